@@ -1,0 +1,39 @@
+# Two commands: `make run` and `make test`. Each makes .venv, installs what is missing and does its job.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(CURDIR)/$(VENV)/bin
+export PATH := $(BIN):$(PATH)
+
+.PHONY: run test lint install ui deploy-local clean
+
+run: $(VENV)/installed
+	@terrine run
+
+test: $(VENV)/installed lint
+	@python -m pytest
+
+lint: $(VENV)/installed
+	@ruff check .
+	@ruff format --check .
+	@lint-imports --no-cache > $(VENV)/lint-imports.log || (cat $(VENV)/lint-imports.log; exit 1)
+	@mypy -p terrine.privacy -p terrine.aggregation -p tasks.params
+
+install: $(VENV)/installed
+
+# The stamp is younger than pyproject.toml exactly when what it asks for is installed.
+$(VENV)/installed: pyproject.toml
+	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	@$(VENV)/bin/python -m pip install --quiet --upgrade pip
+	@echo "Installing into $(VENV): a few minutes the first time."
+	@$(VENV)/bin/python -m pip install --quiet -e '.[dev]'
+	@touch $@
+
+ui: $(VENV)/installed
+	@echo "MLflow: http://127.0.0.1:5000 (Ctrl-C ends it)"
+	@MLFLOW_DISABLE_TELEMETRY=true mlflow ui --backend-store-uri sqlite:///mlflow.db --host 127.0.0.1 --port 5000
+
+deploy-local: $(VENV)/installed
+	@python -m flows deploy-local
+
+clean:
+	rm -rf $(VENV) build *.egg-info

@@ -1,0 +1,106 @@
+"""The command line: `terrine`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from flows import accounting, audit, images, ledger
+from flows.environment import prepare_environment
+from terrine.errors import TerrineError
+
+app = typer.Typer(
+    name="terrine",
+    help="Train a model on private images and publish it with a differential-privacy guarantee.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+console = Console()
+
+PresetOption = Annotated[str | None, typer.Option("--preset", help="A preset of `terrine presets`; default: the run params.yaml names.")]
+SetOption = Annotated[list[str] | None, typer.Option("--set", help="Override a parameter: section.key=value. May be repeated.")]
+
+
+@app.command()
+def run(preset: PresetOption = None, set_: SetOption = None, seed: Annotated[int | None, typer.Option(help="Short for --set seed=N.")] = None) -> None:
+    """Make a run and print what came out; a run that is complete does nothing."""
+    from tasks.presets import derive, project_root, selected_run
+    from tasks.versioning import changed_stages
+
+    root = project_root()
+    assignments = list(set_ or []) + ([f"seed={seed}"] if seed is not None else [])
+    name = derive(root, preset or selected_run(root), assignments)
+    changed = changed_stages(root, name)
+    if changed:
+        console.print(f"Run [bold]{name}[/bold]: {', '.join(changed)}")
+        from flows.pipeline import pipeline
+
+        pipeline(preset=name)
+    _summary(name, nothing_done=not changed)
+
+
+def _summary(name: str, *, nothing_done: bool) -> None:
+    from tasks.presets import project_root
+    from tasks.run import open_run
+    from tasks.summary import summary_tables
+
+    if nothing_done:
+        console.print(f"Run [bold]{name}[/bold] is up to date: nothing to do.")
+    for table in summary_tables(open_run(project_root(), name)):
+        console.print(table)
+
+
+@app.command()
+def presets() -> None:
+    """List the presets, one line each."""
+    from tasks.presets import presets as known
+    from tasks.presets import project_root
+
+    table = Table("preset", "what it is", box=None, pad_edge=False)
+    for preset in known(project_root()):
+        table.add_row(preset.name, preset.description)
+    console.print(table)
+
+
+@app.command(hidden=True)
+def stage(name: str, run: Annotated[str | None, typer.Option(help="The run; default: the one params.yaml names.")] = None) -> None:
+    """Run one stage: what dvc.yaml calls. With PREFECT_API_URL set it is a flow on that server."""
+    from tasks.presets import project_root, selected_run
+
+    root = project_root()
+    chosen = run or selected_run(root)
+    if name == "parameters":
+        from tasks.run import write_parameters
+
+        write_parameters(root, chosen)
+        return
+    from flows.stages import STAGES, run_stage
+
+    if name not in STAGES:
+        raise TerrineError(f"There is no stage '{name}'. Known stages: parameters, {', '.join(STAGES)}.")
+    if os.environ.get("PREFECT_API_URL"):
+        from flows.pipeline import run_stage_as_flow
+
+        run_stage_as_flow(root, chosen, name)
+    else:
+        run_stage(root, chosen, name)
+
+
+for part in (accounting, audit, images, ledger):
+    part.register(app)
+
+
+def main() -> None:
+    """Run the command line; a user's error is one red sentence, a defect keeps its traceback."""
+    prepare_environment()
+    try:
+        app()
+    except TerrineError as error:
+        Console(stderr=True).print(f"[red]Error:[/red] {error}", highlight=False, markup=True)
+        sys.exit(1)

@@ -1,0 +1,20 @@
+"""Settings of the libraries that work for us: no telemetry, no noise at exit. A value the user set stays."""
+
+import os
+
+DEFAULTS = {
+    "DO_NOT_TRACK": "1",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    # At exit an ephemeral server logs a traceback about its own shutdown that means nothing.
+    "PREFECT_LOGGING_SERVER_LEVEL": "CRITICAL",
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
+    "DVC_NO_ANALYTICS": "1",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "GIT_PYTHON_REFRESH": "quiet",
+}
+
+
+def prepare_environment() -> None:
+    """Set what is not set yet. Call it before Prefect, DVC or MLflow is imported."""
+    for name, value in DEFAULTS.items():
+        os.environ.setdefault(name, value)

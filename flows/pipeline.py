@@ -1,0 +1,52 @@
+"""The main job: synthetic images, backbone, teachers, votes, release, student, report.
+
+The flow walks the graph of dvc.yaml. A stage that DVC calls unchanged is skipped, a stage that ran is committed to
+DVC, so the flow and `dvc repro` are two doors to one result. Every stage is a subflow; its tasks run on the runner that
+the parameters name.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from prefect import flow, get_run_logger
+
+from flows.execution import task_runner
+from flows.stages import run_stage
+from tasks.presets import derive, project_root, resolve, selected_run
+from tasks.versioning import STAGES, commit, is_changed
+
+FAN_OUT = frozenset({"synthesize", "teach"})
+"""Stages whose tasks are worth a worker pool or a cluster; starting one for the others would cost more than it gives."""
+
+
+@flow(name="stage", validate_parameters=False)
+def _stage(root: str, run: str, stage: str) -> None:
+    run_stage(Path(root), run, stage)
+
+
+def run_stage_as_flow(root: Path, run: str, stage: str) -> None:
+    """Run one stage as a flow of its own name, with the run's task runner where the stage fans out."""
+    options = {"name": stage, "flow_run_name": f"{stage} of {run}"}
+    if stage in FAN_OUT:
+        _stage.with_options(**options, task_runner=task_runner(resolve(root, run).runner))(str(root), run, stage)
+    else:
+        _stage.with_options(**options)(str(root), run, stage)
+
+
+@flow(name="terrine", flow_run_name="{preset}")
+def pipeline(preset: str | None = None, overrides: list[str] | None = None) -> str:
+    """Make a run: a preset (default: the run params.yaml names) with overrides `section.key=value`.
+
+    Returns the name of the run. A run that is complete does nothing.
+    """
+    root = project_root()
+    run = derive(root, preset or selected_run(root), overrides or [])
+    logger = get_run_logger()
+    for stage in STAGES:
+        if not is_changed(root, run, stage):
+            logger.info("%s: unchanged", stage)
+            continue
+        run_stage_as_flow(root, run, stage)
+        commit(root, run, stage)
+    return run

@@ -1,0 +1,81 @@
+"""The stages: which tasks each consists of, and in what order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from flows.execution import Executor, executor
+from tasks import aggregate, dataset, evaluate, partition, pretrain, report, student, synthesize, teach, timing, vote
+from tasks.run import Run, open_run, write_parameters
+
+
+def _dataset(run: Run, execute: Executor) -> None:
+    execute.run(dataset.prepare_dataset, run)
+
+
+def _partition(run: Run, execute: Executor) -> None:
+    execute.run(partition.deal_records, run)
+
+
+def _synthesize(run: Run, execute: Executor) -> None:
+    draws = synthesize.plan(run)
+    names = [f"{draw.purpose} {draw.kind} {draw.first}" for draw in draws]
+    execute.map(synthesize.draw_shard, [(run, draw) for draw in draws], names)
+    execute.run(synthesize.assemble_images, run, draws)
+
+
+def _pretrain(run: Run, execute: Executor) -> None:
+    execute.run(pretrain.pretrain_backbone, run)
+
+
+def _teach(run: Run, execute: Executor) -> None:
+    execute.run(teach.extract_features, run)
+    groups = teach.groups(run)
+    names = [f"{group.start}-{group.stop - 1}" for group in groups]
+    execute.map(teach.train_group, [(run, group) for group in groups], names)
+    execute.run(teach.collect_teachers, run)
+
+
+def _vote(run: Run, execute: Executor) -> None:
+    execute.run(vote.collect_votes, run)
+
+
+def _aggregate(run: Run, execute: Executor) -> None:
+    execute.run(aggregate.release_answers, run)
+
+
+def _student(run: Run, execute: Executor) -> None:
+    execute.run(student.train_student, run)
+
+
+def _evaluate(run: Run, execute: Executor) -> None:
+    execute.run(evaluate.evaluate_student, run)
+
+
+def _report(run: Run, execute: Executor) -> None:
+    execute.run(report.write_report, run)
+
+
+STAGES: dict[str, Callable[[Run, Executor], None]] = {
+    "dataset": _dataset,
+    "partition": _partition,
+    "synthesize": _synthesize,
+    "pretrain": _pretrain,
+    "teach": _teach,
+    "vote": _vote,
+    "aggregate": _aggregate,
+    "student": _student,
+    "evaluate": _evaluate,
+    "report": _report,
+}
+
+
+def run_stage(root: Path, name: str, stage: str) -> None:
+    """Run one stage of a run, wherever we are: inside a flow or as a DVC command."""
+    if stage == "parameters":
+        write_parameters(root, name)
+        return
+    run = open_run(root, name)
+    with timing.measured(run, stage):
+        STAGES[stage](run, executor())

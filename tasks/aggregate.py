@@ -1,0 +1,125 @@
+"""aggregate: the one step that reads votes and writes what may be published.
+
+The ledger comes first: it knows whether this very release was made before, whether the dataset's budget over all runs
+covers it, and it reserves the worst case before any noise is drawn (docs/exactly-once.md).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tasks.keys import dataset_key
+from tasks.private_figures import private_figures
+from tasks.provenance import code_version
+from tasks.run import Run
+from tasks.statement_page import render_statement
+from tasks.step import step
+from tasks.store import atomic_folder, file_digest, read_json, write_array, write_json, write_table, write_text
+from tasks.vote import read_votes
+from terrine.aggregation.mechanism import Mechanism
+from terrine.aggregation.registry import build
+from terrine.aggregation.votes import histograms_of
+from terrine.privacy.events import Event
+from terrine.privacy.ledger import Ledger, StoredRelease, release_identity
+from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise
+from terrine.randomness import derive_seed
+
+
+def open_ledger(run: Run) -> Ledger:
+    """Open the project's ledger, or begin it."""
+    settings = run.params.ledger
+    return Ledger(run.database(settings.url), run.path(settings.store), dataset_key(run))
+
+
+def noise_source(run: Run) -> NoiseSource:
+    """Return the operating system's noise, or replayed noise for an ablation."""
+    if run.params.aggregation.noise == "secure":
+        return SecureNoise()
+    return ReplayNoise(derive_seed(run.params.seed, "replayed noise"))
+
+
+@step("aggregate")
+def release_answers(run: Run) -> None:
+    """Turn votes into noisy answers, charge the ledger, and write the answers and their privacy statement."""
+    votes_manifest = read_json(run.folders.votes / "manifest.json")
+    votes = read_votes(run.folders)
+    histograms = histograms_of(votes, votes_manifest["classes"])
+    settings = run.params.aggregation
+    mechanism = build(settings.mechanism, settings.mechanism_parameters)
+    release = release_once(run, mechanism, votes, histograms)
+    _write_answers(run, mechanism, votes_manifest, release)
+    _write_private_figures(run, histograms, release)
+    statement = privacy_statement(run, mechanism, votes_manifest, release)
+    write_json(run.folders.statement, statement)
+    write_text(run.folders.statement.with_name("statement.html"), render_statement(statement))
+
+
+def release_once(run: Run, mechanism: Mechanism, votes: np.ndarray, histograms: np.ndarray) -> StoredRelease:
+    """Release through the ledger: the same votes, queries and mechanism again return the stored answers."""
+    settings = run.params.aggregation
+    dataset = read_json(run.folders.dataset / "manifest.json")["fingerprint"]
+    ledger = open_ledger(run)
+    noise = noise_source(run)
+    # Public benchmark data may be used for ablations with replayed noise; anything else never.
+    mode = "replay" if run.params.data.public_benchmark else "release"
+    ledger.register(dataset, run.params.ledger.epsilon, settings.delta, mode)
+    budget = {"epsilon": settings.epsilon, "delta": settings.delta}
+
+    def draw() -> tuple[dict[str, np.ndarray], Event]:
+        answers = mechanism.answer(histograms, **budget, noise=noise)
+        arrays = {"answered": answers.answered, "labels": answers.labels, "asked": np.array(answers.asked)}
+        if answers.histograms is not None:
+            arrays["histograms"] = answers.histograms
+        return arrays, answers.event
+
+    return ledger.release(
+        dataset=dataset,
+        release_id=release_identity(
+            dataset_key(run),
+            votes,
+            file_digest(run.folders.images / "manifest.json"),
+            {**mechanism.describe(), **budget},
+            dataset,
+            noise=noise.describe(),
+        ),
+        run=run.name,
+        worst_case=mechanism.worst_case(len(votes), settings.epsilon, settings.delta),
+        delta=settings.delta,
+        noise_kind=noise.kind,
+        draw=draw,
+    )
+
+
+def _write_answers(run: Run, mechanism: Mechanism, votes_manifest: dict[str, Any], release: StoredRelease) -> None:
+    arrays = release.arrays
+    table = {
+        "query": np.arange(len(arrays["labels"])),
+        "answered": arrays["answered"],
+        "label": arrays["labels"],
+    }
+    if "histograms" in arrays:
+        table |= {f"count_{number}": arrays["histograms"][:, number] for number in range(votes_manifest["classes"])}
+    with atomic_folder(run.folders.answers) as folder:
+        write_table(folder / "answers.parquet", pd.DataFrame(table))
+        write_json(
+            folder / "manifest.json",
+            {
+                **mechanism.describe(),
+                "release_id": release.release_id,
+                "teachers": votes_manifest["teachers"],
+                "class_names": votes_manifest["class_names"],
+                "queries": len(arrays["labels"]),
+                "asked": int(arrays["asked"]),
+                "answered": int(arrays["answered"].sum()),
+                "noise": run.params.aggregation.noise,
+            },
+        )
+
+
+def _write_private_figures(run: Run, histograms: np.ndarray, release: StoredRelease) -> None:
+    with atomic_folder(run.folders.accounting) as folder:
+        write_array(folder / "histograms.npy", histograms)
+        write_json(folder / "figures.json", private_figures(run.params.aggregation, histograms, release))

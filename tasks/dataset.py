@@ -1,0 +1,63 @@
+"""dataset: read the private images, check them, and lay them down in the private zone."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tasks.keys import dataset_key
+from tasks.run import Run
+from tasks.step import step
+from tasks.store import Folders, atomic_folder, read_array, read_json, write_array, write_json
+from terrine.data import registry
+from terrine.data.dataset import Dataset, fingerprint
+
+
+@step("dataset")
+def prepare_dataset(run: Run) -> None:
+    """Read the dataset that the parameters name and write its arrays and manifest.
+
+    Everything is checked before the first byte is written; a bad file leaves what was there as it was.
+    """
+    settings = run.params.data
+    dataset = registry.load(
+        settings.name,
+        root=run.path(settings.root),
+        path=run.path(settings.path) if settings.path is not None else None,
+        size=settings.size,
+        channels=settings.channels,
+        test_fraction=settings.test_fraction,
+        seed=run.params.seed,
+        download=settings.download,
+    )
+    dataset.validate()
+    manifest = {**dataset.describe(), "fingerprint": fingerprint(dataset, dataset_key(run))}
+    with atomic_folder(run.folders.dataset) as folder:
+        write_array(folder / "train_images.npy", dataset.train_images)
+        write_array(folder / "train_labels.npy", dataset.train_labels)
+        write_array(folder / "test_images.npy", dataset.test_images)
+        write_array(folder / "test_labels.npy", dataset.test_labels)
+        if dataset.train_groups is not None:
+            write_array(folder / "train_groups.npy", dataset.train_groups)
+        write_json(folder / "manifest.json", manifest)
+
+
+def read_dataset(folders: Folders) -> Dataset:
+    """Map the stored dataset; images stay on disk until they are asked for."""
+    folder = folders.dataset
+    manifest = read_json(folder / "manifest.json")
+    groups = folder / "train_groups.npy"
+    return Dataset(
+        name=manifest["name"],
+        train_images=read_array(folder / "train_images.npy", memory_map=True),
+        train_labels=read_array(folder / "train_labels.npy"),
+        train_groups=read_array(groups) if groups.is_file() else None,
+        test_images=read_array(folder / "test_images.npy", memory_map=True),
+        test_labels=read_array(folder / "test_labels.npy"),
+        class_names=tuple(manifest["class_names"]),
+        public_benchmark=manifest["public_benchmark"],
+    )
+
+
+def class_count(labels: np.ndarray, class_names: tuple[str, ...]) -> int:
+    """Return the number of classes; names and labels must agree (checked when the dataset was read)."""
+    return max(len(class_names), int(labels.max()) + 1)

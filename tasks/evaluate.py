@@ -1,0 +1,63 @@
+"""evaluate: how well the student does on the private test split.
+
+The figures are functions of private test records and are not covered by ε; they are marked so wherever they appear.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tasks.dataset import read_dataset
+from tasks.run import Run
+from tasks.step import step
+from tasks.store import read_json, write_json
+from tasks.student import read_student
+from terrine.device import resolve_device
+from terrine.models.backbone import features_in_batches
+from terrine.randomness import numpy_generator
+from terrine.students.linear import predict
+
+NOTICE = "Evaluation: computed on the private test split, not covered by the privacy guarantee."
+
+
+@step("evaluate")
+def evaluate_student(run: Run) -> None:
+    """Write accuracy, accuracy per class and the confusion matrix on the test split."""
+    dataset = read_dataset(run.folders)
+    backbone, head, manifest = read_student(run.folders)
+    device = resolve_device(run.params.device)
+    # Test files are often sorted by class; a batch should look like what a deployment sees.
+    order = numpy_generator(0, "evaluation order").permutation(len(dataset.test_labels))
+    batches = np.array_split(order, max(1, round(len(order) / run.params.student.batch)))
+    features = features_in_batches(
+        backbone.to(device), dataset.test_images, batches, manifest["statistics"], device
+    )
+    predictions = predict(head, features).argmax(axis=1)
+    write_json(run.folders.evaluation, figures(dataset.test_labels, predictions, manifest["class_names"]))
+
+
+def figures(labels: np.ndarray, predictions: np.ndarray, class_names: list[str]) -> dict[str, object]:
+    """Return accuracy, per-class accuracy and the confusion matrix [true class, predicted class]."""
+    classes = len(class_names)
+    confusion = np.bincount(labels * classes + predictions, minlength=classes * classes).reshape(classes, classes)
+    counts = confusion.sum(axis=1)
+    right = confusion.diagonal()
+    return {
+        "notice": NOTICE,
+        "images": len(labels),
+        "accuracy": float(right.sum() / len(labels)),
+        "per_class": [
+            {
+                "class": class_names[number],
+                "count": int(counts[number]),
+                "accuracy": float(right[number] / counts[number]) if counts[number] else None,
+            }
+            for number in range(classes)
+        ],
+        "confusion": confusion.tolist(),
+    }
+
+
+def read_evaluation(run: Run) -> dict[str, object]:
+    """Return the evaluation's figures."""
+    return read_json(run.folders.evaluation)

@@ -1,0 +1,358 @@
+"""params.yaml, typed: every setting of a run, checked before any work.
+
+`params.yaml` holds a complete set of parameters and the name of the run that `dvc repro` makes. A preset
+(`experiments/NAME.yaml`) overrides some of them, `--set key=value` overrides a preset, and the result is one frozen
+`Params`. Whatever is unknown, of the wrong type or impossible is refused with the key, the value and the remedy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from terrine.errors import SettingError
+
+Statistics = Literal["current", "original"]
+Weights = dict[str, Annotated[float, Field(gt=0)]]
+
+OWN_DATA = ("npz", "folder")
+"""Data sources that hold somebody's own records: they need a budget and keep private figures out of MLflow."""
+
+
+class Section(BaseModel):
+    """A section of params.yaml: unknown keys are errors, values never change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=False, allow_inf_nan=False)
+
+
+class Data(Section):
+    """The private dataset and the geometry every image of the run is brought to."""
+
+    name: str = "digits"
+    root: Path = Path("data/private/source")
+    """Where torchvision's and MedMNIST's own files lie, or are downloaded to."""
+    path: Path | None = None
+    """The user's own .npz file, image folder or CSV file (`name: npz` or `folder`)."""
+    size: int = Field(28, ge=8, le=320)
+    channels: Literal[1, 3] = 1
+    test_fraction: float = Field(0.2, gt=0, lt=1)
+    """The share held out for evaluation where the source has no test split of its own."""
+    download: bool = True
+    public_benchmark: bool = False
+    """True only for data that anyone may already read: it allows an unlimited budget and private figures in MLflow."""
+
+    @model_validator(mode="after")
+    def _path_where_needed(self) -> Data:
+        if self.name in OWN_DATA and self.path is None:
+            raise ValueError(f"path is missing: data.name={self.name} reads your own data. Set data.path to it")
+        if self.name in OWN_DATA and self.public_benchmark:
+            raise ValueError(f"public_benchmark=true does not go with data.name={self.name}. Leave it false")
+        return self
+
+
+class Privacy(Section):
+    """Whose privacy is protected."""
+
+    unit: Literal["record", "group"] = "record"
+    """`record`: one image. `group`: all images with the same group value (a patient); needs groups in the data."""
+
+
+class Partition(Section):
+    """How records are dealt to teachers."""
+
+    kind: Literal["iid"] = "iid"
+    teachers: int = Field(50, ge=2)
+    keep_duplicates_together: bool = True
+    """Exact copies of one image go to one teacher, so that removing a picture moves one vote."""
+
+
+class Images(Section):
+    """A number of synthetic images from weighted sources."""
+
+    count: int = Field(ge=1)
+    sources: Weights = Field(min_length=1)
+
+
+class Queries(Images):
+    """The images teachers vote on, in fixed batches of one source each."""
+
+    count: int = Field(4000, ge=1)
+    sources: Weights = Field(default={"dead_leaves": 1.0, "stylegan": 1.0}, min_length=1)
+    batch: int = Field(500, ge=1)
+
+
+class Backbone(Section):
+    """The feature extractor that teachers and student share."""
+
+    kind: Literal["scattering", "resnet10", "resnet18"] = "scattering"
+    features: int = Field(1000, ge=1)
+    """Length of the random projection of the scattering coefficients."""
+    stem: Literal["standard", "small"] = "standard"
+    """ResNet: the stock 7x7 stem, or a 3x3 stem that keeps the resolution of small images."""
+
+
+class Pretraining(Section):
+    """SimCLR on synthetic images (ignored by a backbone without weights)."""
+
+    images: Images | None = None
+    epochs: int = Field(50, ge=1)
+    batch: int = Field(256, ge=2)
+    learning_rate: float = Field(3e-4, gt=0)
+    temperature: float = Field(0.5, gt=0)
+    projection: int = Field(128, ge=1)
+    checkpoint_minutes: float = Field(1.0, gt=0)
+
+
+class Teachers(Section):
+    """The models that vote."""
+
+    kind: Literal["linear"] = "linear"
+    statistics: Statistics = "current"
+    feature_batch: int = Field(500, ge=2)
+    """Most records of one teacher that share batch statistics."""
+    optimiser: Literal["adam", "ridge"] = "adam"
+    epochs: int = Field(50, ge=1)
+    learning_rate: float = Field(1e-3, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    batch: int | None = Field(256, ge=1)
+    per_task: int = Field(50, ge=1)
+    """Teachers trained together in one task."""
+
+
+class Aggregation(Section):
+    """The mechanism that turns votes into a release, and the budget of the run."""
+
+    mechanism: Literal["histogram", "gnmax", "confident"] = "histogram"
+    sigma: float | None = Field(None, gt=0)
+    """Standard deviation, in votes, of the noise on an answer (`histogram`, `gnmax`)."""
+    threshold: float | None = None
+    sigma1: float | None = Field(None, gt=0)
+    """`confident`: standard deviation of the noise on the threshold test."""
+    sigma2: float | None = Field(None, gt=0)
+    """`confident`: standard deviation of the noise on the answer."""
+    epsilon: float = Field(8.0, gt=0)
+    delta: float = Field(1e-5, gt=0, lt=1)
+    noise: Literal["secure", "replay"] = "secure"
+    where: Literal["local"] = "local"
+
+    @model_validator(mode="after")
+    def _parameters_of_the_mechanism(self) -> Aggregation:
+        wanted = ("threshold", "sigma1", "sigma2") if self.mechanism == "confident" else ("sigma",)
+        for key in ("sigma", "threshold", "sigma1", "sigma2"):
+            value = getattr(self, key)
+            if key in wanted and value is None:
+                raise ValueError(f"{key} is missing: mechanism={self.mechanism} needs it. Set aggregation.{key}")
+            if key not in wanted and value is not None:
+                raise ValueError(
+                    f"{key}={value} has no meaning for mechanism={self.mechanism}. Set aggregation.{key}=null"
+                )
+        return self
+
+    @property
+    def mechanism_parameters(self) -> dict[str, float]:
+        """The parameters of the chosen mechanism alone."""
+        pairs = {key: getattr(self, key) for key in ("sigma", "threshold", "sigma1", "sigma2")}
+        return {key: value for key, value in pairs.items() if value is not None}
+
+
+class Student(Section):
+    """The model that leaves the building."""
+
+    kind: Literal["linear"] = "linear"
+    statistics: Statistics = "current"
+    l2: float | None = Field(None, ge=0)
+    """Penalty on the weights; null chooses it on released answers."""
+    label_smoothing: float = Field(0.0, ge=0, lt=1)
+    batch: int = Field(500, ge=2)
+    """Images that share batch statistics when the student is evaluated."""
+
+
+class LedgerSettings(Section):
+    """Who remembers what was released, and how much may be released in all."""
+
+    url: str = "sqlite:///data/private/ledger/ledger.db"
+    key: Path = Path("data/private/ledger/key")
+    store: Path = Path("data/private/ledger/releases")
+    epsilon: float | None = Field(None, gt=0)
+    """Budget of the dataset over all runs. null: record and compose, never refuse (public benchmark data only)."""
+
+
+class Tracking(Section):
+    """MLflow."""
+
+    uri: str = "sqlite:///mlflow.db"
+    experiment: str = "terrine"
+    private_metrics: bool = False
+    """Log figures that are functions of private votes; only for public benchmark data."""
+
+
+class Runner(Section):
+    """Who carries the tasks."""
+
+    kind: Literal["threads", "processes", "dask"] = "threads"
+    workers: int | None = Field(None, ge=1)
+    """null: one per core."""
+    address: str | None = None
+    """Scheduler of an existing Dask cluster."""
+
+    @model_validator(mode="after")
+    def _address_of_a_cluster(self) -> Runner:
+        if self.address is not None and self.kind != "dask":
+            raise ValueError(f"address={self.address} needs runner.kind=dask. Set it, or set runner.address=null")
+        return self
+
+
+class Params(Section):
+    """All parameters of one run."""
+
+    seed: int = Field(0, ge=0)
+    device: str = "auto"
+    data: Data = Data()
+    privacy: Privacy = Privacy()
+    partition: Partition = Partition()
+    queries: Queries = Queries()
+    backbone: Backbone = Backbone()
+    pretraining: Pretraining = Pretraining()
+    teachers: Teachers = Teachers()
+    aggregation: Aggregation = Aggregation(sigma=1.0)
+    student: Student = Student()
+    ledger: LedgerSettings = LedgerSettings()
+    tracking: Tracking = Tracking()
+    runner: Runner = Runner()
+
+    @field_validator("device")
+    @classmethod
+    def _device_has_a_name(cls, value: str) -> str:
+        if not value.strip():
+            raise ValueError("is empty. Use auto, cpu, cuda, cuda:N or mps")
+        return value
+
+    @model_validator(mode="after")
+    def _sections_agree(self) -> Params:
+        current = "current" in (self.teachers.statistics, self.student.statistics)
+        if current and self.queries.batch < 2:
+            raise ValueError(
+                f"queries.batch={self.queries.batch} is too small: current statistics need at least 2 images in a "
+                "batch (16 or more are wise). Raise queries.batch, or use statistics: original"
+            )
+        if current and self.queries.count % self.queries.batch == 1:
+            raise ValueError(
+                f"queries.count={self.queries.count} leaves a last batch of one image with queries.batch="
+                f"{self.queries.batch}: current statistics need two. Change either by one"
+            )
+        threshold = self.aggregation.threshold
+        if threshold is not None and threshold > self.partition.teachers:
+            raise ValueError(
+                f"aggregation.threshold={threshold:g} is above partition.teachers={self.partition.teachers}: hardly "
+                "any query could pass. Lower the threshold or use more teachers"
+            )
+        if self.backbone.kind != "scattering" and self.pretraining.images is None:
+            raise ValueError(
+                f"pretraining.images is missing: backbone.kind={self.backbone.kind} is pretrained on synthetic images. "
+                "Set pretraining.images.count and pretraining.images.sources"
+            )
+        if self.ledger.epsilon is None and not self.data.public_benchmark:
+            raise ValueError(
+                f"ledger.epsilon is missing: data.name={self.data.name} may be private, so its releases over all runs "
+                "need a budget. Set ledger.epsilon (data.public_benchmark=true only if anyone may read the data)"
+            )
+        if self.tracking.private_metrics and not self.data.public_benchmark:
+            raise ValueError(
+                "tracking.private_metrics=true would log functions of private votes. Set it to false "
+                "(data.public_benchmark=true only if anyone may read the data)"
+            )
+        return self
+
+
+def _sentence(error: ValidationError) -> str:
+    """Turn pydantic's findings into sentences that name the key, the value and the remedy."""
+    lines = []
+    for finding in error.errors(include_url=False):
+        key = ".".join(str(part) for part in finding["loc"])
+        message = finding["msg"].removeprefix("Value error, ")
+        if finding["type"] == "extra_forbidden":
+            section: Any = Params
+            for part in finding["loc"][:-1]:
+                section = section.model_fields[str(part)].annotation
+            known = ", ".join(getattr(section, "model_fields", {}))
+            lines.append(f"{key}: there is no such parameter. Known here: {known}.")
+        elif finding["type"] == "value_error":
+            lines.append(f"{key}.{message}." if key else f"{message}.")
+        else:
+            lines.append(f"{key}={finding['input']!r}: {message[0].lower()}{message[1:]}.")
+    return "\n".join(lines)
+
+
+def validate(values: dict[str, Any]) -> Params:
+    """Check a nested mapping and return it as `Params`.
+
+    Raises SettingError naming every key that is unknown, of the wrong type or impossible, and what to do about it.
+    """
+    try:
+        return Params.model_validate(values)
+    except ValidationError as error:
+        raise SettingError(_sentence(error)) from error
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a YAML mapping. Raises SettingError if the file is missing, no YAML, or no mapping."""
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise SettingError(f"{path}: there is no such parameter file.") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise SettingError(f"{path} cannot be read as YAML: {error}") from error
+    if not isinstance(values, dict):
+        raise SettingError(f"{path} must hold a mapping of parameters, not {type(values).__name__}.")
+    return values
+
+
+def merge(base: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
+    """Return `base` with `overrides` laid over it, section by section; weights of sources are replaced whole."""
+    merged = dict(base)
+    for key, value in overrides.items():
+        both_sections = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = merge(merged[key], value) if both_sections and key != "sources" else value
+    return merged
+
+
+def parse_assignment(text: str) -> dict[str, Any]:
+    """Turn `section.key=value` (value in YAML) into a nested mapping.
+
+        >>> parse_assignment("aggregation.epsilon=2")
+        {'aggregation': {'epsilon': 2}}
+    """
+    key, equals, value = text.partition("=")
+    parts = key.strip().split(".")
+    if not equals or not all(parts):
+        raise SettingError(f"--set {text}: write section.key=value, for example --set aggregation.epsilon=2.")
+    try:
+        nested: Any = yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise SettingError(f"--set {text}: '{value}' is no YAML value. Put it in quotes.") from error
+    if isinstance(nested, str):
+        nested = _number_like(nested)
+    for part in reversed(parts):
+        nested = {part: nested}
+    return nested
+
+
+def _number_like(text: str) -> str | float:
+    """YAML 1.1 reads 1e-5 as a string; people mean a number."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def digest(value: Any, length: int = 12) -> str:
+    """Return a short hexadecimal digest of a JSON-like value; equal values have equal digests."""
+    if isinstance(value, BaseModel):
+        value = value.model_dump(mode="json")
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:length]

@@ -1,0 +1,125 @@
+"""pretrain: the backbone that every teacher and the student share, made from synthetic images alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from prefect.artifacts import create_progress_artifact, update_progress_artifact
+from prefect.context import TaskRunContext
+
+from tasks.params import digest
+from tasks.run import Run
+from tasks.step import step
+from tasks.store import Folders, file_digest, link, read_json, write_json
+from tasks.synthesize import read_pretraining, read_queries
+from terrine.device import resolve_device
+from terrine.models.backbone import Backbone, load_backbone, save_backbone
+from terrine.models.registry import build_backbone
+from terrine.pretraining.simclr import SimCLRSettings, pretrain
+
+
+def backbone_identity(run: Run) -> str:
+    """Return the digest of everything the backbone depends on: parameters, seed, and the images' digests."""
+    manifest = read_json(run.folders.images / "manifest.json")
+    purpose = "pretraining" if run.params.pretraining.images is not None else "queries"
+    return digest(
+        {
+            "seed": run.params.seed,
+            "channels": run.params.data.channels,
+            "size": run.params.data.size,
+            "backbone": run.params.backbone.model_dump(mode="json"),
+            "pretraining": run.params.pretraining.model_dump(mode="json", exclude={"checkpoint_minutes"}),
+            "images": [shard["sha256"] for shard in manifest["shards"][purpose]],
+        }
+    )
+
+
+@step("pretrain")
+def pretrain_backbone(run: Run) -> None:
+    """Build the backbone, train it if it has weights, and link it into the run.
+
+    A backbone that another run made with equal parameters is used as it is; an interrupted training goes on from its
+    last checkpoint.
+    """
+    identity = backbone_identity(run)
+    folder = run.folders.shared("backbone", identity)
+    manifest_path = folder / "manifest.json"
+    if not manifest_path.is_file():
+        settings = run.params.backbone
+        options: dict[str, Any] = (
+            {"features": settings.features} if settings.kind == "scattering" else {"stem": settings.stem}
+        )
+        backbone = build_backbone(
+            settings.kind,
+            channels=run.params.data.channels,
+            size=run.params.data.size,
+            seed=run.params.seed,
+            **options,
+        )
+        device = resolve_device(run.params.device)
+        folder.mkdir(parents=True, exist_ok=True)
+        history = _fit(run, backbone, folder / "checkpoint", device)
+        save_backbone(backbone, folder / "backbone.safetensors")
+        write_json(
+            manifest_path,
+            {
+                **backbone.describe(),
+                "identity": identity,
+                "sha256": file_digest(folder / "backbone.safetensors"),
+                "images": run.params.pretraining.images and run.params.pretraining.images.model_dump(mode="json"),
+                "origin": "synthetic images only",
+                "history": history,
+            },
+        )
+    target = run.folders.backbone
+    link(folder / "backbone.safetensors", target / "backbone.safetensors")
+    link(manifest_path, target / "manifest.json")
+
+
+def _fit(run: Run, backbone: Backbone, checkpoint: Any, device: Any) -> list[dict[str, float]]:
+    settings = run.params.pretraining
+    if run.params.backbone.kind == "scattering":
+        images = read_queries(run.folders).images if settings.images is None else read_pretraining(run.folders)
+        _reference_statistics(backbone, images, device)
+        return []
+    return pretrain(
+        backbone,
+        read_pretraining(run.folders),
+        SimCLRSettings(
+            epochs=settings.epochs,
+            batch=settings.batch,
+            learning_rate=settings.learning_rate,
+            temperature=settings.temperature,
+            projection=settings.projection,
+            checkpoint_seconds=60 * settings.checkpoint_minutes,
+        ),
+        seed=run.params.seed,
+        device=device,
+        checkpoint=checkpoint,
+        progress=progress_reporter("pretraining"),
+    )
+
+
+def _reference_statistics(backbone: Backbone, images: np.ndarray, device: Any, most: int = 4000) -> None:
+    """Store the statistics that `original` means for a backbone without weights: those of synthetic images."""
+    chosen = images[:: max(1, len(images) // most)]
+    backbone.to(device).fit_reference(chosen)
+
+
+def progress_reporter(key: str) -> Callable[[float, str], None]:
+    """Return a function (fraction done, text) that shows progress in Prefect when a server is there."""
+    if TaskRunContext.get() is None:
+        return lambda fraction, text: print(f"{key}: {100 * fraction:5.1f} %  {text}", flush=True)
+    artifact = create_progress_artifact(progress=0.0, key=key, description=key)
+
+    def report(fraction: float, text: str) -> None:
+        update_progress_artifact(artifact_id=artifact, progress=100 * fraction, description=text)
+
+    return report
+
+
+def read_backbone(folders: Folders) -> Backbone:
+    """Load the run's backbone, its digest checked."""
+    return load_backbone(folders.backbone / "backbone.safetensors")

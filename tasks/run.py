@@ -1,0 +1,56 @@
+"""One run: its name, its parameters, its folders."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from tasks.params import Params, read_yaml, validate
+from tasks.presets import resolve
+from tasks.store import Folders, write_text
+from terrine.errors import ArtefactError
+
+
+@dataclass(frozen=True)
+class Run:
+    """What every stage is handed. Small, so that it travels to any worker; artefacts travel by path."""
+
+    root: Path
+    name: str
+    params: Params
+
+    @property
+    def folders(self) -> Folders:
+        return Folders(self.root, self.name)
+
+    def path(self, path: Path) -> Path:
+        """Return a path from params.yaml, relative ones taken from the project's folder."""
+        return path if path.is_absolute() else self.root / path
+
+    def database(self, url: str) -> str:
+        """Return a database URL, a relative SQLite path taken from the project's folder."""
+        prefix = "sqlite:///"
+        if url.startswith(prefix) and not url.startswith(prefix + "/"):
+            return f"{prefix}{self.root / url.removeprefix(prefix)}"
+        return url
+
+
+def open_run(root: Path, name: str) -> Run:
+    """Return a run with the parameters its `parameters` stage wrote.
+
+    Raises ArtefactError if that stage has not run.
+    """
+    path = Folders(root, name).parameters
+    if not path.is_file():
+        raise ArtefactError(f"{path} is missing: run the stage 'parameters' of run {name} first.")
+    return Run(root, name, validate(read_yaml(path)))
+
+
+def write_parameters(root: Path, name: str) -> Run:
+    """Resolve a run's parameters, write them where its stages and DVC read them, and return the run."""
+    run = Run(root, name, resolve(root, name))
+    text = yaml.safe_dump(run.params.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=110)
+    write_text(run.folders.parameters, text)
+    return run

@@ -1,0 +1,280 @@
+"""Artefacts on disk: where they lie, and how they are written so that half a file never counts.
+
+Every write goes to a temporary file in the same folder, is flushed to the device and renamed: a reader sees the old
+file or the new one. A folder artefact is written into a sibling and renamed as a whole. Nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pandas as pd
+
+from terrine.errors import ArtefactError
+
+ZONES = ("private", "public", "release")
+
+
+@dataclass(frozen=True)
+class Folders:
+    """The folders of one run, one in each zone, and what runs share."""
+
+    root: Path
+    run: str
+
+    def zone(self, zone: str) -> Path:
+        """Return data/<zone>/<run>."""
+        return self.root / "data" / zone / self.run
+
+    @property
+    def private(self) -> Path:
+        return self.zone("private")
+
+    @property
+    def public(self) -> Path:
+        return self.zone("public")
+
+    @property
+    def release(self) -> Path:
+        return self.zone("release")
+
+    @property
+    def work(self) -> Path:
+        """Private intermediate results that let an interrupted stage go on; DVC does not track them."""
+        return self.private / "work"
+
+    def shared(self, kind: str, name: str) -> Path:
+        """Public results that several runs use, named by the digest of all that made them."""
+        return self.root / "data" / "public" / "shared" / f"{kind}-{name}"
+
+    @property
+    def parameters(self) -> Path:
+        return self.public / "parameters.yaml"
+
+    @property
+    def dataset(self) -> Path:
+        return self.private / "dataset"
+
+    @property
+    def partition(self) -> Path:
+        return self.private / "partition"
+
+    @property
+    def images(self) -> Path:
+        return self.public / "images"
+
+    @property
+    def backbone(self) -> Path:
+        return self.public / "backbone"
+
+    @property
+    def teachers(self) -> Path:
+        return self.private / "teachers"
+
+    @property
+    def votes(self) -> Path:
+        return self.private / "votes"
+
+    @property
+    def accounting(self) -> Path:
+        """Private figures of the aggregation: consensus, data-dependent ε."""
+        return self.private / "accounting"
+
+    @property
+    def answers(self) -> Path:
+        return self.release / "answers"
+
+    @property
+    def statement(self) -> Path:
+        return self.release / "privacy.json"
+
+    @property
+    def student(self) -> Path:
+        return self.release / "student"
+
+    @property
+    def evaluation(self) -> Path:
+        return self.release / "evaluation.json"
+
+    @property
+    def report(self) -> Path:
+        return self.private / "report.html"
+
+    @property
+    def timings(self) -> Path:
+        """Seconds and memory per stage; kept out of DVC because they differ from machine to machine."""
+        return self.private / "timings"
+
+
+@contextmanager
+def atomic_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
+    """Open a temporary file that becomes `path` when the block ends well, and vanishes when it does not."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        with open(temporary, mode, encoding=None if "b" in mode else "utf-8") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        raise ArtefactError(f"{path} could not be written: {error.strerror or error}. Nothing was left behind.") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    _sync_folder(path.parent)
+
+
+@contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """Give an empty folder that becomes `path` (replacing what is there) when the block ends well."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    temporary.mkdir()
+    try:
+        yield temporary
+        if path.exists():
+            retired = path.with_name(f".{path.name}.{uuid.uuid4().hex}.old")
+            os.rename(path, retired)
+            os.rename(temporary, path)
+            shutil.rmtree(retired)
+        else:
+            os.rename(temporary, path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename durable where the platform lets a folder be synced."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        pass
+    finally:
+        os.close(descriptor)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file atomically."""
+    with atomic_file(path, "w") as stream:
+        stream.write(text)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON atomically, keys sorted, so that equal values give equal bytes."""
+    write_text(path, json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, default=_plain) + "\n")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def read_json(path: Path) -> Any:
+    """Read JSON. Raises ArtefactError if it is missing or damaged."""
+    return _read(path, lambda: json.loads(path.read_text(encoding="utf-8")))
+
+
+def write_array(path: Path, array: np.ndarray) -> None:
+    """Write a .npy file atomically."""
+    with atomic_file(path) as stream:
+        np.save(stream, np.ascontiguousarray(array), allow_pickle=False)
+
+
+def read_array(path: Path, *, memory_map: bool = False) -> np.ndarray:
+    """Read a .npy file, or map it. Raises ArtefactError if it is missing or damaged."""
+    return _read(path, lambda: np.load(path, mmap_mode="r" if memory_map else None, allow_pickle=False))
+
+
+def write_table(path: Path, table: pd.DataFrame) -> None:
+    """Write a Parquet file atomically."""
+    with atomic_file(path) as stream:
+        table.to_parquet(stream, index=False)
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """Read a Parquet file. Raises ArtefactError if it is missing or damaged."""
+    return _read(path, lambda: pd.read_parquet(path))
+
+
+def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None) -> None:
+    """Write a safetensors file atomically."""
+    from safetensors.numpy import save
+
+    arrays = {name: np.ascontiguousarray(tensors[name]) for name in sorted(tensors)}
+    with atomic_file(path) as stream:
+        stream.write(save(arrays, metadata=dict(metadata) if metadata else None))
+
+
+def read_tensors(path: Path) -> dict[str, np.ndarray]:
+    """Read a safetensors file. Raises ArtefactError if it is missing or damaged."""
+    from safetensors.numpy import load_file
+
+    return _read(path, lambda: load_file(path))
+
+
+def _read(path: Path, reader: Callable[[], Any]) -> Any:
+    try:
+        return reader()
+    except FileNotFoundError as error:
+        raise ArtefactError(f"{path} is missing. Run the stage that makes it, or the whole pipeline.") from error
+    except Exception as error:
+        raise ArtefactError(
+            f"{path} cannot be read ({type(error).__name__}: {error}). Delete it and run again: the stage that makes "
+            "it will write it anew."
+        ) from error
+
+
+def link(source: Path, target: Path) -> None:
+    """Make `target` the same file or folder as `source` without copying bytes where the file system allows."""
+    if source.is_dir():
+        with atomic_folder(target) as folder:
+            for file in sorted(path for path in source.rglob("*") if path.is_file()):
+                place = folder / file.relative_to(source)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                _link_file(file, place)
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
+    _link_file(source, temporary)
+    os.replace(temporary, target)
+
+
+def _link_file(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    with open(path, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def folder_digest(path: Path) -> str:
+    """Return one SHA-256 over the names and bytes of a folder's files."""
+    summary = hashlib.sha256()
+    for file in sorted(item for item in path.rglob("*") if item.is_file()):
+        summary.update(f"{file.relative_to(path).as_posix()}\0{file_digest(file)}\n".encode())
+    return summary.hexdigest()

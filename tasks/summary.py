@@ -1,0 +1,37 @@
+"""What a finished run prints: accuracy, ε, answers, seconds, and where to look."""
+
+from __future__ import annotations
+
+from rich.table import Table
+
+from tasks.run import Run
+from tasks.store import read_json
+from tasks.timing import timings
+from tasks.versioning import STAGES
+
+
+def summary_tables(run: Run) -> list[Table]:
+    """Return the result of a run and the cost of its stages as tables for the terminal."""
+    statement = read_json(run.folders.statement)
+    answers = read_json(run.folders.answers / "manifest.json")
+    evaluation = read_json(run.folders.evaluation)
+    result = Table("result", "", title=f"Run {run.name}", title_justify="left", show_header=False)
+    result.add_row("accuracy (private test split)", f"{100 * evaluation['accuracy']:.2f} %")
+    result.add_row("ε exact", f"{statement['epsilon']:.4f} at δ = {statement['delta']:g}")
+    if statement["noise"] != "secure":
+        result.add_row("noise", "[bold red]NOT PRIVATE: replayed from a seed[/bold red]")
+    result.add_row("answered / asked", f"{answers['answered']} / {answers['queries']}")
+    result.add_row("teachers", str(answers["teachers"]))
+    tracking = run.folders.private / "tracking.json"
+    if tracking.is_file():
+        record = read_json(tracking)
+        result.add_row("MLflow run", f"{record['run_id']} (make ui)")
+    result.add_row("report (private)", str(run.folders.report.relative_to(run.root)))
+    result.add_row("may be published", str(run.folders.release.relative_to(run.root)))
+    costs = Table("stage", "seconds", "memory MB", box=None, pad_edge=False)
+    measured = timings(run)
+    for stage in STAGES:
+        if stage in measured:
+            costs.add_row(stage, f"{measured[stage]['seconds']:.1f}", str(measured[stage]["memory_mb"]))
+    costs.add_row("sum", f"{sum(record['seconds'] for record in measured.values()):.1f}", "")
+    return [result, costs]

@@ -1,0 +1,163 @@
+"""synthesize: let image programs draw the queries and the pretraining images.
+
+Images are drawn in shards into a folder that all runs share and that is named by the digest of everything that makes
+them; a run's own artefact is made of links to it. A shard on disk is not drawn again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tasks.params import Images, digest
+from tasks.run import Run
+from tasks.step import step
+from tasks.store import Folders, atomic_file, atomic_folder, file_digest, link, read_array, read_json, write_json
+from terrine.device import resolve_device
+from terrine.errors import ArtefactError
+from terrine.randomness import derive_seed
+from terrine.synthetic import registry
+
+SHARD = 10_000
+"""Images in a shard: the unit of fan-out and of resumption."""
+
+
+@dataclass(frozen=True)
+class Draw:
+    """A consecutive stretch of one source's images."""
+
+    purpose: str
+    kind: str
+    first: int
+    count: int
+
+
+def shares(count: int, sources: dict[str, float]) -> dict[str, int]:
+    """Split a number of images over weighted sources, in whole numbers that add up (largest remainders)."""
+    total = sum(sources.values())
+    exact = {kind: count * weight / total for kind, weight in sources.items()}
+    counts = {kind: int(value) for kind, value in exact.items()}
+    rest = sorted(exact, key=lambda kind: (counts[kind] - exact[kind], kind))
+    for kind in rest[: count - sum(counts.values())]:
+        counts[kind] += 1
+    return {kind: counts[kind] for kind in sorted(counts) if counts[kind]}
+
+
+def plan(run: Run) -> list[Draw]:
+    """Return the shards that this run's images consist of."""
+    wanted: dict[str, Images | None] = {"queries": run.params.queries, "pretraining": run.params.pretraining.images}
+    draws = []
+    for purpose, images in wanted.items():
+        if images is None:
+            continue
+        for kind, count in shares(images.count, images.sources).items():
+            for first in range(0, count, SHARD):
+                draws.append(Draw(purpose, kind, first, min(SHARD, count - first)))
+    return draws
+
+
+def shard_path(run: Run, draw: Draw) -> Path:
+    """Return where a shard lies, named by everything its bytes depend on."""
+    geometry = {"seed": run.params.seed, "size": run.params.data.size, "channels": run.params.data.channels}
+    identity = digest({**geometry, "purpose": draw.purpose, "kind": draw.kind, "first": draw.first, "n": draw.count})
+    return run.folders.shared("images", draw.kind) / f"{draw.purpose}-{draw.first:09d}-{identity}.npy"
+
+
+@step("draw images")
+def draw_shard(run: Run, draw: Draw) -> None:
+    """Draw one shard unless it is on disk with the digest it was written with."""
+    path = shard_path(run, draw)
+    record = path.with_suffix(".json")
+    if path.is_file() and record.is_file() and read_json(record)["sha256"] == file_digest(path):
+        return
+    images = registry.draw(
+        draw.kind,
+        seed=derive_seed(run.params.seed, draw.purpose),
+        first=draw.first,
+        count=draw.count,
+        size=run.params.data.size,
+        channels=run.params.data.channels,
+        device=str(resolve_device(run.params.device)),
+    )
+    with atomic_file(path) as stream:
+        np.save(stream, images.cpu().numpy(), allow_pickle=False)
+    write_json(record, {"sha256": file_digest(path)})
+
+
+@step("synthesize")
+def assemble_images(run: Run, draws: list[Draw]) -> None:
+    """Link the shards into the run's image folder and write its manifest: shards, sources and query batches."""
+    shards: dict[str, list[dict[str, object]]] = {"queries": [], "pretraining": []}
+    with atomic_folder(run.folders.images) as folder:
+        for number, draw in enumerate(draws):
+            name = f"{draw.purpose}-{number:05d}-{draw.kind}.npy"
+            link(shard_path(run, draw), folder / name)
+            sha256 = read_json(shard_path(run, draw).with_suffix(".json"))["sha256"]
+            shards[draw.purpose].append({"file": name, "kind": draw.kind, "count": draw.count, "sha256": sha256})
+        manifest = {
+            "size": run.params.data.size,
+            "channels": run.params.data.channels,
+            "seed": run.params.seed,
+            "shards": shards,
+            "batches": query_batches(run),
+        }
+        write_json(folder / "manifest.json", manifest)
+
+
+def query_batches(run: Run) -> list[dict[str, object]]:
+    """Return the fixed batches of the query set: ranges of query numbers, one source each.
+
+    Queries are numbered batch by batch, and sources take turns, so that a budget that ends early has asked about all
+    of them. A stray last image joins the batch before it: a batch of one has no statistics.
+    """
+    size = run.params.queries.batch
+    pending = []
+    for kind, count in shares(run.params.queries.count, run.params.queries.sources).items():
+        starts = list(range(0, count, size))
+        if len(starts) > 1 and count - starts[-1] < 2:
+            starts.pop()
+        ends = [*starts[1:], count]
+        for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
+            pending.append(((number + 0.5) / len(starts), kind, start, end))
+    batches = []
+    position = 0
+    for _, kind, start, end in sorted(pending):
+        batches.append({"kind": kind, "source_start": start, "first": position, "count": end - start})
+        position += end - start
+    return batches
+
+
+@dataclass(frozen=True)
+class QuerySet:
+    """The query images in query order, and the batches whose statistics belong together."""
+
+    images: np.ndarray
+    batches: list[np.ndarray]
+    kinds: list[str]
+
+
+def read_queries(folders: Folders) -> QuerySet:
+    """Read the queries, uint8 [queries, channels, size, size], in query order."""
+    manifest = read_json(folders.images / "manifest.json")
+    by_kind: dict[str, list[np.ndarray]] = {}
+    for shard in manifest["shards"]["queries"]:
+        by_kind.setdefault(shard["kind"], []).append(read_array(folders.images / shard["file"], memory_map=True))
+    sources = {kind: np.concatenate(parts) for kind, parts in by_kind.items()}
+    images, batches, kinds = [], [], []
+    for batch in manifest["batches"]:
+        start, first, count = batch["source_start"], batch["first"], batch["count"]
+        images.append(sources[batch["kind"]][start : start + count])
+        batches.append(np.arange(first, first + count))
+        kinds.append(batch["kind"])
+    return QuerySet(np.concatenate(images), batches, kinds)
+
+
+def read_pretraining(folders: Folders) -> np.ndarray:
+    """Read the pretraining images, uint8 [images, channels, size, size]. Raises ArtefactError if there are none."""
+    manifest = read_json(folders.images / "manifest.json")
+    shards = manifest["shards"]["pretraining"]
+    if not shards:
+        raise ArtefactError(f"{folders.images} holds no pretraining images. Set pretraining.images in params.yaml.")
+    return np.concatenate([read_array(folders.images / shard["file"], memory_map=True) for shard in shards])

@@ -1,0 +1,77 @@
+"""MLflow: parameters, ε and accuracy of every run, with its report and its student.
+
+Figures that are functions of private votes are logged only where `tracking.private_metrics` allows it, which
+params.yaml permits for public benchmark data alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from tasks.run import Run
+from tasks.store import read_json, write_json
+from tasks.timing import timings
+from tasks.versioning import lock_digest
+
+
+def log_run(run: Run, *, commit: str) -> str:
+    """Log a finished run to MLflow and return the MLflow run's id."""
+    import mlflow
+
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    settings = run.params.tracking
+    mlflow.set_tracking_uri(run.database(settings.uri))
+    if mlflow.get_experiment_by_name(settings.experiment) is None:
+        mlflow.create_experiment(settings.experiment, artifact_location=(run.root / "mlartifacts").as_uri())
+    mlflow.set_experiment(settings.experiment)
+    statement = read_json(run.folders.statement)
+    with mlflow.start_run(run_name=run.name) as active:
+        mlflow.log_params(_flat(run.params.model_dump(mode="json")))
+        mlflow.set_tags(
+            {
+                "git_commit": commit,
+                "dvc_lock": lock_digest(run.root, run.name),
+                "noise": statement["noise"],
+                "private": "yes" if statement["noise"] == "secure" else "NOT PRIVATE",
+            }
+        )
+        mlflow.log_metrics(_metrics(run, statement))
+        mlflow.log_artifact(str(run.folders.statement), "release")
+        mlflow.log_artifact(str(run.folders.evaluation), "release")
+        mlflow.log_artifacts(str(run.folders.student), "release/student")
+        if settings.private_metrics:
+            mlflow.log_artifact(str(run.folders.report), "report")
+        identity = active.info.run_id
+    write_json(run.folders.private / "tracking.json", {"run_id": identity, "uri": settings.uri})
+    return identity
+
+
+def _metrics(run: Run, statement: dict[str, Any]) -> dict[str, float]:
+    answers = read_json(run.folders.answers / "manifest.json")
+    evaluation = read_json(run.folders.evaluation)
+    metrics: dict[str, float] = {
+        "epsilon": statement["epsilon"],
+        "delta": statement["delta"],
+        "accuracy": evaluation["accuracy"],
+        "queries": answers["queries"],
+        "answered": answers["answered"],
+    }
+    for stage, record in timings(run).items():
+        metrics[f"seconds_{stage}"] = record["seconds"]
+        metrics[f"memory_mb_{stage}"] = record["memory_mb"]
+    if run.params.tracking.private_metrics:
+        figures = read_json(run.folders.accounting / "figures.json")
+        metrics |= {f"private_{name}": value for name, value in figures.items() if isinstance(value, int | float)}
+    return metrics
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Turn nested parameters into `section.key` pairs."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat

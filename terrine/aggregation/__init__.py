@@ -1,0 +1,1 @@
+"""From votes to a release: one mechanism per file."""

@@ -1,0 +1,27 @@
+"""Where tensors live: CUDA, then MPS, then the CPU."""
+
+import torch
+
+from terrine.errors import SettingError
+
+
+def resolve_device(name: str = "auto") -> torch.device:
+    """Return the device called `name`; `auto` takes CUDA, then MPS, then the CPU.
+
+    Raises SettingError for a device this machine does not have.
+    """
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        if torch.backends.mps.is_available():
+            return torch.device("mps")
+        return torch.device("cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise SettingError(f"device: '{name}' is no torch device. Use auto, cpu, cuda, cuda:N or mps.") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise SettingError(f"device: '{name}' was asked for, but torch sees no CUDA device. Use auto or cpu.")
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise SettingError(f"device: '{name}' was asked for, but torch sees no MPS device. Use auto or cpu.")
+    return device

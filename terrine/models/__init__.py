@@ -1,0 +1,1 @@
+"""Backbones, and the batch statistics they are used with."""

@@ -1,0 +1,1 @@
+"""Differential privacy: what a release costs, where its noise comes from, and who remembers it."""

@@ -1,0 +1,1 @@
+"""Students: models that see synthetic images and released answers only."""

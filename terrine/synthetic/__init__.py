@@ -1,0 +1,1 @@
+"""Image programs: pictures that a program drew, deterministic per (seed, index)."""

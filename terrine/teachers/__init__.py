@@ -1,0 +1,1 @@
+"""Teachers: models that see one private part each and vote."""
