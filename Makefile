@@ -33,7 +33,7 @@ ui: $(VENV)/installed
 	@MLFLOW_DISABLE_TELEMETRY=true mlflow ui --backend-store-uri sqlite:///mlflow.db --host 127.0.0.1 --port 5000
 
 deploy-local: $(VENV)/installed
-	@python -m flows deploy-local
+	@terrine deploy-local --keep
 
 clean:
 	rm -rf $(VENV) build *.egg-info

@@ -92,6 +92,27 @@ def stage(name: str, run: Annotated[str | None, typer.Option(help="The run; defa
         run_stage(root, chosen, name)
 
 
+@app.command("deploy-local")
+def deploy_local_command(
+    deployment: Annotated[str, typer.Option(help="A deployment of prefect.yaml.")] = "default",
+    port: Annotated[int | None, typer.Option(help="Port of the server; default 4200, or a free one.")] = None,
+    keep: Annotated[bool, typer.Option(help="Leave server and worker running until Ctrl-C.")] = False,
+) -> None:
+    """Start a Prefect server and worker on this machine, deploy the pipeline and run it."""
+    from flows.deploy import deploy_local
+    from tasks.presets import project_root
+
+    deploy_local(project_root(), deployment, port=port, keep=keep)
+
+
+@app.command()
+def datasets() -> None:
+    """List the datasets that data.name knows."""
+    from terrine.data.registry import names
+
+    console.print(", ".join(names()))
+
+
 for part in (accounting, audit, images, ledger):
     part.register(app)
 

@@ -6,7 +6,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 from flows.execution import Executor, executor
-from tasks import aggregate, dataset, evaluate, partition, pretrain, report, student, synthesize, teach, timing, vote
+from tasks import (
+    aggregate,
+    dataset,
+    evaluate,
+    partition,
+    pretrain,
+    report,
+    student,
+    synthesize,
+    teach,
+    timing,
+    tracking,
+    vote,
+)
 from tasks.run import Run, open_run, write_parameters
 
 
@@ -55,6 +68,7 @@ def _evaluate(run: Run, execute: Executor) -> None:
 
 def _report(run: Run, execute: Executor) -> None:
     execute.run(report.write_report, run)
+    execute.run(tracking.log_run, run)
 
 
 STAGES: dict[str, Callable[[Run, Executor], None]] = {

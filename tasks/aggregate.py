@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tasks.keys import dataset_key
+from tasks.keys import site_key
 from tasks.private_figures import private_figures
 from tasks.provenance import code_version
 from tasks.run import Run
@@ -23,15 +23,17 @@ from terrine.aggregation.mechanism import Mechanism
 from terrine.aggregation.registry import build
 from terrine.aggregation.votes import histograms_of
 from terrine.privacy.events import Event
+from terrine.privacy.identity import keyed_digest
 from terrine.privacy.ledger import Ledger, StoredRelease, release_identity
-from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise
+from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise, delta_slack
+from terrine.privacy.statement import PrivacyStatement, PublicInput, released_per_class
 from terrine.randomness import derive_seed
 
 
 def open_ledger(run: Run) -> Ledger:
     """Open the project's ledger, or begin it."""
     settings = run.params.ledger
-    return Ledger(run.database(settings.url), run.path(settings.store), dataset_key(run))
+    return Ledger(run.database(settings.url), run.path(settings.store), site_key(run))
 
 
 def noise_source(run: Run) -> NoiseSource:
@@ -39,6 +41,14 @@ def noise_source(run: Run) -> NoiseSource:
     if run.params.aggregation.noise == "secure":
         return SecureNoise()
     return ReplayNoise(derive_seed(run.params.seed, "replayed noise"))
+
+
+def ledger_account(run: Run) -> str:
+    """Return whose budget the run draws on: the named account, else the dataset by its keyed fingerprint."""
+    name = run.params.ledger.account
+    if name is not None:
+        return keyed_digest(site_key(run), "terrine ledger account", name.encode())
+    return str(read_json(run.folders.dataset / "manifest.json")["fingerprint"])
 
 
 @step("aggregate")
@@ -52,7 +62,7 @@ def release_answers(run: Run) -> None:
     release = release_once(run, mechanism, votes, histograms)
     _write_answers(run, mechanism, votes_manifest, release)
     _write_private_figures(run, histograms, release)
-    statement = privacy_statement(run, mechanism, votes_manifest, release)
+    statement = privacy_statement(run, mechanism, votes_manifest, release).to_dict()
     write_json(run.folders.statement, statement)
     write_text(run.folders.statement.with_name("statement.html"), render_statement(statement))
 
@@ -60,7 +70,7 @@ def release_answers(run: Run) -> None:
 def release_once(run: Run, mechanism: Mechanism, votes: np.ndarray, histograms: np.ndarray) -> StoredRelease:
     """Release through the ledger: the same votes, queries and mechanism again return the stored answers."""
     settings = run.params.aggregation
-    dataset = read_json(run.folders.dataset / "manifest.json")["fingerprint"]
+    dataset = ledger_account(run)
     ledger = open_ledger(run)
     noise = noise_source(run)
     # Public benchmark data may be used for ablations with replayed noise; anything else never.
@@ -78,7 +88,7 @@ def release_once(run: Run, mechanism: Mechanism, votes: np.ndarray, histograms: 
     return ledger.release(
         dataset=dataset,
         release_id=release_identity(
-            dataset_key(run),
+            site_key(run),
             votes,
             file_digest(run.folders.images / "manifest.json"),
             {**mechanism.describe(), **budget},
@@ -123,3 +133,51 @@ def _write_private_figures(run: Run, histograms: np.ndarray, release: StoredRele
     with atomic_folder(run.folders.accounting) as folder:
         write_array(folder / "histograms.npy", histograms)
         write_json(folder / "figures.json", private_figures(run.params.aggregation, histograms, release))
+
+
+def privacy_statement(
+    run: Run, mechanism: Mechanism, votes_manifest: dict[str, Any], release: StoredRelease
+) -> PrivacyStatement:
+    """Say what the release guarantees, from public quantities and the recorded event alone."""
+    settings = run.params.aggregation
+    arrays = release.arrays
+    partition = read_json(run.folders.partition / "manifest.json")
+    answered = int(arrays["answered"].sum())
+    values_drawn = int(arrays["asked"]) * (votes_manifest["classes"] + 1)
+    return PrivacyStatement(
+        run=run.name,
+        release_id=release.release_id,
+        dataset=ledger_account(run),
+        unit=run.params.privacy.unit,
+        trust_model="central",
+        event=release.event,
+        delta=settings.delta,
+        delta_slack=delta_slack(values_drawn, settings.epsilon),
+        epsilon_budget=settings.epsilon,
+        epsilon_dataset=release.epsilon_total,
+        noise=settings.noise,
+        mechanism=mechanism.describe(),
+        teachers=votes_manifest["teachers"],
+        queries=len(arrays["labels"]),
+        asked=int(arrays["asked"]),
+        answered=answered,
+        answered_per_class=released_per_class(arrays["labels"], votes_manifest["classes"]),
+        partition_digest=partition["hash"],
+        partition_disjoint=partition["every_record_in_exactly_one_part"],
+        public_inputs=_public_inputs(run),
+        code_version=" ".join(f"{name} {value}" for name, value in code_version(run.root).items()),
+    )
+
+
+def _public_inputs(run: Run) -> tuple[PublicInput, ...]:
+    images = read_json(run.folders.images / "manifest.json")
+    backbone = read_json(run.folders.backbone / "manifest.json")
+    sources = sorted({shard["kind"] for shard in images["shards"]["queries"]})
+    return (
+        PublicInput(
+            name="query images",
+            origin=f"drawn by the image programs {', '.join(sources)} with seed {images['seed']}",
+            digest=file_digest(run.folders.images / "manifest.json"),
+        ),
+        PublicInput(name="backbone", origin=f"{backbone['kind']}: {backbone['origin']}", digest=backbone["sha256"]),
+    )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from tasks.keys import dataset_key
+from tasks.keys import site_key
 from tasks.run import Run
 from tasks.step import step
 from tasks.store import Folders, atomic_folder, read_array, read_json, write_array, write_json
 from terrine.data import registry
 from terrine.data.dataset import Dataset, fingerprint
+
+SPLIT_SEED = 0
+"""Not the run's seed: who is in the training data must not change from run to run, or budgets would not add up."""
 
 
 @step("dataset")
@@ -26,11 +27,15 @@ def prepare_dataset(run: Run) -> None:
         size=settings.size,
         channels=settings.channels,
         test_fraction=settings.test_fraction,
-        seed=run.params.seed,
+        seed=SPLIT_SEED,
         download=settings.download,
     )
     dataset.validate()
-    manifest = {**dataset.describe(), "fingerprint": fingerprint(dataset, dataset_key(run))}
+    manifest = {
+        **dataset.describe(),
+        "class_names": list(dataset.class_names),
+        "fingerprint": fingerprint(dataset, site_key(run)),
+    }
     with atomic_folder(run.folders.dataset) as folder:
         write_array(folder / "train_images.npy", dataset.train_images)
         write_array(folder / "train_labels.npy", dataset.train_labels)
@@ -57,7 +62,3 @@ def read_dataset(folders: Folders) -> Dataset:
         public_benchmark=manifest["public_benchmark"],
     )
 
-
-def class_count(labels: np.ndarray, class_names: tuple[str, ...]) -> int:
-    """Return the number of classes; names and labels must agree (checked when the dataset was read)."""
-    return max(len(class_names), int(labels.max()) + 1)

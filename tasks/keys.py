@@ -1,4 +1,4 @@
-"""The project's secret: one key in the private zone from which keyed digests are made.
+"""The site's secret: one key in the private zone from which keyed digests are made.
 
 A plain hash of private data is a fingerprint anybody can compare with a guess. Fingerprints, partition hashes and
 release identities are HMACs, and their key never leaves data/private/.
@@ -10,6 +10,6 @@ from tasks.run import Run
 from terrine.privacy.ledger import load_or_create_key
 
 
-def dataset_key(run: Run) -> bytes:
-    """Return the project's key, made on first use with the operating system's randomness (file mode 0600)."""
+def site_key(run: Run) -> bytes:
+    """Return the site's key, made on first use with the operating system's randomness (file mode 0600)."""
     return load_or_create_key(run.path(run.params.ledger.key))

@@ -67,8 +67,6 @@ class Partition(Section):
 
     kind: Literal["iid"] = "iid"
     teachers: int = Field(50, ge=2)
-    keep_duplicates_together: bool = True
-    """Exact copies of one image go to one teacher, so that removing a picture moves one vote."""
 
 
 class Images(Section):
@@ -90,7 +88,7 @@ class Backbone(Section):
     """The feature extractor that teachers and student share."""
 
     kind: Literal["scattering", "resnet10", "resnet18"] = "scattering"
-    features: int = Field(1000, ge=1)
+    projection: int = Field(1000, ge=1)
     """Length of the random projection of the scattering coefficients."""
     stem: Literal["standard", "small"] = "standard"
     """ResNet: the stock 7x7 stem, or a 3x3 stem that keeps the resolution of small images."""
@@ -178,8 +176,10 @@ class LedgerSettings(Section):
     url: str = "sqlite:///data/private/ledger/ledger.db"
     key: Path = Path("data/private/ledger/key")
     store: Path = Path("data/private/ledger/releases")
+    account: str | None = Field(None, min_length=1)
+    """Name under which all versions of a dataset share one budget. null: this very dataset, by its fingerprint."""
     epsilon: float | None = Field(None, gt=0)
-    """Budget of the dataset over all runs. null: record and compose, never refuse (public benchmark data only)."""
+    """Budget of the account over all runs. null: record and compose, never refuse (public benchmark data only)."""
 
 
 class Tracking(Section):
@@ -260,6 +260,11 @@ class Params(Section):
             raise ValueError(
                 f"ledger.epsilon is missing: data.name={self.data.name} may be private, so its releases over all runs "
                 "need a budget. Set ledger.epsilon (data.public_benchmark=true only if anyone may read the data)"
+            )
+        if self.ledger.account is None and self.data.name in OWN_DATA:
+            raise ValueError(
+                "ledger.account is missing: cropped, resized or grown, your data stays the same people's, and all its "
+                "releases share one budget. Set ledger.account to a name for this data and keep it"
             )
         if self.tracking.private_metrics and not self.data.public_benchmark:
             raise ValueError(

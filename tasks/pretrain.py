@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.context import TaskRunContext
 
@@ -16,22 +15,30 @@ from tasks.store import Folders, file_digest, link, read_json, write_json
 from tasks.synthesize import read_pretraining, read_queries
 from terrine.device import resolve_device
 from terrine.models.backbone import Backbone, load_backbone, save_backbone
+from terrine.models.reference import fit_reference
 from terrine.models.registry import build_backbone
 from terrine.pretraining.simclr import SimCLRSettings, pretrain
+
+
+REFERENCE_BATCHES = 8
+"""Query batches from which a backbone without weights gets its original statistics; sources take turns in them."""
 
 
 def backbone_identity(run: Run) -> str:
     """Return the digest of everything the backbone depends on: parameters, seed, and the images' digests."""
     manifest = read_json(run.folders.images / "manifest.json")
-    purpose = "pretraining" if run.params.pretraining.images is not None else "queries"
+    trained = run.params.backbone.kind != "scattering"
+    shards = manifest["shards"]["pretraining" if trained else "queries"]
     return digest(
         {
             "seed": run.params.seed,
             "channels": run.params.data.channels,
             "size": run.params.data.size,
             "backbone": run.params.backbone.model_dump(mode="json"),
-            "pretraining": run.params.pretraining.model_dump(mode="json", exclude={"checkpoint_minutes"}),
-            "images": [shard["sha256"] for shard in manifest["shards"][purpose]],
+            "pretraining": run.params.pretraining.model_dump(mode="json", exclude={"checkpoint_minutes"})
+            if trained
+            else manifest["batches"][:REFERENCE_BATCHES],
+            "images": [shard["sha256"] for shard in shards],
         }
     )
 
@@ -49,7 +56,7 @@ def pretrain_backbone(run: Run) -> None:
     if not manifest_path.is_file():
         settings = run.params.backbone
         options: dict[str, Any] = (
-            {"features": settings.features} if settings.kind == "scattering" else {"stem": settings.stem}
+            {"projection": settings.projection} if settings.kind == "scattering" else {"stem": settings.stem}
         )
         backbone = build_backbone(
             settings.kind,
@@ -81,8 +88,8 @@ def pretrain_backbone(run: Run) -> None:
 def _fit(run: Run, backbone: Backbone, checkpoint: Any, device: Any) -> list[dict[str, float]]:
     settings = run.params.pretraining
     if run.params.backbone.kind == "scattering":
-        images = read_queries(run.folders).images if settings.images is None else read_pretraining(run.folders)
-        _reference_statistics(backbone, images, device)
+        queries = read_queries(run.folders)
+        fit_reference(backbone, queries.images, queries.batches[:REFERENCE_BATCHES], device)
         return []
     return pretrain(
         backbone,
@@ -100,12 +107,6 @@ def _fit(run: Run, backbone: Backbone, checkpoint: Any, device: Any) -> list[dic
         checkpoint=checkpoint,
         progress=progress_reporter("pretraining"),
     )
-
-
-def _reference_statistics(backbone: Backbone, images: np.ndarray, device: Any, most: int = 4000) -> None:
-    """Store the statistics that `original` means for a backbone without weights: those of synthetic images."""
-    chosen = images[:: max(1, len(images) // most)]
-    backbone.to(device).fit_reference(chosen)
 
 
 def progress_reporter(key: str) -> Callable[[float, str], None]:

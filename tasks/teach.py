@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.dataset import class_count, read_dataset
+from tasks.dataset import read_dataset
 from tasks.params import digest
 from tasks.partition import read_assignment
 from tasks.pretrain import read_backbone
@@ -97,7 +97,7 @@ def train_group(run: Run, teachers: range) -> None:
         dataset.train_labels,
         read_assignment(run.folders),
         list(teachers),
-        class_count(dataset.train_labels, dataset.class_names),
+        dataset.classes,
         linear_settings(run),
         seed=run.params.seed,
         device=resolve_device(run.params.device),

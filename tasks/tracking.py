@@ -9,13 +9,16 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from tasks.provenance import code_version
 from tasks.run import Run
+from tasks.step import step
 from tasks.store import read_json, write_json
 from tasks.timing import timings
 from tasks.versioning import lock_digest
 
 
-def log_run(run: Run, *, commit: str) -> str:
+@step("track")
+def log_run(run: Run) -> str:
     """Log a finished run to MLflow and return the MLflow run's id."""
     import mlflow
 
@@ -30,7 +33,7 @@ def log_run(run: Run, *, commit: str) -> str:
         mlflow.log_params(_flat(run.params.model_dump(mode="json")))
         mlflow.set_tags(
             {
-                "git_commit": commit,
+                "git_commit": code_version(run.root).get("commit", "none"),
                 "dvc_lock": lock_digest(run.root, run.name),
                 "noise": statement["noise"],
                 "private": "yes" if statement["noise"] == "secure" else "NOT PRIVATE",
@@ -38,6 +41,7 @@ def log_run(run: Run, *, commit: str) -> str:
         )
         mlflow.log_metrics(_metrics(run, statement))
         mlflow.log_artifact(str(run.folders.statement), "release")
+        mlflow.log_artifact(str(run.folders.statement.with_name("statement.html")), "release")
         mlflow.log_artifact(str(run.folders.evaluation), "release")
         mlflow.log_artifacts(str(run.folders.student), "release/student")
         if settings.private_metrics:

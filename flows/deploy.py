@@ -1,0 +1,120 @@
+"""A trial of the real thing on one machine: Prefect server, process work pool, worker, deployment, run.
+
+`terrine deploy-local` does on loopback what docs/prefect.md describes for a site: the server keeps the schedule and the
+page, the worker polls a work pool and starts each run in a process of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+
+from terrine.errors import TerrineError
+
+POOL = "terrine"
+START_SECONDS = 120
+
+
+def free_port(preferred: int = 4200) -> int:
+    """Return the preferred port if nobody listens on it, else one the system gives."""
+    for port in (preferred, 0):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise TerrineError("No free port on 127.0.0.1 for a Prefect server.")
+
+
+def _prefect(*arguments: str, environment: dict[str, str], root: Path) -> None:
+    """Run one `prefect` command; its output is shown only when it fails."""
+    command = [sys.executable, "-m", "prefect", "--no-prompt", *arguments]
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise TerrineError(f"`prefect {' '.join(arguments)}` failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+
+
+@contextmanager
+def _background(arguments: list[str], environment: dict[str, str], root: Path, log: Path) -> Iterator[subprocess.Popen]:
+    """Run a `prefect` command beside us, its output in a log file, and end it when the block ends."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with open(log, "w", encoding="utf-8") as stream:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "prefect", *arguments],
+            cwd=root,
+            env=environment,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            yield process
+        finally:
+            process.terminate()
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def _wait_until_healthy(url: str, server: subprocess.Popen, log: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        if server.poll() is not None:
+            raise TerrineError(f"The Prefect server ended while starting. Its log: {log}")
+        try:
+            with urllib.request.urlopen(f"{url}/health", timeout=2):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.5)
+    raise TerrineError(f"The Prefect server did not answer within {START_SECONDS} seconds. Its log: {log}")
+
+
+def deploy_local(root: Path, deployment: str, *, port: int | None, keep: bool) -> None:
+    """Start server and worker on loopback, register the deployments of prefect.yaml, run one and wait for its end.
+
+    With `keep` server and worker stay until Ctrl-C, so that the pages can be looked at. Raises TerrineError when a step
+    or the run fails.
+    """
+    console = Console()
+    port = port or free_port()
+    api = f"http://127.0.0.1:{port}/api"
+    logs = root / ".prefect"
+    environment = {
+        **os.environ,
+        "PREFECT_API_URL": api,
+        "PREFECT_HOME": str(logs / "home"),
+        "PREFECT_UI_SERVE_BASE": "/",
+        "TERRINE_ROOT": str(root),
+    }
+    server_log, worker_log = logs / "server.log", logs / "worker.log"
+    with _background(
+        ["server", "start", "--host", "127.0.0.1", "--port", str(port)], environment, root, server_log
+    ) as server:
+        _wait_until_healthy(api, server, server_log)
+        console.print(f"Prefect server: http://127.0.0.1:{port} (log {server_log.relative_to(root)})")
+        _prefect(
+            "work-pool", "create", POOL, "--type", "process", "--overwrite", environment=environment, root=root
+        )
+        _prefect("deploy", "--all", environment=environment, root=root)
+        console.print(f"Deployments of prefect.yaml are registered in work pool '{POOL}'.")
+        with _background(["worker", "start", "--pool", POOL, "--type", "process"], environment, root, worker_log):
+            console.print(f"Worker started (log {worker_log.relative_to(root)}). Running terrine/{deployment} ...")
+            _prefect("deployment", "run", f"terrine/{deployment}", "--watch", environment=environment, root=root)
+            console.print(f"[green]Deployment terrine/{deployment} completed.[/green]")
+            if keep:
+                console.print("Server and worker stay until Ctrl-C.")
+                try:
+                    server.wait()
+                except KeyboardInterrupt:
+                    console.print("Stopping.")

@@ -1,0 +1,76 @@
+"""The release statement as a page for whoever approves a release; it is published beside privacy.json.
+
+It is drawn from privacy.json alone. What is in that file may be published, so the page may be, too: no private
+artefact, not even a path to one, is read here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from tasks.pages import render
+from terrine.privacy.events import UnsupportedEventError, from_json
+from terrine.privacy.gaussian import delta_of, mu_squared
+
+MECHANISM_TEXTS = {
+    "histogram": "Gaussian histogram: for each query the teachers' votes were counted by class, Gaussian noise was added "
+    "to every count, and the noisy counts were released.",
+    "gnmax": "GNMax: for each query the teachers' votes were counted by class, Gaussian noise was added to every count, "
+    "and the class with the largest noisy count was released.",
+    "confident": "Confident-GNMax: for each query it was tested, with noise, whether enough teachers agree; where they "
+    "did, the class with the largest noisy count was released.",
+    "interactive": "Interactive-GNMax: for each query it was tested, with noise, whether the teachers differ from the "
+    "student; where they did, the class with the largest noisy count was released.",
+    "lnmax": "LNMax: for each query the teachers' votes were counted by class, Laplace noise was added to every count, "
+    "and the class with the largest noisy count was released.",
+}
+
+PARAMETER_TEXTS = {
+    "sigma": "standard deviation of the noise, in votes",
+    "scale": "scale of the noise, in votes",
+    "threshold": "votes that the winning class needs, noise included",
+    "sigma1": "standard deviation of the noise on the test, in votes",
+    "sigma2": "standard deviation of the noise on the answer, in votes",
+    "confidence": "student's confidence above which it is reinforced at no cost",
+}
+
+
+def render_statement(statement: Mapping[str, Any]) -> str:
+    """Return the page, HTML, of a privacy statement as `PrivacyStatement.to_dict` gives it (or privacy.json holds it).
+
+    Raises jinja2.UndefinedError when a field is missing.
+    """
+    return render("statement.html", {"statement": statement, **statement_texts(statement)})
+
+
+def statement_texts(statement: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the templates say about a statement in words, all of it derived from the statement."""
+    mechanism = dict(statement["mechanism"])
+    name = mechanism.pop("mechanism", "unknown")
+    return {
+        "mechanism_text": MECHANISM_TEXTS.get(name, name),
+        "mechanism_parameters": [(key, value, PARAMETER_TEXTS.get(key, "")) for key, value in mechanism.items()],
+        "guesses": guesses_in_a_hundred(statement),
+    }
+
+
+def guesses_in_a_hundred(statement: Mapping[str, Any]) -> float | None:
+    """Return how often in a hundred a best-informed guess about one unit is right at most, rounded up to one decimal.
+
+    The guess is between two equally likely cases, a unit's data in or not, by somebody who knows everything else and
+    sees the release. It is right with probability at most (1 + TV)/2, where the total variation TV is the δ at ε = 0:
+    exactly 2Φ(μ/2) − 1 for Gaussian mechanisms (Dong, Roth, Su 2022, section 2), and at most (e^ε − 1 + 2δ)/(e^ε + 1)
+    for any (ε, δ)-private release (Kairouz, Oh, Viswanath 2015). None where nothing is guaranteed.
+    """
+    if not statement["private"]:
+        return None
+    slack = statement["delta_slack"]
+    try:
+        variation = delta_of(math.sqrt(mu_squared(from_json(statement["event"]))), 0.0) + slack
+    except UnsupportedEventError:
+        # tanh(ε/2) = (e^ε − 1)/(e^ε + 1) without overflow.
+        epsilon, delta = statement["epsilon"], statement["delta"] + slack
+        variation = math.tanh(epsilon / 2) + 2 * delta / (1 + math.exp(min(epsilon, 700.0)))
+    return min(100.0, math.ceil(500 * (1 + variation)) / 10)

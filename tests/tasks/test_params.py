@@ -1,0 +1,127 @@
+"""Parameters are refused with the key, the value and the remedy, or they are right."""
+
+import pytest
+import yaml
+
+from tasks.params import digest, merge, parse_assignment, read_yaml, validate
+from terrine.errors import SettingError
+
+GOOD = {"data": {"public_benchmark": True}, "aggregation": {"mechanism": "histogram", "sigma": 20}}
+
+
+def with_(**sections):
+    return merge(GOOD, sections)
+
+
+def test_the_projects_own_parameters_are_valid(pytestconfig):
+    values = read_yaml(pytestconfig.rootpath / "params.yaml")
+    values.pop("run")
+    assert validate(values).aggregation.sigma > 0
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key", "value", "remedy"),
+    [
+        ({"aggregation": {"epsilonn": 2}}, "aggregation.epsilonn", "", "Known here: mechanism"),
+        ({"aggregation": {"sigma": 0}}, "aggregation.sigma", "0", "greater than 0"),
+        ({"aggregation": {"sigma": "much"}}, "aggregation.sigma", "much", "valid number"),
+        ({"aggregation": {"delta": 1.5}}, "aggregation.delta", "1.5", "less than 1"),
+        ({"partition": {"teachers": 1}}, "partition.teachers", "1", "greater than or equal to 2"),
+        ({"queries": {"batch": 1}}, "queries.batch", "1", "Raise queries.batch"),
+        ({"queries": {"count": 501, "batch": 500}}, "queries.count", "501", "Change either by one"),
+        ({"data": {"size": 4}}, "data.size", "4", "greater than or equal to 8"),
+        ({"data": {"channels": 4}}, "data.channels", "4", "1 or 3"),
+        ({"backbone": {"kind": "resnet18"}}, "pretraining.images", "", "Set pretraining.images.count"),
+        ({"teachers": {"statistics": "running"}}, "teachers.statistics", "running", "'current' or 'original'"),
+        ({"runner": {"address": "tcp://x:1"}}, "runner.address", "tcp://x:1", "runner.kind=dask"),
+        ({"data": {"public_benchmark": False}}, "ledger.epsilon", "", "Set ledger.epsilon"),
+        ({"data": {"name": "npz", "public_benchmark": False}}, "data.path", "", "Set data.path"),
+        (
+            {
+                "data": {"name": "npz", "path": "x.npz", "public_benchmark": False},
+                "ledger": {"epsilon": 2},
+            },
+            "ledger.account",
+            "",
+            "Set ledger.account",
+        ),
+        (
+            {"data": {"public_benchmark": False}, "ledger": {"epsilon": 1}, "tracking": {"private_metrics": True}},
+            "tracking.private_metrics",
+            "true",
+            "Set it to false",
+        ),
+    ],
+)
+def test_an_impossible_setting_is_named_with_its_value_and_a_remedy(overrides, key, value, remedy):
+    with pytest.raises(SettingError) as caught:
+        validate(with_(**overrides))
+    message = str(caught.value)
+    assert key in message
+    assert value in message
+    assert remedy in message
+
+
+def test_a_threshold_above_the_number_of_teachers_is_refused():
+    confident = {"mechanism": "confident", "sigma": None, "threshold": 60, "sigma1": 30, "sigma2": 15}
+    with pytest.raises(SettingError, match=r"aggregation\.threshold=60 is above partition\.teachers=50"):
+        validate(with_(aggregation=confident, partition={"teachers": 50}))
+
+
+def test_a_parameter_of_another_mechanism_is_refused():
+    with pytest.raises(SettingError, match=r"aggregation\.sigma1=30.* has no meaning for mechanism=histogram"):
+        validate(with_(aggregation={"sigma1": 30}))
+
+
+def test_the_budget_may_be_unlimited_for_public_benchmark_data_only():
+    assert validate(GOOD).ledger.epsilon is None
+    private = with_(data={"public_benchmark": False}, ledger={"epsilon": 3})
+    assert validate(private).ledger.epsilon == 3
+
+
+def test_every_fault_is_reported_at_once():
+    with pytest.raises(SettingError) as caught:
+        validate(with_(data={"size": 1}, queries={"count": 0}))
+    assert "data.size" in str(caught.value)
+    assert "queries.count" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("aggregation.epsilon=2", {"aggregation": {"epsilon": 2}}),
+        ("aggregation.delta=1e-6", {"aggregation": {"delta": 1e-6}}),
+        ("data.path=/tmp/a=b", {"data": {"path": "/tmp/a=b"}}),
+        ("queries.sources={dead_leaves: 2}", {"queries": {"sources": {"dead_leaves": 2}}}),
+        ("student.l2=null", {"student": {"l2": None}}),
+    ],
+)
+def test_an_assignment_is_read_as_yaml(text, expected):
+    assert parse_assignment(text) == expected
+
+
+@pytest.mark.parametrize("text", ["epsilon", "=3", "a..b=1", "a.b={"])
+def test_an_assignment_that_is_none_is_refused(text):
+    with pytest.raises(SettingError, match="--set"):
+        parse_assignment(text)
+
+
+def test_sources_are_replaced_whole_and_sections_are_laid_over():
+    base = {"queries": {"count": 5, "sources": {"a": 1, "b": 1}}}
+    assert merge(base, {"queries": {"sources": {"c": 1}}}) == {"queries": {"count": 5, "sources": {"c": 1}}}
+
+
+def test_equal_parameters_have_equal_digests():
+    assert digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})
+    assert digest(validate(GOOD)) == digest(validate(yaml.safe_load(yaml.safe_dump(GOOD))))
+    assert digest(validate(GOOD)) != digest(validate(with_(seed=1)))
+
+
+def test_a_file_that_is_no_mapping_is_refused(tmp_path):
+    path = tmp_path / "params.yaml"
+    path.write_text("- 1\n")
+    with pytest.raises(SettingError, match="must hold a mapping"):
+        read_yaml(path)
+    path.write_text("a: [")
+    with pytest.raises(SettingError, match="cannot be read as YAML"):
+        read_yaml(path)

@@ -1,0 +1,93 @@
+"""Half a file never counts."""
+
+import os
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tasks import store
+from terrine.errors import ArtefactError
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / "a.json"
+    store.write_json(path, {"version": 1})
+    with pytest.raises(TypeError):
+        store.write_json(path, {"version": object()})
+    with pytest.raises(RuntimeError), store.atomic_file(path) as stream:
+        stream.write(b"half")
+        raise RuntimeError
+    assert store.read_json(path) == {"version": 1}
+    assert os.listdir(tmp_path) == ["a.json"]
+
+
+def test_a_failed_folder_leaves_the_old_folder_and_nothing_else(tmp_path):
+    path = tmp_path / "artefact"
+    with store.atomic_folder(path) as folder:
+        store.write_text(folder / "a", "1")
+    with pytest.raises(RuntimeError), store.atomic_folder(path) as folder:
+        store.write_text(folder / "b", "2")
+        raise RuntimeError
+    assert os.listdir(tmp_path) == ["artefact"]
+    assert os.listdir(path) == ["a"]
+
+
+def test_a_folder_is_replaced_whole(tmp_path):
+    path = tmp_path / "artefact"
+    for name in ("a", "b"):
+        with store.atomic_folder(path) as folder:
+            store.write_text(folder / name, name)
+    assert os.listdir(path) == ["b"]
+    assert os.listdir(tmp_path) == ["artefact"]
+
+
+def test_arrays_tables_and_tensors_come_back_as_they_were(tmp_path):
+    array = np.arange(6, dtype=np.uint16).reshape(2, 3)
+    store.write_array(tmp_path / "a.npy", array)
+    np.testing.assert_array_equal(store.read_array(tmp_path / "a.npy", memory_map=True), array)
+    table = pd.DataFrame({"label": [1, -1], "answered": [True, False]})
+    store.write_table(tmp_path / "t.parquet", table)
+    pd.testing.assert_frame_equal(store.read_table(tmp_path / "t.parquet"), table)
+    store.write_tensors(tmp_path / "w.safetensors", {"weight": array.astype(np.float32)})
+    np.testing.assert_array_equal(store.read_tensors(tmp_path / "w.safetensors")["weight"], array)
+
+
+def test_equal_values_give_equal_bytes(tmp_path):
+    store.write_json(tmp_path / "a", {"x": np.int64(1), "y": [np.float64(2)]})
+    store.write_json(tmp_path / "b", {"y": [2.0], "x": 1})
+    assert store.file_digest(tmp_path / "a") == store.file_digest(tmp_path / "b")
+
+
+@pytest.mark.parametrize("reader", [store.read_json, store.read_array, store.read_table, store.read_tensors])
+def test_a_missing_or_damaged_artefact_is_named(tmp_path, reader):
+    path = tmp_path / "artefact"
+    with pytest.raises(ArtefactError, match="is missing"):
+        reader(path)
+    path.write_bytes(b"\x80\x04 not what it was")
+    with pytest.raises(ArtefactError, match="cannot be read"):
+        reader(path)
+
+
+def test_pickled_arrays_are_refused(tmp_path):
+    path = tmp_path / "a.npy"
+    np.save(path, np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    with pytest.raises(ArtefactError):
+        store.read_array(path)
+
+
+def test_a_link_is_the_same_bytes_and_replaces_what_was_there(tmp_path):
+    source, target = tmp_path / "source", tmp_path / "target"
+    store.write_text(source / "inner" / "a", "1")
+    store.write_text(target / "old", "0")
+    store.link(source, target)
+    assert (target / "inner" / "a").read_text() == "1"
+    assert not (target / "old").exists()
+    assert store.folder_digest(source) == store.folder_digest(target)
+
+
+def test_the_digest_of_a_folder_sees_names_and_bytes(tmp_path):
+    for name, content in (("x", "1"), ("y", "1"), ("z", "2")):
+        store.write_text(tmp_path / name / ("b" if name == "y" else "a"), content)
+    digests = {store.folder_digest(tmp_path / name) for name in "xyz"}
+    assert len(digests) == 3
