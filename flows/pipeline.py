@@ -12,6 +12,7 @@ from pathlib import Path
 from prefect import flow, get_run_logger
 
 from flows.execution import task_runner
+from flows.logs import quiet_logs
 from flows.stages import run_stage
 from tasks.presets import derive, project_root, resolve, selected_run
 from tasks.versioning import STAGES, commit, is_changed
@@ -40,6 +41,7 @@ def pipeline(preset: str | None = None, overrides: list[str] | None = None) -> s
 
     Returns the name of the run. A run that is complete does nothing.
     """
+    quiet_logs()
     root = project_root()
     run = derive(root, preset or selected_run(root), overrides or [])
     logger = get_run_logger()

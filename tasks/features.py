@@ -28,4 +28,4 @@ def query_features(run: Run, statistics: str) -> np.ndarray:
         device = resolve_device(run.params.device)
         backbone = read_backbone(run.folders).to(device)
         write_array(path, features_in_batches(backbone, queries.images, queries.batches, statistics, device))
-    return read_array(path, memory_map=True)
+    return read_array(path)

@@ -7,7 +7,7 @@ Whatever comes from data (class names, run names, file names) is escaped by the 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,14 @@ def probability(value: float) -> str:
     return f"{mantissa}e{int(power)}" if exponent else mantissa
 
 
+def bound(value: float) -> str:
+    """Write an upper bound of very small size in two digits, rounded up: 1.2e-20."""
+    if value == 0:
+        return "0"
+    digits, exponent = f"{value:.17e}".split("e")
+    return probability(float(f"{math.ceil(float(digits) * 10)}e{int(exponent) - 1}"))
+
+
 def plain(value: Any) -> str:
     """Write a value of unknown kind for a table."""
     if isinstance(value, bool):
@@ -49,6 +57,21 @@ def plain(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(plain(item) for item in value)
     return str(value)
+
+
+def bar_rows(
+    names: Sequence[str], values: Sequence[float], texts: Sequence[str] | None = None, longest: float | None = None
+) -> list[dict[str, Any]]:
+    """Return the rows of a list of bars: name, share of the track, and the text at its end.
+
+    `longest` is the value that fills the track, by default the largest; `texts` are by default the whole numbers.
+    """
+    full = longest or max(values, default=0) or 1
+    shown = [count(value) for value in values] if texts is None else texts
+    return [
+        {"name": name, "share": value / full, "text": text}
+        for name, value, text in zip(names, values, shown, strict=True)
+    ]
 
 
 @cache
@@ -65,6 +88,7 @@ def _environment() -> Environment:
         "percent": percent,
         "epsilon": epsilon,
         "probability": probability,
+        "bound": bound,
         "plain": plain,
     }
     return environment

@@ -75,6 +75,16 @@ class Images(Section):
     count: int = Field(ge=1)
     sources: Weights = Field(min_length=1)
 
+    def shares(self) -> dict[str, int]:
+        """Return how many images each source draws: whole numbers that add up (largest remainders)."""
+        total = sum(self.sources.values())
+        exact = {kind: self.count * weight / total for kind, weight in self.sources.items()}
+        counts = {kind: int(value) for kind, value in exact.items()}
+        rest = sorted(exact, key=lambda kind: (counts[kind] - exact[kind], kind))
+        for kind in rest[: self.count - sum(counts.values())]:
+            counts[kind] += 1
+        return {kind: counts[kind] for kind in sorted(counts) if counts[kind]}
+
 
 class Queries(Images):
     """The images teachers vote on, in fixed batches of one source each."""
@@ -113,7 +123,9 @@ class Teachers(Section):
     statistics: Statistics = "current"
     feature_batch: int = Field(500, ge=2)
     """Most records of one teacher that share batch statistics."""
-    optimiser: Literal["adam", "ridge"] = "adam"
+    optimiser: Literal["adam", "ridge"] = "ridge"
+    ridge: float = Field(0.3, ge=1e-6)
+    """`ridge`: penalty in units of a record's mean squared distance from its teacher's mean."""
     epochs: int = Field(50, ge=1)
     learning_rate: float = Field(1e-3, gt=0)
     weight_decay: float = Field(0.0, ge=0)
@@ -240,10 +252,11 @@ class Params(Section):
                 f"queries.batch={self.queries.batch} is too small: current statistics need at least 2 images in a "
                 "batch (16 or more are wise). Raise queries.batch, or use statistics: original"
             )
-        if current and self.queries.count % self.queries.batch == 1:
+        alone = [kind for kind, share in self.queries.shares().items() if share < 2]
+        if current and alone:
             raise ValueError(
-                f"queries.count={self.queries.count} leaves a last batch of one image with queries.batch="
-                f"{self.queries.batch}: current statistics need two. Change either by one"
+                f"queries.count={self.queries.count} leaves one image for the source '{alone[0]}': current statistics "
+                "need two. Raise queries.count, or the source's weight"
             )
         threshold = self.aggregation.threshold
         if threshold is not None and threshold > self.partition.teachers:

@@ -17,7 +17,6 @@ from terrine.device import resolve_device
 from terrine.models.backbone import Backbone, load_backbone, save_backbone
 from terrine.models.reference import fit_reference
 from terrine.models.registry import build_backbone
-from terrine.pretraining.simclr import SimCLRSettings, pretrain
 
 
 REFERENCE_BATCHES = 8
@@ -91,6 +90,8 @@ def _fit(run: Run, backbone: Backbone, checkpoint: Any, device: Any) -> list[dic
         queries = read_queries(run.folders)
         fit_reference(backbone, queries.images, queries.batches[:REFERENCE_BATCHES], device)
         return []
+    from terrine.pretraining.simclr import SimCLRSettings, pretrain
+
     return pretrain(
         backbone,
         read_pretraining(run.folders),

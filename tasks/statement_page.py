@@ -10,15 +10,15 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from tasks.pages import render
+from tasks.pages import bar_rows, render
 from terrine.privacy.events import UnsupportedEventError, from_json
 from terrine.privacy.gaussian import delta_of, mu_squared
 
 MECHANISM_TEXTS = {
-    "histogram": "Gaussian histogram: for each query the teachers' votes were counted by class, Gaussian noise was added "
-    "to every count, and the noisy counts were released.",
-    "gnmax": "GNMax: for each query the teachers' votes were counted by class, Gaussian noise was added to every count, "
-    "and the class with the largest noisy count was released.",
+    "histogram": "Gaussian histogram: for each query the teachers' votes were counted by class, Gaussian noise was "
+    "added to every count, and the noisy counts were released.",
+    "gnmax": "GNMax: for each query the teachers' votes were counted by class, Gaussian noise was added to every "
+    "count, and the class with the largest noisy count was released.",
     "confident": "Confident-GNMax: for each query it was tested, with noise, whether enough teachers agree; where they "
     "did, the class with the largest noisy count was released.",
     "interactive": "Interactive-GNMax: for each query it was tested, with noise, whether the teachers differ from the "
@@ -42,7 +42,9 @@ def render_statement(statement: Mapping[str, Any]) -> str:
 
     Raises jinja2.UndefinedError when a field is missing.
     """
-    return render("statement.html", {"statement": statement, **statement_texts(statement)})
+    counts = statement["answered_per_class"]
+    rows = bar_rows([f"class {number}" for number in range(len(counts))], counts)
+    return render("statement.html", {"statement": statement, "per_class": rows, **statement_texts(statement)})
 
 
 def statement_texts(statement: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,4 +75,4 @@ def guesses_in_a_hundred(statement: Mapping[str, Any]) -> float | None:
         # tanh(ε/2) = (e^ε − 1)/(e^ε + 1) without overflow.
         epsilon, delta = statement["epsilon"], statement["delta"] + slack
         variation = math.tanh(epsilon / 2) + 2 * delta / (1 + math.exp(min(epsilon, 700.0)))
-    return min(100.0, math.ceil(500 * (1 + variation)) / 10)
+    return min(100.0, float(math.ceil(500 * (1 + variation))) / 10)

@@ -10,7 +10,20 @@ from typing import Any
 from prefect import Task, task
 from prefect.cache_policies import NO_CACHE
 
+from terrine.errors import TerrineError
+
 
 def step(name: str, *, retries: int = 0) -> Callable[[Callable[..., Any]], Task[..., Any]]:
-    """Declare a function as a Prefect task called `name`."""
-    return task(name=name, cache_policy=NO_CACHE, persist_result=False, retries=retries, retry_delay_seconds=1)
+    """Declare a function as a Prefect task called `name`; an error that only the user can mend is not retried."""
+    return task(
+        name=name,
+        cache_policy=NO_CACHE,
+        persist_result=False,
+        retries=retries,
+        retry_delay_seconds=1,
+        retry_condition_fn=_may_pass,
+    )
+
+
+def _may_pass(_task: Any, _run: Any, state: Any) -> bool:
+    return not isinstance(state.result(raise_on_failure=False), TerrineError)

@@ -34,17 +34,6 @@ class Draw:
     count: int
 
 
-def shares(count: int, sources: dict[str, float]) -> dict[str, int]:
-    """Split a number of images over weighted sources, in whole numbers that add up (largest remainders)."""
-    total = sum(sources.values())
-    exact = {kind: count * weight / total for kind, weight in sources.items()}
-    counts = {kind: int(value) for kind, value in exact.items()}
-    rest = sorted(exact, key=lambda kind: (counts[kind] - exact[kind], kind))
-    for kind in rest[: count - sum(counts.values())]:
-        counts[kind] += 1
-    return {kind: counts[kind] for kind in sorted(counts) if counts[kind]}
-
-
 def plan(run: Run) -> list[Draw]:
     """Return the shards that this run's images consist of."""
     wanted: dict[str, Images | None] = {"queries": run.params.queries, "pretraining": run.params.pretraining.images}
@@ -52,7 +41,7 @@ def plan(run: Run) -> list[Draw]:
     for purpose, images in wanted.items():
         if images is None:
             continue
-        for kind, count in shares(images.count, images.sources).items():
+        for kind, count in images.shares().items():
             for first in range(0, count, SHARD):
                 draws.append(Draw(purpose, kind, first, min(SHARD, count - first)))
     return draws
@@ -114,7 +103,7 @@ def query_batches(run: Run) -> list[dict[str, object]]:
     """
     size = run.params.queries.batch
     pending = []
-    for kind, count in shares(run.params.queries.count, run.params.queries.sources).items():
+    for kind, count in run.params.queries.shares().items():
         starts = list(range(0, count, size))
         if len(starts) > 1 and count - starts[-1] < 2:
             starts.pop()

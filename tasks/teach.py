@@ -109,6 +109,8 @@ def linear_settings(run: Run) -> LinearSettings:
     """Return the teachers' settings in the terms of `terrine.teachers.linear`."""
     settings = run.params.teachers
     return LinearSettings(
+        optimiser=settings.optimiser,
+        ridge=settings.ridge,
         epochs=settings.epochs,
         learning_rate=settings.learning_rate,
         weight_decay=settings.weight_decay,

@@ -6,7 +6,6 @@ params.yaml permits for public benchmark data alone.
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from tasks.provenance import code_version
@@ -22,7 +21,6 @@ def log_run(run: Run) -> str:
     """Log a finished run to MLflow and return the MLflow run's id."""
     import mlflow
 
-    logging.getLogger("alembic").setLevel(logging.WARNING)
     settings = run.params.tracking
     mlflow.set_tracking_uri(run.database(settings.uri))
     if mlflow.get_experiment_by_name(settings.experiment) is None:

@@ -1,0 +1,135 @@
+"""Pictures inside a page: images and heat maps as PNG data URIs, and the contact sheet of labelled queries."""
+
+from __future__ import annotations
+
+import base64
+import io
+from dataclasses import dataclass
+
+import numpy as np
+from markupsafe import Markup
+from PIL import Image
+
+from tasks.charts import sparkline
+from tasks.synthesize import QuerySet
+
+LONGEST = 160
+"""Pixels of an embedded picture: enough for a sharp tile, and hundreds of them stay a small page."""
+
+PER_SOURCE = 24
+WIDEST_SPARKLINE = 40
+"""Above this many classes a sparkline's bars would be thinner than a pixel."""
+
+DIAGONAL, ERROR = (37, 99, 170), (200, 92, 28)
+"""Colours of right and wrong answers in a confusion matrix."""
+
+
+def png_data_uri(pixels: np.ndarray) -> str:
+    """Return uint8 [height, width] or [height, width, 3] as a PNG in a data URI."""
+    return _encode(Image.fromarray(np.ascontiguousarray(pixels)))
+
+
+def image_data_uri(image: np.ndarray, longest: int = LONGEST) -> str:
+    """Return one image, uint8 [channels, height, width] with 1 or 3 channels, reduced to `longest` pixels if larger.
+
+    Small images keep their pixels: the page enlarges them without smoothing.
+    """
+    pixels = image[0] if image.shape[0] == 1 else image.transpose(1, 2, 0)
+    picture = Image.fromarray(np.ascontiguousarray(pixels))
+    if max(picture.size) > longest:
+        picture.thumbnail((longest, longest), Image.Resampling.LANCZOS)
+    return _encode(picture)
+
+
+def _encode(picture: Image.Image) -> str:
+    stream = io.BytesIO()
+    picture.save(stream, "PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode()
+
+
+def confusion_colours(confusion: np.ndarray) -> np.ndarray:
+    """Return the colour of every cell of a confusion matrix, int64 [true, predicted, 3] in 0..255, from white on.
+
+    A cell is the darker the larger its share of its row; right answers and errors have colours of their own.
+    """
+    right = np.eye(len(confusion), dtype=bool)[..., None]
+    colour = np.where(right, np.array(DIAGONAL), np.array(ERROR))
+    # The square root lets rare errors show in a matrix of many classes.
+    mixed = 255 + (colour - 255) * np.sqrt(row_shares(confusion))[..., None]
+    colours: np.ndarray = np.rint(mixed).astype(np.int64)
+    return colours
+
+
+def confusion_data_uri(confusion: np.ndarray) -> str:
+    """Return a confusion matrix, int64 [true, predicted], as a picture with one pixel a cell."""
+    return png_data_uri(confusion_colours(confusion).astype(np.uint8))
+
+
+def row_shares(confusion: np.ndarray) -> np.ndarray:
+    """Return float64 [true, predicted], every row divided by its sum; a row without images stays zero."""
+    shares: np.ndarray = confusion / np.maximum(confusion.sum(axis=1, keepdims=True), 1)
+    return shares
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A query with what was released about it."""
+
+    query: int
+    uri: str
+    label: str | None
+    spark: Markup | None
+
+
+@dataclass(frozen=True)
+class ContactSheet:
+    """Some queries of one source."""
+
+    kind: str
+    queries: int
+    asked: int
+    answered: int
+    pictures: list[Picture]
+
+
+def contact_sheets(
+    queries: QuerySet,
+    answered: np.ndarray,
+    labels: np.ndarray,
+    asked: int,
+    class_names: list[str],
+    noisy: np.ndarray | None = None,
+    per_source: int = PER_SOURCE,
+) -> list[ContactSheet]:
+    """Return one sheet per image source: queries spread evenly over those asked, sorted by the label they got.
+
+    Args:
+        queries: The query images and their batches.
+        answered: bool [queries].
+        labels: int64 [queries]; looked at where answered.
+        asked: Queries below this number were asked before the budget ended.
+        class_names: By label.
+        noisy: float [queries, classes] noisy histograms if they were released.
+        per_source: Most pictures on a sheet.
+    """
+    numbers: dict[str, list[np.ndarray]] = {}
+    for kind, batch in zip(queries.kinds, queries.batches, strict=True):
+        numbers.setdefault(kind, []).append(batch)
+    sheets = []
+    for kind, batches in sorted(numbers.items()):
+        own = np.concatenate(batches)
+        looked_at = own[own < asked]
+        places = np.linspace(0, len(looked_at) - 1, min(per_source, len(looked_at))).round().astype(np.int64)
+        chosen = sorted(looked_at[places].tolist(), key=lambda query: (not answered[query], labels[query], query))
+        with_spark = noisy is not None and len(class_names) <= WIDEST_SPARKLINE
+        pictures = [
+            Picture(
+                query,
+                image_data_uri(queries.images[query]),
+                class_names[labels[query]] if answered[query] else None,
+                sparkline(noisy[query]) if with_spark and noisy is not None and answered[query] else None,
+            )
+            for query in chosen
+        ]
+        sheets.append(ContactSheet(kind, len(own), len(looked_at), int(answered[own].sum()), pictures))
+    return sheets

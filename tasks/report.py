@@ -1,0 +1,241 @@
+"""report: one page about a run, for whoever runs it.
+
+The page shows how the teachers voted, so it belongs to the private zone and says so on top. What may be published about
+a run is the statement that `aggregate` writes (`tasks/statement_page.py`).
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import shlex
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import yaml
+
+from tasks.charts import stacked_histogram
+from tasks.pages import bar_rows, count, percent, plain, render
+from tasks.pictures import ContactSheet, confusion_colours, confusion_data_uri, contact_sheets, row_shares
+from tasks.presets import DERIVED_NAME, read_preset
+from tasks.provenance import code_version
+from tasks.run import Run
+from tasks.statement_page import statement_texts
+from tasks.step import step
+from tasks.store import read_array, read_json, read_table, write_text
+from tasks.synthesize import read_queries
+from tasks.timing import timings
+from tasks.versioning import STAGES, lock_digest
+from terrine.device import resolve_device
+
+WIDEST_TABLE = 25
+"""Most classes of a confusion matrix that is written out; one of more classes is drawn."""
+
+WORST_CONFUSIONS = 15
+
+PRIVATE_FIGURES = {
+    "consensus_mean": "share of the winning class among the teachers, mean over queries",
+    "consensus_deviation": "its standard deviation",
+    "released_agrees_with_votes": "share of released labels that are the votes' own winner",
+    "epsilon_data_dependent": "ε, data-dependent",
+    "order": "RDP order at which it was found",
+}
+
+
+@step("report")
+def write_report(run: Run) -> None:
+    """Write the run's report, a self-contained HTML page, into the private zone.
+
+    It is made of artefacts on disk alone; nothing is computed anew from private images.
+    """
+    statement = read_json(run.folders.statement)
+    manifest = read_json(run.folders.answers / "manifest.json")
+    answers = read_table(run.folders.answers / "answers.parquet")
+    histograms = read_array(run.folders.accounting / "histograms.npy")
+    values = {
+        "run": run,
+        "preset": read_preset(run.root, run.name),
+        "statement": statement,
+        "answers": manifest,
+        "sheets": sheets(run, answers, manifest),
+        "released_per_class": bar_rows(manifest["class_names"], statement["answered_per_class"]),
+        "evaluation": evaluation(read_json(run.folders.evaluation)),
+        "consensus": consensus(histograms, answers["answered"].to_numpy(), manifest["asked"]),
+        **private_tables(read_json(run.folders.accounting / "figures.json"), manifest["class_names"]),
+        **stage_costs(timings(run)),
+        "parameters": flat(run.params.model_dump(mode="json")),
+        "versions": versions(run),
+        "command": reproduce_command(run),
+        **statement_texts(statement),
+    }
+    write_text(run.folders.report, render("report.html", values))
+
+
+def sheets(run: Run, answers: pd.DataFrame, manifest: dict[str, Any]) -> list[ContactSheet]:
+    """Return the contact sheets of the queries, with noisy histograms where they were released."""
+    columns = [f"count_{number}" for number in range(len(manifest["class_names"]))]
+    noisy = answers[columns].to_numpy() if columns[0] in answers else None
+    return contact_sheets(
+        read_queries(run.folders),
+        answers["answered"].to_numpy(),
+        answers["label"].to_numpy(),
+        manifest["asked"],
+        manifest["class_names"],
+        noisy,
+    )
+
+
+def evaluation(figures: dict[str, Any]) -> dict[str, Any]:
+    """Prepare the evaluation's figures: accuracy with its standard error, bars per class, and the confusion matrix.
+
+    A matrix of many classes becomes a picture and a list of the most frequent errors.
+    """
+    confusion = np.array(figures["confusion"], dtype=np.int64)
+    names = [entry["class"] for entry in figures["per_class"]]
+    accuracy, images = figures["accuracy"], int(confusion.sum())
+    accuracies = [entry["accuracy"] for entry in figures["per_class"]]
+    texts = [f"{percent(entry['accuracy'])} of {entry['count']:,}" for entry in figures["per_class"]]
+    errors = confusion - np.diag(confusion.diagonal())
+    order = np.argsort(-errors, axis=None, kind="stable")[:WORST_CONFUSIONS]
+    worst = [(int(place // len(names)), int(place % len(names))) for place in order if errors.flat[place]]
+    return {
+        "accuracy": accuracy,
+        "images": images,
+        "standard_error": float(np.sqrt(accuracy * (1 - accuracy) / max(images, 1))),
+        "largest_class": float(confusion.sum(axis=1).max() / max(images, 1)),
+        "per_class": bar_rows(names, [value or 0.0 for value in accuracies], texts, longest=1.0),
+        "names": names,
+        "confusion": confusion_rows(confusion, names) if len(names) <= WIDEST_TABLE else None,
+        "long_names": max(map(len, names)) > 4,
+        "picture": None if len(names) <= WIDEST_TABLE else confusion_data_uri(confusion),
+        "worst": [
+            {"shown": names[shown], "said": names[said], "count": int(errors[shown, said])} for shown, said in worst
+        ],
+    }
+
+
+def confusion_rows(confusion: np.ndarray, names: list[str]) -> list[dict[str, Any]]:
+    """Return the rows of a confusion matrix that is written out: counts, shares of the row, and colours."""
+    shares, colours = row_shares(confusion), confusion_colours(confusion)
+    return [
+        {
+            "name": shown,
+            "cells": [
+                {
+                    "said": said,
+                    "count": int(confusion[row, column]),
+                    "share": float(shares[row, column]),
+                    "colour": "rgb({},{},{})".format(*colours[row, column]),
+                }
+                for column, said in enumerate(names)
+            ],
+        }
+        for row, shown in enumerate(names)
+    ]
+
+
+def consensus(histograms: np.ndarray, answered: np.ndarray, asked: int) -> dict[str, Any]:
+    """Draw how many teachers agreed, over all queries: the winner's share of the votes, by what became of the query.
+
+    Args:
+        histograms: int64 [queries, classes].
+        answered: bool [queries].
+        asked: Queries below this number were asked before the budget ended.
+    """
+    shares = histograms.max(axis=1) / histograms.sum(axis=1)
+    late = np.arange(len(histograms)) >= asked
+    groups = {
+        "answered": answered & ~late,
+        "asked, not answered": ~answered & ~late,
+        "not asked, the budget had ended": late,
+    }
+    return {
+        "chart": stacked_histogram(
+            shares, groups, x_label="share of the teachers that voted for the winning class", y_label="queries"
+        ),
+        "groups": [{"name": name, "count": int(mask.sum())} for name, mask in groups.items()],
+    }
+
+
+def private_tables(figures: dict[str, Any], class_names: list[str]) -> dict[str, Any]:
+    """Turn the private figures into one table of single values and one list of bars for every list by class."""
+    single, by_class = [], []
+    for name, value in flat({key: value for key, value in figures.items() if key != "notice"}).items():
+        text = PRIVATE_FIGURES.get(name, name.replace("_", " ").replace(".", ", "))
+        if isinstance(value, list) and len(value) == len(class_names):
+            by_class.append({"name": text, "rows": bar_rows(class_names, value)})
+        else:
+            single.append((text, plain(value)))
+    return {"private_figures": single, "private_bars": by_class}
+
+
+def stage_costs(measured: dict[str, dict[str, float]]) -> dict[str, Any]:
+    """Return seconds and memory of the stages in their order; the report's own are not known while it is written."""
+    records = [measured[stage] for stage in STAGES if stage in measured and stage != "report"]
+    seconds = [record["seconds"] for record in records]
+    texts = [f"{record['seconds']:,.1f} s" for record in records]
+    rows = bar_rows([str(record["stage"]) for record in records], seconds, texts)
+    for row, record in zip(rows, records, strict=True):
+        row["memory"] = f"{count(record['memory_mb'])} MB"
+    most = max((record["memory_mb"] for record in records), default=0)
+    return {"costs": rows, "seconds": f"{sum(seconds):,.1f}", "memory": count(most)}
+
+
+def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Turn nested mappings into `section.key` pairs."""
+    pairs: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            pairs |= flat(value, f"{prefix}{key}.")
+        else:
+            pairs[f"{prefix}{key}"] = value
+    return pairs
+
+
+def versions(run: Run) -> dict[str, str]:
+    """Return what made this page: code, libraries, machine."""
+    code = code_version(run.root)
+    libraries = {name: importlib.metadata.version(name) for name in ("torch", "numpy", "opendp")}
+    return {
+        "Terrine": code["terrine"],
+        "git commit": code.get("commit", "none: not a git checkout"),
+        "tracked files changed since": code.get("modified", "–"),
+        "digest of the run in dvc.lock": lock_digest(run.root, run.name),
+        "Python": platform.python_version(),
+        **libraries,
+        "machine": f"{platform.system()} {platform.machine()}",
+        "device": str(resolve_device(run.params.device)),
+    }
+
+
+def reproduce_command(run: Run) -> str:
+    """Return the command that makes this run: its preset and what was set differently."""
+    derived = DERIVED_NAME.match(run.name)
+    if derived is None:
+        return f"terrine run --preset {run.name}"
+    base = _settings(read_preset(run.root, derived["preset"]).overrides)
+    own = _settings(read_preset(run.root, run.name).overrides)
+    changes = [f"{key}={_yaml(value)}" for key, value in own.items() if key not in base or base[key] != value]
+    words = ["terrine", "run", "--preset", derived["preset"]]
+    for change in changes:
+        words += ["--set", change]
+    return shlex.join(words)
+
+
+def _settings(overrides: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Flatten overrides as `--set` takes them: weights of sources are one value (see `tasks.params.merge`)."""
+    pairs: dict[str, Any] = {}
+    for key, value in overrides.items():
+        if isinstance(value, dict) and key != "sources":
+            pairs |= _settings(value, f"{prefix}{key}.")
+        else:
+            pairs[f"{prefix}{key}"] = value
+    return pairs
+
+
+def _yaml(value: Any) -> str:
+    """Write a value as YAML on one line."""
+    text: str = yaml.safe_dump(value, default_flow_style=True, width=10_000, allow_unicode=True)
+    # YAML ends a single value with a document mark.
+    return text.strip().removesuffix("...").strip()

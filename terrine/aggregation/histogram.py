@@ -1,0 +1,50 @@
+"""The Gaussian histogram: the noisy counts themselves, at the price of their argmax.
+
+n + N(0, σ²I) costs exactly what its argmax costs, because the argmax is computed from it. So a student may have all of
+it: the likelihood of a whole noisy histogram teaches far more than the label that would be left of it.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from terrine.aggregation.mechanism import UNANSWERED, Answers, affordable_repetitions, require_positive
+from terrine.aggregation.votes import HistogramArray, validate_histograms
+from terrine.privacy.events import Event, RepeatedEvent, vote_answer
+from terrine.privacy.noise import NoiseSource
+
+
+@dataclass(frozen=True)
+class GaussianHistogram:
+    """n + N(0, sigma² I) for every query: μ² = 2/sigma² an answer, known before any query is asked.
+
+    Attributes:
+        sigma: Standard deviation of the noise, in votes.
+    """
+
+    sigma: float
+    name = "histogram"
+
+    def __post_init__(self) -> None:
+        require_positive("the Gaussian histogram", sigma=self.sigma)
+
+    def worst_case(self, queries: int, epsilon: float, delta: float) -> Event:
+        """See `Mechanism.worst_case`: exactly what will be spent."""
+        event = vote_answer(self.sigma)
+        return RepeatedEvent(event, affordable_repetitions(event, queries, epsilon, delta))
+
+    def answer(self, histograms: HistogramArray, *, epsilon: float, delta: float, noise: NoiseSource) -> Answers:
+        """See `Mechanism.answer`. The labels are the argmax of the noisy histograms."""
+        counts = validate_histograms(histograms)
+        event = vote_answer(self.sigma)
+        asked = affordable_repetitions(event, len(counts), epsilon, delta)
+        labels = np.full(len(counts), UNANSWERED, dtype=np.int64)
+        noisy = np.full(counts.shape, np.nan)
+        noisy[:asked] = counts[:asked] + noise.gaussian((asked, counts.shape[1]), self.sigma)
+        labels[:asked] = noisy[:asked].argmax(axis=1)
+        return Answers(labels != UNANSWERED, labels, noisy, RepeatedEvent(event, asked), asked)
+
+    def describe(self) -> dict[str, Any]:
+        """See `Mechanism.describe`."""
+        return {"mechanism": self.name, "sigma": float(self.sigma)}

@@ -1,0 +1,128 @@
+"""What every aggregation mechanism has in common: histograms in, a noisy answer and the event it cost out.
+
+A mechanism answers in query order and stops before the exact ε of what it has released would pass the run's budget.
+The decision to stop uses public parameters and released outputs alone, so it is itself free: a Gaussian filter (Smith &
+Thakurta 2022) for mechanisms whose cost depends on what was released, a fixed number of answers for the others.
+
+`worst_case` is what the ledger reserves before any noise is drawn; `Answers.event` is what was spent, never more.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from terrine.aggregation.votes import HistogramArray
+from terrine.errors import SettingError
+from terrine.privacy.events import Event, GaussianEvent, RepeatedEvent, compose
+from terrine.privacy.gaussian import GaussianFilter, mu_squared
+from terrine.privacy.noise import NoiseSource
+
+UNANSWERED = -1
+# How far below the limit of the filter a sum of costs must stay: above the rounding of either, below any meaning.
+_ROOM = 1 - 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """What a mechanism releases, and what it cost.
+
+    Attributes:
+        answered: bool [queries], whether there is a label.
+        labels: int64 [queries], -1 where unanswered.
+        histograms: The noisy histograms, float64 [queries, classes] with NaN rows where unanswered, or None for
+            mechanisms that release labels alone.
+        event: What was spent. No more than the `worst_case` that was reserved.
+        asked: How many queries, the first ones, were looked at before the budget ended.
+        reinforced: bool [queries], the labels that are the student's own, confirmed; None for mechanisms without.
+    """
+
+    answered: NDArray[np.bool_]
+    labels: NDArray[np.int64]
+    histograms: NDArray[np.float64] | None
+    event: Event
+    asked: int
+    reinforced: NDArray[np.bool_] | None = None
+
+
+@runtime_checkable
+class Mechanism(Protocol):
+    """A way to answer queries from histograms of votes.
+
+    Formal guarantee of an implementation: the arrays of `answer` are, given the earlier ones, what the mechanisms in
+    `Answers.event` release about the histograms, and nothing else in them depends on the histograms; the event's exact
+    ε at `delta` is at most `epsilon`; its cost is at most that of `worst_case` for the same queries and budget.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name under which `registry.build` makes it."""
+
+    def worst_case(self, queries: int, epsilon: float, delta: float) -> Event:
+        """The most `answer` can spend on this many queries within the run's own budget; no data is looked at."""
+
+    def answer(self, histograms: HistogramArray, *, epsilon: float, delta: float, noise: NoiseSource) -> Answers:
+        """Answer in query order until the exact ε would pass `epsilon`.
+
+        Args:
+            histograms: int64 [queries, classes], rows summing to the number of teachers.
+            epsilon: The run's own budget.
+            delta: δ in (0, 1).
+            noise: Where the noise comes from.
+
+        Raises:
+            InputError: histograms that are none.
+            SettingError: an impossible budget.
+        """
+
+    def describe(self) -> dict[str, Any]:
+        """Name and parameters as JSON values: for the release's identity and its statement."""
+
+
+def require_positive(owner: str, **values: float) -> None:
+    """Refuse a parameter that is not a finite number above zero, by name.
+
+    Raises:
+        SettingError: naming the mechanism, the parameter and its value.
+    """
+    for name, value in values.items():
+        if not 0 < value < math.inf:
+            raise SettingError(f"{name} of {owner} is a number of votes greater than 0, got {value!r}.")
+
+
+def affordable_repetitions(event: Event, most: int, epsilon: float, delta: float) -> int:
+    """How many of a Gaussian `event`, at most `most`, fit the budget exactly."""
+    budget = GaussianFilter(epsilon, delta)
+    count = min(most, int(budget.mu_squared_limit * _ROOM / mu_squared(event)))
+    while count and not budget.affords(RepeatedEvent(event, count)):
+        count -= 1
+    return count
+
+
+def affordable_tests(passed: NDArray[np.bool_], test: Event, answer: Event, budget: GaussianFilter) -> int:
+    """How many queries, the first ones, can be tested and answered where they passed before the budget is met.
+
+    A query is looked at only when there is room for its test *and* its answer, so the outcome of its test does not
+    decide whether it can be paid for, and no test is bought whose answer could not be.
+
+    Args:
+        passed: bool [queries], the noisy outcome each query's test has if it is looked at.
+        test: What every query looked at costs.
+        answer: What every query that passed costs besides.
+        budget: What is left.
+    """
+    answers_after = np.concatenate(([0], np.cumsum(passed[:-1]))) + 1
+    need = np.arange(1, len(passed) + 1) * mu_squared(test) + answers_after * mu_squared(answer)
+    return int(np.searchsorted(need, budget.mu_squared_left * _ROOM, side="right")) if len(passed) else 0
+
+
+def worst_case_of_tests(queries: int, test: Event, answer: Event, budget: GaussianFilter) -> Event:
+    """The most that tests and answers can cost: all queries tested and answered, or all that is left of the budget."""
+    everything = compose(RepeatedEvent(test, queries), RepeatedEvent(answer, queries))
+    if mu_squared(everything) <= budget.mu_squared_left * _ROOM:
+        return everything
+    # Above what `affordable_tests` can reach and below the limit, each by more than the rounding of a sum.
+    halfway = (1 + _ROOM) / 2
+    return GaussianEvent(sensitivity=math.sqrt(budget.mu_squared_left * halfway), sigma=1.0)

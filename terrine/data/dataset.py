@@ -1,0 +1,178 @@
+"""A private dataset: labelled images in two splits, checked once, described and fingerprinted.
+
+Everything a `Dataset` says about itself (counts, duplicates, fingerprint) is a function of private records. The
+description belongs into data/private/; the fingerprint is keyed, so that whoever sees it without the key cannot test
+whether a known set of images is behind it.
+"""
+
+import hashlib
+import hmac
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from terrine.data.duplicates import duplicate_counts, exact_duplicates, shared_images
+from terrine.data.images import refuse_not_finite
+from terrine.data.splits import stratified
+from terrine.errors import InputError
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Labelled images in a training split, which teachers see, and a test split, which only evaluation sees.
+
+    train_images    uint8 [N, C, H, W]
+    train_labels    int64 [N], classes 0..K-1
+    train_groups    int64 [N] or None; records of one group belong to one person, who is then the unit of privacy
+    test_images     uint8 [M, C, H, W]
+    test_labels     int64 [M]
+    class_names     K distinct names
+    public_benchmark  the data are public anyway, so figures computed from them may be shown
+    """
+
+    name: str
+    train_images: np.ndarray
+    train_labels: np.ndarray
+    train_groups: np.ndarray | None
+    test_images: np.ndarray
+    test_labels: np.ndarray
+    class_names: tuple[str, ...]
+    public_benchmark: bool = False
+
+    @property
+    def records(self) -> int:
+        """Number of training records."""
+        return len(self.train_images)
+
+    @property
+    def classes(self) -> int:
+        """Number of classes."""
+        return len(self.class_names)
+
+    def validate(self) -> None:
+        """Raise InputError when an array has another dtype, shape, length or range than the class docstring says."""
+        self._check_images("train_images", self.train_images)
+        self._check_images("test_images", self.test_images)
+        if self.train_images.shape[1:] != self.test_images.shape[1:]:
+            raise InputError(
+                f"{self.name}: train_images has shape {list(self.train_images.shape)} but test_images has shape "
+                f"{list(self.test_images.shape)}. Channels, height and width must agree."
+            )
+        if len(self.class_names) < 2 or len(set(self.class_names)) != len(self.class_names):
+            raise InputError(
+                f"{self.name}: the classes are {list(self.class_names)}. At least two distinct names are needed."
+            )
+        self._check_labels("train", self.train_labels, self.train_images)
+        self._check_labels("test", self.test_labels, self.test_images)
+        self._check_every_class()
+        if self.train_groups is not None:
+            self._check_vector("train_groups", self.train_groups, "train_images", self.train_images)
+
+    def describe(self) -> dict[str, Any]:
+        """Return a JSON-able description: shape, counts per class and split, groups, exact duplicates. Private."""
+        train_counts = np.bincount(self.train_labels, minlength=self.classes)
+        test_counts = np.bincount(self.test_labels, minlength=self.classes)
+        return {
+            "name": self.name,
+            "public_benchmark": self.public_benchmark,
+            "shape": list(self.train_images.shape[1:]),
+            "records": {"train": len(self.train_images), "test": len(self.test_images)},
+            "classes": {
+                name: {"train": int(train), "test": int(test)}
+                for name, train, test in zip(self.class_names, train_counts, test_counts, strict=True)
+            },
+            "groups": None if self.train_groups is None else len(np.unique(self.train_groups)),
+            "exact_duplicates": {
+                "train": duplicate_counts(exact_duplicates(self.train_images)),
+                "test_images_seen_in_train": shared_images(self.train_images, self.test_images),
+            },
+        }
+
+    def _check_images(self, name: str, images: np.ndarray) -> None:
+        if images.dtype.kind == "f":
+            refuse_not_finite(images, f"{self.name}: {name}")
+        if images.dtype != np.uint8 or images.ndim != 4:
+            raise InputError(
+                f"{self.name}: {name} is {images.dtype} {list(images.shape)}; it must be uint8 [N, C, H, W]."
+            )
+        if images.shape[1] not in (1, 3) or 0 in images.shape:
+            raise InputError(
+                f"{self.name}: {name} has shape {list(images.shape)}; it must hold at least one image of "
+                "1 or 3 channels and at least one pixel."
+            )
+
+    def _check_labels(self, split: str, labels: np.ndarray, images: np.ndarray) -> None:
+        self._check_vector(f"{split}_labels", labels, f"{split}_images", images)
+        outside = np.flatnonzero((labels < 0) | (labels >= self.classes))
+        if len(outside):
+            raise InputError(
+                f"{self.name}: {split}_labels[{outside[0]}] is {labels[outside[0]]}, outside 0..{self.classes - 1} "
+                f"({len(outside)} such labels). Correct the labels, or name every class."
+            )
+
+    def _check_every_class(self) -> None:
+        counts = np.bincount(self.train_labels, minlength=self.classes)
+        empty = [name for name, count in zip(self.class_names, counts, strict=True) if count == 0]
+        if empty:
+            shown = ", ".join(f"'{name}'" for name in empty[:5]) + (", ..." if len(empty) > 5 else "")
+            raise InputError(
+                f"{self.name}: {len(empty)} of {self.classes} classes have no record in train_labels: {shown}. "
+                "No teacher can learn such a class: add records, or remove the class and number the rest 0..K-1."
+            )
+
+    def _check_vector(self, name: str, values: np.ndarray, images_name: str, images: np.ndarray) -> None:
+        if values.dtype != np.int64 or values.shape != (len(images),):
+            raise InputError(
+                f"{self.name}: {name} is {values.dtype} {list(values.shape)}, while {images_name} is "
+                f"{list(images.shape)}; it must be int64 [{len(images)}], one value per image."
+            )
+
+
+def from_one_set(
+    name: str,
+    images: np.ndarray,
+    labels: np.ndarray,
+    groups: np.ndarray | None,
+    class_names: tuple[str, ...],
+    *,
+    test_fraction: float,
+    seed: int,
+    public_benchmark: bool = False,
+) -> Dataset:
+    """Return the dataset of one set of records, uint8 [N, C, H, W] and int64 [N], split by `splits.stratified`."""
+    train, test = stratified(labels, test_fraction, groups=groups, seed=seed)
+    return Dataset(
+        name=name,
+        train_images=images[train],
+        train_labels=labels[train],
+        train_groups=None if groups is None else groups[train],
+        test_images=images[test],
+        test_labels=labels[test],
+        class_names=class_names,
+        public_benchmark=public_benchmark,
+    )
+
+
+def fingerprint(dataset: Dataset, key: bytes) -> str:
+    """Return the HMAC-SHA256, as hex, of the arrays of `dataset` under `key`.
+
+    Equal arrays give equal fingerprints on every machine, whatever the dataset or its classes are called; any other
+    pixel, label, group, order or split gives another one. Without `key` it says nothing about the records.
+    """
+    digest = hmac.new(key, b"terrine dataset 1", hashlib.sha256)
+    arrays = {
+        "train_images": (dataset.train_images, "|u1"),
+        "train_labels": (dataset.train_labels, "<i8"),
+        "train_groups": (dataset.train_groups, "<i8"),
+        "test_images": (dataset.test_images, "|u1"),
+        "test_labels": (dataset.test_labels, "<i8"),
+    }
+    for name, (array, dtype) in arrays.items():
+        if array is None:
+            digest.update(f"\n{name} none\n".encode())
+            continue
+        # The header fixes the number of bytes that follow, so no two different datasets have one encoding.
+        digest.update(f"\n{name} {dtype} {list(array.shape)}\n".encode())
+        digest.update(np.ascontiguousarray(array, dtype=dtype).data)
+    return digest.hexdigest()

@@ -1,0 +1,105 @@
+"""Image files on disk, decoded into one array with bounded memory.
+
+Only the result grows with the number of files: [N, C, size, size] bytes. Full-size pictures exist for a moment, one
+per decoding thread.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from terrine.errors import InputError
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
+
+# Files handed to the threads at a time, between two reports of progress.
+_CHUNK = 512
+
+# After this many unreadable files the rest is not tried: something more general is wrong.
+_ENOUGH_FAILURES = 20
+
+_GREY_MODES = ("1", "L", "LA", "La")
+# More than eight bits a pixel: which range of values becomes black to white is a medical decision, not ours.
+_DEEP_MODES = ("I", "F")
+
+Progress = Callable[[int, int], None]
+
+
+def read_images(
+    paths: Sequence[Path], *, size: int, channels: int | None, progress: Progress | None = None
+) -> np.ndarray:
+    """Return the images as uint8 [N, C, size, size], in the order of `paths`.
+
+    Each is turned as its EXIF orientation says and resized bilinearly, antialiased; the whole image is kept, so one
+    that is not square is stretched. `channels` None gives one channel when all files are grey, else three. `progress`
+    is called with (files done, files in all). Raises InputError that names the files that cannot be decoded.
+    """
+    if channels is None:
+        channels = 1 if all(_run(_is_grey, paths, None)) else 3
+    mode = "L" if channels == 1 else "RGB"
+    images = np.empty((len(paths), channels, size, size), dtype=np.uint8)
+    for index, pixels in enumerate(_run(lambda path: _decode(path, size, mode), paths, progress)):
+        images[index] = pixels
+    return images
+
+
+def _decode(path: Path, size: int, mode: str) -> np.ndarray:
+    """Return one file as uint8 [C, size, size]."""
+    with Image.open(path) as image:
+        if image.mode.startswith(_DEEP_MODES):
+            raise InputError(
+                f"has more than 8 bits per pixel (mode {image.mode}): choose the range of values to show and save as "
+                "8 bits"
+            )
+        # Lets the JPEG decoder skip detail that the small copy cannot show; other formats ignore it.
+        image.draft(mode, (2 * size, 2 * size))
+        upright = ImageOps.exif_transpose(image)
+        small = upright.convert(mode).resize((size, size), Image.Resampling.BILINEAR)
+    pixels = np.asarray(small)
+    return pixels[None] if mode == "L" else pixels.transpose(2, 0, 1)
+
+
+def _is_grey(path: Path) -> bool:
+    with Image.open(path) as image:  # reads the header only
+        return image.mode in _GREY_MODES or image.mode.startswith(_DEEP_MODES)
+
+
+def _run(function: Callable[[Path], Any], paths: Sequence[Path], progress: Progress | None) -> Iterator[Any]:
+    """Yield `function` of each path, in order, from a few threads; raise InputError that names the files it fails on.
+
+    Decoding leaves the interpreter lock, so threads suffice. A chunk at a time keeps the results in flight few.
+    """
+    failures: list[str] = []
+    with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
+        for start in range(0, len(paths), _CHUNK):
+            chunk = paths[start : start + _CHUNK]
+            for path, (result, failure) in zip(chunk, pool.map(partial(_attempt, function), chunk), strict=True):
+                if failure is None:
+                    yield result
+                else:
+                    failures.append(f"{path} ({failure})")
+            if progress is not None:
+                progress(start + len(chunk), len(paths))
+            if len(failures) >= _ENOUGH_FAILURES:
+                break
+    if failures:
+        count = f"{len(failures)} of {len(paths)} image files cannot be used"
+        more = f" and {len(failures) - 5} more" if len(failures) > 5 else ""
+        raise InputError(f"{count}: {'; '.join(failures[:5])}{more}. Repair them, or remove them from the data.")
+
+
+def _attempt(function: Callable[[Path], Any], path: Path) -> tuple[Any, str | None]:
+    try:
+        return function(path), None
+    except InputError as error:
+        return None, str(error)
+    except UnidentifiedImageError:
+        return None, "is no image that Pillow can identify"
+    except Exception as error:  # Pillow's plugins raise errors of many kinds on damaged files
+        return None, f"is damaged: {error}"

@@ -1,0 +1,124 @@
+"""Arrays of images: one layout, one depth, one size, a number of channels.
+
+Everything that enters Terrine as pixels passes through `to_uint8_nchw`, so that later code meets one form only:
+uint8 [N, C, H, W] with one channel (grey) or three (red, green, blue).
+"""
+
+import numpy as np
+import torch
+
+from terrine.errors import InputError, SettingError
+
+# Images converted at a time: bounds the memory of intermediate floating-point copies.
+_CHUNK = 4096
+
+# Weights of red, green and blue in a grey value (ITU-R BT.601, as Pillow and torchvision use them).
+_LUMA = (0.299, 0.587, 0.114)
+
+
+def to_uint8_nchw(images: np.ndarray, name: str) -> np.ndarray:
+    """Return `images` as uint8 [N, C, H, W].
+
+    Accepts [N, H, W], [N, H, W, C] and [N, C, H, W] with C = 1 or 3; integers 0..255, booleans, and floats in [0, 1],
+    which are scaled to 0..255. Raises InputError, naming the array `name`, for any other layout or range and for NaN.
+    """
+    return _to_uint8(_to_nchw(np.asarray(images), name), name)
+
+
+def _to_nchw(images: np.ndarray, name: str) -> np.ndarray:
+    if images.ndim == 3:
+        return images[:, None]
+    if images.ndim == 4:
+        first, last = images.shape[1] in (1, 3), images.shape[3] in (1, 3)
+        if first and last:
+            raise InputError(
+                f"{name} has shape {list(images.shape)}, which can be read as channels first or channels last. "
+                "Images of 1 or 3 pixels a side are not supported."
+            )
+        if first:
+            return images
+        if last:
+            return images.transpose(0, 3, 1, 2)
+    raise InputError(
+        f"{name} has shape {list(images.shape)}, which is no stack of images. Give [N, H, W] for grey images, "
+        "or [N, H, W, C] or [N, C, H, W] with C = 1 (grey) or 3 (red, green, blue)."
+    )
+
+
+def _to_uint8(images: np.ndarray, name: str) -> np.ndarray:
+    kind = images.dtype.kind
+    if images.dtype == np.uint8:
+        return np.ascontiguousarray(images)
+    if kind not in "biuf":
+        raise InputError(f"{name} has dtype {images.dtype}. Images must be numbers: uint8 0..255 or floats in [0, 1].")
+    converted = np.empty(images.shape, dtype=np.uint8)
+    for start in range(0, len(images), _CHUNK):
+        chunk = images[start : start + _CHUNK]
+        if kind == "f":
+            refuse_not_finite(chunk, name, offset=start)
+            _refuse_outside(chunk, name, 1, "Floats must lie in [0, 1]; or store uint8 0..255.", offset=start)
+            converted[start : start + _CHUNK] = np.rint(chunk.astype(np.float32) * 255)
+        elif kind == "b":
+            converted[start : start + _CHUNK] = chunk * np.uint8(255)
+        else:
+            _refuse_outside(chunk, name, 255, "Integers must lie in 0..255: scale them to uint8 first.", offset=start)
+            converted[start : start + _CHUNK] = chunk
+    return converted
+
+
+def refuse_not_finite(images: np.ndarray, name: str, offset: int = 0) -> None:
+    """Raise InputError that names the first image with a NaN or an infinity; `offset` is added to its index."""
+    finite = np.isfinite(images).all(axis=tuple(range(1, images.ndim)))
+    if not finite.all():
+        index = int(np.flatnonzero(~finite)[0])
+        what = "NaN" if np.isnan(images[index]).any() else "an infinite value"
+        raise InputError(
+            f"{name} holds {what} in image {index + offset}. Remove that image or repair its pixels; "
+            "every pixel must be a finite number."
+        )
+
+
+def _refuse_outside(images: np.ndarray, name: str, highest: int, remedy: str, offset: int) -> None:
+    # min and max, not a mask of the whole chunk: two passes without an intermediate array.
+    if images.size == 0 or (images.min() >= 0 and images.max() <= highest):
+        return
+    index = next(i for i, image in enumerate(images) if image.min() < 0 or image.max() > highest)
+    lowest_value, highest_value = images[index].min(), images[index].max()
+    raise InputError(
+        f"{name} has dtype {images.dtype}, and image {index + offset} has values from {lowest_value} to "
+        f"{highest_value}. {remedy}"
+    )
+
+
+def resize(images: np.ndarray, size: int) -> np.ndarray:
+    """Return uint8 [N, C, H, W] images as uint8 [N, C, size, size].
+
+    Bilinear, antialiased where the image shrinks. The whole image is kept: one that is not square is stretched.
+    """
+    if size < 1:
+        raise SettingError(f"data.size is {size}. An image has at least one pixel a side.")
+    if images.shape[2:] == (size, size):
+        return images
+    resized = np.empty((*images.shape[:2], size, size), dtype=np.uint8)
+    for start in range(0, len(images), _CHUNK):
+        chunk = torch.from_numpy(np.array(images[start : start + _CHUNK])).float()
+        chunk = torch.nn.functional.interpolate(
+            chunk, size=(size, size), mode="bilinear", align_corners=False, antialias=True
+        )
+        resized[start : start + _CHUNK] = chunk.round().clamp(0, 255).to(torch.uint8).numpy()
+    return resized
+
+
+def to_channels(images: np.ndarray, channels: int) -> np.ndarray:
+    """Return uint8 [N, C, H, W] images with 1 channel (luma of colour images) or 3 (grey repeated)."""
+    if channels not in (1, 3):
+        raise SettingError(f"data.channels is {channels}. Use 1 (grey), 3 (colour) or null (as the images are).")
+    if images.shape[1] == channels:
+        return images
+    if channels == 3:
+        return np.repeat(images, 3, axis=1)
+    grey = np.empty((len(images), 1, *images.shape[2:]), dtype=np.uint8)
+    for start in range(0, len(images), _CHUNK):
+        red, green, blue = np.moveaxis(images[start : start + _CHUNK].astype(np.float32), 1, 0)
+        grey[start : start + _CHUNK, 0] = np.rint(_LUMA[0] * red + _LUMA[1] * green + _LUMA[2] * blue)
+    return grey

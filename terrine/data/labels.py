@@ -1,0 +1,102 @@
+"""Labels and groups as users write them, turned into the integers 0..K-1 that everything else works with."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from terrine.errors import InputError
+
+
+def encode_labels(
+    labels: Mapping[str, np.ndarray], class_names: Sequence[str] | None, where: str
+) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+    """Return the labels of each split as int64 [N] in 0..K-1, and the K class names.
+
+    `labels` maps the name of an array to its values: integers 0..K-1 or text, [N] or [N, 1]. Text is numbered in
+    alphabetical order, or in the order of `class_names`. Without `class_names` integers name themselves and every
+    number 0..K-1 must occur. Raises InputError, naming `where` and the array, for anything else.
+    """
+    columns = {name: _column(name, values, where) for name, values in labels.items()}
+    kinds = {values.dtype.kind for values in columns.values()}
+    if kinds == {"U"}:
+        names = tuple(np.unique(np.concatenate([*columns.values()])).tolist() if class_names is None else class_names)
+        return {name: _number_text(name, values, names, where) for name, values in columns.items()}, names
+    if kinds <= {"i", "u", "b"}:
+        integers = {name: values.astype(np.int64) for name, values in columns.items()}
+        if class_names is not None:
+            names = tuple(class_names)
+            for name, values in integers.items():
+                _refuse_outside(name, values, names, where)
+            return integers, names
+        return integers, _names_of_integers(integers, where)
+    types = ", ".join(f"{name} {values.dtype}" for name, values in columns.items())
+    raise InputError(f"{where}: labels must be integers 0..K-1 or text, the same in every split, but are {types}.")
+
+
+def encode_groups(groups: Mapping[str, np.ndarray], where: str) -> dict[str, np.ndarray]:
+    """Return the groups of each split as int64 [N]; equal values get equal numbers, across splits too.
+
+    Groups are integers or text, one per record. Raises InputError for anything else and for an empty text.
+    """
+    columns = {name: _column(name, values, where) for name, values in groups.items()}
+    for name, values in columns.items():
+        if values.dtype.kind not in "iuU":
+            raise InputError(
+                f"{where}: {name} is {values.dtype}. A group is an integer or a text, such as a patient id."
+            )
+        if values.dtype.kind == "U" and (values == "").any():
+            raise InputError(
+                f"{where}: {name}[{int(np.flatnonzero(values == '')[0])}] is empty. Give every record a group; a "
+                "record that stands alone gets one of its own."
+            )
+    _, numbers = np.unique(np.concatenate([*columns.values()]), return_inverse=True)
+    cuts = np.cumsum([len(values) for values in columns.values()])[:-1]
+    return dict(zip(columns, np.split(numbers.astype(np.int64), cuts), strict=True))
+
+
+def _column(name: str, values: np.ndarray, where: str) -> np.ndarray:
+    if values.ndim == 2 and values.shape[1] == 1:
+        return values[:, 0]
+    if values.ndim == 2:
+        raise InputError(
+            f"{where}: {name} has shape {list(values.shape)}: several labels per image. Terrine learns one class per "
+            "image; choose one column, or number the combinations."
+        )
+    if values.ndim != 1:
+        raise InputError(f"{where}: {name} has shape {list(values.shape)}; it must be [N], one value per image.")
+    return values
+
+
+def _number_text(name: str, values: np.ndarray, names: tuple[str, ...], where: str) -> np.ndarray:
+    number = {text: index for index, text in enumerate(names)}
+    unknown = [index for index, text in enumerate(values) if text not in number]
+    if unknown:
+        raise InputError(
+            f"{where}: {name}[{unknown[0]}] is '{values[unknown[0]]}', which is none of the classes {list(names)}."
+        )
+    return np.array([number[text] for text in values], dtype=np.int64)
+
+
+def _names_of_integers(labels: Mapping[str, np.ndarray], where: str) -> tuple[str, ...]:
+    present = np.unique(np.concatenate([*labels.values()]))
+    # The first number at which the labels leave 0, 1, 2, ...: looked for here because a stray label of 10^9 must not
+    # become 10^9 class names.
+    astray = np.flatnonzero(present != np.arange(len(present)))
+    if len(astray):
+        stray = int(present[astray[0]])
+        name, index = next((n, int(np.flatnonzero(v == stray)[0])) for n, v in labels.items() if (v == stray).any())
+        missing = "" if stray < 0 else f" while no record has class {astray[0]}"
+        raise InputError(
+            f"{where}: {name}[{index}] is {stray}{missing}. Labels must be 0..K-1 with records in every class: correct "
+            "a label outside the range, or number the classes without gaps."
+        )
+    return tuple(str(value) for value in present)
+
+
+def _refuse_outside(name: str, values: np.ndarray, names: tuple[str, ...], where: str) -> None:
+    outside = np.flatnonzero((values < 0) | (values >= len(names)))
+    if len(outside):
+        raise InputError(
+            f"{where}: {name}[{outside[0]}] is {values[outside[0]]}, outside 0..{len(names) - 1}, the range of the "
+            f"{len(names)} class_names. Correct the label or name its class."
+        )

@@ -1,0 +1,100 @@
+"""Every dataset by its name.
+
+    >>> dataset = load("digits", root=Path("data"))
+    >>> dataset.train_images.shape
+    (1437, 1, 28, 28)
+
+A source is one file in this package with a function `load` that returns a `Dataset`; it is added here.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+from terrine.data import digits, folder, medmnist_sets, npz, torchvision_sets
+from terrine.data.dataset import Dataset
+from terrine.data.image_files import Progress
+from terrine.data.images import resize, to_channels
+from terrine.errors import SettingError
+
+
+def names() -> tuple[str, ...]:
+    """Return the names that `load` knows."""
+    return ("digits", *torchvision_sets.CLASSES, *medmnist_sets.NAMES, "npz", "folder")
+
+
+def load(
+    name: str,
+    *,
+    root: Path,
+    path: Path | None = None,
+    size: int | None = None,
+    channels: int | None = None,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+    download: bool = True,
+    progress: Progress | None = None,
+) -> Dataset:
+    """Return the dataset `name`, checked, with images of `size` × `size` pixels and `channels` channels.
+
+    `root` is where benchmark files lie or are downloaded to (unless `download` is false); `path` is the user's file
+    or folder for `npz` and `folder`. `size` and `channels` None leave images as they are (digits and folders become
+    28 × 28). `test_fraction` and `seed` split data that come without a test split. `progress` is called with (done,
+    all) while image files are read.
+
+    Raises SettingError for an unknown name or an impossible size, InputError for data that cannot be used.
+    """
+    if size is not None and size < 1:
+        raise SettingError(f"data.size is {size}. Use a number of pixels, or null to leave sizes as they are.")
+    if channels not in (None, 1, 3):
+        raise SettingError(f"data.channels is {channels}. Use 1 (grey), 3 (colour) or null (as the images are).")
+    dataset = _load(name, root, path, size, channels, test_fraction, seed, download, progress)
+    dataset = _fitted(dataset, size, channels)
+    dataset.validate()
+    return dataset
+
+
+def _load(
+    name: str,
+    root: Path,
+    path: Path | None,
+    size: int | None,
+    channels: int | None,
+    test_fraction: float,
+    seed: int,
+    download: bool,
+    progress: Progress | None,
+) -> Dataset:
+    if name == "digits":
+        return digits.load(size=size, test_fraction=test_fraction, seed=seed)
+    if name in torchvision_sets.CLASSES:
+        return torchvision_sets.load(name, root=root, download=download)
+    if name in medmnist_sets.NAMES:
+        return medmnist_sets.load(name, root=root, size=size, download=download)
+    if name == "npz":
+        return npz.load(_required(path, name), test_fraction=test_fraction, seed=seed)
+    if name == "folder":
+        return folder.load(
+            _required(path, name),
+            size=size,
+            channels=channels,
+            test_fraction=test_fraction,
+            seed=seed,
+            progress=progress,
+        )
+    raise SettingError(f"data.name: there is no dataset '{name}'. Known are {', '.join(names())}.")
+
+
+def _required(path: Path | None, name: str) -> Path:
+    if path is None:
+        raise SettingError(f"data.name is {name}, but data.path is not set. Point it at your file or folder.")
+    return path
+
+
+def _fitted(dataset: Dataset, size: int | None, channels: int | None) -> Dataset:
+    """Return `dataset` with its images in the size and channels asked for."""
+    train, test = dataset.train_images, dataset.test_images
+    if size is not None:
+        train, test = resize(train, size), resize(test, size)
+    if channels is not None:
+        train, test = to_channels(train, channels), to_channels(test, channels)
+    return replace(dataset, train_images=train, test_images=test)

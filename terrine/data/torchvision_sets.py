@@ -1,0 +1,103 @@
+"""Benchmarks that torchvision reads from their official files, and downloads when they are missing."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from terrine.data.dataset import Dataset
+from terrine.data.images import to_uint8_nchw
+from terrine.errors import InputError
+
+# Terrine's name, and the class in torchvision.datasets.
+CLASSES = {
+    "mnist": "MNIST",
+    "fashion_mnist": "FashionMNIST",
+    "cifar10": "CIFAR10",
+    "cifar100": "CIFAR100",
+    "svhn": "SVHN",
+}
+
+# Where torchvision expects the files, below the root.
+_PLACES = {
+    "mnist": "MNIST/raw",
+    "fashion_mnist": "FashionMNIST/raw",
+    "cifar10": "cifar-10-batches-py",
+    "cifar100": "cifar-100-python",
+    "svhn": "",
+}
+
+# Sets whose classes have names of their own; the classes of the others are digits.
+_NAMED = ("fashion_mnist", "cifar10", "cifar100")
+
+
+def load(name: str, *, root: Path, download: bool = True) -> Dataset:
+    """Return the benchmark `name` in its native size and official split, from torchvision's own files under `root`.
+
+    When files are missing and `download` is true, torchvision downloads them into `root`. Raises InputError when they
+    are damaged, or missing and not to be had.
+    """
+    train_images, train_labels, train_names = _split(name, root, download, train=True)
+    test_images, test_labels, _ = _split(name, root, download, train=False)
+    return Dataset(
+        name=name,
+        train_images=train_images,
+        train_labels=train_labels,
+        train_groups=None,
+        test_images=test_images,
+        test_labels=test_labels,
+        class_names=train_names,
+        public_benchmark=True,
+    )
+
+
+def _split(name: str, root: Path, download: bool, train: bool) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
+    source = _open(name, root, download, train)
+    # SVHN calls its labels `labels`; the others call them `targets`.
+    labels = np.asarray(source.labels if name == "svhn" else source.targets, dtype=np.int64)
+    names = tuple(source.classes) if name in _NAMED else tuple(str(digit) for digit in range(10))
+    return to_uint8_nchw(np.asarray(source.data), f"{name}: images"), labels, names
+
+
+def _open(name: str, root: Path, download: bool, train: bool) -> Any:
+    """Return torchvision's dataset object: from the files at hand, else downloaded."""
+    from terrine.vision import torchvision  # seconds; only who asks for one of these sets pays them
+
+    constructor = getattr(torchvision.datasets, CLASSES[name])
+    arguments: dict[str, Any] = {"root": str(root)}
+    if name == "svhn":
+        arguments["split"] = "train" if train else "test"
+    else:
+        arguments["train"] = train
+    try:
+        return constructor(**arguments, download=False)
+    except RuntimeError as error:
+        if "not found" not in str(error):
+            raise _damaged(name, root, error) from error
+        missing = error
+    except Exception as error:  # whatever a parser raises on bytes that are not what they should be
+        raise _damaged(name, root, error) from error
+    place = root / _PLACES[name]
+    if not download:
+        raise InputError(
+            f"The files of {name} are missing from {place} or incomplete, and data.download is off. Copy the official "
+            f"files there, point data.root elsewhere, or set data.download to true."
+        ) from missing
+    try:
+        return constructor(**arguments, download=True)
+    except Exception as error:  # no network, no space, a read-only folder: all have the same remedy
+        raise InputError(
+            f"The files of {name} are missing from {place} or incomplete, and could not be downloaded "
+            f"({_one_line(error)}). Copy the official files there, point data.root elsewhere, or go online."
+        ) from error
+
+
+def _damaged(name: str, root: Path, error: Exception) -> InputError:
+    return InputError(
+        f"The files of {name} in {root / _PLACES[name]} cannot be read ({_one_line(error)}). They are incomplete or "
+        "damaged: delete them, so that they are downloaded again, or copy intact ones there."
+    )
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

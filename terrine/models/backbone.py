@@ -1,0 +1,206 @@
+"""A backbone: what turns a batch of images into a batch of feature vectors, shared by all teachers and the student.
+
+One call of `Backbone.features` is one batch. Under current statistics (`terrine.models.statistics`) that batch is the
+statistical unit: its features depend on all of its images and on nothing else, so the batches are part of a result
+and are stored with it.
+"""
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from terrine.errors import ArtefactError, InputError
+from terrine.models.statistics import Statistics, batch_statistics
+
+_METADATA_KEY = "backbone"
+
+Progress = Callable[[int, int], None]
+"""Called with (images done, images in all)."""
+
+
+class Backbone(nn.Module):
+    """A network from float images [B, C, H, W] in [0, 1] to features [B, `feature_dim`], with its description.
+
+    Build one with `terrine.models.registry.build_backbone`.
+    """
+
+    def __init__(self, network: nn.Module, feature_dim: int, architecture: dict[str, Any]) -> None:
+        super().__init__()
+        self.network = network
+        self.feature_dim = feature_dim
+        self._architecture = architecture
+        self.eval()
+
+    @property
+    def channels(self) -> int:
+        """Number of channels of the images."""
+        return int(self._architecture["channels"])
+
+    @property
+    def size(self) -> int:
+        """Side of the images in pixels."""
+        return int(self._architecture["size"])
+
+    def describe(self) -> dict[str, Any]:
+        """Return what `build_backbone` needs to build this architecture again: kind, channels, size and options."""
+        return json.loads(json.dumps(self._architecture))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return features [B, feature_dim] of images [B, C, H, W], float32 in [0, 1] or uint8; for training."""
+        self._check(images)
+        return self.network(as_float(images))
+
+    @torch.no_grad()
+    def features(self, images: Tensor, statistics: Statistics) -> Tensor:
+        """Return float32 features [B, feature_dim] of one batch, without gradients and without a trace in the model.
+
+        images: [B, C, H, W], float32 in [0, 1] or uint8, on the backbone's device. Under `current` statistics the
+        batch must hold at least two images. Raises InputError for another shape or type, or for a batch too small.
+        """
+        self._check(images)
+        if statistics == "current" and len(images) < 2:
+            raise InputError(
+                f"A batch of {len(images)} image(s) has no statistics of its own. Under current statistics a batch "
+                "needs at least 2 (16 or more work well): fill it up with public images, or use original statistics."
+            )
+        with batch_statistics(self, statistics):
+            return self.network(as_float(images)).float()
+
+    def _check(self, images: Tensor) -> None:
+        expected = (self.channels, self.size, self.size)
+        if images.dim() != 4 or tuple(images.shape[1:]) != expected:
+            raise InputError(
+                f"The backbone '{self._architecture['kind']}' takes images of shape (B, {str(expected)[1:]} and was "
+                f"given {tuple(images.shape)}. Resize the images, or build the backbone for their size."
+            )
+
+
+def as_float(images: Tensor) -> Tensor:
+    """Return images as floats in [0, 1]: uint8 is divided by 255, floating point passes as it is."""
+    if images.dtype == torch.uint8:
+        return images.to(torch.get_default_dtype()).div_(255)
+    if not images.is_floating_point():
+        raise InputError(f"Images must be uint8 or floating point in [0, 1], not {images.dtype}.")
+    return images
+
+
+def save_backbone(backbone: Backbone, path: Path) -> None:
+    """Write weights and description to one safetensors file (temporary file, fsync, rename); equal state, equal bytes.
+
+    The format cannot hold code, so a file from elsewhere is safe to load.
+    """
+    state = {name: value.detach().cpu().contiguous() for name, value in backbone.network.state_dict().items()}
+    data = safetensors.torch.save(state, metadata={_METADATA_KEY: json.dumps(backbone.describe(), sort_keys=True)})
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def load_backbone(path: Path) -> Backbone:
+    """Return the backbone that `save_backbone` wrote, on the CPU and in evaluation mode.
+
+    Raises ArtefactError when the file is missing, damaged, or not a backbone.
+    """
+    from terrine.models.registry import build_backbone  # it knows this module, so it is imported late
+
+    if not path.is_file():
+        raise ArtefactError(f"The backbone {path} does not exist. Run the stage 'pretrain' to make it.")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # safe_open is no dict
+        architecture = json.loads(metadata[_METADATA_KEY])
+        options = architecture["options"]
+        backbone = build_backbone(
+            architecture["kind"], channels=architecture["channels"], size=architecture["size"], seed=0, **options
+        )
+        backbone.network.load_state_dict(state)
+    except (SafetensorError, KeyError, ValueError, RuntimeError) as error:
+        raise ArtefactError(
+            f"{path} is damaged or holds no backbone ({error}). Delete it and run the stage 'pretrain' again."
+        ) from error
+    return backbone
+
+
+def features_in_batches(
+    backbone: Backbone,
+    images: np.ndarray,
+    batches: Sequence[np.ndarray],
+    statistics: Statistics,
+    device: torch.device | str = "cpu",
+    out: np.ndarray | None = None,
+    progress: Progress | None = None,
+) -> np.ndarray:
+    """Return float32 features [N, feature_dim] of uint8 `images` [N, C, H, W], each batch on its own.
+
+    batches: index arrays; row i of the result belongs to image i, whatever the batches' order. Without `out` they must
+    cover every image exactly once; with `out` [N, feature_dim] (a memory map, say) only their own rows are written.
+    The images stay where they are (a memory map too) and move to `device` batch by batch. On the CPU as many batches
+    are computed side by side as torch has threads, each by one thread: the result depends neither on the number of
+    threads nor on the order of the batches. The backbone is moved to `device` and stays there.
+
+    Raises InputError for wrong shapes, indices out of range or given twice, or batches too small for `statistics`.
+    """
+    device = torch.device(device)
+    if out is None:
+        out = np.empty((len(images), backbone.feature_dim), dtype=np.float32)
+        _check_batches(batches, len(images), complete=True)
+    else:
+        _check_batches(batches, len(images), complete=False)
+        if out.shape != (len(images), backbone.feature_dim) or out.dtype != np.float32:
+            raise InputError(
+                f"out: an array of shape {out.shape} and type {out.dtype} was given for float32 features of shape "
+                f"{(len(images), backbone.feature_dim)}."
+            )
+    backbone.to(device)
+    total = sum(len(batch) for batch in batches)
+    done = 0
+
+    def compute(indices: np.ndarray) -> int:
+        batch = torch.from_numpy(np.ascontiguousarray(images[indices]))
+        out[indices] = backbone.features(batch.to(device), statistics).cpu().numpy()
+        return len(indices)
+
+    for count in _map(compute, batches, torch.get_num_threads() if device.type == "cpu" else 1):
+        done += count
+        if progress is not None:
+            progress(done, total)
+    return out
+
+
+def _map(compute: Callable[[np.ndarray], int], batches: Sequence[np.ndarray], threads: int) -> Any:
+    """Yield compute(batch) for every batch, computed by `threads` single-threaded workers side by side."""
+    if threads == 1:
+        yield from map(compute, batches)
+        return
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="features", initializer=torch.set_num_threads, initargs=(1,))
+    futures: list[Future[int]] = [pool.submit(compute, batch) for batch in batches]
+    try:
+        for future in futures:
+            yield future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(threads)  # the workers' setting reaches threads that are started later
+
+
+def _check_batches(batches: Sequence[np.ndarray], count: int, *, complete: bool) -> None:
+    indices = np.concatenate([np.asarray(batch).ravel() for batch in batches]) if len(batches) else np.empty(0, int)
+    if len(indices) and not (indices.min() >= 0 and indices.max() < count):
+        raise InputError(f"batches: indices run from {indices.min()} to {indices.max()}, but there are {count} images.")
+    times = np.bincount(indices, minlength=count)
+    if (times > 1).any():
+        raise InputError(f"batches: image {int(times.argmax())} is in more than one batch. Give each image once.")
+    if complete and (times == 0).any():
+        raise InputError(f"batches: image {int(times.argmin())} is in no batch. Cover every image, or give `out`.")

@@ -1,0 +1,130 @@
+"""Which statistics a model's batch normalisation uses when it is queried: its own, or the current batch's.
+
+A network that was trained on one kind of image and is queried with another is off by the difference of their
+statistics. Normalising with the *current* batch's mean and variance removes it (000_af12db1dbb9ad79b, section 3;
+Raikwar and Mishra 2022). A prediction then depends on its batch, and on nothing else:
+
+    >>> with batch_statistics(model, "current"):
+    ...     features = model(batch)
+
+Guarantees:
+- No parameter, no running buffer and no flag of a model in evaluation mode is touched, not even for the time of the
+  block. Two calls on one batch give one result, in any order and from any number of threads.
+- Every layer that normalises through `torch.nn.functional.batch_norm` takes part: BatchNorm1d, 2d, 3d, SyncBatchNorm
+  and timm's variants, however deep, also under `torch.func.functional_call` and `torch.func.vmap`.
+- A batch of one has no variance and is refused.
+
+This is done where the arithmetic happens: a torch function mode, which belongs to the calling thread alone, intercepts
+the call. Calling `.train()` instead would change the very model that is being queried.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.overrides import TorchFunctionMode
+
+from terrine.errors import InputError, SettingError
+
+Statistics = Literal["current", "original"]
+
+
+def has_batch_norm(module: nn.Module) -> bool:
+    """Say whether `module` holds a batch normalisation, so whether the choice of statistics makes a difference."""
+    return any(isinstance(layer, _BatchNorm) for layer in module.modules())
+
+
+@contextmanager
+def batch_statistics(module: nn.Module, statistics: Statistics) -> Iterator[None]:
+    """Run the block with `module` in evaluation mode and its batch normalisation on the statistics named.
+
+    `current`: each batch is normalised with its own mean and (biased) variance, and must hold at least two images.
+    `original`: the running statistics stored in the model. A module that is in training mode is switched to evaluation
+    for the block and back afterwards; one that is in evaluation mode already is not touched at all.
+
+    Raises SettingError for another name, and InputError when a batch of fewer than two meets `current` statistics.
+    """
+    if statistics not in ("current", "original"):
+        raise SettingError(f"statistics: '{statistics}' is unknown. Use 'current' or 'original'.")
+    training = [layer for layer in module.modules() if layer.training]
+    for layer in training:
+        layer.training = False
+    try:
+        if statistics == "current":
+            with _CurrentStatistics():
+                yield
+        else:
+            yield
+    finally:
+        for layer in training:
+            layer.training = True
+
+
+@torch.no_grad()
+def record_statistics(module: nn.Module, batches: Iterable[Tensor]) -> None:
+    """Set the running statistics of `module` to the average over `batches`, float tensors that it accepts.
+
+    This *does* change the module: it fixes what `original` will mean from now on. The images become part of the
+    model, so they must be public. Raises InputError when there is no batch, or one of fewer than two images.
+    """
+    layers = [layer for layer in module.modules() if isinstance(layer, _BatchNorm) and layer.track_running_stats]
+    momenta = [layer.momentum for layer in layers]
+    training = [part for part in module.modules() if part.training]
+    module.eval()
+    count = 0
+    try:
+        for layer in layers:
+            layer.reset_running_stats()
+            layer.momentum = None  # a plain average of all batches
+            layer.training = True
+        for batch in batches:
+            _check_batch(batch)
+            module(batch)
+            count += 1
+    finally:
+        module.eval()
+        for layer, momentum in zip(layers, momenta, strict=True):
+            layer.momentum = momentum
+        for part in training:
+            part.training = True
+    if count == 0:
+        raise InputError("Reference statistics need at least one batch of images, and none was given.")
+
+
+class _CurrentStatistics(TorchFunctionMode):
+    """Let every batch normalisation in the block use its input's statistics and forget its running buffers."""
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if function is F.batch_norm:
+            return _normalise(*args, **kwargs)
+        return function(*args, **kwargs)
+
+
+def _normalise(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """`torch.nn.functional.batch_norm` with the statistics of `input` alone; same signature, other arguments unused."""
+    _check_batch(input)
+    return F.batch_norm(input, None, None, weight, bias, training=True, eps=eps)
+
+
+def _check_batch(batch: Tensor) -> None:
+    if batch.shape[0] < 2:
+        raise InputError(
+            f"A batch of shape {tuple(batch.shape)} has no statistics of its own. Under current statistics a batch "
+            "needs at least 2 images (16 or more work well): fill it up with public images, or use original statistics."
+        )

@@ -1,0 +1,62 @@
+"""Checkpoints of a training run: one safetensors file with tensors and a JSON description, replaced atomically.
+
+A crash at any moment leaves the previous checkpoint or the new one, never half of one. Nothing is pickled, so a file
+from elsewhere cannot run code.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, optim
+
+from terrine.errors import ArtefactError
+
+_METADATA_KEY = "checkpoint"
+
+
+def write_checkpoint(path: Path, tensors: dict[str, Tensor], description: dict[str, Any]) -> None:
+    """Write `tensors` and the JSON-able `description` to `path`: temporary file, fsync, rename."""
+    data = safetensors.torch.save(
+        {name: value.detach().cpu().contiguous() for name, value in tensors.items()},
+        metadata={_METADATA_KEY: json.dumps(description, sort_keys=True)},
+    )
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the tensors (on the CPU) and the description that `write_checkpoint` wrote.
+
+    Raises ArtefactError when the file is damaged or no checkpoint.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            description = json.loads((file.metadata() or {})[_METADATA_KEY])
+            return {name: file.get_tensor(name) for name in file.keys()}, description  # noqa: SIM118  # no dict
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        raise ArtefactError(
+            f"The checkpoint {path} cannot be read ({error}). Delete it to start the run from its beginning."
+        ) from error
+
+
+def optimizer_tensors(optimizer: optim.Optimizer) -> dict[str, Tensor]:
+    """Return the optimiser's state as named tensors, parameters counted in the optimiser's order."""
+    state = optimizer.state_dict()["state"]
+    return {f"{index}.{name}": value for index, fields in state.items() for name, value in fields.items()}
+
+
+def restore_optimizer(optimizer: optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    """Give the optimiser the state that `optimizer_tensors` returned; its settings stay as they are."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        index, name = key.split(".", 1)
+        state.setdefault(int(index), {})[name] = value
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

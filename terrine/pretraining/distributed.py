@@ -1,0 +1,78 @@
+"""One batch over several processes: what SimCLR needs beyond DistributedDataParallel to give one process's result.
+
+Two things in SimCLR look at the whole batch: the contrastive loss and batch normalisation. Both are made global here,
+with gradients, over any backend (gloo on CPUs, NCCL on GPUs). Every process computes the same loss of the whole batch;
+DistributedDataParallel averages the gradients, so each holds the gradient of that one loss.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.nn.functional as dist_functional
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+
+def world() -> tuple[int, int]:
+    """Return (rank, number of processes): (0, 1) where torch.distributed is not in use."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return 0, 1
+
+
+def gather_rows(rows: Tensor) -> Tensor:
+    """Return the rows of all processes [processes * B, ...] in the order of their ranks; gradients flow back."""
+    if world()[1] == 1:
+        return rows
+    return torch.cat(dist_functional.all_gather(rows.contiguous()))
+
+
+class GlobalBatchNorm(TorchFunctionMode):
+    """In this block, batch normalisation in training uses the statistics of all processes' batches together.
+
+    All processes must hold equally many images. torch's own SyncBatchNorm does this on GPUs alone.
+    """
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if function is F.batch_norm and world()[1] > 1:
+            return _batch_norm(*args, **kwargs)
+        return function(*args, **kwargs)
+
+
+def _batch_norm(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """`torch.nn.functional.batch_norm`, same signature, with moments over all processes when `training`."""
+    if not training:
+        return F.batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
+    values = input.float()
+    axes = [0, *range(2, input.dim())]
+    shape = [1, -1] + [1] * (input.dim() - 2)
+    processes = world()[1]
+    count = processes * values.numel() // values.shape[1]
+    mean = dist_functional.all_reduce(values.mean(axes)) / processes
+    centred = values - mean.view(shape)
+    variance = dist_functional.all_reduce(centred.square().mean(axes)) / processes
+    if running_mean is not None and running_var is not None:
+        with torch.no_grad():
+            running_mean.lerp_(mean.to(running_mean.dtype), momentum)
+            running_var.lerp_(variance.to(running_var.dtype) * (count / (count - 1)), momentum)
+    result = centred * (variance + eps).rsqrt().view(shape)
+    if weight is not None:
+        result = result * weight.view(shape)
+    if bias is not None:
+        result = result + bias.view(shape)
+    return result.to(input.dtype)

@@ -1,0 +1,280 @@
+"""SimCLR: teach a backbone, from synthetic images alone, to recognise two views of one image (Chen et al. 2020).
+
+The numbers are those of the DIET-PATE paper (000_af12db1dbb9ad79b, appendix A): Adam with 3e-4, batches of 256,
+projections of 128; temperature, weight decay and the cosine schedule, on which the paper is silent, are those of the
+public implementation these numbers come from (sthalles/SimCLR).
+
+A run is a function of (backbone, images, settings, seed) on one kind of device. The order of the images, the views and
+all other randomness of step k are derived from (seed, k), so a checkpoint needs no generator's state, and a run that is
+killed at any moment and started again ends with the same bits as one that was not.
+"""
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from terrine.errors import ArtefactError, InputError, SettingError
+from terrine.models.backbone import Backbone
+from terrine.pretraining.augment import ViewSettings, apply_views, draw_views
+from terrine.pretraining.checkpoint import optimizer_tensors, read_checkpoint, restore_optimizer, write_checkpoint
+from terrine.pretraining.contrastive import nt_xent
+from terrine.pretraining.distributed import GlobalBatchNorm, gather_rows, world
+from terrine.randomness import derive_seed, numpy_generator
+
+_REPORT_SECONDS = 1.0
+_RESIDENT_FRACTION = 0.5
+
+Progress = Callable[[int, int, float], None]
+"""Called about once a second with (steps done, steps in all, loss of the last step)."""
+
+
+@dataclass(frozen=True)
+class SimCLRSettings:
+    """How a backbone is trained; see the module's head for where the defaults come from.
+
+    `batch_size` counts the images of all processes together. The last, incomplete batch of an epoch is dropped.
+    """
+
+    epochs: int
+    batch_size: int = 256
+    learning_rate: float = 3e-4
+    weight_decay: float = 1e-4
+    temperature: float = 0.07
+    projection: int = 128
+    views: ViewSettings = field(default_factory=ViewSettings)
+    checkpoint_seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        for name, lowest in (("epochs", 1), ("batch_size", 2), ("projection", 1)):
+            if getattr(self, name) < lowest:
+                raise SettingError(f"pretrain: {name} is {getattr(self, name)}, and must be at least {lowest}.")
+        for name in ("learning_rate", "temperature"):
+            if not getattr(self, name) > 0:
+                raise SettingError(f"pretrain: {name} is {getattr(self, name)}, and must be above 0.")
+
+
+@dataclass(frozen=True)
+class History:
+    """What a run went through: the mean loss of each epoch, and how many steps it took in all."""
+
+    loss: list[float]
+    steps: int
+
+
+class _Learner(nn.Module):
+    """The backbone's network with SimCLR's projection head: views [B, C, H, W] to projections [B, projection]."""
+
+    def __init__(self, backbone: Backbone, projection: int) -> None:
+        super().__init__()
+        width = backbone.feature_dim
+        self.network = backbone.network
+        self.head = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, projection))
+
+    def forward(self, views: Tensor) -> Tensor:
+        return self.head(self.network(views))
+
+
+def pretrain(
+    backbone: Backbone,
+    images: np.ndarray,
+    settings: SimCLRSettings,
+    *,
+    seed: int,
+    device: torch.device | str,
+    checkpoint: Path | None = None,
+    progress: Progress | None = None,
+) -> History:
+    """Train `backbone` in place on public uint8 `images` [N, C, size, size] and leave it on `device`, evaluating.
+
+    With `checkpoint`, the run writes its state there every `settings.checkpoint_seconds` and at its end, and goes on
+    from what it finds there; a finished run only loads it. With torch.distributed initialised, every process calls this
+    with the same arguments (and its own device); each takes an equal part of every batch, and the losses are those of
+    one process. On CUDA the network runs in bfloat16 (mixed precision) and with deterministic algorithms.
+
+    Raises InputError for images the backbone does not take, SettingError when there are fewer images than a batch or
+    the batch cannot be divided, ArtefactError when the checkpoint is damaged or belongs to another run.
+    """
+    device = torch.device(device)
+    rank, processes = world()
+    _check(backbone, images, settings, processes)
+    steps_per_epoch = len(images) // settings.batch_size
+    steps = settings.epochs * steps_per_epoch
+
+    with _reproducible(device):
+        torch.manual_seed(derive_seed(seed, "simclr head"))
+        learner = _Learner(backbone, settings.projection).to(device).train()
+        if device.type == "cuda":
+            learner = learner.to(memory_format=torch.channels_last)
+        optimizer = torch.optim.Adam(
+            learner.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True
+        )
+        run = _Run(learner, optimizer, _identity(backbone, images, settings, seed), device)
+        if checkpoint is not None and checkpoint.exists():
+            run.restore(checkpoint)
+        parallel = DistributedDataParallel(learner, broadcast_buffers=False) if processes > 1 else learner
+        source = _Source(images, device)
+        saved = reported = time.monotonic()
+        while run.step < steps:
+            epoch, position = divmod(run.step, steps_per_epoch)
+            if position == 0 or not source.ordered:
+                source.order(numpy_generator(seed, "simclr order", epoch).permutation(len(images)))
+            batch = source.batch(position * settings.batch_size, settings.batch_size, rank, processes)
+            loss = _take_step(run, parallel, batch, settings, seed, steps)
+            if position == steps_per_epoch - 1:
+                run.end_epoch(steps_per_epoch)
+            now = time.monotonic()
+            if progress is not None and (now - reported >= _REPORT_SECONDS or run.step == steps):
+                reported = now
+                progress(run.step, steps, float(loss))
+            due = now - saved >= settings.checkpoint_seconds or run.step == steps
+            if checkpoint is not None and rank == 0 and due:
+                run.save(checkpoint)
+                saved = time.monotonic()
+    backbone.eval()
+    return History(loss=run.loss, steps=steps)
+
+
+def _take_step(
+    run: "_Run", learner: nn.Module, images: Tensor, settings: SimCLRSettings, seed: int, steps: int
+) -> Tensor:
+    """Train on this process's part of a batch; return the loss of the whole batch, still on the device."""
+    rank, processes = world()
+    count, device = len(images), run.device
+    mine = slice(rank * count, (rank + 1) * count)
+    views = []
+    for which in range(2):
+        view_seed = derive_seed(seed, "simclr views", run.step, which)
+        drawn = draw_views(count * processes, images.shape[-1], settings.views, seed=view_seed, device=device)
+        views.append(apply_views(images, drawn.rows(mine)))
+    batch = torch.cat(views)
+    if device.type == "cuda":
+        batch = batch.contiguous(memory_format=torch.channels_last)
+    torch.manual_seed(derive_seed(seed, "simclr step", run.step, rank))  # for networks with dropout
+    for group in run.optimizer.param_groups:
+        group["lr"] = settings.learning_rate * 0.5 * (1 + math.cos(math.pi * run.step / steps))
+    mixed_precision = torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda")
+    with mixed_precision, GlobalBatchNorm() if processes > 1 else nullcontext():
+        first, second = learner(batch).float().split(count)
+    loss = nt_xent(gather_rows(first), gather_rows(second), settings.temperature)
+    run.optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    run.optimizer.step()
+    run.step += 1
+    run.loss_sum += loss.detach()
+    return loss.detach()
+
+
+class _Run:
+    """The state of a run between two steps, and its checkpoint."""
+
+    def __init__(
+        self, learner: _Learner, optimizer: torch.optim.Optimizer, identity: dict[str, Any], device: torch.device
+    ) -> None:
+        self.learner, self.optimizer, self.identity, self.device = learner, optimizer, identity, device
+        self.step = 0
+        self.loss: list[float] = []
+        self.loss_sum = torch.zeros((), device=device)
+
+    def end_epoch(self, steps: int) -> None:
+        self.loss.append(float(self.loss_sum) / steps)
+        self.loss_sum.zero_()
+
+    def save(self, path: Path) -> None:
+        tensors = {f"learner.{name}": value for name, value in self.learner.state_dict().items()}
+        tensors |= {f"adam.{name}": value for name, value in optimizer_tensors(self.optimizer).items()}
+        description = {"run": self.identity, "step": self.step, "loss": self.loss}
+        write_checkpoint(path, {**tensors, "loss_sum": self.loss_sum}, description)
+
+    def restore(self, path: Path) -> None:
+        tensors, description = read_checkpoint(path)
+        if description["run"] != self.identity:
+            known = description["run"]
+            other = sorted(key for key in self.identity if known.get(key) != self.identity[key])
+            raise ArtefactError(
+                f"The checkpoint {path} belongs to another run: {', '.join(other)} differ. Delete it to start over, or "
+                "give this run another place."
+            )
+
+        def part(prefix: str) -> dict[str, Tensor]:
+            return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+
+        self.learner.load_state_dict(part("learner."))
+        restore_optimizer(self.optimizer, part("adam."))
+        self.loss_sum.copy_(tensors["loss_sum"])
+        self.step, self.loss = description["step"], description["loss"]
+
+
+class _Source:
+    """Batches of images on the device: from the device itself where they all fit there, else moved batch by batch."""
+
+    def __init__(self, images: np.ndarray, device: torch.device) -> None:
+        self.images, self.device = images, device
+        self.ordered = False
+        self.resident: Tensor | None = None
+        if device.type == "cuda" and images.nbytes < _RESIDENT_FRACTION * torch.cuda.mem_get_info(device)[0]:
+            self.resident = torch.from_numpy(np.ascontiguousarray(images)).to(device)
+
+    def order(self, indices: np.ndarray) -> None:
+        self.indices = indices
+        self.on_device = torch.from_numpy(indices).to(self.device) if self.resident is not None else None
+        self.ordered = True
+
+    def batch(self, start: int, size: int, rank: int, processes: int) -> Tensor:
+        """Return the part of process `rank` of the batch of `size` images from `start`, uint8."""
+        share = size // processes
+        where = slice(start + rank * share, start + (rank + 1) * share)
+        if self.resident is not None and self.on_device is not None:
+            return self.resident[self.on_device[where]]
+        return torch.from_numpy(self.images[self.indices[where]]).to(self.device)
+
+
+@contextmanager
+def _reproducible(device: torch.device) -> Iterator[None]:
+    """Give the block its own global generators and deterministic convolutions; both are as before afterwards."""
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices), torch.backends.cudnn.flags(deterministic=True, benchmark=False):
+        yield
+
+
+def _check(backbone: Backbone, images: np.ndarray, settings: SimCLRSettings, processes: int) -> None:
+    expected = (backbone.channels, backbone.size, backbone.size)
+    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1:] != expected:
+        raise InputError(
+            f"Pretraining takes uint8 images of shape (N, {str(expected)[1:]} for this backbone, and was given "
+            f"{images.dtype} of shape {images.shape}."
+        )
+    if len(images) < settings.batch_size:
+        raise SettingError(
+            f"pretrain: {len(images)} images are fewer than one batch of {settings.batch_size}. Make more images, or "
+            "lower the batch size."
+        )
+    if settings.batch_size % processes:
+        raise SettingError(
+            f"pretrain: a batch of {settings.batch_size} cannot be divided among {processes} processes. Use a multiple."
+        )
+    if not any(parameter.requires_grad for parameter in backbone.network.parameters()):
+        raise SettingError(f"pretrain: the backbone '{backbone.describe()['kind']}' has nothing to train.")
+
+
+def _identity(backbone: Backbone, images: np.ndarray, settings: SimCLRSettings, seed: int) -> dict[str, Any]:
+    """Describe everything the result depends on; of the images, their number and a sample of up to 64."""
+    parts = asdict(settings)
+    del parts["checkpoint_seconds"]
+    parts["views"] = {key: list(value) if isinstance(value, tuple) else value for key, value in parts["views"].items()}
+    sample = np.ascontiguousarray(images[:: max(1, len(images) // 64)])
+    return {
+        "backbone": backbone.describe(),
+        "images": {"shape": list(images.shape), "sample": hashlib.sha256(sample.tobytes()).hexdigest()},
+        "settings": parts,
+        "seed": seed,
+    }

@@ -1,0 +1,324 @@
+"""The ledger: what was released about a dataset over all runs, and the only door through which more may be.
+
+A noisy answer that is drawn twice costs twice. So a release has an identity, and goes through four steps:
+
+1. *reserve*: in one serialisable transaction the budget of the dataset over all runs is checked and the worst case of
+   the release is charged. Over budget: refused, and nothing is drawn.
+2. *draw*: the caller's function draws the noise, once.
+3. *store*: the arrays are written whole, sealed, and never replaced.
+4. *commit*: the realised cost and the digest of the arrays are recorded; from here on the realised cost counts.
+
+The same identity again returns the stored arrays at no cost. A process that dies between two steps leaves the worst
+case charged; running again goes on from the last finished step. While a release is under way its identity is locked,
+and the lock dies with its holder.
+
+Costs are composed from the recorded events, exactly; ε of different runs are never added up.
+
+    >>> ledger = Ledger("sqlite:///ledger.db", Path("releases"), load_or_create_key(Path("key")))
+    >>> ledger.register("fingerprint", epsilon=6.0, delta=1e-5, mode="release")
+"""
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from terrine.errors import LedgerError, SettingError
+from terrine.privacy.account import Account, Budget, covers, price
+from terrine.privacy.book import Book, Bookkeeper
+from terrine.privacy.chain import Head, Row
+from terrine.privacy.database import Database
+from terrine.privacy.events import Event, compose, from_json, to_json
+from terrine.privacy.files import locked
+from terrine.privacy.gaussian import round_up
+from terrine.privacy.identity import load_or_create_key, release_identity
+from terrine.privacy.payload import Payload, PayloadStore
+
+__all__ = ["Budget", "Ledger", "StoredRelease", "load_or_create_key", "release_identity"]
+
+
+@dataclass(frozen=True, eq=False)
+class StoredRelease:
+    """A release as the ledger keeps it.
+
+    Attributes:
+        release_id: Its identity.
+        arrays: What was released, by name.
+        event: What it cost.
+        digest: Keyed digest of arrays and event.
+        reused: Whether it had been drawn before this call.
+        epsilon_total: Exact ε of the dataset over all runs up to and including this release, reservations of others
+            that were open then at their worst case. The same figure whenever the release is asked for again.
+    """
+
+    release_id: str
+    arrays: dict[str, NDArray[Any]]
+    event: Event
+    digest: str
+    reused: bool
+    epsilon_total: float
+
+
+class Ledger:
+    """A site's ledger: its rows in a database, its releases in a folder, both sealed with one key.
+
+    Formal guarantees, for every dataset registered with mode `release` and a budget, whatever processes crash or race:
+    - the composition of everything released about it is within its budget, as a filter over adaptively chosen runs;
+    - no identity is released with two different draws;
+    - nothing drawn from replayed noise is released about it.
+
+    Args:
+        url: `sqlite:///path` or `postgresql://…`.
+        store: Folder of the releases and of the chain's head; on one file system with hard links. Machines that share
+            a PostgreSQL ledger share this folder too.
+        key: The site's key, see `load_or_create_key`.
+        patience: Seconds to wait for another process's transaction.
+        draw_patience: Seconds to wait for another process that is drawing the same release.
+        create: Whether to begin a new ledger where there is none.
+
+    Raises:
+        LedgerError: the ledger cannot be opened, is damaged, or was changed by hand.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        store: Path,
+        key: bytes,
+        *,
+        patience: float = 60.0,
+        draw_patience: float = 1800.0,
+        create: bool = True,
+    ) -> None:
+        self._store = Path(store)
+        self._draw_patience = draw_patience
+        self._payloads = PayloadStore(self._store, key)
+        try:
+            if create:
+                self._store.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise LedgerError(f"The folder of releases {self._store} cannot be made: {error.strerror}.") from error
+        self._database = Database(url, patience=patience, create=create)
+        self._books = Bookkeeper(self._database, Head(self._store / "head.json", key), key)
+
+    def register(self, dataset: str, epsilon: float | None, delta: float, mode: Literal["release", "replay"]) -> None:
+        """Open the account of a dataset. The same again changes nothing; without a budget, δ may differ.
+
+        Args:
+            dataset: Its keyed fingerprint.
+            epsilon: Budget over all runs; None to record and compose without ever refusing (public benchmark data).
+            delta: δ of the budget.
+            mode: `release` for secure noise only, `replay` to allow replayed noise too.
+
+        Raises:
+            LedgerError: it is registered with another budget or mode.
+            SettingError: an impossible budget.
+        """
+        if mode not in ("release", "replay"):
+            raise SettingError(f"A dataset is registered for 'release' or 'replay', got {mode!r}.")
+        wanted = Budget(dataset, _checked_epsilon(epsilon), _checked_delta(delta), mode)
+
+        def work(book: Book) -> None:
+            known = book.account(dataset)
+            if known is None:
+                body = {"epsilon": wanted.epsilon, "delta": wanted.delta, "mode": mode}
+                book.append("register", dataset, None, body)
+            elif known.budget != wanted and not (known.budget.mode == mode and known.budget.epsilon is epsilon is None):
+                raise LedgerError(
+                    f"The dataset is registered with {known.budget}, not with {wanted}. Its budget is changed by "
+                    "`terrine ledger set-budget`; its mode stays what it was."
+                )
+
+        self._books.transact(work)
+
+    def set_budget(self, dataset: str, epsilon: float | None, delta: float | None = None) -> None:
+        """Change a dataset's budget over all runs; what was spent stays spent.
+
+        Args:
+            dataset: Its keyed fingerprint.
+            epsilon: The new budget, None for no limit.
+            delta: The new δ; as before where None.
+
+        Raises:
+            LedgerError: the dataset is not registered.
+            SettingError: an impossible budget.
+        """
+        new_epsilon = _checked_epsilon(epsilon)
+        new_delta = None if delta is None else _checked_delta(delta)
+
+        def work(book: Book) -> None:
+            old = book.require(dataset).budget
+            body = {"epsilon": new_epsilon, "delta": old.delta if new_delta is None else new_delta}
+            book.append("budget", dataset, None, body)
+
+        self._books.transact(work)
+
+    def budget(self, dataset: str) -> Budget:
+        """The dataset's budget over all runs."""
+        return self._account(dataset).budget
+
+    def events(self, dataset: str) -> list[Event]:
+        """What was spent on the dataset, one event a release, in the order of reservation.
+
+        A release that is reserved and not committed counts with its worst case.
+        """
+        return self._account(dataset).events()
+
+    def spent(self, dataset: str, delta: float) -> float:
+        """ε at `delta` of everything in `events`, exactly composed over all runs."""
+        return price(compose(*self.events(dataset)), delta)
+
+    def release(
+        self,
+        *,
+        dataset: str,
+        release_id: str,
+        run: str,
+        worst_case: Event,
+        delta: float,
+        noise_kind: str,
+        draw: Callable[[], tuple[dict[str, NDArray[Any]], Event]],
+    ) -> StoredRelease:
+        """Release once: reserve, draw, store, commit; or return what was released before under this identity.
+
+        Args:
+            dataset: The registered dataset.
+            release_id: The release's identity, see `release_identity`.
+            run: Name of the run, for the record.
+            worst_case: The most `draw` can spend.
+            delta: δ at which `epsilon_total` is given. The budget is checked at the dataset's own δ.
+            noise_kind: `secure` or `replay`: what `draw` uses.
+            draw: Draws the noise and returns the arrays to release with what they cost. Called at most once, with the
+                worst case reserved, and not at all when the release is stored. If it raises, the reservation
+                stays: check inputs before.
+
+        Raises:
+            BudgetError: the dataset's budget does not allow the worst case; nothing was drawn or charged.
+            LedgerError: the ledger or the stored release is damaged, locked, or contradicts the arguments, or the
+                noise is replayed on a dataset kept for releases; nothing was released.
+        """
+        if noise_kind not in ("secure", "replay"):
+            raise SettingError(f"Noise is 'secure' or 'replay', got {noise_kind!r}.")
+        path = self._payloads.path(release_id)
+        with self._exclusive(path, release_id):
+            recorded = self._reserve(dataset, release_id, run, worst_case, noise_kind)
+            payload = self._payloads.read(release_id, noise_kind)
+            if recorded is not None and (payload is None or payload.digest != recorded):
+                raise LedgerError(
+                    f"The stored release {path} is missing or not the one that was committed. Nothing was released: it "
+                    "cannot be drawn again at no cost, so restore the file from a backup."
+                )
+            reused = payload is not None
+            if payload is None:
+                payload = self._draw(release_id, noise_kind, worst_case, delta, draw)
+            epsilon_total = self._commit(dataset, release_id, noise_kind, payload, delta)
+        return StoredRelease(release_id, payload.arrays, payload.event, payload.digest, reused, epsilon_total)
+
+    def verify(self) -> int:
+        """Check every row, the head and every committed release, and return the number of rows.
+
+        Raises:
+            LedgerError: the first thing that is not as it was written.
+        """
+        rows = self.rows()
+        noise = {row.release_id: str(row.content["noise"]) for row in rows if row.kind == "reserve"}
+        for row in rows:
+            if row.kind == "commit" and row.release_id is not None:
+                payload = self._payloads.read(row.release_id, noise[row.release_id])
+                if payload is None or payload.digest != row.content["digest"]:
+                    raise LedgerError(
+                        f"The stored release {self._payloads.path(row.release_id)} is missing or not the one that row "
+                        f"{row.position} committed: restore it from a backup."
+                    )
+        return len(rows)
+
+    def rows(self) -> list[Row]:
+        """All rows, verified, in order."""
+        return self._books.transact(lambda book: book.rows)
+
+    def datasets(self) -> list[str]:
+        """The registered datasets, in order of registration."""
+        return [row.dataset for row in self.rows() if row.kind == "register"]
+
+    def _account(self, dataset: str) -> Account:
+        return self._books.transact(lambda book: book.require(dataset))
+
+    def _reserve(self, dataset: str, release_id: str, run: str, worst_case: Event, noise_kind: str) -> str | None:
+        """Charge the worst case unless the release is reserved; the digest of its arrays if it is committed."""
+        body = {"event": to_json(worst_case), "noise": noise_kind, "run": run}
+
+        def work(book: Book) -> str | None:
+            account = book.require(dataset)
+            known = book.find("reserve", release_id)
+            if known is None:
+                account.check(worst_case, noise_kind)
+                book.append("reserve", dataset, release_id, body)
+                return None
+            commit = book.find("commit", release_id)
+            if (
+                known.dataset != dataset
+                or known.content["noise"] != noise_kind
+                or (commit is None and not covers(from_json(known.content["event"]), worst_case, account.budget.delta))
+            ):
+                raise LedgerError(
+                    f"The release {release_id} was reserved for another dataset, noise or worst case (row "
+                    f"{known.position}): an identity must cover everything that decides what is released. Nothing was "
+                    "released."
+                )
+            return None if commit is None else str(commit.content["digest"])
+
+        return self._books.transact(work)
+
+    def _draw(
+        self,
+        release_id: str,
+        noise_kind: str,
+        worst_case: Event,
+        delta: float,
+        draw: Callable[[], tuple[dict[str, NDArray[Any]], Event]],
+    ) -> Payload:
+        arrays, event = draw()
+        if not covers(worst_case, event, delta):
+            raise LedgerError(
+                f"The release {release_id} would cost ε={round_up(price(event, delta)):g}, more than the "
+                f"ε={round_up(price(worst_case, delta)):g} reserved for it: its mechanism's worst case is wrong. "
+                "Nothing was released."
+            )
+        return self._payloads.write(release_id, noise_kind, {n: np.asarray(a) for n, a in arrays.items()}, event)
+
+    def _commit(self, dataset: str, release_id: str, noise_kind: str, payload: Payload, delta: float) -> float:
+        """Record the realised cost unless it is recorded; ε of the dataset up to and including this release."""
+        body = {"digest": payload.digest, "event": to_json(payload.event), "noise": noise_kind}
+
+        def work(book: Book) -> float:
+            row = book.find("commit", release_id) or book.append("commit", dataset, release_id, body)
+            account = Account.of(dataset, book.rows[: row.position])
+            assert account is not None
+            return price(compose(*account.events()), delta)
+
+        return self._books.transact(work)
+
+    @contextlib.contextmanager
+    def _exclusive(self, path: Path, release_id: str) -> Iterator[None]:
+        with (
+            locked(path.with_suffix(".lock"), self._draw_patience),
+            self._database.exclusive(release_id, self._draw_patience),
+        ):
+            yield
+
+
+def _checked_epsilon(epsilon: float | None) -> float | None:
+    if epsilon is not None and not 0 < epsilon < math.inf:
+        raise SettingError(f"A dataset's budget is a finite epsilon greater than 0, or none, got {epsilon!r}.")
+    return None if epsilon is None else float(epsilon)
+
+
+def _checked_delta(delta: float) -> float:
+    if not 0 < delta < 1:
+        raise SettingError(f"delta must lie strictly between 0 and 1, got {delta!r}.")
+    return float(delta)

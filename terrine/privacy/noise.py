@@ -1,0 +1,165 @@
+"""Noise that protects privacy: where it comes from, and what its finite precision costs.
+
+`SecureNoise` draws from the operating system's entropy through OpenDP. No seed exists, so nobody can subtract the
+noise again, Terrine included. `ReplayNoise` draws the same distributions from a seed, for tests and ablations: whoever
+knows the seed can subtract its noise, so nothing it touches is private.
+
+Floating-point Gaussian noise leaks the value it hides through the pattern of its low bits (Mironov 2012), so both
+sources draw on a lattice: whole multiples of a power of two, at least 2^44 of them to one standard deviation. Votes are
+whole numbers and lie on that lattice too, so a count plus its noise is exact in the sense that matters: the double that
+holds the sum is a function of the exact sum alone.
+
+    >>> ReplayNoise(7).gaussian((2, 3), sigma=40.0).shape
+    (2, 3)
+
+**What the lattice costs.** Let h be the step, g = h/σ ≤ 2^-44, φ the density of N(0, σ²). The discrete Gaussian has
+p(z) = hφ(z)/S with S = Σ hφ ≥ 1 (Poisson summation). The continuous Gaussian rounded to the lattice has r(z) =
+hφ(z)·E[cosh(zT/σ²) exp(−T²/2σ²)] for T uniform on [−h/2, h/2], hence r(z) ≥ p(z)·(1 − g²/8). So the total variation
+distance Σ(p − r)₊ is at most g²/8 ≤ 2^-91 for a coordinate, and at most d·2^-91 for d coordinates drawn adaptively.
+Rounding is post-processing (the shifts lie on the lattice), so if the continuous mechanism is (ε, δ)-private, this one
+is (ε, δ + (1 + e^ε)·d·2^-91)-private: `delta_slack`. A million counts at ε = 10 add less than 1e-17 to δ. Rényi
+guarantees of the Gaussian hold without slack (Canonne, Kamath & Steinke 2020, Theorem 4), and so does the pure
+guarantee of the discrete Laplace distribution, whose ratio between neighbouring lattice points is exact.
+"""
+
+import math
+from typing import Literal, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from terrine.errors import SettingError
+
+NoiseKind = Literal["secure", "replay"]
+FloatArray = NDArray[np.float64]
+
+LATTICE_BITS = 44
+_SMALLEST, _LARGEST = 2.0**-20, 2.0**30
+# Every multiple of the step up to this one is exactly a double. Noise reaches 2^53 steps at 256 standard deviations.
+_EXACT_STEPS = 2**53
+_CHUNK = 65_536
+
+
+@runtime_checkable
+class NoiseSource(Protocol):
+    """Draws noise on the lattice.
+
+    Formal guarantees of an implementation with `kind == "secure"`:
+    - every coordinate of every call is independent of all others and of everything an adversary can see;
+    - `gaussian` is the discrete Gaussian and `laplace` the discrete Laplace distribution on `lattice_step` times the
+      whole numbers, with the parameter given; no value is clipped, rounded or saturated;
+    - no state of the process allows drawing the same noise again.
+    """
+
+    @property
+    def kind(self) -> NoiseKind:
+        """`secure`, or `replay`: not private."""
+
+    def gaussian(self, shape: int | tuple[int, ...], sigma: float) -> FloatArray:
+        """Noise of standard deviation `sigma`, as float64 of this shape, in votes."""
+
+    def laplace(self, shape: int | tuple[int, ...], scale: float) -> FloatArray:
+        """Laplace noise of this scale (mean absolute value), as float64 of this shape, in votes."""
+
+    def describe(self) -> dict[str, str | int]:
+        """What identifies the source in a release: its kind, and the seed where one exists."""
+
+
+def lattice_step(sigma: float) -> float:
+    """The distance between neighbouring values of noise with this standard deviation or scale: a power of two.
+
+    Raises:
+        SettingError: a sigma outside [2^-20, 2^30] votes, where votes and noise no longer share an exact lattice.
+    """
+    if not _SMALLEST <= sigma <= _LARGEST:
+        raise SettingError(f"Noise needs a standard deviation between 2^-20 and 2^30 votes, got {sigma!r}.")
+    return float(2.0 ** (math.frexp(sigma)[1] - 1 - LATTICE_BITS))
+
+
+def delta_slack(coordinates: int, epsilon: float) -> float:
+    """What the lattice adds to δ at most, for this many Gaussian values released in all at a guarantee `epsilon`.
+
+    The bound is derived at the top of this module.
+    """
+    if coordinates < 0 or not 0 <= epsilon < math.inf:
+        raise SettingError(f"A slack needs coordinates ≥ 0 and a finite epsilon ≥ 0, got {coordinates} and {epsilon}.")
+    log_slack = math.log1p(math.exp(-epsilon)) + epsilon - (2 * LATTICE_BITS + 3) * math.log(2)
+    return coordinates * math.exp(min(log_slack, 0.0))
+
+
+class SecureNoise:
+    """Noise from OpenDP's samplers and the operating system's entropy; about 15 µs a value."""
+
+    kind: NoiseKind = "secure"
+
+    def gaussian(self, shape: int | tuple[int, ...], sigma: float) -> FloatArray:
+        """See `NoiseSource.gaussian`."""
+        return self._draw("gaussian", shape, sigma)
+
+    def laplace(self, shape: int | tuple[int, ...], scale: float) -> FloatArray:
+        """See `NoiseSource.laplace`."""
+        return self._draw("laplace", shape, scale)
+
+    def describe(self) -> dict[str, str | int]:
+        """See `NoiseSource.describe`."""
+        return {"kind": self.kind}
+
+    def _draw(
+        self, distribution: Literal["gaussian", "laplace"], shape: int | tuple[int, ...], scale: float
+    ) -> FloatArray:
+        # Imported here because loading its library takes half a second that replayed and public steps need not pay.
+        import opendp.prelude as dp
+
+        dp.enable_features("contrib")
+        step = lattice_step(scale)
+        # The 32-bit default atom would saturate without a word: a standard deviation alone is 2^44 steps.
+        domain = dp.vector_domain(dp.atom_domain(T="i64"))
+        if distribution == "gaussian":
+            measurement = dp.m.make_gaussian(domain, dp.l2_distance(T=float), scale=scale / step)
+        else:
+            measurement = dp.m.make_laplace(domain, dp.l1_distance(T=float), scale=scale / step)
+        noise = np.empty(math.prod(np.atleast_1d(shape).tolist()) if shape != () else 1)
+        for start in range(0, noise.size, _CHUNK):
+            part = noise[start : start + _CHUNK]
+            part[:] = _on_lattice(np.asarray(measurement([0] * part.size), dtype=np.int64), step)
+        return noise.reshape(shape)
+
+
+class ReplayNoise:
+    """Noise from a seed: the same numbers each time it is made. NOT PRIVATE; for tests and ablations.
+
+    Args:
+        seed: Any whole number ≥ 0. Successive calls go on in one stream.
+    """
+
+    kind: NoiseKind = "replay"
+
+    def __init__(self, seed: int) -> None:
+        if seed < 0:
+            raise SettingError(f"A seed of replayed noise is a whole number ≥ 0, got {seed}.")
+        self._seed = int(seed)
+        self._generator = np.random.Generator(np.random.Philox(self._seed))
+
+    def gaussian(self, shape: int | tuple[int, ...], sigma: float) -> FloatArray:
+        """See `NoiseSource.gaussian`."""
+        step = lattice_step(sigma)
+        return _on_lattice(np.rint(self._generator.standard_normal(shape) * (sigma / step)).astype(np.int64), step)
+
+    def laplace(self, shape: int | tuple[int, ...], scale: float) -> FloatArray:
+        """See `NoiseSource.laplace`."""
+        step = lattice_step(scale)
+        return _on_lattice(np.rint(self._generator.laplace(size=shape) * (scale / step)).astype(np.int64), step)
+
+    def describe(self) -> dict[str, str | int]:
+        """See `NoiseSource.describe`."""
+        return {"kind": self.kind, "seed": self._seed}
+
+
+def _on_lattice(steps: NDArray[np.int64], step: float) -> FloatArray:
+    """Whole steps as multiples of the step, refusing what a double cannot hold exactly."""
+    if steps.size and (steps.max() > _EXACT_STEPS or steps.min() < -_EXACT_STEPS):
+        raise SettingError(
+            "The sampler returned noise 256 standard deviations wide, which has no place in a healthy installation: "
+            "check the opendp package. Nothing was released."
+        )
+    return np.asarray(steps, dtype=np.float64) * step

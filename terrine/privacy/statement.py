@@ -1,0 +1,283 @@
+"""What a release says about itself: data/release/privacy.json.
+
+A statement is published beside the release, so nothing in it may depend on private data except through the release
+itself. That is why it takes no ε: it takes the *event*, what was done, and prices it without looking at data. There is
+no field that a data-dependent figure could go into, and `statement_from` refuses a file with a field too many.
+
+    >>> statement = PrivacyStatement(run="digits", event=RepeatedEvent(vote_answer(40.0), 286), ...)
+    >>> print(summary_sentence(statement))
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from terrine.errors import SettingError
+from terrine.privacy.account import price
+from terrine.privacy.events import Event, NonPrivateEvent, from_json, to_json
+from terrine.privacy.gaussian import round_up
+from terrine.privacy.noise import NoiseKind
+
+SCHEMA_VERSION = 1
+
+Unit = Literal["record", "group"]
+TrustModel = Literal["central", "parties"]
+
+NEIGHBOURS = {
+    "record": "one record replaced, added or removed",
+    "group": "all records of one group replaced, added or removed",
+}
+TRUST_MODELS = {
+    "central": "the operator of the pipeline sees the private data, the votes and the noise, and is trusted with them; "
+    "everybody else sees what is released",
+    "parties": "each teacher party sees its own data alone; the privacy guardian draws the noise and colludes with "
+    "nobody; the student party and everybody else see what is released",
+}
+NOT_PRIVATE = "NOT PRIVATE"
+
+# What may describe a mechanism: parameters chosen before any vote was seen. A new one is added here deliberately.
+MECHANISM_FIELDS = frozenset(
+    {"mechanism", "sigma", "scale", "threshold", "sigma1", "sigma2", "confidence", "probabilities", "spent"}
+    | {"epsilon", "delta", "rounds", "clip", "noise_multiplier", "samples", "top_k", "beta", "block"}
+)
+
+# Beyond rounding in the last place, the whole cannot cost less than a part of it.
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class PublicInput:
+    """Something public that the release was made with: query images, a backbone.
+
+    Attributes:
+        name: What it is.
+        origin: Where it came from: a program with its seed, or an address.
+        digest: SHA-256 of its content, unkeyed: it is public.
+    """
+
+    name: str
+    origin: str
+    digest: str
+
+
+@dataclass(frozen=True)
+class PrivacyStatement:
+    """Everything a release says. Every figure in it may be published.
+
+    Attributes:
+        run: Name of the run.
+        release_id: Identity of the release in the ledger; a keyed hash.
+        dataset: Keyed fingerprint of the dataset.
+        unit: What is protected: a record, or all records of a group.
+        trust_model: Who is trusted with what.
+        event: What was done; its exact ε is the primary figure.
+        delta: δ of every ε in the statement.
+        delta_slack: What the lattice of the noise adds to δ at most, `noise.delta_slack`.
+        epsilon_budget: The run's own budget: the guarantee that held before the first query was asked, however many
+            were going to be answered.
+        epsilon_dataset: Exact ε of the dataset over all runs up to this release, from the ledger.
+        noise: `secure`, or `replay`: NOT PRIVATE.
+        mechanism: Its name and parameters, public values.
+        teachers: How many voted.
+        queries: How many there were.
+        asked: How many were looked at before the budget ended.
+        answered: How many labels were released.
+        answered_per_class: The released labels counted by class, `released_per_class`.
+        partition_digest: Keyed hash of the partition.
+        partition_disjoint: Whether every unit was found in exactly one teacher's part.
+        public_inputs: What public material went in, and where it came from.
+        code_version: Of Terrine.
+        epsilon_sanitised: A sanitised data-dependent figure with its own cost in it, when one was released.
+        epsilon_tuning: ε including the search that chose the settings, when one looked at private outcomes.
+        audit_epsilon: Lower bound on ε that an audit found, when one ran.
+        audit_confidence: Its confidence.
+        epsilon_claimed: What the method's own paper claims, when that differs from what holds.
+    """
+
+    run: str
+    release_id: str
+    dataset: str
+    unit: Unit
+    trust_model: TrustModel
+    event: Event
+    delta: float
+    delta_slack: float
+    epsilon_budget: float
+    epsilon_dataset: float
+    noise: NoiseKind
+    mechanism: Mapping[str, Any]
+    teachers: int
+    queries: int
+    asked: int
+    answered: int
+    answered_per_class: tuple[int, ...]
+    partition_digest: str
+    partition_disjoint: bool
+    public_inputs: tuple[PublicInput, ...]
+    code_version: str
+    epsilon_sanitised: float | None = None
+    epsilon_tuning: float | None = None
+    audit_epsilon: float | None = None
+    audit_confidence: float | None = None
+    epsilon_claimed: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value, allowed in (
+            ("unit", self.unit, get_args(Unit)),
+            ("trust_model", self.trust_model, get_args(TrustModel)),
+            ("noise", self.noise, get_args(NoiseKind)),
+        ):
+            _require(value in allowed, f"{name} is one of {', '.join(allowed)}, got {value!r}")
+        for name in ("run", "release_id", "dataset", "partition_digest", "code_version"):
+            _require(bool(getattr(self, name)), f"{name} is missing")
+        _require(0 < self.delta < 1 and 0 <= self.delta_slack < 1, f"δ={self.delta} or its slack is no probability")
+        _require(
+            0 <= self.answered <= self.asked <= self.queries and self.teachers > 0,
+            f"{self.answered} answered of {self.asked} asked of {self.queries} queries by {self.teachers} teachers "
+            "cannot be",
+        )
+        _require(
+            sum(self.answered_per_class) == self.answered and min(self.answered_per_class, default=0) >= 0,
+            f"the released labels per class sum to {sum(self.answered_per_class)}, not to {self.answered}",
+        )
+        _require(
+            (self.audit_epsilon is None) == (self.audit_confidence is None), "an audit has a bound and a confidence"
+        )
+        strange = set(self.mechanism) - MECHANISM_FIELDS
+        _require(not strange, f"a mechanism is described by public parameters, not by {', '.join(sorted(strange))}")
+        exact = self.epsilon * (1 - _ROUNDING)
+        for name in ("epsilon_budget", "epsilon_dataset", "epsilon_tuning"):
+            value = getattr(self, name)
+            _require(
+                value is None or value >= exact or self.epsilon == math.inf,
+                f"{name}={value} is below the exact ε={self.epsilon} of the release itself; a data-dependent figure "
+                "has no place in a statement",
+            )
+
+    @property
+    def epsilon(self) -> float:
+        """The exact, data-independent ε of this release at `delta`; infinite where nothing is guaranteed."""
+        return math.inf if isinstance(self.event, NonPrivateEvent) else price(self.event, self.delta)
+
+    @property
+    def private(self) -> bool:
+        """Whether the statement is a guarantee at all."""
+        return self.noise == "secure" and math.isfinite(self.epsilon) and self.partition_disjoint
+
+    def to_dict(self) -> dict[str, Any]:
+        """The content of privacy.json: JSON values, every ε rounded up to four decimals."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "private": self.private,
+            "warning": None if self.private else _warning(self),
+            "run": self.run,
+            "release_id": self.release_id,
+            "dataset": self.dataset,
+            "unit": self.unit,
+            "neighbouring": NEIGHBOURS[self.unit],
+            "trust_model": self.trust_model,
+            "trust_model_text": TRUST_MODELS[self.trust_model],
+            "epsilon": _printed(self.epsilon),
+            "delta": self.delta,
+            "delta_slack": self.delta_slack,
+            "epsilon_budget": _printed(self.epsilon_budget),
+            "epsilon_dataset": _printed(self.epsilon_dataset),
+            "epsilon_sanitised": _printed(self.epsilon_sanitised),
+            "epsilon_tuning": _printed(self.epsilon_tuning),
+            "epsilon_claimed": _printed(self.epsilon_claimed),
+            # A lower bound is rounded down.
+            "audit_epsilon": None if self.audit_epsilon is None else -round_up(-self.audit_epsilon),
+            "audit_confidence": self.audit_confidence,
+            "event": to_json(self.event),
+            "mechanism": dict(self.mechanism),
+            "noise": self.noise,
+            "teachers": self.teachers,
+            "queries": self.queries,
+            "asked": self.asked,
+            "answered": self.answered,
+            "answered_per_class": list(self.answered_per_class),
+            "partition_digest": self.partition_digest,
+            "partition_disjoint": self.partition_disjoint,
+            "public_inputs": [
+                {"name": item.name, "origin": item.origin, "digest": item.digest} for item in self.public_inputs
+            ],
+            "code_version": self.code_version,
+            "summary": summary_sentence(self),
+        }
+
+
+def statement_from(content: Mapping[str, Any]) -> PrivacyStatement:
+    """The statement in a privacy.json, checked: nothing missing, nothing more, and every figure what its event costs.
+
+    Raises:
+        SettingError: a missing or unknown field, or a figure that does not follow from the rest.
+    """
+    _require(content.get("schema_version") == SCHEMA_VERSION, f"schema_version is not {SCHEMA_VERSION}")
+    names = {field.name for field in fields(PrivacyStatement)}
+    missing = names - set(content)
+    _require(not missing, f"these fields are missing: {', '.join(sorted(missing))}")
+    values = {name: content[name] for name in names}
+    values["event"] = from_json(content["event"])
+    values["answered_per_class"] = tuple(content["answered_per_class"])
+    values["public_inputs"] = tuple(PublicInput(**item) for item in content["public_inputs"])
+    statement = PrivacyStatement(**values)
+    written = statement.to_dict()
+    unknown = set(content) - set(written)
+    _require(not unknown, f"these fields have no place in it: {', '.join(sorted(unknown))}")
+    wrong = [name for name, value in written.items() if content[name] != value]
+    _require(not wrong, f"these fields do not follow from the rest: {', '.join(sorted(wrong))}")
+    return statement
+
+
+def summary_sentence(statement: PrivacyStatement) -> str:
+    """The guarantee in two or three sentences for whoever has to approve the release."""
+    answers = f"{statement.answered} labels, released for {statement.asked} of {statement.queries} queries"
+    if not statement.private:
+        return f"{_warning(statement)} These are {answers}; treat them as private data."
+    epsilon = round_up(statement.epsilon)
+    total = round_up(statement.epsilon_dataset)
+    protected = "any one record" if statement.unit == "record" else "all records of any one group"
+    return (
+        f"These {answers}, and everything computed from them, are ({epsilon:g}, {statement.delta:g})-differentially "
+        f"private: with {protected} exchanged, added or removed, no outcome becomes more than e^{epsilon:g} times as "
+        f"likely, up to a probability of {statement.delta:g}. Together with all earlier releases about the same "
+        f"dataset the figure is ε={total:g}. It holds for whatever the data are, and for anyone outside "
+        + (
+            "the operator of the pipeline."
+            if statement.trust_model == "central"
+            else "the parties, as long as the privacy guardian colludes with none of them."
+        )
+    )
+
+
+def released_per_class(labels: ArrayLike, classes: int) -> tuple[int, ...]:
+    """Released labels counted by class; -1, unanswered, is left out.
+
+    Args:
+        labels: int64 [queries] as released, in [-1, classes).
+        classes: Number of classes.
+    """
+    given = np.asarray(labels)
+    return tuple(np.bincount(given[given >= 0], minlength=classes).tolist())
+
+
+def _warning(statement: PrivacyStatement) -> str:
+    if statement.noise != "secure":
+        return f"{NOT_PRIVATE}: the noise was replayed from a seed and can be subtracted again."
+    if not statement.partition_disjoint:
+        return f"{NOT_PRIVATE}: the teachers' parts overlap, so one {statement.unit} may move many votes."
+    return f"{NOT_PRIVATE}: the method has no differential-privacy guarantee."
+
+
+def _printed(epsilon: float | None) -> float | None:
+    """An ε as it is published; what is not finite is no guarantee and has no number."""
+    return None if epsilon is None or not math.isfinite(epsilon) else round_up(epsilon)
+
+
+def _require(condition: bool, fault: str) -> None:
+    if not condition:
+        raise SettingError(f"A privacy statement cannot be made: {fault}.")

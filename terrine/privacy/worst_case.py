@@ -1,0 +1,191 @@
+"""The worst histogram at every distance from a given one, for many histograms at once.
+
+Appendix B of Papernot et al. (2018) shows that, at distance d, the price of an answer is most sensitive after one of
+two fixed strategies, each step of which moves one vote:
+
+- towards doubt, while q < q1: from the winner to the runner-up;
+- towards agreement, while q > q0: from the largest of the rest to the winner.
+
+A walk is a ragged set of points (query, distance), held flat. q grows or falls monotonically along it, so its length
+is found by bisection. At one point the losing classes fall into one nearest group and a few others whose counts do
+not change along the walk: a class counts once per *distinct* count, and drops out where its tail is below rounding.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import log_ndtr
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+# Points held at a time, and computed at a time (temporaries of this size stay in the cache).
+_HELD = 1 << 21
+_POINTS = 1 << 14
+# The ratio to the nearest loser's tail below which a loser no longer changes the sum.
+_NEGLIGIBLE = math.log(1e-19)
+
+
+class Points(NamedTuple):
+    """Points of walks: one entry per (query, distance).
+
+    `gap` is the nearest loser's distance to the winner where that loser alone makes up q, else −1.
+    """
+
+    query: Integers
+    distance: Integers
+    log_q: Floats
+    gap: Integers
+
+
+def walks(histograms: Integers, sigma: float, log_q0: float, log_q1: float) -> Iterator[Points]:
+    """All points off the plateau [q1, q0] on the walks from these histograms.
+
+    Args:
+        histograms: Counts of votes [queries, classes], rows summing to the same number of teachers.
+        sigma: Standard deviation of the noise, in votes.
+        log_q0: Upper end of the plateau.
+        log_q1: Lower end of the plateau.
+
+    Yields:
+        Blocks of points. The distances of one query are 0, 1, … without a gap; a query that begins on the plateau has
+        none.
+    """
+    teachers, classes = int(histograms[0].sum()), histograms.shape[1]
+    tail = np.append(log_ndtr(-np.arange(teachers + 1) / (math.sqrt(2) * sigma)), -np.inf)
+    cap = math.log1p(-1 / classes)
+    rows = max(1, _HELD // teachers)
+    for start in range(0, len(histograms), rows):
+        counts = np.sort(histograms[start : start + rows], axis=1)[:, ::-1]
+        doubt, agreement = _TowardsDoubt(counts, tail), _TowardsAgreement(counts, tail)
+        for walk, length in (
+            (doubt, _steps(doubt, lambda log_q: log_q < log_q1)),
+            (agreement, _steps(agreement, lambda log_q: log_q > log_q0)),
+        ):
+            query = np.repeat(np.arange(len(counts)), length)
+            distance = np.arange(len(query)) - np.repeat(np.cumsum(length) - length, length)
+            for first in range(0, len(query), _POINTS):
+                part = slice(first, first + _POINTS)
+                log_q, gap = walk.log_q(query[part], distance[part])
+                yield Points(query[part] + start, distance[part], np.minimum(log_q, cap), gap)
+
+
+class _Walk:
+    """Histograms sorted from the winner down [rows, classes], and what moves when votes do.
+
+    Args:
+        counts: The histograms.
+        tail: log of the probability that a loser this many votes behind wins [0..teachers], and −∞ beyond.
+        others: The sorted counts of the losers that are kept as groups of equal count [rows, losers].
+    """
+
+    def __init__(self, counts: Integers, tail: Floats, others: Integers) -> None:
+        self.tail = tail
+        self.winner = counts[:, 0]
+        self.values, self.multiplicity = _run_lengths(others)
+        # By group first, so that one group's entries lie together; absent groups are beyond the table.
+        behind = np.where(self.multiplicity > 0, self.winner[:, None] - self.values, 2 * len(tail))
+        self.group_behind = np.ascontiguousarray(behind.T)
+        self.group_size = np.ascontiguousarray(self.multiplicity.T).astype(np.float64)
+        self.last = self.reach(counts)
+
+    def reach(self, counts: Integers) -> Integers:
+        """The largest distance of each walk [rows]."""
+        raise NotImplementedError
+
+    def nearest(self, row: Integers, distance: Integers) -> tuple[Integers, Integers, Floats]:
+        """At each point: the gap of the nearest losers, the votes that the winner gained, and what is to be added to
+        the tails of the groups, in units of the tail at that gap."""
+        raise NotImplementedError
+
+    def log_q(self, row: Integers, distance: Integers) -> tuple[Floats, Integers]:
+        """log q at each point, and the gap of the nearest loser where nothing else matters, else −1."""
+        nearest, gained, total = self.nearest(row, distance)
+        point, gap, closest = np.arange(len(row)), nearest, self.tail[nearest]
+        for behind, size in zip(self.group_behind, self.group_size, strict=True):
+            # Nobody is nearer than the nearest: the walk has levelled those who were.
+            ratio = self.tail.take(np.maximum(behind.take(row) + gained, gap), mode="clip") - closest
+            matters = np.flatnonzero(ratio > _NEGLIGIBLE)
+            if matters.size < point.size:
+                # Groups come in falling order: what no longer matters here never will.
+                point, row, gap, gained, closest = (
+                    values.take(matters) for values in (point, row, gap, gained, closest)
+                )
+                ratio = ratio.take(matters)
+            if not point.size:
+                break
+            total[point] += size.take(row) * np.exp(ratio)
+        return self.tail[nearest] + np.log(total), np.where(total == 1.0, nearest, -1)
+
+
+class _TowardsDoubt(_Walk):
+    def __init__(self, counts: Integers, tail: Floats) -> None:
+        self.runner_up = counts[:, 1]
+        super().__init__(counts, tail, counts[:, 2:])
+
+    def reach(self, counts: Integers) -> Integers:
+        return np.asarray((counts[:, 0] - counts[:, 1]) // 2)
+
+    def nearest(self, row: Integers, distance: Integers) -> tuple[Integers, Integers, Floats]:
+        return (self.winner - self.runner_up)[row] - 2 * distance, -distance, np.ones(len(row))
+
+
+class _TowardsAgreement(_Walk):
+    """Taking votes from the largest of the rest levels them like water.
+
+    To bring all losers down to the count t takes F(t) = Σ_j max(n_j − t, 0) votes, so after d votes they stand at the
+    smallest t with F(t) ≤ d, and d − F(t) of them one vote lower.
+    """
+
+    def __init__(self, counts: Integers, tail: Floats) -> None:
+        super().__init__(counts, tail, counts[:, 1:])
+        self.size = np.cumsum(self.multiplicity, axis=1)
+        drop = -np.diff(self.values, axis=1, prepend=self.values[:, :1]) * (self.size - self.multiplicity)
+        self.cost = np.cumsum(drop, axis=1)
+        # One sorted list for all rows, so that one search finds every point's group.
+        self.stride = int(self.cost.max()) + len(tail)
+        self.keys = (self.cost + np.arange(len(counts))[:, None] * self.stride).ravel()
+
+    def reach(self, counts: Integers) -> Integers:
+        return np.asarray(counts[:, 1:].sum(axis=1))
+
+    def nearest(self, row: Integers, distance: Integers) -> tuple[Integers, Integers, Floats]:
+        entry = np.searchsorted(self.keys, row * self.stride + distance, side="right") - 1
+        down, lower = np.divmod(distance - self.cost.ravel()[entry], self.size.ravel()[entry])
+        gap = self.winner[row] + distance - self.values.ravel()[entry] + down
+        # Counted with their group at the level, those one vote lower are corrected here.
+        return gap, distance, lower * np.expm1(self.tail[gap + 1] - self.tail[gap])
+
+
+def _steps(walk: _Walk, going: Callable[[Floats], NDArray[np.bool_]]) -> Integers:
+    """How many distances 0, 1, … of each walk are `going` [rows], by bisection over the monotonic q."""
+    row = np.arange(len(walk.winner))
+    low, high = np.full(len(row), -1), walk.last + 1
+    while np.any(low + 1 < high):
+        middle = (low + high) // 2
+        # Rows that are done ask for a distance within their reach, and ignore the answer.
+        still = going(walk.log_q(row, np.clip(middle, 0, walk.last))[0])
+        open_ = low + 1 < high
+        low, high = np.where(open_ & still, middle, low), np.where(open_ & ~still, middle, high)
+    return high
+
+
+def _run_lengths(counts: Integers) -> tuple[Integers, Integers]:
+    """The distinct values of each falling row [rows, most], and how often each occurs; absent ones 0 times.
+
+    Absent entries repeat the row's last value.
+    """
+    rows, columns = counts.shape
+    if not columns:
+        return counts, counts
+    starts = np.ones(counts.shape, dtype=bool)
+    starts[:, 1:] = counts[:, 1:] != counts[:, :-1]
+    rank = np.cumsum(starts, axis=1) - 1
+    most = int(rank.max()) + 1
+    values = np.repeat(counts[:, -1:], most, axis=1)
+    values[np.arange(rows)[:, None], rank] = counts
+    occurrences = np.bincount((np.arange(rows)[:, None] * most + rank).ravel(), minlength=rows * most)
+    return values, occurrences.reshape(rows, most)

@@ -1,0 +1,69 @@
+"""The image programs by name, and the one door through which images are drawn.
+
+A new program is one file in this folder (see `program` for its contract) and one line in `PROGRAMS`.
+
+    >>> draw("dead_leaves", seed=0, first=1000, count=8, size=28, channels=1).shape
+    torch.Size([8, 1, 28, 28])
+"""
+
+import torch
+from torch import Tensor
+
+from terrine.errors import SettingError
+from terrine.synthetic.dead_leaves import dead_leaves
+from terrine.synthetic.fractal import fractal
+from terrine.synthetic.gaussian import gaussian
+from terrine.synthetic.program import Program
+from terrine.synthetic.shaders import shaders
+from terrine.synthetic.stylegan import stylegan
+
+PROGRAMS: dict[str, Program] = {
+    "gaussian": gaussian,
+    "dead_leaves": dead_leaves,
+    "stylegan": stylegan,
+    "fractal": fractal,
+    "shaders": shaders,
+}
+
+SMALLEST_SIZE, LARGEST_SIZE = 8, 320
+
+
+def program(kind: str) -> Program:
+    """Return the image program called `kind`; raises SettingError that lists the known ones."""
+    try:
+        return PROGRAMS[kind]
+    except KeyError:
+        known = ", ".join(sorted(PROGRAMS))
+        raise SettingError(f"image program: there is none called '{kind}'. Known are: {known}.") from None
+
+
+def draw(
+    kind: str, *, seed: int, first: int, count: int, size: int, channels: int, device: str | torch.device = "cpu"
+) -> Tensor:
+    """Draw images `first` .. `first + count - 1` of the program `kind`: uint8 [count, channels, size, size].
+
+    The same (kind, seed, image number, size, channels) gives the same bytes whatever the range it is drawn in and
+    whichever device draws it. Work happens on `device` and the result stays there; MPS has no float64, so there the
+    work is done on the CPU and the result is moved. Working memory beside the result is bounded.
+
+    Raises SettingError for an unknown kind, a size outside 8..320, channels other than 1 and 3, or a negative range.
+    """
+    chosen = program(kind)
+    if not SMALLEST_SIZE <= size <= LARGEST_SIZE:
+        raise SettingError(
+            f"image program '{kind}': size {size} is outside {SMALLEST_SIZE}..{LARGEST_SIZE} pixels; choose one inside."
+        )
+    if channels not in (1, 3):
+        raise SettingError(f"image program '{kind}': {channels} channels were asked for; use 1 (grey) or 3 (colour).")
+    if first < 0 or count < 0:
+        raise SettingError(
+            f"image program '{kind}': first {first} and count {count} must not be negative; images are numbered from 0."
+        )
+    device = torch.device(device)
+    worker = torch.device("cpu") if device.type == "mps" else device
+    if count == 0:
+        return torch.empty((0, channels, size, size), dtype=torch.uint8, device=device)
+    # Half precision from a caller's autocast would break the exactness on which equal bytes rest.
+    with torch.no_grad(), torch.autocast(worker.type, enabled=False):
+        images = chosen(seed, torch.arange(first, first + count, device=worker), size, channels)
+    return images.to(device)

@@ -1,0 +1,296 @@
+"""Linear teachers: N heads on one frozen backbone, trained together, voting as one matrix product.
+
+Teachers that share a backbone differ only in their heads, so the features of all records are computed once and each
+teacher learns from its own rows. Teachers with equally many records are stacked into one batched problem, as many at a
+time as a fixed amount of memory holds. Two ways to train (`LinearSettings.optimiser`):
+
+- `adam`: cross-entropy by Adam, the setting of 000_af12db1dbb9ad79b (50 epochs, step 1e-3);
+- `ridge`: least squares on one-hot labels with a penalty, solved exactly. A teacher has far fewer records than
+  features; the closed form then is one small Cholesky factor, and its teachers are better than Adam's.
+
+Guarantees:
+- A teacher's head is a function of its own records, the settings, the seed and its number. No other teacher's record
+  enters it, so one record touches one teacher.
+- On a CPU it is the same to the last bit whichever teachers share its group and however many threads there are: no
+  teacher is padded to another's length, every batched product treats its matrices one by one, and a part is computed
+  by one thread (`terrine.parallel`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from terrine.errors import InputError, SettingError
+from terrine.heads import initial_head
+from terrine.parallel import side_by_side
+from terrine.randomness import torch_generator
+
+_BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8  # Adam's own, as everywhere
+_PART_BYTES = {"cpu": 2**25, "other": 2**30}  # features of the teachers trained in one part
+_TEACHER_BLOCK, _QUERY_BLOCK = 256, 512  # of one matrix product when voting
+
+
+@dataclass(frozen=True)
+class LinearSettings:
+    """How heads are trained.
+
+    optimiser: `ridge` or `adam`.
+    ridge: the penalty of `ridge`, in units of a record's mean squared distance from its teacher's mean; at least 1e-6.
+    epochs, learning_rate, weight_decay, batch: of `adam`. weight_decay λ adds λ/2 ‖weight‖² to the mean cross-entropy;
+        batch None takes all of a teacher's records in every step.
+    """
+
+    optimiser: Literal["adam", "ridge"] = "ridge"
+    ridge: float = 0.3
+    epochs: int = 50
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.0
+    batch: int | None = 256
+
+    def __post_init__(self) -> None:
+        if self.optimiser not in ("adam", "ridge"):
+            raise SettingError(f"teachers: optimiser '{self.optimiser}' is unknown. Use 'adam' or 'ridge'.")
+        if not 1e-6 <= self.ridge < float("inf"):
+            raise SettingError(f"teachers: ridge is {self.ridge}; give a finite number of at least 1e-6 (0.3 is good).")
+        if self.epochs < 1 or not self.learning_rate > 0 or self.weight_decay < 0:
+            raise SettingError(
+                f"teachers: epochs {self.epochs}, learning_rate {self.learning_rate} and weight_decay "
+                f"{self.weight_decay} must be at least 1, above 0 and not negative."
+            )
+        if self.batch is not None and self.batch < 1:
+            raise SettingError(f"teachers: batch is {self.batch}. Give a positive number, or null for all records.")
+
+
+@dataclass(frozen=True)
+class LinearHeads:
+    """The heads of several teachers: float32 weight [teachers, classes, features], bias [teachers, classes]."""
+
+    weight: np.ndarray
+    bias: np.ndarray
+
+    def __post_init__(self) -> None:
+        if self.weight.ndim != 3 or self.bias.shape != self.weight.shape[:2]:
+            raise InputError(
+                "Teachers' heads take a weight [teachers, classes, features] and a bias [teachers, classes], not "
+                f"arrays of shapes {self.weight.shape} and {self.bias.shape}."
+            )
+
+    @property
+    def teachers(self) -> int:
+        """Number of teachers."""
+        return len(self.weight)
+
+    def to_arrays(self) -> dict[str, np.ndarray]:
+        """Return the arrays by name, as a safetensors file holds them; arrays of groups concatenate."""
+        return {"weight": self.weight, "bias": self.bias}
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, Any]) -> LinearHeads:
+        """Return the heads that `to_arrays` described. Raises InputError when an array is missing or misshapen."""
+        if not {"weight", "bias"} <= arrays.keys():
+            raise InputError(f"Heads need the arrays weight and bias; there are: {', '.join(sorted(arrays))}.")
+        return cls(np.asarray(arrays["weight"], np.float32), np.asarray(arrays["bias"], np.float32))
+
+
+def train_heads(
+    features: np.ndarray,
+    labels: np.ndarray,
+    assignment: np.ndarray,
+    teachers: Sequence[int],
+    classes: int,
+    settings: LinearSettings | None = None,
+    *,
+    seed: int,
+    device: torch.device | str = "cpu",
+) -> LinearHeads:
+    """Train the heads of the given teachers, each on the records assigned to it; the result is in their order.
+
+    features: float32 [records, features], an array or a memory map, of which only the group's rows are read.
+    labels: int64 [records], 0 .. classes - 1. assignment: int64 [records], the teacher of each record.
+    teachers: numbers of the group's teachers. seed: of the run; a teacher's shuffles derive from it and its number.
+
+    A teacher may lack a class: it learns that the class is rare. Raises InputError when arrays do not fit together, a
+    label is outside its range, a teacher has no record, or its features are not finite.
+    """
+    settings = settings or LinearSettings()
+    device = torch.device(device)
+    _check(features, labels, assignment, classes)
+    rows = _rows_of(assignment, teachers)
+    weight = np.empty((len(teachers), classes, features.shape[1]), np.float32)
+    bias = np.empty((len(teachers), classes), np.float32)
+
+    def train(positions: list[int]) -> list[int]:
+        index = np.stack([rows[position] for position in positions])
+        inputs = torch.from_numpy(features[index]).to(device)
+        if not bool(torch.isfinite(inputs.sum())):
+            raise InputError(f"features: a record of teachers {[teachers[p] for p in positions]} is not finite.")
+        targets = torch.from_numpy(labels[index].astype(np.int64, copy=False)).to(device)
+        if settings.optimiser == "ridge":
+            heads = _solve_ridge(inputs, targets, classes, settings)
+        else:
+            heads = _train_adam(inputs, targets, classes, settings, seed, [teachers[p] for p in positions])
+        weight[positions], bias[positions] = (part.cpu().numpy() for part in heads)
+        return positions
+
+    for _ in side_by_side(train, _parts(rows, features.shape[1], device), device):
+        pass
+    return LinearHeads(weight, bias)
+
+
+def _check(features: np.ndarray, labels: np.ndarray, assignment: np.ndarray, classes: int) -> None:
+    if features.ndim != 2 or features.dtype != np.float32:
+        raise InputError(f"features: float32 [records, features] expected, got {features.dtype} {features.shape}.")
+    if labels.shape != (len(features),) or assignment.shape != (len(features),):
+        raise InputError(
+            f"features of {len(features)} records, labels of shape {labels.shape} and an assignment of shape "
+            f"{assignment.shape} do not fit together. Give one label and one teacher per record."
+        )
+    if len(labels) and not (labels.min() >= 0 and labels.max() < classes):
+        raise InputError(f"labels run from {labels.min()} to {labels.max()}, outside 0..{classes - 1}.")
+
+
+def _rows_of(assignment: np.ndarray, teachers: Sequence[int]) -> list[np.ndarray]:
+    """Return each teacher's record numbers, ascending."""
+    order = np.argsort(assignment, kind="stable")
+    arranged = assignment[order]
+    starts = np.searchsorted(arranged, teachers, side="left")
+    ends = np.searchsorted(arranged, teachers, side="right")
+    for teacher, start, end in zip(teachers, starts, ends, strict=True):
+        if start == end:
+            raise InputError(f"Teacher {teacher} has no record. Use fewer teachers, or another partition.")
+    return [order[start:end] for start, end in zip(starts, ends, strict=True)]
+
+
+def _parts(rows: list[np.ndarray], features: int, device: torch.device) -> Iterator[list[int]]:
+    """Yield positions of teachers with equally many records, as many at a time as memory allows, and at least one."""
+    budget = _PART_BYTES.get(device.type, _PART_BYTES["other"])
+    by_size: dict[int, list[int]] = {}
+    for position, own in enumerate(rows):
+        by_size.setdefault(len(own), []).append(position)
+    for size in sorted(by_size, reverse=True):
+        most = max(1, budget // (4 * size * features))
+        for first in range(0, len(by_size[size]), most):
+            yield by_size[size][first : first + most]
+
+
+def _solve_ridge(inputs: Tensor, targets: Tensor, classes: int, settings: LinearSettings) -> tuple[Tensor, Tensor]:
+    """Return weight [T, C, D] and bias [T, C] that minimise ‖Y − X Wᵀ − b‖² + ridge · s · ‖W‖², one-hot Y, free b.
+
+    inputs: [T, n, D]; targets: [T, n]; s is the mean squared norm of a centred record. Solved in the n x n dual when
+    there are fewer records than features, (X Xᵀ + ridge s) A = Y, Wᵀ = Xᵀ A, and in the D x D primal otherwise.
+    """
+    records, features = inputs.shape[1:]
+    mean = inputs.mean(1, keepdim=True)
+    centred = inputs - mean
+    one_hot = F.one_hot(targets, classes).to(inputs.dtype)
+    frequency = one_hot.mean(1, keepdim=True)
+    one_hot -= frequency
+    dual = records < features
+    gram = torch.bmm(centred, centred.mT) if dual else torch.bmm(centred.mT, centred)
+    # The factor is computed in double precision where there is one: a small penalty leaves the system ill-conditioned.
+    gram = gram.to(_precise(inputs.device))
+    diagonal = gram.diagonal(dim1=1, dim2=2)
+    # A teacher whose records are all alike has scale 0, and nothing to learn beside the labels' frequencies.
+    scale = diagonal.sum(1, keepdim=True) / records
+    diagonal += settings.ridge * torch.where(scale > 0, scale, 1.0)
+    factor = torch.linalg.cholesky(gram)
+    right = one_hot if dual else torch.bmm(centred.mT, one_hot)
+    solution = torch.cholesky_solve(right.to(gram.dtype), factor).to(inputs.dtype)
+    weight = torch.bmm(solution.mT, centred) if dual else solution.mT.contiguous()
+    bias = frequency - torch.bmm(mean, weight.mT)
+    return weight, bias[:, 0]
+
+
+def _precise(device: torch.device) -> torch.dtype:
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def _train_adam(
+    inputs: Tensor, targets: Tensor, classes: int, settings: LinearSettings, seed: int, teachers: Sequence[int]
+) -> tuple[Tensor, Tensor]:
+    """Return weight [T, C, D] and bias [T, C] after Adam on each teacher's own shuffled batches."""
+    count, records, features = inputs.shape
+    device = inputs.device
+    start = initial_head(features, classes, seed)
+    weight = torch.from_numpy(start.weight).to(device).repeat(count, 1, 1)
+    bias = torch.from_numpy(start.bias).to(device).repeat(count, 1)
+    one_hot = F.one_hot(targets, classes).to(inputs.dtype)
+    generators = [torch_generator(seed, "teacher shuffle", teacher) for teacher in teachers]
+    batch = min(settings.batch or records, records)
+    states = [(weight, torch.zeros_like(weight), torch.zeros_like(weight))]
+    states.append((bias, torch.zeros_like(bias), torch.zeros_like(bias)))
+    step = 0
+    for _ in range(settings.epochs):
+        if batch < records:
+            order = torch.stack([torch.randperm(records, generator=generator) for generator in generators]).to(device)
+            batches = order.split(batch, dim=1)
+        else:
+            batches = (None,)
+        for index in batches:
+            step += 1
+            own_inputs = inputs if index is None else _take(inputs, index)
+            own_targets = one_hot if index is None else _take(one_hot, index)
+            logits = torch.bmm(own_inputs, weight.mT) + bias[:, None]
+            error = (torch.softmax(logits, dim=2) - own_targets) / own_inputs.shape[1]
+            gradient = torch.bmm(error.mT, own_inputs)
+            if settings.weight_decay:
+                gradient += weight * settings.weight_decay
+            _adam_step(states[0], gradient, settings.learning_rate, step)
+            _adam_step(states[1], error.sum(1), settings.learning_rate, step)
+    return weight, bias
+
+
+def _take(values: Tensor, index: Tensor) -> Tensor:
+    """Return values [T, n, K] at each teacher's own rows [T, b]: [T, b, K]."""
+    offset = torch.arange(len(values), device=values.device)[:, None] * values.shape[1]
+    return values.flatten(0, 1)[index + offset]
+
+
+def _adam_step(state: tuple[Tensor, Tensor, Tensor], gradient: Tensor, learning_rate: float, step: int) -> None:
+    """Move a parameter by Adam, in place (Kingma and Ba 2015, algorithm 1).
+
+    Every operation rounds once. Fused multiply-adds would round differently in the vectorised body of an array and in
+    its tail, and a teacher's place in its part would show in its last bit.
+    """
+    value, first, second = state
+    first.mul_(_BETA1).add_(gradient * (1 - _BETA1))
+    second.mul_(_BETA2).add_((gradient * gradient).mul_(1 - _BETA2))
+    size = (second / (1 - _BETA2**step)).sqrt_().add_(_EPSILON)
+    value.sub_((first * (learning_rate / (1 - _BETA1**step))).div_(size))
+
+
+def vote(heads: LinearHeads, features: np.ndarray, *, device: torch.device | str = "cpu") -> np.ndarray:
+    """Return every teacher's class for every query: unsigned integers [queries, teachers], smallest type that fits.
+
+    features: float32 [queries, features], an array or a memory map. One matrix product, taken in blocks of queries
+    and teachers, so that the scores [queries, teachers, classes] are never held at once. Of equal scores the lower
+    class wins. Raises InputError when features do not fit the heads or are not finite.
+    """
+    device = torch.device(device)
+    teachers, classes, dimension = heads.weight.shape
+    if features.ndim != 2 or features.shape[1] != dimension:
+        raise InputError(f"features of shape {features.shape} do not fit heads on {dimension} features.")
+    votes = np.empty((len(features), teachers), np.min_scalar_type(max(classes - 1, 0)))
+    for first in range(0, teachers, _TEACHER_BLOCK):
+        block = slice(first, first + _TEACHER_BLOCK)
+        weight = torch.from_numpy(heads.weight[block]).to(device).flatten(0, 1)
+        bias = torch.from_numpy(heads.bias[block]).to(device).flatten()
+
+        def decide(start: int, block: slice = block, weight: Tensor = weight, bias: Tensor = bias) -> None:
+            queries = torch.from_numpy(np.ascontiguousarray(features[start : start + _QUERY_BLOCK], np.float32))
+            queries = queries.to(device)
+            if not bool(torch.isfinite(queries.sum())):
+                raise InputError(f"features: one of the queries {start} to {start + len(queries) - 1} is not finite.")
+            scores = torch.addmm(bias, queries, weight.T).view(len(queries), -1, classes)
+            votes[start : start + len(queries), block] = scores.argmax(2).cpu().numpy()
+
+        for _ in side_by_side(decide, range(0, len(features), _QUERY_BLOCK), device):
+            pass
+    return votes

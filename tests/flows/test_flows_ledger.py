@@ -1,0 +1,113 @@
+"""`terrine ledger`."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from flows.ledger import register
+from terrine.errors import LedgerError, SettingError
+from terrine.privacy.events import GaussianEvent
+from terrine.privacy.ledger import Ledger, load_or_create_key
+
+ANSWER = GaussianEvent(1.0, 10.0)
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> list[str]:
+    """A ledger with one dataset and two releases, one of them not finished; the options that name it."""
+    url, store, key = f"sqlite:///{tmp_path}/ledger.db", tmp_path / "releases", tmp_path / "key"
+    ledger = Ledger(url, store, load_or_create_key(key))
+    ledger.register("abcdef" * 10, 6.0, 1e-5, "replay")
+
+    def ask(name: str, noise: str, draw: object) -> None:
+        ledger.release(
+            dataset="abcdef" * 10,
+            release_id=name,
+            run="digits",
+            worst_case=GaussianEvent(1.0, 5.0),
+            delta=1e-5,
+            noise_kind=noise,
+            draw=draw,  # type: ignore[arg-type]
+        )
+
+    ask("first", "replay", lambda: ({"labels": np.arange(3)}, ANSWER))
+    with pytest.raises(ZeroDivisionError):
+        ask("second", "secure", lambda: 1 / 0)
+    return ["--url", url, "--store", str(store), "--key", str(key)]
+
+
+def terrine(*arguments: str) -> str:
+    app = typer.Typer()
+    register(app)
+    # A second command, as the real command line has: with one alone Typer would leave out its name.
+    app.command("other")(lambda: None)
+    result = CliRunner().invoke(app, ["ledger", *arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_show_lists_budgets_and_releases_and_marks_replayed_noise(options: list[str]) -> None:
+    output = " ".join(terrine("show", *options).split())
+    assert "budget ε 6" in output
+    assert "first digits released replay, NOT PRIVATE" in output
+    assert "second digits reserved secure" in output
+
+
+def test_show_as_json_counts_a_reservation_at_its_worst_case(options: list[str]) -> None:
+    (dataset,) = json.loads(terrine("show", "--json", *options))
+    assert (dataset["epsilon_budget"], dataset["delta"], dataset["mode"]) == (6.0, 1e-5, "replay")
+    first, second = dataset["releases"]
+    assert (first["state"], second["state"]) == ("released", "reserved")
+    assert first["epsilon"] < second["epsilon"] < dataset["epsilon_spent"] < first["epsilon"] + second["epsilon"]
+
+
+def test_verify_counts_the_rows_of_an_intact_ledger(options: list[str]) -> None:
+    assert "intact: 4 rows" in terrine("verify", *options)
+
+
+def test_verify_refuses_a_ledger_whose_release_was_lost(options: list[str]) -> None:
+    (Path(options[3]) / "first.npz").unlink()
+    with pytest.raises(LedgerError, match="missing"):
+        terrine("verify", *options)
+
+
+def test_set_budget_changes_the_budget_over_all_runs(options: list[str]) -> None:
+    assert "now ε 8.5" in terrine("set-budget", "8.5", *options)
+    assert "now no limit" in terrine("set-budget", "none", "--dataset", "abc", "--delta", "1e-6", *options)
+    (dataset,) = json.loads(terrine("show", "--json", *options))
+    assert (dataset["epsilon_budget"], dataset["delta"]) == (None, 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["many"], "number or 'none'"), (["0"], "greater than 0"), (["1", "--dataset", "x"], "choose one of: abcdef")],
+)
+def test_a_budget_that_is_none_is_refused(options: list[str], arguments: list[str], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        terrine("set-budget", *arguments, *options)
+
+
+def test_looking_begins_no_ledger(tmp_path: Path) -> None:
+    options = ["--url", f"sqlite:///{tmp_path}/l.db", "--store", str(tmp_path / "s"), "--key", str(tmp_path / "key")]
+    with pytest.raises(LedgerError, match="no ledger key"):
+        terrine("show", *options)
+    load_or_create_key(tmp_path / "key")
+    with pytest.raises(LedgerError, match="There is no ledger"):
+        terrine("verify", *options)
+    assert [path.name for path in tmp_path.iterdir()] == ["key"]
+
+
+def test_without_options_the_ledger_of_the_project_is_meant(
+    options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments" / "digits.yaml").write_text("description: digits\n")
+    (tmp_path / "params.yaml").write_text(
+        "run: digits\ndata: {public_benchmark: true}\nledger: {url: 'sqlite:///ledger.db', store: releases, key: key}\n"
+    )
+    monkeypatch.setenv("TERRINE_ROOT", str(tmp_path))
+    assert "intact: 4 rows" in terrine("verify")

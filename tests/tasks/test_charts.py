@@ -1,0 +1,82 @@
+"""Inline SVG: bars stand where the values are, whatever they are."""
+
+import re
+
+import numpy as np
+import pytest
+
+from tasks.charts import sparkline, stacked_histogram, ticks
+from terrine.errors import InputError
+
+
+@pytest.mark.parametrize("largest", [0, 0.3, 1, 4, 5, 7, 12, 99, 100, 101, 4217, 1e6])
+def test_an_axis_starts_at_nothing_covers_the_largest_and_has_few_round_steps(largest):
+    values = ticks(largest)
+    assert values[0] == 0
+    assert values[-1] >= largest
+    assert 2 <= len(values) <= 6
+    step = values[1]
+    assert re.fullmatch(r"[125](\.0)?e[+-]\d+", f"{step:.1e}")
+    assert np.allclose(values, step * np.arange(len(values)))
+
+
+def titles(svg):
+    return re.findall(r"<title>(.*?)</title>", svg)
+
+
+def test_a_stacked_histogram_counts_as_a_plain_loop_does():
+    generator = np.random.default_rng(0)
+    shares = generator.integers(0, 51, 400) / 50
+    group = generator.integers(0, 3, 400)
+    svg = stacked_histogram(
+        shares, {name: group == number for number, name in enumerate("abc")}, x_label="x", y_label="y", bins=10
+    )
+    expected = []
+    for number in range(10):
+        for own, name in enumerate("abc"):
+            count = 0
+            for share, of in zip(np.rint(shares * 50).astype(int), group, strict=True):
+                if of == own and min(share // 5, 9) == number:
+                    count += 1
+            if count:
+                expected.append(f"{10 * number}% to {10 * number + 10}%, {name}: {count}")
+    assert titles(svg) == expected
+
+
+def test_bars_of_a_histogram_are_as_high_as_their_counts():
+    shares = np.array([0.05] * 30 + [0.95] * 10)
+    svg = stacked_histogram(shares, {"all": np.ones(40, dtype=bool)}, x_label="x", y_label="y")
+    heights = [float(value) for value in re.findall(r'<rect class="part-0"[^>]*height="([\d.]+)"', svg)]
+    assert len(heights) == 2
+    assert heights[0] == pytest.approx(3 * heights[1], rel=1e-3)
+
+
+@pytest.mark.parametrize("second", [[True, True], [False, False]])
+def test_groups_that_take_a_value_twice_or_leave_it_out_are_refused(second):
+    groups = {"a": np.array([True, False]), "b": np.array(second)}
+    with pytest.raises(InputError, match="partition of the 2 values"):
+        stacked_histogram(np.array([0.1, 0.2]), groups, x_label="x", y_label="y")
+
+
+def test_labels_are_escaped():
+    svg = stacked_histogram(np.array([0.5]), {"<b>": np.array([True])}, x_label="<i>", y_label='"&')
+    assert "<b>" not in svg
+    assert "<i>" not in svg
+    assert "&lt;b&gt;: 1" in svg
+
+
+def test_a_sparkline_marks_the_largest_and_hangs_negative_bars_below_the_line():
+    svg = sparkline([3.0, -1.0, 0.0], width=30, height=20)
+    bars = re.findall(r'<rect( class="most")? x="([\d.]+)" y="([\d.]+)" width="[\d.]+" height="([\d.]+)"/>', svg)
+    assert [bool(most) for most, *_ in bars] == [True, False, False]
+    (_, _, top, tall), (_, _, start, depth), (_, _, _, nothing) = bars
+    assert (float(top), float(tall)) == (0.0, 15.0)
+    assert (float(start), float(depth)) == (15.0, 5.0)
+    assert float(nothing) == 0.0
+
+
+@pytest.mark.parametrize("values", [[0.0, 0.0], [-2.0, -1.0], [5.0]])
+def test_a_sparkline_of_any_values_stays_inside_its_box(values):
+    svg = sparkline(values, height=20)
+    for top, tall in re.findall(r'<rect[^>]* y="([\d.]+)" width="[\d.]+" height="([\d.]+)"/>', svg):
+        assert 0 <= float(top) <= float(top) + float(tall) <= 20.05

@@ -1,0 +1,137 @@
+import hashlib
+import hmac
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from terrine.data.dataset import Dataset, fingerprint, from_one_set
+from terrine.errors import InputError
+
+
+def small_dataset() -> Dataset:
+    generator = np.random.default_rng(0)
+    return Dataset(
+        name="small",
+        train_images=generator.integers(0, 256, (12, 1, 4, 4), dtype=np.uint8),
+        train_labels=np.arange(12) % 3,
+        train_groups=np.arange(12) // 2,
+        test_images=generator.integers(0, 256, (5, 1, 4, 4), dtype=np.uint8),
+        test_labels=np.arange(5) % 3,
+        class_names=("a", "b", "c"),
+        public_benchmark=False,
+    )
+
+
+def test_a_sound_dataset_passes() -> None:
+    small_dataset().validate()
+    replace(small_dataset(), train_groups=None).validate()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"train_images": np.zeros((12, 4, 4), np.uint8)},
+            r"train_images is uint8 \[12, 4, 4\]; it must be uint8 \[N, C",
+        ),
+        ({"test_images": np.zeros((5, 1, 4, 4))}, r"test_images is float64 \[5, 1, 4, 4\]; it must be uint8"),
+        ({"train_images": np.zeros((12, 2, 4, 4), np.uint8)}, r"\[12, 2, 4, 4\]; it must hold .* 1 or 3 channels"),
+        (
+            {"test_images": np.zeros((0, 1, 4, 4), np.uint8)},
+            r"test_images has shape \[0, 1, 4, 4\]; it must hold at least",
+        ),
+        (
+            {"test_images": np.zeros((5, 1, 4, 6), np.uint8)},
+            r"train_images has shape \[12, 1, 4, 4\] but test_images has shape \[5, 1, 4, 6\]",
+        ),
+        ({"class_names": ("a",)}, r"the classes are \['a'\]\. At least two distinct"),
+        ({"class_names": ("a", "b", "a")}, r"At least two distinct"),
+        (
+            {"train_labels": np.zeros(11, np.int64)},
+            r"train_labels is int64 \[11\], while train_images is \[12, 1, 4, 4\]; it must be int64 \[12\]",
+        ),
+        ({"test_labels": np.zeros(5, np.uint8)}, r"test_labels is uint8 \[5\]"),
+        ({"train_groups": np.zeros((12, 1), np.int64)}, r"train_groups is int64 \[12, 1\], while train_images"),
+        ({"test_labels": np.array([0, 1, 7, 3, 2])}, r"test_labels\[2\] is 7, outside 0\.\.2 \(2 such labels\)"),
+        ({"train_labels": np.array([0, 1, 2, -1] * 3)}, r"train_labels\[3\] is -1, outside 0\.\.2"),
+        ({"train_labels": np.arange(12) % 2}, r"1 of 3 classes have no record in train_labels: 'c'\. No teacher"),
+    ],
+)
+def test_an_unsound_dataset_is_refused_with_the_array_and_its_shape(change: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        replace(small_dataset(), **change).validate()
+
+
+def test_a_nan_image_is_named() -> None:
+    images = np.zeros((12, 1, 4, 4), dtype=np.float32)
+    images[7, 0, 2, 2] = np.nan
+    with pytest.raises(InputError, match="small: train_images holds NaN in image 7"):
+        replace(small_dataset(), train_images=images).validate()
+
+
+def test_the_description_counts_classes_splits_groups_and_duplicates() -> None:
+    dataset = small_dataset()
+    dataset.train_images[[4, 9]] = dataset.train_images[1]
+    dataset.test_images[[0, 3]] = dataset.train_images[5]
+    description = json.loads(json.dumps(dataset.describe()))
+    assert description["shape"] == [1, 4, 4]
+    assert description["records"] == {"train": 12, "test": 5}
+    assert description["classes"] == {
+        "a": {"train": 4, "test": 2},
+        "b": {"train": 4, "test": 2},
+        "c": {"train": 4, "test": 1},
+    }
+    assert description["groups"] == 6
+    assert description["exact_duplicates"] == {"train": {"sets": 1, "records": 3}, "test_images_seen_in_train": 2}
+    assert replace(dataset, train_groups=None).describe()["groups"] is None
+
+
+def test_one_set_is_split_with_its_groups() -> None:
+    images = np.arange(100, dtype=np.uint8).reshape(100, 1, 1, 1)
+    labels, groups = np.arange(100) % 2, np.arange(100) // 4
+    dataset = from_one_set("set", images, labels, groups, ("a", "b"), test_fraction=0.2, seed=0)
+    dataset.validate()
+    assert dataset.records == 80
+    index = [next(i for i in range(100) if np.array_equal(images[i], image)) for image in dataset.train_images]
+    assert np.array_equal(dataset.train_labels, labels[index])
+    assert np.array_equal(dataset.train_groups, groups[index])
+
+
+def test_the_fingerprint_is_an_hmac_of_every_array() -> None:
+    dataset = replace(small_dataset(), train_groups=None)
+    message = b"terrine dataset 1"
+    message += b"\ntrain_images |u1 [12, 1, 4, 4]\n" + dataset.train_images.tobytes()
+    message += b"\ntrain_labels <i8 [12]\n" + dataset.train_labels.astype("<i8").tobytes()
+    message += b"\ntrain_groups none\n"
+    message += b"\ntest_images |u1 [5, 1, 4, 4]\n" + dataset.test_images.tobytes()
+    message += b"\ntest_labels <i8 [5]\n" + dataset.test_labels.astype("<i8").tobytes()
+    assert fingerprint(dataset, b"key") == hmac.new(b"key", message, hashlib.sha256).hexdigest()
+
+
+def test_the_fingerprint_forgets_names_and_memory_layout() -> None:
+    dataset = small_dataset()
+    transposed = np.asfortranarray(dataset.train_images)
+    renamed = replace(dataset, name="other", class_names=("x", "y", "z"), train_images=transposed)
+    assert fingerprint(renamed, b"key") == fingerprint(dataset, b"key")
+
+
+@pytest.mark.parametrize("field", ["train_images", "train_labels", "train_groups", "test_images", "test_labels"])
+def test_any_changed_value_changes_the_fingerprint(field: str) -> None:
+    dataset = small_dataset()
+    changed = getattr(dataset, field).copy()
+    changed.flat[0] += 1
+    assert fingerprint(replace(dataset, **{field: changed}), b"key") != fingerprint(dataset, b"key")
+
+
+def test_key_order_and_split_change_the_fingerprint() -> None:
+    dataset = replace(small_dataset(), train_groups=None)
+    prints = {
+        fingerprint(dataset, b"key"),
+        fingerprint(dataset, b"other"),
+        fingerprint(replace(dataset, train_groups=np.zeros(12, np.int64)), b"key"),
+        fingerprint(replace(dataset, train_images=dataset.train_images[::-1]), b"key"),
+        fingerprint(replace(dataset, train_images=dataset.train_images.reshape(12, 1, 2, 8)), b"key"),
+    }
+    assert len(prints) == 5

@@ -1,0 +1,211 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from terrine.data import folder
+from terrine.errors import InputError
+
+
+def write_image(path: Path, value: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.full((6, 6), value, dtype=np.uint8)).save(path)
+
+
+@pytest.fixture
+def class_folders(tmp_path: Path) -> Path:
+    """Ten images in each of two classes; the grey value tells the class and the number."""
+    for i in range(10):
+        write_image(tmp_path / "cells" / "benign" / f"{i}.png", i)
+        write_image(tmp_path / "cells" / "malign" / "deeper" / f"{i}.png", 100 + i)
+    return tmp_path / "cells"
+
+
+def write_table(class_folders: Path, *lines: str) -> Path:
+    table = class_folders / "table.csv"
+    table.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return table
+
+
+def rows(column: str = "") -> list[str]:
+    paths = [f"benign/{i}.png,b" for i in range(10)] + [f"malign/deeper/{i}.png,m" for i in range(10)]
+    return [f"{path},{column.format(i=i % 10)}" if column else path for i, path in enumerate(paths)]
+
+
+def test_class_folders_become_classes(class_folders: Path) -> None:
+    (class_folders / "benign" / "Thumbs.db").touch()
+    (class_folders / ".cache").mkdir()
+    dataset = folder.load(class_folders, size=6)
+    dataset.validate()
+    assert (dataset.name, dataset.class_names, dataset.public_benchmark) == ("cells", ("benign", "malign"), False)
+    assert dataset.train_images.shape == (16, 1, 6, 6)
+    assert np.array_equal(dataset.train_images[:, 0, 0, 0] >= 100, dataset.train_labels == 1)
+    assert np.array_equal(dataset.test_images[:, 0, 0, 0] >= 100, dataset.test_labels == 1)
+
+
+def test_every_image_is_read_once(class_folders: Path) -> None:
+    dataset = folder.load(class_folders, size=6)
+    values = np.concatenate([dataset.train_images, dataset.test_images])[:, 0, 0, 0]
+    assert sorted(values.tolist()) == [*range(10), *range(100, 110)]
+
+
+def test_images_are_resized_and_coloured_as_asked(class_folders: Path) -> None:
+    assert folder.load(class_folders).train_images.shape == (16, 1, 28, 28)
+    assert folder.load(class_folders, size=9, channels=3).train_images.shape == (16, 3, 9, 9)
+
+
+def test_train_and_test_folders_are_the_split(tmp_path: Path) -> None:
+    for split, count in (("train", 5), ("test", 2)):
+        for label in ("a", "b"):
+            for i in range(count):
+                write_image(tmp_path / split / label / f"{i}.png", i)
+    dataset = folder.load(tmp_path)
+    dataset.validate()
+    assert (dataset.records, len(dataset.test_labels), dataset.class_names) == (10, 4, ("a", "b"))
+
+
+def test_a_table_lists_paths_labels_and_groups(class_folders: Path) -> None:
+    table = write_table(class_folders, "path,label,group", *rows("patient {i}"))
+    dataset = folder.load(table, size=6)
+    dataset.validate()
+    assert dataset.class_names == ("b", "m")
+    assert dataset.train_groups is not None
+    # Patient i has image i of either class: both are on one side.
+    in_train = {value % 100 for value in dataset.train_images[:, 0, 0, 0].tolist()}
+    in_test = {value % 100 for value in dataset.test_images[:, 0, 0, 0].tolist()}
+    assert not in_train & in_test
+    assert np.array_equal(dataset.train_groups, dataset.train_images[:, 0, 0, 0] % 100)
+
+
+def test_a_table_may_give_the_split(class_folders: Path) -> None:
+    lines = [f"{row},{'test' if i % 10 >= 7 else 'train'}" for i, row in enumerate(rows())]
+    dataset = folder.load(write_table(class_folders, "path,label,split", *lines), size=6)
+    assert sorted(dataset.test_images[:, 0, 0, 0].tolist()) == [7, 8, 9, 107, 108, 109]
+
+
+def test_a_table_may_come_from_a_spreadsheet(class_folders: Path) -> None:
+    table = class_folders / "table.csv"
+    lines = ["path, label", *(row.replace(",", ', "').replace(",b", ",b") + '"' for row in rows())]
+    table.write_bytes("\r\n".join(lines).encode("utf-8-sig"))
+    assert folder.load(table).class_names == ("b", "m")
+
+
+def test_integer_labels_are_ordered_by_value(class_folders: Path) -> None:
+    lines = [row.replace(",b", ",9").replace(",m", ",10") for row in rows()]
+    assert folder.load(write_table(class_folders, "path,label", *lines)).class_names == ("9", "10")
+
+
+@pytest.mark.parametrize("suffix", ["../outside.png", "benign/../../outside.png"])
+def test_a_table_may_not_climb_out_of_its_folder(class_folders: Path, suffix: str) -> None:
+    write_image(class_folders.parent / "outside.png", 0)
+    table = write_table(class_folders, "path,label", *rows(), f"{suffix},b")
+    with pytest.raises(
+        InputError, match=r"table\.csv, line 22: .*outside\.png leads outside .*, to .*Copy the image into"
+    ):
+        folder.load(table)
+
+
+def test_a_table_may_not_name_absolute_paths(class_folders: Path) -> None:
+    table = write_table(class_folders, "path,label", f"{class_folders / 'benign' / '0.png'},b", *rows())
+    with pytest.raises(InputError, match=r"line 2: .*0\.png is an absolute path\. Write paths relative to"):
+        folder.load(table)
+
+
+def test_a_table_may_not_follow_links_out_of_its_folder(class_folders: Path) -> None:
+    write_image(class_folders.parent / "secret" / "outside.png", 0)
+    (class_folders / "file.png").symlink_to(class_folders.parent / "secret" / "outside.png")
+    (class_folders / "linked").symlink_to(class_folders.parent / "secret")
+    for path in ("file.png", "linked/outside.png"):
+        table = write_table(class_folders, "path,label", *rows(), f"{path},b")
+        with pytest.raises(InputError, match=r"line 22: .*png leads outside"):
+            folder.load(table)
+
+
+def test_links_out_of_class_folders_are_refused(class_folders: Path) -> None:
+    write_image(class_folders.parent / "outside.png", 0)
+    (class_folders / "benign" / "link.png").symlink_to(class_folders.parent / "outside.png")
+    with pytest.raises(InputError, match=r"link\.png leads outside"):
+        folder.load(class_folders)
+
+
+def test_links_inside_the_folder_are_followed(class_folders: Path) -> None:
+    (class_folders / "link.png").symlink_to(class_folders / "benign" / "0.png")
+    lines = [row.replace("benign/0.png", "link.png") for row in rows()]
+    assert folder.load(write_table(class_folders, "path,label", *lines)).classes == 2
+
+
+def test_a_loop_of_links_is_named(class_folders: Path) -> None:
+    (class_folders / "loop.png").symlink_to(class_folders / "loop.png")
+    table = write_table(class_folders, "path,label", *rows(), "loop.png,b")
+    with pytest.raises(InputError, match=r"line 22: .*loop\.png"):
+        folder.load(table)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["path;label", "a.png;b"], r"has the columns path;label\. Its first line must name path and label"),
+        ([], r"has the columns \(none\)\. Its first line"),
+        (["path,label"], "lists no images"),
+        (["path,label", "benign/11.png,b"], r"line 2: there is no file benign/11\.png in"),
+        (["path,label", "benign,b"], "line 2: there is no file benign in"),
+        (["path,label", "benign/0.png,b", "benign/1.png,"], "line 3 has no label. Fill it in, or remove the line"),
+        (["path,label", "benign/0.png"], "line 2 has no label"),
+        (["path,label,group", "benign/0.png,b,"], r"line 2 has no group\..*gets a group of its own"),
+        (["path,label", "benign/0.png,b,extra"], "line 2 has more values than columns"),
+        (["path,label,split", "benign/0.png,b,val"], r"line 2 has split 'val'\. It must be train or test"),
+        (["path,label", "benign/0.png,b", "benign/../benign/0.png,m"], "line 3: .* is listed in line 2 already"),
+        (["path,label", '"benign/0.png,b'], "is no CSV file in UTF-8"),
+    ],
+)
+def test_a_line_that_cannot_be_used_is_named(class_folders: Path, lines: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=r"table\.csv.*" + message):
+        folder.load(write_table(class_folders, *lines))
+
+
+def test_a_table_in_another_encoding_is_named(class_folders: Path) -> None:
+    table = class_folders / "table.csv"
+    table.write_bytes("path,label\nbenign/0.png,gutartig für\n".encode("latin-1"))
+    with pytest.raises(InputError, match=r"table\.csv is no CSV file in UTF-8"):
+        folder.load(table)
+
+
+def test_a_given_split_needs_both_sides(class_folders: Path) -> None:
+    with pytest.raises(InputError, match="the given split has 20 training and 0 test images"):
+        folder.load(write_table(class_folders, "path,label,split", *rows("train")))
+
+
+def test_a_person_on_both_sides_of_a_given_split_is_named(class_folders: Path) -> None:
+    lines = [f"{row},p{i % 10},{'test' if i < 3 else 'train'}" for i, row in enumerate(rows())]
+    with pytest.raises(InputError, match=r"group 'p0' is in train and in test \(3 training images"):
+        folder.load(write_table(class_folders, "path,label,group,split", *lines))
+
+
+def test_a_corrupt_image_is_named(class_folders: Path) -> None:
+    victim = class_folders / "malign" / "deeper" / "4.png"
+    victim.write_bytes(victim.read_bytes()[:40])
+    with pytest.raises(InputError, match=rf"1 of 20 image files cannot be used: {victim} \("):
+        folder.load(class_folders)
+
+
+def test_an_empty_class_folder_is_named(class_folders: Path) -> None:
+    (class_folders / "other").mkdir()
+    with pytest.raises(InputError, match=r"class folder .*other holds no image \(it is empty\)"):
+        folder.load(class_folders)
+    (class_folders / "other" / "scan.dcm").touch()
+    with pytest.raises(InputError, match=r"holds no image \(it holds \.dcm files\)\. Add images \(\.png"):
+        folder.load(class_folders)
+
+
+def test_a_folder_without_class_folders_is_refused(tmp_path: Path) -> None:
+    write_image(tmp_path / "loose.png", 0)
+    with pytest.raises(InputError, match=r"holds no class folders\. Put the images of each class into a subfolder"):
+        folder.load(tmp_path)
+
+
+def test_missing_folders_and_tables_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"There is no folder .*nowhere"):
+        folder.load(tmp_path / "nowhere")
+    with pytest.raises(InputError, match=r"There is no file .*nowhere\.csv"):
+        folder.load(tmp_path / "nowhere.csv")

@@ -1,0 +1,91 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from terrine.data.image_files import read_images
+from terrine.errors import InputError
+
+GENERATOR = np.random.default_rng(0)
+
+
+def saved(path: Path, pixels: np.ndarray, **options: object) -> Path:
+    Image.fromarray(pixels).save(path, **options)
+    return path
+
+
+def test_files_are_read_in_order_and_unchanged_at_their_own_size(tmp_path: Path) -> None:
+    pictures = GENERATOR.integers(0, 256, (600, 4, 4, 3), dtype=np.uint8)  # more than one chunk
+    paths = [saved(tmp_path / f"{i}.png", picture) for i, picture in enumerate(pictures)]
+    assert np.array_equal(read_images(paths, size=4, channels=None), pictures.transpose(0, 3, 1, 2))
+
+
+def test_grey_files_give_one_channel_and_a_colour_file_makes_it_three(tmp_path: Path) -> None:
+    grey = saved(tmp_path / "grey.png", GENERATOR.integers(0, 256, (4, 4), dtype=np.uint8))
+    colour = saved(tmp_path / "colour.png", GENERATOR.integers(0, 256, (4, 4, 3), dtype=np.uint8))
+    assert read_images([grey, grey], size=4, channels=None).shape == (2, 1, 4, 4)
+    assert read_images([grey, colour], size=4, channels=None).shape == (2, 3, 4, 4)
+    assert read_images([grey, colour], size=4, channels=1).shape == (2, 1, 4, 4)
+
+
+def test_large_pictures_shrink_as_pillow_shrinks_them(tmp_path: Path) -> None:
+    pixels = GENERATOR.integers(0, 256, (50, 70, 3), dtype=np.uint8)
+    path = saved(tmp_path / "large.png", pixels)
+    expected = Image.fromarray(pixels).resize((16, 16), Image.Resampling.BILINEAR)
+    assert np.array_equal(read_images([path], size=16, channels=3)[0], np.asarray(expected).transpose(2, 0, 1))
+
+
+def test_large_jpegs_shrink_to_nearly_the_same_picture(tmp_path: Path) -> None:
+    smooth = np.add.outer(np.linspace(0, 120, 512), np.linspace(0, 120, 512)).astype(np.uint8)
+    path = saved(tmp_path / "large.jpg", smooth, quality=95)
+    with Image.open(path) as image:
+        expected = np.asarray(image.resize((16, 16), Image.Resampling.BILINEAR))
+    assert np.abs(read_images([path], size=16, channels=1)[0, 0].astype(int) - expected).max() <= 3
+
+
+def test_pictures_are_turned_upright(tmp_path: Path) -> None:
+    pixels = GENERATOR.integers(0, 256, (4, 4), dtype=np.uint8)
+    exif = Image.Exif()
+    exif[0x0112] = 3  # upside down
+    path = saved(tmp_path / "turned.png", pixels, exif=exif)
+    assert np.array_equal(read_images([path], size=4, channels=1)[0, 0], pixels[::-1, ::-1])
+
+
+def test_progress_reaches_the_number_of_files(tmp_path: Path) -> None:
+    path = saved(tmp_path / "one.png", np.zeros((2, 2), dtype=np.uint8))
+    calls: list[tuple[int, int]] = []
+    read_images([path] * 1100, size=2, channels=1, progress=lambda done, files: calls.append((done, files)))
+    assert calls == [(512, 1100), (1024, 1100), (1100, 1100)]
+
+
+def test_damaged_files_are_all_named(tmp_path: Path) -> None:
+    good = saved(tmp_path / "good.png", GENERATOR.integers(0, 256, (32, 32), dtype=np.uint8))
+    truncated = tmp_path / "truncated.png"
+    truncated.write_bytes(good.read_bytes()[:300])
+    text = tmp_path / "text.jpg"
+    text.write_text("no picture")
+    empty = tmp_path / "empty.png"
+    empty.touch()
+    with pytest.raises(InputError, match="3 of 5 image files cannot be used") as caught:
+        read_images([good, truncated, text, good, empty], size=8, channels=1)
+    message = str(caught.value)
+    assert "good.png" not in message
+    assert f"{truncated} (is damaged: " in message
+    assert f"{text} (is no image that Pillow can identify)" in message
+    assert message.endswith("Repair them, or remove them from the data.")
+
+
+def test_reading_stops_when_everything_is_damaged(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{i}.png" for i in range(2000)]
+    paths[0].touch()
+    seen: list[int] = []
+    with pytest.raises(InputError, match=r"512 of 2000 image files cannot be used: .* and 507 more\. Repair"):
+        read_images(paths, size=8, channels=1, progress=lambda done, files: seen.append(done))
+    assert seen == [512]
+
+
+def test_sixteen_bits_per_pixel_are_refused_with_the_reason(tmp_path: Path) -> None:
+    path = saved(tmp_path / "deep.png", GENERATOR.integers(0, 4096, (8, 8)).astype(np.uint16))
+    with pytest.raises(InputError, match=r"deep\.png \(has more than 8 bits per pixel \(mode I;16\): choose the range"):
+        read_images([path], size=8, channels=None)

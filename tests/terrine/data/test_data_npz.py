@@ -1,0 +1,171 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from terrine.data import npz
+from terrine.errors import InputError
+
+GENERATOR = np.random.default_rng(0)
+IMAGES = GENERATOR.integers(0, 256, (60, 6, 6, 3), dtype=np.uint8)
+LABELS = np.arange(60) % 3
+SPLIT = {
+    "train_images": IMAGES[:30],
+    "train_labels": LABELS[:30, None],
+    "val_images": IMAGES[30:40],
+    "val_labels": LABELS[30:40, None],
+    "test_images": IMAGES[40:],
+    "test_labels": LABELS[40:, None],
+}
+
+
+def saved(folder: Path, **arrays: np.ndarray) -> Path:
+    path = folder / "cells.npz"
+    np.savez_compressed(path, **arrays)
+    return path
+
+
+def test_one_set_is_split(tmp_path: Path) -> None:
+    dataset = npz.load(saved(tmp_path, images=IMAGES, labels=LABELS), test_fraction=0.2, seed=0)
+    dataset.validate()
+    assert (dataset.name, dataset.class_names, dataset.public_benchmark) == ("cells", ("0", "1", "2"), False)
+    assert dataset.train_images.shape == (48, 3, 6, 6)
+    assert len(dataset.test_labels) == 12
+    for image, label in zip(dataset.train_images, dataset.train_labels, strict=True):
+        assert LABELS[next(i for i in range(60) if np.array_equal(IMAGES[i].transpose(2, 0, 1), image))] == label
+
+
+def test_groups_stay_on_one_side(tmp_path: Path) -> None:
+    groups = np.array([f"patient {i // 6}" for i in range(60)])
+    dataset = npz.load(saved(tmp_path, images=IMAGES, labels=LABELS, groups=groups))
+    dataset.validate()
+    assert dataset.train_groups is not None
+    assert len(dataset.train_groups) == dataset.records
+    assert set(np.bincount(dataset.train_groups).tolist()) == {0, 6}
+
+
+def test_given_splits_are_kept_and_validation_joins_train(tmp_path: Path) -> None:
+    dataset = npz.load(saved(tmp_path, **SPLIT, train_files=np.array(["ignored"])))
+    dataset.validate()
+    assert np.array_equal(dataset.train_images, IMAGES[:40].transpose(0, 3, 1, 2))
+    assert np.array_equal(dataset.train_labels, LABELS[:40])
+    assert np.array_equal(dataset.test_labels, LABELS[40:])
+    assert dataset.train_groups is None
+
+
+def test_groups_of_given_splits_are_joined(tmp_path: Path) -> None:
+    groups = np.arange(60) // 2
+    path = saved(tmp_path, **SPLIT, train_groups=groups[:30], val_groups=groups[30:40], test_groups=groups[40:])
+    assert np.array_equal(npz.load(path).train_groups, groups[:40])
+
+
+def test_class_names_are_taken(tmp_path: Path) -> None:
+    path = saved(tmp_path, **SPLIT, class_names=np.array(["basophil", "monocyte", "platelet"]))
+    assert npz.load(path).class_names == ("basophil", "monocyte", "platelet")
+
+
+def test_floats_in_the_unit_interval_are_scaled(tmp_path: Path) -> None:
+    path = saved(tmp_path, images=(IMAGES / 255).astype(np.float32), labels=LABELS)
+    again = saved(tmp_path / ".", images=IMAGES, labels=LABELS)
+    assert np.array_equal(npz.load(path).train_images, npz.load(again).train_images)
+
+
+@pytest.mark.parametrize("kept", [0, 3, 100, 0.5, 0.999])
+def test_a_truncated_file_is_named(tmp_path: Path, kept: float) -> None:
+    path = saved(tmp_path, images=IMAGES, labels=LABELS)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(kept * len(content)) if isinstance(kept, float) else kept])
+    with pytest.raises(InputError, match=r"cells\.npz (is truncated or damaged|holds Python objects, or is no \.npz)"):
+        npz.load(path)
+
+
+def test_a_flipped_byte_inside_is_noticed(tmp_path: Path) -> None:
+    path = saved(tmp_path, images=IMAGES, labels=LABELS)
+    content = bytearray(path.read_bytes())
+    content[1000] ^= 0xFF
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"cells\.npz is truncated or damaged .*Copy it again"):
+        npz.load(path)
+
+
+def test_pickled_objects_are_refused_unread(tmp_path: Path) -> None:
+    path = saved(tmp_path, images=np.array([print, "x"], dtype=object), labels=LABELS)
+    with pytest.raises(InputError, match=r"holds Python objects.*never unpickles"):
+        npz.load(path)
+
+
+def test_a_single_array_is_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "images.npy", IMAGES)
+    with pytest.raises(InputError, match=r"images\.npy is a single array\. Save an archive"):
+        npz.load(tmp_path / "images.npy")
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"There is no file .*nothing\.npz"):
+        npz.load(tmp_path / "nothing.npz")
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"pictures": IMAGES}, "has no array test_images, .*; it holds none that is known. Give images and labels"),
+        ({"images": IMAGES}, "has no array labels; it holds images"),
+        ({"train_images": IMAGES, "train_labels": LABELS}, "has no array test_images, test_labels; it holds"),
+        ({**SPLIT, "train_groups": LABELS[:30]}, "has no array val_groups"),
+        (
+            {"images": IMAGES, "labels": LABELS[:-1]},
+            r"labels has shape \[59\], but its images have shape \[60, 3, 6, 6\]\. Give one value per image",
+        ),
+        ({"images": IMAGES, "labels": LABELS, "groups": LABELS[:-1]}, r"groups has shape \[59\], but its images"),
+        (
+            {**SPLIT, "test_images": IMAGES[40:, :5]},
+            r"test_images has shape \[20, 5, 6, 3\], but train_images has shape \[30, 6, 6, 3\]",
+        ),
+        (
+            {"images": IMAGES, "labels": np.where(LABELS == 2, 12, LABELS)},
+            r"labels\[2\] is 12 while no record has class 2",
+        ),
+        (
+            {"images": np.where(np.arange(60)[:, None, None, None] == 8, np.nan, IMAGES / 255), "labels": LABELS},
+            "images holds NaN in image 8",
+        ),
+        (
+            {"images": IMAGES.astype(np.float32), "labels": LABELS},
+            r"image 0 has values from .* Floats must lie in \[0, 1\]",
+        ),
+    ],
+)
+def test_arrays_that_do_not_fit_are_named(tmp_path: Path, arrays: dict[str, np.ndarray], message: str) -> None:
+    with pytest.raises(InputError, match=r"cells\.npz.*" + message):
+        npz.load(saved(tmp_path, **arrays))
+
+
+def test_a_class_that_is_empty_in_train_is_refused(tmp_path: Path) -> None:
+    labels = np.where(LABELS[:40] == 2, 0, LABELS[:40])[:, None]
+    dataset = npz.load(saved(tmp_path, **{**SPLIT, "train_labels": labels[:30], "val_labels": labels[30:]}))
+    with pytest.raises(InputError, match="1 of 3 classes have no record in train_labels: '2'"):
+        dataset.validate()
+
+
+def test_a_person_in_train_and_test_is_refused(tmp_path: Path) -> None:
+    groups = np.arange(60) // 3  # the thirteenth straddles the border at 40
+    path = saved(tmp_path, **SPLIT, train_groups=groups[:30], val_groups=groups[30:40], test_groups=groups[40:])
+    with pytest.raises(
+        InputError, match="1 records of val_images, the first at index 9, have a group that is in test_gr"
+    ):
+        npz.load(path)
+
+
+def test_the_blood_cells_are_read(shared_folder: Path) -> None:
+    path = shared_folder / "datasets" / "pbc-blood" / "blood_28.npz"
+    if not path.is_file():
+        pytest.skip(f"{path} is not there")
+    dataset = npz.load(path)
+    dataset.validate()
+    assert dataset.train_images.shape == (11959 + 1712, 3, 28, 28)
+    assert dataset.test_images.shape == (3421, 3, 28, 28)
+    assert dataset.classes == 8
+    assert dataset.describe()["exact_duplicates"] == {
+        "train": {"sets": 11, "records": 22},
+        "test_images_seen_in_train": 5,
+    }

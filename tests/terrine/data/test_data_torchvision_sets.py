@@ -1,0 +1,118 @@
+from pathlib import Path
+from types import SimpleNamespace
+from urllib.error import URLError
+
+import numpy as np
+import pytest
+
+from terrine.data import torchvision_sets
+from terrine.errors import InputError
+from terrine.vision import torchvision
+
+GENERATOR = np.random.default_rng(0)
+
+
+def write_idx(path: Path, array: np.ndarray) -> None:
+    """Write the format of yann.lecun.com/exdb/mnist."""
+    header = bytes([0, 0, 8, array.ndim]) + b"".join(side.to_bytes(4, "big") for side in array.shape)
+    path.write_bytes(header + array.tobytes())
+
+
+@pytest.fixture
+def mnist(tmp_path: Path) -> dict[str, np.ndarray]:
+    """A small MNIST under tmp_path, in the official file format."""
+    folder = tmp_path / "MNIST" / "raw"
+    folder.mkdir(parents=True)
+    arrays = {}
+    for split, count in (("train", 30), ("t10k", 20)):
+        arrays[split] = GENERATOR.integers(0, 256, (count, 28, 28), dtype=np.uint8)
+        write_idx(folder / f"{split}-images-idx3-ubyte", arrays[split])
+        write_idx(folder / f"{split}-labels-idx1-ubyte", (np.arange(count) % 10).astype(np.uint8))
+    return arrays
+
+
+def test_official_files_are_read(tmp_path: Path, mnist: dict[str, np.ndarray]) -> None:
+    dataset = torchvision_sets.load("mnist", root=tmp_path, download=False)
+    dataset.validate()
+    assert np.array_equal(dataset.train_images[:, 0], mnist["train"])
+    assert np.array_equal(dataset.test_images[:, 0], mnist["t10k"])
+    assert dataset.train_labels.tolist() == [i % 10 for i in range(30)]
+    assert dataset.class_names == tuple("0123456789")
+    assert dataset.public_benchmark
+
+
+def test_files_at_hand_are_not_downloaded(
+    tmp_path: Path, mnist: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: object) -> None:
+        raise AssertionError("downloaded")
+
+    monkeypatch.setattr(torchvision.datasets.MNIST, "download", refuse)
+    assert torchvision_sets.load("mnist", root=tmp_path, download=True).records == 30
+
+
+def test_missing_files_are_an_error_when_download_is_off(tmp_path: Path) -> None:
+    with pytest.raises(
+        InputError, match=r"files of mnist are missing from .*data\.download is off\. Copy the official"
+    ):
+        torchvision_sets.load("mnist", root=tmp_path, download=False)
+
+
+def test_a_download_that_fails_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(self: object) -> None:
+        raise URLError("no route to host")
+
+    monkeypatch.setattr(torchvision.datasets.FashionMNIST, "download", unreachable)
+    with pytest.raises(InputError, match=r"fashion_mnist .* could not be downloaded \(.*no route to host.*\)\. Copy"):
+        torchvision_sets.load("fashion_mnist", root=tmp_path)
+
+
+def test_a_truncated_file_is_damaged(tmp_path: Path, mnist: dict[str, np.ndarray]) -> None:
+    file = tmp_path / "MNIST" / "raw" / "train-images-idx3-ubyte"
+    file.write_bytes(file.read_bytes()[:5000])
+    with pytest.raises(InputError, match=r"files of mnist in .*raw cannot be read .* delete them"):
+        torchvision_sets.load("mnist", root=tmp_path)
+
+
+def test_colour_sets_become_channels_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pictures = GENERATOR.integers(0, 256, (20, 32, 32, 3), dtype=np.uint8)
+    names = ["airplane", "automobile"]
+
+    def constructor(root: str, train: bool, download: bool) -> SimpleNamespace:
+        return SimpleNamespace(data=pictures, targets=[i % 2 for i in range(20)], classes=names)
+
+    monkeypatch.setattr(torchvision.datasets, "CIFAR10", constructor)
+    dataset = torchvision_sets.load("cifar10", root=tmp_path)
+    dataset.validate()
+    assert np.array_equal(dataset.train_images, pictures.transpose(0, 3, 1, 2))
+    assert dataset.class_names == ("airplane", "automobile")
+
+
+def test_svhn_is_asked_for_by_split_and_has_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def constructor(root: str, split: str, download: bool) -> SimpleNamespace:
+        asked.append(split)
+        return SimpleNamespace(data=np.zeros((10, 3, 32, 32), dtype=np.uint8), labels=np.arange(10))
+
+    monkeypatch.setattr(torchvision.datasets, "SVHN", constructor)
+    dataset = torchvision_sets.load("svhn", root=tmp_path)
+    dataset.validate()
+    assert asked == ["train", "test"]
+    assert dataset.class_names == tuple("0123456789")
+
+
+@pytest.mark.parametrize("name", torchvision_sets.CLASSES)
+def test_every_name_is_a_class_of_torchvision(name: str) -> None:
+    assert issubclass(getattr(torchvision.datasets, torchvision_sets.CLASSES[name]), torchvision.datasets.VisionDataset)
+
+
+def test_the_real_mnist_is_read(shared_folder: Path) -> None:
+    root = shared_folder / "datasets"
+    if not (root / "MNIST" / "raw").is_dir():
+        pytest.skip(f"MNIST is not in {root}")
+    dataset = torchvision_sets.load("mnist", root=root, download=False)
+    dataset.validate()
+    assert dataset.train_images.shape == (60000, 1, 28, 28)
+    assert dataset.test_images.shape == (10000, 1, 28, 28)
+    assert np.bincount(dataset.train_labels)[:3].tolist() == [5923, 6742, 5958]

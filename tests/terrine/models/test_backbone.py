@@ -1,0 +1,160 @@
+"""One call is one batch; files hold everything; results do not depend on how batches are scheduled."""
+
+import numpy as np
+import pytest
+import torch
+
+from terrine.errors import ArtefactError, InputError, SettingError
+from terrine.models.backbone import Backbone, features_in_batches, load_backbone, save_backbone
+from terrine.models.registry import BACKBONES, build_backbone
+
+OPTIONS = {"scattering": {"projection": 20, "orientations": 4}}
+
+
+def tiny(kind: str = "resnet10", seed: int = 0, channels: int = 1) -> Backbone:
+    return build_backbone(kind, channels=channels, size=12, seed=seed, **OPTIONS.get(kind, {}))
+
+
+def some_images(count: int = 24, channels: int = 1) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, (count, channels, 12, 12), dtype=np.uint8)
+
+
+@pytest.mark.parametrize("statistics", ["current", "original"])
+@pytest.mark.parametrize("kind", sorted(BACKBONES))
+def test_features_have_the_stated_shape_and_leave_the_backbone_as_it_was(kind, statistics):
+    backbone = tiny(kind, channels=3)
+    before = {name: value.clone() for name, value in backbone.state_dict().items()}
+    images = torch.from_numpy(some_images(8, channels=3))
+    features = backbone.features(images, statistics)
+    assert features.shape == (8, backbone.feature_dim)
+    assert features.dtype == torch.float32
+    assert not features.requires_grad
+    assert features.isfinite().all()
+    assert all(torch.equal(value, before[name]) for name, value in backbone.state_dict().items())
+
+
+def test_bytes_and_floats_are_the_same_images():
+    backbone, images = tiny(), torch.from_numpy(some_images())
+    assert torch.equal(backbone.features(images, "current"), backbone.features(images.float() / 255, "current"))
+
+
+def test_under_current_statistics_features_depend_on_the_batch_and_under_original_they_do_not():
+    backbone, images = tiny(), torch.from_numpy(some_images())
+    whole, part = backbone.features(images, "current"), backbone.features(images[:8], "current")
+    assert not torch.allclose(whole[:8], part, atol=1e-3)
+    whole, part = backbone.features(images, "original"), backbone.features(images[:8], "original")
+    torch.testing.assert_close(whole[:8], part)
+
+
+@pytest.mark.parametrize("kind", sorted(BACKBONES))
+def test_equal_seeds_give_equal_weights_and_leave_the_global_generator_alone(kind):
+    state = torch.random.get_rng_state()
+    first, second, other = tiny(kind), tiny(kind), tiny(kind, seed=1)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    images = torch.from_numpy(some_images(4))
+    assert torch.equal(first.features(images, "current"), second.features(images, "current"))
+    assert not torch.equal(first.features(images, "current"), other.features(images, "current"))
+
+
+@pytest.mark.parametrize("kind", sorted(BACKBONES))
+def test_a_saved_backbone_comes_back_with_its_description_and_its_features(kind, tmp_path):
+    backbone = tiny(kind, seed=5)
+    save_backbone(backbone, tmp_path / "a.safetensors")
+    save_backbone(backbone, tmp_path / "b.safetensors")
+    assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.safetensors", "b.safetensors"]
+    loaded = load_backbone(tmp_path / "a.safetensors")
+    assert loaded.describe() == backbone.describe()
+    assert not loaded.training
+    images = torch.from_numpy(some_images(4))
+    for statistics in ("current", "original"):
+        assert torch.equal(loaded.features(images, statistics), backbone.features(images, statistics))
+
+
+def test_a_damaged_file_is_named_with_what_to_do(tmp_path):
+    path = tmp_path / "backbone.safetensors"
+    with pytest.raises(ArtefactError, match="does not exist"):
+        load_backbone(path)
+    save_backbone(tiny(), path)
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(ArtefactError, match=r"backbone\.safetensors is damaged"):
+        load_backbone(path)
+
+
+@pytest.mark.parametrize("statistics", ["current", "original"])
+def test_features_in_batches_equal_one_call_per_batch_whatever_the_threads_and_order(statistics):
+    backbone, images = tiny(), some_images(40)
+    order = np.random.default_rng(1).permutation(40)
+    batches = [order[:10], order[10:25], order[25:27], order[27:]]
+    threads = torch.get_num_threads()
+    results = []
+    try:
+        for count, these in ((1, batches), (3, batches), (2, batches[::-1])):
+            torch.set_num_threads(count)
+            results.append(features_in_batches(backbone, images, these, statistics))
+            assert torch.get_num_threads() == count
+        torch.set_num_threads(1)
+        expected = np.empty_like(results[0])
+        for batch in batches:
+            for row, feature in zip(batch, backbone.features(torch.from_numpy(images[batch]), statistics), strict=True):
+                expected[row] = feature.numpy()
+    finally:
+        torch.set_num_threads(threads)
+    for result in results:
+        assert np.array_equal(result, expected)
+
+
+def test_features_can_be_written_into_a_memory_map_with_progress(tmp_path):
+    backbone, images = tiny(), some_images()
+    out = np.lib.format.open_memmap(tmp_path / "f.npy", "w+", np.float32, (24, backbone.feature_dim))
+    out[:] = -1
+    seen = []
+    batches = [np.arange(0, 8), np.arange(8, 20)]
+    result = features_in_batches(
+        backbone, images, batches, "current", out=out, progress=lambda done, total: seen.append((done, total))
+    )
+    assert result is out
+    assert (out[20:] == -1).all()
+    assert (out[:20] != -1).any(axis=1).all()
+    assert seen == [(8, 20), (20, 20)]
+
+
+@pytest.mark.parametrize(
+    ("batches", "message"),
+    [
+        ([np.arange(24), np.array([3])], "image 3 is in more than one batch"),
+        ([np.arange(23)], "image 23 is in no batch"),
+        ([np.arange(25)], "run from 0 to 24, but there are 24 images"),
+        ([np.arange(23), np.array([23])], "at least 2"),
+    ],
+)
+def test_impossible_batches_are_refused(batches, message):
+    with pytest.raises(InputError, match=message):
+        features_in_batches(tiny(), some_images(), batches, "current")
+
+
+def test_wrong_shapes_and_types_are_refused():
+    backbone = tiny()
+    with pytest.raises(InputError, match=r"\(B, 1, 12, 12\).*\(4, 3, 12, 12\)"):
+        backbone.features(torch.zeros(4, 3, 12, 12), "current")
+    with pytest.raises(InputError, match="uint8 or floating point"):
+        backbone.features(torch.zeros(4, 1, 12, 12, dtype=torch.int64), "current")
+    with pytest.raises(InputError, match="float32 features of shape"):
+        features_in_batches(backbone, some_images(), [np.arange(24)], "current", out=np.zeros((24, 3), np.float32))
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "message"),
+    [
+        ("resnet34", {}, "'resnet34' is unknown. Known: .*resnet18"),
+        ("resnet10", {"depth": 3}, "resnet10 has no option 'depth'. It has: stem"),
+        ("resnet10", {"stem": "tall"}, "stem 'tall' is unknown"),
+        ("scattering", {"orientations": 3}, "even number"),
+        ("scattering", {"projection": 0}, "positive number"),
+        ("resnet10", {"size": 4}, "sides from 8 to 320"),
+        ("resnet10", {"channels": 4}, "of 4 channels"),
+    ],
+)
+def test_impossible_backbones_are_refused(kind, arguments, message):
+    with pytest.raises(SettingError, match=message):
+        build_backbone(kind, **{"channels": 1, "size": 12, "seed": 0, **arguments})

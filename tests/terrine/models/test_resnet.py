@@ -1,0 +1,51 @@
+"""The ResNets are torchvision's, whatever shortcut their convolutions take."""
+
+import pytest
+import torch
+from torch import nn
+
+from terrine.models.resnet import SmallMapConv2d, build_resnet
+from terrine.vision import torchvision
+
+
+@pytest.mark.parametrize("side", [1, 2, 3, 7])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_a_small_map_convolution_equals_the_ordinary_one_with_its_gradients(side, stride):
+    torch.manual_seed(0)
+    plain = nn.Conv2d(5, 4, 3, stride=stride, padding=1, bias=False)
+    maps = torch.randn(3, 5, side, side)
+    expected = plain(maps)
+    expected.square().sum().backward()
+    gradient = plain.weight.grad.clone()
+    plain.weight.grad = None
+    result = SmallMapConv2d.like(plain)(maps)
+    result.square().sum().backward()
+    torch.testing.assert_close(result, expected)
+    torch.testing.assert_close(plain.weight.grad, gradient)
+
+
+def test_other_convolutions_are_not_replaced():
+    with pytest.raises(ValueError, match="plain 3x3"):
+        SmallMapConv2d.like(nn.Conv2d(2, 2, 5))
+
+
+@torch.no_grad()
+def test_resnet18_computes_what_torchvisions_does_with_the_same_weights():
+    torch.manual_seed(0)
+    network = build_resnet(18, 3).eval()
+    reference = torchvision.models.resnet18().eval()
+    reference.fc = nn.Identity()
+    reference.load_state_dict(network.state_dict())
+    for side in (28, 64):
+        images = torch.rand(2, 3, side, side)
+        torch.testing.assert_close(network(images), reference(images), atol=1e-4, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_the_small_stem_keeps_the_resolution_of_its_first_blocks():
+    shapes = {}
+    for stem in ("standard", "small"):
+        network = build_resnet(10, 1, stem).eval()
+        network.layer1.register_forward_hook(lambda _, __, out, stem=stem: shapes.update({stem: tuple(out.shape)}))
+        assert network(torch.rand(2, 1, 28, 28)).shape == (2, 512)
+    assert shapes == {"standard": (2, 64, 7, 7), "small": (2, 64, 28, 28)}

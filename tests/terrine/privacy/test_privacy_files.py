@@ -1,0 +1,76 @@
+"""Whole files and locks."""
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from terrine.errors import LedgerError
+from terrine.privacy.files import locked, write_atomically
+
+
+def test_a_file_is_replaced_whole_or_kept(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_atomically(path, lambda file: file.write(b"first"))
+    write_atomically(path, lambda file: file.write(b"second"))
+    assert path.read_bytes() == b"second"
+    with pytest.raises(FileExistsError):
+        write_atomically(path, lambda file: file.write(b"third"), replace=False)
+    assert path.read_bytes() == b"second"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_writer_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        write_atomically(tmp_path / "file", lambda file: file.write(b"half") / 0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_threads_take_turns_on_a_lock(tmp_path: Path) -> None:
+    inside, most = [], []
+
+    def work() -> None:
+        for _ in range(5):
+            with locked(tmp_path / "lock", patience=30):
+                inside.append(1)
+                most.append(len(inside))
+                time.sleep(0.001)
+                inside.pop()
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1] * 20
+    assert list(tmp_path.iterdir()) == []
+
+
+def _hold(path: Path, held) -> None:
+    with locked(path, patience=10):
+        held.set()
+        time.sleep(60)
+
+
+def test_a_lock_dies_with_its_holder(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    held = context.Event()
+    holder = context.Process(target=_hold, args=(tmp_path / "lock", held))
+    holder.start()
+    assert held.wait(30)
+    with pytest.raises(LedgerError, match=r"held .*lock for more than 0.1 s"), locked(tmp_path / "lock", patience=0.1):
+        pass
+    assert holder.pid is not None
+    os.kill(holder.pid, signal.SIGKILL)
+    holder.join()
+    with locked(tmp_path / "lock", patience=10):
+        assert (tmp_path / "lock").exists()
+
+
+def test_a_lock_in_a_folder_that_is_not_there_is_an_error_of_the_ledger(tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match="cannot be taken"), locked(tmp_path / "none" / "lock", patience=1):
+        pass

@@ -1,0 +1,101 @@
+"""The site's key, and identities made with it."""
+
+import multiprocessing
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from terrine.errors import InputError, LedgerError
+from terrine.privacy.identity import canonical_json, keyed_digest, load_or_create_key, release_identity
+
+VOTES = np.random.default_rng(0).integers(0, 10, (2_500, 7)).astype(np.uint8)
+KEY = bytes(range(32))
+
+
+def identity(**changes: object) -> str:
+    arguments: dict = {
+        "key": KEY,
+        "votes": VOTES,
+        "query_order_digest": "q",
+        "mechanism": {"mechanism": "gnmax", "sigma": 40.0},
+        "dataset": "d",
+        "noise": {"kind": "secure"},
+    }
+    return release_identity(**(arguments | changes))
+
+
+def test_a_key_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "ledger" / "key"
+    key = load_or_create_key(path)
+    assert len(key) == 32
+    assert load_or_create_key(path) == key
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert list(path.parent.iterdir()) == [path]
+    assert load_or_create_key(tmp_path / "other") != key
+
+
+def _report_key(path: Path, barrier, queue) -> None:
+    barrier.wait()
+    queue.put(load_or_create_key(path))
+
+
+def test_processes_that_start_together_agree_on_one_key(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    barrier, queue = context.Barrier(6), context.Queue()
+    processes = [context.Process(target=_report_key, args=(tmp_path / "key", barrier, queue)) for _ in range(6)]
+    for process in processes:
+        process.start()
+    keys = {queue.get(timeout=30) for _ in processes}
+    for process in processes:
+        process.join()
+    assert len(keys) == 1
+
+
+def test_a_key_that_was_cut_short_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "key").write_bytes(b"short")
+    with pytest.raises(LedgerError, match="5 bytes instead of 32"):
+        load_or_create_key(tmp_path / "key")
+    with pytest.raises(LedgerError, match="neither read nor made"):
+        load_or_create_key(tmp_path / "key" / "below-a-file")
+
+
+def test_equal_releases_have_equal_identities_whatever_the_type_of_the_votes() -> None:
+    assert identity() == identity(votes=VOTES.astype(">i4"), mechanism={"sigma": 40.0, "mechanism": "gnmax"})
+    assert identity() == identity(votes=np.asfortranarray(VOTES), noise=None)
+    assert len(identity()) == 64
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"key": bytes(32)},
+        {"votes": np.where(np.arange(VOTES.size).reshape(VOTES.shape) == VOTES.size - 1, 10, VOTES)},
+        {"votes": VOTES.reshape(-1, 14)},
+        {"votes": VOTES[::-1]},
+        {"query_order_digest": "r"},
+        {"mechanism": {"mechanism": "gnmax", "sigma": 40.1}},
+        {"dataset": "e"},
+        {"noise": {"kind": "replay", "seed": 1}},
+    ],
+)
+def test_whatever_changes_a_release_changes_its_identity(change: dict) -> None:
+    assert identity(**change) != identity()
+
+
+@pytest.mark.parametrize("votes", [np.zeros(4, dtype=int), np.zeros((2, 2))])
+def test_what_is_no_vote_has_no_identity(votes: np.ndarray) -> None:
+    with pytest.raises(InputError, match="whole-number votes"):
+        identity(votes=votes)
+
+
+def test_parts_of_a_keyed_digest_cannot_be_shifted_into_each_other() -> None:
+    assert keyed_digest(KEY, "p", b"ab", b"c") != keyed_digest(KEY, "p", b"a", b"bc")
+    assert keyed_digest(KEY, "p", b"a") != keyed_digest(KEY, "pa")
+
+
+def test_canonical_json_is_one_text_for_equal_values_and_refuses_what_is_not_json() -> None:
+    assert canonical_json({"b": 1, "a": [2.5, None]}) == b'{"a":[2.5,null],"b":1}'
+    with pytest.raises(ValueError, match="JSON"):
+        canonical_json({"a": float("nan")})

@@ -1,0 +1,188 @@
+"""The statement: complete, priced from its event, and closed to data-dependent figures."""
+
+import json
+import math
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from terrine.errors import SettingError
+from terrine.privacy.events import NonPrivateEvent, RepeatedEvent, compose, threshold_test, vote_answer
+from terrine.privacy.statement import (
+    PrivacyStatement,
+    PublicInput,
+    released_per_class,
+    statement_from,
+    summary_sentence,
+)
+
+EVENT = compose(RepeatedEvent(threshold_test(150.0), 640), RepeatedEvent(vote_answer(40.0), 286))
+
+
+def statement(**changes: Any) -> PrivacyStatement:
+    arguments: dict[str, Any] = {
+        "run": "diet-pate-mnist",
+        "release_id": "0123",
+        "dataset": "4567",
+        "unit": "record",
+        "trust_model": "central",
+        "event": EVENT,
+        "delta": 1e-5,
+        "delta_slack": 1e-20,
+        "epsilon_budget": 3.0,
+        "epsilon_dataset": 3.5,
+        "noise": "secure",
+        "mechanism": {"mechanism": "confident", "threshold": 200.0, "sigma1": 150.0, "sigma2": 40.0},
+        "teachers": 250,
+        "queries": 1000,
+        "asked": 640,
+        "answered": 286,
+        "answered_per_class": (200, 86, 0),
+        "partition_digest": "89ab",
+        "partition_disjoint": True,
+        "public_inputs": (PublicInput("queries", "stylegan, seed 0", "cdef"),),
+        "code_version": "0.1.0",
+    }
+    return PrivacyStatement(**(arguments | changes))
+
+
+def test_epsilon_is_what_the_event_costs_rounded_up() -> None:
+    content = statement().to_dict()
+    assert content["epsilon"] == 2.5427
+    assert statement().epsilon <= content["epsilon"] <= statement().epsilon + 1e-4
+    assert content["private"] is True
+    assert content["warning"] is None
+
+
+def test_it_says_everything_that_a_release_must_say() -> None:
+    content = statement().to_dict()
+    expected = {
+        "unit", "neighbouring", "delta", "trust_model", "epsilon", "epsilon_sanitised", "epsilon_dataset",
+        "epsilon_tuning", "audit_epsilon", "noise", "queries", "asked", "answered", "answered_per_class",
+        "partition_digest", "partition_disjoint", "public_inputs", "code_version", "schema_version",
+    }  # fmt: skip
+    assert expected <= set(content)
+    assert "one record replaced, added or removed" in content["neighbouring"]
+    assert content["public_inputs"] == [{"name": "queries", "origin": "stylegan, seed 0", "digest": "cdef"}]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"noise": "replay"},
+        {"unit": "group", "trust_model": "parties"},
+        {"epsilon_sanitised": 2.0, "epsilon_tuning": 4.0, "audit_epsilon": 0.71239, "audit_confidence": 0.95},
+        {"event": NonPrivateEvent(), "epsilon_budget": math.inf, "epsilon_dataset": math.inf, "epsilon_claimed": 1.0},
+    ],
+)
+def test_what_was_written_is_read_back(changes: dict[str, Any]) -> None:
+    content = json.loads(json.dumps(statement(**changes).to_dict(), allow_nan=False))
+    if "event" not in changes:
+        assert statement_from(content).to_dict() == content
+    assert content["summary"]
+
+
+def test_no_field_can_hold_a_data_dependent_epsilon() -> None:
+    names = {field.name for field in fields(PrivacyStatement)}
+    assert not [name for name in names if "dependent" in name]
+    assert "epsilon" not in names, "the exact figure is computed, never given"
+    with pytest.raises(TypeError, match="epsilon_data_dependent"):
+        statement(epsilon_data_dependent=1.2)
+    with pytest.raises(AttributeError):
+        statement().epsilon = 1.2  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("name", ["epsilon_budget", "epsilon_dataset", "epsilon_tuning"])
+def test_a_figure_below_the_exact_one_cannot_stand_in_for_it(name: str) -> None:
+    with pytest.raises(SettingError, match=f"{name}=1.2 is below the exact"):
+        statement(**{name: 1.2})
+
+
+def test_a_data_dependent_figure_cannot_hide_among_the_parameters() -> None:
+    with pytest.raises(SettingError, match="not by data_dependent_epsilon"):
+        statement(mechanism={"mechanism": "gnmax", "sigma": 40.0, "data_dependent_epsilon": 1.2})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"epsilon_data_dependent": 1.2}, "no place in it: epsilon_data_dependent"),
+        ({"epsilon": 1.2}, "do not follow from the rest: epsilon"),
+        ({"private": False}, "do not follow from the rest: private"),
+        ({"summary": "All is well."}, "do not follow from the rest: summary"),
+        ({"schema_version": 2}, "schema_version is not 1"),
+    ],
+)
+def test_a_file_that_was_changed_is_refused(change: dict[str, Any], message: str) -> None:
+    content = statement().to_dict()
+    with pytest.raises(SettingError, match=message):
+        statement_from(content | change)
+
+
+def test_a_file_with_a_field_missing_is_refused() -> None:
+    content = statement().to_dict()
+    del content["partition_digest"]
+    with pytest.raises(SettingError, match="missing: partition_digest"):
+        statement_from(content)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"unit": "person"}, "unit is one of record, group"),
+        ({"noise": "none"}, "noise is one of secure, replay"),
+        ({"answered": 700}, "cannot be"),
+        ({"answered_per_class": (200, 86, 1)}, "sum to 287"),
+        ({"answered_per_class": (287, -1)}, "sum to 286"),
+        ({"delta": 0.0}, "no probability"),
+        ({"audit_epsilon": 1.0}, "a bound and a confidence"),
+        ({"run": ""}, "run is missing"),
+    ],
+)
+def test_an_impossible_statement_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        statement(**change)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"noise": "replay"}, "replayed from a seed"),
+        ({"partition_disjoint": False}, "parts overlap"),
+        (
+            {"event": NonPrivateEvent(), "epsilon_budget": math.inf, "epsilon_dataset": math.inf},
+            "no differential-privacy guarantee",
+        ),
+    ],
+)
+def test_what_is_not_private_says_so_everywhere(change: dict[str, Any], reason: str) -> None:
+    content = statement(**change).to_dict()
+    assert content["private"] is False
+    for text in (content["warning"], content["summary"]):
+        assert text.startswith("NOT PRIVATE")
+        assert reason in text
+    assert "differentially private:" not in content["summary"]
+
+
+def test_an_audit_bound_is_rounded_down() -> None:
+    assert statement(audit_epsilon=0.71239, audit_confidence=0.95).to_dict()["audit_epsilon"] == 0.7123
+
+
+def test_the_summary_names_the_figures_and_who_is_trusted() -> None:
+    text = summary_sentence(statement())
+    assert "286 labels, released for 640 of 1000 queries" in text
+    assert "(2.5427, 1e-05)-differentially private" in text
+    assert "ε=3.5" in text
+    assert "one record" in text
+    assert "operator of the pipeline" in text
+    parties = summary_sentence(replace(statement(), unit="group", trust_model="parties"))
+    assert "all records of any one group" in parties
+    assert "guardian colludes with none" in parties
+
+
+def test_released_labels_are_counted_by_class_and_unanswered_ones_are_not() -> None:
+    assert released_per_class(np.array([0, 2, -1, 2, -1]), 4) == (1, 0, 2, 0)
+    assert released_per_class(np.array([], dtype=np.int64), 2) == (0, 0)

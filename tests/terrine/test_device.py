@@ -1,0 +1,48 @@
+import pytest
+import torch
+
+from terrine.device import resolve_device
+from terrine.errors import SettingError
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch):
+    """Pretend to be a machine with or without accelerators."""
+
+    def pretend(cuda: bool, mps: bool) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
+        monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
+
+    return pretend
+
+
+@pytest.mark.parametrize(
+    ("cuda", "mps", "expected"),
+    [(True, True, "cuda"), (True, False, "cuda"), (False, True, "mps"), (False, False, "cpu")],
+)
+def test_auto_takes_cuda_then_mps_then_the_cpu(machine, cuda: bool, mps: bool, expected: str) -> None:
+    machine(cuda, mps)
+    assert resolve_device() == resolve_device("auto") == torch.device(expected)
+
+
+def test_a_named_device_is_taken_even_when_a_faster_one_is_there(machine) -> None:
+    machine(cuda=True, mps=True)
+    assert resolve_device("cpu") == torch.device("cpu")
+    assert resolve_device("cuda:0") == torch.device("cuda", 0)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("cuda", "CUDA"), ("cuda:0", "CUDA"), ("mps", "MPS")])
+def test_a_device_this_machine_lacks_is_refused(machine, name: str, kind: str) -> None:
+    machine(cuda=False, mps=False)
+    with pytest.raises(
+        SettingError, match=rf"device: '{name}' was asked for, but torch sees no {kind} device\. Use auto"
+    ):
+        resolve_device(name)
+
+
+@pytest.mark.parametrize("name", ["gpu", "", "cuda:x", "CPU!"])
+def test_a_name_that_is_no_device_is_refused(name: str) -> None:
+    with pytest.raises(
+        SettingError, match=rf"device: '{name}' is no torch device\. Use auto, cpu, cuda, cuda:N or mps"
+    ):
+        resolve_device(name)
