@@ -11,6 +11,7 @@ from tasks.step import step
 from tasks.store import Folders, atomic_folder, read_array, write_array, write_json
 from terrine.data import partition as partitions
 from terrine.data.dataset import Dataset
+from terrine.data.duplicates import exact_duplicates
 from terrine.errors import SettingError
 
 
@@ -21,7 +22,7 @@ def deal_records(run: Run) -> None:
     settings = run.params.partition
     groups = protected_groups(run, dataset)
     assignment = partitions.iid(len(dataset.train_labels), settings.teachers, groups=groups, seed=run.params.seed)
-    manifest = partitions.check(assignment, settings.teachers, groups)
+    manifest = partitions.check(assignment, settings.teachers, groups, exact_duplicates(dataset.train_images))
     with atomic_folder(run.folders.partition) as folder:
         write_array(folder / "assignment.npy", assignment)
         write_json(folder / "manifest.json", {**manifest, "hash": partitions.partition_hash(assignment, site_key(run))})

@@ -76,7 +76,7 @@ def pretrain_backbone(run: Run) -> None:
                 "sha256": file_digest(folder / "backbone.safetensors"),
                 "images": run.params.pretraining.images and run.params.pretraining.images.model_dump(mode="json"),
                 "origin": "synthetic images only",
-                "history": history,
+                "loss_per_epoch": history,
             },
         )
     target = run.folders.backbone
@@ -84,7 +84,7 @@ def pretrain_backbone(run: Run) -> None:
     link(manifest_path, target / "manifest.json")
 
 
-def _fit(run: Run, backbone: Backbone, checkpoint: Any, device: Any) -> list[dict[str, float]]:
+def _fit(run: Run, backbone: Backbone, checkpoint: Any, device: Any) -> list[float]:
     settings = run.params.pretraining
     if run.params.backbone.kind == "scattering":
         queries = read_queries(run.folders)
@@ -92,13 +92,15 @@ def _fit(run: Run, backbone: Backbone, checkpoint: Any, device: Any) -> list[dic
         return []
     from terrine.pretraining.simclr import SimCLRSettings, pretrain
 
-    return pretrain(
+    report = progress_reporter("pretraining")
+    history = pretrain(
         backbone,
         read_pretraining(run.folders),
         SimCLRSettings(
             epochs=settings.epochs,
-            batch=settings.batch,
+            batch_size=settings.batch,
             learning_rate=settings.learning_rate,
+            weight_decay=settings.weight_decay,
             temperature=settings.temperature,
             projection=settings.projection,
             checkpoint_seconds=60 * settings.checkpoint_minutes,
@@ -106,8 +108,9 @@ def _fit(run: Run, backbone: Backbone, checkpoint: Any, device: Any) -> list[dic
         seed=run.params.seed,
         device=device,
         checkpoint=checkpoint,
-        progress=progress_reporter("pretraining"),
+        progress=lambda done, steps, loss: report(done / steps, f"step {done} of {steps}, loss {loss:.3f}"),
     )
+    return history.loss
 
 
 def progress_reporter(key: str) -> Callable[[float, str], None]:

@@ -35,12 +35,13 @@ WIDEST_TABLE = 25
 WORST_CONFUSIONS = 15
 
 PRIVATE_FIGURES = {
-    "consensus_mean": "share of the winning class among the teachers, mean over queries",
-    "consensus_deviation": "its standard deviation",
+    "consensus_mean": "share of the teachers that voted for the winning class, mean over queries",
+    "consensus_deviation": "standard deviation of that share",
     "released_agrees_with_votes": "share of released labels that are the votes' own winner",
     "epsilon_data_dependent": "ε, data-dependent",
     "order": "RDP order at which it was found",
 }
+"""What private figures are called, in the order in which they are shown; others follow under their own names."""
 
 
 @step("report")
@@ -161,7 +162,9 @@ def consensus(histograms: np.ndarray, answered: np.ndarray, asked: int) -> dict[
 def private_tables(figures: dict[str, Any], class_names: list[str]) -> dict[str, Any]:
     """Turn the private figures into one table of single values and one list of bars for every list by class."""
     single, by_class = [], []
-    for name, value in flat({key: value for key, value in figures.items() if key != "notice"}).items():
+    known = {name: figures[name] for name in PRIVATE_FIGURES if name in figures}
+    shown = {**known, **{name: value for name, value in figures.items() if name != "notice"}}
+    for name, value in flat(shown).items():
         text = PRIVATE_FIGURES.get(name, name.replace("_", " ").replace(".", ", "))
         if isinstance(value, list) and len(value) == len(class_names):
             by_class.append({"name": text, "rows": bar_rows(class_names, value)})

@@ -5,13 +5,12 @@ description belongs into data/private/; the fingerprint is keyed, so that whoeve
 whether a known set of images is behind it.
 """
 
-import hashlib
-import hmac
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from terrine.data.digest import keyed_digest
 from terrine.data.duplicates import duplicate_counts, exact_duplicates, shared_images
 from terrine.data.images import refuse_not_finite
 from terrine.data.splits import stratified
@@ -160,19 +159,14 @@ def fingerprint(dataset: Dataset, key: bytes) -> str:
     Equal arrays give equal fingerprints on every machine, whatever the dataset or its classes are called; any other
     pixel, label, group, order or split gives another one. Without `key` it says nothing about the records.
     """
-    digest = hmac.new(key, b"terrine dataset 1", hashlib.sha256)
-    arrays = {
-        "train_images": (dataset.train_images, "|u1"),
-        "train_labels": (dataset.train_labels, "<i8"),
-        "train_groups": (dataset.train_groups, "<i8"),
-        "test_images": (dataset.test_images, "|u1"),
-        "test_labels": (dataset.test_labels, "<i8"),
-    }
-    for name, (array, dtype) in arrays.items():
-        if array is None:
-            digest.update(f"\n{name} none\n".encode())
-            continue
-        # The header fixes the number of bytes that follow, so no two different datasets have one encoding.
-        digest.update(f"\n{name} {dtype} {list(array.shape)}\n".encode())
-        digest.update(np.ascontiguousarray(array, dtype=dtype).data)
-    return digest.hexdigest()
+    return keyed_digest(
+        "terrine dataset 1",
+        {
+            "train_images": (dataset.train_images, "|u1"),
+            "train_labels": (dataset.train_labels, "<i8"),
+            "train_groups": (dataset.train_groups, "<i8"),
+            "test_images": (dataset.test_images, "|u1"),
+            "test_labels": (dataset.test_labels, "<i8"),
+        },
+        key,
+    )

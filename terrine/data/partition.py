@@ -11,19 +11,18 @@ function reads of the data decides between which datasets that holds:
   whatever is in it, so units may differ in their contents and in their number of records; records or groups appended
   at the end move nobody. With `balance="records"` it reads the sizes of groups too: those must then be equal.
 - With `duplicates` (from `terrine.data.duplicates.exact_duplicates`) byte-identical images count as one person's and
-  sit where the first of them does. This reads content: a record exchanged for a copy of another joins it, and takes
-  along its own copies. It moves those copies and nobody else.
+  sit where the first of them does. This reads content: exchanging a record can move that record, the copies of what it
+  was and the copies of what it becomes, so the guarantee then takes it as given which records are copies.
 - `by_party` takes the assignment as given.
 - `dirichlet` and `by_similarity` read labels: they imitate parties whose data differ, for experiments on public data.
 """
 
-import hashlib
 import heapq
-import hmac
 from typing import Any, Literal
 
 import numpy as np
 
+from terrine.data.digest import keyed_digest
 from terrine.data.duplicates import duplicate_counts, merge_groups
 from terrine.errors import InputError, SettingError
 from terrine.randomness import numpy_generator
@@ -180,9 +179,7 @@ def check(
 
 def partition_hash(assignment: np.ndarray, key: bytes) -> str:
     """Return the HMAC-SHA256, as hex, of the partition under `key`: it names the partition without revealing it."""
-    digest = hmac.new(key, f"terrine partition 1\n{list(assignment.shape)}\n".encode(), hashlib.sha256)
-    digest.update(np.ascontiguousarray(assignment, dtype="<i8").data)
-    return digest.hexdigest()
+    return keyed_digest("terrine partition 1", {"assignment": (assignment, "<i8")}, key)
 
 
 def _units(

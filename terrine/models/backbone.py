@@ -2,7 +2,7 @@
 
 One call of `Backbone.features` is one batch. Under current statistics (`terrine.models.statistics`) that batch is the
 statistical unit: its features depend on all of its images and on nothing else, so the batches are part of a result
-and are stored with it.
+and are stored with it. (safetensors is imported where a file is touched: computing features needs torch alone.)
 """
 
 import json
@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors.torch
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from terrine.errors import ArtefactError, InputError
@@ -23,8 +21,8 @@ from terrine.models.statistics import Statistics, batch_statistics
 
 _METADATA_KEY = "backbone"
 
-Progress = Callable[[int, int], None]
-"""Called with (images done, images in all)."""
+Progress = Callable[[float, str], None]
+"""Called with (fraction done, a line about it)."""
 
 
 class Backbone(nn.Module):
@@ -98,6 +96,8 @@ def save_backbone(backbone: Backbone, path: Path) -> None:
 
     The format cannot hold code, so a file from elsewhere is safe to load.
     """
+    import safetensors.torch
+
     state = {name: value.detach().cpu().contiguous() for name, value in backbone.network.state_dict().items()}
     data = safetensors.torch.save(state, metadata={_METADATA_KEY: json.dumps(backbone.describe(), sort_keys=True)})
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -113,6 +113,8 @@ def load_backbone(path: Path) -> Backbone:
 
     Raises ArtefactError when the file is missing, damaged, or not a backbone.
     """
+    from safetensors import SafetensorError, safe_open
+
     from terrine.models.registry import build_backbone  # it knows this module, so it is imported late
 
     if not path.is_file():
@@ -176,7 +178,7 @@ def features_in_batches(
     for count in _map(compute, batches, torch.get_num_threads() if device.type == "cpu" else 1):
         done += count
         if progress is not None:
-            progress(done, total)
+            progress(done / total, f"features of {done:,} of {total:,} images")
     return out
 
 

@@ -1,7 +1,7 @@
 """Checkpoints of a training run: one safetensors file with tensors and a JSON description, replaced atomically.
 
 A crash at any moment leaves the previous checkpoint or the new one, never half of one. Nothing is pickled, so a file
-from elsewhere cannot run code.
+from elsewhere cannot run code. (safetensors is imported where a file is touched: training itself needs torch alone.)
 """
 
 import json
@@ -9,8 +9,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, optim
 
 from terrine.errors import ArtefactError
@@ -20,6 +18,8 @@ _METADATA_KEY = "checkpoint"
 
 def write_checkpoint(path: Path, tensors: dict[str, Tensor], description: dict[str, Any]) -> None:
     """Write `tensors` and the JSON-able `description` to `path`: temporary file, fsync, rename."""
+    import safetensors.torch
+
     data = safetensors.torch.save(
         {name: value.detach().cpu().contiguous() for name, value in tensors.items()},
         metadata={_METADATA_KEY: json.dumps(description, sort_keys=True)},
@@ -37,6 +37,8 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
     Raises ArtefactError when the file is damaged or no checkpoint.
     """
+    from safetensors import SafetensorError, safe_open
+
     try:
         with safe_open(path, framework="pt") as file:
             description = json.loads((file.metadata() or {})[_METADATA_KEY])

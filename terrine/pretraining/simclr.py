@@ -34,19 +34,19 @@ from terrine.randomness import derive_seed, numpy_generator
 _REPORT_SECONDS = 1.0
 _RESIDENT_FRACTION = 0.5
 
-Progress = Callable[[int, int, float], None]
-"""Called about once a second with (steps done, steps in all, loss of the last step)."""
+Progress = Callable[[float, str], None]
+"""Called about once a second with (fraction done, a line about it)."""
 
 
 @dataclass(frozen=True)
 class SimCLRSettings:
     """How a backbone is trained; see the module's head for where the defaults come from.
 
-    `batch_size` counts the images of all processes together. The last, incomplete batch of an epoch is dropped.
+    `batch` counts the images of all processes together. The last, incomplete batch of an epoch is dropped.
     """
 
     epochs: int
-    batch_size: int = 256
+    batch: int = 256
     learning_rate: float = 3e-4
     weight_decay: float = 1e-4
     temperature: float = 0.07
@@ -55,20 +55,12 @@ class SimCLRSettings:
     checkpoint_seconds: float = 60.0
 
     def __post_init__(self) -> None:
-        for name, lowest in (("epochs", 1), ("batch_size", 2), ("projection", 1)):
+        for name, lowest in (("epochs", 1), ("batch", 2), ("projection", 1)):
             if getattr(self, name) < lowest:
                 raise SettingError(f"pretrain: {name} is {getattr(self, name)}, and must be at least {lowest}.")
         for name in ("learning_rate", "temperature"):
             if not getattr(self, name) > 0:
                 raise SettingError(f"pretrain: {name} is {getattr(self, name)}, and must be above 0.")
-
-
-@dataclass(frozen=True)
-class History:
-    """What a run went through: the mean loss of each epoch, and how many steps it took in all."""
-
-    loss: list[float]
-    steps: int
 
 
 class _Learner(nn.Module):
@@ -93,13 +85,14 @@ def pretrain(
     device: torch.device | str,
     checkpoint: Path | None = None,
     progress: Progress | None = None,
-) -> History:
+) -> list[dict[str, float]]:
     """Train `backbone` in place on public uint8 `images` [N, C, size, size] and leave it on `device`, evaluating.
 
     With `checkpoint`, the run writes its state there every `settings.checkpoint_seconds` and at its end, and goes on
     from what it finds there; a finished run only loads it. With torch.distributed initialised, every process calls this
     with the same arguments (and its own device); each takes an equal part of every batch, and the losses are those of
-    one process. On CUDA the network runs in bfloat16 (mixed precision) and with deterministic algorithms.
+    one process. On CUDA the network runs in bfloat16 (mixed precision) and with deterministic algorithms. Returns one
+    row per epoch: {"epoch": 1, 2, ..., "loss": mean over the epoch}.
 
     Raises InputError for images the backbone does not take, SettingError when there are fewer images than a batch or
     the batch cannot be divided, ArtefactError when the checkpoint is damaged or belongs to another run.
@@ -107,7 +100,7 @@ def pretrain(
     device = torch.device(device)
     rank, processes = world()
     _check(backbone, images, settings, processes)
-    steps_per_epoch = len(images) // settings.batch_size
+    steps_per_epoch = len(images) // settings.batch
     steps = settings.epochs * steps_per_epoch
 
     with _reproducible(device):
@@ -128,20 +121,20 @@ def pretrain(
             epoch, position = divmod(run.step, steps_per_epoch)
             if position == 0 or not source.ordered:
                 source.order(numpy_generator(seed, "simclr order", epoch).permutation(len(images)))
-            batch = source.batch(position * settings.batch_size, settings.batch_size, rank, processes)
+            batch = source.batch(position * settings.batch, settings.batch, rank, processes)
             loss = _take_step(run, parallel, batch, settings, seed, steps)
             if position == steps_per_epoch - 1:
                 run.end_epoch(steps_per_epoch)
             now = time.monotonic()
             if progress is not None and (now - reported >= _REPORT_SECONDS or run.step == steps):
                 reported = now
-                progress(run.step, steps, float(loss))
+                progress(run.step / steps, f"epoch {epoch + 1} of {settings.epochs}, loss {float(loss):.3f}")
             due = now - saved >= settings.checkpoint_seconds or run.step == steps
             if checkpoint is not None and rank == 0 and due:
                 run.save(checkpoint)
                 saved = time.monotonic()
     backbone.eval()
-    return History(loss=run.loss, steps=steps)
+    return [{"epoch": number, "loss": loss} for number, loss in enumerate(run.loss, start=1)]
 
 
 def _take_step(
@@ -253,14 +246,14 @@ def _check(backbone: Backbone, images: np.ndarray, settings: SimCLRSettings, pro
             f"Pretraining takes uint8 images of shape (N, {str(expected)[1:]} for this backbone, and was given "
             f"{images.dtype} of shape {images.shape}."
         )
-    if len(images) < settings.batch_size:
+    if len(images) < settings.batch:
         raise SettingError(
-            f"pretrain: {len(images)} images are fewer than one batch of {settings.batch_size}. Make more images, or "
+            f"pretrain: {len(images)} images are fewer than one batch of {settings.batch}. Make more images, or "
             "lower the batch size."
         )
-    if settings.batch_size % processes:
+    if settings.batch % processes:
         raise SettingError(
-            f"pretrain: a batch of {settings.batch_size} cannot be divided among {processes} processes. Use a multiple."
+            f"pretrain: a batch of {settings.batch} cannot be divided among {processes} processes. Use a multiple."
         )
     if not any(parameter.requires_grad for parameter in backbone.network.parameters()):
         raise SettingError(f"pretrain: the backbone '{backbone.describe()['kind']}' has nothing to train.")

@@ -130,8 +130,8 @@ class Ledger:
                 book.append("register", dataset, None, body)
             elif known.budget != wanted and not (known.budget.mode == mode and known.budget.epsilon is epsilon is None):
                 raise LedgerError(
-                    f"The dataset is registered with {known.budget}, not with {wanted}. Its budget is changed by "
-                    "`terrine ledger set-budget`; its mode stays what it was."
+                    f"The dataset is registered with {known.budget}, not with {wanted}. Set ledger.epsilon and δ to "
+                    "what is registered, or change that by `terrine ledger set-budget`; its mode stays what it was."
                 )
 
         self._books.transact(work)

@@ -90,9 +90,10 @@ class AnswerPrice:
     @cached_property
     def plateau(self) -> float:
         """The largest local sensitivity, that at q1."""
-        at_q1 = self.at(np.array([self.log_q1]))[0]
+        q1 = np.array([self.log_q1])
+        here = float(self.at(q1)[0])
         # One move up from q1 is q0, where the data-independent price begins.
-        return max(self.ceiling - at_q1, at_q1 - self.at(self.down(np.array([self.log_q1])))[0])
+        return max(self.ceiling - here, here - float(self.at(self.down(q1))[0]))
 
     def at(self, log_q: Floats) -> Floats:
         """β itself [points] at log q [points]."""
@@ -182,7 +183,7 @@ def summed_answer_sensitivity(
         return np.zeros(teachers)
     # Only the sorted counts matter, so that queries that differ in the class alone are computed once.
     distinct, where = np.unique(np.sort(counts, axis=1), axis=0, return_inverse=True)
-    weight = np.bincount(where.ravel(), weights=weight, minlength=len(distinct))
+    weight = np.asarray(np.bincount(where.ravel(), weights=weight, minlength=len(distinct)), dtype=np.float64)
     total, length = np.zeros(teachers), np.zeros(len(distinct), dtype=np.int64)
     for query, distance, value in _off_plateau(price, distinct):
         total += np.bincount(distance, weights=weight[query] * value, minlength=teachers)
@@ -239,7 +240,7 @@ def _threshold_table(teachers: int, threshold: float, sigma1: float, order: floa
     """Largest change of a test's price when its largest count moves by one, at each count 0..teachers."""
     price = threshold_rdp(log_p_answered(np.arange(teachers + 1), threshold, sigma1), sigma1, [order])[:, 0]
     step = np.abs(np.diff(price))
-    return np.maximum(np.append(step, 0.0), np.append(0.0, step))
+    return np.asarray(np.maximum(np.append(step, 0.0), np.append(0.0, step)))
 
 
 def _off_plateau(price: AnswerPrice, counts: Integers) -> Iterator[tuple[Integers, Integers, Floats]]:

@@ -107,17 +107,21 @@ class SecureNoise:
     def _draw(
         self, distribution: Literal["gaussian", "laplace"], shape: int | tuple[int, ...], scale: float
     ) -> FloatArray:
-        # Imported here because loading its library takes half a second that replayed and public steps need not pay.
-        import opendp.prelude as dp
+        # Here, because only steps that draw should pay for loading the library; and by its modules, because the
+        # customary opendp.prelude brings scikit-learn along, which takes seconds.
+        from opendp.domains import atom_domain, vector_domain
+        from opendp.measurements import make_gaussian, make_laplace
+        from opendp.metrics import l1_distance, l2_distance
+        from opendp.mod import enable_features
 
-        dp.enable_features("contrib")
+        enable_features("contrib")
         step = lattice_step(scale)
         # The 32-bit default atom would saturate without a word: a standard deviation alone is 2^44 steps.
-        domain = dp.vector_domain(dp.atom_domain(T="i64"))
+        domain = vector_domain(atom_domain(T="i64"))
         if distribution == "gaussian":
-            measurement = dp.m.make_gaussian(domain, dp.l2_distance(T=float), scale=scale / step)
+            measurement = make_gaussian(domain, l2_distance(T=float), scale=scale / step)
         else:
-            measurement = dp.m.make_laplace(domain, dp.l1_distance(T=float), scale=scale / step)
+            measurement = make_laplace(domain, l1_distance(T=float), scale=scale / step)
         noise = np.empty(math.prod(np.atleast_1d(shape).tolist()) if shape != () else 1)
         for start in range(0, noise.size, _CHUNK):
             part = noise[start : start + _CHUNK]

@@ -126,7 +126,7 @@ def randomised_response_rdp(epsilon: float, categories: int, orders: Floats) -> 
     terms = [orders * log_kept + (1 - orders) * log_other, orders * log_other + (1 - orders) * log_kept]
     if categories > 2:
         terms.append(np.full_like(orders, math.log(categories - 2) + log_other))
-    return np.maximum(np.logaddexp.reduce(terms), 0.0) / (orders - 1)
+    return np.asarray(np.maximum(np.logaddexp.reduce(terms), 0.0) / (orders - 1))
 
 
 def rdp_of_event(event: Event, orders: ArrayLike) -> Floats:

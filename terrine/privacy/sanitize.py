@@ -167,10 +167,15 @@ def restricted_order(epsilons: ArrayLike, orders: ArrayLike, sigma: float, class
     Raises:
         SettingError: C5 and C6 hold at none of the orders.
     """
-    alpha = np.asarray(orders, dtype=np.float64)
-    for best in np.argsort(np.asarray(epsilons, dtype=np.float64), kind="stable"):
-        if all(AnswerPrice(sigma, classes, float(alpha[best])).conditions()):
-            return float(alpha[best])
+    ranked = np.asarray(orders, dtype=np.float64)[np.argsort(np.asarray(epsilons, dtype=np.float64), kind="stable")]
+    ceiling = math.inf
+    for order in map(float, ranked):
+        # The conditions fail from some order on, so that an order above one that failed need not be tried.
+        if order >= ceiling:
+            continue
+        if all(AnswerPrice(sigma, classes, order).conditions()):
+            return order
+        ceiling = order
     raise SettingError(
         f"Conditions C5 and C6 of the smooth sensitivity hold at none of the orders for sigma={sigma:g} and "
         f"{classes} classes: include smaller orders or use more noise."

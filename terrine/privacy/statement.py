@@ -28,8 +28,8 @@ Unit = Literal["record", "group"]
 TrustModel = Literal["central", "parties"]
 
 NEIGHBOURS = {
-    "record": "one record replaced, added or removed",
-    "group": "all records of one group replaced, added or removed",
+    "record": "one record replaced, added or removed, the others staying with their teachers",
+    "group": "all records of one group replaced, added or removed, the others staying with their teachers",
 }
 TRUST_MODELS = {
     "central": "the operator of the pipeline sees the private data, the votes and the noise, and is trusted with them; "
@@ -78,7 +78,8 @@ class PrivacyStatement:
         delta: δ of every ε in the statement.
         delta_slack: What the lattice of the noise adds to δ at most, `noise.delta_slack`.
         epsilon_budget: The run's own budget: the guarantee that held before the first query was asked, however many
-            were going to be answered.
+            were going to be answered. For mechanisms whose number of answers depends on what they release (confident,
+            interactive) this is the guarantee in the strict sense, and `epsilon` what was used of it.
         epsilon_dataset: Exact ε of the dataset over all runs up to this release, from the ledger.
         noise: `secure`, or `replay`: NOT PRIVATE.
         mechanism: Its name and parameters, public values.

@@ -111,10 +111,9 @@ class _Walk:
             matters = np.flatnonzero(ratio > _NEGLIGIBLE)
             if matters.size < point.size:
                 # Groups come in falling order: what no longer matters here never will.
-                point, row, gap, gained, closest = (
-                    values.take(matters) for values in (point, row, gap, gained, closest)
-                )
-                ratio = ratio.take(matters)
+                point, row = point.take(matters), row.take(matters)
+                gap, gained = gap.take(matters), gained.take(matters)
+                closest, ratio = closest.take(matters), ratio.take(matters)
             if not point.size:
                 break
             total[point] += size.take(row) * np.exp(ratio)

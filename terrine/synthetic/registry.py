@@ -4,6 +4,8 @@ A new program is one file in this folder (see `program` for its contract) and on
 
     >>> draw("dead_leaves", seed=0, first=1000, count=8, size=28, channels=1).shape
     torch.Size([8, 1, 28, 28])
+
+`mixup` mixes shader images, as published; `mixup:dead_leaves+stylegan` mixes those two, and so on for any others.
 """
 
 import torch
@@ -13,28 +15,37 @@ from terrine.errors import SettingError
 from terrine.synthetic.dead_leaves import dead_leaves
 from terrine.synthetic.fractal import fractal
 from terrine.synthetic.gaussian import gaussian
+from terrine.synthetic.mixup import Mixup
 from terrine.synthetic.program import Program
 from terrine.synthetic.shaders import shaders
+from terrine.synthetic.spectrum import spectrum
 from terrine.synthetic.stylegan import stylegan
 
 PROGRAMS: dict[str, Program] = {
     "gaussian": gaussian,
+    "spectrum": spectrum,
     "dead_leaves": dead_leaves,
     "stylegan": stylegan,
     "fractal": fractal,
     "shaders": shaders,
+    "mixup": Mixup((shaders,)),
 }
 
 SMALLEST_SIZE, LARGEST_SIZE = 8, 320
 
 
 def program(kind: str) -> Program:
-    """Return the image program called `kind`; raises SettingError that lists the known ones."""
-    try:
+    """Return the image program called `kind`: a name in `PROGRAMS`, or mixup:NAME+NAME+... of any others.
+
+    Raises SettingError that lists the known ones.
+    """
+    if kind in PROGRAMS:
         return PROGRAMS[kind]
-    except KeyError:
-        known = ", ".join(sorted(PROGRAMS))
-        raise SettingError(f"image program: there is none called '{kind}'. Known are: {known}.") from None
+    head, colon, sources = kind.partition(":")
+    if head == "mixup" and colon and sources and not any(name.startswith("mixup") for name in sources.split("+")):
+        return Mixup(tuple(program(name) for name in sources.split("+")))
+    known = ", ".join(PROGRAMS)
+    raise SettingError(f"image program: there is none called '{kind}'. Known are: {known}, mixup:A+B of any others.")
 
 
 def draw(

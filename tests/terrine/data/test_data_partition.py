@@ -259,7 +259,7 @@ def test_a_teacher_outside_the_range_is_refused(teacher: int) -> None:
 
 def test_the_hash_is_keyed_and_canonical() -> None:
     assignment = np.array([2, 0, 1])
-    message = b"terrine partition 1\n[3]\n" + struct.pack("<3q", 2, 0, 1)
+    message = b"terrine partition 1\nassignment <i8 [3]\n" + struct.pack("<3q", 2, 0, 1)
     assert partition_hash(assignment, b"key") == hmac.new(b"key", message, hashlib.sha256).hexdigest()
     assert partition_hash(assignment, b"key") == partition_hash(assignment.astype(">i8"), b"key")
     assert partition_hash(assignment, b"other") != partition_hash(assignment, b"key")

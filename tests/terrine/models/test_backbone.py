@@ -111,12 +111,12 @@ def test_features_can_be_written_into_a_memory_map_with_progress(tmp_path):
     seen = []
     batches = [np.arange(0, 8), np.arange(8, 20)]
     result = features_in_batches(
-        backbone, images, batches, "current", out=out, progress=lambda done, total: seen.append((done, total))
+        backbone, images, batches, "current", out=out, progress=lambda *report: seen.append(report)
     )
     assert result is out
     assert (out[20:] == -1).all()
     assert (out[:20] != -1).any(axis=1).all()
-    assert seen == [(8, 20), (20, 20)]
+    assert seen == [(0.4, "features of 8 of 20 images"), (1.0, "features of 20 of 20 images")]
 
 
 @pytest.mark.parametrize(

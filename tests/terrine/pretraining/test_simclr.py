@@ -16,7 +16,7 @@ from terrine.pretraining import simclr
 from terrine.pretraining.augment import ViewSettings
 from terrine.pretraining.simclr import SimCLRSettings, pretrain
 
-SETTINGS = SimCLRSettings(epochs=3, batch_size=8, projection=4, learning_rate=3e-3, checkpoint_seconds=0)
+SETTINGS = SimCLRSettings(epochs=3, batch=8, projection=4, learning_rate=3e-3, checkpoint_seconds=0)
 
 
 def tiny_backbone() -> Backbone:
@@ -62,10 +62,11 @@ def test_the_loss_falls_and_the_backbone_changes_in_place():
     history = pretrain(
         backbone, some_images(), settings, seed=0, device="cpu", progress=lambda *report: calls.append(report)
     )
-    assert history.steps == 25 * 4
-    assert len(history.loss) == 25
-    assert np.mean(history.loss[-5:]) < 0.8 * np.mean(history.loss[:2])
-    assert calls[-1][:2] == (100, 100)
+    assert [row["epoch"] for row in history] == list(range(1, 26))
+    losses = [row["loss"] for row in history]
+    assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:2])
+    assert calls[-1][0] == 1.0
+    assert calls[-1][1].startswith("epoch 25 of 25, loss ")
     assert not equal(state(backbone), before)
     assert not any(layer.training for layer in backbone.modules())
 
@@ -93,8 +94,8 @@ torch.set_num_threads(1)
 sys.path.insert(0, sys.argv[2])
 from test_simclr import SETTINGS, pretrain, simclr, some_images, tiny_backbone
 simclr._REPORT_SECONDS = 0
-def kill(done, total, loss):
-    if done == 6:
+def kill(fraction, text):
+    if fraction == 0.5:
         os.kill(os.getpid(), signal.SIGKILL)
 pretrain(tiny_backbone(), some_images(), SETTINGS, seed=0, device="cpu", checkpoint=Path(sys.argv[1]), progress=kill)
 """
@@ -117,7 +118,7 @@ def test_a_run_killed_in_the_middle_of_an_epoch_ends_with_the_same_bits(tmp_path
         seed=0,
         device="cpu",
         checkpoint=checkpoint,
-        progress=lambda done, total, loss: steps.append(done),
+        progress=lambda fraction, text: steps.append(round(12 * fraction)),
     )
     assert steps == list(range(6, 13))
     assert history == expected

@@ -1,0 +1,207 @@
+"""`terrine account` and `terrine calibrate`: what votes cost, and how much noise a budget asks for."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+class MechanismName(StrEnum):
+    lnmax = "lnmax"
+    gnmax = "gnmax"
+    confident = "confident"
+
+
+class Weighting(StrEnum):
+    expected = "expected"
+    realised = "realised"
+
+
+class Conversion(StrEnum):
+    classical = "classical"
+    improved = "improved"
+
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+DeltaOption = Annotated[float, typer.Option(help="δ, well below one over the number of records.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add `account` and `calibrate` to the command line."""
+    app.command()(account)
+    app.command()(calibrate)
+
+
+def account(
+    votes: Annotated[Path, typer.Argument(help="npy file: votes [queries, teachers] of class indices.")],
+    mechanism: Annotated[MechanismName, typer.Option(help="How the queries are answered.")] = MechanismName.gnmax,
+    histograms: Annotated[bool, typer.Option("--histograms", help="The file holds [queries, classes] counts.")] = False,
+    teachers_first: Annotated[
+        bool, typer.Option("--teachers-first", help="The file holds votes [teachers, queries].")
+    ] = False,
+    classes: Annotated[int | None, typer.Option(help="Number of classes; default: up to the largest vote.")] = None,
+    teachers: Annotated[int | None, typer.Option(help="Number of teachers to check for.")] = None,
+    queries: Annotated[int | None, typer.Option(help="Only the first so many queries.")] = None,
+    sigma: Annotated[float | None, typer.Option(help="Noise of gnmax, in votes.")] = None,
+    scale: Annotated[float | None, typer.Option(help="Scale of lnmax's Laplace noise, in votes.")] = None,
+    threshold: Annotated[float | None, typer.Option(help="Threshold of confident, in votes.")] = None,
+    sigma1: Annotated[float | None, typer.Option(help="Noise of confident's threshold test, in votes.")] = None,
+    sigma2: Annotated[float | None, typer.Option(help="Noise of confident's answers, in votes.")] = None,
+    delta: DeltaOption = 1e-5,
+    weighting: Annotated[
+        Weighting | None,
+        typer.Option(help="Answers by their expectation, or those given; default: given where --answered says."),
+    ] = None,
+    answered: Annotated[
+        Path | None, typer.Option(help="npy file: which queries were answered (booleans, or labels with −1).")
+    ] = None,
+    conversion: Annotated[Conversion, typer.Option(help="From RDP to ε; the papers' is classical.")] = (
+        Conversion.improved
+    ),
+    orders: Annotated[str, typer.Option(help="RDP orders: default, reference, or numbers with commas.")] = "default",
+    sanitise: Annotated[bool, typer.Option("--sanitise", help="Also the sanitised ε.")] = False,
+    order: Annotated[float | None, typer.Option(help="Its RDP order; default: the best.")] = None,
+    beta: Annotated[float | None, typer.Option(help="Its smoothing; default: the best.")] = None,
+    sigma_ss: Annotated[float | None, typer.Option("--sigma-ss", help="Its noise; default: the best.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what answering these votes costs, and which of the figures may be published.
+
+    Nothing is released and nothing is charged.
+    """
+    from tasks.accounting import Question
+    from tasks.accounting import account as account_votes
+    from tasks.vote_files import read_answered, read_histograms
+    from terrine.errors import SettingError
+
+    if sigma is not None and sigma2 is not None:
+        raise SettingError("--sigma and --sigma2 both name the noise of the answers: give one.")
+    question = Question(
+        mechanism=mechanism.value,
+        delta=delta,
+        sigma=sigma if sigma2 is None else sigma2,
+        scale=scale,
+        threshold=threshold,
+        sigma1=sigma1,
+        weighting=None if weighting is None else weighting.value,
+        conversion=conversion.value,
+        orders=orders,
+        sanitise=sanitise,
+        order=order,
+        beta=beta,
+        sigma_ss=sigma_ss,
+    )
+    counts = read_histograms(
+        votes,
+        histograms=histograms,
+        teachers_first=teachers_first,
+        classes=classes,
+        teachers=teachers,
+        queries=queries,
+    )
+    result = account_votes(counts, question, None if answered is None else read_answered(answered, len(counts)))
+    if as_json:
+        typer.echo(json.dumps(result, indent=2))
+    else:
+        _show_account(result)
+
+
+def calibrate(
+    epsilon: Annotated[float, typer.Option(help="Budget ε.")],
+    teachers: Annotated[int, typer.Option(help="Number of teachers.")],
+    answers: Annotated[int, typer.Option(help="Number of answers to pay for.")],
+    delta: DeltaOption = 1e-5,
+    tests: Annotated[int, typer.Option(help="Number of threshold tests before them.")] = 0,
+    sigma1: Annotated[float | None, typer.Option(help="Noise of the tests, in votes.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Find the noise for a budget, and show what more budget or more teachers would buy."""
+    from tasks.accounting import calibration
+
+    result = calibration(epsilon=epsilon, delta=delta, teachers=teachers, answers=answers, tests=tests, sigma1=sigma1)
+    if as_json:
+        typer.echo(json.dumps(result, indent=2))
+    else:
+        _show_calibration(result)
+
+
+def _show_account(result: dict[str, Any]) -> None:
+    from rich.console import Console
+
+    from terrine.privacy.gaussian import round_up
+
+    table, notes = _table("ε", "value", "RDP order", "may be published"), []
+    for name, title in (
+        ("exact", "exact"),
+        ("data_independent", "data-independent RDP"),
+        ("data_dependent", "data-dependent RDP"),
+    ):
+        figure = result[name]
+        table.add_row(
+            title,
+            f"{round_up(figure['epsilon'], 5):.5f}",
+            f"{figure['order']:.4g}" if "order" in figure else "",
+            "yes" if figure["may_be_published"] else "NO",
+        )
+        notes.append(f"[bold]{title}[/bold]: {figure['note']}")
+    if (figure := result["sanitised"]) is not None:
+        table.add_row(
+            "sanitised (mean ± deviation)",
+            f"{round_up(figure['mean'], 5):.5f} ± {round_up(figure['standard_deviation'], 5):.5f}",
+            f"{figure['order']:.4g}",
+            "NO",
+        )
+        notes.append(
+            f"[bold]sanitised[/bold], beta {figure['beta']:.4g}, sigma_ss {figure['sigma_ss']:.4g}, smooth "
+            f"sensitivity {figure['smooth_sensitivity']:.4g}: {figure['note']}"
+        )
+    weighting = f" ({result['weighting']})" if result["mechanism"] == "confident" else ""
+    console = Console()
+    console.print(
+        f"{result['mechanism']}: {result['queries']} queries, {result['answered']:.6g} answered{weighting}, "
+        f"{result['teachers']} teachers, {result['classes']} classes, δ = {result['delta']:g}, "
+        f"{result['conversion']} conversion\n"
+    )
+    console.print(table)
+    console.print("\n" + "\n".join(notes))
+
+
+def _show_calibration(result: dict[str, Any]) -> None:
+    from rich.console import Console
+
+    from terrine.privacy.gaussian import round_up
+
+    console = Console()
+    tested = f" and {result['tests']} tests at sigma1 = {result['sigma1']:g}" if result["tests"] else ""
+    console.print(
+        f"[bold]sigma = {round_up(result['sigma']):.4f}[/bold] votes pay for {result['answers']} answers{tested} "
+        f"at ε = {result['epsilon']:g}, δ = {result['delta']:g} (exact)."
+    )
+    table = _table("", "ε", "teachers", "sigma", "sigma / votes", "lead that survives", "answers, same noise share")
+    for row in result["buys"]:
+        table.add_row(
+            row["change"],
+            f"{row['epsilon']:g}",
+            str(row["teachers"]),
+            f"{round_up(row['sigma']):.4f}",
+            f"{row['share']:.1%}",
+            f"{row['clear_lead']:.1%}",
+            str(row["answers"]),
+        )
+    console.print(table)
+    console.print(
+        "Lead that survives: of the plurality over one rival, with 95 % probability, as a share of the votes."
+    )
+
+
+def _table(*columns: str) -> Table:
+    from rich.table import Table
+
+    return Table(*columns, box=None, pad_edge=False)

@@ -1,0 +1,60 @@
+"""`terrine images`: look at an image program, or write a large set of its images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from terrine.errors import SettingError
+
+console = Console()
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command("images")(images)
+
+
+def images(
+    kind: Annotated[str, typer.Option(help="An image program; a wrong name lists the known ones.")],
+    out: Annotated[Path, typer.Option(help="A .png file for a contact sheet, or a folder for an image set.")],
+    count: Annotated[int, typer.Option(help="Number of images.")] = 64,
+    seed: Annotated[int, typer.Option(help="Seed; the same seed gives the same images.")] = 0,
+    size: Annotated[int, typer.Option(help="Side in pixels, 8..320.")] = 28,
+    channels: Annotated[int, typer.Option(help="1 (grey) or 3 (colour).")] = 3,
+    shard: Annotated[int, typer.Option(help="Images per shard of a set; 0 for shards of 64 MB.")] = 0,
+    workers: Annotated[int, typer.Option(help="Processes that write a set.")] = 1,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
+) -> None:
+    """Draw synthetic images: a contact sheet (--out sheet.png) or an image set in shards (--out folder), resumable."""
+    from tasks.images import write_set, write_sheet
+    from terrine.synthetic.shards import Recipe, Written
+
+    if out.suffix == ".png":
+        if count > 10_000:
+            raise SettingError(f"--count {count} is too many for one sheet; use at most 10000, or a folder as --out.")
+        sheet = write_sheet(out, kind, count=count, seed=seed, size=size, channels=channels, device=device)
+        console.print(f"{out}: {count} images of '{kind}', {sheet.shape[1]} × {sheet.shape[0]} pixels")
+        return
+    if out.suffix:
+        raise SettingError(f"--out {out}: use a .png file for a contact sheet or a folder for an image set.")
+    recipe = Recipe(kind, count=count, seed=seed, size=size, channels=channels, shard=shard)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task(kind, total=count)
+
+        def advance(written: Written) -> None:
+            if written.state == "redrawn":
+                bar.console.print(f"Shard {written.number} did not match its digest and was drawn again.")
+            bar.update(task, advance=written.images)
+
+        cost = write_set(out, recipe, workers=workers, device=device, progress=advance)
+    kept = f", {cost.kept} shards were there already" if cost.kept else ""
+    console.print(
+        f"{out}: {cost.images:,} images of '{kind}', {cost.bytes / 1e6:,.0f} MB, {cost.seconds:,.1f} s, "
+        f"{cost.images_per_second:,.0f} images/s{kept}"
+    )

@@ -1,0 +1,315 @@
+"""What a set of votes costs, in all the ways one may count: for people who ask, not for the gate.
+
+Nothing is released and no ledger is touched. The result says of each figure whether it may be published: those that
+are functions of the votes may not.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from terrine.errors import InputError, SettingError
+from terrine.privacy import calibrate as noise
+from terrine.privacy import data_dependent as dependent
+from terrine.privacy import renyi, sanitize
+from terrine.privacy.events import Event, LaplaceEvent, RepeatedEvent, threshold_test, vote_answer
+from terrine.privacy.gaussian import epsilon_of, mu_squared
+from terrine.privacy.local_sensitivity import (
+    AnswerPrice,
+    summed_answer_sensitivity,
+    summed_threshold_sensitivity,
+)
+
+MechanismName = Literal["lnmax", "gnmax", "confident"]
+Weighting = Literal["expected", "realised"]
+
+_PRIVATE = "Computed from the votes: private, for the owner of the data alone."
+
+
+@dataclass(frozen=True)
+class Question:
+    """What to account for.
+
+    Attributes:
+        mechanism: How the queries are answered.
+        delta: δ in (0, 1).
+        sigma: Noise of the answers of gnmax and confident (σ2), in votes.
+        scale: Scale of lnmax's Laplace noise, in votes.
+        threshold: Threshold of confident, in votes.
+        sigma1: Noise of confident's threshold test, in votes.
+        weighting: Count the answers by their expectation, or those that were given; None: by whether `answered` is
+            known.
+        conversion: From RDP to (ε, δ).
+        orders: "default", "reference", or RDP orders separated by commas.
+        sanitise: Also work out the sanitised ε.
+        order: Its RDP order; None: the best one at which it is sound.
+        beta: Its smoothing; None: the best.
+        sigma_ss: Its noise; None: the best.
+    """
+
+    mechanism: MechanismName
+    delta: float = 1e-5
+    sigma: float | None = None
+    scale: float | None = None
+    threshold: float | None = None
+    sigma1: float | None = None
+    weighting: Weighting | None = None
+    conversion: renyi.Conversion = "improved"
+    orders: str = "default"
+    sanitise: bool = False
+    order: float | None = None
+    beta: float | None = None
+    sigma_ss: float | None = None
+
+    def __post_init__(self) -> None:
+        needed = {"lnmax": ("scale",), "gnmax": ("sigma",), "confident": ("threshold", "sigma1", "sigma")}
+        if self.mechanism not in needed:
+            raise SettingError(f"The mechanism must be one of {', '.join(needed)}, got {self.mechanism!r}.")
+        for name in ("sigma", "scale", "threshold", "sigma1"):
+            value = getattr(self, name)
+            if name in needed[self.mechanism]:
+                if value is None:
+                    raise SettingError(f"{self.mechanism} needs {name}.")
+                if not (math.isfinite(value) and (value > 0 or name == "threshold")):
+                    raise SettingError(f"{name} must be a positive number of votes, got {value!r}.")
+            elif value is not None:
+                raise SettingError(f"{self.mechanism} has no {name}: leave it out, or choose another mechanism.")
+        if not 0 < self.delta < 1:
+            raise SettingError(f"delta must lie strictly between 0 and 1, got {self.delta!r}.")
+        if self.weighting not in (None, "expected", "realised"):
+            raise SettingError(f'The weighting must be "expected" or "realised", got {self.weighting!r}.')
+        given = [name for name in ("order", "beta", "sigma_ss") if getattr(self, name) is not None]
+        if given and not self.sanitise:
+            raise SettingError(f"{given[0]} shapes the sanitised ε: ask for that with --sanitise.")
+        if self.sanitise and self.mechanism == "lnmax":
+            raise SettingError("The smooth sensitivity is known for Gaussian noise: lnmax has no sanitised ε.")
+
+
+def account(
+    histograms: NDArray[np.int64], question: Question, answered: NDArray[np.bool_] | None = None
+) -> dict[str, Any]:
+    """All kinds of ε of answering these queries.
+
+    Args:
+        histograms: Counts of votes [queries, classes].
+        question: Mechanism and ways of counting.
+        answered: Which queries confident answered [queries], where that is known.
+
+    Returns:
+        JSON values: `exact`, `data_independent`, `data_dependent` and `sanitised` (None unless asked for), each with
+        `may_be_published` and a `note` that says why.
+
+    Raises:
+        InputError: arrays that are no histograms or do not fit.
+        SettingError: an impossible question, or the realised cost where nobody said what was answered.
+    """
+    counts = dependent.check_histograms(histograms)
+    votes = _Votes(counts, question, answered)
+    orders = _orders(question.orders)
+    public = votes.weighting == "realised" or question.mechanism != "confident"
+    basis = (
+        "From public parameters and the number of answers that were given."
+        if public
+        else "From the expected number of answers, which is computed from the votes: say which queries were answered."
+    )
+    curve = votes.data_dependent_curve(orders)
+    independent, independent_order = renyi.convert(
+        orders, votes.data_independent_curve(orders), question.delta, question.conversion
+    )
+    dependent_epsilon, dependent_order = renyi.convert(orders, curve, question.delta, question.conversion)
+    result: dict[str, Any] = {
+        "mechanism": question.mechanism,
+        "queries": len(counts),
+        "answered": votes.answered,
+        "teachers": int(counts[0].sum()),
+        "classes": counts.shape[1],
+        "delta": question.delta,
+        "weighting": votes.weighting,
+        "conversion": question.conversion,
+        "exact": {
+            "epsilon": votes.epsilon(votes.answered),
+            "epsilon_if_all_answered": votes.epsilon(len(counts)),
+            "may_be_published": public,
+            "note": basis + (" The figure to publish." if public else ""),
+        },
+        "data_independent": {
+            "epsilon": independent,
+            "order": independent_order,
+            "may_be_published": public,
+            "note": basis + " Never below the exact figure: for comparison with papers.",
+        },
+        "data_dependent": {
+            "epsilon": dependent_epsilon,
+            "order": dependent_order,
+            "may_be_published": False,
+            "note": _PRIVATE + " It may neither be published nor decide when to stop.",
+        },
+        "sanitised": None,
+    }
+    if question.sanitise:
+        result["sanitised"] = _sanitised(votes, orders, curve)
+    return result
+
+
+def calibration(
+    *,
+    epsilon: float,
+    delta: float,
+    teachers: int,
+    answers: int,
+    tests: int = 0,
+    sigma1: float | None = None,
+) -> dict[str, Any]:
+    """Noise for a budget, and what more budget or more teachers would buy, as JSON values; public quantities only.
+
+    Raises:
+        BudgetError: the tests alone pass the budget.
+        SettingError: an impossible number, or tests without their noise.
+    """
+    found = noise.calibrate(epsilon, delta, answers, tests=tests, sigma1=sigma1)
+    rows = noise.purchases(epsilon, delta, answers, teachers, tests=tests, sigma1=sigma1)
+    return {
+        "epsilon": epsilon,
+        "delta": delta,
+        "teachers": teachers,
+        "answers": answers,
+        "tests": tests,
+        "sigma1": found.sigma1,
+        "sigma": found.sigma,
+        "epsilon_exact": found.epsilon_exact,
+        "may_be_published": True,
+        "buys": [asdict(row) for row in rows],
+    }
+
+
+class _Votes:
+    """One question about one set of histograms."""
+
+    def __init__(self, counts: NDArray[np.int64], question: Question, answered: NDArray[np.bool_] | None) -> None:
+        self.counts = counts
+        self.question = question
+        self.noise = (question.scale if question.mechanism == "lnmax" else question.sigma) or 0.0
+        self.largest = counts.max(axis=1)
+        if answered is not None and answered.shape != (len(counts),):
+            raise InputError(f"There are {len(counts)} queries, but `answered` has shape {answered.shape}.")
+        if answered is not None and question.mechanism != "confident":
+            raise SettingError(f"{question.mechanism} answers every query: leave out which were answered.")
+        self.weighting: Weighting = question.weighting or ("expected" if answered is None else "realised")
+        # Only confident has these two; `Question` has checked that it does.
+        self.threshold, self.sigma1 = question.threshold or 0.0, question.sigma1 or 0.0
+        self.weights = np.ones(len(counts))
+        self.answered: float | int = len(counts)
+        if question.mechanism != "confident":
+            return
+        self.log_p = dependent.log_p_answered(self.largest, self.threshold, self.sigma1)
+        if self.weighting == "expected":
+            self.weights = np.exp(self.log_p)
+            self.answered = float(self.weights.sum())
+        elif answered is None:
+            raise SettingError(
+                "The realised cost of confident depends on which queries were answered: give --answered, "
+                "or ask for --weighting expected."
+            )
+        else:
+            self.weights = answered.astype(np.float64)
+            self.answered = int(answered.sum())
+
+    def epsilon(self, answers: float) -> float:
+        """The smallest provable ε of this many answers, from public parameters alone."""
+        question, queries = self.question, len(self.counts)
+        if question.mechanism == "lnmax":
+            laplace: Event = RepeatedEvent(LaplaceEvent(2.0, self.noise), queries)
+            return renyi.epsilon_of_event(laplace, question.delta)
+        # An expected number of answers need not be whole, so that it is priced by μ² and not as an event.
+        mu = answers * mu_squared(vote_answer(self.noise))
+        if question.mechanism == "confident":
+            mu += mu_squared(RepeatedEvent(threshold_test(self.sigma1), queries))
+        return epsilon_of(math.sqrt(mu), question.delta)
+
+    def data_independent_curve(self, orders: NDArray[np.float64]) -> NDArray[np.float64]:
+        if self.question.mechanism == "lnmax":
+            return self.answered * renyi.pure_rdp(2 / self.noise, orders)
+        answers = self.answered * renyi.gaussian_rdp(math.sqrt(2), self.noise, orders)
+        if self.question.mechanism != "confident":
+            return answers
+        return answers + len(self.counts) * renyi.gaussian_rdp(1.0, self.sigma1, orders)
+
+    def data_dependent_curve(self, orders: NDArray[np.float64]) -> NDArray[np.float64]:
+        if self.question.mechanism == "lnmax":
+            log_q = dependent.log_q_lnmax(self.counts, self.noise)
+            return dependent.summed(dependent.lnmax_rdp, log_q, self.noise, orders)
+        log_q = dependent.log_q_gnmax(self.counts, self.noise)
+        answers = dependent.summed(dependent.gnmax_rdp, log_q, self.noise, orders, self.weights)
+        if self.question.mechanism != "confident":
+            return answers
+        return answers + dependent.summed(dependent.threshold_rdp, self.log_p, self.sigma1, orders)
+
+    def sensitivity(self, order: float) -> NDArray[np.float64]:
+        """LS_d of the data-dependent RDP at `order` [teachers]."""
+        local = summed_answer_sensitivity(self.counts, self.noise, order, self.weights)
+        if self.question.mechanism == "confident":
+            local = local + summed_threshold_sensitivity(
+                self.largest,
+                int(self.counts[0].sum()),
+                self.threshold,
+                self.sigma1,
+                order,
+            )
+        return local
+
+
+def _sanitised(votes: _Votes, orders: NDArray[np.float64], curve: NDArray[np.float64]) -> dict[str, Any]:
+    question, classes = votes.question, votes.counts.shape[1]
+    if question.order is None:
+        epsilons = curve + renyi.conversion_cost(orders, question.delta, question.conversion)
+        order = sanitize.restricted_order(epsilons, orders, votes.noise, classes)
+    else:
+        order = question.order
+        price = AnswerPrice(votes.noise, classes, order)
+        if not price.always_independent(int(votes.counts[0].sum())) and not all(price.conditions()):
+            raise SettingError(
+                f"Conditions C5 and C6 of the smooth sensitivity do not hold at order {order:g} with "
+                f"sigma={votes.noise:g} and {classes} classes: take a smaller order."
+            )
+    figure = sanitize.optimised(
+        float(votes.data_dependent_curve(np.array([order]))[0]),
+        votes.sensitivity(order),
+        question.delta,
+        order=order,
+        beta=question.beta,
+        sigma_ss=question.sigma_ss,
+        conversion=question.conversion,
+    )
+    fixed = None not in (question.order, question.beta, question.sigma_ss)
+    sound = fixed and (votes.weighting == "realised" or question.mechanism == "gnmax")
+    return {
+        **asdict(figure),
+        "may_be_published": False,
+        "one_draw_may_be_published": sound,
+        "note": _PRIVATE
+        + (
+            " One draw with this mean and deviation, from a secure source, may be published; a second costs again."
+            if sound
+            else " A draw may only be published when order, beta and sigma_ss were fixed without looking at the votes "
+            "and the answers counted are those given, not those expected."
+        ),
+    }
+
+
+def _orders(text: str) -> NDArray[np.float64]:
+    match text:
+        case "default":
+            return renyi.default_orders()
+        case "reference":
+            return renyi.reference_orders()
+    try:
+        return np.sort(renyi.check_orders([float(part) for part in text.split(",")]))
+    except ValueError as error:
+        raise SettingError(
+            f'Orders are "default", "reference" or numbers above 1 separated by commas, got {text!r}.'
+        ) from error

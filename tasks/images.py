@@ -1,0 +1,94 @@
+"""images: synthetic images outside a pipeline run: a contact sheet to look at, or a large set on disk."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from tasks.store import atomic_file
+from terrine.device import resolve_device
+from terrine.synthetic.registry import draw
+from terrine.synthetic.shards import Recipe, Written, finish, write_shard
+from terrine.synthetic.sheet import contact_sheet
+
+
+def write_sheet(
+    path: Path, kind: str, *, count: int, seed: int, size: int, channels: int, device: str, scale: int | None = None
+) -> np.ndarray:
+    """Draw `count` images of a program and write them to a PNG as a contact sheet, which is returned.
+
+    Small images are enlarged to about 84 pixels unless `scale` says otherwise.
+    """
+    images = draw(kind, seed=seed, first=0, count=count, size=size, channels=channels, device=resolve_device(device))
+    sheet = contact_sheet(images.cpu().numpy(), scale=scale or max(1, 84 // size))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_file(path) as stream:
+        Image.fromarray(sheet).save(stream, format="png")
+    return sheet
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What an image set cost: images and bytes on disk, shards found intact or redrawn, and the time it all took."""
+
+    images: int
+    bytes: int
+    kept: int
+    redrawn: int
+    seconds: float
+    images_per_second: float
+
+
+def write_set(
+    folder: Path,
+    recipe: Recipe,
+    *,
+    workers: int = 1,
+    device: str = "cpu",
+    progress: Callable[[Written], None] | None = None,
+) -> Cost:
+    """Write an image set in shards with `workers` processes; shards that are on disk and intact are kept.
+
+    `progress` is called in this process after every shard.
+    """
+    start = time.perf_counter()
+    numbers = range(len(recipe.plan()))
+    written: list[Written] = []
+
+    def note(shard: Written) -> None:
+        written.append(shard)
+        if progress:
+            progress(shard)
+
+    chosen = str(resolve_device(device))
+    if workers <= 1:
+        for number in numbers:
+            note(write_shard(folder, recipe, number, device=chosen))
+    else:
+        with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
+            pending = [pool.submit(write_shard, folder, recipe, number, device=chosen) for number in numbers]
+            for future in as_completed(pending):
+                note(future.result())
+    finish(folder, recipe)
+    seconds = time.perf_counter() - start
+    drawn = [shard for shard in written if shard.state != "kept"]
+    return Cost(
+        images=recipe.count,
+        bytes=sum(shard.bytes for shard in written),
+        kept=len(written) - len(drawn),
+        redrawn=sum(shard.state == "redrawn" for shard in written),
+        seconds=seconds,
+        images_per_second=sum(shard.images for shard in drawn) / seconds,
+    )
+
+
+def _one_thread() -> None:
+    torch.set_num_threads(1)

@@ -1,0 +1,118 @@
+"""Files with votes that people bring: [queries, teachers] votes or [queries, classes] histograms, checked at the door.
+
+An accountant that is fed labels where counts belong under-reports, and both are arrays of integers. So what a file
+holds is said by the caller and verified here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from terrine.errors import InputError, SettingError
+from terrine.privacy.data_dependent import check_histograms
+
+_LARGEST_HISTOGRAMS = 200_000_000
+
+
+def read_histograms(
+    path: Path,
+    *,
+    histograms: bool = False,
+    teachers_first: bool = False,
+    classes: int | None = None,
+    teachers: int | None = None,
+    queries: int | None = None,
+) -> NDArray[np.int64]:
+    """The histograms of votes [queries, classes] in an npy file.
+
+    Args:
+        path: Votes [queries, teachers] of class indices, or histograms [queries, classes].
+        histograms: The file holds histograms.
+        teachers_first: The file holds votes [teachers, queries].
+        classes: Number of classes; by default that of the largest vote.
+        teachers: Number of teachers to check for.
+        queries: Take the first so many.
+
+    Raises:
+        InputError: no such array, labels where votes or histograms belong, histograms where votes belong or the
+            reverse, classes or teachers that do not fit.
+        SettingError: options that exclude each other.
+    """
+    array = _load(path)
+    if histograms and teachers_first:
+        raise SettingError("Histograms have no teachers' axis: --teachers-first is for votes.")
+    if array.dtype.kind not in "iu":
+        raise InputError(f"{path} holds {array.dtype}, but votes and histograms are integers.")
+    if array.ndim != 2 or min(array.shape) < 1:
+        raise InputError(
+            f"{path} has shape {array.shape}, but votes are [queries, teachers] and histograms [queries, classes]: "
+            "labels, one per query, say nothing about the votes behind them."
+        )
+    if histograms:
+        counts = check_histograms(array)
+        if classes is not None and counts.shape[1] != classes:
+            raise InputError(f"{path} holds histograms over {counts.shape[1]} classes, not {classes}.")
+    else:
+        counts = _count(array.T if teachers_first else array, classes, path)
+    if teachers is not None and counts[0].sum() != teachers:
+        raise InputError(f"{path} holds the votes of {counts[0].sum()} teachers, not {teachers}.")
+    if queries is None:
+        return counts
+    if not 1 <= queries <= len(counts):
+        raise InputError(f"{path} holds {len(counts)} queries: the first {queries} cannot be taken.")
+    return counts[:queries]
+
+
+def read_answered(path: Path, queries: int) -> NDArray[np.bool_]:
+    """Which of the first `queries` queries were answered [queries]: a boolean array, or released labels with −1.
+
+    Raises:
+        InputError: another kind of array, or fewer entries than queries.
+    """
+    array = _load(path)
+    if array.ndim != 1 or len(array) < queries or array.dtype.kind not in "biu":
+        raise InputError(
+            f"{path} must hold one boolean (or released label, −1 where unanswered) for each of {queries} queries, "
+            f"got {array.dtype} of shape {array.shape}."
+        )
+    if array.dtype.kind != "b" and not np.any((array < 0) | (array > 1)):
+        raise InputError(f"{path} holds 0 and 1 as {array.dtype}, labels or flags alike: store flags as booleans.")
+    answered = array if array.dtype.kind == "b" else array >= 0
+    return np.asarray(answered[:queries], dtype=np.bool_)
+
+
+def _load(path: Path) -> NDArray[Any]:
+    try:
+        array = np.load(path, allow_pickle=False)
+    except FileNotFoundError as error:
+        raise InputError(f"There is no file {path}.") from error
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(f"{path} is not an npy file of numbers: {error}") from error
+    if not isinstance(array, np.ndarray):
+        raise InputError(f"{path} holds several arrays: save the votes alone as npy.")
+    return array
+
+
+def _count(votes: NDArray[Any], classes: int | None, path: Path) -> NDArray[np.int64]:
+    """Histograms of votes [queries, teachers]."""
+    queries, teachers = votes.shape
+    if teachers < 2:
+        raise InputError(f"{path} has one vote per query: these are labels, and say nothing about the votes behind.")
+    lowest, highest = int(votes.min()), int(votes.max())
+    if lowest < 0:
+        raise InputError(f"Votes are class indices from 0 on, but {path} holds {lowest}.")
+    totals = votes.sum(axis=1, dtype=np.int64)
+    if highest >= teachers and totals.min() == totals.max():
+        raise InputError(f"{path} looks like histograms (every row sums to {totals[0]}), not votes: say --histograms.")
+    width = max(2, highest + 1) if classes is None else classes
+    if highest >= width:
+        raise InputError(f"{path} holds a vote for class {highest}, but there are {width} classes.")
+    if queries * width > _LARGEST_HISTOGRAMS:
+        raise InputError(f"{path} holds votes up to {highest}: these cannot be class indices.")
+    flat = votes.astype(np.int64) + np.arange(queries)[:, None] * width
+    counts = np.bincount(flat.ravel(), minlength=queries * width).reshape(queries, width)
+    return check_histograms(counts)

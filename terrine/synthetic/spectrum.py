@@ -1,0 +1,73 @@
+"""Power-law noise: random pictures whose spectrum falls like natural images' does.
+
+The amplitude at frequency (u, v) is 1 / (|u|^a + |v|^b) with a and b uniform on [0.5, 3.5] per image, the coefficients
+are Gaussian, and every channel gets a random mean and deviation (Baradad et al., "Learning to see by looking at noise",
+NeurIPS 2021, section 3.2).
+
+The Fourier transform is two matrix products per image in float64 on numbers that are multiples of 2^-20, 2^-20 and
+2^-16 and so few that every partial sum is exact: a fast transform would round differently on every machine.
+"""
+
+import math
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from terrine.synthetic import counter
+from terrine.synthetic.exact import power
+from terrine.synthetic.levels import to_bytes
+from terrine.synthetic.program import chunks
+
+LEAST_EXPONENT, MOST_EXPONENT = 0.5, 3.5
+UNIT = 2.0**-20
+MIDDLE_UNIT = 2.0**-16
+MIDDLE_LIMIT = 2.0**7
+
+
+def spectrum(seed: int, index: Tensor, size: int, channels: int) -> Tensor:
+    """Return the power-law images `index` (int64 [images]): uint8 [images, channels, size, size]."""
+    parts = chunks(index, size, cpu=1 << 16, gpu=1 << 22)
+    return torch.cat([_draw(seed, part, size, channels) for part in parts])
+
+
+def exponents(seed: int, index: Tensor) -> Tensor:
+    """Return the two exponents (along x, along y) of each image, float32 [images, 2]."""
+    return counter.uniforms(seed, "spectrum/exponents", index, 2) * (MOST_EXPONENT - LEAST_EXPONENT) + LEAST_EXPONENT
+
+
+def amplitude(size: int, exponent: Tensor) -> Tensor:
+    """Return 1 / (|u|^a + |v|^b) for all whole frequencies, 0 for the mean: float32 [images, size (v), size (u)]."""
+    frequency = torch.arange(size, device=exponent.device)
+    frequency = torch.minimum(frequency, size - frequency).to(torch.float32)
+    powers = power(frequency.clamp(min=1.0)[None, None], exponent[:, :, None]) * (frequency > 0).to(torch.float32)
+    total = powers[:, 0][:, None, :] + powers[:, 1][:, :, None]
+    total[:, 0, 0] = 1.0
+    result = 1.0 / total
+    result[:, 0, 0] = 0.0
+    return result
+
+
+@cache
+def _transform(size: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the inverse transform's matrices: columns [2n, 2n] on stacked (real, imaginary), rows [2n, n] to real."""
+    turn = [[2 * math.pi * (j * k % size) / size for k in range(size)] for j in range(size)]
+    cosine = torch.tensor([[round(math.cos(t) / UNIT) * UNIT for t in row] for row in turn], dtype=torch.float64)
+    sine = torch.tensor([[round(math.sin(t) / UNIT) * UNIT for t in row] for row in turn], dtype=torch.float64)
+    columns = torch.cat([torch.cat([cosine, -sine], 1), torch.cat([sine, cosine], 1)])
+    rows = torch.cat([cosine, -sine])
+    return columns.to(device), rows.to(device)
+
+
+def _draw(seed: int, index: Tensor, size: int, channels: int) -> Tensor:
+    normal = counter.normals(seed, "spectrum/coefficients", index, channels * 2 * size * size)
+    normal = normal.view(-1, channels, 2, size, size) * amplitude(size, exponents(seed, index))[:, None, None]
+    coefficients = (normal * (1 / UNIT)).round_().to(torch.float64) * UNIT
+    columns, rows = _transform(size, index.device)
+    middle = torch.matmul(columns, coefficients.flatten(2, 3))
+    middle = (middle * (1 / MIDDLE_UNIT)).round_().mul_(MIDDLE_UNIT).clamp_(-MIDDLE_LIMIT, MIDDLE_LIMIT)
+    # The stacked halves move side by side, so that one product makes the real part.
+    middle = torch.cat(middle.split(size, 2), 3)
+    picture = torch.matmul(middle, rows).to(torch.float32)
+    level = counter.uniforms(seed, "spectrum/levels", index, 8).view(-1, 2, 4, 1)[:, :, :channels]
+    return to_bytes(picture, level[:, 0] * 0.3 + 0.35, level[:, 1] * 0.15 + 0.12)

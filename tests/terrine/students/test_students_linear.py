@@ -1,0 +1,164 @@
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+from scipy.special import log_softmax, softmax
+
+from terrine.errors import InputError, SettingError
+from terrine.heads import LinearHead, initial_head
+from terrine.students.linear import PRECISIONS, StudentSettings, fit_histograms, fit_labels, predict
+
+CLASSES, FEATURES, TEACHERS, SIGMA = 3, 6, 100, 8.0
+GIVEN = StudentSettings(l2=0.2, iterations=300)
+
+
+@pytest.fixture(scope="module")
+def release():
+    """Features of 400 queries, and noisy histograms and labels from a linear truth."""
+    generator = np.random.default_rng(0)
+    features = generator.normal(size=(400, FEATURES)).astype(np.float32)
+    truth = generator.normal(size=(CLASSES, FEATURES)) * 1.5
+    shares = softmax(features @ truth.T, axis=1)
+    votes = np.stack([generator.multinomial(TEACHERS, share) for share in shares])
+    noisy = votes + SIGMA * generator.normal(size=votes.shape)
+    return features, noisy, noisy.argmax(1), truth
+
+
+def plain_minimum(features, loss_of_scores):
+    """The minimum of loss + prior found by BFGS with numerical gradients in double precision."""
+    features = features.astype(np.float64)
+    scale = np.mean([row @ row for row in features])
+
+    def objective(flat):
+        weight, bias = flat[:-CLASSES].reshape(CLASSES, FEATURES), flat[-CLASSES:]
+        total = 0.0
+        for number, row in enumerate(features):
+            total += loss_of_scores(weight @ row + bias, number)
+        return (total + 0.5 * GIVEN.l2 * scale * (weight**2).sum()) / len(features)
+
+    flat = minimize(objective, np.zeros(CLASSES * (FEATURES + 1)), method="L-BFGS-B", options={"gtol": 1e-6}).x
+    return flat[:-CLASSES].reshape(CLASSES, FEATURES), flat[-CLASSES:]
+
+
+def test_histogram_fit_minimises_the_gaussian_likelihood_written_as_a_plain_loop(release):
+    features, noisy, _, _ = release
+    features, noisy = features[:60], noisy[:60]
+    weight, bias = plain_minimum(
+        features, lambda scores, q: ((noisy[q] / TEACHERS - softmax(scores)) ** 2).sum() / (2 * (SIGMA / TEACHERS) ** 2)
+    )
+    head = fit_histograms(features, noisy, TEACHERS, SIGMA, GIVEN, seed=0)
+    np.testing.assert_allclose(head.weight, weight, atol=2e-3)
+    np.testing.assert_allclose(head.bias - head.bias.mean(), bias - bias.mean(), atol=2e-3)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_label_fit_minimises_smoothed_cross_entropy_written_as_a_plain_loop(release, smoothing):
+    features, _, labels, _ = release
+    features, labels = features[:60], labels[:60]
+    targets = (1 - smoothing) * np.eye(CLASSES)[labels] + smoothing / CLASSES
+    weight, bias = plain_minimum(features, lambda scores, q: -(targets[q] * log_softmax(scores)).sum())
+    settings = StudentSettings(l2=GIVEN.l2, label_smoothing=smoothing, iterations=300)
+    head = fit_labels(features, labels, CLASSES, settings, seed=0)
+    np.testing.assert_allclose(head.weight, weight, atol=2e-3)
+    np.testing.assert_allclose(head.bias - head.bias.mean(), bias - bias.mean(), atol=2e-3)
+
+
+def test_histograms_teach_more_than_their_argmax(release):
+    features, noisy, labels, truth = release
+    fresh = np.random.default_rng(1).normal(size=(4000, FEATURES)).astype(np.float32)
+    right = softmax(fresh @ truth.T, axis=1)
+    from_histograms = predict(fit_histograms(features, noisy, TEACHERS, SIGMA, seed=0), fresh)
+    from_labels = predict(fit_labels(features, labels, CLASSES, seed=0), fresh)
+    assert (from_histograms.argmax(1) == right.argmax(1)).mean() > 0.95
+    assert np.abs(from_histograms - right).mean() < 0.5 * np.abs(from_labels - right).mean()
+
+
+def test_a_query_counts_by_how_little_noise_it_has(release):
+    features, noisy, _, _ = release
+    weak = fit_histograms(features, noisy, TEACHERS, SIGMA * 100, GIVEN, seed=0)
+    strong = fit_histograms(features, noisy, TEACHERS, SIGMA, GIVEN, seed=0)
+    assert np.linalg.norm(weak.weight) < 0.1 * np.linalg.norm(strong.weight)
+
+
+def test_the_prior_does_not_depend_on_the_scale_of_the_features(release):
+    features, noisy, _, _ = release
+    one = fit_histograms(features, noisy, TEACHERS, SIGMA, GIVEN, seed=0)
+    scaled = fit_histograms(features * 8, noisy, TEACHERS, SIGMA, GIVEN, seed=0)
+    np.testing.assert_allclose(predict(scaled, features * 8), predict(one, features), atol=1e-3)
+
+
+@pytest.mark.parametrize("sigma", [4.0, 400.0])
+def test_the_prior_is_chosen_by_the_likelihood_of_held_out_answers(release, sigma):
+    features, _, _, truth = release
+    generator = np.random.default_rng(2)
+    shares = softmax(features @ truth.T, axis=1)
+    noisy = TEACHERS * shares + sigma * generator.normal(size=shares.shape)
+    head = fit_histograms(features, noisy, TEACHERS, sigma, seed=0)
+    candidates = [fit_histograms(features, noisy, TEACHERS, sigma, StudentSettings(l2=l2), seed=0) for l2 in PRECISIONS]
+    chosen = [np.array_equal(head.weight, candidate.weight) for candidate in candidates]
+    assert sum(chosen) == 1
+    # Little noise needs little prior; noise that buries everything calls for the strongest.
+    assert chosen.index(True) >= 2 if sigma == 4.0 else chosen.index(True) <= 1
+
+
+def test_with_a_prior_the_result_does_not_depend_on_the_start(release):
+    features, _, labels, _ = release
+    start = initial_head(FEATURES, CLASSES, seed=9)
+    one = fit_labels(features, labels, CLASSES, GIVEN, seed=0)
+    other = fit_labels(features, labels, CLASSES, GIVEN, seed=0, initial=LinearHead(start.weight * 5, start.bias))
+    np.testing.assert_allclose(one.weight, other.weight, atol=2e-3)
+
+
+def test_fits_and_predictions_are_the_same_bytes_on_one_thread_and_on_two(release):
+    features, noisy, _, _ = release
+    before = torch.get_num_threads()
+    results = []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            head = fit_histograms(features, noisy, TEACHERS, SIGMA, seed=0)
+            results.append(head.weight.tobytes() + head.bias.tobytes() + predict(head, features).tobytes())
+    finally:
+        torch.set_num_threads(before)
+    assert results[0] == results[1]
+
+
+def test_few_answers_are_all_used_for_fitting(release):
+    features, noisy, _, _ = release
+    head = fit_histograms(features[:8], noisy[:8], TEACHERS, SIGMA, seed=0)
+    middle = StudentSettings(l2=PRECISIONS[len(PRECISIONS) // 2])
+    assert np.array_equal(head.weight, fit_histograms(features[:8], noisy[:8], TEACHERS, SIGMA, middle, seed=0).weight)
+
+
+def test_predictions_are_probabilities_of_the_scores(release, monkeypatch):
+    monkeypatch.setattr("terrine.students.linear._PREDICTION_BLOCK", 37)
+    features = release[0]
+    head = initial_head(FEATURES, CLASSES, seed=0)
+    expected = [softmax(head.weight.astype(float) @ row + head.bias) for row in features]
+    np.testing.assert_allclose(predict(head, features), expected, atol=1e-6)
+    assert predict(head, features[:0]).shape == (0, CLASSES)
+
+
+def test_answers_that_cannot_be_used_are_refused(release):
+    features, noisy, labels, _ = release
+    with pytest.raises(InputError, match="do not fit together"):
+        fit_histograms(features[:-1], noisy, TEACHERS, SIGMA, seed=0)
+    with pytest.raises(InputError, match="at least one"):
+        fit_histograms(features[:0], noisy[:0], TEACHERS, SIGMA, seed=0)
+    with pytest.raises(InputError, match="finite"):
+        fit_histograms(features, np.full_like(noisy, np.nan), TEACHERS, SIGMA, seed=0)
+    with pytest.raises(InputError, match="from 0 to 1"):
+        fit_labels(features, labels, 2, seed=0)
+    with pytest.raises(InputError, match="do not fit a head"):
+        predict(initial_head(FEATURES + 1, CLASSES, seed=0), features)
+    with pytest.raises(SettingError, match="must be positive"):
+        fit_histograms(features, noisy, TEACHERS, 0.0, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [({"l2": -1.0}, "l2 is -1"), ({"label_smoothing": 1.0}, "label_smoothing is 1"), ({"iterations": 0}, "iterations")],
+)
+def test_impossible_settings_are_refused_by_name(setting, words):
+    with pytest.raises(SettingError, match=words):
+        StudentSettings(**setting)

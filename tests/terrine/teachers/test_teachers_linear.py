@@ -1,0 +1,233 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from sklearn.linear_model import Ridge
+
+from terrine.errors import InputError, SettingError
+from terrine.heads import initial_head
+from terrine.randomness import torch_generator
+from terrine.teachers.linear import LinearHeads, LinearSettings, train_heads, vote
+
+CLASSES = 4
+ADAM = LinearSettings(optimiser="adam", epochs=6, batch=8, learning_rate=0.01, weight_decay=0.01)
+FULL_BATCH = LinearSettings(optimiser="adam", epochs=20, batch=None, learning_rate=0.01)
+RIDGE = LinearSettings(optimiser="ridge", ridge=0.1)
+
+
+@pytest.fixture(scope="module")
+def data():
+    """Clustered features of 430 records, dealt unevenly to 12 teachers; 33 features, so vectorised loops have tails."""
+    generator = np.random.default_rng(0)
+    labels = generator.integers(0, CLASSES, 430)
+    centres = generator.normal(size=(CLASSES, 33))
+    features = (centres[labels] + generator.normal(size=(430, 33))).astype(np.float32)
+    assignment = generator.permutation(np.concatenate([np.arange(400) % 12, generator.integers(0, 12, 30)]))
+    return features, labels, assignment
+
+
+def adam_one_teacher(features, labels, teacher, settings, seed):
+    """A head trained by torch's own Adam and autograd, one teacher, one batch after the other."""
+    start = initial_head(features.shape[1], CLASSES, seed)
+    head = torch.nn.Linear(features.shape[1], CLASSES)
+    head.load_state_dict({"weight": torch.from_numpy(start.weight), "bias": torch.from_numpy(start.bias)})
+    groups = [{"params": [head.weight], "weight_decay": settings.weight_decay}, {"params": [head.bias]}]
+    optimiser = torch.optim.Adam(groups, lr=settings.learning_rate)
+    generator = torch_generator(seed, "teacher shuffle", teacher)
+    inputs, targets = torch.from_numpy(features), torch.from_numpy(labels)
+    losses = []
+    for _ in range(settings.epochs):
+        whole = settings.batch is None or settings.batch >= len(inputs)
+        order = torch.arange(len(inputs)) if whole else torch.randperm(len(inputs), generator=generator)
+        for index in order.split(settings.batch or len(inputs)):
+            optimiser.zero_grad()
+            F.cross_entropy(head(inputs[index]), targets[index]).backward()
+            optimiser.step()
+        losses.append(float(F.cross_entropy(head(inputs), targets)))
+    return head.weight.detach().numpy(), head.bias.detach().numpy(), losses
+
+
+@pytest.mark.parametrize("settings", [ADAM, FULL_BATCH])
+def test_heads_trained_together_equal_heads_trained_one_by_one(data, settings):
+    features, labels, assignment = data
+    heads = train_heads(features, labels, assignment, range(12), CLASSES, settings, seed=3)
+    for teacher in range(12):
+        own = assignment == teacher
+        weight, bias, _ = adam_one_teacher(features[own], labels[own], teacher, settings, seed=3)
+        np.testing.assert_allclose(heads.weight[teacher], weight, atol=2e-5)
+        np.testing.assert_allclose(heads.bias[teacher], bias, atol=2e-5)
+
+
+def test_loss_curves_of_heads_trained_together_and_one_by_one_agree(data):
+    features, labels, assignment = data
+    own = assignment == 5
+    *_, expected = adam_one_teacher(features[own], labels[own], 5, ADAM, seed=0)
+    curve = []
+    for epochs in range(1, ADAM.epochs + 1):
+        settings = LinearSettings("adam", epochs=epochs, batch=8, learning_rate=0.01, weight_decay=0.01)
+        heads = train_heads(features, labels, assignment, [2, 5, 9], CLASSES, settings, seed=0)
+        scores = torch.from_numpy(features[own] @ heads.weight[1].T + heads.bias[1])
+        curve.append(float(F.cross_entropy(scores, torch.from_numpy(labels[own]))))
+    np.testing.assert_allclose(curve, expected, atol=1e-5)
+    assert curve[-1] < 0.7 * curve[0]
+
+
+@pytest.mark.parametrize("dimension", [33, 9])  # more features than records, and fewer
+def test_ridge_is_least_squares_on_one_hot_labels_with_a_free_intercept(data, dimension):
+    features, labels, assignment = data
+    features = np.ascontiguousarray(features[:, :dimension])
+    heads = train_heads(features, labels, assignment, range(12), CLASSES, RIDGE, seed=0)
+    for teacher in range(12):
+        own = features[assignment == teacher].astype(np.float64)
+        scale = ((own - own.mean(0)) ** 2).sum(1).mean()
+        oracle = Ridge(alpha=RIDGE.ridge * scale).fit(own, np.eye(CLASSES)[labels[assignment == teacher]])
+        np.testing.assert_allclose(heads.weight[teacher], oracle.coef_, atol=1e-5)
+        np.testing.assert_allclose(heads.bias[teacher], oracle.intercept_, atol=1e-5)
+
+
+def test_ridge_does_not_depend_on_the_scale_of_the_features(data):
+    features, labels, assignment = data
+    one = train_heads(features, labels, assignment, range(12), CLASSES, RIDGE, seed=0)
+    scaled = train_heads(features * 1024, labels, assignment, range(12), CLASSES, RIDGE, seed=0)
+    np.testing.assert_allclose(scaled.weight * 1024, one.weight, atol=1e-6)
+
+
+@pytest.mark.parametrize("settings", [ADAM, FULL_BATCH, RIDGE])
+def test_a_head_is_the_same_to_the_bit_whatever_its_group_and_the_number_of_threads(data, settings):
+    features, labels, assignment = data
+    before = torch.get_num_threads()
+    results = []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            for size in (1, 5, 12):
+                groups = [range(first, min(first + size, 12)) for first in range(0, 12, size)]
+                heads = [train_heads(features, labels, assignment, g, CLASSES, settings, seed=0) for g in groups]
+                joined = [np.concatenate([h.to_arrays()[name] for h in heads]) for name in ("weight", "bias")]
+                results.append(b"".join(array.tobytes() for array in joined))
+    finally:
+        torch.set_num_threads(before)
+    assert len(set(results)) == 1
+
+
+@pytest.mark.parametrize("settings", [ADAM, RIDGE])
+def test_a_record_touches_its_own_teacher_alone(data, settings):
+    features, labels, assignment = data
+    changed = features.copy()
+    record = 17
+    changed[record] += 1
+    one = train_heads(features, labels, assignment, range(12), CLASSES, settings, seed=0)
+    other = train_heads(changed, labels, assignment, range(12), CLASSES, settings, seed=0)
+    differs = [not np.array_equal(one.weight[t], other.weight[t]) for t in range(12)]
+    assert differs == [t == assignment[record] for t in range(12)]
+
+
+def test_heads_come_in_the_order_of_the_teachers_asked_for(data):
+    features, labels, assignment = data
+    forward = train_heads(features, labels, assignment, [1, 7, 4], CLASSES, RIDGE, seed=0)
+    backward = train_heads(features, labels, assignment, [4, 7, 1], CLASSES, RIDGE, seed=0)
+    assert np.array_equal(forward.weight, backward.weight[::-1])
+
+
+@pytest.mark.parametrize("settings", [ADAM, RIDGE])
+def test_a_teacher_without_a_class_or_with_one_record_trains_and_does_not_vote_for_what_it_never_saw(data, settings):
+    features, labels, _ = data
+    assignment = np.where(labels == 2, 1, 0)
+    assignment[:2] = 2
+    assignment[np.flatnonzero(assignment == 0)[0]] = 3
+    heads = train_heads(features, labels, assignment, range(4), CLASSES, settings, seed=0)
+    votes = vote(heads, features)
+    assert np.isfinite(heads.weight).all()
+    if settings is RIDGE:
+        assert 2 not in votes[:, 0]
+        assert set(votes[:, 1]) == {2}
+
+
+def test_records_that_are_all_alike_give_a_finite_head(data):
+    _, labels, assignment = data
+    heads = train_heads(np.ones((430, 5), np.float32), labels, assignment, range(12), CLASSES, RIDGE, seed=0)
+    np.testing.assert_allclose(heads.weight, 0, atol=1e-6)
+    np.testing.assert_allclose(heads.bias[0], np.bincount(labels[assignment == 0]) / (assignment == 0).sum(), atol=1e-6)
+
+
+def test_features_are_read_from_a_read_only_memory_map(data, tmp_path):
+    features, labels, assignment = data
+    np.save(tmp_path / "features.npy", features)
+    mapped = np.load(tmp_path / "features.npy", mmap_mode="r")
+    heads = train_heads(mapped, labels, assignment, range(12), CLASSES, RIDGE, seed=0)
+    assert np.array_equal(vote(heads, mapped), vote(heads, features))
+
+
+def test_votes_equal_a_plain_loop_over_queries_and_teachers(data, monkeypatch):
+    monkeypatch.setattr("terrine.teachers.linear._TEACHER_BLOCK", 5)
+    monkeypatch.setattr("terrine.teachers.linear._QUERY_BLOCK", 64)
+    features, labels, assignment = data
+    heads = train_heads(features, labels, assignment, range(12), CLASSES, RIDGE, seed=0)
+    votes = vote(heads, features)
+    assert votes.dtype == np.uint8
+    for query in range(len(features)):
+        for teacher in range(12):
+            scores = [
+                math.fsum(heads.weight[teacher, c].astype(float) * features[query]) + heads.bias[teacher, c]
+                for c in range(CLASSES)
+            ]
+            runner_up, best = sorted(scores)[-2:]
+            assert votes[query, teacher] == int(np.argmax(scores)) or best - runner_up < 1e-5
+
+
+def test_votes_hold_class_numbers_above_a_byte():
+    weight = np.zeros((1, 300, 2), np.float32)
+    weight[0, 299] = 1
+    votes = vote(LinearHeads(weight, np.zeros((1, 300), np.float32)), np.ones((3, 2), np.float32))
+    assert votes.dtype == np.uint16
+    assert (votes == 299).all()
+
+
+def test_heads_survive_the_way_through_their_arrays(data):
+    features, labels, assignment = data
+    heads = train_heads(features, labels, assignment, range(3), CLASSES, RIDGE, seed=0)
+    again = LinearHeads.from_arrays(heads.to_arrays())
+    assert again.teachers == 3
+    assert np.array_equal(again.weight, heads.weight)
+    assert np.array_equal(again.bias, heads.bias)
+
+
+def test_arrays_that_do_not_fit_are_refused_before_any_work(data):
+    features, labels, assignment = data
+    with pytest.raises(InputError, match="do not fit together"):
+        train_heads(features, labels[:-1], assignment, range(12), CLASSES, RIDGE, seed=0)
+    with pytest.raises(InputError, match=r"outside 0\.\.2"):
+        train_heads(features, labels, assignment, range(12), 3, RIDGE, seed=0)
+    with pytest.raises(InputError, match="Teacher 12 has no record"):
+        train_heads(features, labels, assignment, range(13), CLASSES, RIDGE, seed=0)
+    with pytest.raises(InputError, match="float32"):
+        train_heads(features.astype(np.float64), labels, assignment, range(12), CLASSES, RIDGE, seed=0)
+    broken = features.copy()
+    broken[3, 4] = np.nan
+    with pytest.raises(InputError, match="not finite"):
+        train_heads(broken, labels, assignment, range(12), CLASSES, RIDGE, seed=0)
+    heads = train_heads(features, labels, assignment, range(12), CLASSES, RIDGE, seed=0)
+    with pytest.raises(InputError, match="do not fit heads"):
+        vote(heads, features[:, :-1])
+    with pytest.raises(InputError, match="not finite"):
+        vote(heads, broken)
+    with pytest.raises(InputError, match=r"\(2, 3\)"):
+        LinearHeads(np.zeros((2, 3)), np.zeros(2))
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ({"optimiser": "sgd"}, "'sgd' is unknown"),
+        ({"ridge": 0.0}, "ridge is 0"),
+        ({"epochs": 0}, "epochs 0"),
+        ({"learning_rate": 0.0}, "learning_rate 0"),
+        ({"weight_decay": -1.0}, "weight_decay -1"),
+        ({"batch": 0}, "batch is 0"),
+    ],
+)
+def test_impossible_settings_are_refused_by_name(setting, words):
+    with pytest.raises(SettingError, match=words):
+        LinearSettings(**setting)
