@@ -40,11 +40,11 @@ def register(app: typer.Typer) -> None:
 
 
 def account(
-    votes: Annotated[Path, typer.Argument(help="npy file: votes [queries, teachers] of class indices.")],
+    votes: Annotated[Path, typer.Argument(help="npy file: votes (queries × teachers) of class indices.")],
     mechanism: Annotated[MechanismName, typer.Option(help="How the queries are answered.")] = MechanismName.gnmax,
-    histograms: Annotated[bool, typer.Option("--histograms", help="The file holds [queries, classes] counts.")] = False,
+    histograms: Annotated[bool, typer.Option("--histograms", help="The file holds counts (queries × classes).")] = False,
     teachers_first: Annotated[
-        bool, typer.Option("--teachers-first", help="The file holds votes [teachers, queries].")
+        bool, typer.Option("--teachers-first", help="The file holds votes (teachers × queries).")
     ] = False,
     classes: Annotated[int | None, typer.Option(help="Number of classes; default: up to the largest vote.")] = None,
     teachers: Annotated[int | None, typer.Option(help="Number of teachers to check for.")] = None,
@@ -158,8 +158,9 @@ def _show_account(result: dict[str, Any]) -> None:
             f"{figure['order']:.4g}",
             "NO",
         )
+        sigma_ss = "∞" if figure["sigma_ss"] is None else f"{figure['sigma_ss']:.4g}"
         notes.append(
-            f"[bold]sanitised[/bold], beta {figure['beta']:.4g}, sigma_ss {figure['sigma_ss']:.4g}, smooth "
+            f"[bold]sanitised[/bold], beta {figure['beta']:.4g}, sigma_ss {sigma_ss}, smooth "
             f"sensitivity {figure['smooth_sensitivity']:.4g}: {figure['note']}"
         )
     weighting = f" ({result['weighting']})" if result["mechanism"] == "confident" else ""

@@ -289,6 +289,8 @@ def _sanitised(votes: _Votes, orders: NDArray[np.float64], curve: NDArray[np.flo
     sound = fixed and (votes.weighting == "realised" or question.mechanism == "gnmax")
     return {
         **asdict(figure),
+        # JSON has no infinity: nothing to protect needs no noise.
+        "sigma_ss": figure.sigma_ss if math.isfinite(figure.sigma_ss) else None,
         "may_be_published": False,
         "one_draw_may_be_published": sound,
         "note": _PRIVATE

@@ -10,18 +10,26 @@ from tasks.timing import timings
 from tasks.versioning import STAGES
 
 
+def figures(run: Run) -> dict[str, float]:
+    """Return the figures of a finished run that tables compare; accuracy is evaluation, the rest is public."""
+    statement = read_json(run.folders.statement)
+    return {
+        "accuracy": read_json(run.folders.evaluation)["accuracy"],
+        **{name: statement[name] for name in ("epsilon", "delta", "answered", "asked", "queries", "teachers")},
+    }
+
+
 def summary_tables(run: Run) -> list[Table]:
     """Return the result of a run and the cost of its stages as tables for the terminal."""
     statement = read_json(run.folders.statement)
-    answers = read_json(run.folders.answers / "manifest.json")
     evaluation = read_json(run.folders.evaluation)
     result = Table("result", "", title=f"Run {run.name}", title_justify="left", show_header=False)
     result.add_row("accuracy (private test split)", f"{100 * evaluation['accuracy']:.2f} %")
     result.add_row("ε exact", f"{statement['epsilon']:.4f} at δ = {statement['delta']:g}")
     if statement["noise"] != "secure":
         result.add_row("noise", "[bold red]NOT PRIVATE: replayed from a seed[/bold red]")
-    result.add_row("answered / asked", f"{answers['answered']} / {answers['queries']}")
-    result.add_row("teachers", str(answers["teachers"]))
+    result.add_row("answered / asked", f"{statement['answered']} / {statement['queries']}")
+    result.add_row("teachers", str(statement["teachers"]))
     tracking = run.folders.private / "tracking.json"
     if tracking.is_file():
         record = read_json(tracking)

@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from terrine.errors import ArtefactError, InputError
+from terrine.errors import ArtefactError, InputError, SettingError
+from terrine.models.concatenated import Concatenated
 from terrine.models.statistics import Statistics, batch_statistics
 
 _METADATA_KEY = "backbone"
@@ -51,6 +52,17 @@ class Backbone(nn.Module):
     def describe(self) -> dict[str, Any]:
         """Return what `build_backbone` needs to build this architecture again: kind, channels, size and options."""
         return json.loads(json.dumps(self._architecture))
+
+    def trainable(self) -> tuple[nn.Module, int]:
+        """Return the part of the network that has weights, which is what pretraining trains, and its feature number.
+
+        Raises SettingError when no part of it has any.
+        """
+        if not any(parameter.requires_grad for parameter in self.network.parameters()):
+            raise SettingError(f"The backbone '{self._architecture['kind']}' has nothing to train. Use it as it is.")
+        if isinstance(self.network, Concatenated):
+            return self.network.trainable()
+        return self.network, self.feature_dim
 
     def forward(self, images: Tensor) -> Tensor:
         """Return features [B, feature_dim] of images [B, C, H, W], float32 in [0, 1] or uint8; for training."""

@@ -66,12 +66,13 @@ def batch_statistics(module: nn.Module, statistics: Statistics) -> Iterator[None
 
 @torch.no_grad()
 def record_statistics(module: nn.Module, batches: Iterable[Tensor]) -> None:
-    """Set the running statistics of `module` to the average over `batches`, float tensors that it accepts.
+    """Set the running statistics of layers without weights to the average over `batches`, tensors `module` accepts.
 
-    This *does* change the module: it fixes what `original` will mean from now on. The images become part of the
-    model, so they must be public. Raises InputError when there is no batch, or one of fewer than two images.
+    This *does* change the module: it fixes what `original` means for batch normalisations that no training reaches,
+    such as those of fixed features. Layers with weights keep the statistics they were trained with. The images become
+    part of the model, so they must be public. Raises InputError when there is no batch, or one of less than two images.
     """
-    layers = [layer for layer in module.modules() if isinstance(layer, _BatchNorm) and layer.track_running_stats]
+    layers = [layer for layer in module.modules() if isinstance(layer, _BatchNorm) and not layer.affine]
     momenta = [layer.momentum for layer in layers]
     training = [part for part in module.modules() if part.training]
     module.eval()

@@ -64,12 +64,11 @@ class SimCLRSettings:
 
 
 class _Learner(nn.Module):
-    """The backbone's network with SimCLR's projection head: views [B, C, H, W] to projections [B, projection]."""
+    """What a backbone can learn with SimCLR's projection head: views [B, C, H, W] to projections [B, projection]."""
 
     def __init__(self, backbone: Backbone, projection: int) -> None:
         super().__init__()
-        width = backbone.feature_dim
-        self.network = backbone.network
+        self.network, width = backbone.trainable()
         self.head = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, projection))
 
     def forward(self, views: Tensor) -> Tensor:
@@ -94,8 +93,9 @@ def pretrain(
     one process. On CUDA the network runs in bfloat16 (mixed precision) and with deterministic algorithms. Returns one
     row per epoch: {"epoch": 1, 2, ..., "loss": mean over the epoch}.
 
-    Raises InputError for images the backbone does not take, SettingError when there are fewer images than a batch or
-    the batch cannot be divided, ArtefactError when the checkpoint is damaged or belongs to another run.
+    Raises InputError for images the backbone does not take, SettingError when it has nothing to train, when there are
+    fewer images than a batch or the batch cannot be divided among processes, and ArtefactError when the checkpoint is
+    damaged or belongs to another run.
     """
     device = torch.device(device)
     rank, processes = world()
@@ -255,8 +255,6 @@ def _check(backbone: Backbone, images: np.ndarray, settings: SimCLRSettings, pro
         raise SettingError(
             f"pretrain: a batch of {settings.batch} cannot be divided among {processes} processes. Use a multiple."
         )
-    if not any(parameter.requires_grad for parameter in backbone.network.parameters()):
-        raise SettingError(f"pretrain: the backbone '{backbone.describe()['kind']}' has nothing to train.")
 
 
 def _identity(backbone: Backbone, images: np.ndarray, settings: SimCLRSettings, seed: int) -> dict[str, Any]:

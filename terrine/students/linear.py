@@ -128,12 +128,12 @@ def predict(head: LinearHead, features: np.ndarray) -> np.ndarray:
 
     Computed on the CPU in fixed blocks, each by one thread: the same bytes on any number of cores.
     """
-    weight, bias = torch.from_numpy(head.weight), torch.from_numpy(head.bias)
+    weight, bias = torch.tensor(head.weight), torch.tensor(head.bias)
     if features.ndim != 2 or features.shape[1] != weight.shape[1]:
         raise InputError(f"features of shape {features.shape} do not fit a head on {weight.shape[1]} features.")
 
     def compute(first: int) -> np.ndarray:
-        block = torch.from_numpy(np.ascontiguousarray(features[first : first + _PREDICTION_BLOCK], np.float32))
+        block = torch.tensor(features[first : first + _PREDICTION_BLOCK], dtype=torch.float32)
         return torch.softmax(torch.addmm(bias, block, weight.T), dim=1).numpy()
 
     blocks = list(side_by_side(compute, range(0, len(features), _PREDICTION_BLOCK)))
@@ -165,7 +165,7 @@ def _fit(
     start = (
         (torch.zeros(answers.shape[1], inputs.shape[1]), torch.zeros(answers.shape[1]))
         if initial is None
-        else (torch.from_numpy(initial.weight), torch.from_numpy(initial.bias))
+        else (torch.tensor(initial.weight), torch.tensor(initial.bias))
     )
     head = (start[0].to(device), start[1].to(device))
 

@@ -62,12 +62,21 @@ def _transform(size: int, device: torch.device) -> tuple[Tensor, Tensor]:
 def _draw(seed: int, index: Tensor, size: int, channels: int) -> Tensor:
     normal = counter.normals(seed, "spectrum/coefficients", index, channels * 2 * size * size)
     normal = normal.view(-1, channels, 2, size, size) * amplitude(size, exponents(seed, index))[:, None, None]
-    coefficients = (normal * (1 / UNIT)).round_().to(torch.float64) * UNIT
-    columns, rows = _transform(size, index.device)
-    middle = torch.matmul(columns, coefficients.flatten(2, 3))
-    middle = (middle * (1 / MIDDLE_UNIT)).round_().mul_(MIDDLE_UNIT).clamp_(-MIDDLE_LIMIT, MIDDLE_LIMIT)
-    # The stacked halves move side by side, so that one product makes the real part.
-    middle = torch.cat(middle.split(size, 2), 3)
-    picture = torch.matmul(middle, rows).to(torch.float32)
+    picture = real_inverse_transform(normal)
     level = counter.uniforms(seed, "spectrum/levels", index, 8).view(-1, 2, 4, 1)[:, :, :channels]
     return to_bytes(picture, level[:, 0] * 0.3 + 0.35, level[:, 1] * 0.15 + 0.12)
+
+
+def real_inverse_transform(coefficients: Tensor) -> Tensor:
+    """Return the real part of Σ c[v, u] exp(2πi (u·x + v·y) / n), float32 [..., n, n], rounded to about 2^-16.
+
+    `coefficients` is float32 [..., 2, n, n]: real and imaginary parts, below 2^4 in size.
+    """
+    size = coefficients.shape[-1]
+    columns, rows = _transform(size, coefficients.device)
+    exact = (coefficients * (1 / UNIT)).round_().to(torch.float64) * UNIT
+    middle = torch.matmul(columns, exact.flatten(-3, -2))
+    middle = (middle * (1 / MIDDLE_UNIT)).round_().mul_(MIDDLE_UNIT).clamp_(-MIDDLE_LIMIT, MIDDLE_LIMIT)
+    # The stacked halves move side by side, so that one product makes the real part.
+    middle = torch.cat(middle.split(size, -2), -1)
+    return torch.matmul(middle, rows).to(torch.float32)

@@ -280,12 +280,11 @@ def vote(heads: LinearHeads, features: np.ndarray, *, device: torch.device | str
     votes = np.empty((len(features), teachers), np.min_scalar_type(max(classes - 1, 0)))
     for first in range(0, teachers, _TEACHER_BLOCK):
         block = slice(first, first + _TEACHER_BLOCK)
-        weight = torch.from_numpy(heads.weight[block]).to(device).flatten(0, 1)
-        bias = torch.from_numpy(heads.bias[block]).to(device).flatten()
+        weight = torch.tensor(heads.weight[block], device=device).flatten(0, 1)
+        bias = torch.tensor(heads.bias[block], device=device).flatten()
 
         def decide(start: int, block: slice = block, weight: Tensor = weight, bias: Tensor = bias) -> None:
-            queries = torch.from_numpy(np.ascontiguousarray(features[start : start + _QUERY_BLOCK], np.float32))
-            queries = queries.to(device)
+            queries = torch.tensor(features[start : start + _QUERY_BLOCK], dtype=torch.float32, device=device)
             if not bool(torch.isfinite(queries.sum())):
                 raise InputError(f"features: one of the queries {start} to {start + len(queries) - 1} is not finite.")
             scores = torch.addmm(bias, queries, weight.T).view(len(queries), -1, classes)

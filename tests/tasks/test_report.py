@@ -309,6 +309,15 @@ def test_stages_and_parameters_are_listed(tmp_path):
     assert "terrine run --preset small" in html
 
 
+def test_a_run_whose_stages_were_not_timed_here_has_its_report(tmp_path):
+    run = make_run(tmp_path)
+    for path in run.folders.timings.glob("*.json"):
+        path.unlink()
+    html = written(run)
+    assert "the stages ran elsewhere" in html
+    assert "0.0 seconds in all" not in html
+
+
 def test_a_report_is_written_the_same_twice(tmp_path):
     run = make_run(tmp_path)
     assert written(run) == written(run)

@@ -158,18 +158,18 @@ def test_other_statistics_are_a_setting_error():
         pass
 
 
-def test_recorded_statistics_are_the_average_over_the_batches():
-    network = small_network()
+def test_recorded_statistics_are_the_average_over_the_batches_for_layers_without_weights():
+    network = nn.Sequential(small_network(), nn.BatchNorm1d(5, affine=False)).eval()
+    trained = [network[0][1].running_mean.clone(), network[0][1].running_var.clone()]
     batches = [images(4), images(6) * 2]
     record_statistics(network, batches)
     with torch.no_grad():
-        maps = [network[0](batch) for batch in batches]
-    mean = sum(each.mean((0, 2, 3)) for each in maps) / 2
-    variance = sum(each.var((0, 2, 3), unbiased=True) for each in maps) / 2
-    torch.testing.assert_close(network[1].running_mean, mean)
-    torch.testing.assert_close(network[1].running_var, variance)
+        features = [network[0](batch) for batch in batches]
+    torch.testing.assert_close(network[1].running_mean, sum(each.mean(0) for each in features) / 2)
+    torch.testing.assert_close(network[1].running_var, sum(each.var(0, unbiased=True) for each in features) / 2)
+    assert [network[0][1].running_mean.tolist(), network[0][1].running_var.tolist()] == [t.tolist() for t in trained]
     assert network[1].momentum == 0.1
-    assert not network.training
+    assert not any(layer.training for layer in network.modules())
 
 
 def test_recording_nothing_is_refused():

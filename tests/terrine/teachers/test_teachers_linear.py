@@ -45,7 +45,7 @@ def adam_one_teacher(features, labels, teacher, settings, seed):
             optimiser.zero_grad()
             F.cross_entropy(head(inputs[index]), targets[index]).backward()
             optimiser.step()
-        losses.append(float(F.cross_entropy(head(inputs), targets)))
+        losses.append(F.cross_entropy(head(inputs), targets).item())
     return head.weight.detach().numpy(), head.bias.detach().numpy(), losses
 
 

@@ -1,0 +1,59 @@
+"""Measured tables: a preset over several seeds, with mean and standard deviation, as docs/results.md holds them."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+
+def register(app: typer.Typer) -> None:
+    """Add `reproduce` to the command line."""
+    app.command()(reproduce)
+
+
+def reproduce(
+    presets: Annotated[list[str], typer.Argument(help="Presets to run.")],
+    seeds: Annotated[int, typer.Option(help="Seeds 0, 1, ... of each preset.")] = 5,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Override a parameter: section.key=value.")] = None,
+) -> None:
+    """Run presets over several seeds and print the table of docs/results.md; finished runs are not run again."""
+    from flows.pipeline import pipeline
+    from tasks.presets import derive, project_root
+    from tasks.run import open_run
+    from tasks.summary import figures
+    from tasks.versioning import changed_stages
+
+    root = project_root()
+    overrides = list(set_ or [])
+    rows = []
+    for preset in presets:
+        measured = []
+        for seed in range(seeds):
+            run = derive(root, preset, [*overrides, *([f"seed={seed}"] if seed else [])])
+            if changed_stages(root, run):
+                pipeline(preset=run)
+            measured.append(figures(open_run(root, run)))
+        rows.append((preset, measured))
+    Console(soft_wrap=True).print(markdown_table(rows, overrides), markup=False, highlight=False)
+
+
+def markdown_table(rows: list[tuple[str, list[dict[str, float]]]], overrides: list[str]) -> str:
+    """Return a Markdown table: one row a preset, accuracy as mean ± standard deviation over its runs."""
+    lines = [
+        "| preset | accuracy % | exact ε | δ | answered / asked | teachers | runs |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for preset, measured in rows:
+        accuracies = [100 * run["accuracy"] for run in measured]
+        spread = statistics.stdev(accuracies) if len(accuracies) > 1 else 0.0
+        name = " ".join([preset, *(f"--set {override}" for override in overrides)])
+        worst = max(run["epsilon"] for run in measured)
+        answered = statistics.mean(run["answered"] for run in measured)
+        lines.append(
+            f"| `{name}` | {statistics.mean(accuracies):.2f} ± {spread:.2f} | {worst:.4f} | {measured[0]['delta']:g} "
+            f"| {answered:.0f} / {measured[0]['queries']:.0f} | {measured[0]['teachers']:.0f} | {len(measured)} |"
+        )
+    return "\n".join(lines)
