@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn.functional as dist_functional
 import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
@@ -27,7 +26,39 @@ def gather_rows(rows: Tensor) -> Tensor:
     """Return the rows of all processes [processes * B, ...] in the order of their ranks; gradients flow back."""
     if world()[1] == 1:
         return rows
-    return torch.cat(dist_functional.all_gather(rows.contiguous()))
+    return _Gather.apply(rows)
+
+
+class _Gather(torch.autograd.Function):
+    """The rows of all processes; each row's gradient is the sum of what all processes found for it."""
+
+    @staticmethod
+    def forward(context: Any, rows: Tensor) -> Tensor:
+        rank, processes = world()
+        context.mine = slice(rank * len(rows), (rank + 1) * len(rows))
+        parts = [torch.empty_like(rows, memory_format=torch.contiguous_format) for _ in range(processes)]
+        dist.all_gather(parts, rows.contiguous())
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> Tensor:
+        total = gradients[0].clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total[context.mine]
+
+
+class _Sum(torch.autograd.Function):
+    """The sum over all processes, and of its gradients."""
+
+    @staticmethod
+    def forward(context: Any, values: Tensor) -> Tensor:
+        total = values.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> Tensor:
+        return _Sum.forward(context, gradients[0])
 
 
 class GlobalBatchNorm(TorchFunctionMode):
@@ -63,9 +94,9 @@ def _batch_norm(
     shape = [1, -1] + [1] * (input.dim() - 2)
     processes = world()[1]
     count = processes * values.numel() // values.shape[1]
-    mean = dist_functional.all_reduce(values.mean(axes)) / processes
+    mean = _Sum.apply(values.mean(axes)) / processes
     centred = values - mean.view(shape)
-    variance = dist_functional.all_reduce(centred.square().mean(axes)) / processes
+    variance = _Sum.apply(centred.square().mean(axes)) / processes
     if running_mean is not None and running_var is not None:
         with torch.no_grad():
             running_mean.lerp_(mean.to(running_mean.dtype), momentum)

@@ -42,21 +42,10 @@ def probe(
     count = max(1, round(len(order) / batch))
     features = features_in_batches(backbone, images, np.array_split(order, count), statistics, device)
     train, test = np.array_split(order, 2)
-    weights = _ridge(features[train], np.eye(classes)[labels[train]], penalty)
-    return float(np.mean(_predict(features[test], features[train], weights) == labels[test]))
-
-
-def _standardised(features: np.ndarray, reference: np.ndarray) -> np.ndarray:
-    deviation = reference.std(0, dtype=np.float64)
-    scaled = (features - reference.mean(0, dtype=np.float64)) / np.where(deviation > 0, deviation, 1.0)
-    return np.concatenate([scaled, np.ones((len(features), 1))], axis=1)
-
-
-def _ridge(features: np.ndarray, targets: np.ndarray, penalty: float) -> np.ndarray:
-    design = _standardised(features, features)
-    gram = design.T @ design + penalty * len(design) * np.eye(design.shape[1])
-    return np.asarray(np.linalg.solve(gram, design.T @ targets))
-
-
-def _predict(features: np.ndarray, reference: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    return np.asarray((_standardised(features, reference) @ weights).argmax(1))
+    mean, deviation = features[train].mean(0, dtype=np.float64), features[train].std(0, dtype=np.float64)
+    features = (features - mean) / np.where(deviation > 0, deviation, 1.0)
+    targets = np.eye(classes)[labels[train]]
+    gram = features[train].T @ features[train] + penalty * len(train) * np.eye(features.shape[1])
+    weights = np.linalg.solve(gram, features[train].T @ (targets - targets.mean(0)))
+    predicted = (features[test] @ weights + targets.mean(0)).argmax(1)
+    return float(np.mean(predicted == labels[test]))

@@ -114,7 +114,7 @@ def pretrain(
         run = _Run(learner, optimizer, _identity(backbone, images, settings, seed), device)
         if checkpoint is not None and checkpoint.exists():
             run.restore(checkpoint)
-        parallel = DistributedDataParallel(learner, broadcast_buffers=False) if processes > 1 else learner
+        parallel = DistributedDataParallel(learner) if processes > 1 else learner
         source = _Source(images, device)
         saved = reported = time.monotonic()
         while run.step < steps:

@@ -46,7 +46,7 @@ def mu_squared(event: Event) -> float:
         case GaussianEvent():
             return (event.sensitivity / event.sigma) ** 2
         case RepeatedEvent():
-            return event.count * mu_squared(event.event)
+            return event.count * mu_squared(event.event) if event.count else 0.0
         case ComposedEvent():
             return math.fsum(mu_squared(part) for part in event.events)
         case _:

@@ -33,7 +33,7 @@ def _polynomial(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
 
 
 def sine(turns: Tensor) -> Tensor:
-    """Return sin(2π·turns) of float32 turns, absolute error below 1e-6 up to two turns (beyond, the turns' rounding)."""
+    """Return sin(2π·turns), absolute error below 1e-6 up to two turns (beyond, the rounding of the turns)."""
     # Fold one turn onto the quarter [-1, 1] (in quarter turns) on which the polynomial holds: a triangle wave.
     fold = turns - 0.25
     fold = fold - torch.round(fold)

@@ -178,10 +178,10 @@ def _convolve(maps: Tensor, side: int, wide: int, up: bool) -> Tensor:
     extent = step * side
     canvas = torch.zeros((images, extent + 4, extent + 4), device=maps.device)
     for tap in range(TAPS):
-        row, column = 2 - tap // 3, 2 - tap % 3
+        row, column = 3 - tap // 3, 3 - tap % 3
         canvas[:, row : row + extent : step, column : column + extent : step] += maps[:, tap]
     if not up:
-        return canvas[:, 1 : 1 + side, 1 : 1 + side]
+        return canvas[:, 2 : 2 + side, 2 : 2 + side]
     rows = (canvas[:, :-3] + canvas[:, 3:]) + (canvas[:, 1:-2] + canvas[:, 2:-1]) * 3.0
     both = (rows[:, :, :-3] + rows[:, :, 3:]) + (rows[:, :, 1:-2] + rows[:, :, 2:-1]) * 3.0
     return both[:, :wide, :wide] * (1 / 16)
@@ -211,13 +211,13 @@ def _pink_noise(shape: Tensor, octaves: list[Tensor], sides: list[int]) -> list[
     """Return the images' pink-noise maps at every scale: float32 [images, side, side].
 
     Noise is added octave by octave, so the map of a scale is the larger one's lower octaves. Amplitudes fall like
-    frequency^-α, α uniform in [0.5, 1.5] (steps of 1/64); a Laplace-distributed 4×4 envelope makes it uneven.
-    `shape` holds 17 words per image (α, envelope), `octaves` side² words per image and scale.
+    frequency^-α, α uniform in [0.5, 1.5] (steps of 1/64); a Laplace-distributed 4×4 envelope makes it uneven; the
+    largest map has a mean square of one. `shape` holds 17 words per image (α, envelope), `octaves` side² words per
+    image and scale.
     """
-    amplitudes = [[2.0 ** (k * (0.5 - step / 64)) for k in range(len(sides))] for step in range(64)]
-    total = [sqrt(sum(a * a for a in row)) for row in amplitudes]
-    table = torch.tensor([[a / t for a in row] for row, t in zip(amplitudes, total, strict=True)], device=shape.device)
-    amplitude = table[shape[:, 0] >> 26]
+    loss = _upsampling_loss(len(sides))[::-1]
+    table = [[2.0 ** (k * (0.5 - step / 64)) / loss[k] for k in range(len(sides))] for step in range(64)]
+    amplitude = torch.tensor(table, device=shape.device)[shape[:, 0] >> 26]
     envelope = _envelope(shape[:, 1:])
     maps: list[Tensor] = []
     noise = None
@@ -227,15 +227,27 @@ def _pink_noise(shape: Tensor, octaves: list[Tensor], sides: list[int]) -> list[
         white = white.unflatten(1, (side, side)) * amplitude[:, k, None, None]
         noise = white if noise is None else _upsample(noise[:, None], side)[:, 0] + white
         maps.append(noise * _resize(envelope, side))
-    return maps
+    square = tree_sum(maps[-1].square().flatten(1), 1) * (1 / sides[-1] ** 2)
+    scale = (1.0 / square.sqrt().clamp_(min=1e-3))[:, :, None]
+    return [level * scale for level in maps]
+
+
+def _upsampling_loss(times: int) -> list[float]:
+    """Return the deviation of white noise after 0, 1, ... `times` - 1 upsamplings with (1, 3, 3, 1)/4."""
+    line, losses = np.ones(1), []
+    for number in range(times):
+        # Every 2^number-th pixel sees the same taps; along two axes the variances multiply.
+        losses.append(float((line**2).sum()) / 2**number)
+        spread = np.zeros(2 * len(line) - 1)
+        spread[::2] = line
+        line = np.convolve(spread, np.array([1, 3, 3, 1]) / 4)
+    return losses
 
 
 def _envelope(word: Tensor) -> Tensor:
-    """Turn 16 words per image into a 4×4 map of Laplace variates, scaled to a mean square of one."""
+    """Turn 16 words per image into a 4×4 map of Laplace variates."""
     magnitude = -log(((word >> 9).to(torch.float32) + 0.5) * 2.0**-23)
-    value = torch.where((word & 1) == 1, magnitude, -magnitude)
-    square = tree_sum(value * value, 1) * (1 / 16)
-    return (value / square.sqrt()).unflatten(1, (4, 4))
+    return torch.where((word & 1) == 1, magnitude, -magnitude).unflatten(1, (4, 4))
 
 
 def _resize(envelope: Tensor, side: int) -> Tensor:

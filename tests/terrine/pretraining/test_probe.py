@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
+from sklearn.linear_model import Ridge
 from torch import nn
 
 from terrine.errors import InputError
 from terrine.models.backbone import Backbone
 from terrine.pretraining.probe import probe
+from terrine.randomness import numpy_generator
 
 
 def pixels_as_features() -> Backbone:
@@ -30,20 +32,15 @@ def test_the_figure_equals_a_ridge_classifier_written_out():
     order = np.random.default_rng(3).permutation(200)
     images, labels = images[order], labels[order]
     result = probe(pixels_as_features(), images, labels, seed=7, penalty=0.1)
-
-    from sklearn.linear_model import Ridge
-
-    from terrine.randomness import numpy_generator
-
     order = numpy_generator(7, "probe").permutation(200)
     features = images[order].reshape(200, 64) / 255.0
     classes = labels[order]
     mean, deviation = features[:100].mean(0), features[:100].std(0)
     standardised = (features - mean) / deviation
-    # An unpenalised intercept, where the probe's is penalised by a tenth: the decision is between symmetric targets.
     ridge = Ridge(alpha=0.1 * 100).fit(standardised[:100], np.eye(2)[classes[:100]])
     expected = np.mean(ridge.predict(standardised[100:]).argmax(1) == classes[100:])
-    assert result == pytest.approx(expected, abs=0.03)
+    assert result == pytest.approx(expected)
+    assert 0.6 < expected < 1
 
 
 def test_equal_arguments_give_equal_figures():

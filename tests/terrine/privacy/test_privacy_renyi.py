@@ -99,7 +99,11 @@ def test_randomised_response_rdp_is_the_divergence_by_summation(epsilon, categor
 
 def test_no_epsilon_dp_mechanism_passes_the_pure_curve():
     for epsilon in (0.1, 1.0, 4.0):
-        for event in (LaplaceEvent(epsilon, 1), RandomisedResponseEvent(epsilon, 2), RandomisedResponseEvent(epsilon, 9)):
+        for event in (
+            LaplaceEvent(epsilon, 1),
+            RandomisedResponseEvent(epsilon, 2),
+            RandomisedResponseEvent(epsilon, 9),
+        ):
             assert np.all(rdp_of_event(event, ORDERS) <= pure_rdp(epsilon, ORDERS) * (1 + 1e-12))
 
 

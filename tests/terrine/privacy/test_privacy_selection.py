@@ -10,9 +10,7 @@ from terrine.privacy.renyi import convert, default_orders, pure_epsilon, rdp_of_
 from terrine.privacy.selection import repeat_and_select_rdp, success_probability
 
 
-@pytest.mark.parametrize(
-    ("mean", "shape"), [(1, 1), (10, 1), (10, 0), (1.5, 0.5), (5, 2.5), (1000, 0), (20, math.inf)]
-)
+@pytest.mark.parametrize(("mean", "shape"), [(1, 1), (10, 1), (10, 0), (1.5, 0.5), (5, 2.5), (1000, 0), (20, math.inf)])
 @pytest.mark.parametrize("delta", [1e-9, 1e-5])
 def test_the_price_of_a_search_equals_dp_accountings(mean, shape, delta):
     from dp_accounting import dp_event, rdp

@@ -115,7 +115,7 @@ def test_an_image_runs_the_program_it_drew():
 
 
 def test_no_image_is_constant_and_no_two_programs_look_alike():
-    index = torch.arange(120)
+    index = torch.arange(60)
     means, spectra = [], []
     for number in range(len(FIELDS)):
         images = _render(0, number, index, 28, 1)[:, 0].double()
@@ -124,8 +124,7 @@ def test_no_image_is_constant_and_no_two_programs_look_alike():
         spectra.append(
             torch.fft.fft2(images - images.mean((1, 2), keepdim=True)).abs().square().mean(0).log().flatten()[1:]
         )
-    for values in (means,):
-        correlation = np.corrcoef(torch.stack(values).numpy()) - np.eye(len(FIELDS))
-        assert correlation.max() < 0.98, np.unravel_index(correlation.argmax(), correlation.shape)
+    correlation = np.corrcoef(torch.stack(means).numpy()) - np.eye(len(FIELDS))
+    assert correlation.max() < 0.98
     distance = torch.cdist(torch.stack(spectra), torch.stack(spectra)) + 1e9 * torch.eye(len(FIELDS))
     assert distance.min() > 1.0

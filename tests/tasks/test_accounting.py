@@ -1,0 +1,244 @@
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tasks.accounting import Question, account, calibration
+from tasks.vote_files import read_answered, read_histograms
+from terrine.errors import BudgetError, InputError, SettingError
+from terrine.privacy.events import LaplaceEvent, RepeatedEvent
+from terrine.privacy.gaussian import epsilon_of
+from terrine.privacy.renyi import epsilon_of_event
+
+
+@pytest.fixture
+def save(tmp_path):
+    def save(array, name="votes.npy"):
+        np.save(tmp_path / name, array)
+        return tmp_path / name
+
+    return save
+
+
+@pytest.fixture(scope="module")
+def votes():
+    """[queries, teachers] of 40 teachers over 5 classes, mostly agreed."""
+    rng = np.random.default_rng(0)
+    truth = rng.integers(0, 5, 60)[:, None]
+    return np.where(rng.random((60, 40)) < 0.85, truth, rng.integers(0, 5, (60, 40))).astype(np.uint8)
+
+
+@pytest.fixture(scope="module")
+def counts(votes):
+    return np.array([[int(np.sum(row == label)) for label in range(5)] for row in votes])
+
+
+CONFIDENT = Question(mechanism="confident", threshold=25, sigma1=20, sigma=8)
+
+
+def test_votes_are_counted_class_by_class(save, votes, counts):
+    assert np.array_equal(read_histograms(save(votes)), counts)
+    assert np.array_equal(read_histograms(save(votes.T), teachers_first=True), counts)
+    assert np.array_equal(read_histograms(save(counts.astype(np.int16)), histograms=True), counts)
+    assert np.array_equal(read_histograms(save(votes), queries=7), counts[:7])
+    wider = read_histograms(save(votes), classes=9)
+    assert np.array_equal(wider[:, :5], counts)
+    assert not wider[:, 5:].any()
+
+
+@pytest.mark.parametrize(
+    ("array", "options", "message"),
+    [
+        (np.arange(9), {}, "labels"),
+        (np.arange(9)[:, None], {}, "labels"),
+        (np.zeros((3, 4)), {}, "integers"),
+        (np.zeros((3, 4), dtype=bool), {}, "integers"),
+        (np.zeros((0, 4), dtype=int), {}, "shape"),
+        (np.array([[0, -1, 2]]), {}, "from 0 on"),
+        (np.array([[9, 0, 1], [8, 2, 0]]), {}, "looks like histograms"),
+        (np.array([[0, 1, 2], [0, 1, 1]]), {"histograms": True}, "votes or labels"),
+        (np.eye(4, dtype=int), {"histograms": True}, "one-hot"),
+        (np.array([[0, 1, 7]]), {"classes": 5}, "there are 5 classes"),
+        (np.array([[3, 1, 0]]), {"histograms": True, "classes": 5}, "not 5"),
+        (np.array([[0, 1, 2]]), {"teachers": 4}, "not 4"),
+        (np.array([[0, 1, 2]]), {"queries": 2}, "first 2"),
+        (np.array([[0, 10**12]]), {}, "cannot be class indices"),
+    ],
+)
+def test_what_is_not_votes_is_refused(save, array, options, message):
+    with pytest.raises(InputError, match=message):
+        read_histograms(save(array), **options)
+
+
+def test_files_that_cannot_be_read_are_refused(tmp_path, save):
+    (tmp_path / "text.npy").write_text("not an array")
+    (tmp_path / "empty.npy").write_bytes(b"")
+    np.savez(tmp_path / "two.npz", a=[1], b=[2])
+    np.save(tmp_path / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
+    for name in ("text.npy", "empty.npy", "two.npz", "objects.npy", "missing.npy"):
+        with pytest.raises(InputError, match=name):
+            read_histograms(tmp_path / name)
+    with pytest.raises(SettingError):
+        read_histograms(save(np.array([[3, 1]])), histograms=True, teachers_first=True)
+
+
+def test_flags_and_released_labels_say_what_was_answered(save):
+    flags = np.array([True, False, True])
+    assert np.array_equal(read_answered(save(flags), 3), flags)
+    assert np.array_equal(read_answered(save(np.array([4, -1, 0])), 3), flags)
+    assert np.array_equal(read_answered(save(flags), 2), flags[:2])
+    for bad in (np.array([1, 0, 1]), np.array([0.5, 1.0, 0.0]), flags[:1], flags[None]):
+        with pytest.raises(InputError):
+            read_answered(save(bad), 3)
+
+
+def test_exact_figures_follow_from_parameters_and_counts(counts):
+    gnmax = account(counts, Question(mechanism="gnmax", sigma=8))
+    assert gnmax["exact"]["epsilon"] == epsilon_of(math.sqrt(2 * 60) / 8, 1e-5)
+    assert gnmax["exact"]["may_be_published"]
+    answered = np.arange(60) % 3 > 0
+    confident = account(counts, CONFIDENT, answered)
+    mu = math.sqrt(60 / 20**2 + 2 * 40 / 8**2)
+    assert confident["answered"] == 40
+    assert confident["exact"]["epsilon"] == pytest.approx(epsilon_of(mu, 1e-5), rel=1e-12)
+    assert confident["exact"]["may_be_published"]
+    lnmax = account(counts, Question(mechanism="lnmax", scale=20))
+    assert lnmax["exact"]["epsilon"] == epsilon_of_event(RepeatedEvent(LaplaceEvent(2, 20), 60), 1e-5)
+
+
+def test_no_figure_that_looks_at_votes_may_be_published(counts):
+    expected = account(counts, Question(mechanism="confident", threshold=25, sigma1=20, sigma=8, sanitise=True))
+    assert expected["weighting"] == "expected"
+    for name in ("exact", "data_independent", "data_dependent", "sanitised"):
+        assert expected[name]["may_be_published"] is False
+    assert expected["exact"]["epsilon"] < expected["exact"]["epsilon_if_all_answered"]
+
+
+def test_one_draw_may_be_published_only_with_parameters_fixed_beforehand(counts):
+    answered = np.arange(60) % 3 > 0
+    options = {"mechanism": "confident", "threshold": 25, "sigma1": 20, "sigma": 8, "sanitise": True}
+    fixed = {"order": 3.0, "beta": 0.1, "sigma_ss": 8.0}
+    assert account(counts, Question(**options, **fixed), answered)["sanitised"]["one_draw_may_be_published"]
+    assert not account(counts, Question(**options, **fixed))["sanitised"]["one_draw_may_be_published"]
+    assert not account(counts, Question(**options), answered)["sanitised"]["one_draw_may_be_published"]
+    assert not account(counts, Question(**options, **fixed), answered)["sanitised"]["may_be_published"]
+
+
+def test_the_result_is_json_also_where_nothing_needs_sanitising(counts):
+    result = account(counts, Question(mechanism="gnmax", sigma=1000, sanitise=True))
+    assert json.loads(json.dumps(result, allow_nan=False)) == result
+    assert result["sanitised"]["sigma_ss"] is None
+    assert result["sanitised"]["mean"] == pytest.approx(result["data_dependent"]["epsilon"], rel=1e-3)
+
+
+def test_permuting_classes_or_queries_changes_no_figure(counts):
+    question = Question(mechanism="confident", threshold=25, sigma1=20, sigma=8, sanitise=True, order=3.0)
+    rng = np.random.default_rng(3)
+    shuffled = rng.permutation(rng.permuted(counts, axis=1))
+    one, other = account(counts, question), account(shuffled, question)
+    for name in ("exact", "data_independent", "data_dependent"):
+        assert other[name]["epsilon"] == pytest.approx(one[name]["epsilon"], rel=1e-12)
+    assert other["sanitised"]["mean"] == pytest.approx(one["sanitised"]["mean"], rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mechanism": "median"},
+        {"mechanism": "gnmax"},
+        {"mechanism": "gnmax", "sigma": 0},
+        {"mechanism": "gnmax", "sigma": math.inf},
+        {"mechanism": "gnmax", "sigma": 8, "threshold": 20},
+        {"mechanism": "gnmax", "sigma": 8, "delta": 1},
+        {"mechanism": "gnmax", "sigma": 8, "beta": 0.1},
+        {"mechanism": "lnmax", "sigma": 8},
+        {"mechanism": "lnmax", "scale": 8, "sanitise": True},
+        {"mechanism": "confident", "sigma": 8, "sigma1": 20},
+        {"mechanism": "confident", "sigma": 8, "sigma1": 20, "threshold": 5, "weighting": "likely"},
+    ],
+)
+def test_impossible_questions_are_refused(options):
+    with pytest.raises(SettingError):
+        Question(**options)
+
+
+def test_the_realised_cost_needs_to_know_what_was_answered(counts):
+    with pytest.raises(SettingError, match="--answered"):
+        account(counts, Question(mechanism="confident", threshold=25, sigma1=20, sigma=8, weighting="realised"))
+    with pytest.raises(InputError, match="answered"):
+        account(counts, CONFIDENT, np.array([True]))
+    with pytest.raises(SettingError, match="every query"):
+        account(counts, Question(mechanism="gnmax", sigma=8), np.ones(60, dtype=bool))
+
+
+def test_orders_are_a_grid_or_numbers(counts):
+    by_hand = account(counts, Question(mechanism="gnmax", sigma=8, orders="4,2, 3"))
+    assert by_hand["data_independent"]["order"] in (2.0, 3.0, 4.0)
+    for text in ("", "1,2", "two"):
+        with pytest.raises(SettingError, match="[Oo]rders"):
+            account(counts, Question(mechanism="gnmax", sigma=8, orders=text))
+
+
+def test_an_order_where_the_conditions_fail_is_refused(counts):
+    with pytest.raises(SettingError, match="C5 and C6"):
+        account(counts, Question(mechanism="gnmax", sigma=4, sanitise=True, order=30.0))
+
+
+def test_reference_runs_come_out_of_the_files(shared_folder):
+    golden = json.loads((shared_folder / "golden" / "pate_accounting.json").read_text())
+    for row in golden["runs"]:
+        counts = read_histograms(
+            Path(shared_folder) / "golden" / f"{row['dataset']}.npy", histograms=True, queries=row["queries"]
+        )
+        question = Question(
+            mechanism={"lnmax": "lnmax", "gnmax": "gnmax", "gnmax_conf": "confident"}[row["mech"]],
+            scale=row["lmbd"],
+            sigma=row["sigma2"],
+            threshold=row["T"],
+            sigma1=row["sigma1"],
+            delta=row["delta"],
+            conversion="classical",
+            orders="reference",
+        )
+        kind = "data_independent" if row["data_independent"] else "data_dependent"
+        result = account(counts, question)
+        assert result["answered"] == pytest.approx(row["expected_answered"], rel=1e-10)
+        assert result[kind]["epsilon"] == pytest.approx(row["expected_eps"], rel=1e-10)
+        assert result[kind]["order"] == row["order"]
+        if "mask_file" in row:
+            answered = read_answered(Path(shared_folder) / "golden" / row["mask_file"], len(counts))
+            result = account(counts, question, answered)
+            assert result[kind]["epsilon"] == pytest.approx(row["realised_eps"], rel=1e-10)
+    for row in golden["sanitised"]:
+        counts = read_histograms(
+            Path(shared_folder) / "golden" / f"{row['dataset']}.npy", histograms=True, queries=row["queries"]
+        )
+        question = Question(
+            mechanism="gnmax" if row["T"] is None else "confident",
+            sigma=row["sigma2"],
+            threshold=row["T"],
+            sigma1=row["sigma1"],
+            conversion="classical",
+            orders="reference",
+            sanitise=True,
+            order=row["order"],
+        )
+        result = account(counts, question)["sanitised"]
+        assert result["mean"] == pytest.approx(row["optimised"]["sanitised_mean"], rel=1e-10)
+        assert result["standard_deviation"] == pytest.approx(row["optimised"]["sanitised_std"], rel=1e-10)
+
+
+def test_calibration_says_what_the_budget_buys():
+    result = calibration(epsilon=2.0, delta=1e-5, teachers=600, answers=5000)
+    assert json.loads(json.dumps(result, allow_nan=False)) == result
+    assert result["epsilon_exact"] <= 2.0
+    assert [row["change"] for row in result["buys"]] == [
+        "as asked",
+        "one more unit of ε",
+        "twice the teachers",
+        "both",
+    ]
+    with pytest.raises(BudgetError):
+        calibration(epsilon=1.0, delta=1e-5, teachers=600, answers=10, tests=640, sigma1=5.0)
