@@ -42,7 +42,9 @@ def register(app: typer.Typer) -> None:
 def account(
     votes: Annotated[Path, typer.Argument(help="npy file: votes (queries × teachers) of class indices.")],
     mechanism: Annotated[MechanismName, typer.Option(help="How the queries are answered.")] = MechanismName.gnmax,
-    histograms: Annotated[bool, typer.Option("--histograms", help="The file holds counts (queries × classes).")] = False,
+    histograms: Annotated[
+        bool, typer.Option("--histograms", help="The file holds counts (queries × classes).")
+    ] = False,
     teachers_first: Annotated[
         bool, typer.Option("--teachers-first", help="The file holds votes (teachers × queries).")
     ] = False,
@@ -185,7 +187,7 @@ def _show_calibration(result: dict[str, Any]) -> None:
         f"[bold]sigma = {round_up(result['sigma']):.4f}[/bold] votes pay for {result['answers']} answers{tested} "
         f"at ε = {result['epsilon']:g}, δ = {result['delta']:g} (exact)."
     )
-    table = _table("", "ε", "teachers", "sigma", "sigma / votes", "lead that survives", "answers, same noise share")
+    table = _table("", "ε", "teachers", "sigma", "sigma / votes", "clear lead", "answers at this share")
     for row in result["buys"]:
         table.add_row(
             row["change"],
@@ -198,11 +200,14 @@ def _show_calibration(result: dict[str, Any]) -> None:
         )
     console.print(table)
     console.print(
-        "Lead that survives: of the plurality over one rival, with 95 % probability, as a share of the votes."
+        "Clear lead: of the plurality over one rival, as a share of the votes, that survives the noise with 95 % "
+        "probability. Answers at this share: what the budget pays for at the noise share of the first row."
     )
 
 
 def _table(*columns: str) -> Table:
     from rich.table import Table
 
-    return Table(*columns, box=None, pad_edge=False)
+    table = Table(*columns, box=None, pad_edge=False)
+    table.columns[0].no_wrap = True
+    return table

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from flows import accounting, images, ledger, reproduce
+from flows import accounting, images, ledger, reproduce, sweep
 from flows.environment import prepare_environment
 from terrine.errors import TerrineError
 
@@ -113,7 +113,7 @@ def datasets() -> None:
     console.print(", ".join(names()))
 
 
-for part in (accounting, images, ledger, reproduce):
+for part in (accounting, images, ledger, reproduce, sweep):
     part.register(app)
 
 

@@ -51,6 +51,28 @@ def ledger_account(run: Run) -> str:
     return str(read_json(run.folders.dataset / "manifest.json")["fingerprint"])
 
 
+def open_account(run: Run) -> tuple[Ledger, str]:
+    """Return the ledger and the account the run draws on, registered with the budget that the parameters name."""
+    ledger, dataset = open_ledger(run), ledger_account(run)
+    # Public benchmark data may be used for ablations with replayed noise; anything else never.
+    mode = "replay" if run.params.data.public_benchmark else "release"
+    ledger.register(dataset, run.params.ledger.epsilon, run.params.aggregation.delta, mode)
+    return ledger, dataset
+
+
+def identity_of_release(run: Run, mechanism: Mechanism, votes: np.ndarray) -> str:
+    """Return the identity under which the ledger knows the release of these votes."""
+    settings = run.params.aggregation
+    return release_identity(
+        site_key(run),
+        votes,
+        file_digest(run.folders.images / "manifest.json"),
+        {**mechanism.describe(), "epsilon": settings.epsilon, "delta": settings.delta},
+        ledger_account(run),
+        noise=noise_source(run).describe(),
+    )
+
+
 @step("aggregate")
 def release_answers(run: Run) -> None:
     """Turn votes into noisy answers, charge the ledger, and write the answers and their privacy statement."""
@@ -70,12 +92,8 @@ def release_answers(run: Run) -> None:
 def release_once(run: Run, mechanism: Mechanism, votes: np.ndarray, histograms: np.ndarray) -> StoredRelease:
     """Release through the ledger: the same votes, queries and mechanism again return the stored answers."""
     settings = run.params.aggregation
-    dataset = ledger_account(run)
-    ledger = open_ledger(run)
+    ledger, dataset = open_account(run)
     noise = noise_source(run)
-    # Public benchmark data may be used for ablations with replayed noise; anything else never.
-    mode = "replay" if run.params.data.public_benchmark else "release"
-    ledger.register(dataset, run.params.ledger.epsilon, settings.delta, mode)
     budget = {"epsilon": settings.epsilon, "delta": settings.delta}
 
     def draw() -> tuple[dict[str, np.ndarray], Event]:
@@ -87,14 +105,7 @@ def release_once(run: Run, mechanism: Mechanism, votes: np.ndarray, histograms: 
 
     return ledger.release(
         dataset=dataset,
-        release_id=release_identity(
-            site_key(run),
-            votes,
-            file_digest(run.folders.images / "manifest.json"),
-            {**mechanism.describe(), **budget},
-            dataset,
-            noise=noise.describe(),
-        ),
+        release_id=identity_of_release(run, mechanism, votes),
         run=run.name,
         worst_case=mechanism.worst_case(len(votes), settings.epsilon, settings.delta),
         delta=settings.delta,

@@ -105,12 +105,12 @@ def _count(votes: NDArray[Any], classes: int | None, path: Path) -> NDArray[np.i
     lowest, highest = int(votes.min()), int(votes.max())
     if lowest < 0:
         raise InputError(f"Votes are class indices from 0 on, but {path} holds {lowest}.")
-    totals = votes.sum(axis=1, dtype=np.int64)
-    if highest >= teachers and totals.min() == totals.max():
-        raise InputError(f"{path} looks like histograms (every row sums to {totals[0]}), not votes: say --histograms.")
     width = max(2, highest + 1) if classes is None else classes
     if highest >= width:
         raise InputError(f"{path} holds a vote for class {highest}, but there are {width} classes.")
+    totals = votes.sum(axis=1, dtype=np.int64)
+    if highest >= teachers and totals.min() == totals.max() and (queries > 1 or classes is None):
+        raise InputError(f"{path} looks like histograms (every row sums to {totals[0]}), not votes: say --histograms.")
     if queries * width > _LARGEST_HISTOGRAMS:
         raise InputError(f"{path} holds votes up to {highest}: these cannot be class indices.")
     flat = votes.astype(np.int64) + np.arange(queries)[:, None] * width

@@ -14,7 +14,8 @@ matrices per image and a batched matrix product, fast at these sizes on any devi
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -80,8 +81,12 @@ class Views:
 
     def rows(self, where: slice) -> "Views":
         """Return the views of the images `where` alone."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return Views(**{name: value[where] if isinstance(value, Tensor) else value for name, value in values.items()})
+        mine: dict[str, Any] = {
+            field.name: getattr(self, field.name)[where]
+            for field in fields(self)
+            if isinstance(getattr(self, field.name), Tensor)
+        }
+        return replace(self, **mine)
 
 
 def draw_views(count: int, size: int, settings: ViewSettings, *, seed: int, device: torch.device | str) -> Views:

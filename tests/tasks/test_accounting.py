@@ -64,7 +64,7 @@ def test_votes_are_counted_class_by_class(save, votes, counts):
         (np.array([[3, 1, 0]]), {"histograms": True, "classes": 5}, "not 5"),
         (np.array([[0, 1, 2]]), {"teachers": 4}, "not 4"),
         (np.array([[0, 1, 2]]), {"queries": 2}, "first 2"),
-        (np.array([[0, 10**12]]), {}, "cannot be class indices"),
+        (np.array([[0, 10**12], [0, 1]]), {}, "cannot be class indices"),
     ],
 )
 def test_what_is_not_votes_is_refused(save, array, options, message):
@@ -96,7 +96,7 @@ def test_flags_and_released_labels_say_what_was_answered(save):
 
 def test_exact_figures_follow_from_parameters_and_counts(counts):
     gnmax = account(counts, Question(mechanism="gnmax", sigma=8))
-    assert gnmax["exact"]["epsilon"] == epsilon_of(math.sqrt(2 * 60) / 8, 1e-5)
+    assert gnmax["exact"]["epsilon"] == pytest.approx(epsilon_of(math.sqrt(2 * 60) / 8, 1e-5), rel=1e-12)
     assert gnmax["exact"]["may_be_published"]
     answered = np.arange(60) % 3 > 0
     confident = account(counts, CONFIDENT, answered)
@@ -177,13 +177,13 @@ def test_orders_are_a_grid_or_numbers(counts):
     by_hand = account(counts, Question(mechanism="gnmax", sigma=8, orders="4,2, 3"))
     assert by_hand["data_independent"]["order"] in (2.0, 3.0, 4.0)
     for text in ("", "1,2", "two"):
-        with pytest.raises(SettingError, match="[Oo]rders"):
+        with pytest.raises(SettingError, match="rders"):
             account(counts, Question(mechanism="gnmax", sigma=8, orders=text))
 
 
 def test_an_order_where_the_conditions_fail_is_refused(counts):
     with pytest.raises(SettingError, match="C5 and C6"):
-        account(counts, Question(mechanism="gnmax", sigma=4, sanitise=True, order=30.0))
+        account(counts, Question(mechanism="gnmax", sigma=4, sanitise=True, order=6.0))
 
 
 def test_reference_runs_come_out_of_the_files(shared_folder):

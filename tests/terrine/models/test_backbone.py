@@ -1,5 +1,7 @@
 """One call is one batch; files hold everything; results do not depend on how batches are scheduled."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
@@ -107,6 +109,23 @@ def test_features_in_batches_equal_one_call_per_batch_whatever_the_threads_and_o
         torch.set_num_threads(threads)
     for result in results:
         assert np.array_equal(result, expected)
+
+
+def test_callers_in_several_threads_get_their_results_and_leave_the_number_of_threads_alone():
+    backbone, images = tiny(), some_images(40)
+    batches = [np.arange(i, i + 10) for i in range(0, 40, 10)]
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        expected = features_in_batches(backbone, images, batches, "current")
+        with ThreadPoolExecutor(3) as pool:
+            runs = [pool.submit(features_in_batches, backbone, images, batches, "current") for _ in range(6)]
+            assert all(np.array_equal(run.result(), expected) for run in runs)
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(torch.get_num_threads).result() == 2
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_features_can_be_written_into_a_memory_map_with_progress(tmp_path):

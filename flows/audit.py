@@ -1,0 +1,98 @@
+"""`terrine audit`: attack the mechanisms as installed, and compare what leaks with what is charged."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+
+class MechanismName(StrEnum):
+    lnmax = "lnmax"
+    gnmax = "gnmax"
+    confident = "confident"
+    histogram = "histogram"
+
+
+class NoiseName(StrEnum):
+    secure = "secure"
+    replay = "replay"
+
+
+def register(app: typer.Typer) -> None:
+    """Add `audit` to the command line."""
+    app.command()(audit)
+
+
+def audit(
+    mechanism: Annotated[MechanismName, typer.Option(help="What to attack.")] = MechanismName.gnmax,
+    sigma: Annotated[float, typer.Option(help="Noise of the answers of gnmax, confident and histogram.")] = 10.0,
+    scale: Annotated[float, typer.Option(help="Scale of lnmax's Laplace noise.")] = 2.0,
+    threshold: Annotated[float, typer.Option(help="Threshold of confident.")] = 80.0,
+    sigma1: Annotated[float, typer.Option(help="Noise of confident's threshold test.")] = 10.0,
+    teachers: Annotated[int, typer.Option(help="Teachers behind the made-up histograms.")] = 100,
+    runs: Annotated[int, typer.Option(help="Runs on either of two neighbouring histograms.")] = 400,
+    queries: Annotated[int | None, typer.Option(help="Queries in a run; default: as many as show most.")] = None,
+    delta: Annotated[float, typer.Option(help="δ.")] = 1e-5,
+    confidence: Annotated[float, typer.Option(help="Confidence of the whole audit.")] = 0.95,
+    noise: Annotated[NoiseName, typer.Option(help="Source of the noise.")] = NoiseName.secure,
+    seed: Annotated[int, typer.Option(help="Seed of replayed noise.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Attack a mechanism on made-up neighbouring histograms: exit code 1 when it leaks more than it charges."""
+    from tasks.audit import audit as audit_mechanism
+    from terrine.aggregation.registry import build
+    from terrine.privacy.noise import ReplayNoise, SecureNoise
+
+    parameters = {
+        MechanismName.lnmax: {"scale": scale},
+        MechanismName.gnmax: {"sigma": sigma},
+        MechanismName.histogram: {"sigma": sigma},
+        MechanismName.confident: {"threshold": threshold, "sigma1": sigma1, "sigma2": sigma},
+    }[mechanism]
+    result = audit_mechanism(
+        build(mechanism.value, parameters),
+        noise=SecureNoise() if noise is NoiseName.secure else ReplayNoise(seed),
+        teachers=teachers,
+        runs=runs,
+        queries=queries,
+        delta=delta,
+        confidence=confidence,
+    )
+    if as_json:
+        typer.echo(json.dumps(result, indent=2))
+    else:
+        _show(result)
+    if result["caught"]:
+        raise typer.Exit(1)
+
+
+def _show(result: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    table = Table("attack", "queries", "runs", "ε charged", "ε ≥", "μ charged", "μ ≥", box=None, pad_edge=False)
+    for entry in result["canaries"]:
+        table.add_row(
+            entry["name"] + (" [bold red]caught[/]" if entry["caught"] else ""),
+            str(entry["queries"]),
+            str(entry["runs"]),
+            *(
+                "" if entry[name] is None else f"{entry[name]:.3f}"
+                for name in ("epsilon_charged", "epsilon_at_least", "mu_charged", "mu_at_least")
+            ),
+        )
+    console.print(
+        f"{result['mechanism']}, {result['noise']['kind']} noise, {result['teachers']} teachers, "
+        f"δ = {result['delta']:g}, confidence {result['confidence']:.0%}\n"
+    )
+    console.print(table)
+    console.print(
+        "\n[bold red]It leaks more than it charges.[/]"
+        if result["caught"]
+        else "\nNothing beyond the charge was found."
+    )
+    console.print(result["note"])

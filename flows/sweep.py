@@ -1,0 +1,116 @@
+"""`terrine sweep`: try several settings, charged as they are made, and say what the search itself costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from tasks.sweep import Candidate
+
+
+class Select(StrEnum):
+    none = "none"
+    evaluation = "evaluation"
+
+
+def register(app: typer.Typer) -> None:
+    """Add `sweep` to the command line."""
+    app.command()(sweep)
+
+
+def sweep(
+    vary: Annotated[list[str], typer.Option(help="Values to try: section.key=value,value. May be repeated.")],
+    preset: Annotated[str | None, typer.Option(help="What to start from; default: the run params.yaml names.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Override a parameter in all candidates.")] = None,
+    select: Annotated[
+        Select, typer.Option(help="Name the best by test accuracy (evaluation; public benchmark data only), or none.")
+    ] = Select.none,
+) -> None:
+    """Make a run of every combination of values, and show ε of each and of the search; finished runs are kept.
+
+    The budget of the dataset must cover the worst case of all of them before the first is made.
+    """
+    from tasks.presets import project_root, select_run, selected_run
+    from tasks.sweep import candidates_of, check_budget, check_selection, outcome
+    from tasks.sweep_tracking import cells_of, log_sweep, summary
+
+    root = project_root()
+    console = Console(soft_wrap=True)
+    before = selected_run(root)
+    candidates = candidates_of(root, preset or before, list(set_ or []), vary)
+    check_selection(candidates, select.value)
+    try:
+        prepare(root, candidates[0].run)
+        paid = check_budget(root, candidates)
+        new = len({candidate.release for candidate in candidates} - set(paid))
+        console.print(f"{len(candidates)} candidates, at most {new} new releases: the budget covers them.")
+        failures = make_all(root, candidates, paid)
+        result = outcome(root, candidates, failures, select.value)
+        parent = log_sweep(root, preset or before, result)
+    finally:
+        # A sweep chooses nothing: params.yaml names the run that it named before.
+        select_run(root, before)
+    headings, *rows = cells_of(result)
+    table = Table(box=None, pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+    for line in summary(result):
+        console.print(line, markup=False, highlight=False)
+    console.print(f"MLflow run {parent} (make ui)", highlight=False)
+
+
+def prepare(root: Path, run: str) -> None:
+    """Lay down the dataset, so that the account is known before anything else is done. No noise is drawn."""
+    from flows.stages import run_stage
+    from tasks.versioning import commit, is_changed
+
+    for stage in ("parameters", "dataset"):
+        if is_changed(root, run, stage):
+            run_stage(root, run, stage)
+            commit(root, run, stage)
+
+
+def make_all(root: Path, candidates: list[Candidate], made: Mapping[str, str]) -> dict[str, str]:
+    """Make every candidate that is not complete; return those that failed by themselves, with the reason.
+
+    `made` holds a run for every release that exists; candidates that share a release are made from one run's votes. A
+    candidate that nothing can be learnt from does not end the sweep; a refusal by the ledger does.
+    """
+    from tasks.versioning import changed_stages
+    from terrine.errors import BudgetError, LedgerError, TerrineError
+
+    sources, failures = dict(made), dict[str, str]()
+    for candidate in candidates:
+        try:
+            if changed_stages(root, candidate.run):
+                make(root, candidate.run, sources.get(candidate.release))
+            sources.setdefault(candidate.release, candidate.run)
+        except (BudgetError, LedgerError):
+            raise
+        except TerrineError as error:
+            failures[candidate.run] = str(error)
+    return failures
+
+
+def make(root: Path, run: str, source: str | None) -> None:
+    """Run the pipeline, from the votes of another run where that made the same release."""
+    from flows.pipeline import pipeline
+    from flows.stages import run_stage
+    from tasks.sweep import share_votes
+    from tasks.versioning import commit
+
+    if source is not None and source != run:
+        run_stage(root, run, "parameters")
+        commit(root, run, "parameters")
+        share_votes(root, source, run)
+    pipeline(preset=run)

@@ -1,0 +1,151 @@
+"""Attack the mechanisms as they are installed here, on made-up neighbouring histograms: nothing private is involved."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from terrine.aggregation.confident import ConfidentGNMax
+from terrine.aggregation.laplace import LNMax
+from terrine.aggregation.mechanism import Mechanism
+from terrine.errors import SettingError
+from terrine.privacy.audit import Verdict, audit_mechanism
+from terrine.privacy.gaussian import mu_squared
+from terrine.privacy.noise import NoiseSource
+
+# Every run may spend this much: the audit is about the charge, not about the budget.
+_UNLIMITED = 1e8
+# A run is asked as many queries as are charged about this μ, where an attack has most power; but not more than the
+# second number, which takes a second of secure noise.
+_MU, _MOST_QUERIES = 1.5, 2000
+# One-query runs are made in one call, so that there can be more of them.
+_ONE_QUERY_RUNS = 100
+
+
+@dataclass(frozen=True)
+class Canary:
+    """Two neighbouring histograms between which the mechanism is most likely to show a difference.
+
+    Attributes:
+        name: What is attacked.
+        one: A histogram.
+        other: The same with one vote moved.
+    """
+
+    name: str
+    one: tuple[int, ...]
+    other: tuple[int, ...]
+
+
+def canaries(mechanism: Mechanism, teachers: int) -> list[Canary]:
+    """The pairs on which this kind of mechanism is attacked.
+
+    Raises:
+        SettingError: fewer than ten teachers, or a threshold that no histogram of so many comes near.
+    """
+    if teachers < 10:
+        raise SettingError(f"An audit needs at least ten teachers, got {teachers}.")
+    half = teachers // 2
+    pairs = [("a tie", half)]
+    if isinstance(mechanism, LNMax):
+        # Laplace noise gives most away where the loser seldom wins.
+        gap = min(teachers - 2, max(2, round(2 * mechanism.scale)))
+        pairs.append(("a clear lead", (teachers + gap) // 2))
+    if isinstance(mechanism, ConfidentGNMax):
+        # A test that seldom passes is charged next to no answers: what leaks there is the test alone.
+        at, below = (math.floor(mechanism.threshold - lead * mechanism.sigma1) for lead in (0, 2))
+        if not half <= below <= at < teachers:
+            raise SettingError(
+                f"No histogram of {teachers} teachers over two classes has its largest count two standard deviations "
+                f"below the threshold {mechanism.threshold:g}: audit with a smaller sigma1, or other teachers."
+            )
+        pairs = [("a test that is open", at), ("a test that seldom passes", below)]
+    return [Canary(name, (first, teachers - first), (first + 1, teachers - first - 1)) for name, first in pairs]
+
+
+def audit(
+    mechanism: Mechanism,
+    *,
+    noise: NoiseSource,
+    teachers: int = 100,
+    runs: int = 400,
+    queries: int | None = None,
+    delta: float = 1e-5,
+    confidence: float = 0.95,
+) -> dict[str, Any]:
+    """Lower bounds on the privacy loss of a mechanism beside what it charges, as JSON values.
+
+    Args:
+        mechanism: LNMax, GNMax, Confident-GNMax or the Gaussian histogram.
+        noise: The source to audit with it.
+        teachers: Size of the ensemble that the made-up histograms come from.
+        runs: Runs on either histogram of each pair; a hundred times as many where a run is one query.
+        queries: Queries in a run; None: as many as show a defect best.
+        delta: δ.
+        confidence: Of the whole audit: that a sound mechanism is not accused.
+
+    Returns:
+        `caught`, the largest bound `epsilon` found, and one entry in `canaries` for each pair tried.
+
+    Raises:
+        SettingError: an impossible number.
+    """
+    if not 0 < confidence < 1:
+        raise SettingError(f"confidence must lie strictly between 0 and 1, got {confidence!r}.")
+    pairs = canaries(mechanism, teachers)
+    asked = queries or _best_queries(mechanism, noise)
+    repeats = runs if asked > 1 else runs * _ONE_QUERY_RUNS
+    # Each pair gives two bounds; together they may accuse a sound mechanism as seldom as one bound would.
+    each = 1 - (1 - confidence) / (2 * len(pairs))
+    entries, verdicts = [], []
+    for pair in pairs:
+        verdict = audit_mechanism(
+            lambda histograms: mechanism.answer(histograms, epsilon=_UNLIMITED, delta=delta, noise=noise),
+            pair.one,
+            pair.other,
+            queries=asked,
+            runs=repeats,
+            delta=delta,
+            confidence=each,
+        )
+        verdicts.append(verdict)
+        entries.append(_entry(pair, verdict, asked, repeats))
+    return {
+        **mechanism.describe(),
+        "noise": noise.describe(),
+        "teachers": teachers,
+        "delta": delta,
+        "confidence": confidence,
+        "caught": any(verdict.caught for verdict in verdicts),
+        "epsilon": max(verdict.bound.epsilon for verdict in verdicts),
+        "canaries": entries,
+        "may_be_published": True,
+        "note": "From made-up histograms: no private data was used. A bound below the charge proves nothing.",
+    }
+
+
+def _best_queries(mechanism: Mechanism, noise: NoiseSource) -> int:
+    if isinstance(mechanism, LNMax):
+        return 1
+    # The price of one query that is answered.
+    certain = np.array([[10**6, 0]])
+    price = mu_squared(mechanism.answer(certain, epsilon=_UNLIMITED, delta=1e-5, noise=noise).event)
+    return max(2, min(_MOST_QUERIES, round(_MU**2 / price))) if price > 0 else _MOST_QUERIES
+
+
+def _entry(pair: Canary, verdict: Verdict, queries: int, runs: int) -> dict[str, Any]:
+    return {
+        "name": pair.name,
+        "histogram": list(pair.one),
+        "neighbour": list(pair.other),
+        "queries": queries,
+        "runs": runs,
+        "epsilon_charged": verdict.epsilon_charged,
+        "epsilon_at_least": verdict.bound.epsilon,
+        "mu_charged": verdict.mu_charged,
+        "mu_at_least": None if verdict.mu_charged is None else verdict.bound.mu,
+        "caught": verdict.caught,
+    }

@@ -1,0 +1,281 @@
+"""A search over settings: which candidates it has, what they may cost together, and what the search itself cost.
+
+Every candidate is an ordinary run and every distinct release is charged by the ledger as it is made. Candidates that
+differ in the student alone learn from one release, which is paid for once (docs/tuning.md).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from tasks.aggregate import identity_of_release, noise_source, open_account
+from tasks.params import Params, digest, read_yaml, validate
+from tasks.presets import PRESETS, derive, resolve
+from tasks.run import Run, open_run
+from tasks.store import Folders, link, read_json
+from tasks.versioning import STAGES, changed_stages, commit, is_changed
+from tasks.vote import read_votes
+from terrine.aggregation.registry import build
+from terrine.errors import ArtefactError, BudgetError, SettingError
+from terrine.privacy.account import Account
+from terrine.privacy.events import Event, compose, from_json
+from terrine.privacy.gaussian import round_up
+from terrine.privacy.tuning import GEOMETRIC, composed_epsilon, repeat_and_select_epsilon
+
+Selection = Literal["none", "evaluation"]
+
+FIXED = ("data", "privacy", "ledger", "tracking", "runner", "aggregation.delta", "aggregation.noise")
+"""What a sweep cannot vary: its prices compare releases about the same people, from one account, at one δ."""
+
+AFTER_THE_RELEASE = ("student", "tracking", "runner")
+"""Sections that no stage up to the release reads: candidates that differ in nothing else share their release."""
+
+NOTES = {
+    "epsilon_tuning_composed": "all distinct releases of the sweep together: what the ledger charges. It covers any "
+    "choice among the candidates by what was released, and publishing all of them.",
+    "epsilon_tuning_repeat_and_select": "what a search would cost that draws candidates at random, a geometrically "
+    "distributed number of times, and publishes the best run only (Papernot & Steinke 2022). This sweep made every "
+    "candidate, so it is for comparison and no guarantee for it.",
+    "evaluation": "Accuracy is computed on the private test split. Neither price covers the test records: a choice by "
+    "accuracy leaks about them without any bound.",
+}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One combination of the values that are varied.
+
+    Attributes:
+        run: Name of the run that is made with it.
+        settings: The varied parameters and their values, as text.
+        params: All parameters of the run.
+    """
+
+    run: str
+    settings: Mapping[str, str]
+    params: Params
+
+    @property
+    def release(self) -> str:
+        """Digest of the parameters that decide the release."""
+        return release_digest(self.params)
+
+    def worst_case(self) -> Event:
+        """The most its release can cost, from parameters alone."""
+        settings = self.params.aggregation
+        mechanism = build(settings.mechanism, settings.mechanism_parameters)
+        return mechanism.worst_case(self.params.queries.count, settings.epsilon, settings.delta)
+
+
+def release_digest(params: Params) -> str:
+    """Return a digest of all parameters but those that only matter after the release."""
+    return digest(params.model_dump(mode="json", exclude=set(AFTER_THE_RELEASE)))
+
+
+def parse_vary(text: str) -> tuple[str, list[str]]:
+    """Turn `section.key=value,value` (values in YAML) into the key and its values, each as `--set` takes it.
+
+        >>> parse_vary("aggregation.sigma=20, 40")
+        ('aggregation.sigma', ['20', '40'])
+
+    Raises SettingError when there is no key, no value, or no YAML.
+    """
+    key, _, listed = text.partition("=")
+    try:
+        values = yaml.safe_load(f"[{listed}]")
+    except yaml.YAMLError as error:
+        raise SettingError(f"--vary {text}: the values are no YAML. Separate them by commas.") from error
+    if not key.strip() or not values:
+        raise SettingError(f"--vary {text}: write section.key=value,value, for example --vary aggregation.sigma=20,40.")
+    return key.strip(), [_as_text(value) for value in values]
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, str) and yaml.safe_load(value) == value:
+        return value
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def candidates_of(root: Path, preset: str, assignments: list[str], varied: list[str]) -> list[Candidate]:
+    """Return a candidate for every combination of the varied values, each a derived run; equal ones once.
+
+    Raises SettingError for a key that cannot be varied, is given twice, or a combination that is impossible.
+    """
+    axes = [parse_vary(text) for text in varied]
+    if not axes:
+        raise SettingError("A sweep varies at least one parameter: give --vary section.key=value,value.")
+    _check_keys([key for key, _ in axes], assignments)
+    candidates: dict[str, Candidate] = {}
+    for values in itertools.product(*(values for _, values in axes)):
+        settings = dict(zip((key for key, _ in axes), values, strict=True))
+        chosen = [f"{key}={value}" for key, value in settings.items()]
+        try:
+            run = derive(root, preset, [*assignments, *chosen])
+        except SettingError as error:
+            raise SettingError(f"The candidate {', '.join(chosen)} is impossible:\n{error}") from error
+        candidates.setdefault(run, Candidate(run, settings, resolve(root, run)))
+    return list(candidates.values())
+
+
+def _check_keys(keys: list[str], assignments: list[str]) -> None:
+    for key in keys:
+        for fixed in FIXED:
+            if _overlap(key, fixed):
+                raise SettingError(
+                    f"--vary {key}: a sweep is about one dataset with one account, at one δ and with one kind of "
+                    f"noise, so {fixed} stays the same in all candidates. Set it with --set, or make several runs."
+                )
+    named = [*keys, *(assignment.partition("=")[0].strip() for assignment in assignments)]
+    for key, other in itertools.combinations(named, 2):
+        if key in keys and _overlap(key, other):
+            raise SettingError(f"--vary {key}: {other} is given as well. Name every parameter once.")
+
+
+def _overlap(key: str, other: str) -> bool:
+    return f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.")
+
+
+def check_selection(candidates: list[Candidate], selection: Selection) -> None:
+    """Refuse a choice by figures that no ε covers, unless anyone may read the data anyway.
+
+    Raises SettingError.
+    """
+    if selection == "evaluation" and not candidates[0].params.data.public_benchmark:
+        raise SettingError(
+            "--select evaluation chooses by accuracy on the private test split, which is not covered by any ε of the "
+            "sweep: it is for public benchmark data only. Use --select none, and choose by public quantities "
+            "(docs/tuning.md)."
+        )
+
+
+def check_budget(root: Path, candidates: list[Candidate]) -> dict[str, str]:
+    """Check that the account covers the worst case of all candidates together.
+
+    The first candidate's dataset must be prepared. Nothing is reserved: each run does that for itself.
+
+    Returns the releases that are charged already, each with a run on disk that made it.
+
+    Raises BudgetError, which says what is left, and LedgerError.
+    """
+    run = open_run(root, candidates[0].run)
+    ledger, dataset = open_account(run)
+    account = Account.of(dataset, ledger.rows())
+    assert account is not None
+    paid = _paid_releases(root, {candidate.release for candidate in candidates}, account)
+    new = {candidate.release: candidate.worst_case() for candidate in candidates if candidate.release not in paid}
+    if new:
+        try:
+            account.check(compose(*new.values()), noise_source(run).kind)
+        except BudgetError as error:
+            raise BudgetError(
+                f"The sweep has {len(candidates)} candidates and needs {len(new)} new releases. All of them taken "
+                f"together as one: {error} Vary fewer values, ask fewer queries, or give each run a smaller "
+                "aggregation.epsilon."
+            ) from error
+    return paid
+
+
+def _paid_releases(root: Path, wanted: set[str], account: Account) -> dict[str, str]:
+    """Those of the wanted releases that the ledger has charged already, each with a run whose votes show it."""
+    paid: dict[str, str] = {}
+    for path in sorted((root / "data" / "public").glob("*/parameters.yaml")):
+        name = path.parent.name
+        try:
+            run = Run(root, name, validate(read_yaml(path)))
+        except SettingError:
+            continue  # A run of an older version: no candidate is like it.
+        release = release_digest(run.params)
+        if (
+            release in wanted - set(paid)
+            and (root / PRESETS / f"{name}.yaml").is_file()
+            and _release_of_votes(run) in account.reserved
+        ):
+            paid[release] = name
+    return paid
+
+
+def _release_of_votes(run: Run) -> str | None:
+    """The identity of the release that a run's votes would make, None unless the votes are there and up to date."""
+    if set(changed_stages(run.root, run.name)) & set(STAGES[: STAGES.index("vote") + 1]):
+        return None
+    settings = run.params.aggregation
+    mechanism = build(settings.mechanism, settings.mechanism_parameters)
+    try:
+        return identity_of_release(run, mechanism, read_votes(run.folders))
+    except ArtefactError:
+        return None
+
+
+def share_votes(root: Path, source: str, run: str) -> None:
+    """Give a run the dataset, images, teachers and votes of another whose release it shares.
+
+    Nothing is trained twice, and the votes are the same to the last bit on any device: another vote would be another
+    release, and charged. The run's parameters must be written.
+    """
+    of, to = Folders(root, source), Folders(root, run)
+    for stage, ours, theirs in (
+        ("dataset", to.dataset, of.dataset),
+        ("partition", to.partition, of.partition),
+        ("synthesize", to.images, of.images),
+        ("pretrain", to.backbone, of.backbone),
+        ("teach", to.teachers, of.teachers),
+        ("vote", to.votes, of.votes),
+    ):
+        if is_changed(root, run, stage):
+            link(theirs, ours)
+            commit(root, run, stage)
+
+
+def outcome(
+    root: Path, candidates: list[Candidate], failures: Mapping[str, str], selection: Selection
+) -> dict[str, Any]:
+    """Return what came out of a sweep as JSON values: a row per candidate, the prices of the search, the choice.
+
+    A candidate that failed after its release counts in the prices: it was released.
+
+    Raises SettingError when no candidate came to its release.
+    """
+    check_selection(candidates, selection)
+    public = candidates[0].params.data.public_benchmark
+    rows = [_row(root, candidate, failures.get(candidate.run), public) for candidate in candidates]
+    delta = candidates[0].params.aggregation.delta
+    released = {row["release_id"]: from_json(row["event"]) for row in rows if row["release_id"] is not None}
+    if not released:
+        raise SettingError(f"No candidate came to its release: {next(iter(failures.values()), 'nothing was run')}")
+    worst_cases = {
+        row["release_id"] or candidate.release: candidate.worst_case()
+        for row, candidate in zip(rows, candidates, strict=True)
+    }
+    finished = [row for row in rows if row["failed"] is None]
+    best = max(finished, key=lambda row: row["accuracy"]) if selection == "evaluation" and finished else None
+    return {
+        "candidates": rows,
+        "releases": len(released),
+        "delta": delta,
+        "noise": candidates[0].params.aggregation.noise,
+        "epsilon_tuning_composed": round_up(composed_epsilon(released, delta)),
+        "epsilon_tuning_composed_worst_case": round_up(composed_epsilon(worst_cases, delta)),
+        "epsilon_tuning_repeat_and_select": round_up(repeat_and_select_epsilon(list(worst_cases.values()), delta)),
+        "repeat_and_select": {"mean": len(worst_cases), "shape": GEOMETRIC},
+        "select": selection,
+        "selected": None if best is None else best["run"],
+        "notes": NOTES,
+    }
+
+
+def _row(root: Path, candidate: Candidate, failed: str | None, public_benchmark: bool) -> dict[str, Any]:
+    folders = Folders(root, candidate.run)
+    statement = read_json(folders.statement) if folders.statement.is_file() else {}
+    row = {name: statement.get(name) for name in ("release_id", "epsilon", "event", "answered", "queries")}
+    row |= {"run": candidate.run, "settings": dict(candidate.settings), "failed": failed}
+    # On data that are not public, a column of accuracies would invite the choice that no ε covers.
+    if public_benchmark and failed is None:
+        row["accuracy"] = read_json(folders.evaluation)["accuracy"]
+    return row

@@ -1,0 +1,117 @@
+"""A sweep in MLflow: a parent run with the table, and both prices of the search on it and on every candidate's run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tasks.params import digest
+from tasks.run import Run, open_run
+from tasks.store import read_json
+from tasks.tracking import log_run
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+TAG = "terrine.sweep"
+PRICES = ("epsilon_tuning_composed", "epsilon_tuning_repeat_and_select")
+
+
+def log_sweep(root: Path, preset: str, result: dict[str, Any]) -> str:
+    """Log the outcome of a sweep and return the id of its parent run; the same sweep again finds the same parent.
+
+    Args:
+        root: The project's folder.
+        preset: What the candidates are derived from.
+        result: What `tasks.sweep.outcome` returned.
+    """
+    import mlflow
+
+    finished = [open_run(root, row["run"]) for row in result["candidates"] if row["failed"] is None]
+    first = open_run(root, result["candidates"][0]["run"])
+    settings = first.params.tracking
+    client = mlflow.MlflowClient(first.database(settings.uri))
+    identities = [_tracked(client, run) for run in finished]
+    parent = _parent(client, first, f"{preset}-sweep-{digest([row['run'] for row in result['candidates']], 8)}")
+    prices = {name: result[name] for name in PRICES}
+    for run_id in identities:
+        for name, value in prices.items():
+            client.log_metric(run_id, name, value)
+        client.set_tag(run_id, "mlflow.parentRunId", parent)
+    figures = prices | {name: result[name] for name in ("epsilon_tuning_composed_worst_case", "delta", "releases")}
+    for name, value in (figures | {"candidates": len(result["candidates"])}).items():
+        client.log_metric(parent, name, value)
+    client.set_tag(parent, "private", "yes" if result["noise"] == "secure" else "NOT PRIVATE")
+    if result["selected"] is not None:
+        client.set_tag(parent, "selected_by_evaluation", result["selected"])
+    client.log_dict(parent, result, "sweep.json")
+    client.log_text(parent, markdown_table(result), "sweep.md")
+    client.set_terminated(parent)
+    return parent
+
+
+def _tracked(client: MlflowClient, run: Run) -> str:
+    """The MLflow run of a finished run; one that this MLflow does not know is logged again."""
+    from mlflow.exceptions import MlflowException
+
+    record = run.folders.private / "tracking.json"
+    if record.is_file():
+        run_id = str(read_json(record)["run_id"])
+        try:
+            if client.get_run(run_id).info.lifecycle_stage == "active":
+                return run_id
+        except MlflowException:
+            pass
+    return str(log_run.fn(run))
+
+
+def _parent(client: MlflowClient, run: Run, name: str) -> str:
+    settings = run.params.tracking
+    experiment = client.get_experiment_by_name(settings.experiment)
+    if experiment is None:
+        folder = (run.root / "mlartifacts").as_uri()
+        identity = client.create_experiment(settings.experiment, artifact_location=folder)
+    else:
+        identity = experiment.experiment_id
+    known = client.search_runs([identity], f"tags.`{TAG}` = '{name}'", max_results=1)
+    parent = known[0] if known else client.create_run(identity, run_name=name, tags={TAG: name})
+    return str(parent.info.run_id)
+
+
+def markdown_table(result: dict[str, Any]) -> str:
+    """Return the sweep as a Markdown table, with the prices and what they cover below it."""
+    header, *rows = ["| " + " | ".join(cells) + " |" for cells in cells_of(result)]
+    rule = "|---" * (header.count(" | ") + 1) + "|"
+    return "\n".join([header, rule, *rows, "", *(f"- {line}" for line in summary(result)), ""])
+
+
+def cells_of(result: dict[str, Any]) -> list[list[str]]:
+    """Return the sweep's table as text: a row of headings, then a row per candidate."""
+    rows = result["candidates"]
+    keys = list(rows[0]["settings"])
+    accuracies = any("accuracy" in row for row in rows)
+    cells = [[*keys, "run", "release", "own exact ε", "answered / asked", *(["test accuracy %"] if accuracies else [])]]
+    for row in rows:
+        epsilon = "none" if row["epsilon"] is None else f"{row['epsilon']:.4f}"
+        answers = "failed" if row["failed"] else f"{row['answered']} / {row['queries']}"
+        accuracy = [f"{100 * row['accuracy']:.2f}" if "accuracy" in row else ""] if accuracies else []
+        release = (row["release_id"] or "none")[:8]
+        cells.append([*(row["settings"][key] for key in keys), row["run"], release, epsilon, answers, *accuracy])
+    return cells
+
+
+def summary(result: dict[str, Any]) -> list[str]:
+    """Return the prices of a sweep and what each of them covers, as sentences."""
+    releases = result["releases"]
+    lines = [
+        f"{len(result['candidates'])} candidates, {releases} distinct release{'s' if releases != 1 else ''}, "
+        f"δ = {result['delta']:g}; at most ε = {result['epsilon_tuning_composed_worst_case']:g} in all was allowed for."
+    ]
+    if result["noise"] != "secure":
+        lines.append("NOT PRIVATE: the noise was replayed from a seed, and no ε below is a guarantee.")
+    lines += [f"{name} = {result[name]:g}: {result['notes'][name]}" for name in PRICES]
+    lines.append(result["notes"]["evaluation"])
+    if result["selected"] is not None:
+        lines.append(f"Best by accuracy on the test split: {result['selected']}.")
+    lines += [f"{row['run']} failed: {row['failed']}" for row in result["candidates"] if row["failed"]]
+    return lines

@@ -1,0 +1,62 @@
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from flows.audit import register
+from tasks.audit import audit, canaries
+from terrine.aggregation.confident import ConfidentGNMax
+from terrine.aggregation.gnmax import GNMax
+from terrine.aggregation.laplace import LNMax
+from terrine.errors import SettingError
+from terrine.privacy.noise import ReplayNoise
+
+
+class QuieterNoise(ReplayNoise):
+    """A source that draws 40 % of the noise it was asked for."""
+
+    def gaussian(self, shape, sigma):
+        return super().gaussian(shape, 0.4 * sigma)
+
+    def laplace(self, shape, scale):
+        return super().laplace(shape, 0.4 * scale)
+
+
+@pytest.mark.parametrize("mechanism", [GNMax(10.0), LNMax(2.0), ConfidentGNMax(80.0, 10.0, 40.0)])
+def test_sound_mechanisms_pass_and_quiet_ones_are_caught(mechanism):
+    sound = audit(mechanism, noise=ReplayNoise(1), runs=200)
+    assert not sound["caught"]
+    assert json.loads(json.dumps(sound, allow_nan=False)) == sound
+    assert all(entry["epsilon_at_least"] <= entry["epsilon_charged"] for entry in sound["canaries"])
+    assert audit(mechanism, noise=QuieterNoise(1), runs=200)["caught"]
+
+
+@pytest.mark.parametrize("mechanism", [GNMax(10.0), LNMax(2.0), ConfidentGNMax(80.0, 10.0, 40.0)])
+def test_canaries_move_one_vote_of_the_ensemble(mechanism):
+    for pair in canaries(mechanism, 101):
+        assert sum(pair.one) == sum(pair.other) == 101
+        assert sorted(after - before for before, after in zip(pair.one, pair.other, strict=True)) == [-1, 1]
+
+
+def test_impossible_audits_are_refused():
+    with pytest.raises(SettingError, match="ten teachers"):
+        audit(GNMax(10.0), noise=ReplayNoise(0), teachers=3)
+    with pytest.raises(SettingError, match="smaller sigma1"):
+        audit(ConfidentGNMax(80.0, 40.0, 10.0), noise=ReplayNoise(0))
+    with pytest.raises(SettingError, match="confidence"):
+        audit(GNMax(10.0), noise=ReplayNoise(0), confidence=1.0)
+
+
+def test_the_command_prints_what_was_found():
+    app = typer.Typer()
+    register(app)
+    app.callback()(lambda: None)
+    options = ["audit", "--mechanism", "histogram", "--noise", "replay", "--runs", "40", "--queries", "20"]
+    table = CliRunner().invoke(app, options, catch_exceptions=False)
+    assert table.exit_code == 0
+    assert "Nothing beyond the charge" in table.stdout
+    found = json.loads(CliRunner().invoke(app, [*options, "--json"], catch_exceptions=False).stdout)
+    assert found["mechanism"] == "histogram"
+    assert found["canaries"][0]["queries"] == 20
+    assert found["noise"] == {"kind": "replay", "seed": 0}

@@ -1,0 +1,28 @@
+"""Contact sheets and image sets outside a run."""
+
+import numpy as np
+from PIL import Image
+
+from tasks.images import write_set, write_sheet
+from terrine.synthetic.registry import draw
+from terrine.synthetic.shards import Recipe, open_shards
+
+
+def test_a_sheet_is_a_png_of_the_images(tmp_path):
+    path = tmp_path / "new" / "sheet.png"
+    sheet = write_sheet(path, "gaussian", count=6, seed=0, size=8, channels=3, device="cpu", scale=1)
+    assert np.array_equal(np.asarray(Image.open(path)), sheet)
+    first = draw("gaussian", seed=0, first=0, count=1, size=8, channels=3)[0]
+    assert np.array_equal(sheet[:8, :8], first.permute(1, 2, 0).numpy())
+
+
+def test_a_set_has_the_same_bytes_for_one_and_for_several_workers(tmp_path):
+    recipe = Recipe("shaders", count=30, seed=0, size=12, channels=1, shard=8)
+    seen = []
+    cost = write_set(tmp_path / "one", recipe, progress=seen.append)
+    assert (cost.images, cost.kept, cost.redrawn, len(seen)) == (30, 0, 0, 4)
+    write_set(tmp_path / "two", recipe, workers=2)
+    for path in (tmp_path / "one").iterdir():
+        assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()
+    assert write_set(tmp_path / "two", recipe).kept == 4
+    assert len(open_shards(tmp_path / "two")) == 30
