@@ -16,7 +16,7 @@ lint: $(VENV)/installed
 	@ruff check .
 	@ruff format --check .
 	@lint-imports --no-cache > $(VENV)/lint-imports.log || (cat $(VENV)/lint-imports.log; exit 1)
-	@mypy -p terrine.privacy -p terrine.aggregation -p tasks.params
+	@mypy -p terrine.privacy -p terrine.aggregation
 
 install: $(VENV)/installed
 

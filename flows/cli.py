@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from flows import accounting, images, ledger, reproduce, sweep
+from flows import accounting, audit, images, ledger, reproduce, sweep
 from flows.environment import prepare_environment
 from terrine.errors import TerrineError
 
@@ -23,12 +23,20 @@ app = typer.Typer(
 )
 console = Console()
 
-PresetOption = Annotated[str | None, typer.Option("--preset", help="A preset of `terrine presets`; default: the run params.yaml names.")]
-SetOption = Annotated[list[str] | None, typer.Option("--set", help="Override a parameter: section.key=value. May be repeated.")]
+PresetOption = Annotated[
+    str | None, typer.Option("--preset", help="A preset of `terrine presets`; default: the run params.yaml names.")
+]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", help="Override a parameter: section.key=value. May be repeated.")
+]
 
 
 @app.command()
-def run(preset: PresetOption = None, set_: SetOption = None, seed: Annotated[int | None, typer.Option(help="Short for --set seed=N.")] = None) -> None:
+def run(
+    preset: PresetOption = None,
+    set_: SetOption = None,
+    seed: Annotated[int | None, typer.Option(help="Short for --set seed=N.")] = None,
+) -> None:
     """Make a run and print what came out; a run that is complete does nothing."""
     from tasks.presets import derive, project_root, selected_run
     from tasks.versioning import changed_stages
@@ -69,7 +77,9 @@ def presets() -> None:
 
 
 @app.command(hidden=True)
-def stage(name: str, run: Annotated[str | None, typer.Option(help="The run; default: the one params.yaml names.")] = None) -> None:
+def stage(
+    name: str, run: Annotated[str | None, typer.Option(help="The run; default: the one params.yaml names.")] = None
+) -> None:
     """Run one stage: what dvc.yaml calls. With PREFECT_API_URL set it is a flow on that server."""
     from tasks.presets import project_root, selected_run
 
@@ -113,7 +123,7 @@ def datasets() -> None:
     console.print(", ".join(names()))
 
 
-for part in (accounting, images, ledger, reproduce, sweep):
+for part in (accounting, audit, images, ledger, reproduce, sweep):
     part.register(app)
 
 

@@ -103,9 +103,7 @@ def deploy_local(root: Path, deployment: str, *, port: int | None, keep: bool) -
     ) as server:
         _wait_until_healthy(api, server, server_log)
         console.print(f"Prefect server: http://127.0.0.1:{port} (log {server_log.relative_to(root)})")
-        _prefect(
-            "work-pool", "create", POOL, "--type", "process", "--overwrite", environment=environment, root=root
-        )
+        _prefect("work-pool", "create", POOL, "--type", "process", "--overwrite", environment=environment, root=root)
         _prefect("deploy", "--all", environment=environment, root=root)
         console.print(f"Deployments of prefect.yaml are registered in work pool '{POOL}'.")
         with _background(["worker", "start", "--pool", POOL, "--type", "process"], environment, root, worker_log):

@@ -18,7 +18,7 @@ from tasks.presets import derive, project_root, resolve, selected_run
 from tasks.versioning import STAGES, commit, is_changed
 
 FAN_OUT = frozenset({"synthesize", "teach"})
-"""Stages whose tasks are worth a worker pool or a cluster; starting one for the others would cost more than it gives."""
+"""Stages whose tasks are worth a worker pool or a cluster; for the others starting one costs more than it gives."""
 
 
 @flow(name="stage", validate_parameters=False)

@@ -61,4 +61,3 @@ def read_dataset(folders: Folders) -> Dataset:
         class_names=tuple(manifest["class_names"]),
         public_benchmark=manifest["public_benchmark"],
     )
-

@@ -29,9 +29,7 @@ def evaluate_student(run: Run) -> None:
     # Test files are often sorted by class; a batch should look like what a deployment sees.
     order = numpy_generator(0, "evaluation order").permutation(len(dataset.test_labels))
     batches = np.array_split(order, max(1, round(len(order) / run.params.student.batch)))
-    features = features_in_batches(
-        backbone.to(device), dataset.test_images, batches, manifest["statistics"], device
-    )
+    features = features_in_batches(backbone.to(device), dataset.test_images, batches, manifest["statistics"], device)
     predictions = predict(head, features).argmax(axis=1)
     write_json(run.folders.evaluation, figures(dataset.test_labels, predictions, manifest["class_names"]))
 

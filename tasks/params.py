@@ -343,8 +343,8 @@ def merge(base: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
 def parse_assignment(text: str) -> dict[str, Any]:
     """Turn `section.key=value` (value in YAML) into a nested mapping.
 
-        >>> parse_assignment("aggregation.epsilon=2")
-        {'aggregation': {'epsilon': 2}}
+    >>> parse_assignment("aggregation.epsilon=2")
+    {'aggregation': {'epsilon': 2}}
     """
     key, equals, value = text.partition("=")
     parts = key.strip().split(".")

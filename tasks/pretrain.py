@@ -18,7 +18,6 @@ from terrine.models.backbone import Backbone, load_backbone, save_backbone
 from terrine.models.reference import fit_reference
 from terrine.models.registry import build_backbone
 
-
 REFERENCE_BATCHES = 8
 """Query batches from which a backbone without weights gets its original statistics; sources take turns in them."""
 

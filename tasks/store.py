@@ -128,7 +128,9 @@ def atomic_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
             os.fsync(stream.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        raise ArtefactError(f"{path} could not be written: {error.strerror or error}. Nothing was left behind.") from error
+        raise ArtefactError(
+            f"{path} could not be written: {error.strerror or error}. Nothing was left behind."
+        ) from error
     finally:
         temporary.unlink(missing_ok=True)
     _sync_folder(path.parent)

@@ -59,9 +59,7 @@ def train_student(run: Run) -> None:
                 "class_names": released["class_names"],
                 "size": run.params.data.size,
                 "channels": run.params.data.channels,
-                "digests": {
-                    name: file_digest(folder / name) for name in ("head.safetensors", "backbone.safetensors")
-                },
+                "digests": {name: file_digest(folder / name) for name in ("head.safetensors", "backbone.safetensors")},
             },
         )
 

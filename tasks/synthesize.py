@@ -42,8 +42,8 @@ def plan(run: Run) -> list[Draw]:
         if images is None:
             continue
         for kind, count in images.shares().items():
-            for first in range(0, count, SHARD):
-                draws.append(Draw(purpose, kind, first, min(SHARD, count - first)))
+            starts = range(0, count, SHARD)
+            draws.extend(Draw(purpose, kind, first, min(SHARD, count - first)) for first in starts)
     return draws
 
 

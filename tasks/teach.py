@@ -91,7 +91,6 @@ def train_group(run: Run, teachers: range) -> None:
     if path.is_file():
         return
     dataset = read_dataset(run.folders)
-    settings = run.params.teachers
     heads = train_heads(
         read_array(work_folder(run) / "features.npy", memory_map=True),
         dataset.train_labels,

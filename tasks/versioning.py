@@ -97,5 +97,3 @@ def lock_digest(root: Path, run: str) -> str:
     entries = {name: entry for name, entry in stages.items() if name.endswith(f"@{run}")}
     entries.pop(f"report@{run}", None)
     return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
-
-

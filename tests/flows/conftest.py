@@ -70,7 +70,13 @@ def command(project):
         variables["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{variables['PATH']}"
         variables["TERRINE_ROOT"] = str(project)
         done = subprocess.run(
-            arguments, cwd=project, env=variables | environment, capture_output=True, text=True, timeout=600, check=False
+            arguments,
+            cwd=project,
+            env=variables | environment,
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
         )
         if check and done.returncode:
             raise AssertionError(f"{arguments} failed:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}")

@@ -12,7 +12,12 @@ from tasks.presets import select_run
 from tasks.store import Folders, folder_digest, read_json, read_table
 from tasks.versioning import changed_stages
 
-DETERMINISTIC = ("dataset/train_images.npy", "partition/assignment.npy", "teachers/heads.safetensors", "votes/votes.npy")
+DETERMINISTIC = (
+    "dataset/train_images.npy",
+    "partition/assignment.npy",
+    "teachers/heads.safetensors",
+    "votes/votes.npy",
+)
 REPLAY = {"aggregation": {"noise": "replay"}}
 
 
@@ -108,7 +113,10 @@ def test_runs_live_side_by_side_and_a_run_made_before_is_up_to_date(project, com
     before = folder_digest(Folders(project, first).release)
     second = run_flow(overrides=["aggregation.epsilon=4"])
     assert second.startswith("small-")
-    assert read_json(Folders(project, second).statement)["epsilon"] < read_json(Folders(project, first).statement)["epsilon"]
+    assert (
+        read_json(Folders(project, second).statement)["epsilon"]
+        < read_json(Folders(project, first).statement)["epsilon"]
+    )
     for private in ("votes/votes.npy", "teachers/heads.safetensors"):
         assert (Folders(project, first).private / private).read_bytes() == (
             Folders(project, second).private / private

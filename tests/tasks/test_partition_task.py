@@ -56,7 +56,10 @@ def test_all_records_of_a_group_go_to_one_teacher(tmp_path):
 
 def test_who_is_in_the_training_data_does_not_depend_on_the_seed(tmp_path):
     manifests = [
-        read_json(make(tmp_path / str(seed), seed=seed, ledger={"key": str(tmp_path / "key")}).folders.dataset / "manifest.json")
+        read_json(
+            make(tmp_path / str(seed), seed=seed, ledger={"key": str(tmp_path / "key")}).folders.dataset
+            / "manifest.json"
+        )
         for seed in (0, 1)
     ]
     assert manifests[0]["fingerprint"] == manifests[1]["fingerprint"]

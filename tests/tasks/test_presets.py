@@ -82,7 +82,7 @@ def test_an_impossible_override_leaves_no_file_behind(project):
 
 @pytest.mark.parametrize("name", ["unknown", "../params", ""])
 def test_an_unknown_preset_is_refused_with_the_known_ones(project, name):
-    with pytest.raises(SettingError, match="Known presets: .*terrine-digits"):
+    with pytest.raises(SettingError, match=r"Known presets: .*terrine-digits"):
         derive(project, name, [])
 
 

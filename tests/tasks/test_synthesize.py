@@ -1,5 +1,7 @@
 """Synthetic images as artefacts: shards, links, fixed batches."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -45,7 +47,7 @@ def test_a_batch_has_one_source_and_batches_tile_the_queries(tmp_path):
 
 def test_sources_take_turns_so_that_any_prefix_asks_about_all(tmp_path):
     kinds = draw_all(make(tmp_path, count=96, sources={"gaussian": 1, "dead_leaves": 1})).kinds
-    assert all(first != second for first, second in zip(kinds, kinds[1:], strict=False))
+    assert all(first != second for first, second in pairwise(kinds))
 
 
 def test_a_stray_last_image_joins_the_batch_before_it(tmp_path):

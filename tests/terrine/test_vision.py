@@ -9,11 +9,10 @@ import torch
 from terrine import vision
 
 
-def test_a_fresh_process_imports_torchvision_timm_and_medmnist_on_demand_and_without_a_warning():
+def test_a_fresh_process_imports_torchvision_and_timm_on_demand_and_without_a_warning():
     program = (
         "import sys, terrine.vision\n"
         "print(sorted({'torchvision', 'timm'} & set(sys.modules)))\n"
-        "import medmnist\n"
         "from terrine.vision import timm, torchvision\n"
         "print(timm.create_model('resnet10t').num_classes, torchvision.models.resnet18().fc.out_features)\n"
     )

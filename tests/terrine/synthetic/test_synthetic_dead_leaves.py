@@ -9,6 +9,7 @@ from terrine.synthetic import counter
 from terrine.synthetic.dead_leaves import (
     SHAPES,
     _bare_windows,
+    _paint,
     dead_leaves,
     draw_radius,
     radii,
@@ -142,6 +143,13 @@ def test_colours_are_uniform_and_nothing_stays_bare():
         assert level.std().item() == pytest.approx(73.9, abs=3)
     # Black in all channels means bare; by chance it has probability 2^-24 a leaf.
     assert not (images == 0).all(1).any()
+
+
+def test_pictures_do_not_depend_on_how_many_are_worked_on_at_a_time():
+    index = torch.arange(100, 112)
+    together = _paint(0, index, 10, 3, pool=50)
+    assert torch.equal(_paint(0, index, 10, 3, pool=3), together)
+    assert torch.equal(_paint(0, index.flip(0), 10, 3, pool=5), together.flip(0))
 
 
 def test_a_grey_image_is_the_first_channel_of_the_colour_image():

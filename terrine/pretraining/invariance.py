@@ -1,0 +1,139 @@
+"""A linear projection of a fixed backbone that forgets small deformations, learned in closed form on synthetic images.
+
+A digit moved by a pixel, turned or stretched a little is the same digit, and a fixed transform does not know it. Let
+two deformed copies of each public image have features z and z'. With
+
+    W = E (z - z')(z - z')ᵀ / 2     how features vary within an image,
+    T = E z zᵀ                      how they vary in all (features of a batch have mean 0),
+
+the projection keeps the `dimension` directions v of largest vᵀ T v / vᵀ (W + γ tr(W)/D I) v, scaled such that all
+vary equally within an image: Fisher's discriminant with every image its own class, the linear relative of contrastive
+learning, without steps, rates or epochs. A teacher with a hundred records then learns from a few hundred features in
+which those records lie close to their likes, instead of from a thousand in which they do not.
+
+Nothing private enters: the images are synthetic, and so is what the projection knows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from terrine.errors import InputError, SettingError
+from terrine.models.backbone import as_float
+from terrine.parallel import side_by_side
+from terrine.randomness import torch_generator
+
+_LARGEST = 2000
+"""Features above this number are first reduced to it at random: the eigenproblem costs the cube of their number."""
+
+
+@dataclass(frozen=True)
+class Deformations:
+    """Largest amounts of each small deformation; all are uniform between minus and plus this amount.
+
+    rotation in degrees; scale, shear and shift as shares (of 1, of 1, and of half the image's side).
+    """
+
+    rotation: float = 15.0
+    scale: float = 0.12
+    shear: float = 0.2
+    shift: float = 1 / 7
+
+    def __post_init__(self) -> None:
+        if min(self.rotation, self.scale, self.shear, self.shift) < 0 or self.scale >= 1:
+            raise SettingError(f"deformations: amounts must not be negative, and scale below 1; given {self}.")
+
+
+def deform(images: Tensor, deformations: Deformations, generator: torch.Generator) -> Tensor:
+    """Return float images [B, C, H, W], each under its own random affine map; borders are mirrored.
+
+    `generator` lives on the CPU, so a seed gives the same deformations on every device.
+    """
+
+    def uniform(amount: float, columns: int = 1) -> Tensor:
+        return (torch.rand(len(images), columns, generator=generator) * 2 - 1) * amount
+
+    angle, scale = uniform(math.radians(deformations.rotation)), 1 + uniform(deformations.scale)
+    shear, shift = uniform(deformations.shear), uniform(deformations.shift, 2)
+    cosine, sine = angle.cos(), angle.sin()
+    matrix = torch.stack([cosine, shear - sine, shift[:, :1], sine, cosine, shift[:, 1:]], dim=1).view(-1, 2, 3)
+    matrix[:, :, :2] *= scale[:, :, None]
+    grid = F.affine_grid(matrix.to(images), list(images.shape), align_corners=False)
+    return F.grid_sample(images, grid, padding_mode="reflection", align_corners=False)
+
+
+@torch.no_grad()
+def invariant_projection(
+    features: Callable[[Tensor], Tensor],
+    images: np.ndarray,
+    batches: Sequence[np.ndarray],
+    dimension: int,
+    *,
+    seed: int,
+    device: torch.device | str = "cpu",
+    deformations: Deformations | None = None,
+    shrinkage: float = 0.3,
+) -> Tensor:
+    """Return the projection, float32 [D, dimension] on the CPU, for a backbone's features.
+
+    features: float images [B, C, H, W] on `device` to features [B, D] standardised over the batch; called from several
+    threads. images: uint8 [N, C, H, W], public; batches: index arrays of images of one source each. shrinkage: γ above.
+    On a CPU the result does not depend on the number of threads.
+
+    Raises SettingError when `dimension` or `shrinkage` is impossible, and InputError when there are too few images.
+    """
+    deformations = deformations or Deformations()
+    device = torch.device(device)
+    if not 0 < shrinkage < math.inf:
+        raise SettingError(f"projection: shrinkage is {shrinkage}, and must be positive.")
+    if not batches or min(len(batch) for batch in batches) < 2:
+        raise InputError("The projection is learned from batches of at least two images, and needs at least one batch.")
+    probe = features(as_float(torch.from_numpy(images[np.asarray(batches[0])[:2]]).to(device)))
+    scattered = probe.shape[1]
+    kept = min(scattered, _LARGEST)
+    if not 1 <= dimension <= kept:
+        raise SettingError(
+            f"projection: {dimension} directions were asked for; there are {scattered} features, so 1 to {kept}."
+        )
+    reduce = None
+    if kept < scattered:
+        reduce = torch.randn(scattered, kept, generator=torch_generator(seed, "random reduction")) / math.sqrt(kept)
+        reduce = reduce.to(device)
+
+    def moments(number: int) -> tuple[Tensor, Tensor]:
+        batch = as_float(torch.from_numpy(images[np.asarray(batches[number])]).to(device))
+        generator = torch_generator(seed, "deformations", number)
+        pair = [features(deform(batch, deformations, generator)) for _ in range(2)]
+        first, second = pair if reduce is None else [z @ reduce for z in pair]
+        difference = (first - second) * math.sqrt(0.5)
+        return difference.T @ difference, (first.T @ first + second.T @ second) / 2
+
+    within = torch.zeros(kept, kept, dtype=torch.float64)
+    total = torch.zeros_like(within)
+    for own_within, own_total in side_by_side(moments, range(len(batches)), device):
+        within += own_within.cpu()
+        total += own_total.cpu()
+    count = sum(len(batch) for batch in batches)
+    ((projection),) = side_by_side(lambda _: _discriminant(within / count, total / count, dimension, shrinkage), [0])
+    projection = projection.float()
+    return projection if reduce is None else reduce.cpu() @ projection
+
+
+def _discriminant(within: Tensor, total: Tensor, dimension: int, shrinkage: float) -> Tensor:
+    """Return the generalised eigenvectors [D, dimension] of (total, within + shrinkage), largest first, signs fixed."""
+    within = within + shrinkage * within.trace() / len(within) * torch.eye(len(within), dtype=within.dtype)
+    factor = torch.linalg.cholesky(within)
+    half = torch.linalg.solve_triangular(factor, total, upper=False)
+    whitened = torch.linalg.solve_triangular(factor, half.T, upper=False)
+    _, vectors = torch.linalg.eigh((whitened + whitened.T) / 2)
+    vectors = vectors[:, -dimension:].flip(1)
+    # An eigenvector's sign is arbitrary; a library's choice must not show in the bytes of a backbone.
+    largest = vectors.gather(0, vectors.abs().argmax(0, keepdim=True))
+    return torch.linalg.solve_triangular(factor.T, vectors * largest.sign(), upper=True)
