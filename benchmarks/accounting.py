@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-from scipy.stats import norm
+from scipy.special import log_ndtr, ndtri_exp
 
 from terrine.privacy.data_dependent import gnmax_rdp, log_q_gnmax, summed
 from terrine.privacy.local_sensitivity import AnswerPrice, answer_sensitivities, summed_answer_sensitivity
@@ -39,7 +39,8 @@ def histograms(queries: int, teachers: int, classes: int, seed: int) -> np.ndarr
 def plain_log_q(counts: np.ndarray, sigma: float) -> float:
     winner = int(np.argmax(counts))
     gaps = np.delete(counts[winner] - counts, winner)
-    return min(np.logaddexp.reduce(norm.logsf(gaps, scale=math.sqrt(2) * sigma)), math.log(1 - 1 / len(counts)))
+    terms = log_ndtr(-gaps / (math.sqrt(2) * sigma))
+    return min(np.logaddexp.reduce(terms), math.log(1 - 1 / len(counts)))
 
 
 def plain_curve(votes: np.ndarray, sigma: float, orders: np.ndarray) -> np.ndarray:
@@ -49,14 +50,45 @@ def plain_curve(votes: np.ndarray, sigma: float, orders: np.ndarray) -> np.ndarr
     return total
 
 
+def plain_price(log_q: float, price: AnswerPrice) -> float:
+    """Theorem 3 at one point, in ordinary arithmetic."""
+    if log_q >= price.log_q0:
+        return price.ceiling
+    variance, order = price.sigma**2, price.order
+    mu2 = price.sigma * math.sqrt(-log_q)
+    log_keep = math.log1p(-math.exp(log_q))
+    log_a = log_keep - math.log1p(-math.exp((log_q + mu2 / variance) * (1 - 1 / mu2)))
+    log_b = (mu2 + 1) / variance - log_q / mu2
+    high, low = log_keep + (order - 1) * log_a, log_q + (order - 1) * log_b
+    if low > high:
+        high, low = low, high
+    return max(0.0, high + math.log1p(math.exp(low - high))) / (order - 1)
+
+
+def plain_local_sensitivity(log_q: float, price: AnswerPrice) -> float:
+    if price.log_q1 <= log_q <= price.log_q0:
+        return price.plateau
+    share = math.log(price.classes - 1)
+    point, step = ndtri_exp(log_q - share), math.sqrt(2) / price.sigma
+    here = plain_price(log_q, price)
+    up = plain_price(min(0.0, share + log_ndtr(point + step)), price)
+    return max(up - here, here - plain_price(share + log_ndtr(point - step), price))
+
+
 def plain_sensitivity(counts: np.ndarray, price: AnswerPrice) -> np.ndarray:
     """Vote after vote: towards the runner-up while q < q1, from the largest of the rest while q > q0."""
     result = np.full(int(counts.sum()), price.plateau)
     counts = np.sort(counts)[::-1].copy()
-    log_q = plain_log_q(counts, price.sigma)
-    doubt, distance = log_q < price.log_q1, 0
-    while log_q < price.log_q1 if doubt else log_q > price.log_q0:
-        result[distance] = price.local_sensitivity(np.array([log_q]))[0]
+    tail = -math.sqrt(2) * price.sigma
+
+    def log_q() -> float:
+        terms = log_ndtr((counts[0] - counts[1:]) / tail)
+        return min(terms[0] + math.log(np.exp(terms - terms[0]).sum()), math.log(1 - 1 / len(counts)))
+
+    here = log_q()
+    doubt, distance = here < price.log_q1, 0
+    while here < price.log_q1 if doubt else here > price.log_q0:
+        result[distance] = plain_local_sensitivity(here, price)
         if not doubt and counts[1] == 0:
             break
         counts[0] += -1 if doubt else 1
@@ -66,7 +98,7 @@ def plain_sensitivity(counts: np.ndarray, price: AnswerPrice) -> np.ndarray:
         elif counts[0] < counts[1]:
             break
         distance += 1
-        log_q = plain_log_q(counts, price.sigma)
+        here = log_q()
     return result
 
 
@@ -93,7 +125,7 @@ def main() -> None:
     error = float(np.max(np.abs(some / plain_curve(votes[:sample], SIGMA, orders) - 1)))
     rows.append(("curve, 12,000 × 150, 298 orders", fast, plain, error))
 
-    votes, sample = histograms(1_000, 5_000, 150, seed=1), 4
+    votes, sample = histograms(1_000, 5_000, 150, seed=1), 20
     price = AnswerPrice(SIGMA, 150, ORDER)
     fast = seconds(lambda: smooth_sensitivity(summed_answer_sensitivity(votes, SIGMA, ORDER), BETA), repeats)
     start = time.process_time()

@@ -75,7 +75,7 @@ def pretrain_backbone(run: Run) -> None:
                 "sha256": file_digest(folder / "backbone.safetensors"),
                 "images": run.params.pretraining.images and run.params.pretraining.images.model_dump(mode="json"),
                 "origin": "synthetic images only",
-                "loss_per_epoch": history,
+                "history": history,
             },
         )
     target = run.folders.backbone
@@ -83,7 +83,7 @@ def pretrain_backbone(run: Run) -> None:
     link(manifest_path, target / "manifest.json")
 
 
-def _fit(run: Run, backbone: Backbone, checkpoint: Any, device: Any) -> list[float]:
+def _fit(run: Run, backbone: Backbone, checkpoint: Any, device: Any) -> list[dict[str, float]]:
     settings = run.params.pretraining
     if run.params.backbone.kind == "scattering":
         queries = read_queries(run.folders)
@@ -91,13 +91,12 @@ def _fit(run: Run, backbone: Backbone, checkpoint: Any, device: Any) -> list[flo
         return []
     from terrine.pretraining.simclr import SimCLRSettings, pretrain
 
-    report = progress_reporter("pretraining")
-    history = pretrain(
+    return pretrain(
         backbone,
         read_pretraining(run.folders),
         SimCLRSettings(
             epochs=settings.epochs,
-            batch_size=settings.batch,
+            batch=settings.batch,
             learning_rate=settings.learning_rate,
             weight_decay=settings.weight_decay,
             temperature=settings.temperature,
@@ -107,9 +106,8 @@ def _fit(run: Run, backbone: Backbone, checkpoint: Any, device: Any) -> list[flo
         seed=run.params.seed,
         device=device,
         checkpoint=checkpoint,
-        progress=lambda done, steps, loss: report(done / steps, f"step {done} of {steps}, loss {loss:.3f}"),
+        progress=progress_reporter("pretraining"),
     )
-    return history.loss
 
 
 def progress_reporter(key: str) -> Callable[[float, str], None]:

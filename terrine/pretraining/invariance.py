@@ -26,7 +26,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from terrine.errors import InputError, SettingError
-from terrine.models.backbone import as_float
+from terrine.models.backbone import Backbone, as_float
+from terrine.models.registry import build_backbone
+from terrine.models.scattering import Scattering
 from terrine.parallel import side_by_side
 from terrine.randomness import torch_generator
 
@@ -137,3 +139,38 @@ def _discriminant(within: Tensor, total: Tensor, dimension: int, shrinkage: floa
     # An eigenvector's sign is arbitrary; a library's choice must not show in the bytes of a backbone.
     largest = vectors.gather(0, vectors.abs().argmax(0, keepdim=True))
     return torch.linalg.solve_triangular(factor.T, vectors * largest.sign(), upper=True)
+
+
+def learn_projection(
+    backbone: Backbone,
+    images: np.ndarray,
+    batches: Sequence[np.ndarray],
+    *,
+    seed: int,
+    device: torch.device | str = "cpu",
+    deformations: Deformations | None = None,
+    shrinkage: float = 0.3,
+) -> None:
+    """Replace the random projection of a scattering backbone by `invariant_projection` of public `images`, in place.
+
+    Arguments and errors as there; SettingError also when the backbone has no projection to replace.
+    """
+    network = backbone.network
+    if not isinstance(network, Scattering) or network.projection is None:
+        raise SettingError("projection: only a scattering backbone with a projection can learn one.")
+    described = backbone.describe()
+    options = {**described["options"], "projection": None}
+    whole = build_backbone(described["kind"], channels=backbone.channels, size=backbone.size, seed=seed, **options).to(
+        device
+    )
+    projection = invariant_projection(
+        lambda batch: whole.features(batch, "current"),
+        images,
+        batches,
+        backbone.feature_dim,
+        seed=seed,
+        device=device,
+        deformations=deformations,
+        shrinkage=shrinkage,
+    )
+    network.projection.copy_(projection)

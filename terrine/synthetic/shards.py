@@ -159,13 +159,13 @@ class ImageSet:
     def __getitem__(self, index: int | slice | NDArray[np.integer[Any]]) -> NDArray[np.uint8]:
         if isinstance(index, int | np.integer):
             place = range(len(self))[int(index)]
-            shard = bisect_right(self._starts, place) - 1
-            return np.asarray(self.shards[shard][place - self._starts[shard]])
+            number = bisect_right(self._starts, place) - 1
+            return np.asarray(self.shards[number][place - self._starts[number]])
         numbers = np.arange(len(self))[index]
         images = np.empty((len(numbers), *self.shards[0].shape[1:]), dtype=np.uint8)
-        shard = np.searchsorted(self._starts, numbers, side="right") - 1
-        for number in np.unique(shard):
-            here = shard == number
+        holders = np.searchsorted(self._starts, numbers, side="right") - 1
+        for number in np.unique(holders):
+            here = holders == number
             images[here] = self.shards[number][numbers[here] - self._starts[number]]
         return images
 

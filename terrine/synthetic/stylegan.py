@@ -113,7 +113,7 @@ def _synthesise(seed: int, index: Tensor, size: int, channels: int) -> Tensor:
     activations = network.constant
     # One buffer for the activations of all layers: at full size they are by far the largest tensor.
     buffer = torch.empty(len(index) * CHANNELS * size * size, device=index.device)
-    picture = None
+    picture = torch.zeros((len(index), channels, sides[0], sides[0]), device=index.device)
     layer = 0
     for scale, side in enumerate(sides):
         for up in (True, False) if scale else (False,):
@@ -122,7 +122,7 @@ def _synthesise(seed: int, index: Tensor, size: int, channels: int) -> Tensor:
             activations = _activate(h, network.noise[scale], network.bias[layer], network.strength[layer], buffer)
             layer += 1
         colours = torch.bmm(network.colours[scale], activations).unflatten(2, (side, side))
-        picture = colours if picture is None else _upsample(picture, side) + colours
+        picture = (_upsample(picture, side) if scale else picture) + colours
     return to_bytes(picture, network.mean, network.deviation)
 
 
@@ -133,8 +133,8 @@ def _draw_network(seed: int, index: Tensor, sides: list[int], channels: int) -> 
     normal = counter.normals(seed, "stylegan/normals", index, sum(lengths)).split(lengths, 1)
     per_layer = 42 + 2 * CHANNELS
     pixels = [side * side for side in sides]
-    lengths = (layers * per_layer, 17, *pixels)
-    word = counter.words(seed, "stylegan/words", index, sum(lengths)).split(lengths, 1)
+    needed = (layers * per_layer, 17, *pixels)
+    word = counter.words(seed, "stylegan/words", index, sum(needed)).split(needed, 1)
 
     styles = normal[1].view(images, layers, CHANNELS).transpose(0, 1) * STYLE_DEVIATION + 1.0
     choice = word[0].view(images, layers, per_layer).transpose(0, 1)

@@ -1,0 +1,359 @@
+"""A search over settings: its candidates, what is checked before it starts, and what it says it cost."""
+
+import math
+import shutil
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import yaml
+from mlflow import MlflowClient
+
+import flows.sweep
+import tasks.sweep
+import tasks.versioning
+from flows.sweep import Select
+from tasks.aggregate import open_account, release_once
+from tasks.presets import select_run, selected_run
+from tasks.run import open_run, write_parameters
+from tasks.store import Folders, read_array, read_json, write_array, write_json
+from tasks.sweep import AFTER_THE_RELEASE, candidates_of, outcome, parse_vary, share_votes
+from tasks.sweep_tracking import log_sweep, markdown_table, summary
+from tasks.versioning import STAGES
+from terrine.aggregation.registry import build
+from terrine.aggregation.votes import histograms_of
+from terrine.errors import BudgetError, InputError, LedgerError, SettingError
+from terrine.privacy.events import to_json
+from terrine.privacy.gaussian import epsilon_of, round_up
+
+QUERIES, TEACHERS, CLASSES, DELTA = 10, 20, 3, 1e-5
+PRESET = {
+    "description": "few queries, and a seed's own votes",
+    "queries": {"count": QUERIES, "batch": 5},
+    "partition": {"teachers": TEACHERS},
+    "aggregation": {"mechanism": "histogram", "sigma": 30},
+    "ledger": {"account": "trial"},
+}
+PRIVATE = ["data.public_benchmark=false", "tracking.private_metrics=false"]
+
+
+def epsilon_of_releases(*sigmas):
+    return epsilon_of(math.sqrt(sum(QUERIES * 2 / sigma**2 for sigma in sigmas)), DELTA)
+
+
+@pytest.fixture
+def project(tmp_path, pytestconfig, monkeypatch):
+    for name in ("params.yaml", "dvc.yaml"):
+        shutil.copy(pytestconfig.rootpath / name, tmp_path)
+    (tmp_path / "experiments").mkdir()
+    shutil.copy(pytestconfig.rootpath / "experiments" / "terrine-digits.yaml", tmp_path / "experiments")
+    (tmp_path / "experiments" / "trial.yaml").write_text(yaml.safe_dump(PRESET))
+    select_run(tmp_path, "terrine-digits")
+    monkeypatch.setenv("TERRINE_ROOT", str(tmp_path))
+    return tmp_path
+
+
+class Pipeline:
+    """Stands in for the stages: votes that depend on the seed alone, a real release through the real ledger."""
+
+    def __init__(self, root):
+        self.root = root
+        self.made = {}
+        self.changed = set()
+        self.failing = {}
+
+    def changed_stages(self, _root, run):
+        unmade = not Folders(self.root, run).evaluation.is_file() and run not in self.failing
+        return list(STAGES) if unmade or run in self.changed else []
+
+    def prepare(self, root, run):
+        write_parameters(root, run)
+
+    def make(self, root, run, source):
+        self.made[run] = source
+        opened = write_parameters(root, run)
+        folders, settings = opened.folders, opened.params.aggregation
+        rng = np.random.default_rng(opened.params.seed)
+        votes = rng.integers(0, CLASSES, (QUERIES, TEACHERS)).astype(np.uint8)
+        write_array(folders.votes / "votes.npy", votes)
+        write_json(folders.images / "manifest.json", {"seed": opened.params.seed})
+        mechanism = build(settings.mechanism, settings.mechanism_parameters)
+        release = release_once(opened, mechanism, votes, histograms_of(votes, CLASSES))
+        write_json(
+            folders.statement,
+            {
+                "release_id": release.release_id,
+                "event": to_json(release.event),
+                "epsilon": round_up(epsilon_of_releases(settings.sigma)),
+                "answered": int(release.arrays["answered"].sum()),
+                "queries": QUERIES,
+            },
+        )
+        if opened.params.student.l2 in self.failing:
+            raise self.failing[opened.params.student.l2]
+        write_json(folders.evaluation, {"accuracy": 0.5 + (opened.params.student.l2 or 0) / 10})
+
+
+@pytest.fixture
+def stages(project, monkeypatch):
+    pipeline = Pipeline(project)
+    monkeypatch.setattr(flows.sweep, "prepare", pipeline.prepare)
+    monkeypatch.setattr(flows.sweep, "make", pipeline.make)
+    monkeypatch.setattr(tasks.versioning, "changed_stages", pipeline.changed_stages)
+    monkeypatch.setattr(tasks.sweep, "changed_stages", pipeline.changed_stages)
+    monkeypatch.setattr(
+        "tasks.sweep_tracking.log_sweep", lambda root, preset, result: vars(pipeline).update(result=result)
+    )
+    return pipeline
+
+
+def run_sweep(*varied, settings=(), select=Select.none):
+    flows.sweep.sweep(list(varied), preset="trial", set_=list(settings), select=select)
+
+
+def account_of(root, run):
+    ledger, dataset = open_account(open_run(root, run))
+    return ledger, dataset
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "values"),
+    [
+        ("aggregation.sigma=20, 40", "aggregation.sigma", ["20", "40"]),
+        ("student.l2=null,0.1", "student.l2", ["null", "0.1"]),
+        ("aggregation.mechanism=gnmax", "aggregation.mechanism", ["gnmax"]),
+        ("student.l2=1e-3,1", "student.l2", ["1e-3", "1"]),
+        (
+            "queries.sources={dead_leaves: 1, stylegan: 2},{stylegan: 1}",
+            "queries.sources",
+            ['{"dead_leaves": 1, "stylegan": 2}', '{"stylegan": 1}'],
+        ),
+        ("device='1',cpu", "device", ['"1"', "cpu"]),
+    ],
+)
+def test_values_are_separated_by_commas_and_read_as_yaml(text, key, values):
+    assert parse_vary(text) == (key, values)
+
+
+@pytest.mark.parametrize("text", ["aggregation.sigma", "aggregation.sigma=", "=1,2", "aggregation.sigma=[1", "a={b"])
+def test_what_is_no_list_of_values_is_refused_with_the_text(text):
+    with pytest.raises(SettingError, match="--vary "):
+        parse_vary(text)
+
+
+def test_every_combination_is_a_candidate_and_equal_ones_are_one(project):
+    candidates = candidates_of(project, "terrine-digits", ["seed=3"], ["aggregation.sigma=20,40,20", "student.l2=1,2"])
+    assert [tuple(candidate.settings.values()) for candidate in candidates] == [
+        ("20", "1"),
+        ("20", "2"),
+        ("40", "1"),
+        ("40", "2"),
+    ]
+    assert len({candidate.run for candidate in candidates}) == 4
+    for candidate in candidates:
+        params = candidate.params
+        assert (str(int(params.aggregation.sigma)), str(int(params.student.l2))) == tuple(candidate.settings.values())
+        assert params.seed == 3
+
+
+@pytest.mark.parametrize(
+    ("varied", "assignments", "message"),
+    [
+        (["data.size=16,32"], [], "one dataset"),
+        (["ledger.epsilon=1,2"], [], "one account"),
+        (["aggregation.delta=1e-5,1e-6"], [], "one δ"),
+        (["aggregation={sigma: 20},{sigma: 30}"], [], "stays the same"),
+        (["aggregation.sigma=20", "aggregation.sigma=30"], [], "once"),
+        (["aggregation.sigma=20,30"], ["aggregation.sigma=25"], "once"),
+        (["queries={count: 20}", "queries.count=30"], [], "once"),
+        ([], [], "at least one parameter"),
+        (["aggregation.sigma=20,-1"], [], r"candidate aggregation\.sigma=-1 is impossible"),
+        (["teachers.nothing=1"], [], "there is no such parameter"),
+    ],
+)
+def test_what_cannot_be_varied_is_refused_in_a_sentence(project, varied, assignments, message):
+    with pytest.raises(SettingError, match=message):
+        candidates_of(project, "terrine-digits", assignments, varied)
+
+
+@pytest.mark.parametrize(
+    ("varied", "releases"),
+    [
+        ("student.l2=0.1,1,null", 1),
+        ("student.statistics=current,original", 1),
+        ("aggregation.sigma=20,40", 2),
+        ("seed=0,1", 2),
+        ("partition.teachers=50,60", 2),
+        ("teachers.ridge=0.1,0.2", 2),
+        ("queries.count=4000,5000", 2),
+        ("backbone.projection=500,1000", 2),
+    ],
+)
+def test_candidates_share_a_release_when_only_the_student_differs(project, varied, releases):
+    candidates = candidates_of(project, "terrine-digits", [], [varied])
+    assert len({candidate.release for candidate in candidates}) == releases
+
+
+def test_no_stage_up_to_the_release_reads_what_counts_as_after_the_release(pytestconfig):
+    stages = yaml.safe_load((pytestconfig.rootpath / "dvc.yaml").read_text())["stages"]
+    for stage in STAGES[1 : STAGES.index("aggregate") + 1]:
+        for files in stages[stage]["do"]["params"]:
+            for keys in files.values():
+                assert not {key.split(".")[0] for key in keys} & set(AFTER_THE_RELEASE), stage
+
+
+def test_a_sweep_pays_for_each_distinct_release_once_and_says_what_the_ledger_charged(project, stages):
+    run_sweep("aggregation.sigma=30,40", "student.l2=1,2")
+    result = stages.result
+    assert len(stages.made) == len(result["candidates"]) == 4
+    assert result["releases"] == 2
+    ledger, dataset = account_of(project, result["candidates"][0]["run"])
+    assert result["epsilon_tuning_composed"] == round_up(ledger.spent(dataset, DELTA))
+    assert result["epsilon_tuning_composed"] == round_up(epsilon_of_releases(30, 40))
+    assert [row["epsilon"] for row in result["candidates"]] == [
+        round_up(epsilon_of_releases(s)) for s in (30, 30, 40, 40)
+    ]
+    assert result["repeat_and_select"] == {"mean": 2, "shape": 1}
+    assert result["epsilon_tuning_repeat_and_select"] > epsilon_of_releases(30)
+    assert selected_run(project) == "terrine-digits"
+
+
+def test_candidates_that_share_a_release_are_made_from_one_runs_votes(project, stages):
+    run_sweep("aggregation.sigma=30,40", "student.l2=1,2")
+    first, second, third, fourth = stages.made
+    assert list(stages.made.values()) == [None, first, None, third]
+    assert len({second, fourth}) == 2
+
+
+def test_a_search_over_students_alone_is_no_search_over_private_outcomes(project, stages):
+    run_sweep("student.l2=1,2,3")
+    own = round_up(epsilon_of_releases(30))
+    assert stages.result["epsilon_tuning_composed"] == stages.result["epsilon_tuning_repeat_and_select"] == own
+
+
+def test_a_sweep_that_its_budget_does_not_cover_is_refused_before_anything_is_made(project, stages):
+    budget = epsilon_of_releases(30, 40) - 0.01
+    assert epsilon_of_releases(30) < budget
+    with pytest.raises(BudgetError, match=r"2 candidates and needs 2 new releases.*left is room.*Nothing was drawn"):
+        run_sweep("aggregation.sigma=30,40", settings=[*PRIVATE, f"ledger.epsilon={budget}"])
+    assert stages.made == {}
+    ledger, dataset = account_of(project, candidates_run(project, budget))
+    assert ledger.events(dataset) == []
+    assert selected_run(project) == "terrine-digits"
+
+
+def candidates_run(root, budget):
+    varied = ["aggregation.sigma=30,40"]
+    return candidates_of(root, "trial", [*PRIVATE, f"ledger.epsilon={budget}"], varied)[0].run
+
+
+def test_releases_that_were_made_before_need_no_room(project, stages):
+    private = [*PRIVATE, f"ledger.epsilon={epsilon_of_releases(30, 40) + 1e-6}"]
+    run_sweep("aggregation.sigma=30,40", "student.l2=1", settings=private)
+    made = list(stages.made)
+    run_sweep("aggregation.sigma=30,40", "student.l2=1", settings=private)
+    assert list(stages.made) == made
+    run_sweep("aggregation.sigma=30,40", "student.l2=5", settings=private)
+    assert list(stages.made.values())[2:] == made
+    with pytest.raises(BudgetError, match="needs 1 new releases"):
+        run_sweep("aggregation.sigma=30,50", settings=private)
+
+
+def test_votes_that_are_out_of_date_are_no_evidence_of_a_release(project, stages):
+    private = [*PRIVATE, f"ledger.epsilon={epsilon_of_releases(30, 40) + 1e-6}"]
+    run_sweep("aggregation.sigma=30,40", settings=private)
+    stages.changed = set(stages.made)
+    with pytest.raises(BudgetError, match="needs 2 new releases"):
+        run_sweep("aggregation.sigma=30,40", settings=private)
+
+
+def test_a_choice_by_accuracy_is_refused_on_data_that_are_not_public(project, stages):
+    with pytest.raises(SettingError, match="not covered by any ε"):
+        run_sweep("student.l2=1,2", settings=[*PRIVATE, "ledger.epsilon=8"], select=Select.evaluation)
+    assert stages.made == {}
+
+
+def test_a_choice_by_accuracy_names_the_best_and_says_what_it_leaks(project, stages):
+    run_sweep("student.l2=1,3,2", select=Select.evaluation)
+    result = stages.result
+    assert result["selected"] == result["candidates"][1]["run"]
+    assert any("Neither price covers the test records" in line for line in summary(result))
+    assert "80.00" in markdown_table(result)
+
+
+def test_without_a_choice_nothing_is_chosen_and_private_accuracies_are_not_shown(project, stages):
+    run_sweep("student.l2=1,2", settings=[*PRIVATE, "ledger.epsilon=8"])
+    assert stages.result["selected"] is None
+    assert not any("accuracy" in row for row in stages.result["candidates"])
+    assert "accuracy %" not in markdown_table(stages.result)
+
+
+def test_a_candidate_that_fails_after_its_release_is_paid_for_and_the_others_are_made(project, stages):
+    stages.failing = {1.0: InputError("No query was answered.")}
+    run_sweep("aggregation.sigma=30", "student.l2=1,2", settings=["seed=7"])
+    assert [row["failed"] for row in stages.result["candidates"]] == ["No query was answered.", None]
+    assert stages.result["releases"] == 1
+    assert any("No query was answered." in line for line in summary(stages.result))
+
+
+@pytest.mark.parametrize("refusal", [BudgetError("spent by another run."), LedgerError("changed by hand.")])
+def test_a_refusal_by_the_ledger_ends_the_sweep(project, stages, refusal):
+    stages.failing = {1.0: refusal}
+    with pytest.raises(type(refusal), match=str(refusal)):
+        run_sweep("student.l2=1,2")
+    assert len(stages.made) == 1
+    assert selected_run(project) == "terrine-digits"
+
+
+def test_a_sweep_without_any_release_has_no_price(project):
+    candidates = candidates_of(project, "trial", [], ["student.l2=1,2"])
+    failures = {candidate.run: "The file is cut short." for candidate in candidates}
+    with pytest.raises(SettingError, match=r"No candidate came to its release: The file is cut short\."):
+        outcome(project, candidates, failures, "none")
+
+
+def test_shared_votes_are_the_same_files_and_only_what_is_out_of_date_is_replaced(project, monkeypatch):
+    source, run = Folders(project, "source"), Folders(project, "run")
+    for number, folder in enumerate(("dataset", "partition", "images", "backbone", "teachers", "votes")):
+        write_array(getattr(source, folder) / "array.npy", np.array([number]))
+    write_array(run.dataset / "array.npy", np.array([99]))
+    committed = []
+    monkeypatch.setattr(tasks.sweep, "is_changed", lambda root, name, stage: stage != "dataset")
+    monkeypatch.setattr(tasks.sweep, "commit", lambda root, name, stage: committed.append((name, stage)))
+    share_votes(project, "source", "run")
+    assert committed == [("run", stage) for stage in STAGES[2 : STAGES.index("vote") + 1]]
+    assert read_array(run.dataset / "array.npy") == [99]
+    assert read_array(run.votes / "array.npy") == [5]
+    assert not run.answers.exists()
+
+
+def test_mlflow_has_both_prices_on_the_sweep_and_on_every_candidate(project, stages, monkeypatch):
+    # Files instead of a database: laying out its tables would take longer than all other tests of this file.
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    uri = (project / "mlruns").as_uri()
+    client = MlflowClient(uri)
+    experiment = client.create_experiment("terrine", artifact_location=(project / "mlartifacts").as_uri())
+    logged = []
+
+    def log_run(run):
+        identity = client.create_run(experiment, run_name=run.name).info.run_id
+        write_json(run.folders.private / "tracking.json", {"run_id": identity, "uri": uri})
+        logged.append(run.name)
+        return identity
+
+    monkeypatch.setattr("tasks.sweep_tracking.log_run", SimpleNamespace(fn=log_run))
+    run_sweep("aggregation.sigma=30,40", settings=[f"tracking.uri={uri}"], select=Select.evaluation)
+    result = stages.result
+    parent = log_sweep(project, "trial", result)
+    assert log_sweep(project, "trial", result) == parent
+    runs = [row["run"] for row in result["candidates"]]
+    assert logged == runs
+    identities = [read_json(Folders(project, run).private / "tracking.json")["run_id"] for run in runs]
+    for identity in (parent, *identities):
+        metrics = client.get_run(identity).data.metrics
+        for name in ("epsilon_tuning_composed", "epsilon_tuning_repeat_and_select"):
+            assert metrics[name] == result[name]
+    for identity in identities:
+        assert client.get_run(identity).data.tags["mlflow.parentRunId"] == parent
+    assert {item.path for item in client.list_artifacts(parent)} == {"sweep.json", "sweep.md"}
+    assert client.get_run(parent).data.tags["selected_by_evaluation"] == result["selected"]
