@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tasks.accounting import Question, account
 from tasks.params import Aggregation
 from terrine.privacy.ledger import StoredRelease
 
@@ -28,4 +29,27 @@ def private_figures(settings: Aggregation, histograms: np.ndarray, release: Stor
         "consensus_deviation": float(histograms.max(axis=1).std() / teachers),
         "released_agrees_with_votes": float((labels == winners)[answered].mean()) if answered.any() else None,
         "votes_per_class": histograms.sum(axis=0).tolist(),
+        **data_dependent_epsilon(settings, histograms, release),
     }
+
+
+def data_dependent_epsilon(settings: Aggregation, histograms: np.ndarray, release: StoredRelease) -> dict[str, float]:
+    """Return the realised data-dependent ε and its order, where the analysis applies.
+
+    It bounds what a *label* gives away when teachers agree. A noisy histogram gives the counts themselves, agreed or
+    not, so for the Gaussian histogram there is no such figure.
+    """
+    if settings.mechanism == "histogram" or not release.arrays["answered"].any():
+        return {}
+    asked = int(release.arrays["asked"])
+    question = Question(
+        mechanism=settings.mechanism,
+        delta=settings.delta,
+        sigma=settings.sigma if settings.mechanism == "gnmax" else settings.sigma2,
+        threshold=settings.threshold,
+        sigma1=settings.sigma1,
+        weighting="realised",
+    )
+    answered = release.arrays["answered"][:asked] if settings.mechanism == "confident" else None
+    figures = account(histograms[:asked], question, answered)["data_dependent"]
+    return {"epsilon_data_dependent": figures["epsilon"], "order": figures["order"]}

@@ -5,7 +5,7 @@ there are. It inverts the exact Gaussian accounting of `gaussian`: q threshold t
 noise σ cost μ² = q/σ1² + 2a/σ².
 
     >>> calibrate(epsilon=2.0, delta=1e-5, answers=5000).sigma
-    200.0...
+    199.381244...
 """
 
 import math

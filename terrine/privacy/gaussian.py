@@ -12,8 +12,8 @@ length, as long as μ² stays below a limit fixed beforehand: the Gaussian filte
 Nothing here looks at data. All rounding is towards more cost: a printed ε is never smaller than the true one.
 
     >>> spent = compose(RepeatedEvent(threshold_test(150.0), 640), RepeatedEvent(vote_answer(40.0), 286))
-    >>> round_up(epsilon_of(math.sqrt(mu_squared(spent)), delta=1e-5))
-    2.5426
+    >>> round_up(epsilon_of(math.sqrt(mu_squared(spent)), delta=1e-5), digits=6)
+    2.542603
 """
 
 import math

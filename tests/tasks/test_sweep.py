@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import yaml
-from mlflow import MlflowClient
 
 import flows.sweep
 import tasks.sweep
@@ -328,6 +327,8 @@ def test_shared_votes_are_the_same_files_and_only_what_is_out_of_date_is_replace
 
 
 def test_mlflow_has_both_prices_on_the_sweep_and_on_every_candidate(project, stages, monkeypatch):
+    from mlflow import MlflowClient
+
     # Files instead of a database: laying out its tables would take longer than all other tests of this file.
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     uri = (project / "mlruns").as_uri()
