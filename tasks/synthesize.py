@@ -21,7 +21,8 @@ from terrine.randomness import derive_seed
 from terrine.synthetic import registry
 
 SHARD = 10_000
-"""Images in a shard: the unit of fan-out and of resumption."""
+"""Most images in a shard, the unit of fan-out and of resumption; large images make smaller shards."""
+SHARD_BYTES = 2**26
 
 
 @dataclass(frozen=True)
@@ -35,23 +36,35 @@ class Draw:
 
 
 def plan(run: Run) -> list[Draw]:
-    """Return the shards that this run's images consist of."""
+    """Return the shards that this run's images consist of. Raises SettingError for an image program nobody knows."""
+    size, channels = run.params.data.size, run.params.data.channels
+    shard = max(1, min(SHARD, SHARD_BYTES // (channels * size * size)))
     wanted: dict[str, Images | None] = {"queries": run.params.queries, "pretraining": run.params.pretraining.images}
     draws = []
     for purpose, images in wanted.items():
         if images is None:
             continue
         for kind, count in images.shares().items():
-            starts = range(0, count, SHARD)
-            draws.extend(Draw(purpose, kind, first, min(SHARD, count - first)) for first in starts)
+            registry.program(kind)
+            starts = range(0, count, shard)
+            draws.extend(Draw(purpose, kind, first, min(shard, count - first)) for first in starts)
     return draws
 
 
 def shard_path(run: Run, draw: Draw) -> Path:
     """Return where a shard lies, named by everything its bytes depend on."""
     geometry = {"seed": run.params.seed, "size": run.params.data.size, "channels": run.params.data.channels}
-    identity = digest({**geometry, "purpose": draw.purpose, "kind": draw.kind, "first": draw.first, "n": draw.count})
-    return run.folders.shared("images", draw.kind) / f"{draw.purpose}-{draw.first:09d}-{identity}.npy"
+    identity = digest(
+        {
+            **geometry,
+            "version": registry.VERSION,
+            "purpose": draw.purpose,
+            "kind": draw.kind,
+            "first": draw.first,
+            "n": draw.count,
+        }
+    )
+    return run.folders.shared("images", draw.kind.replace(":", "-")) / f"{draw.purpose}-{draw.first:09d}-{identity}.npy"
 
 
 @step("draw images")
@@ -81,7 +94,7 @@ def assemble_images(run: Run, draws: list[Draw]) -> None:
     shards: dict[str, list[dict[str, object]]] = {"queries": [], "pretraining": []}
     with atomic_folder(run.folders.images) as folder:
         for number, draw in enumerate(draws):
-            name = f"{draw.purpose}-{number:05d}-{draw.kind}.npy"
+            name = f"{draw.purpose}-{number:05d}.npy"
             link(shard_path(run, draw), folder / name)
             sha256 = read_json(shard_path(run, draw).with_suffix(".json"))["sha256"]
             shards[draw.purpose].append({"file": name, "kind": draw.kind, "count": draw.count, "sha256": sha256})

@@ -180,17 +180,23 @@ def _fall(seen: Tensor, seed: int, index: Tensor, fallen: Tensor, size: int, cha
         stop += members
         if not members:
             continue
-        steps = torch.arange(sides[number_of_kind % len(sides)], device=device)
-        offset = (steps.to(torch.float32) + 0.5)[:, None]
+        middle, place = _window(sides[number_of_kind % len(sides)], size, device)
         if number_of_kind < len(sides):
-            inside = _depth_in_polygon(planes[:, :, here], x[here] + offset, y[here] + offset)
+            depth = _depth_in_polygon(planes[:, :, None, here], x[here] + middle, y[here] + middle)
         else:
-            inside = _depth_in_circle(radius[here], x[here] + offset, y[here] + offset)
+            depth = _depth_in_circle(radius[here], x[here] + middle, y[here] + middle)
         # The sign bit says whether the pixel is outside; it becomes the bit that says "bare".
-        outside = inside.view(torch.int32).bitwise_right_shift_(31).bitwise_and_(1).to(seen.dtype)
+        outside = depth.view(torch.int32).bitwise_right_shift_(31).bitwise_and_(1).to(seen.dtype)
         candidate = outside.bitwise_left_shift_(NUMBER_BITS + 8 * channels).bitwise_or_(value[here])
-        target = corner[here] + (steps[:, None] * size + steps)[:, :, None]
+        target = corner[here] + place
         flat.scatter_reduce_(0, target.view(-1), candidate.view(-1), "amin")
+
+
+@cache
+def _window(side: int, size: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the middles of a window's pixels along an axis [side, 1], and their flat places [side, side, 1]."""
+    steps = torch.arange(side, device=device)
+    return (steps.to(torch.float32) + 0.5)[:, None], (steps[:, None] * size + steps)[:, :, None]
 
 
 def _bare_windows(bare: Tensor, size: int) -> Tensor:
@@ -234,12 +240,13 @@ def _half_planes(shape: Tensor, first: Tensor, second: Tensor, radius: Tensor) -
 def _depth_in_polygon(planes: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """Return float32 [side, side, leaves], negative where the window's pixel lies outside one of the half-planes.
 
-    `planes` is [3, 4, leaves]; `x` and `y` are [side, leaves].
+    `planes` is [3, 4, 1, leaves]; `x` and `y` are [side, leaves].
     """
     a, b, c = planes
-    depth = (b[0] * y + c[0])[:, None] + a[0] * x
+    along, down = (a * x).unbind(0), (b * y).add_(c)[:, :, None].unbind(0)
+    depth = down[0] + along[0]
     for k in range(1, 4):
-        torch.minimum(depth, (b[k] * y + c[k])[:, None] + a[k] * x, out=depth)
+        torch.minimum(depth, down[k] + along[k], out=depth)
     # A negative zero would count as outside; adding zero makes it positive.
     return depth.add_(0.0)
 

@@ -82,23 +82,26 @@ def walk(systems: Systems, seed: int, name: str, index: Tensor, points: int) -> 
     """
     count, walks = len(index), -(-points // STEPS)
     base = torch.arange(count, device=index.device)[:, None]
-    columns = systems.parameters.flatten(0, 1).t().contiguous()
+    columns = systems.parameters.flatten(0, 1).t().contiguous().unbind(0)
     choice = (systems.choice + (base * MOST_MAPS).to(torch.int32)).view(-1)
-    x = torch.zeros(count * walks, device=index.device)
-    y = torch.zeros_like(x)
-    all_x = torch.empty((STEPS, count * walks), device=index.device)
-    all_y = torch.empty_like(all_x)
+    table_start = base * CHOICES
+    x, y = torch.zeros((2, count * walks), device=index.device)
+    # Every step writes its points where they are kept; those of the burn-in are overwritten.
+    all_x, all_y = torch.empty((2, STEPS, count * walks), device=index.device)
+    rows = list(zip(all_x.unbind(0), all_y.unbind(0), strict=True))
+    spare = torch.empty((2, count * walks), device=index.device).unbind(0)
     for step in range(BURN_IN + STEPS):
         # A block of four words has a byte for each of 16 steps.
         turn, part = divmod(step, 16)
         if part == 0:
             lanes = counter.blocks(seed, name, index, walks, turn * walks)
         byte = (lanes[part // 4] >> (8 * (part % 4))).bitwise_and_(CHOICES - 1)
-        taken = choice.index_select(0, byte.add_(base * CHOICES).view(-1))
+        taken = choice.index_select(0, byte.add_(table_start).view(-1))
         a, b, c, d, e, f = (column.index_select(0, taken) for column in columns)
-        x, y = (a.mul_(x).add_(b.mul_(y)).add_(e), c.mul_(x).add_(d.mul_(y)).add_(f))
-        if step >= BURN_IN:
-            all_x[step - BURN_IN], all_y[step - BURN_IN] = x, y
+        next_x, next_y = rows[step - BURN_IN] if step >= BURN_IN else spare
+        # Both old coordinates are needed for both new ones, so they are multiplied before either is stored.
+        b.mul_(y), c.mul_(x)
+        x, y = torch.add(a.mul_(x).add_(b), e, out=next_x), torch.add(c.add_(d.mul_(y)), f, out=next_y)
     return all_x.view(STEPS, count, walks), all_y.view(STEPS, count, walks)
 
 

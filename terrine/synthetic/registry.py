@@ -31,6 +31,9 @@ PROGRAMS: dict[str, Program] = {
     "mixup": Mixup((shaders,)),
 }
 
+VERSION = 1
+"""Raised whenever a program draws other bytes for the same (seed, index): stored images then are drawn anew."""
+
 SMALLEST_SIZE, LARGEST_SIZE = 8, 320
 
 

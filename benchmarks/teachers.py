@@ -1,0 +1,153 @@
+"""What hundreds of linear teachers cost, beside the one pass of the backbone they share.
+
+    python benchmarks/teachers.py [--root FOLDER] [--records 60000] [--queries 10000] [--projection 1000]
+
+Three ways to the same votes, in one run on the same images:
+
+- together: the features of all records and queries once, all heads as one batched problem, votes as one matrix product;
+- loop: one teacher after the other, each with its own pass over its records and over all queries;
+- loop with the backbone in every epoch: the same, but training runs the frozen backbone anew in each of 50 epochs, as
+  scripts do that fine-tune the last layer of a whole model.
+
+The loops are measured on a few teachers and a share of the queries and scaled to all, which the table says. Images are
+MNIST's if `--root` (default: $TERRINE_SHARED/datasets) holds them, else random ones: no time depends on the pixels.
+Seconds are wall time, so compare the ratios when the machine has other work to do.
+"""
+
+import argparse
+import os
+import resource
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from terrine.data.partition import iid
+from terrine.data.registry import load
+from terrine.errors import InputError
+from terrine.models.backbone import Backbone, features_in_batches
+from terrine.models.registry import build_backbone
+from terrine.teachers.linear import LinearHeads, LinearSettings, train_heads, vote
+
+CLASSES = 10
+RIDGE = LinearSettings(optimiser="ridge")
+ADAM = LinearSettings(optimiser="adam", epochs=50, batch=256)
+BATCH = 500
+
+
+def load_images(root: Path, records: int, queries: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, str]:
+    """Return uint8 records [records, 1, 28, 28], their labels, uint8 queries, and where they come from."""
+    generator = np.random.default_rng(0)
+    random_queries = generator.integers(0, 256, (queries, 1, 28, 28), dtype=np.uint8)
+    try:
+        dataset = load("mnist", root=root, download=False)
+    except (InputError, RuntimeError):
+        images = generator.integers(0, 256, (records, 1, 28, 28), dtype=np.uint8)
+        return images, generator.integers(0, CLASSES, records), random_queries, "random images"
+    return dataset.train_images[:records], dataset.train_labels[:records], random_queries, "MNIST"
+
+
+def timed(compute: Callable[[], Any]) -> tuple[float, Any]:
+    """Return wall seconds and the result."""
+    start = time.perf_counter()
+    result = compute()
+    return time.perf_counter() - start, result
+
+
+def parts_of(assignment: np.ndarray, teachers: int) -> list[np.ndarray]:
+    """Return each teacher's record numbers."""
+    order = np.argsort(assignment, kind="stable")
+    return np.split(order, np.cumsum(np.bincount(assignment, minlength=teachers))[:-1])
+
+
+def batches_of(count: int) -> list[np.ndarray]:
+    """Return the numbers 0 .. count - 1 in batches."""
+    return np.array_split(np.arange(count), max(1, count // BATCH))
+
+
+def one_teacher(
+    backbone: Backbone, images: np.ndarray, labels: np.ndarray, own: np.ndarray, queries: np.ndarray, passes: int
+) -> LinearHeads:
+    """Train one teacher and let it vote, with `passes` of the backbone over its records and one over the queries."""
+    features = np.empty((len(own), backbone.feature_dim), np.float32)
+    for _ in range(passes):
+        features_in_batches(backbone, images[own], [np.arange(len(own))], "current", out=features)
+    head = train_heads(features, labels[own], np.zeros(len(own), np.int64), [0], CLASSES, ADAM, seed=0)
+    vote(head, features_in_batches(backbone, queries, batches_of(len(queries)), "current"))
+    return head
+
+
+def together(
+    backbone: Backbone,
+    images: np.ndarray,
+    labels: np.ndarray,
+    queries: np.ndarray,
+    teachers: int,
+    settings: Sequence[Any],
+) -> tuple[float, list[float]]:
+    """Return seconds of the feature pass, and of heads and votes for each of the settings."""
+    assignment = iid(len(images), teachers, seed=0)
+    seconds, (features, query_features) = timed(
+        lambda: (
+            features_in_batches(backbone, images, parts_of(assignment, teachers), "current"),
+            features_in_batches(backbone, queries, batches_of(len(queries)), "current"),
+        )
+    )
+    return seconds, [
+        timed(
+            lambda own=own: vote(
+                train_heads(features, labels, assignment, range(teachers), CLASSES, own, seed=0), query_features
+            )
+        )[0]
+        for own in settings
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    shared = Path(os.environ.get("TERRINE_SHARED", Path(__file__).resolve().parents[2] / "shared"))
+    parser.add_argument("--root", type=Path, default=shared / "datasets")
+    parser.add_argument("--records", type=int, default=60000)
+    parser.add_argument("--queries", type=int, default=10000)
+    parser.add_argument("--projection", type=int, default=1000)
+    parser.add_argument("--sample", type=int, default=2, help="teachers of the measured part of the loops")
+    arguments = parser.parse_args()
+    images, labels, queries, source = load_images(arguments.root, arguments.records, arguments.queries)
+    backbone = build_backbone("scattering", channels=1, size=28, seed=0, projection=arguments.projection)
+    print(f"{len(images)} records ({source}), {len(queries)} queries, {torch.get_num_threads()} threads\n")
+
+    features, (ridge, adam) = together(backbone, images, labels, queries, 250, [RIDGE, ADAM])
+    print(f"{'250 teachers':<44}{'seconds':>10}{'x features':>12}")
+    for name, own in (("feature pass alone", 0.0), ("together, ridge", ridge), ("together, Adam, 50 epochs", adam)):
+        print(f"{name:<44}{features + own:>10.1f}{1 + own / features:>12.2f}")
+    few = queries[: max(BATCH, len(queries) // 10)]
+    scale = len(queries) / len(few)
+    for name, passes in (("loop", 1), ("loop, backbone in every epoch", ADAM.epochs)):
+        parts = parts_of(iid(len(images), 250, seed=0), 250)[: arguments.sample]
+        records_only, _ = timed(
+            lambda p=passes, parts=parts: [one_teacher(backbone, images, labels, own, few[:2], p) for own in parts]
+        )
+        with_queries, _ = timed(
+            lambda parts=parts: [one_teacher(backbone, images, labels, own, few, 1) for own in parts[:1]]
+        )
+        one_pass, _ = timed(
+            lambda parts=parts: [one_teacher(backbone, images, labels, own, few[:2], 1) for own in parts[:1]]
+        )
+        total = 250 * (records_only / len(parts) + scale * (with_queries - one_pass))
+        print(
+            f"{name + ' (scaled)':<44}{total:>10.0f}{total / features:>12.0f}   "
+            f"{total / (features + adam):.0f}x together with Adam"
+        )
+    many, (ridge_many,) = together(backbone, images, labels, queries, 2000, [RIDGE])
+    print(
+        f"\n{'2,000 teachers, together, ridge':<44}{many + ridge_many:>10.1f}{1 + ridge_many / many:>12.2f}", end="   "
+    )
+    print(f"{(many + ridge_many) / (features + ridge):.2f}x of 250 teachers")
+    print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GB")
+
+
+if __name__ == "__main__":
+    main()
