@@ -7,6 +7,7 @@ page, the worker polls a work pool and starts each run in a process of its own.
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -87,6 +88,8 @@ def deploy_local(root: Path, deployment: str, *, port: int | None, keep: bool) -
     or the run fails.
     """
     console = Console()
+    # A terminated process would leave its server and worker behind; this way the blocks below end them.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     port = port or free_port()
     api = f"http://127.0.0.1:{port}/api"
     logs = root / ".prefect"

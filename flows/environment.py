@@ -11,10 +11,12 @@ DEFAULTS = {
     "DVC_NO_ANALYTICS": "1",
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "GIT_PYTHON_REFRESH": "quiet",
+    # Threads that spin while they wait make torch many times slower as soon as another process wants the cores.
+    "OMP_WAIT_POLICY": "PASSIVE",
 }
 
 
 def prepare_environment() -> None:
-    """Set what is not set yet. Call it before Prefect, DVC or MLflow is imported."""
+    """Set what is not set yet. Call it before Prefect, DVC, MLflow or torch is imported."""
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from prefect import flow, get_run_logger
+from prefect.runtime import flow_run
 
 from flows.execution import task_runner
 from flows.logs import quiet_logs
@@ -28,14 +29,20 @@ def _stage(root: str, run: str, stage: str) -> None:
 
 def run_stage_as_flow(root: Path, run: str, stage: str) -> None:
     """Run one stage as a flow of its own name, with the run's task runner where the stage fans out."""
-    options = {"name": stage, "flow_run_name": f"{stage} of {run}"}
+    options = {"name": stage, "flow_run_name": run}
     if stage in FAN_OUT:
         _stage.with_options(**options, task_runner=task_runner(resolve(root, run).runner))(str(root), run, stage)
     else:
         _stage.with_options(**options)(str(root), run, stage)
 
 
-@flow(name="terrine", flow_run_name="{preset}")
+def _run_name() -> str:
+    """Name the flow run after what was asked for."""
+    parameters = flow_run.parameters
+    return " ".join([parameters.get("preset") or "selected run", *(parameters.get("overrides") or [])])
+
+
+@flow(name="terrine", flow_run_name=_run_name)
 def pipeline(preset: str | None = None, overrides: list[str] | None = None) -> str:
     """Make a run: a preset (default: the run params.yaml names) with overrides `section.key=value`.
 

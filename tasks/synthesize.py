@@ -17,12 +17,15 @@ from tasks.step import step
 from tasks.store import Folders, atomic_file, atomic_folder, file_digest, link, read_array, read_json, write_json
 from terrine.device import resolve_device
 from terrine.errors import ArtefactError
+from terrine.parallel import side_by_side
 from terrine.randomness import derive_seed
 from terrine.synthetic import registry
 
 SHARD = 10_000
 """Most images in a shard, the unit of fan-out and of resumption; large images make smaller shards."""
 SHARD_BYTES = 2**26
+PART = 1_000
+"""Images that one thread draws at a time: programs are made of small operations, which threads cannot share well."""
 
 
 @dataclass(frozen=True)
@@ -74,17 +77,27 @@ def draw_shard(run: Run, draw: Draw) -> None:
     record = path.with_suffix(".json")
     if path.is_file() and record.is_file() and read_json(record)["sha256"] == file_digest(path):
         return
-    images = registry.draw(
-        draw.kind,
-        seed=derive_seed(run.params.seed, draw.purpose),
-        first=draw.first,
-        count=draw.count,
-        size=run.params.data.size,
-        channels=run.params.data.channels,
-        device=str(resolve_device(run.params.device)),
-    )
+    device = resolve_device(run.params.device)
+
+    def some(first: int) -> np.ndarray:
+        return (
+            registry.draw(
+                draw.kind,
+                seed=derive_seed(run.params.seed, draw.purpose),
+                first=first,
+                count=min(PART, draw.first + draw.count - first),
+                size=run.params.data.size,
+                channels=run.params.data.channels,
+                device=str(device),
+            )
+            .cpu()
+            .numpy()
+        )
+
+    parts = side_by_side(some, range(draw.first, draw.first + draw.count, PART), device)
+    images = np.concatenate(list(parts))
     with atomic_file(path) as stream:
-        np.save(stream, images.cpu().numpy(), allow_pickle=False)
+        np.save(stream, images, allow_pickle=False)
     write_json(record, {"sha256": file_digest(path)})
 
 

@@ -5,6 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from flows.environment import prepare_environment
+
+prepare_environment()
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 

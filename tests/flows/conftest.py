@@ -9,10 +9,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from flows.environment import prepare_environment
-
-prepare_environment()
-
 SMALL = {
     "description": "digits with few teachers and few queries, for tests",
     "data": {"name": "digits", "size": 16},

@@ -1,0 +1,156 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.linalg import eigh
+
+from terrine.errors import InputError, SettingError
+from terrine.models.backbone import as_float, load_backbone, save_backbone
+from terrine.models.registry import build_backbone
+from terrine.pretraining import invariance
+from terrine.pretraining.invariance import Deformations, deform, invariant_projection, learn_projection
+from terrine.randomness import torch_generator
+from terrine.synthetic.registry import draw
+
+STILL = Deformations(0, 0, 0, 0)
+
+
+@pytest.fixture(scope="module")
+def images():
+    """Three batches of 40 dead leaves of 16x16 pixels."""
+    return draw("dead_leaves", seed=0, first=0, count=120, size=16, channels=1).numpy()
+
+
+BATCHES = [np.arange(first, first + 40) for first in (0, 40, 80)]
+
+
+def pixels(batch: torch.Tensor) -> torch.Tensor:
+    """A backbone of 64 standardised means of 2x2 pixels."""
+    flat = torch.nn.functional.avg_pool2d(batch, 2).flatten(1)
+    return (flat - flat.mean(0)) / flat.std(0)
+
+
+def test_the_projection_solves_fishers_problem_as_written_out_plainly(images):
+    projection = invariant_projection(pixels, images, BATCHES, 5, seed=1, shrinkage=0.2)
+    within, total = np.zeros((64, 64)), np.zeros((64, 64))
+    for number, batch in enumerate(BATCHES):
+        generator = torch_generator(1, "deformations", number)
+        views = [pixels(deform(as_float(torch.from_numpy(images[batch])), Deformations(), generator)) for _ in range(2)]
+        for first, second in zip(*(view.double().numpy() for view in views), strict=True):
+            within += np.outer(first - second, first - second) / 2 / 120
+            total += (np.outer(first, first) + np.outer(second, second)) / 2 / 120
+    within += 0.2 * np.trace(within) / 64 * np.eye(64)
+    ratios, directions = eigh(total, within)
+    best = directions[:, ::-1][:, :5]
+    best = best * np.sign((best * projection.numpy()).sum(0))
+    np.testing.assert_allclose(projection.numpy(), best, atol=1e-3)
+    np.testing.assert_allclose(
+        projection.T.double().numpy() @ within @ projection.double().numpy(), np.eye(5), atol=1e-4
+    )
+    assert (np.diff(np.diag(projection.T.double().numpy() @ total @ projection.double().numpy())) <= 1e-4).all()
+    assert ratios[-1] > 2
+
+
+def test_directions_that_deformations_disturb_are_left_out(images):
+    def features(batch: torch.Tensor) -> torch.Tensor:
+        # Overall brightness hardly changes when an image is turned; single pixels do.
+        values = torch.cat([batch.mean((1, 2, 3))[:, None], batch[:, 0, 3, 3:7]], dim=1)
+        return (values - values.mean(0)) / values.std(0)
+
+    projection = invariant_projection(features, images, BATCHES, 1, seed=0, shrinkage=0.01)
+    shares = projection[:, 0].abs() / projection[:, 0].abs().sum()
+    assert shares[0] > 0.7
+
+
+def test_the_projection_is_the_same_bytes_on_one_thread_and_on_two(images):
+    before = torch.get_num_threads()
+    results = []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            results.append(invariant_projection(pixels, images, BATCHES, 8, seed=0).numpy().tobytes())
+    finally:
+        torch.set_num_threads(before)
+    assert results[0] == results[1]
+
+
+def test_many_features_are_reduced_at_random_first(images, monkeypatch):
+    monkeypatch.setattr(invariance, "_LARGEST", 30)
+    projection = invariant_projection(pixels, images, BATCHES, 5, seed=0)
+    assert projection.shape == (64, 5)
+    with pytest.raises(SettingError, match="1 to 30"):
+        invariant_projection(pixels, images, BATCHES, 31, seed=0)
+
+
+def test_no_deformation_leaves_images_as_they_are(images):
+    floats = as_float(torch.from_numpy(images[:8]))
+    torch.testing.assert_close(deform(floats, STILL, torch_generator(0, "test")), floats, atol=1e-5, rtol=0)
+
+
+def test_a_shift_moves_every_image_by_its_own_amount_and_mirrors_the_border():
+    ramp = torch.arange(16.0).expand(50, 1, 16, 16) / 16
+    moved = deform(ramp, Deformations(0, 0, 0, 0.25), torch_generator(0, "test"))
+    shift = (moved[:, 0, 8, 8] - ramp[:, 0, 8, 8]) * 16
+    assert shift.abs().max() <= 2.001  # a quarter of half the side
+    assert shift.std() > 0.5
+    torch.testing.assert_close(moved[:, 0, :, 4:12], ramp[:, 0, :, 4:12] + shift[:, None, None] / 16, atol=1e-4, rtol=0)
+    assert moved.min() >= 0
+    assert moved.max() <= 15 / 16
+
+
+def test_a_rotation_keeps_a_disc_and_turns_a_bar():
+    row, column = torch.meshgrid(torch.arange(17.0) - 8, torch.arange(17.0) - 8, indexing="ij")
+    disc = torch.exp(-(row**2 + column**2) / 18).expand(20, 1, 17, 17)
+    turned = deform(disc, Deformations(45, 0, 0, 0), torch_generator(0, "test"))
+    assert (turned - disc)[:, :, 3:14, 3:14].abs().max() < 0.03
+    bar = torch.exp(-(row**2) / 2).expand(20, 1, 17, 17)
+    turned = deform(bar, Deformations(45, 0, 0, 0), torch_generator(0, "test"))[:, 0]
+    weight = turned[:, 4:13, 4:13]
+    covariance = (weight * (row * column)[4:13, 4:13]).sum((1, 2))
+    assert covariance.min() < -1
+    assert covariance.max() > 1
+
+
+def test_a_backbone_learns_its_projection_and_keeps_it_when_stored(images, tmp_path):
+    backbone = build_backbone("scattering", channels=1, size=16, seed=0, projection=12)
+    random = backbone.network.projection.clone()
+    learn_projection(backbone, images, BATCHES, seed=0)
+    assert not torch.equal(backbone.network.projection, random)
+    save_backbone(backbone, tmp_path / "backbone.safetensors")
+    again = load_backbone(tmp_path / "backbone.safetensors")
+    batch = torch.from_numpy(images[:40])
+    assert torch.equal(again.features(batch, "current"), backbone.features(batch, "current"))
+    assert again.feature_dim == 12
+
+
+def test_features_learned_vary_less_within_an_image_than_random_ones(images):
+    def spread(backbone) -> float:
+        fresh = as_float(draw("stylegan", seed=3, first=0, count=40, size=16, channels=1))
+        first, second = (
+            backbone.features(deform(fresh, Deformations(), torch_generator(9, "test", n)), "current") for n in range(2)
+        )
+        return float((first - second).square().mean() / first.square().mean())
+
+    random = build_backbone("scattering", channels=1, size=16, seed=0, projection=12)
+    learned = build_backbone("scattering", channels=1, size=16, seed=0, projection=12)
+    learn_projection(learned, images, BATCHES, seed=0)
+    assert spread(learned) < 0.7 * spread(random)
+
+
+def test_what_cannot_be_learned_from_is_refused(images):
+    with pytest.raises(InputError, match="at least one batch"):
+        invariant_projection(pixels, images, [], 5, seed=0)
+    with pytest.raises(InputError, match="at least two images"):
+        invariant_projection(pixels, images, [np.arange(1)], 5, seed=0)
+    with pytest.raises(SettingError, match="1 to 64"):
+        invariant_projection(pixels, images, BATCHES, 65, seed=0)
+    with pytest.raises(SettingError, match="shrinkage is 0"):
+        invariant_projection(pixels, images, BATCHES, 5, seed=0, shrinkage=0.0)
+    with pytest.raises(SettingError, match="shrinkage is nan"):
+        invariant_projection(pixels, images, BATCHES, 5, seed=0, shrinkage=math.nan)
+    with pytest.raises(SettingError, match="must not be negative"):
+        Deformations(rotation=-1)
+    for kind, options in (("scattering", {"projection": None}), ("resnet10", {})):
+        with pytest.raises(SettingError, match="only a scattering backbone"):
+            learn_projection(build_backbone(kind, channels=1, size=16, seed=0, **options), images, BATCHES, seed=0)
