@@ -97,3 +97,7 @@ def test_outside_a_project_there_is_a_sentence(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SettingError, match="not inside a Terrine project"):
         project_root()
+
+
+def test_params_yaml_names_a_run_that_exists(pytestconfig):
+    resolve(pytestconfig.rootpath, selected_run(pytestconfig.rootpath))

@@ -44,7 +44,7 @@ def plain_minimum(features, loss_of_scores):
 
 def test_histogram_fit_minimises_the_gaussian_likelihood_written_as_a_plain_loop(release):
     features, noisy, _, _ = release
-    features, noisy = features[:60], noisy[:60]
+    features, noisy = features[:30], noisy[:30]
     weight, bias = plain_minimum(
         features, lambda scores, q: ((noisy[q] / TEACHERS - softmax(scores)) ** 2).sum() / (2 * (SIGMA / TEACHERS) ** 2)
     )
@@ -56,7 +56,7 @@ def test_histogram_fit_minimises_the_gaussian_likelihood_written_as_a_plain_loop
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 def test_label_fit_minimises_smoothed_cross_entropy_written_as_a_plain_loop(release, smoothing):
     features, _, labels, _ = release
-    features, labels = features[:60], labels[:60]
+    features, labels = features[:30], labels[:30]
     targets = (1 - smoothing) * np.eye(CLASSES)[labels] + smoothing / CLASSES
     weight, bias = plain_minimum(features, lambda scores, q: -(targets[q] * log_softmax(scores)).sum())
     settings = StudentSettings(l2=GIVEN.l2, label_smoothing=smoothing, iterations=300)
