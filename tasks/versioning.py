@@ -57,7 +57,8 @@ def _workspace(root: Path, run: str) -> Iterator[Any]:
             time.sleep(0.1)
     try:
         select_run(root, run)
-        with Repo(str(root)) as repository:
+        # DVC resolves outputs against the working directory, so it must be the project's.
+        with contextlib.chdir(root), Repo(str(root)) as repository:
             yield repository
     except DvcException as error:
         raise ArtefactError(f"DVC could not do its part: {error}") from error
