@@ -99,7 +99,9 @@ class Backbone(Section):
 
     kind: Literal["scattering", "resnet10", "resnet18"] = "scattering"
     projection: int = Field(1000, ge=1)
-    """Length of the random projection of the scattering coefficients."""
+    """Number of features that the scattering coefficients are projected to."""
+    invariance: bool = False
+    """Scattering: learn the projection on deformed query images, in closed form, instead of drawing it at random."""
     stem: Literal["standard", "small"] = "standard"
     """ResNet: the stock 7x7 stem, or a 3x3 stem that keeps the resolution of small images."""
 

@@ -17,9 +17,14 @@ from terrine.device import resolve_device
 from terrine.models.backbone import Backbone, load_backbone, save_backbone
 from terrine.models.reference import fit_reference
 from terrine.models.registry import build_backbone
+from terrine.pretraining.invariance import learn_projection
 
 REFERENCE_BATCHES = 8
 """Query batches from which a backbone without weights gets its original statistics; sources take turns in them."""
+
+
+PROJECTION_BATCHES = 16
+"""Query batches on which an invariant projection is learned."""
 
 
 def backbone_identity(run: Run) -> str:
@@ -32,10 +37,10 @@ def backbone_identity(run: Run) -> str:
             "seed": run.params.seed,
             "channels": run.params.data.channels,
             "size": run.params.data.size,
-            "backbone": run.params.backbone.model_dump(mode="json"),
+            "backbone": run.params.backbone.model_dump(mode="json", exclude={"invariance"} if trained else set()),
             "pretraining": run.params.pretraining.model_dump(mode="json", exclude={"checkpoint_minutes"})
             if trained
-            else manifest["batches"][:REFERENCE_BATCHES],
+            else manifest["batches"][: max(REFERENCE_BATCHES, PROJECTION_BATCHES)],
             "images": [shard["sha256"] for shard in shards],
         }
     )
@@ -87,6 +92,9 @@ def _fit(run: Run, backbone: Backbone, checkpoint: Any, device: Any) -> list[dic
     settings = run.params.pretraining
     if run.params.backbone.kind == "scattering":
         queries = read_queries(run.folders)
+        if run.params.backbone.invariance:
+            batches = queries.batches[:PROJECTION_BATCHES]
+            learn_projection(backbone, queries.images, batches, seed=run.params.seed, device=device)
         fit_reference(backbone, queries.images, queries.batches[:REFERENCE_BATCHES], device)
         return []
     from terrine.pretraining.simclr import SimCLRSettings, pretrain
