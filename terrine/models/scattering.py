@@ -5,7 +5,7 @@
 with Morlet wavelets psi at two scales (J = 2) and L orientations, a Gaussian phi, and only the pairs whose second scale
 is the coarser one: 1 + 2 L + L^2 maps at a quarter of the image's side (81 maps of 7x7 for L = 8 at 28x28). The
 features are log(S + 1e-3), each standardised by a batch normalisation without parameters, then a fixed random
-projection. See FORMULAS.md section 6; Bruna and Mallat 2013 for the transform; kymatio for the filters' shapes.
+projection. See Bruna and Mallat 2013 for the transform; kymatio for the filters' shapes.
 
 Conventions, chosen so that a mirrored image has the mirrored transform:
 - a map that is coarser by s has its samples at the centres of s x s blocks of pixels;

@@ -6,7 +6,7 @@ strength of the prior (`StudentSettings.l2`):
 - `fit_labels`: cross-entropy with hard labels, optionally smoothed;
 - `fit_histograms`: a released histogram is h = n + N(0, σ²I). Its expected share of votes n/N is modelled as
   softmax(f(x)), so the negative log-likelihood of a query is ‖h/N − softmax(f(x))‖² / 2(σ/N)². It costs the privacy of
-  the argmax and carries far more (FORMULAS.md section 1).
+  the argmax and carries far more (docs/results.md).
 
 The strength may be given, or chosen on released answers that were held out. Held-out answers are about synthetic
 images, which ask less of a student than real ones do, so they favour a prior that is too strong for a large budget:
