@@ -371,6 +371,17 @@ def _number_like(text: str) -> str | float:
         return text
 
 
+def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Turn nested mappings into `section.key` pairs."""
+    pairs: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            pairs |= flat(value, f"{prefix}{key}.")
+        else:
+            pairs[f"{prefix}{key}"] = value
+    return pairs
+
+
 def digest(value: Any, length: int = 12) -> str:
     """Return a short hexadecimal digest of a JSON-like value; equal values have equal digests."""
     if isinstance(value, BaseModel):

@@ -17,6 +17,7 @@ import yaml
 
 from tasks.charts import stacked_histogram
 from tasks.pages import bar_rows, count, percent, plain, render
+from tasks.params import flat
 from tasks.pictures import ContactSheet, confusion_colours, confusion_data_uri, contact_sheets, row_shares
 from tasks.presets import DERIVED_NAME, read_preset
 from tasks.provenance import code_version
@@ -183,17 +184,6 @@ def stage_costs(measured: dict[str, dict[str, float]]) -> dict[str, Any]:
         row["memory"] = f"{count(record['memory_mb'])} MB"
     most = max((record["memory_mb"] for record in records), default=0)
     return {"costs": rows, "seconds": f"{sum(seconds):,.1f}", "memory": count(most)}
-
-
-def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Turn nested mappings into `section.key` pairs."""
-    pairs: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, dict) and value:
-            pairs |= flat(value, f"{prefix}{key}.")
-        else:
-            pairs[f"{prefix}{key}"] = value
-    return pairs
 
 
 def versions(run: Run) -> dict[str, str]:

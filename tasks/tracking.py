@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tasks.params import flat
 from tasks.provenance import code_version
 from tasks.run import Run
 from tasks.step import step
@@ -28,7 +29,7 @@ def log_run(run: Run) -> str:
     mlflow.set_experiment(settings.experiment)
     statement = read_json(run.folders.statement)
     with mlflow.start_run(run_name=run.name) as active:
-        mlflow.log_params(_flat(run.params.model_dump(mode="json")))
+        mlflow.log_params(flat(run.params.model_dump(mode="json")))
         mlflow.set_tags(
             {
                 "git_commit": code_version(run.root).get("commit", "none"),
@@ -66,14 +67,3 @@ def _metrics(run: Run, statement: dict[str, Any]) -> dict[str, float]:
         figures = read_json(run.folders.accounting / "figures.json")
         metrics |= {f"private_{name}": value for name, value in figures.items() if isinstance(value, int | float)}
     return metrics
-
-
-def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Turn nested parameters into `section.key` pairs."""
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, dict) and value:
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat

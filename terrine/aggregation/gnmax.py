@@ -4,14 +4,13 @@
 RepeatedEvent(event=GaussianEvent(sensitivity=1.4142135623730951, sigma=40.0), count=...)
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
-from terrine.aggregation.mechanism import UNANSWERED, Answers, affordable_repetitions, require_positive
-from terrine.aggregation.votes import HistogramArray, validate_histograms
-from terrine.privacy.events import Event, RepeatedEvent, vote_answer
+from terrine.aggregation.histogram import GaussianHistogram
+from terrine.aggregation.mechanism import Answers, require_positive
+from terrine.aggregation.votes import HistogramArray
+from terrine.privacy.events import Event
 from terrine.privacy.noise import NoiseSource
 
 
@@ -31,18 +30,12 @@ class GNMax:
 
     def worst_case(self, queries: int, epsilon: float, delta: float) -> Event:
         """See `Mechanism.worst_case`: exactly what will be spent."""
-        event = vote_answer(self.sigma)
-        return RepeatedEvent(event, affordable_repetitions(event, queries, epsilon, delta))
+        return GaussianHistogram(self.sigma).worst_case(queries, epsilon, delta)
 
     def answer(self, histograms: HistogramArray, *, epsilon: float, delta: float, noise: NoiseSource) -> Answers:
-        """See `Mechanism.answer`."""
-        counts = validate_histograms(histograms)
-        event = vote_answer(self.sigma)
-        asked = affordable_repetitions(event, len(counts), epsilon, delta)
-        labels = np.full(len(counts), UNANSWERED, dtype=np.int64)
-        noisy = counts[:asked] + noise.gaussian((asked, counts.shape[1]), self.sigma)
-        labels[:asked] = noisy.argmax(axis=1)
-        return Answers(labels != UNANSWERED, labels, None, RepeatedEvent(event, asked), asked)
+        """See `Mechanism.answer`. What the Gaussian histogram would release, the counts withheld."""
+        answers = GaussianHistogram(self.sigma).answer(histograms, epsilon=epsilon, delta=delta, noise=noise)
+        return replace(answers, histograms=None)
 
     def describe(self) -> dict[str, Any]:
         """See `Mechanism.describe`."""
