@@ -27,7 +27,10 @@ def register(app: typer.Typer) -> None:
 
 
 def audit(
-    mechanism: Annotated[MechanismName, typer.Option(help="What to attack.")] = MechanismName.gnmax,
+    run: Annotated[
+        str | None, typer.Option(help="Attack the mechanism of this run, and put the bound into its statement.")
+    ] = None,
+    mechanism: Annotated[MechanismName, typer.Option(help="What to attack, without --run.")] = MechanismName.gnmax,
     sigma: Annotated[float, typer.Option(help="Noise of the answers of gnmax, confident and histogram.")] = 10.0,
     scale: Annotated[float, typer.Option(help="Scale of lnmax's Laplace noise.")] = 2.0,
     threshold: Annotated[float, typer.Option(help="Threshold of confident.")] = 80.0,
@@ -46,6 +49,10 @@ def audit(
     from terrine.aggregation.registry import build
     from terrine.privacy.noise import ReplayNoise, SecureNoise
 
+    if run is not None:
+        result = audit_run(run, runs=runs, queries=queries, confidence=confidence)
+        _end(result, as_json)
+        return
     parameters = {
         MechanismName.lnmax: {"scale": scale},
         MechanismName.gnmax: {"sigma": sigma},
@@ -61,6 +68,38 @@ def audit(
         delta=delta,
         confidence=confidence,
     )
+    _end(result, as_json)
+
+
+def audit_run(name: str, **options: Any) -> dict[str, Any]:
+    """Audit the mechanism of a complete run with its own noise, and write its statement anew with the bound in it."""
+    from flows.statements import restate
+    from tasks.aggregate import noise_source
+    from tasks.assurance import record_audit
+    from tasks.audit import audit as audit_mechanism
+    from tasks.presets import project_root
+    from tasks.run import open_run
+    from terrine.aggregation.registry import build
+    from terrine.errors import ArtefactError
+
+    root = project_root()
+    run = open_run(root, name)
+    if not run.folders.statement.is_file():
+        raise ArtefactError(f"The run {name} has released nothing yet: make it first (terrine run).")
+    settings = run.params.aggregation
+    result = audit_mechanism(
+        build(settings.mechanism, settings.mechanism_parameters),
+        noise=noise_source(run),
+        teachers=run.params.partition.teachers,
+        delta=settings.delta,
+        **options,
+    )
+    record_audit(run, result)
+    restate(root, name)
+    return result
+
+
+def _end(result: dict[str, Any], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(result, indent=2))
     else:

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from flows import accounting, audit, images, ledger, reproduce, sweep
+from flows import accounting, audit, export, images, ledger, membership, predict, reproduce, serve, sweep
 from flows.environment import prepare_environment
 from terrine.errors import TerrineError
 
@@ -123,7 +123,7 @@ def datasets() -> None:
     console.print(", ".join(names()))
 
 
-for part in (accounting, audit, images, ledger, reproduce, sweep):
+for part in (accounting, audit, export, images, ledger, membership, predict, reproduce, serve, sweep):
     part.register(app)
 
 

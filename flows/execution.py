@@ -6,17 +6,20 @@ parallel and show up on Prefect's page; run through DVC without a server the sam
 
 from __future__ import annotations
 
-import os
+import inspect
 from collections.abc import Callable, Sequence
+from concurrent.futures import BrokenExecutor
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from prefect import Task
 from prefect.context import FlowRunContext
-from prefect.futures import wait
-from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTaskRunner
+from prefect.futures import PrefectFuture
+from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
-from tasks.params import Runner
-from terrine.errors import SettingError, TerrineError
+from flows import placement
+from tasks.run import Run
+from terrine.errors import TerrineError
 
 
 class Executor(Protocol):
@@ -31,6 +34,20 @@ class Executor(Protocol):
         All calls are made; then the failures, if any, are reported together by their names.
         """
 
+    def place(self, run: Run, part: int) -> Run:
+        """Return the run as part number `part` of a fan-out is handed it: on the part's own device."""
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One call of a task in a fan-out."""
+
+    name: str
+    arguments: tuple[Any, ...]
+
+
+_Failures = list[tuple[_Part, BaseException]]
+
 
 class InProcess:
     """Calls the plain functions, one after the other."""
@@ -39,20 +56,24 @@ class InProcess:
         task.fn(*arguments)
 
     def map(self, task: Task[..., Any], calls: Sequence[tuple[Any, ...]], names: Sequence[str]) -> None:
-        failures: list[tuple[str, BaseException]] = []
-        for name, arguments in zip(names, calls, strict=True):
+        parts = _parts(calls, names)
+        failures: _Failures = []
+        for part in parts:
             attempts = 1 + (task.retries or 0)
             for attempt in range(attempts):
                 try:
-                    task.fn(*arguments)
+                    task.fn(*part.arguments)
                     break
                 except TerrineError as error:
-                    failures.append((name, error))
+                    failures.append((part, error))
                     break
                 except Exception as error:
                     if attempt == attempts - 1:
-                        failures.append((name, error))
-        _report(task.name, failures)
+                        failures.append((part, error))
+        _report(task.name, failures, len(parts))
+
+    def place(self, run: Run, part: int) -> Run:
+        return run
 
 
 class InFlow:
@@ -63,29 +84,17 @@ class InFlow:
         task(*arguments)
 
     def map(self, task: Task[..., Any], calls: Sequence[tuple[Any, ...]], names: Sequence[str]) -> None:
-        futures = [
-            task.with_options(task_run_name=f"{task.name} {name}").submit(*arguments)
-            for name, arguments in zip(names, calls, strict=True)
-        ]
-        wait(futures)
-        failures: list[tuple[str, BaseException]] = []
-        for name, future in zip(names, futures, strict=True):
-            if not future.state.is_completed():
-                error = future.result(raise_on_failure=False)
-                failures.append((name, error if isinstance(error, BaseException) else RuntimeError(future.state.name)))
-        _report(task.name, failures)
+        parts = _parts(calls, names)
+        failures = _submit(_named_submit(task), parts)
+        for at_once in (len(parts), 1):
+            failures = _again_where_the_pool_broke(task, failures, at_once)
+        _report(task.name, failures, len(parts))
 
-
-def _report(task: str, failures: list[tuple[str, BaseException]]) -> None:
-    if not failures:
-        return
-    users = [error for _, error in failures if isinstance(error, TerrineError)]
-    lines = "; ".join(f"{name}: {error}" for name, error in failures[:5])
-    more = f" and {len(failures) - 5} more" if len(failures) > 5 else ""
-    message = f"{len(failures)} part(s) of '{task}' failed ({lines}{more}). Finished parts are kept: run again."
-    if len(users) == len(failures):
-        raise type(users[0])(message) from users[0]
-    raise RuntimeError(message) from failures[0][1]
+    def place(self, run: Run, part: int) -> Run:
+        if not isinstance(_runner_of_the_flow(), ThreadPoolTaskRunner):
+            return run
+        device = placement.device_of_part(run.params.device, part, len(placement.cuda_devices(run.params.device)))
+        return replace(run, params=run.params.model_copy(update={"device": device}))
 
 
 def executor() -> Executor:
@@ -93,31 +102,87 @@ def executor() -> Executor:
     return InFlow() if FlowRunContext.get() is not None else InProcess()
 
 
-def _threads(workers: int, settings: Runner) -> TaskRunner[Any]:
-    return ThreadPoolTaskRunner(max_workers=workers)
+def _parts(calls: Sequence[tuple[Any, ...]], names: Sequence[str]) -> list[_Part]:
+    return [_Part(name, arguments) for name, arguments in zip(names, calls, strict=True)]
 
 
-def _processes(workers: int, settings: Runner) -> TaskRunner[Any]:
-    return ProcessPoolTaskRunner(max_workers=workers)
+def _runner_of_the_flow() -> TaskRunner[Any]:
+    context = FlowRunContext.get()
+    if context is None:
+        raise RuntimeError("InFlow is used outside a flow.")
+    return context.task_runner
 
 
-def _dask(workers: int, settings: Runner) -> TaskRunner[Any]:
-    from prefect_dask import DaskTaskRunner
-
-    if settings.address is not None:
-        return DaskTaskRunner(address=settings.address, client_kwargs={"timeout": "30s"})
-    return DaskTaskRunner(cluster_kwargs={"n_workers": workers, "threads_per_worker": 1, "dashboard_address": None})
+def _named_submit(task: Task[..., Any]) -> Callable[[_Part], PrefectFuture[Any]]:
+    return lambda part: task.with_options(task_run_name=f"{task.name} {part.name}").submit(*part.arguments)
 
 
-RUNNERS: dict[str, Callable[[int, Runner], TaskRunner[Any]]] = {
-    "threads": _threads,
-    "processes": _processes,
-    "dask": _dask,
-}
+def _submit(submit: Callable[[_Part], PrefectFuture[Any]], parts: Sequence[_Part]) -> _Failures:
+    """Submit all parts, wait for all of them, and return those that failed."""
+    futures = [submit(part) for part in parts]
+    failures: _Failures = []
+    for part, future in zip(parts, futures, strict=True):
+        if (error := _failure(future)) is not None:
+            failures.append((part, error))
+    return failures
 
 
-def task_runner(settings: Runner) -> TaskRunner[Any]:
-    """Return the Prefect task runner that the parameters ask for."""
-    if settings.kind not in RUNNERS:
-        raise SettingError(f"runner.kind={settings.kind}: known runners are {', '.join(RUNNERS)}.")
-    return RUNNERS[settings.kind](settings.workers or os.cpu_count() or 1, settings)
+def _failure(future: PrefectFuture[Any]) -> BaseException | None:
+    """Wait for a task and return what went wrong; a worker that died raises instead of leaving a state."""
+    try:
+        result = future.result(raise_on_failure=False)
+    except Exception as error:
+        return error
+    if future.state.is_completed():
+        return None
+    return result if isinstance(result, BaseException) else RuntimeError(f"ended as {future.state.name}")
+
+
+def _again_where_the_pool_broke(task: Task[..., Any], failures: _Failures, at_once: int) -> _Failures:
+    """Run the parts once more that were lost with a broken pool of processes, `at_once` at a time in a fresh pool.
+
+    A process that is killed (most often for want of memory) takes the whole pool with it, also the parts that had done
+    nothing wrong. Run alone, only a part that kills its own process fails. Dask and Ray replace a dead worker by
+    themselves.
+    """
+    broken = [part for part, error in failures if isinstance(error, BrokenExecutor)]
+    remaining = [(part, error) for part, error in failures if not isinstance(error, BrokenExecutor)]
+    for first in range(0, len(broken), at_once):
+        with _runner_of_the_flow().duplicate() as fresh:
+            remaining += _submit(_fresh_submit(task, fresh), broken[first : first + at_once])
+    return remaining
+
+
+def _fresh_submit(task: Task[..., Any], runner: TaskRunner[Any]) -> Callable[[_Part], PrefectFuture[Any]]:
+    signature = inspect.signature(task.fn)
+
+    def submit(part: _Part) -> PrefectFuture[Any]:
+        named = task.with_options(task_run_name=f"{task.name} {part.name}, again")
+        return runner.submit(named, parameters=dict(signature.bind(*part.arguments).arguments))
+
+    return submit
+
+
+def _report(task: str, failures: _Failures, parts: int) -> None:
+    if not failures:
+        return
+    lines = "; ".join(f"{task} {part.name}: {_sentence(error)}" for part, error in failures[:5])
+    more = f"; and {len(failures) - 5} more: {', '.join(part.name for part, _ in failures[5:])}"
+    message = (
+        f"{len(failures)} of {parts} parts of '{task}' failed ({lines}{more if len(failures) > 5 else ''}). The others "
+        "are finished and kept: run again, and only the failed parts are done."
+    )
+    first = failures[0][1]
+    if all(isinstance(error, TerrineError) for _, error in failures):
+        raise type(first)(message) from first
+    raise RuntimeError(message) from first
+
+
+def _sentence(error: BaseException) -> str:
+    """Return what is said about a failure; for a killed worker, what that usually means."""
+    if isinstance(error, BrokenExecutor) or type(error).__name__ == "KilledWorker":
+        return (
+            "its worker process was killed, most often for want of memory (smaller parts need less: teachers.per_task)"
+        )
+    text = str(error)
+    return text if isinstance(error, TerrineError) and text else f"{type(error).__name__}: {text}".rstrip(": ")

@@ -8,12 +8,14 @@ the parameters name.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from prefect import flow, get_run_logger
 from prefect.runtime import flow_run
 
-from flows.execution import task_runner
+from flows.cluster import check_cluster
 from flows.logs import quiet_logs
+from flows.runners import device_per_task, task_runner
 from flows.stages import run_stage
 from tasks.presets import derive, project_root, resolve, selected_run
 from tasks.versioning import STAGES, commit, is_changed
@@ -29,11 +31,15 @@ def _stage(root: str, run: str, stage: str) -> None:
 
 def run_stage_as_flow(root: Path, run: str, stage: str) -> None:
     """Run one stage as a flow of its own name, with the run's task runner where the stage fans out."""
-    options = {"name": stage, "flow_run_name": run}
-    if stage in FAN_OUT:
-        _stage.with_options(**options, task_runner=task_runner(resolve(root, run).runner))(str(root), run, stage)
-    else:
+    options: dict[str, Any] = {"name": stage, "flow_run_name": run}
+    if stage not in FAN_OUT:
         _stage.with_options(**options)(str(root), run, stage)
+        return
+    params = resolve(root, run)
+    check_cluster(params.runner, root)
+    runner = task_runner(params.runner, params.device)
+    with device_per_task(params.runner, params.device):
+        _stage.with_options(**options, task_runner=runner)(str(root), run, stage)
 
 
 def _run_name() -> str:
@@ -52,10 +58,16 @@ def pipeline(preset: str | None = None, overrides: list[str] | None = None) -> s
     root = project_root()
     run = derive(root, preset or selected_run(root), overrides or [])
     logger = get_run_logger()
+    asked = False
     for stage in STAGES:
         if not is_changed(root, run, stage):
             logger.info("%s: unchanged", stage)
             continue
+        if not asked:
+            # Before hours of work, not after: a cluster that is not there, or cannot work here.
+            for line in check_cluster(resolve(root, run).runner, root):
+                logger.warning(line)
+            asked = True
         run_stage_as_flow(root, run, stage)
         commit(root, run, stage)
     return run

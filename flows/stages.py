@@ -34,7 +34,7 @@ def _partition(run: Run, execute: Executor) -> None:
 def _synthesize(run: Run, execute: Executor) -> None:
     draws = synthesize.plan(run)
     names = [f"{draw.purpose} {draw.kind} {draw.first}" for draw in draws]
-    execute.map(synthesize.draw_shard, [(run, draw) for draw in draws], names)
+    execute.map(synthesize.draw_shard, [(execute.place(run, part), draw) for part, draw in enumerate(draws)], names)
     execute.run(synthesize.assemble_images, run, draws)
 
 
@@ -46,7 +46,7 @@ def _teach(run: Run, execute: Executor) -> None:
     execute.run(teach.extract_features, run)
     groups = teach.groups(run)
     names = [f"{group.start}-{group.stop - 1}" for group in groups]
-    execute.map(teach.train_group, [(run, group) for group in groups], names)
+    execute.map(teach.train_group, [(execute.place(run, part), group) for part, group in enumerate(groups)], names)
     execute.run(teach.collect_teachers, run)
 
 

@@ -11,6 +11,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from flows.statements import restate
+
 if TYPE_CHECKING:
     from tasks.sweep import Candidate
 
@@ -51,6 +53,7 @@ def sweep(
         paid = check_budget(root, candidates)
         new = len({candidate.release for candidate in candidates} - set(paid))
         console.print(f"{len(candidates)} candidates, at most {new} new releases: the budget covers them.")
+        state_price(root, candidates)
         failures = make_all(root, candidates, paid)
         result = outcome(root, candidates, failures, select.value)
         parent = log_sweep(root, preset or before, result)
@@ -67,6 +70,21 @@ def sweep(
     for line in summary(result):
         console.print(line, markup=False, highlight=False)
     console.print(f"MLflow run {parent} (make ui)", highlight=False)
+
+
+def state_price(root: Path, candidates: list[Candidate]) -> None:
+    """Note the search's price, as it stands before the start, where the candidates' statements quote it."""
+    from tasks.assurance import record_search
+    from tasks.run import Run
+    from tasks.sweep import worst_case_price
+    from tasks.versioning import changed_stages
+
+    price, delta = worst_case_price(candidates), candidates[0].params.aggregation.delta
+    for candidate in candidates:
+        run = Run(root, candidate.run, candidate.params)
+        record_search(run, price, delta)
+        if run.folders.statement.is_file() and not changed_stages(root, candidate.run):
+            restate(root, candidate.run)
 
 
 def prepare(root: Path, run: str) -> None:

@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tasks.advise import adviser
+from tasks.advise import describe as describe_order
+from tasks.assurance import assurance
 from tasks.keys import site_key
 from tasks.private_figures import private_figures
 from tasks.provenance import code_version
@@ -21,6 +24,7 @@ from tasks.store import atomic_folder, file_digest, read_json, write_array, writ
 from tasks.vote import read_votes
 from terrine.aggregation.mechanism import Mechanism
 from terrine.aggregation.registry import build
+from terrine.aggregation.rounds import NEVER, answer_in_rounds
 from terrine.aggregation.votes import histograms_of
 from terrine.privacy.events import Event
 from terrine.privacy.identity import keyed_digest
@@ -67,7 +71,7 @@ def identity_of_release(run: Run, mechanism: Mechanism, votes: np.ndarray) -> st
         site_key(run),
         votes,
         file_digest(run.folders.images / "manifest.json"),
-        {**mechanism.describe(), "epsilon": settings.epsilon, "delta": settings.delta},
+        {**mechanism.describe(), **describe_order(run), "epsilon": settings.epsilon, "delta": settings.delta},
         ledger_account(run),
         noise=noise_source(run).describe(),
     )
@@ -94,13 +98,25 @@ def release_once(run: Run, mechanism: Mechanism, votes: np.ndarray, histograms: 
     settings = run.params.aggregation
     ledger, dataset = open_account(run)
     noise = noise_source(run)
-    budget = {"epsilon": settings.epsilon, "delta": settings.delta}
+    # Whatever the adviser reads is read now: once the worst case is reserved, nothing should fail any more.
+    advise = adviser(run, mechanism, int(histograms[0].sum()), histograms.shape[1])
 
     def draw() -> tuple[dict[str, np.ndarray], Event]:
-        answers = mechanism.answer(histograms, **budget, noise=noise)
-        arrays = {"answered": answers.answered, "labels": answers.labels, "asked": np.array(answers.asked)}
+        released = answer_in_rounds(
+            mechanism,
+            histograms,
+            rounds=run.params.queries.rounds,
+            adviser=advise,
+            epsilon=settings.epsilon,
+            delta=settings.delta,
+            noise=noise,
+        )
+        answers = released.answers
+        arrays = {"answered": answers.answered, "labels": answers.labels, "round": released.round}
         if answers.histograms is not None:
             arrays["histograms"] = answers.histograms
+        if answers.reinforced is not None:
+            arrays["reinforced"] = answers.reinforced
         return arrays, answers.event
 
     return ledger.release(
@@ -114,13 +130,26 @@ def release_once(run: Run, mechanism: Mechanism, votes: np.ndarray, histograms: 
     )
 
 
+def _rounds(run: Run) -> dict[str, Any]:
+    """How the statement says that queries were chosen; nothing where they were asked in their own order, at once."""
+    return {name: value for name, value in describe_order(run).items() if name in ("select", "rounds")}
+
+
+def asked(release: StoredRelease) -> int:
+    """Return how many queries were looked at before the budget ended."""
+    return int((release.arrays["round"] != NEVER).sum())
+
+
 def _write_answers(run: Run, mechanism: Mechanism, votes_manifest: dict[str, Any], release: StoredRelease) -> None:
     arrays = release.arrays
     table = {
         "query": np.arange(len(arrays["labels"])),
+        "round": arrays["round"],
         "answered": arrays["answered"],
         "label": arrays["labels"],
     }
+    if "reinforced" in arrays:
+        table["reinforced"] = arrays["reinforced"]
     if "histograms" in arrays:
         table |= {f"count_{number}": arrays["histograms"][:, number] for number in range(votes_manifest["classes"])}
     with atomic_folder(run.folders.answers) as folder:
@@ -133,7 +162,7 @@ def _write_answers(run: Run, mechanism: Mechanism, votes_manifest: dict[str, Any
                 "teachers": votes_manifest["teachers"],
                 "class_names": votes_manifest["class_names"],
                 "queries": len(arrays["labels"]),
-                "asked": int(arrays["asked"]),
+                "asked": asked(release),
                 "answered": int(arrays["answered"].sum()),
                 "noise": run.params.aggregation.noise,
             },
@@ -154,7 +183,7 @@ def privacy_statement(
     arrays = release.arrays
     partition = read_json(run.folders.partition / "manifest.json")
     answered = int(arrays["answered"].sum())
-    values_drawn = int(arrays["asked"]) * (votes_manifest["classes"] + 1)
+    values_drawn = asked(release) * (votes_manifest["classes"] + 1)
     return PrivacyStatement(
         run=run.name,
         release_id=release.release_id,
@@ -167,15 +196,16 @@ def privacy_statement(
         epsilon_budget=settings.epsilon,
         epsilon_dataset=release.epsilon_total,
         noise=settings.noise,
-        mechanism=mechanism.describe(),
+        mechanism={**mechanism.describe(), **_rounds(run)},
         teachers=votes_manifest["teachers"],
         queries=len(arrays["labels"]),
-        asked=int(arrays["asked"]),
+        asked=asked(release),
         answered=answered,
         answered_per_class=released_per_class(arrays["labels"], votes_manifest["classes"]),
         partition_digest=partition["hash"],
         partition_disjoint=partition["every_record_in_exactly_one_part"],
         public_inputs=_public_inputs(run),
+        **assurance(run, mechanism.describe()),
         code_version=" ".join(f"{name} {value}" for name, value in code_version(run.root).items()),
     )
 
@@ -184,10 +214,12 @@ def _public_inputs(run: Run) -> tuple[PublicInput, ...]:
     images = read_json(run.folders.images / "manifest.json")
     backbone = read_json(run.folders.backbone / "manifest.json")
     sources = sorted({shard["kind"] for shard in images["shards"]["queries"]})
+    rows = "columns" in images
+    drawn = "" if rows else f"drawn by the image programs {', '.join(sources)} with seed {images['seed']}"
     return (
         PublicInput(
-            name="query images",
-            origin=f"drawn by the image programs {', '.join(sources)} with seed {images['seed']}",
+            name="query rows" if rows else "query images",
+            origin=images["origin"] if rows else drawn,
             digest=file_digest(run.folders.images / "manifest.json"),
         ),
         PublicInput(name="backbone", origin=f"{backbone['kind']}: {backbone['origin']}", digest=backbone["sha256"]),

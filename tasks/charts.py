@@ -108,3 +108,103 @@ def sparkline(values: Sequence[float] | np.ndarray, *, width: int = 88, height: 
     return Markup('<svg class="spark" viewBox="0 0 {} {}" aria-hidden="true">{}{}</svg>').format(
         width, height, Markup("").join(bars), line
     )
+
+
+def column_chart(values: Sequence[float] | np.ndarray, *, x_label: str, y_label: str, first: int, last: int) -> Markup:
+    """Draw one column per value, from the left in their order, on an axis that starts at nothing.
+
+    `first` and `last` are written below the ends of the row of columns: the columns may stand for more than there are.
+    """
+    numbers = np.asarray(values, dtype=np.float64)
+    axis = ticks(float(numbers.max(initial=0)))
+    width, height = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
+    slot, scale = width / max(len(numbers), 1), height / axis[-1]
+    parts = []
+    for value in axis:
+        y = TOP + height - value * scale
+        parts.append(
+            Markup('<line class="grid" x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>').format(LEFT, WIDTH - RIGHT, y, y)
+        )
+        parts.append(Markup('<text x="{}" y="{:.1f}" text-anchor="end">{:,.10g}</text>').format(LEFT - 8, y + 4, value))
+    for number, value in enumerate(numbers):
+        parts.append(
+            Markup(
+                '<rect class="part-0" x="{:.2f}" y="{:.2f}" width="{:.2f}" height="{:.2f}">'
+                "<title>{:,.10g}</title></rect>"
+            ).format(
+                LEFT + number * slot,
+                TOP + height - value * scale,
+                max(slot - min(2, slot / 4), 0.5),
+                value * scale,
+                value,
+            )
+        )
+    parts += [_below_ends(LEFT, first, last), _axis_labels(x_label, y_label, LEFT, HEIGHT)]
+    return Markup('<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{} by {}">{}</svg>').format(
+        WIDTH, HEIGHT, y_label, x_label, Markup("").join(parts)
+    )
+
+
+def heat_map(
+    values: np.ndarray, row_names: Sequence[str], *, x_label: str, y_label: str, first: int, last: int, left: int = 136
+) -> Markup:
+    """Draw a cell per value, float [rows, columns] in [0, 1], the fuller its colour the larger it is.
+
+    The largest value has the full colour. `first` and `last` are written below the ends of the columns. A map of few
+    cells says each value when it is pointed at.
+    """
+    rows, columns = values.shape
+    largest = float(values.max(initial=0)) or 1.0
+    tall = 18 if rows <= 12 else max(6, 216 // rows)
+    width, height = WIDTH - left - RIGHT, rows * tall
+    slot = width / max(columns, 1)
+    titled = values.size <= 400
+    parts = []
+    for row, name in enumerate(row_names):
+        shown = name if len(name) <= 14 else f"{name[:13]}…"
+        if tall >= 12 or row % 2 == 0:
+            parts.append(
+                Markup('<text x="{}" y="{:.1f}" text-anchor="end"><title>{}</title>{}</text>').format(
+                    left - 8, TOP + (row + 0.5) * tall + 4, name, shown
+                )
+            )
+        cells = []
+        for column, value in enumerate(values[row]):
+            if value <= 0:
+                continue
+            title = Markup("<title>{}: {:.1%}</title>").format(name, value) if titled else Markup("")
+            cells.append(
+                Markup('<rect x="{:.1f}" width="{:.1f}" height="{}" fill-opacity="{:.2f}">{}</rect>').format(
+                    column * slot, slot + (0.3 if slot < 6 else -1), tall - 1, value / largest, title
+                )
+            )
+        parts.append(
+            Markup('<g class="part-0" transform="translate({} {})">{}</g>').format(
+                left, TOP + row * tall, Markup("").join(cells)
+            )
+        )
+    frame = Markup('<rect class="grid" fill="none" x="{}" y="{}" width="{}" height="{}"/>').format(
+        left, TOP - 1, width, height + 1
+    )
+    bottom = TOP + height + BOTTOM
+    parts += [frame, _below_ends(left, first, last, bottom), _axis_labels(x_label, y_label, left, bottom)]
+    return Markup('<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{} by {}">{}</svg>').format(
+        WIDTH, bottom, y_label, x_label, Markup("").join(parts)
+    )
+
+
+def _below_ends(left: int, first: int, last: int, bottom: int = HEIGHT) -> Markup:
+    """Write the numbers below the first and the last column."""
+    start = Markup('<text x="{}" y="{}">{:,}</text>').format(left, bottom - 26, first)
+    end = Markup('<text x="{}" y="{}" text-anchor="end">{:,}</text>').format(WIDTH - RIGHT, bottom - 26, last)
+    return start + end
+
+
+def _axis_labels(x_label: str, y_label: str, left: int, bottom: int) -> Markup:
+    across = Markup('<text class="axis" x="{}" y="{}" text-anchor="middle">{}</text>').format(
+        (left + WIDTH - RIGHT) / 2, bottom - 6, x_label
+    )
+    up = Markup('<text class="axis" transform="translate(12 {}) rotate(-90)" text-anchor="middle">{}</text>').format(
+        TOP + (bottom - TOP - BOTTOM) / 2, y_label
+    )
+    return across + up

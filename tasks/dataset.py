@@ -29,12 +29,17 @@ def prepare_dataset(run: Run) -> None:
         test_fraction=settings.test_fraction,
         seed=SPLIT_SEED,
         download=settings.download,
+        target=settings.target,
+        group=settings.group,
+        party=settings.party,
+        public_fraction=settings.public_fraction,
     )
     dataset.validate()
     manifest = {
         **dataset.describe(),
         "class_names": list(dataset.class_names),
         "fingerprint": fingerprint(dataset, site_key(run)),
+        **({"party_names": list(dataset.party_names)} if dataset.train_parties is not None else {}),
     }
     with atomic_folder(run.folders.dataset) as folder:
         write_array(folder / "train_images.npy", dataset.train_images)
@@ -43,6 +48,8 @@ def prepare_dataset(run: Run) -> None:
         write_array(folder / "test_labels.npy", dataset.test_labels)
         if dataset.train_groups is not None:
             write_array(folder / "train_groups.npy", dataset.train_groups)
+        if dataset.train_parties is not None:
+            write_array(folder / "train_parties.npy", dataset.train_parties)
         write_json(folder / "manifest.json", manifest)
 
 
@@ -50,7 +57,7 @@ def read_dataset(folders: Folders) -> Dataset:
     """Map the stored dataset; images stay on disk until they are asked for."""
     folder = folders.dataset
     manifest = read_json(folder / "manifest.json")
-    groups = folder / "train_groups.npy"
+    groups, parties = folder / "train_groups.npy", folder / "train_parties.npy"
     return Dataset(
         name=manifest["name"],
         train_images=read_array(folder / "train_images.npy", memory_map=True),
@@ -60,4 +67,7 @@ def read_dataset(folders: Folders) -> Dataset:
         test_labels=read_array(folder / "test_labels.npy"),
         class_names=tuple(manifest["class_names"]),
         public_benchmark=manifest["public_benchmark"],
+        train_parties=read_array(parties) if parties.is_file() else None,
+        party_names=tuple(manifest.get("party_names", ())),
+        column_names=None if manifest.get("columns") is None else tuple(manifest["columns"]),
     )

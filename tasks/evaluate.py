@@ -13,9 +13,9 @@ from tasks.step import step
 from tasks.store import read_json, write_json
 from tasks.student import read_student
 from terrine.device import resolve_device
+from terrine.heads import predict
 from terrine.models.backbone import features_in_batches
 from terrine.randomness import numpy_generator
-from terrine.students.linear import predict
 
 NOTICE = "Evaluation: computed on the private test split, not covered by the privacy guarantee."
 
@@ -24,14 +24,18 @@ NOTICE = "Evaluation: computed on the private test split, not covered by the pri
 def evaluate_student(run: Run) -> None:
     """Write accuracy, accuracy per class and the confusion matrix on the test split."""
     dataset = read_dataset(run.folders)
+    predictions = probabilities(run, dataset.test_images).argmax(axis=1)
+    write_json(run.folders.evaluation, figures(dataset.test_labels, predictions, list(dataset.class_names)))
+
+
+def probabilities(run: Run, images: np.ndarray) -> np.ndarray:
+    """Return the student's class probabilities [images, classes], in batches as a deployment would see them."""
     backbone, head, manifest = read_student(run.folders)
     device = resolve_device(run.params.device)
     # Test files are often sorted by class; a batch should look like what a deployment sees.
-    order = numpy_generator(0, "evaluation order").permutation(len(dataset.test_labels))
+    order = numpy_generator(0, "evaluation order").permutation(len(images))
     batches = np.array_split(order, max(1, round(len(order) / run.params.student.batch)))
-    features = features_in_batches(backbone.to(device), dataset.test_images, batches, manifest["statistics"], device)
-    predictions = predict(head, features).argmax(axis=1)
-    write_json(run.folders.evaluation, figures(dataset.test_labels, predictions, manifest["class_names"]))
+    return predict(head, features_in_batches(backbone.to(device), images, batches, manifest["statistics"], device))
 
 
 def figures(labels: np.ndarray, predictions: np.ndarray, class_names: list[str]) -> dict[str, object]:

@@ -20,7 +20,7 @@ from terrine.errors import SettingError
 Statistics = Literal["current", "original"]
 Weights = dict[str, Annotated[float, Field(gt=0)]]
 
-OWN_DATA = ("npz", "folder")
+OWN_DATA = ("npz", "folder", "table")
 """Data sources that hold somebody's own records: they need a budget and keep private figures out of MLflow."""
 
 
@@ -37,7 +37,15 @@ class Data(Section):
     root: Path = Path("data/private/source")
     """Where torchvision's and MedMNIST's own files lie, or are downloaded to."""
     path: Path | None = None
-    """The user's own .npz file, image folder or CSV file (`name: npz` or `folder`)."""
+    """The user's own .npz file, image folder or CSV file (`name: npz`, `folder` or `table`)."""
+    target: str | None = Field(None, min_length=1)
+    """`table`: the column to be predicted."""
+    group: str | None = Field(None, min_length=1)
+    """`table`: the column that says whose record a row is."""
+    party: str | None = Field(None, min_length=1)
+    """`table`: the column that says who holds a row."""
+    public_fraction: float = Field(0.2, gt=0, lt=1)
+    """`table`: the share of rows, drawn by position, that you declare public: they are the queries."""
     size: int = Field(28, ge=8, le=320)
     channels: Literal[1, 3] = 1
     test_fraction: float = Field(0.2, gt=0, lt=1)
@@ -52,6 +60,16 @@ class Data(Section):
             raise ValueError(f"path is missing: data.name={self.name} reads your own data. Set data.path to it")
         if self.name in OWN_DATA and self.public_benchmark:
             raise ValueError(f"public_benchmark=true does not go with data.name={self.name}. Leave it false")
+        if self.name == "table" and self.target is None:
+            raise ValueError("target is missing: data.name=table predicts one of your columns. Set data.target to it")
+        if self.name == "table" and self.public_fraction + self.test_fraction >= 1:
+            raise ValueError(
+                f"public_fraction={self.public_fraction:g} and data.test_fraction={self.test_fraction:g} leave no "
+                "record to teach. Their sum must be below 1"
+            )
+        for key in ("target", "group", "party"):
+            if self.name != "table" and getattr(self, key) is not None:
+                raise ValueError(f"{key}={getattr(self, key)} has no meaning for data.name={self.name}. Remove it")
         return self
 
 
@@ -65,8 +83,29 @@ class Privacy(Section):
 class Partition(Section):
     """How records are dealt to teachers."""
 
-    kind: Literal["iid"] = "iid"
+    kind: Literal["iid", "dirichlet", "similarity", "party"] = "iid"
+    """`iid`: at random. `party`: as the data's own column says. `dirichlet`, `similarity`: by label, imitating parties
+    whose data differ."""
     teachers: int = Field(50, ge=2)
+    alpha: float | None = Field(None, gt=0)
+    """`dirichlet`: concentration; the smaller, the fewer classes a teacher has."""
+    similarity: float | None = Field(None, ge=0, le=100)
+    """`similarity`: percentage of the records dealt at random; the rest is sorted by label and cut."""
+
+    @model_validator(mode="after")
+    def _parameters_of_the_kind(self) -> Partition:
+        for key, kind in (("alpha", "dirichlet"), ("similarity", "similarity")):
+            value = getattr(self, key)
+            if self.kind == kind and value is None:
+                raise ValueError(f"{key} is missing: kind={kind} needs it. Set partition.{key}")
+            if self.kind != kind and value is not None:
+                raise ValueError(f"{key}={value:g} has no meaning for kind={self.kind}. Set partition.{key}=null")
+        return self
+
+    @property
+    def reads_labels(self) -> bool:
+        """Whether exchanging one record may move others to another teacher."""
+        return self.kind in ("dirichlet", "similarity")
 
 
 class Images(Section):
@@ -92,12 +131,17 @@ class Queries(Images):
     count: int = Field(4000, ge=1)
     sources: Weights = Field(default={"dead_leaves": 1.0, "stylegan": 1.0}, min_length=1)
     batch: int = Field(500, ge=1)
+    select: Literal["order", "balanced", "uncertain", "diverse"] = "order"
+    """Which queries are asked first: the order they were drawn in, or what a student of the answers so far suggests."""
+    rounds: int = Field(1, ge=1, le=100)
+    """How often the student looks at what was released and chooses again."""
 
 
 class Backbone(Section):
     """The feature extractor that teachers and student share."""
 
-    kind: Literal["scattering", "resnet10", "resnet18"] = "scattering"
+    kind: Literal["scattering", "resnet10", "resnet18", "columns"] = "scattering"
+    """`columns`: of a table; its columns as they are."""
     projection: int = Field(1000, ge=1)
     """Number of features that the scattering coefficients are projected to."""
     invariance: bool = False
@@ -119,11 +163,28 @@ class Pretraining(Section):
     checkpoint_minutes: float = Field(1.0, gt=0)
 
 
+class Estimator(Section):
+    """A classifier of scikit-learn."""
+
+    name: str = Field("RandomForestClassifier", min_length=1)
+    options: dict[str, Any] = {}
+
+
 class Teachers(Section):
     """The models that vote."""
 
-    kind: Literal["linear"] = "linear"
+    kind: Literal["linear", "finetune", "scratch", "estimator"] = "linear"
+    """`linear`: a head on the backbone's features. `finetune`: the backbone's last layers and a head. `scratch`: a
+    whole network. `estimator`: a scikit-learn classifier on the features."""
     statistics: Statistics = "current"
+    initialisation: Literal["shared", "own"] = "shared"
+    """Whether all teachers start from the same public random weights, or each from its own."""
+    trainable: float = Field(25.0, ge=0.5, le=100)
+    """`finetune`: percentage of the backbone's parameters, the last ones, that are trained at least."""
+    architecture: Literal["small_cnn", "resnet10", "resnet18", "vgg9", "cryptonet"] = "small_cnn"
+    """`scratch`: the network."""
+    estimator: Estimator = Estimator()
+    """`estimator`: the classifier and its settings."""
     feature_batch: int = Field(500, ge=2)
     """Most records of one teacher that share batch statistics."""
     optimiser: Literal["adam", "ridge"] = "ridge"
@@ -136,18 +197,41 @@ class Teachers(Section):
     per_task: int = Field(50, ge=1)
     """Teachers trained together in one task."""
 
+    @model_validator(mode="after")
+    def _networks_need_batches(self) -> Teachers:
+        if self.kind in ("finetune", "scratch") and self.batch == 1:
+            raise ValueError("batch=1 is too small for teachers that are networks. Set teachers.batch to 2 or more")
+        return self
+
+
+MECHANISM_PARAMETERS: dict[str, tuple[str, ...]] = {
+    "histogram": ("sigma",),
+    "gnmax": ("sigma",),
+    "lnmax": ("scale",),
+    "confident": ("threshold", "sigma1", "sigma2"),
+    "interactive": ("threshold", "sigma1", "sigma2", "surprise", "confidence"),
+}
+ALL_MECHANISM_PARAMETERS = tuple(dict.fromkeys(key for keys in MECHANISM_PARAMETERS.values() for key in keys))
+
 
 class Aggregation(Section):
     """The mechanism that turns votes into a release, and the budget of the run."""
 
-    mechanism: Literal["histogram", "gnmax", "confident"] = "histogram"
+    mechanism: Literal["histogram", "gnmax", "confident", "interactive", "lnmax"] = "histogram"
     sigma: float | None = Field(None, gt=0)
     """Standard deviation, in votes, of the noise on an answer (`histogram`, `gnmax`)."""
+    scale: float | None = Field(None, gt=0)
+    """`lnmax`: scale, in votes, of the Laplace noise on an answer."""
     threshold: float | None = None
+    """`confident`, `interactive`: how many votes the winner must have."""
     sigma1: float | None = Field(None, gt=0)
-    """`confident`: standard deviation of the noise on the threshold test."""
+    """`confident`, `interactive`: standard deviation of the noise on the threshold test."""
     sigma2: float | None = Field(None, gt=0)
-    """`confident`: standard deviation of the noise on the answer."""
+    """`confident`, `interactive`: standard deviation of the noise on the answer."""
+    surprise: float | None = None
+    """`interactive`: by how many votes the teachers must differ from the student to be asked in later rounds."""
+    confidence: float | None = Field(None, ge=0, le=1)
+    """`interactive`: how sure the student must be of its own label for it to be confirmed."""
     epsilon: float = Field(8.0, gt=0)
     delta: float = Field(1e-5, gt=0, lt=1)
     noise: Literal["secure", "replay"] = "secure"
@@ -155,8 +239,8 @@ class Aggregation(Section):
 
     @model_validator(mode="after")
     def _parameters_of_the_mechanism(self) -> Aggregation:
-        wanted = ("threshold", "sigma1", "sigma2") if self.mechanism == "confident" else ("sigma",)
-        for key in ("sigma", "threshold", "sigma1", "sigma2"):
+        wanted = MECHANISM_PARAMETERS[self.mechanism]
+        for key in ALL_MECHANISM_PARAMETERS:
             value = getattr(self, key)
             if key in wanted and value is None:
                 raise ValueError(f"{key} is missing: mechanism={self.mechanism} needs it. Set aggregation.{key}")
@@ -169,20 +253,89 @@ class Aggregation(Section):
     @property
     def mechanism_parameters(self) -> dict[str, float]:
         """The parameters of the chosen mechanism alone."""
-        pairs = {key: getattr(self, key) for key in ("sigma", "threshold", "sigma1", "sigma2")}
-        return {key: value for key, value in pairs.items() if value is not None}
+        return {key: getattr(self, key) for key in MECHANISM_PARAMETERS[self.mechanism]}
 
 
 class Student(Section):
-    """The model that leaves the building."""
+    """The model that leaves the building. What a kind does not use is ignored by it (docs/students.md)."""
 
-    kind: Literal["linear"] = "linear"
+    kind: Literal["linear", "finetune", "full", "fixmatch", "freematch", "vat"] = "linear"
     statistics: Statistics = "current"
-    l2: float | None = Field(None, ge=0)
-    """Penalty on the weights; null chooses it on released answers."""
-    label_smoothing: float = Field(0.0, ge=0, lt=1)
     batch: int = Field(500, ge=2)
     """Images that share batch statistics when the student is evaluated."""
+    l2: float | None = Field(None, ge=0)
+    """Precision of the prior on a class's score; null chooses it on released answers."""
+    label_smoothing: float = Field(0.0, ge=0, lt=1)
+    forward_correction: bool = False
+    """Labels: let the student allow for the mechanism's noise, known from its sigma, the teachers and the classes."""
+    hidden: int | None = Field(None, ge=1)
+    """Units of the head's hidden layer; null is a linear head."""
+    trainable: float | None = Field(None, ge=0, le=100)
+    """Per cent of the backbone's weights that are trained, from its end; 0: the head alone, null: as the kind does."""
+    steps: int = Field(2000, ge=1)
+    train_batch: int = Field(128, ge=2)
+    """Answers in a step."""
+    learning_rate: float | None = Field(None, gt=0)
+    """null: 0.001 for a head alone, 0.0001 with a backbone."""
+    weight_decay: float = Field(0.0, ge=0)
+    augment: bool = False
+    """Learn from weak views of answered images instead of the images as they are."""
+    flip: bool = False
+    """A mirrored image has the class of the image: true for tissue, false for digits."""
+    views: int = Field(4, ge=0)
+    """Frozen backbone: weak and strong views of each image whose features are computed."""
+    ema: float = Field(0.99, ge=0, lt=1)
+    """Memory of the moving average of the weights, which is what is kept."""
+    patience: int | None = Field(5, ge=1)
+    """Evaluations on held-out answers without an improvement after which training ends; null never holds any out."""
+    pool: int | None = Field(None, ge=0)
+    """Most pretraining images that are looked at beside the queries; null is all."""
+    unlabelled_weight: float = Field(1.0, ge=0)
+    unlabelled_ratio: int = Field(4, ge=1)
+    threshold: float = Field(0.95, ge=0, le=1)
+    """`fixmatch`: confidence from which on the student teaches itself."""
+    decay: float = Field(0.99, ge=0, lt=1)
+    """`freematch`: memory of the thresholds."""
+    fairness: float = Field(0.01, ge=0)
+    """`freematch`: weight of the fairness of classes."""
+    perturbation: float = Field(0.3, gt=0)
+    """`vat`: length of the perturbation, in units of the inputs' distance from their mean."""
+    power_iterations: int = Field(1, ge=1)
+    """`vat`: steps of the search for the worst direction."""
+
+    @model_validator(mode="after")
+    def _settings_of_the_kind(self) -> Student:
+        if self.label_smoothing and self.forward_correction:
+            raise ValueError(
+                f"label_smoothing={self.label_smoothing:g} and forward_correction=true are two remedies for one ill. "
+                "Use one of them"
+            )
+        if self.kind == "linear" and (self.hidden is not None or self.trainable):
+            key = "hidden" if self.hidden is not None else "trainable"
+            raise ValueError(
+                f"{key}={getattr(self, key):g} has no meaning for kind=linear. Use kind=finetune (with trainable=0 for "
+                f"a head alone), or set student.{key}=null"
+            )
+        if self.kind == "full" and self.trainable not in (None, 100):
+            raise ValueError(f"trainable={self.trainable:g} does not go with kind=full. Use kind=finetune")
+        return self
+
+    def check(self, backbone: Backbone, aggregation: Aggregation) -> None:
+        """Raise ValueError where the student does not suit the backbone or the answers it will be given."""
+        without_weights = backbone.kind in ("scattering", "columns")
+        share = {"finetune": 10.0, "full": 100.0}.get(self.kind) if self.trainable is None else self.trainable
+        if without_weights and share:
+            raise ValueError(
+                f"student.trainable={share:g} does not go with backbone.kind={backbone.kind}, which has no weights to "
+                "train. Set student.kind=finetune and student.trainable=0 to train a head alone, or use a resnet"
+            )
+        if backbone.kind == "columns" and self.kind != "linear":
+            raise ValueError(f"student.kind={self.kind} learns from images, not columns. Use student.kind=linear")
+        if self.forward_correction and aggregation.mechanism not in ("gnmax", "confident", "interactive"):
+            raise ValueError(
+                f"student.forward_correction=true does not go with aggregation.mechanism={aggregation.mechanism}: it "
+                "is derived for labels with Gaussian noise. Set it to false"
+            )
 
 
 class LedgerSettings(Section):
@@ -204,21 +357,32 @@ class Tracking(Section):
     experiment: str = "terrine"
     private_metrics: bool = False
     """Log figures that are functions of private votes; only for public benchmark data."""
+    register_student: bool = True
+    """Log the student as an MLflow model, ready to be served, and register it under the run's name."""
 
 
 class Runner(Section):
     """Who carries the tasks."""
 
-    kind: Literal["threads", "processes", "dask"] = "threads"
+    kind: Literal["threads", "processes", "dask", "ray"] = "threads"
     workers: int | None = Field(None, ge=1)
-    """null: one per core."""
-    address: str | None = None
-    """Scheduler of an existing Dask cluster."""
+    """null: one per CUDA device, or one per core where there is none."""
+    address: str | None = Field(None, min_length=1)
+    """Where an existing cluster listens: Dask's scheduler (tcp://host:8786) or Ray's head (ray://host:10001)."""
 
     @model_validator(mode="after")
     def _address_of_a_cluster(self) -> Runner:
-        if self.address is not None and self.kind != "dask":
-            raise ValueError(f"address={self.address} needs runner.kind=dask. Set it, or set runner.address=null")
+        if self.address is None:
+            return self
+        if self.kind not in ("dask", "ray"):
+            raise ValueError(
+                f"address={self.address} needs runner.kind=dask or ray. Set it, or set runner.address=null"
+            )
+        if self.workers is not None:
+            raise ValueError(
+                f"workers={self.workers} has no meaning beside runner.address: the cluster has the workers it has. "
+                "Set runner.workers=null"
+            )
         return self
 
 
@@ -256,18 +420,51 @@ class Params(Section):
                 "batch (16 or more are wise). Raise queries.batch, or use statistics: original"
             )
         alone = [kind for kind, share in self.queries.shares().items() if share < 2]
-        if current and alone:
+        if current and alone and self.data.name != "table":
             raise ValueError(
                 f"queries.count={self.queries.count} leaves one image for the source '{alone[0]}': current statistics "
                 "need two. Raise queries.count, or the source's weight"
             )
+        if self.aggregation.mechanism == "interactive" and self.queries.rounds < 2:
+            raise ValueError(
+                f"queries.rounds={self.queries.rounds} is too few: aggregation.mechanism=interactive compares a "
+                "student of the first round with the teachers in the later ones. Set queries.rounds to 2 or more"
+            )
+        if self.queries.select != "order" and self.queries.rounds < 2:
+            raise ValueError(
+                f"queries.select={self.queries.select} chooses by what earlier rounds released. Set queries.rounds to "
+                "2 or more, or queries.select=order"
+            )
+        if self.partition.reads_labels and not self.data.public_benchmark:
+            raise ValueError(
+                f"partition.kind={self.partition.kind} reads labels, so that one record can move others to another "
+                "teacher, and no guarantee would hold. Use iid, or party where the data really lie with parties "
+                "(data.public_benchmark=true only if anyone may read the data)"
+            )
+        self.student.check(self.backbone, self.aggregation)
         threshold = self.aggregation.threshold
         if threshold is not None and threshold > self.partition.teachers:
             raise ValueError(
                 f"aggregation.threshold={threshold:g} is above partition.teachers={self.partition.teachers}: hardly "
                 "any query could pass. Lower the threshold or use more teachers"
             )
-        if self.backbone.kind != "scattering" and self.pretraining.images is None:
+        table, columns = self.data.name == "table", self.backbone.kind == "columns"
+        if table != columns:
+            raise ValueError(
+                f"backbone.kind={self.backbone.kind} does not go with data.name={self.data.name}: the backbone of a "
+                f"table is its columns, and of nothing else. Set backbone.kind={'columns' if table else 'scattering'}"
+            )
+        if table and self.teachers.kind in ("finetune", "scratch"):
+            raise ValueError(
+                f"teachers.kind={self.teachers.kind} learns from images, and data.name=table has none. Set "
+                "teachers.kind to estimator or linear"
+            )
+        if self.teachers.kind == "finetune" and self.backbone.kind == "scattering":
+            raise ValueError(
+                "teachers.kind=finetune trains weights of the backbone, and backbone.kind=scattering has none. Set "
+                "teachers.kind=linear, or backbone.kind to resnet10 or resnet18"
+            )
+        if self.backbone.kind not in ("scattering", "columns") and self.pretraining.images is None:
             raise ValueError(
                 f"pretraining.images is missing: backbone.kind={self.backbone.kind} is pretrained on synthetic images. "
                 "Set pretraining.images.count and pretraining.images.sources"

@@ -12,20 +12,68 @@ from tasks.store import Folders, atomic_folder, read_array, write_array, write_j
 from terrine.data import partition as partitions
 from terrine.data.dataset import Dataset
 from terrine.data.duplicates import exact_duplicates
+from terrine.data.label_mix import label_histograms, summarise
+from terrine.data.parties import check_parties
 from terrine.errors import SettingError
 
 
 @step("partition")
 def deal_records(run: Run) -> None:
-    """Write the teacher of every record, and a manifest that proves the parts are disjoint and cover the data."""
+    """Write the teacher of every record, every teacher's labels, and a manifest that proves that the parts are disjoint
+    and cover the data."""
     dataset = read_dataset(run.folders)
     settings = run.params.partition
     groups = protected_groups(run, dataset)
-    assignment = partitions.iid(len(dataset.train_labels), settings.teachers, groups=groups, seed=run.params.seed)
-    manifest = partitions.check(assignment, settings.teachers, groups, exact_duplicates(dataset.train_images))
+    assignment = assign(run, dataset, groups)
+    proof = partitions.check(assignment, settings.teachers, groups, exact_duplicates(dataset.train_images))
+    histograms = label_histograms(assignment, dataset.train_labels, settings.teachers, dataset.classes)
+    manifest = {
+        **proof,
+        "hash": partitions.partition_hash(assignment, site_key(run)),
+        "kind": settings.kind,
+        "alpha": settings.alpha,
+        "similarity": settings.similarity,
+        "parties": list(dataset.party_names) if settings.kind == "party" else None,
+        "labels": summarise(histograms),
+    }
     with atomic_folder(run.folders.partition) as folder:
         write_array(folder / "assignment.npy", assignment)
-        write_json(folder / "manifest.json", {**manifest, "hash": partitions.partition_hash(assignment, site_key(run))})
+        write_array(folder / "label_histograms.npy", histograms)
+        write_json(folder / "manifest.json", manifest)
+
+
+def assign(run: Run, dataset: Dataset, groups: np.ndarray | None) -> np.ndarray:
+    """Return the teacher of every record, int64 [records], as the parameters deal them.
+
+    `groups`, int64 [records] or None, are kept together. Raises SettingError or InputError when there are too few
+    records, groups or parties.
+    """
+    settings, seed = run.params.partition, run.params.seed
+    labels = dataset.train_labels
+    if settings.kind == "party":
+        return _by_party(settings.teachers, dataset, groups)
+    if settings.alpha is not None:
+        return partitions.dirichlet(labels, settings.teachers, settings.alpha, groups=groups, seed=seed)
+    if settings.similarity is not None:
+        return partitions.by_similarity(labels, settings.teachers, settings.similarity, groups=groups, seed=seed)
+    return partitions.iid(len(labels), settings.teachers, groups=groups, seed=seed)
+
+
+def _by_party(teachers: int, dataset: Dataset, groups: np.ndarray | None) -> np.ndarray:
+    """Make every party a teacher, once there are as many and each has enough."""
+    parties, names = dataset.train_parties, dataset.party_names
+    if parties is None:
+        raise SettingError(
+            f"partition.kind=party, but {dataset.name} does not say which party holds a record. Give every record a "
+            "party (docs/partitions.md), or use partition.kind=iid."
+        )
+    if teachers != len(names):
+        raise SettingError(
+            f"partition.teachers is {teachers}, but {dataset.name} names {len(names)} parties, and with "
+            f"partition.kind=party each is one teacher. Set partition.teachers={len(names)}."
+        )
+    check_parties(parties, names, groups)
+    return partitions.by_party(parties)
 
 
 def protected_groups(run: Run, dataset: Dataset) -> np.ndarray | None:

@@ -96,7 +96,7 @@ def contact_sheets(
     queries: QuerySet,
     answered: np.ndarray,
     labels: np.ndarray,
-    asked: int,
+    asked: np.ndarray,
     class_names: list[str],
     noisy: np.ndarray | None = None,
     per_source: int = PER_SOURCE,
@@ -107,7 +107,7 @@ def contact_sheets(
         queries: The query images and their batches.
         answered: bool [queries].
         labels: int64 [queries]; looked at where answered.
-        asked: Queries below this number were asked before the budget ended.
+        asked: bool [queries], the queries that were asked before the budget ended.
         class_names: By label.
         noisy: float [queries, classes] noisy histograms if they were released.
         per_source: Most pictures on a sheet.
@@ -118,7 +118,7 @@ def contact_sheets(
     sheets = []
     for kind, batches in sorted(numbers.items()):
         own = np.concatenate(batches)
-        looked_at = own[own < asked]
+        looked_at = own[asked[own]]
         places = np.linspace(0, len(looked_at) - 1, min(per_source, len(looked_at))).round().astype(np.int64)
         chosen = sorted(looked_at[places].tolist(), key=lambda query: (not answered[query], labels[query], query))
         with_spark = noisy is not None and len(class_names) <= WIDEST_SPARKLINE

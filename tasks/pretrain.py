@@ -1,27 +1,27 @@
-"""pretrain: the backbone that every teacher and the student share, made from synthetic images alone."""
+"""pretrain: the backbone that every teacher and the student share, made from synthetic images alone.
+
+Of a table it is the columns themselves, and nothing is trained.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from prefect.artifacts import create_progress_artifact, update_progress_artifact
-from prefect.context import TaskRunContext
-
 from tasks.params import digest
+from tasks.progress import progress_reporter
 from tasks.run import Run
 from tasks.step import step
 from tasks.store import Folders, file_digest, link, read_json, write_json
 from tasks.synthesize import read_pretraining, read_queries
 from terrine.device import resolve_device
 from terrine.models.backbone import Backbone, load_backbone, save_backbone
+from terrine.models.columns import Columns
 from terrine.models.reference import fit_reference
 from terrine.models.registry import build_backbone
 from terrine.pretraining.invariance import learn_projection
 
 REFERENCE_BATCHES = 8
 """Query batches from which a backbone without weights gets its original statistics; sources take turns in them."""
-
 
 PROJECTION_BATCHES = 16
 """Query batches on which an invariant projection is learned."""
@@ -30,7 +30,7 @@ PROJECTION_BATCHES = 16
 def backbone_identity(run: Run) -> str:
     """Return the digest of everything the backbone depends on: parameters, seed, and the images' digests."""
     manifest = read_json(run.folders.images / "manifest.json")
-    trained = run.params.backbone.kind != "scattering"
+    trained = run.params.backbone.kind not in ("scattering", "columns")
     shards = manifest["shards"]["pretraining" if trained else "queries"]
     return digest(
         {
@@ -57,17 +57,7 @@ def pretrain_backbone(run: Run) -> None:
     folder = run.folders.shared("backbone", identity)
     manifest_path = folder / "manifest.json"
     if not manifest_path.is_file():
-        settings = run.params.backbone
-        options: dict[str, Any] = (
-            {"projection": settings.projection} if settings.kind == "scattering" else {"stem": settings.stem}
-        )
-        backbone = build_backbone(
-            settings.kind,
-            channels=run.params.data.channels,
-            size=run.params.data.size,
-            seed=run.params.seed,
-            **options,
-        )
+        backbone = _build(run)
         device = resolve_device(run.params.device)
         folder.mkdir(parents=True, exist_ok=True)
         history = _fit(run, backbone, folder / "checkpoint", device)
@@ -79,7 +69,7 @@ def pretrain_backbone(run: Run) -> None:
                 "identity": identity,
                 "sha256": file_digest(folder / "backbone.safetensors"),
                 "images": run.params.pretraining.images and run.params.pretraining.images.model_dump(mode="json"),
-                "origin": "synthetic images only",
+                "origin": "nothing is learned" if run.params.backbone.kind == "columns" else "synthetic images only",
                 "history": history,
             },
         )
@@ -88,8 +78,27 @@ def pretrain_backbone(run: Run) -> None:
     link(manifest_path, target / "manifest.json")
 
 
+def _build(run: Run) -> Backbone:
+    """Return the backbone with its initial weights."""
+    settings = run.params.backbone
+    if settings.kind == "columns":
+        return Columns(read_queries(run.folders).images.shape[1])
+    options: dict[str, Any] = (
+        {"projection": settings.projection} if settings.kind == "scattering" else {"stem": settings.stem}
+    )
+    return build_backbone(
+        settings.kind,
+        channels=run.params.data.channels,
+        size=run.params.data.size,
+        seed=run.params.seed,
+        **options,
+    )
+
+
 def _fit(run: Run, backbone: Backbone, checkpoint: Any, device: Any) -> list[dict[str, float]]:
     settings = run.params.pretraining
+    if run.params.backbone.kind == "columns":
+        return []
     if run.params.backbone.kind == "scattering":
         queries = read_queries(run.folders)
         if run.params.backbone.invariance:
@@ -116,18 +125,6 @@ def _fit(run: Run, backbone: Backbone, checkpoint: Any, device: Any) -> list[dic
         checkpoint=checkpoint,
         progress=progress_reporter("pretraining"),
     )
-
-
-def progress_reporter(key: str) -> Callable[[float, str], None]:
-    """Return a function (fraction done, text) that shows progress in Prefect when a server is there."""
-    if TaskRunContext.get() is None:
-        return lambda fraction, text: print(f"{key}: {100 * fraction:5.1f} %  {text}", flush=True)
-    artifact = create_progress_artifact(progress=0.0, key=key, description=key)
-
-    def report(fraction: float, text: str) -> None:
-        update_progress_artifact(artifact_id=artifact, progress=100 * fraction, description=text)
-
-    return report
 
 
 def read_backbone(folders: Folders) -> Backbone:

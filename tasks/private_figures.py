@@ -12,6 +12,7 @@ import numpy as np
 
 from tasks.accounting import Question, account
 from tasks.params import Aggregation
+from terrine.aggregation.rounds import NEVER
 from terrine.privacy.ledger import StoredRelease
 
 NOTICE = "PRIVATE: functions of the teachers' votes. Do not publish."
@@ -37,19 +38,20 @@ def data_dependent_epsilon(settings: Aggregation, histograms: np.ndarray, releas
     """Return the realised data-dependent ε and its order, where the analysis applies.
 
     It bounds what a *label* gives away when teachers agree. A noisy histogram gives the counts themselves, agreed or
-    not, so for the Gaussian histogram there is no such figure.
+    not, so for the Gaussian histogram there is no such figure; nor is there one for Interactive-GNMax's second round.
     """
-    if settings.mechanism == "histogram" or not release.arrays["answered"].any():
+    if settings.mechanism in ("histogram", "interactive") or not release.arrays["answered"].any():
         return {}
-    asked = int(release.arrays["asked"])
+    asked = release.arrays["round"] != NEVER
     question = Question(
         mechanism=settings.mechanism,
         delta=settings.delta,
-        sigma=settings.sigma if settings.mechanism == "gnmax" else settings.sigma2,
+        sigma=settings.sigma2 if settings.mechanism == "confident" else settings.sigma,
+        scale=settings.scale,
         threshold=settings.threshold,
         sigma1=settings.sigma1,
         weighting="realised",
     )
-    answered = release.arrays["answered"][:asked] if settings.mechanism == "confident" else None
-    figures = account(histograms[:asked], question, answered)["data_dependent"]
+    answered = release.arrays["answered"][asked] if settings.mechanism == "confident" else None
+    figures = account(histograms[asked], question, answered)["data_dependent"]
     return {"epsilon_data_dependent": figures["epsilon"], "order": figures["order"]}

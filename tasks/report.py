@@ -18,6 +18,7 @@ import yaml
 from tasks.charts import stacked_histogram
 from tasks.pages import bar_rows, count, percent, plain, render
 from tasks.params import flat
+from tasks.partition_figures import partition_figures
 from tasks.pictures import ContactSheet, confusion_colours, confusion_data_uri, contact_sheets, row_shares
 from tasks.presets import DERIVED_NAME, read_preset
 from tasks.provenance import code_version
@@ -63,8 +64,9 @@ def write_report(run: Run) -> None:
         "sheets": sheets(run, answers, manifest),
         "released_per_class": bar_rows(manifest["class_names"], statement["answered_per_class"]),
         "evaluation": evaluation(read_json(run.folders.evaluation)),
-        "consensus": consensus(histograms, answers["answered"].to_numpy(), manifest["asked"]),
+        "consensus": consensus(histograms, answers["answered"].to_numpy(), answers["round"].to_numpy() >= 0),
         **private_tables(read_json(run.folders.accounting / "figures.json"), manifest["class_names"]),
+        "partition": partition_figures(run),
         **stage_costs(timings(run)),
         "parameters": flat(run.params.model_dump(mode="json")),
         "versions": versions(run),
@@ -75,14 +77,16 @@ def write_report(run: Run) -> None:
 
 
 def sheets(run: Run, answers: pd.DataFrame, manifest: dict[str, Any]) -> list[ContactSheet]:
-    """Return the contact sheets of the queries, with noisy histograms where they were released."""
+    """Return the contact sheets of the queries, with noisy histograms where they were released; none for a table."""
+    if run.params.data.name == "table":
+        return []
     columns = [f"count_{number}" for number in range(len(manifest["class_names"]))]
     noisy = answers[columns].to_numpy() if columns[0] in answers else None
     return contact_sheets(
         read_queries(run.folders),
         answers["answered"].to_numpy(),
         answers["label"].to_numpy(),
-        manifest["asked"],
+        answers["round"].to_numpy() >= 0,
         manifest["class_names"],
         noisy,
     )
@@ -137,20 +141,19 @@ def confusion_rows(confusion: np.ndarray, names: list[str]) -> list[dict[str, An
     ]
 
 
-def consensus(histograms: np.ndarray, answered: np.ndarray, asked: int) -> dict[str, Any]:
+def consensus(histograms: np.ndarray, answered: np.ndarray, asked: np.ndarray) -> dict[str, Any]:
     """Draw how many teachers agreed, over all queries: the winner's share of the votes, by what became of the query.
 
     Args:
         histograms: int64 [queries, classes].
         answered: bool [queries].
-        asked: Queries below this number were asked before the budget ended.
+        asked: bool [queries], the queries that were asked before the budget ended.
     """
     shares = histograms.max(axis=1) / histograms.sum(axis=1)
-    late = np.arange(len(histograms)) >= asked
     groups = {
-        "answered": answered & ~late,
-        "asked, not answered": ~answered & ~late,
-        "not asked, the budget had ended": late,
+        "answered": answered & asked,
+        "asked, not answered": ~answered & asked,
+        "not asked, the budget had ended": ~asked,
     }
     return {
         "chart": stacked_histogram(

@@ -21,8 +21,9 @@ MECHANISM_TEXTS = {
     "count, and the class with the largest noisy count was released.",
     "confident": "Confident-GNMax: for each query it was tested, with noise, whether enough teachers agree; where they "
     "did, the class with the largest noisy count was released.",
-    "interactive": "Interactive-GNMax: for each query it was tested, with noise, whether the teachers differ from the "
-    "student; where they did, the class with the largest noisy count was released.",
+    "interactive": "Interactive-GNMax: in the first round it was tested, with noise, whether enough teachers agree, in "
+    "later rounds whether they differ from a student of the earlier answers; where that was so, the class with the "
+    "largest noisy count was released, and elsewhere the student's own label if it was sure of it.",
     "lnmax": "LNMax: for each query the teachers' votes were counted by class, Laplace noise was added to every count, "
     "and the class with the largest noisy count was released.",
 }
@@ -33,7 +34,10 @@ PARAMETER_TEXTS = {
     "threshold": "votes that the winning class needs, noise included",
     "sigma1": "standard deviation of the noise on the test, in votes",
     "sigma2": "standard deviation of the noise on the answer, in votes",
-    "confidence": "student's confidence above which it is reinforced at no cost",
+    "surprise": "votes by which the teachers must differ from the student, noise included",
+    "confidence": "student's confidence above which its own label is confirmed at no cost",
+    "rounds": "how often a student of the released answers chose what to ask next",
+    "select": "what was asked first: chosen from released answers and public images alone",
 }
 
 

@@ -259,6 +259,7 @@ def link(source: Path, target: Path) -> None:
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
     _link_file(source, temporary)
     os.replace(temporary, target)
+    temporary.unlink(missing_ok=True)  # renaming one name of a file to another of the same file does nothing
 
 
 def _link_file(source: Path, target: Path) -> None:

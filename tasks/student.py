@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tasks.features import query_features
+from tasks.params import digest
 from tasks.pretrain import read_backbone
+from tasks.progress import progress_reporter
+from tasks.reference_images import write_reference
 from tasks.run import Run
 from tasks.step import step
 from tasks.store import (
@@ -15,57 +21,171 @@ from tasks.store import (
     atomic_folder,
     file_digest,
     link,
+    read_array,
     read_json,
     read_table,
     read_tensors,
+    write_array,
     write_json,
     write_tensors,
 )
+from tasks.synthesize import read_queries
+from terrine.deployment.seal import MANIFEST, check_seal, seal
 from terrine.device import resolve_device
 from terrine.errors import InputError
-from terrine.models.backbone import Backbone
-from terrine.students.linear import LinearHead, StudentSettings, fit_histograms, fit_labels
+from terrine.heads import Head, head_from_arrays
+from terrine.models.backbone import Backbone, load_backbone, save_backbone
+from terrine.students import registry
+from terrine.students.answers import Answers, histogram_answers, label_answers
+from terrine.students.correction import transition_matrix
+from terrine.students.kind import Cache, ImagePool, Material, StudentKind
+
+_NAMES = {"batch": "train_batch"}
+"""Settings of the kinds that are called otherwise in params.yaml."""
 
 
 @step("student")
 def train_student(run: Run) -> None:
-    """Train the student on what was released, and write it with all that is needed to use it."""
-    answers = read_table(run.folders.answers / "answers.parquet")
+    """Train the student on what was released, and write it with all that is needed to use it.
+
+    A long training writes checkpoints into the run's release folder and goes on from them when it was interrupted.
+    """
+    rows, answers, released = read_answers(run)
+    kind = student_kind(run)
+    pool = student_pool(run)
+    cache = feature_cache(run, len(pool.images))
+    material = Material(pool, rows, answers, read_backbone(run.folders), run.params.student.statistics, cache)
+    work = work_folder(run)
+    trained = kind.train(
+        material,
+        seed=run.params.seed,
+        device=resolve_device(run.params.device),
+        work=work,
+        progress=progress_reporter("student") if kind.name != "linear" else None,
+    )
+    with atomic_folder(run.folders.student) as folder:
+        write_tensors(folder / "head.safetensors", trained.head.to_arrays())
+        if trained.backbone is None:
+            link(run.folders.backbone / "backbone.safetensors", folder / "backbone.safetensors")
+        else:
+            save_backbone(trained.backbone, folder / "backbone.safetensors")
+        write_reference(run, folder)
+        description = {
+            "kind": run.params.student.kind,
+            "statistics": run.params.student.statistics,
+            "class_names": released["class_names"],
+            "size": run.params.data.size,
+            "channels": run.params.data.channels,
+            "training": trained.record,
+        }
+        write_json(folder / MANIFEST, seal(folder, description))
+    shutil.rmtree(work, ignore_errors=True)
+
+
+def read_answers(run: Run) -> tuple[np.ndarray, Answers, dict[str, Any]]:
+    """Return the numbers of the answered queries, their answers in the same order, and the release's manifest.
+
+    Raises InputError when no query was answered.
+    """
+    table = read_table(run.folders.answers / "answers.parquet")
     released = read_json(run.folders.answers / "manifest.json")
-    answered = answers["answered"].to_numpy()
-    if not answered.any():
+    rows = np.flatnonzero(table["answered"].to_numpy())
+    if not len(rows):
         raise InputError(
             "No query was answered, so there is nothing to train a student on. Lower aggregation.threshold, raise "
             "sigma or epsilon."
         )
-    features = np.asarray(query_features(run, run.params.student.statistics))[answered]
     classes = len(released["class_names"])
-    settings = StudentSettings(l2=run.params.student.l2, label_smoothing=run.params.student.label_smoothing)
-    common: dict[str, Any] = {"seed": run.params.seed, "device": resolve_device(run.params.device)}
     if released["mechanism"] == "histogram":
-        counts = answers[[f"count_{number}" for number in range(classes)]].to_numpy()[answered]
-        head = fit_histograms(features, counts, released["teachers"], released["sigma"], settings, **common)
-    else:
-        head = fit_labels(features, answers["label"].to_numpy()[answered], classes, settings, **common)
-    backbone = run.folders.backbone
-    with atomic_folder(run.folders.student) as folder:
-        write_tensors(folder / "head.safetensors", head.to_arrays())
-        link(backbone / "backbone.safetensors", folder / "backbone.safetensors")
-        write_json(
-            folder / "manifest.json",
-            {
-                "kind": run.params.student.kind,
-                "statistics": run.params.student.statistics,
-                "class_names": released["class_names"],
-                "size": run.params.data.size,
-                "channels": run.params.data.channels,
-                "digests": {name: file_digest(folder / name) for name in ("head.safetensors", "backbone.safetensors")},
-            },
-        )
+        counts = table[[f"count_{number}" for number in range(classes)]].to_numpy()[rows]
+        return rows, histogram_answers(counts, released["teachers"], released["sigma"]), released
+    settings = run.params.student
+    transition = None
+    if settings.forward_correction:
+        sigma = released["sigma2"] if "sigma2" in released else released["sigma"]
+        transition = transition_matrix(sigma, released["teachers"], classes)
+    labels = table["label"].to_numpy()[rows]
+    answers = label_answers(labels, classes, smoothing=settings.label_smoothing, transition=transition)
+    return rows, answers, released
 
 
-def read_student(folders: Folders) -> tuple[Backbone, LinearHead, dict[str, Any]]:
-    """Return the student's backbone, head and manifest. Raises ArtefactError if a file is missing or damaged."""
+def student_kind(run: Run) -> StudentKind:
+    """Return the kind of student that the parameters name, with those of its settings that they hold."""
+    values = run.params.student.model_dump()
+    kind = values["kind"]
+    return registry.build(kind, {name: values[_NAMES.get(name, name)] for name in registry.settings_of(kind)})
+
+
+def student_pool(run: Run) -> ImagePool:
+    """Return the images the student may look at: the queries, then the pretraining images where its kind uses them.
+
+    Pretraining images are put into batches of one source, as large as the queries'.
+    """
+    queries = read_queries(run.folders)
+    images, batches, sources = [queries.images], list(queries.batches), list(queries.kinds)
+    size = max(len(batch) for batch in batches)
+    first, left = len(queries.images), run.params.student.pool
+    shards = read_json(run.folders.images / "manifest.json")["shards"].get("pretraining", [])
+    for shard in shards if run.params.student.kind in ("fixmatch", "freematch", "vat") else []:
+        own = read_array(run.folders.images / shard["file"], memory_map=True)[:left]
+        left = None if left is None else left - len(own)
+        if len(own) < 2:
+            continue
+        images.append(own)
+        batches.extend(np.array_split(np.arange(first, first + len(own)), -(-len(own) // size)))
+        sources.extend([shard["kind"]] * (len(batches) - len(sources)))
+        first += len(own)
+    return ImagePool(np.concatenate(images) if len(images) > 1 else images[0], batches, sources)
+
+
+def feature_cache(run: Run, images: int) -> Cache:
+    """Return a cache of the frozen backbone's features of a pool of so many images.
+
+    They are public, hence shared between runs. Features of the queries alone are those the teachers voted on.
+    """
+    queries = sum(batch["count"] for batch in read_json(run.folders.images / "manifest.json")["batches"])
+    everything = {
+        "statistics": run.params.student.statistics,
+        "backbone": file_digest(run.folders.backbone / "backbone.safetensors"),
+        "images": file_digest(run.folders.images / "manifest.json"),
+    }
+
+    def keep(name: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
+        if name == "plain" and images == queries:
+            return query_features(run, run.params.student.statistics)
+        path = run.folders.shared("views", digest({**everything, "name": name, "pool": images})).with_suffix(".npy")
+        if not path.is_file():
+            write_array(path, compute())
+        return read_array(path)
+
+    return keep
+
+
+def work_folder(run: Run) -> Path:
+    """Return where this very training keeps its state until it is finished; what was released may lie there."""
+    folders = run.folders
+    identity = digest(
+        {
+            "answers": file_digest(folders.answers / "answers.parquet"),
+            "backbone": file_digest(folders.backbone / "backbone.safetensors"),
+            "images": file_digest(folders.images / "manifest.json"),
+            "student": run.params.student.model_dump(mode="json", exclude={"batch"}),
+            "seed": run.params.seed,
+            "device": resolve_device(run.params.device).type,
+        }
+    )
+    return folders.release / f"student-work-{identity}"
+
+
+def read_student(folders: Folders) -> tuple[Backbone, Head, dict[str, Any]]:
+    """Return the student's own backbone, its head and its manifest.
+
+    Raises ArtefactError if a file is missing, damaged, or not the one that was written.
+    """
     folder = folders.student
-    head = LinearHead.from_arrays(read_tensors(folder / "head.safetensors"))
-    return read_backbone(folders), head, read_json(folder / "manifest.json")
+    manifest = check_seal(folder)
+    return (
+        load_backbone(folder / "backbone.safetensors"),
+        head_from_arrays(read_tensors(folder / "head.safetensors")),
+        manifest,
+    )

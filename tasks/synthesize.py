@@ -2,6 +2,8 @@
 
 Images are drawn in shards into a folder that all runs share and that is named by the digest of everything that makes
 them; a run's own artefact is made of links to it. A shard on disk is not drawn again.
+
+Of a table nothing is drawn: the queries are the rows that its owner declared public.
 """
 
 from __future__ import annotations
@@ -11,14 +13,26 @@ from pathlib import Path
 
 import numpy as np
 
+from tasks.dataset import SPLIT_SEED
 from tasks.params import Images, digest
 from tasks.run import Run
 from tasks.step import step
-from tasks.store import Folders, atomic_file, atomic_folder, file_digest, link, read_array, read_json, write_json
+from tasks.store import (
+    Folders,
+    atomic_file,
+    atomic_folder,
+    file_digest,
+    link,
+    read_array,
+    read_json,
+    write_array,
+    write_json,
+)
+from terrine.data.table import public_rows
 from terrine.device import resolve_device
-from terrine.errors import ArtefactError
+from terrine.errors import ArtefactError, SettingError
 from terrine.parallel import side_by_side
-from terrine.randomness import derive_seed
+from terrine.randomness import derive_seed, numpy_generator
 from terrine.synthetic import registry
 
 SHARD = 10_000
@@ -39,7 +53,12 @@ class Draw:
 
 
 def plan(run: Run) -> list[Draw]:
-    """Return the shards that this run's images consist of. Raises SettingError for an image program nobody knows."""
+    """Return the shards that this run's images consist of: none for a table.
+
+    Raises SettingError for an image program nobody knows.
+    """
+    if run.params.data.name == "table":
+        return []
     size, channels = run.params.data.size, run.params.data.channels
     shard = max(1, min(SHARD, SHARD_BYTES // (channels * size * size)))
     wanted: dict[str, Images | None] = {"queries": run.params.queries, "pretraining": run.params.pretraining.images}
@@ -104,6 +123,9 @@ def draw_shard(run: Run, draw: Draw) -> None:
 @step("synthesize")
 def assemble_images(run: Run, draws: list[Draw]) -> None:
     """Link the shards into the run's image folder and write its manifest: shards, sources and query batches."""
+    if run.params.data.name == "table":
+        _write_public_rows(run)
+        return
     shards: dict[str, list[dict[str, object]]] = {"queries": [], "pretraining": []}
     with atomic_folder(run.folders.images) as folder:
         for number, draw in enumerate(draws):
@@ -119,6 +141,51 @@ def assemble_images(run: Run, draws: list[Draw]) -> None:
             "batches": query_batches(run),
         }
         write_json(folder / "manifest.json", manifest)
+
+
+PUBLIC_ROWS = "public rows"
+"""What the source of queries is called that are rows of a table."""
+
+
+def _write_public_rows(run: Run) -> None:
+    """Write the table's public rows, at most `queries.count`, as float32 [queries, columns], and how to encode others.
+
+    They are read from the user's file, not from the private zone: which rows are public depends on their position
+    alone, and they are encoded by what they show themselves.
+    """
+    data, queries = run.params.data, run.params.queries
+    if data.path is None or data.target is None:
+        raise SettingError("data.name is table, but data.path or data.target is not set. Set both.")
+    rows, encoding = public_rows(
+        run.path(data.path),
+        target=data.target,
+        group=data.group,
+        party=data.party,
+        public_fraction=data.public_fraction,
+        test_fraction=data.test_fraction,
+        seed=SPLIT_SEED,
+    )
+    # Files are often sorted; a budget that ends early should have asked about all sorts of rows.
+    rows = rows[numpy_generator(run.params.seed, "queries.order").permutation(len(rows))[: queries.count]]
+    # Near-equal batches: a stray last row would have no batch statistics.
+    parts = np.array_split(np.arange(len(rows)), max(1, -(-len(rows) // queries.batch)))
+    with atomic_folder(run.folders.images) as folder:
+        path = folder / "queries-00000.npy"
+        write_array(path, rows)
+        shard = {"file": path.name, "kind": PUBLIC_ROWS, "count": len(rows), "sha256": file_digest(path)}
+        batches = [
+            {"kind": PUBLIC_ROWS, "source_start": int(part[0]), "first": int(part[0]), "count": len(part)}
+            for part in parts
+        ]
+        write_json(
+            folder / "manifest.json",
+            {
+                "columns": encoding.describe(),
+                "shards": {"queries": [shard], "pretraining": []},
+                "batches": batches,
+                "origin": f"rows of the data's own table, declared public: {data.public_fraction:g} of them all",
+            },
+        )
 
 
 def query_batches(run: Run) -> list[dict[str, object]]:
@@ -146,7 +213,7 @@ def query_batches(run: Run) -> list[dict[str, object]]:
 
 @dataclass(frozen=True)
 class QuerySet:
-    """The query images in query order, and the batches whose statistics belong together."""
+    """The query images (or a table's rows) in query order, and the batches whose statistics belong together."""
 
     images: np.ndarray
     batches: list[np.ndarray]
@@ -154,7 +221,7 @@ class QuerySet:
 
 
 def read_queries(folders: Folders) -> QuerySet:
-    """Read the queries, uint8 [queries, channels, size, size], in query order."""
+    """Read the queries in order: uint8 images [queries, C, size, size], or a table's float32 rows [queries, F]."""
     manifest = read_json(folders.images / "manifest.json")
     by_kind: dict[str, list[np.ndarray]] = {}
     for shard in manifest["shards"]["queries"]:

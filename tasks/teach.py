@@ -1,13 +1,18 @@
-"""teach: one pass of the private images through the backbone, then groups of heads, each group one task.
+"""teach: features of the private images where the kind of teacher wants them, then teachers, a group in each task.
 
-Features and finished groups are kept in the run's private work folder under the digest of everything they depend on,
-so an interrupted stage goes on where it stopped and never trains a finished group again.
+Features and what is finished are kept in the run's private work folder under the digest of everything they depend on,
+so an interrupted stage goes on where it stopped and never trains a finished group again. Teachers that are networks or
+estimators are kept one by one, so of them not even part of a group is trained again. A group that does not fit into
+memory is halved.
 """
 
 from __future__ import annotations
 
+import logging
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -22,15 +27,26 @@ from tasks.store import (
     atomic_file,
     atomic_folder,
     file_digest,
+    link,
     read_array,
     read_json,
     read_tensors,
     write_json,
     write_tensors,
 )
+from terrine.data.dataset import Dataset
 from terrine.device import resolve_device
+from terrine.errors import ArtefactError
 from terrine.models.backbone import features_in_batches
-from terrine.teachers.linear import LinearHeads, LinearSettings, train_heads
+from terrine.teachers.finetune import FinetuneTeachers
+from terrine.teachers.kind import Arrays, Records, TeacherKind, teachers_missing_a_class
+from terrine.teachers.linear import LinearHeads
+from terrine.teachers.memory import train_within_memory
+from terrine.teachers.registry import Surroundings, TeacherSettings, build_teachers
+
+HEADS = "heads.safetensors"
+
+_logger = logging.getLogger(__name__)
 
 
 def work_folder(run: Run) -> Path:
@@ -54,6 +70,21 @@ def groups(run: Run) -> list[range]:
     return [range(first, min(first + size, count)) for first in range(0, count, size)]
 
 
+def teacher_kind(run: Run) -> TeacherKind:
+    """Return the kind of teacher that the parameters name, with its settings."""
+    settings = run.params.teachers
+    own = settings.model_dump(exclude={"per_task", "feature_batch", "estimator"})
+    return build_teachers(
+        TeacherSettings(**own, estimator=settings.estimator.name, options=settings.estimator.options),
+        Surroundings(
+            classes=len(read_json(run.folders.dataset / "manifest.json")["class_names"]),
+            channels=run.params.data.channels,
+            size=run.params.data.size,
+            backbone=lambda: read_backbone(run.folders),
+        ),
+    )
+
+
 def record_batches(assignment: np.ndarray, teachers: int, most: int) -> list[np.ndarray]:
     """Return batches of record numbers, each within one teacher's part.
 
@@ -70,11 +101,14 @@ def record_batches(assignment: np.ndarray, teachers: int, most: int) -> list[np.
 
 @step("private features")
 def extract_features(run: Run) -> None:
-    """Compute float32 [records, features] of the private images once, each teacher's part by itself."""
+    """Compute float32 [records, features] of the private images once, each teacher's part by itself.
+
+    Nothing is done for teachers that learn from images, and for a table, whose columns are its features.
+    """
     path = work_folder(run) / "features.npy"
-    if path.is_file():
-        return
     dataset = read_dataset(run.folders)
+    if path.is_file() or dataset.column_names is not None or teacher_kind(run).inputs != "features":
+        return
     settings = run.params.teachers
     batches = record_batches(read_assignment(run.folders), run.params.partition.teachers, settings.feature_batch)
     device = resolve_device(run.params.device)
@@ -86,60 +120,121 @@ def extract_features(run: Run) -> None:
 
 @step("teachers", retries=2)
 def train_group(run: Run, teachers: range) -> None:
-    """Train the heads of a group of teachers as one batched problem, unless the group is on disk."""
+    """Train a group of teachers, without those that are on disk; a group that needs too much memory in halves."""
+    kind = teacher_kind(run)
     path = group_path(run, teachers)
-    if path.is_file():
+    missing = list(teachers)
+    if kind.stacked and path.is_file():
         return
+    if not kind.stacked:
+        missing = [teacher for teacher in teachers if not teacher_path(run, teacher).is_file()]
+        if not missing:
+            return
     dataset = read_dataset(run.folders)
-    heads = train_heads(
-        read_array(work_folder(run) / "features.npy", memory_map=True),
-        dataset.train_labels,
-        read_assignment(run.folders),
-        list(teachers),
-        dataset.classes,
-        linear_settings(run),
-        seed=run.params.seed,
-        device=resolve_device(run.params.device),
-    )
-    write_tensors(path, heads.to_arrays())
+    records = Records(_inputs(run, kind, dataset), dataset.train_labels, read_assignment(run.folders), dataset.classes)
+    device = resolve_device(run.params.device)
+    finished: dict[int, Arrays] = {}
+
+    def keep(teacher: int, state: Arrays) -> None:
+        if kind.stacked:
+            finished[teacher] = state
+        else:
+            write_tensors(teacher_path(run, teacher), state)
+
+    train_within_memory(lambda part: kind.train(records, part, seed=run.params.seed, device=device), missing, keep)
+    if kind.stacked:
+        names = finished[teachers.start]
+        write_tensors(path, {name: np.stack([finished[teacher][name] for teacher in teachers]) for name in names})
 
 
-def linear_settings(run: Run) -> LinearSettings:
-    """Return the teachers' settings in the terms of `terrine.teachers.linear`."""
-    settings = run.params.teachers
-    return LinearSettings(
-        optimiser=settings.optimiser,
-        ridge=settings.ridge,
-        epochs=settings.epochs,
-        learning_rate=settings.learning_rate,
-        weight_decay=settings.weight_decay,
-        batch=settings.batch,
-    )
+def _inputs(run: Run, kind: TeacherKind, dataset: Dataset) -> np.ndarray:
+    """Return what teachers of this kind learn from, mapped: images or rows as they are stored, or features."""
+    if kind.inputs == "images" or dataset.column_names is not None:
+        return dataset.train_images
+    return read_array(work_folder(run) / "features.npy", memory_map=True)
 
 
 def group_path(run: Run, teachers: range) -> Path:
-    """Return where a group's heads are kept until all groups are finished."""
+    """Return where a group of stacked teachers is kept until all groups are finished."""
     return work_folder(run) / f"group-{teachers.start:06d}-{teachers.stop:06d}.safetensors"
+
+
+def teacher_path(run: Run, teacher: int) -> Path:
+    """Return where a teacher that is kept by itself lies until all are finished."""
+    return work_folder(run) / teacher_file(teacher)
+
+
+def teacher_file(teacher: int) -> str:
+    """Return the name of the file of a teacher that is kept by itself."""
+    return f"teacher-{teacher:06d}.safetensors"
 
 
 @step("collect teachers")
 def collect_teachers(run: Run) -> None:
-    """Join the groups into one artefact that is the same whatever the grouping was, and clear the work folder."""
-    parts = [read_tensors(group_path(run, teachers)) for teachers in groups(run)]
-    heads = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    """Join what was trained into one artefact that is the same whatever the grouping was, and clear the work folder.
+
+    Its manifest is private, as the folder is. It says how many teachers never saw a record of some class.
+    """
+    kind = teacher_kind(run)
+    teachers = run.params.partition.teachers
+    manifest: dict[str, Any] = {
+        "kind": run.params.teachers.kind,
+        "teachers": teachers,
+        "statistics": run.params.teachers.statistics,
+        "stacked": kind.stacked,
+        "teachers_missing_a_class": _missing_a_class(run),
+    }
+    if isinstance(kind, FinetuneTeachers):
+        manifest["trained_percent_of_backbone"] = kind.share
     with atomic_folder(run.folders.teachers) as folder:
-        write_tensors(folder / "heads.safetensors", heads)
-        write_json(
-            folder / "manifest.json",
-            {
-                "kind": run.params.teachers.kind,
-                "teachers": run.params.partition.teachers,
-                "statistics": run.params.teachers.statistics,
-            },
-        )
+        if kind.stacked:
+            parts = [read_tensors(group_path(run, group)) for group in groups(run)]
+            write_tensors(folder / HEADS, {name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
+        else:
+            for teacher in range(teachers):
+                link(teacher_path(run, teacher), folder / teacher_file(teacher))
+        files = {path.name: file_digest(path) for path in sorted(folder.iterdir())}
+        write_json(folder / "manifest.json", {**manifest, "files": files, "digest": digest(files, 64)})
     shutil.rmtree(work_folder(run), ignore_errors=True)
 
 
+def _missing_a_class(run: Run) -> int:
+    dataset = read_dataset(run.folders)
+    count = teachers_missing_a_class(
+        dataset.train_labels, read_assignment(run.folders), run.params.partition.teachers, dataset.classes
+    )
+    if count and run.params.tracking.private_metrics:  # else a private figure, which no log may show
+        _logger.warning("%d of %d teachers never saw a record of some class.", count, run.params.partition.teachers)
+    return count
+
+
+def read_teachers_manifest(folders: Folders) -> dict[str, Any]:
+    """Return what the teachers' manifest says."""
+    return read_json(folders.teachers / "manifest.json")
+
+
+def read_states(folders: Folders, teachers: range) -> Iterator[Arrays]:
+    """Yield the states of teachers, each read when it is wanted.
+
+    Raises ArtefactError for a file that is missing or is not the one that was written.
+    """
+    manifest = read_teachers_manifest(folders)
+    if manifest["stacked"]:
+        arrays = _read_checked(folders, manifest, HEADS)
+        for teacher in teachers:
+            yield {name: array[teacher] for name, array in arrays.items()}
+        return
+    for teacher in teachers:
+        yield _read_checked(folders, manifest, teacher_file(teacher))
+
+
+def _read_checked(folders: Folders, manifest: dict[str, Any], name: str) -> Arrays:
+    path = folders.teachers / name
+    if not path.is_file() or file_digest(path) != manifest["files"].get(name):
+        raise ArtefactError(f"{path} is missing or was changed. Run the stage 'teach' again.")
+    return read_tensors(path)
+
+
 def read_heads(folders: Folders) -> LinearHeads:
-    """Read the heads of all teachers."""
-    return LinearHeads.from_arrays(read_tensors(folders.teachers / "heads.safetensors"))
+    """Read the heads of all linear teachers."""
+    return LinearHeads.from_arrays(read_tensors(folders.teachers / HEADS))

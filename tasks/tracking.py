@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tasks.mlflow_model import log_student_models
 from tasks.params import flat
 from tasks.provenance import code_version
 from tasks.run import Run
@@ -45,6 +46,8 @@ def log_run(run: Run) -> str:
         mlflow.log_artifacts(str(run.folders.student), "release/student")
         if settings.private_metrics:
             mlflow.log_artifact(str(run.folders.report), "report")
+        if settings.register_student:
+            log_student_models(run)
         identity = active.info.run_id
     write_json(run.folders.private / "tracking.json", {"run_id": identity, "uri": settings.uri})
     return identity

@@ -1,22 +1,72 @@
-"""vote: every teacher labels every query; all teachers see the same fixed batches."""
+"""vote: every teacher labels every query; all teachers see the same fixed batches.
+
+Votes are cast by blocks of teachers; a finished block is on disk, and an interrupted stage does not cast it again.
+"""
 
 from __future__ import annotations
+
+import shutil
+from pathlib import Path
 
 import numpy as np
 
 from tasks.features import query_features
+from tasks.params import digest
 from tasks.run import Run
 from tasks.step import step
 from tasks.store import Folders, atomic_folder, file_digest, read_array, read_json, write_array, write_json
-from tasks.teach import read_heads
-from terrine.teachers.linear import vote
+from tasks.synthesize import read_queries
+from tasks.teach import read_states, read_teachers_manifest, teacher_kind
+from terrine.device import resolve_device
+from terrine.teachers.kind import Queries
 
 
 @step("vote")
 def collect_votes(run: Run) -> None:
     """Write votes, unsigned integers [queries, teachers], in query order."""
-    heads = read_heads(run.folders)
-    votes = vote(heads, query_features(run, run.params.teachers.statistics))
+    teachers = read_teachers_manifest(run.folders)["teachers"]
+    kind = teacher_kind(run)
+    queries = teachers_queries(run, kind.inputs)
+    work = work_folder(run)
+    device = resolve_device(run.params.device)
+    blocks = [range(first, min(first + kind.block, teachers)) for first in range(0, teachers, kind.block)]
+    columns = []
+    for block in blocks:
+        path = work / f"votes-{block.start:06d}.npy"
+        if not path.is_file():
+            votes = kind.vote(read_states(run.folders, block), queries, device=device)
+            if len(blocks) == 1:
+                columns.append(votes)
+                break
+            write_array(path, votes)
+        columns.append(read_array(path))
+    _write_votes(run, np.concatenate(columns, axis=1))
+    shutil.rmtree(work, ignore_errors=True)
+
+
+def teachers_queries(run: Run, inputs: str) -> Queries:
+    """Return what teachers of a kind are asked: `features` or `images` of the queries, in their fixed batches."""
+    queries = read_queries(run.folders)
+    if inputs == "images":
+        return Queries(queries.images, queries.batches)
+    return Queries(query_features(run, run.params.teachers.statistics), queries.batches)
+
+
+def work_folder(run: Run) -> Path:
+    """Return where the votes of these very teachers on these queries are kept until all are cast."""
+    folders = run.folders
+    identity = digest(
+        {
+            "teachers": read_teachers_manifest(folders)["digest"],
+            "backbone": file_digest(folders.backbone / "backbone.safetensors"),
+            "queries": file_digest(folders.images / "manifest.json"),
+            "statistics": run.params.teachers.statistics,
+        }
+    )
+    return folders.work / f"vote-{identity}"
+
+
+def _write_votes(run: Run, votes: np.ndarray) -> None:
     class_names = read_json(run.folders.dataset / "manifest.json")["class_names"]
     with atomic_folder(run.folders.votes) as folder:
         write_array(folder / "votes.npy", votes)

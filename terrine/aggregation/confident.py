@@ -10,16 +10,18 @@ from typing import Any
 import numpy as np
 
 from terrine.aggregation.mechanism import (
+    NOTHING,
     UNANSWERED,
     Answers,
+    affordable_repetitions,
     affordable_tests,
+    budget_after,
     require_positive,
     worst_case_of_tests,
 )
 from terrine.aggregation.votes import HistogramArray, validate_histograms
 from terrine.errors import SettingError
 from terrine.privacy.events import Event, RepeatedEvent, compose, threshold_test, vote_answer
-from terrine.privacy.gaussian import GaussianFilter
 from terrine.privacy.noise import NoiseSource
 
 
@@ -43,18 +45,31 @@ class ConfidentGNMax:
         if not np.isfinite(self.threshold):
             raise SettingError(f"threshold of Confident-GNMax is a number of votes, got {self.threshold!r}.")
 
-    def worst_case(self, queries: int, epsilon: float, delta: float) -> Event:
+    def worst_case(self, queries: int, epsilon: float, delta: float, spent: Event = NOTHING) -> Event:
         """See `Mechanism.worst_case`: every query tested and answered, or the run's whole budget."""
-        budget = GaussianFilter(epsilon, delta)
+        budget = budget_after(spent, epsilon, delta)
         return worst_case_of_tests(queries, threshold_test(self.sigma1), vote_answer(self.sigma2), budget)
 
-    def answer(self, histograms: HistogramArray, *, epsilon: float, delta: float, noise: NoiseSource) -> Answers:
+    def certain(self, queries: int, epsilon: float, delta: float, spent: Event = NOTHING) -> int:
+        """See `Mechanism.certain`: as many as could all be tested and answered."""
+        both = compose(threshold_test(self.sigma1), vote_answer(self.sigma2))
+        return affordable_repetitions(both, queries, budget_after(spent, epsilon, delta))
+
+    def answer(
+        self,
+        histograms: HistogramArray,
+        *,
+        epsilon: float,
+        delta: float,
+        noise: NoiseSource,
+        spent: Event = NOTHING,
+    ) -> Answers:
         """See `Mechanism.answer`. It ends when the next query's test and answer together would not fit."""
         counts = validate_histograms(histograms)
         test, answer = threshold_test(self.sigma1), vote_answer(self.sigma2)
         # Tests are drawn for all queries at once; those past the end of the budget are dropped unseen.
         passed = counts.max(axis=1) + noise.gaussian(len(counts), self.sigma1) >= self.threshold
-        asked = affordable_tests(passed, test, answer, GaussianFilter(epsilon, delta))
+        asked = affordable_tests(passed, test, answer, budget_after(spent, epsilon, delta))
         passed[asked:] = False
         confident = np.flatnonzero(passed)
         labels = np.full(len(counts), UNANSWERED, dtype=np.int64)

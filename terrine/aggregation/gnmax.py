@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from terrine.aggregation.histogram import GaussianHistogram
-from terrine.aggregation.mechanism import Answers, require_positive
+from terrine.aggregation.mechanism import NOTHING, Answers, require_positive
 from terrine.aggregation.votes import HistogramArray
 from terrine.privacy.events import Event
 from terrine.privacy.noise import NoiseSource
@@ -28,13 +28,27 @@ class GNMax:
     def __post_init__(self) -> None:
         require_positive("GNMax", sigma=self.sigma)
 
-    def worst_case(self, queries: int, epsilon: float, delta: float) -> Event:
+    def worst_case(self, queries: int, epsilon: float, delta: float, spent: Event = NOTHING) -> Event:
         """See `Mechanism.worst_case`: exactly what will be spent."""
-        return GaussianHistogram(self.sigma).worst_case(queries, epsilon, delta)
+        return GaussianHistogram(self.sigma).worst_case(queries, epsilon, delta, spent)
 
-    def answer(self, histograms: HistogramArray, *, epsilon: float, delta: float, noise: NoiseSource) -> Answers:
+    def certain(self, queries: int, epsilon: float, delta: float, spent: Event = NOTHING) -> int:
+        """See `Mechanism.certain`."""
+        return GaussianHistogram(self.sigma).certain(queries, epsilon, delta, spent)
+
+    def answer(
+        self,
+        histograms: HistogramArray,
+        *,
+        epsilon: float,
+        delta: float,
+        noise: NoiseSource,
+        spent: Event = NOTHING,
+    ) -> Answers:
         """See `Mechanism.answer`. What the Gaussian histogram would release, the counts withheld."""
-        answers = GaussianHistogram(self.sigma).answer(histograms, epsilon=epsilon, delta=delta, noise=noise)
+        answers = GaussianHistogram(self.sigma).answer(
+            histograms, epsilon=epsilon, delta=delta, noise=noise, spent=spent
+        )
         return replace(answers, histograms=None)
 
     def describe(self) -> dict[str, Any]:

@@ -9,7 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from terrine.aggregation.mechanism import UNANSWERED, Answers, affordable_repetitions, require_positive
+from terrine.aggregation.mechanism import (
+    NOTHING,
+    UNANSWERED,
+    Answers,
+    affordable_repetitions,
+    budget_after,
+    require_positive,
+)
 from terrine.aggregation.votes import HistogramArray, validate_histograms
 from terrine.privacy.events import Event, RepeatedEvent, vote_answer
 from terrine.privacy.noise import NoiseSource
@@ -29,21 +36,31 @@ class GaussianHistogram:
     def __post_init__(self) -> None:
         require_positive("the Gaussian histogram", sigma=self.sigma)
 
-    def worst_case(self, queries: int, epsilon: float, delta: float) -> Event:
+    def worst_case(self, queries: int, epsilon: float, delta: float, spent: Event = NOTHING) -> Event:
         """See `Mechanism.worst_case`: exactly what will be spent."""
-        event = vote_answer(self.sigma)
-        return RepeatedEvent(event, affordable_repetitions(event, queries, epsilon, delta))
+        return RepeatedEvent(vote_answer(self.sigma), self.certain(queries, epsilon, delta, spent))
 
-    def answer(self, histograms: HistogramArray, *, epsilon: float, delta: float, noise: NoiseSource) -> Answers:
+    def certain(self, queries: int, epsilon: float, delta: float, spent: Event = NOTHING) -> int:
+        """See `Mechanism.certain`."""
+        return affordable_repetitions(vote_answer(self.sigma), queries, budget_after(spent, epsilon, delta))
+
+    def answer(
+        self,
+        histograms: HistogramArray,
+        *,
+        epsilon: float,
+        delta: float,
+        noise: NoiseSource,
+        spent: Event = NOTHING,
+    ) -> Answers:
         """See `Mechanism.answer`. The labels are the argmax of the noisy histograms."""
         counts = validate_histograms(histograms)
-        event = vote_answer(self.sigma)
-        asked = affordable_repetitions(event, len(counts), epsilon, delta)
+        asked = self.certain(len(counts), epsilon, delta, spent)
         labels = np.full(len(counts), UNANSWERED, dtype=np.int64)
         noisy = np.full(counts.shape, np.nan)
         noisy[:asked] = counts[:asked] + noise.gaussian((asked, counts.shape[1]), self.sigma)
         labels[:asked] = noisy[:asked].argmax(axis=1)
-        return Answers(labels != UNANSWERED, labels, noisy, RepeatedEvent(event, asked), asked)
+        return Answers(labels != UNANSWERED, labels, noisy, RepeatedEvent(vote_answer(self.sigma), asked), asked)
 
     def describe(self) -> dict[str, Any]:
         """See `Mechanism.describe`."""

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from terrine.aggregation.mechanism import UNANSWERED, Answers, require_positive
+from terrine.aggregation.mechanism import NOTHING, UNANSWERED, Answers, require_positive
 from terrine.aggregation.votes import HistogramArray, validate_histograms
 from terrine.errors import SettingError
-from terrine.privacy.events import Event, LaplaceEvent, RepeatedEvent
+from terrine.privacy.events import Event, LaplaceEvent, RepeatedEvent, compose
 from terrine.privacy.noise import NoiseSource
 from terrine.privacy.renyi import epsilon_of_event
 
@@ -32,14 +32,22 @@ class LNMax:
     def __post_init__(self) -> None:
         require_positive("LNMax", scale=self.scale)
 
-    def worst_case(self, queries: int, epsilon: float, delta: float) -> Event:
+    def worst_case(self, queries: int, epsilon: float, delta: float, spent: Event = NOTHING) -> Event:
         """See `Mechanism.worst_case`: exactly what will be spent."""
-        return self._repeated(self._affordable(queries, epsilon, delta))
+        return self._repeated(self.certain(queries, epsilon, delta, spent))
 
-    def answer(self, histograms: HistogramArray, *, epsilon: float, delta: float, noise: NoiseSource) -> Answers:
+    def answer(
+        self,
+        histograms: HistogramArray,
+        *,
+        epsilon: float,
+        delta: float,
+        noise: NoiseSource,
+        spent: Event = NOTHING,
+    ) -> Answers:
         """See `Mechanism.answer`."""
         counts = validate_histograms(histograms)
-        asked = self._affordable(len(counts), epsilon, delta)
+        asked = self.certain(len(counts), epsilon, delta, spent)
         labels = np.full(len(counts), UNANSWERED, dtype=np.int64)
         labels[:asked] = (counts[:asked] + noise.laplace((asked, counts.shape[1]), self.scale)).argmax(axis=1)
         return Answers(labels != UNANSWERED, labels, None, self._repeated(asked), asked)
@@ -52,10 +60,13 @@ class LNMax:
         # A vote moved changes two counts by one each: two in L1 norm.
         return RepeatedEvent(LaplaceEvent(sensitivity=2.0, scale=self.scale), count)
 
-    def _affordable(self, most: int, epsilon: float, delta: float) -> int:
+    def certain(self, queries: int, epsilon: float, delta: float, spent: Event = NOTHING) -> int:
+        """See `Mechanism.certain`."""
         if not 0 < epsilon < math.inf:
             raise SettingError(f"A budget needs a finite epsilon greater than 0, got {epsilon!r}.")
         # ε grows with the count, so its largest affordable value is found by halving.
         return bisect_right(
-            range(1, most + 1), epsilon, key=lambda count: epsilon_of_event(self._repeated(count), delta)
+            range(1, queries + 1),
+            epsilon,
+            key=lambda count: epsilon_of_event(compose(spent, self._repeated(count)), delta),
         )

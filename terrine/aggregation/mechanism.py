@@ -21,6 +21,7 @@ from terrine.privacy.gaussian import GaussianFilter, mu_squared
 from terrine.privacy.noise import NoiseSource
 
 UNANSWERED = -1
+NOTHING: Event = compose()
 # How far below the limit of the filter a sum of costs must stay: above the rounding of either, below any meaning.
 _ROOM = 1 - 1e-12
 
@@ -35,7 +36,7 @@ class Answers:
         histograms: The noisy histograms, float64 [queries, classes] with NaN rows where unanswered, or None for
             mechanisms that release labels alone.
         event: What was spent. No more than the `worst_case` that was reserved.
-        asked: How many queries, the first ones, were looked at before the budget ended.
+        asked: How many queries were looked at before the budget ended: the first ones in the order they were asked in.
         reinforced: bool [queries], the labels that are the student's own, confirmed; None for mechanisms without.
     """
 
@@ -60,17 +61,29 @@ class Mechanism(Protocol):
     def name(self) -> str:
         """The name under which `registry.build` makes it."""
 
-    def worst_case(self, queries: int, epsilon: float, delta: float) -> Event:
-        """The most `answer` can spend on this many queries within the run's own budget; no data is looked at."""
+    def worst_case(self, queries: int, epsilon: float, delta: float, spent: Event = NOTHING) -> Event:
+        """The most `answer` can spend on this many queries within what `spent` left; no data is looked at."""
 
-    def answer(self, histograms: HistogramArray, *, epsilon: float, delta: float, noise: NoiseSource) -> Answers:
+    def certain(self, queries: int, epsilon: float, delta: float, spent: Event = NOTHING) -> int:
+        """How many of so many queries are sure to be paid for, whatever the votes are, after what was `spent`."""
+
+    def answer(
+        self,
+        histograms: HistogramArray,
+        *,
+        epsilon: float,
+        delta: float,
+        noise: NoiseSource,
+        spent: Event = NOTHING,
+    ) -> Answers:
         """Answer in query order until the exact ε would pass `epsilon`.
 
         Args:
             histograms: int64 [queries, classes], rows summing to the number of teachers.
-            epsilon: The run's own budget.
+            epsilon: The run's own budget, for what was spent and what will be.
             delta: δ in (0, 1).
             noise: Where the noise comes from.
+            spent: What earlier rounds of the same run cost; `Answers.event` is this round's alone.
 
         Raises:
             InputError: histograms that are none.
@@ -92,10 +105,14 @@ def require_positive(owner: str, **values: float) -> None:
             raise SettingError(f"{name} of {owner} is a number of votes greater than 0, got {value!r}.")
 
 
-def affordable_repetitions(event: Event, most: int, epsilon: float, delta: float) -> int:
+def budget_after(spent: Event, epsilon: float, delta: float) -> GaussianFilter:
+    """The run's budget with what was spent charged to it."""
+    return GaussianFilter(epsilon, delta, mu_squared_spent=mu_squared(spent))
+
+
+def affordable_repetitions(event: Event, most: int, budget: GaussianFilter) -> int:
     """How many of a Gaussian `event`, at most `most`, fit the budget exactly."""
-    budget = GaussianFilter(epsilon, delta)
-    count = min(most, int(budget.mu_squared_limit * _ROOM / mu_squared(event)))
+    count = min(most, int(budget.mu_squared_left * _ROOM / mu_squared(event)))
     while count and not budget.affords(RepeatedEvent(event, count)):
         count -= 1
     return count

@@ -27,7 +27,11 @@ class Dataset:
     test_images     uint8 [M, C, H, W]
     test_labels     int64 [M]
     class_names     K distinct names
+    train_parties   int64 [N], 0..P-1, or None; which party holds a record, where the data say so
+    party_names     P names of parties
     public_benchmark  the data are public anyway, so figures computed from them may be shown
+    column_names    None for images. For a table (`terrine.data.table`) the names of its F features; train_images and
+                    test_images then hold its rows, float32 [N, F] and [M, F]
     """
 
     name: str
@@ -38,6 +42,9 @@ class Dataset:
     test_labels: np.ndarray
     class_names: tuple[str, ...]
     public_benchmark: bool = False
+    column_names: tuple[str, ...] | None = None
+    train_parties: np.ndarray | None = None
+    party_names: tuple[str, ...] = ()
 
     @property
     def records(self) -> int:
@@ -51,8 +58,9 @@ class Dataset:
 
     def validate(self) -> None:
         """Raise InputError when an array has another dtype, shape, length or range than the class docstring says."""
-        self._check_images("train_images", self.train_images)
-        self._check_images("test_images", self.test_images)
+        check = self._check_images if self.column_names is None else self._check_rows
+        check("train_images", self.train_images)
+        check("test_images", self.test_images)
         if self.train_images.shape[1:] != self.test_images.shape[1:]:
             raise InputError(
                 f"{self.name}: train_images has shape {list(self.train_images.shape)} but test_images has shape "
@@ -67,6 +75,8 @@ class Dataset:
         self._check_every_class()
         if self.train_groups is not None:
             self._check_vector("train_groups", self.train_groups, "train_images", self.train_images)
+        if self.train_parties is not None:
+            self._check_vector("train_parties", self.train_parties, "train_images", self.train_images)
 
     def describe(self) -> dict[str, Any]:
         """Return a JSON-able description: shape, counts per class and split, groups, exact duplicates. Private."""
@@ -76,6 +86,7 @@ class Dataset:
             "name": self.name,
             "public_benchmark": self.public_benchmark,
             "shape": list(self.train_images.shape[1:]),
+            **({} if self.column_names is None else {"columns": list(self.column_names)}),
             "records": {"train": len(self.train_images), "test": len(self.test_images)},
             "classes": {
                 name: {"train": int(train), "test": int(test)}
@@ -100,6 +111,15 @@ class Dataset:
                 f"{self.name}: {name} has shape {list(images.shape)}; it must hold at least one image of "
                 "1 or 3 channels and at least one pixel."
             )
+
+    def _check_rows(self, name: str, rows: np.ndarray) -> None:
+        expected = len(self.column_names or ())
+        if rows.dtype != np.float32 or rows.ndim != 2 or rows.shape[1] != expected or len(rows) == 0:
+            raise InputError(
+                f"{self.name}: {name} is {rows.dtype} {list(rows.shape)}; a table of {expected} features holds its "
+                f"rows as float32 [N, {expected}], at least one."
+            )
+        refuse_not_finite(rows, f"{self.name}: {name}")
 
     def _check_labels(self, split: str, labels: np.ndarray, images: np.ndarray) -> None:
         self._check_vector(f"{split}_labels", labels, f"{split}_images", images)
@@ -138,6 +158,8 @@ def from_one_set(
     test_fraction: float,
     seed: int,
     public_benchmark: bool = False,
+    parties: np.ndarray | None = None,
+    party_names: tuple[str, ...] = (),
 ) -> Dataset:
     """Return the dataset of one set of records, uint8 [N, C, H, W] and int64 [N], split by `splits.stratified`."""
     train, test = stratified(labels, test_fraction, groups=groups, seed=seed)
@@ -150,22 +172,27 @@ def from_one_set(
         test_labels=labels[test],
         class_names=class_names,
         public_benchmark=public_benchmark,
+        train_parties=None if parties is None else parties[train],
+        party_names=party_names,
     )
 
 
 def fingerprint(dataset: Dataset, key: bytes) -> str:
     """Return the HMAC-SHA256, as hex, of the arrays of `dataset` under `key`.
 
-    Equal arrays give equal fingerprints on every machine, whatever the dataset or its classes are called; any other
-    pixel, label, group, order or split gives another one. Without `key` it says nothing about the records.
+    Equal arrays, of images or of a table's rows, give equal fingerprints on every machine, whatever the dataset or its
+    classes are called; any other pixel, label, group, order or split gives another one. Which party holds a record has
+    no part in it: a budget belongs to the records, whoever holds them. Without `key` it says nothing about the records.
     """
+    table = dataset.column_names is not None
+    records = "<f4" if table else "|u1"
     return keyed_digest(
-        "terrine dataset 1",
+        "terrine table 1" if table else "terrine dataset 1",
         {
-            "train_images": (dataset.train_images, "|u1"),
+            "train_images": (dataset.train_images, records),
             "train_labels": (dataset.train_labels, "<i8"),
             "train_groups": (dataset.train_groups, "<i8"),
-            "test_images": (dataset.test_images, "|u1"),
+            "test_images": (dataset.test_images, records),
             "test_labels": (dataset.test_labels, "<i8"),
         },
         key,

@@ -2,7 +2,7 @@
 
 Class folders           FOLDER/CLASS/anything.png                     split by test_fraction
 Class folders, split    FOLDER/train/CLASS/..., FOLDER/test/CLASS/... the split as given
-A table                 TABLE.csv with columns path, label and optionally group, split (train or test)
+A table                 TABLE.csv with columns path, label and optionally group, party, split (train or test)
 
 Paths in a table are relative to the table's folder and may not leave it, by an absolute path, by `..` or by a symbolic
 link: a table from elsewhere must not make Terrine read other files of this machine. The same holds for links in class
@@ -19,22 +19,24 @@ import numpy as np
 from terrine.data.dataset import Dataset
 from terrine.data.image_files import SUFFIXES, Progress, read_images
 from terrine.data.labels import encode_groups, encode_labels
+from terrine.data.parties import encode_parties
 from terrine.data.splits import stratified
 from terrine.errors import InputError
 
 DEFAULT_SIZE = 28
 
-_COLUMNS = ("path", "label", "group", "split")
+_COLUMNS = ("path", "label", "group", "split", "party")
 
 
 @dataclass(frozen=True)
 class _Listing:
-    """The files of a dataset, and what is known of each; `groups` and `splits` are empty when not given."""
+    """The files of a dataset, and what is known of each; `groups`, `splits` and `parties` are empty when not given."""
 
     paths: list[Path]
     labels: list[str]
     groups: list[str]
     splits: list[str]
+    parties: list[str]
 
 
 def load(
@@ -65,6 +67,12 @@ def load(
         _check_split(train, test, groups, listing, where)
     else:
         train, test = stratified(labels, test_fraction, groups=groups, seed=seed)
+    parties, party_names = None, ()
+    if listing.parties:
+        # Where the split is given, a party that has test images only is no party of the training data.
+        known = train if listing.splits else np.arange(len(labels))
+        held, party_names = encode_parties({"party": np.array(listing.parties)[known]}, where)
+        parties = held["party"] if listing.splits else held["party"][train]
     # Read in this order, the two splits are views of one array: the images exist once.
     order = np.concatenate([train, test])
     images = read_images(
@@ -81,6 +89,8 @@ def load(
         test_images=images[len(train) :],
         test_labels=labels[test],
         class_names=names,
+        train_parties=parties,
+        party_names=party_names,
     )
 
 
@@ -99,7 +109,7 @@ def _walk(folder: Path) -> _Listing:
             f"{folder} holds no class folders. Put the images of each class into a subfolder named after the class, or "
             "point data.path at a CSV file with columns path and label."
         )
-    listing = _Listing([], [], [], [])
+    listing = _Listing([], [], [], [], [])
     for class_folder, split in class_folders:
         files = sorted(file for file in class_folder.rglob("*") if _is_image(file))
         if not files:
@@ -119,7 +129,7 @@ def _read_table(table: Path) -> _Listing:
     """List the rows of a CSV file; every complaint names the line."""
     if not table.is_file():
         raise InputError(f"There is no file {table}. Point data.path at a CSV file with columns path and label.")
-    listing = _Listing([], [], [], [])
+    listing = _Listing([], [], [], [], [])
     lines: dict[Path, int] = {}
     try:
         with table.open(newline="", encoding="utf-8-sig") as file:
@@ -138,6 +148,8 @@ def _read_table(table: Path) -> _Listing:
                 listing.labels.append(values["label"])
                 if "group" in columns:
                     listing.groups.append(values["group"])
+                if "party" in columns:
+                    listing.parties.append(values["party"])
                 if "split" in columns:
                     listing.splits.append(values["split"])
     except (UnicodeDecodeError, csv.Error) as error:
@@ -152,7 +164,7 @@ def _check_columns(table: Path, header: Sequence[str] | None) -> set[str]:
     if not {"path", "label"} <= columns:
         raise InputError(
             f"{table} has the columns {', '.join(header or ()) or '(none)'}. Its first line must name path and label, "
-            "and optionally group and split, separated by commas."
+            "and optionally group, party and split, separated by commas."
         )
     return columns & set(_COLUMNS)
 

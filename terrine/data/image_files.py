@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,27 @@ def read_images(
     return images
 
 
-def _decode(path: Path, size: int, mode: str) -> np.ndarray:
+def decode_image(data: bytes, *, size: int, channels: int, most_pixels: int) -> np.ndarray:
+    """Return one encoded image, read like a file of `read_images`, as uint8 [channels, size, size].
+
+    Raises InputError when the bytes are no image, a damaged one, or one of more than `most_pixels`, which is then not
+    decoded.
+    """
+    pixels, failure = _attempt(lambda encoded: _decode_bytes(encoded, size, channels, most_pixels), data)
+    if failure is not None:
+        raise InputError(f"The image {failure}.")
+    return pixels
+
+
+def _decode_bytes(data: bytes, size: int, channels: int, most_pixels: int) -> np.ndarray:
+    with Image.open(BytesIO(data)) as image:  # reads the header only
+        width, height = image.size
+    if width * height > most_pixels:
+        raise InputError(f"has {width} x {height} pixels, more than {most_pixels:,}: send a smaller one")
+    return _decode(BytesIO(data), size, "L" if channels == 1 else "RGB")
+
+
+def _decode(path: Path | BytesIO, size: int, mode: str) -> np.ndarray:
     """Return one file as uint8 [C, size, size]."""
     with Image.open(path) as image:
         if image.mode.startswith(_DEEP_MODES):
@@ -94,7 +115,7 @@ def _run(function: Callable[[Path], Any], paths: Sequence[Path], progress: Progr
         raise InputError(f"{count}: {'; '.join(failures[:5])}{more}. Repair them, or remove them from the data.")
 
 
-def _attempt(function: Callable[[Path], Any], path: Path) -> tuple[Any, str | None]:
+def _attempt(function: Callable[[Any], Any], path: Any) -> tuple[Any, str | None]:
     try:
         return function(path), None
     except InputError as error:

@@ -6,6 +6,8 @@ import numpy as np
 
 from terrine.errors import InputError
 
+_EXAMPLES = {"group": "a patient id", "party": "the name of a hospital"}
+
 
 def encode_labels(
     labels: Mapping[str, np.ndarray], class_names: Sequence[str] | None, where: str
@@ -33,20 +35,21 @@ def encode_labels(
     raise InputError(f"{where}: labels must be integers 0..K-1 or text, the same in every split, but are {types}.")
 
 
-def encode_groups(groups: Mapping[str, np.ndarray], where: str) -> dict[str, np.ndarray]:
+def encode_groups(groups: Mapping[str, np.ndarray], where: str, what: str = "group") -> dict[str, np.ndarray]:
     """Return the groups of each split as int64 [N]; equal values get equal numbers, across splits too.
 
-    Groups are integers or text, one per record. Raises InputError for anything else and for an empty text.
+    Groups are integers or text, one per record; errors call one `what`. Raises InputError for anything else and for an
+    empty text.
     """
     columns = {name: _column(name, values, where) for name, values in groups.items()}
     for name, values in columns.items():
         if values.dtype.kind not in "iuU":
             raise InputError(
-                f"{where}: {name} is {values.dtype}. A group is an integer or a text, such as a patient id."
+                f"{where}: {name} is {values.dtype}. A {what} is an integer or a text, such as {_EXAMPLES[what]}."
             )
         if values.dtype.kind == "U" and (values == "").any():
             raise InputError(
-                f"{where}: {name}[{int(np.flatnonzero(values == '')[0])}] is empty. Give every record a group; a "
+                f"{where}: {name}[{int(np.flatnonzero(values == '')[0])}] is empty. Give every record a {what}; a "
                 "record that stands alone gets one of its own."
             )
     _, numbers = np.unique(np.concatenate([*columns.values()]), return_inverse=True)

@@ -1,8 +1,8 @@
 """The user's own arrays in one .npz file.
 
-One set, to be split:   images, labels; optional groups, class_names
+One set, to be split:   images, labels; optional groups, parties, class_names
 Split already:          train_images, train_labels, test_images, test_labels; optional val_images and val_labels (they
-                        join train), train_groups, val_groups, test_groups, class_names
+                        join train), train_groups, val_groups, test_groups, train_parties, val_parties, class_names
 
 Labels are integers 0..K-1 or text. Other arrays in the file are ignored. Nothing is unpickled.
 """
@@ -17,10 +17,11 @@ import numpy as np
 from terrine.data.dataset import Dataset, from_one_set
 from terrine.data.images import to_uint8_nchw
 from terrine.data.labels import encode_groups, encode_labels
+from terrine.data.parties import encode_parties
 from terrine.errors import InputError
 
 _PREFIXES = ("train_", "val_", "test_")
-_KEYS = {f"{prefix}{array}" for prefix in ("", *_PREFIXES) for array in ("images", "labels", "groups")}
+_KEYS = {f"{prefix}{array}" for prefix in ("", *_PREFIXES) for array in ("images", "labels", "groups", "parties")}
 
 
 def load(path: Path, *, test_fraction: float = 0.2, seed: int = 0) -> Dataset:
@@ -80,8 +81,12 @@ def from_arrays(
     )
     given = {f"{prefix}groups": arrays[f"{prefix}groups"] for prefix in prefixes if f"{prefix}groups" in arrays}
     groups = encode_groups(given, where) if given else {}
-    for array, values in {**labels, **groups}.items():
-        stack = images[array.removesuffix("labels").removesuffix("groups")]
+    # Whose the test records are is nobody's business: only teachers have parties.
+    held = {f"{prefix}parties": arrays.get(f"{prefix}parties") for prefix in prefixes if prefix != "test_"}
+    known = {array: values for array, values in held.items() if values is not None}
+    parties, party_names = encode_parties(known, where) if known else ({}, ())
+    for array, values in {**labels, **groups, **parties}.items():
+        stack = images[array.removesuffix("labels").removesuffix("groups").removesuffix("parties")]
         if len(values) != len(stack):
             raise InputError(
                 f"{where}: {array} has shape {list(values.shape)}, but its images have shape {list(stack.shape)}. "
@@ -97,6 +102,8 @@ def from_arrays(
             test_fraction=test_fraction,
             seed=seed,
             public_benchmark=public_benchmark,
+            parties=parties.get("parties"),
+            party_names=party_names,
         )
     train = [prefix for prefix in prefixes if prefix != "test_"]
     _refuse_shared_groups(groups, train, where)
@@ -110,6 +117,8 @@ def from_arrays(
         test_labels=labels["test_labels"],
         class_names=names,
         public_benchmark=public_benchmark,
+        train_parties=np.concatenate([parties[f"{prefix}parties"] for prefix in train]) if parties else None,
+        party_names=party_names,
     )
 
 
@@ -119,6 +128,8 @@ def _require_arrays(arrays: Mapping[str, np.ndarray], prefixes: list[str], where
     needed |= {f"{prefix}labels" for prefix in prefixes}
     if "train_groups" in arrays or "val_groups" in arrays:
         needed |= {f"{prefix}groups" for prefix in prefixes if prefix in ("train_", "val_")}
+    if "train_parties" in arrays or "val_parties" in arrays:
+        needed |= {f"{prefix}parties" for prefix in prefixes if prefix in ("train_", "val_")}
     missing = sorted(needed - set(arrays))
     if missing:
         raise InputError(

@@ -13,8 +13,9 @@ function reads of the data decides between which datasets that holds:
 - With `duplicates` (from `terrine.data.duplicates.exact_duplicates`) byte-identical images count as one person's and
   sit where the first of them does. This reads content: exchanging a record can move that record, the copies of what it
   was and the copies of what it becomes, so the guarantee then takes it as given which records are copies.
-- `by_party` takes the assignment as given.
+- `by_party` takes the assignment as given: who holds a record is public knowledge (`terrine.data.parties`).
 - `dirichlet` and `by_similarity` read labels: they imitate parties whose data differ, for experiments on public data.
+  They leave every teacher two units where there are as many, since batch statistics need two records.
 """
 
 import heapq
@@ -52,7 +53,7 @@ def iid(
         teacher_of_unit = _largest_first(np.bincount(unit), teachers, numpy_generator(seed, "partition.balance"))
     else:
         dealt = _deal(int(places.max()) + 1, teachers, numpy_generator(seed, "partition.deal"))
-        teacher_of_unit = _fill_empty(dealt[places], teachers)
+        teacher_of_unit = _fill_up(dealt[places], teachers, 1)
     return teacher_of_unit.take(unit)
 
 
@@ -68,8 +69,8 @@ def dirichlet(
     """Return int64 [records]: each class is spread over the teachers in proportions drawn from Dirichlet(alpha).
 
     Small `alpha` gives teachers with few classes each, large `alpha` equal shares (Hsu, Qi and Brown 2019). A unit
-    counts for its most frequent label. Part sizes differ widely; a teacher left without any record takes a unit from
-    the teacher who has most. Raises SettingError for alpha <= 0 or more teachers than units.
+    counts for its most frequent label. Part sizes differ widely; a teacher left with less than two units takes them
+    from the teacher who has most. Raises SettingError for alpha <= 0 or more teachers than units.
     """
     if not (np.isfinite(alpha) and alpha > 0):
         raise SettingError(f"partition.alpha is {alpha}. It must be a positive number, for example 0.5.")
@@ -83,7 +84,7 @@ def dirichlet(
         cuts = np.floor(np.cumsum(shares[:-1]) * len(members)).astype(np.int64)
         position = np.arange(len(members))
         teacher_of_unit[members] = np.searchsorted(cuts, position, side="right")
-    return _fill_empty(teacher_of_unit, teachers).take(unit)
+    return _fill_up(teacher_of_unit, teachers, 2).take(unit)
 
 
 def by_similarity(
@@ -114,12 +115,12 @@ def by_similarity(
     sizes = np.bincount(unit)[by_label]
     before = np.cumsum(sizes) - sizes  # records, not units, so that parts have near-equal numbers of records
     teacher_of_unit[by_label] = before * teachers // max(int(sizes.sum()), 1)
-    return _fill_empty(teacher_of_unit, teachers).take(unit)
+    return _fill_up(teacher_of_unit, teachers, 2).take(unit)
 
 
-def by_party(groups: np.ndarray) -> np.ndarray:
-    """Return int64 [records]: one teacher per party, teacher k for the k-th smallest value of `groups`."""
-    return np.unique(groups, return_inverse=True)[1].astype(np.int64)
+def by_party(parties: np.ndarray) -> np.ndarray:
+    """Return int64 [records]: one teacher per party, teacher k for the k-th smallest value of `parties`."""
+    return np.unique(parties, return_inverse=True)[1].astype(np.int64)
 
 
 def check(
@@ -247,14 +248,19 @@ def _label_of_unit(unit: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return label
 
 
-def _fill_empty(teacher_of_unit: np.ndarray, teachers: int) -> np.ndarray:
-    """Give each teacher without a unit one of the teacher who has most."""
+def _fill_up(teacher_of_unit: np.ndarray, teachers: int, least: int) -> np.ndarray:
+    """Give each teacher with fewer than `least` units (as many as there are for all) some of the teacher who has most.
+
+    Teachers are served in ascending order, units taken from the last of the donor's.
+    """
+    least = min(least, len(teacher_of_unit) // teachers)
     counts = np.bincount(teacher_of_unit, minlength=teachers)
-    for empty in np.flatnonzero(counts == 0):
-        donor = int(counts.argmax())
-        teacher_of_unit[np.flatnonzero(teacher_of_unit == donor)[-1]] = empty
-        counts[donor] -= 1
-        counts[empty] = 1
+    for poor in np.flatnonzero(counts < least):
+        while counts[poor] < least:
+            donor = int(counts.argmax())
+            teacher_of_unit[np.flatnonzero(teacher_of_unit == donor)[-1]] = poor
+            counts[donor] -= 1
+            counts[poor] += 1
     return teacher_of_unit
 
 

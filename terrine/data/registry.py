@@ -10,7 +10,7 @@ A source is one file in this package with a function `load` that returns a `Data
 from dataclasses import replace
 from pathlib import Path
 
-from terrine.data import digits, folder, medmnist_sets, npz, torchvision_sets
+from terrine.data import digits, folder, medmnist_sets, npz, table, torchvision_sets
 from terrine.data.dataset import Dataset
 from terrine.data.image_files import Progress
 from terrine.data.images import resize, to_channels
@@ -19,7 +19,7 @@ from terrine.errors import SettingError
 
 def names() -> tuple[str, ...]:
     """Return the names that `load` knows."""
-    return ("digits", *torchvision_sets.CLASSES, *medmnist_sets.NAMES, "npz", "folder")
+    return ("digits", *torchvision_sets.CLASSES, *medmnist_sets.NAMES, "npz", "folder", "table")
 
 
 def load(
@@ -32,14 +32,21 @@ def load(
     test_fraction: float = 0.2,
     seed: int = 0,
     download: bool = True,
+    target: str | None = None,
+    group: str | None = None,
+    party: str | None = None,
+    public_fraction: float = 0.2,
     progress: Progress | None = None,
 ) -> Dataset:
     """Return the dataset `name`, checked, with images of `size` × `size` pixels and `channels` channels.
 
     `root` is where benchmark files lie or are downloaded to (unless `download` is false); `path` is the user's file
-    or folder for `npz` and `folder`. `size` and `channels` None leave images as they are (digits and folders become
-    28 × 28). `test_fraction` and `seed` split data that come without a test split. `progress` is called with (done,
-    all) while image files are read.
+    or folder for `npz`, `folder` and `table`. `size` and `channels` None leave images as they are (digits and folders
+    become 28 × 28). `test_fraction` and `seed` split data that come without a test split. `progress` is called with
+    (done, all) while image files are read.
+
+    `target`, `group`, `party` and `public_fraction` are those of `terrine.data.table.load`. A table has no size and no
+    channels, and its public rows are not part of the dataset: `terrine.data.table.public_rows` gives them.
 
     Raises SettingError for an unknown name or an impossible size, InputError for data that cannot be used.
     """
@@ -47,6 +54,21 @@ def load(
         raise SettingError(f"data.size is {size}. Use a number of pixels, or null to leave sizes as they are.")
     if channels not in (None, 1, 3):
         raise SettingError(f"data.channels is {channels}. Use 1 (grey), 3 (colour) or null (as the images are).")
+    if name == "table":
+        if target is None:
+            raise SettingError("data.name is table, but data.target is not set. Name the column to be predicted.")
+        rows = table.load(
+            _required(path, name),
+            target=target,
+            group=group,
+            party=party,
+            public_fraction=public_fraction,
+            test_fraction=test_fraction,
+            seed=seed,
+        )
+        dataset = rows.to_dataset()
+        dataset.validate()
+        return dataset
     dataset = _load(name, root, path, size, channels, test_fraction, seed, download, progress)
     dataset = _fitted(dataset, size, channels)
     dataset.validate()

@@ -3,26 +3,105 @@
 A CSV file with a header and one row per record; one column is the target. Its records fall into three splits:
 
     train   private: teachers learn from it
-    query   public: its rows, without their targets, are what teachers are asked about
+    query   public: its rows, without their targets, are what teachers are asked about and the student learns from
     test    only evaluation sees it
 
-How columns become numbers is learned from the query split alone, so that no private record has a say in the features
-of another: a numeric column is standardised with the mean and deviation of the query split (a missing value becomes its
-mean), any other column becomes one indicator per value that the query split holds (another value sets none).
+Whoever names a `public_fraction` declares that many rows public. Which rows these are is drawn by their position in the
+file (or, with groups, by the group's name) and by nothing else: neither targets nor values have a say, so exchanging a
+record moves no other one into another split, and records appended at the end move nobody.
+
+How columns become numbers is learned from the public rows alone (`Encoding`), so that no private record has a say in
+the features of another: a numeric column is standardised with the mean and deviation of the public rows (a missing
+value becomes its mean), any other column becomes one indicator per value that the public rows hold (another value sets
+none). The encoding is as public as those rows, and travels with them: it turns new rows into what the student takes.
 """
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from terrine.data.digest import keyed_digest
+from terrine.data.dataset import Dataset
 from terrine.data.labels import encode_groups, encode_labels
-from terrine.data.splits import stratified
+from terrine.data.parties import encode_parties
 from terrine.errors import InputError, SettingError
+from terrine.randomness import derive_seed, numpy_generator
 
 _MISSING = ("", "?", "NA", "NaN", "nan")
+
+
+@dataclass(frozen=True)
+class Column:
+    """How one column becomes numbers: standardised by `mean` and `deviation`, or an indicator for each of `values`."""
+
+    name: str
+    mean: float = 0.0
+    deviation: float = 1.0
+    values: tuple[str, ...] | None = None
+
+    def feature_names(self) -> list[str]:
+        """Return the names of the features it becomes."""
+        return [self.name] if self.values is None else [f"{self.name}={value}" for value in self.values]
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How rows become features, learned from public rows alone."""
+
+    columns: tuple[Column, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the features."""
+        return tuple(name for column in self.columns for name in column.feature_names())
+
+    def apply(self, frame: pd.DataFrame, where: str) -> np.ndarray:
+        """Return float32 [rows, features] of a table of text; `where` says in errors where it comes from.
+
+        Raises InputError for a column that is missing and for a word where the column holds numbers.
+        """
+        blocks = []
+        for column in self.columns:
+            if column.name not in frame:
+                raise InputError(f"{where} has no column '{column.name}'; its columns are {', '.join(frame)}.")
+            text = frame[column.name].to_numpy(dtype=str)
+            if column.values is not None:
+                blocks.append(text[:, None] == np.array(column.values, dtype=str)[None, :])
+                continue
+            numbers, known, missing = _numbers(text)
+            wrong = np.flatnonzero(~known & ~missing)
+            if len(wrong):
+                row = frame.index[wrong[0]] + 1
+                raise InputError(
+                    f"{where}, row {row}: '{column.name}' is '{text[wrong[0]]}', while the column holds numbers. "
+                    "Correct the value, or leave it empty."
+                )
+            blocks.append(np.where(known, (numbers - column.mean) / column.deviation, 0.0)[:, None])
+        return np.concatenate(blocks, axis=1, dtype=np.float32, casting="unsafe")
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Return it as JSON-able values, which `from_description` takes."""
+        return [
+            {"name": column.name, "mean": column.mean, "deviation": column.deviation}
+            if column.values is None
+            else {"name": column.name, "values": list(column.values)}
+            for column in self.columns
+        ]
+
+    @classmethod
+    def from_description(cls, description: list[dict[str, Any]]) -> "Encoding":
+        """Return the encoding that `describe` described."""
+        return cls(
+            tuple(
+                Column(entry["name"], values=tuple(entry["values"]))
+                if "values" in entry
+                else Column(entry["name"], entry["mean"], entry["deviation"])
+                for entry in description
+            )
+        )
 
 
 @dataclass(frozen=True)
@@ -32,7 +111,8 @@ class Table:
     train_features  float32 [N, F]          query_features  float32 [Q, F]
     train_labels    int64 [N], 0..K-1       test_features   float32 [M, F]
     train_groups    int64 [N] or None       test_labels     int64 [M]
-    feature_names   F names                 class_names     K distinct names
+    encoding        of the F features       class_names     K distinct names
+    train_parties   int64 [N] or None       party_names     names of the parties
     """
 
     name: str
@@ -42,8 +122,38 @@ class Table:
     query_features: np.ndarray
     test_features: np.ndarray
     test_labels: np.ndarray
-    feature_names: tuple[str, ...]
+    encoding: Encoding
     class_names: tuple[str, ...]
+    train_parties: np.ndarray | None = None
+    party_names: tuple[str, ...] = ()
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """The F names of the features."""
+        return self.encoding.names
+
+    def to_dataset(self) -> Dataset:
+        """Return its private splits as the dataset that the pipeline works with: rows take the place of images."""
+        return Dataset(
+            name=self.name,
+            train_images=self.train_features,
+            train_labels=self.train_labels,
+            train_groups=self.train_groups,
+            test_images=self.test_features,
+            test_labels=self.test_labels,
+            class_names=self.class_names,
+            train_parties=self.train_parties,
+            party_names=self.party_names,
+            column_names=self.feature_names,
+        )
+
+
+class _Roles(NamedTuple):
+    """Columns that are no features."""
+
+    target: str
+    group: str | None
+    party: str | None
 
 
 def load(
@@ -51,40 +161,33 @@ def load(
     *,
     target: str,
     group: str | None = None,
-    query_fraction: float = 0.2,
+    party: str | None = None,
+    public_fraction: float = 0.2,
     test_fraction: float = 0.2,
     seed: int = 0,
 ) -> Table:
     """Return the CSV file at `path` as a `Table`.
 
-    `target` names the column of classes, `group` one that says whose record a row is (it becomes no feature). Of all
-    rows about `query_fraction` are taken as public queries and `test_fraction` for evaluation, stratified and with
-    every group in one split. Raises InputError for a file or a value that cannot be used, SettingError for fractions
-    that leave nothing to train on.
+    `target` names the column of classes, `group` one that says whose record a row is, `party` one that says who
+    holds it; they become no features. Of all rows about `public_fraction` are the public queries and `test_fraction`
+    serves evaluation; a group is in one split.
+    Raises InputError for a file or a value that cannot be used, SettingError for fractions that leave nothing to train
+    on.
     """
-    if not (query_fraction > 0 and test_fraction > 0 and query_fraction + test_fraction < 1):
-        raise SettingError(
-            f"The query fraction is {query_fraction} and the test fraction {test_fraction}. Both must be positive, and "
-            "together less than 1."
-        )
-    frame = _read(path)
-    for column in (target, group):
-        if column is not None and column not in frame:
-            raise InputError(f"{path} has no column '{column}'; its columns are {', '.join(frame)}.")
+    columns = _Roles(target, group, party)
+    frame, query, test = _split(path, columns, public_fraction, test_fraction, seed)
+    train = ~(query | test)
+    encoding = _learn(_features(frame, columns)[query], path)
+    features = encoding.apply(_features(frame, columns), str(path))
     labels, class_names = _labels(frame[target], path)
     groups = None
     if group is not None:
         groups = encode_groups({group: frame[group].to_numpy(dtype=str)}, str(path))[group]
-
-    rest, test = stratified(labels, test_fraction, groups=groups, seed=seed)
-    train, query = stratified(
-        labels[rest],
-        query_fraction / (1 - test_fraction),
-        groups=None if groups is None else groups[rest],
-        seed=seed + 1,  # another order than that which chose the test rows
-    )
-    train, query = rest[train], rest[query]
-    features, names = _encode(frame.drop(columns=[column for column in (target, group) if column]), query, path)
+    parties: np.ndarray | None = None
+    party_names: tuple[str, ...] = ()
+    if party is not None:
+        held, party_names = encode_parties({party: frame[party].to_numpy(dtype=str)[train]}, str(path))
+        parties = held[party]
     return Table(
         name=path.stem,
         train_features=features[train],
@@ -93,25 +196,67 @@ def load(
         query_features=features[query],
         test_features=features[test],
         test_labels=labels[test],
-        feature_names=names,
+        encoding=encoding,
         class_names=class_names,
+        train_parties=parties,
+        party_names=party_names,
     )
 
 
-def fingerprint(table: Table, key: bytes) -> str:
-    """Return the HMAC-SHA256, as hex, of the arrays of `table` under `key`; see `terrine.data.dataset.fingerprint`."""
-    return keyed_digest(
-        "terrine table 1",
-        {
-            "train_features": (table.train_features, "<f4"),
-            "train_labels": (table.train_labels, "<i8"),
-            "train_groups": (table.train_groups, "<i8"),
-            "query_features": (table.query_features, "<f4"),
-            "test_features": (table.test_features, "<f4"),
-            "test_labels": (table.test_labels, "<i8"),
-        },
-        key,
-    )
+def public_rows(
+    path: Path,
+    *,
+    target: str,
+    group: str | None = None,
+    party: str | None = None,
+    public_fraction: float = 0.2,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+) -> tuple[np.ndarray, Encoding]:
+    """Return the features float32 [Q, F] of the public rows of the CSV file at `path`, and how they are encoded.
+
+    They are the `query_features` that `load` gives with the same arguments. Targets, and the values of all other rows,
+    are not looked at. Raises what `load` raises.
+    """
+    columns = _Roles(target, group, party)
+    frame, query, _ = _split(path, columns, public_fraction, test_fraction, seed)
+    public = _features(frame, columns)[query]
+    encoding = _learn(public, path)
+    return encoding.apply(public, str(path)), encoding
+
+
+def _split(
+    path: Path, columns: _Roles, public_fraction: float, test_fraction: float, seed: int
+) -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
+    """Return the table and which rows are public queries, and which serve evaluation: bool [rows] each."""
+    if not (public_fraction > 0 and test_fraction > 0 and public_fraction + test_fraction < 1):
+        raise SettingError(
+            f"data.public_fraction is {public_fraction} and data.test_fraction {test_fraction}. Both must be positive, "
+            "and together less than 1."
+        )
+    frame = _read(path)
+    for column in columns:
+        if column is not None and column not in frame:
+            raise InputError(f"{path} has no column '{column}'; its columns are {', '.join(frame)}.")
+    if columns.group is None:
+        place = numpy_generator(seed, "table.split").random(len(frame))
+    else:
+        names, inverse = np.unique(frame[columns.group].to_numpy(dtype=str), return_inverse=True)
+        place = np.array([math.ldexp(derive_seed(seed, f"table.group {name}"), -63) for name in names])[inverse]
+    query = place < public_fraction
+    test = ~query & (place < public_fraction + test_fraction)
+    counts = {"public queries": query.sum(), "evaluation": test.sum(), "teachers": (~query & ~test).sum()}
+    for what, count in counts.items():
+        if count < 2:
+            raise InputError(
+                f"{path}: {count} of {len(frame)} rows fall to the split for {what}. Bring more rows (or more groups), "
+                "or change data.public_fraction and data.test_fraction."
+            )
+    return frame, query, test
+
+
+def _features(frame: pd.DataFrame, columns: _Roles) -> pd.DataFrame:
+    return frame.drop(columns=list({column for column in columns if column is not None}))
 
 
 def _read(path: Path) -> pd.DataFrame:
@@ -141,29 +286,24 @@ def _labels(column: pd.Series, path: Path) -> tuple[np.ndarray, tuple[str, ...]]
     return labels[str(column.name)], names
 
 
-def _encode(frame: pd.DataFrame, query: np.ndarray, path: Path) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Return float32 [rows, F] and the F names, encoded with what the rows `query` show."""
-    blocks, names = [], []
-    for column in frame:
-        text = frame[column].to_numpy(dtype=str)
-        missing = np.isin(text, _MISSING)
-        numbers = pd.to_numeric(pd.Series(np.where(missing, "", text)), errors="coerce").to_numpy(dtype=np.float64)
-        known = np.isfinite(numbers)
-        if known[query].any() and (known | missing)[query].all():
-            wrong = np.flatnonzero(~known & ~missing)
-            if len(wrong):
-                raise InputError(
-                    f"{path}, row {wrong[0] + 1}: '{column}' is '{text[wrong[0]]}', while the column holds numbers. "
-                    "Correct the value, or leave it empty."
-                )
-            shown = numbers[query][known[query]]
-            scaled = (numbers - shown.mean()) / (shown.std() or 1.0)
-            blocks.append(np.where(known, scaled, 0.0)[:, None])
-            names.append(str(column))
+def _numbers(text: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the numbers in `text`, float64, and which are known, and which are missing."""
+    missing = np.isin(text, _MISSING)
+    numbers = pd.to_numeric(pd.Series(np.where(missing, "", text)), errors="coerce").to_numpy(dtype=np.float64)
+    return numbers, np.isfinite(numbers), missing
+
+
+def _learn(public: pd.DataFrame, path: Path) -> Encoding:
+    """Return the encoding of the columns that the public rows show."""
+    columns = []
+    for name in public:
+        text = public[name].to_numpy(dtype=str)
+        numbers, known, missing = _numbers(text)
+        if known.any() and (known | missing).all():
+            shown = numbers[known]
+            columns.append(Column(str(name), float(shown.mean()), float(shown.std()) or 1.0))
         else:
-            values = np.unique(text[query])
-            blocks.append(text[:, None] == values[None, :])
-            names.extend(f"{column}={value}" for value in values)
-    if not blocks:
+            columns.append(Column(str(name), values=tuple(np.unique(text).tolist())))
+    if not columns:
         raise InputError(f"{path} has no column beside the target. Teachers need something to learn from.")
-    return np.concatenate(blocks, axis=1, dtype=np.float32, casting="unsafe"), tuple(names)
+    return Encoding(tuple(columns))

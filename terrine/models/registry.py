@@ -4,6 +4,7 @@ Any architecture that timm knows can be named as a kind of its own (`resnet26`, 
 """
 
 import inspect
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,12 +13,15 @@ from torch import nn
 
 from terrine import vision
 from terrine.errors import SettingError
-from terrine.models import densenet, resnet, vgg
+from terrine.models import cryptonet, densenet, resnet, small_cnn, vgg
 from terrine.models.backbone import Backbone
+from terrine.models.columns import Columns
 from terrine.models.concatenated import Concatenated
+from terrine.models.cryptonet import build_cryptonet
 from terrine.models.densenet import build_densenet121
 from terrine.models.resnet import build_resnet
 from terrine.models.scattering import Scattering
+from terrine.models.small_cnn import build_small_cnn
 from terrine.models.timm_network import TimmNetwork
 from terrine.models.vgg import build_vgg9
 from terrine.randomness import derive_seed
@@ -26,6 +30,9 @@ Builder = Callable[..., tuple[nn.Module, int]]
 """(channels, size, seed, **options) -> (network, number of features)."""
 
 SMALLEST, LARGEST = 8, 320
+
+_initialising = threading.RLock()
+"""Initial weights come from torch's global generator: one thread at a time."""
 
 _SCATTERING_AND_RESNET = ({"kind": "scattering"}, {"kind": "resnet18"})
 
@@ -43,6 +50,14 @@ def _resnet10(channels: int, size: int, seed: int, *, stem: str = "standard") ->
 
 def _resnet18(channels: int, size: int, seed: int, *, stem: str = "standard") -> tuple[nn.Module, int]:
     return build_resnet(18, channels, stem), resnet.FEATURES
+
+
+def _small_cnn(channels: int, size: int, seed: int) -> tuple[nn.Module, int]:
+    return build_small_cnn(channels), small_cnn.FEATURES
+
+
+def _cryptonet(channels: int, size: int, seed: int) -> tuple[nn.Module, int]:
+    return build_cryptonet(channels, size), cryptonet.FEATURES
 
 
 def _vgg9(channels: int, size: int, seed: int) -> tuple[nn.Module, int]:
@@ -78,10 +93,12 @@ def _concatenated(
 
 BACKBONES: dict[str, Builder] = {
     "concatenated": _concatenated,
+    "cryptonet": _cryptonet,
     "densenet121": _densenet121,
     "resnet10": _resnet10,
     "resnet18": _resnet18,
     "scattering": _scattering,
+    "small_cnn": _small_cnn,
     "timm": _timm,
     "tiny_vit": _tiny_vit,
     "vgg9": _vgg9,
@@ -92,8 +109,11 @@ def build_backbone(kind: str, *, channels: int, size: int, seed: int, **options:
     """Return the backbone `kind` for images [B, channels, size, size], on the CPU, with initial weights from `seed`.
 
     The weights depend on (kind, channels, size, options, seed) alone; torch's global generator is left as it was.
+    `columns` is the backbone of a table of `channels` columns, with `size` 1, and takes rows instead of images.
     Raises SettingError for an unknown kind or option, naming the known ones, and for an impossible size.
     """
+    if kind == "columns":
+        return Columns(channels)
     if kind not in BACKBONES:
         if not vision.timm.is_model(kind):
             raise SettingError(
@@ -115,7 +135,7 @@ def build_backbone(kind: str, *, channels: int, size: int, seed: int, **options:
         raise SettingError(
             f"backbone: {kind} has no option '{unknown[0]}'. It has {', '.join(known) if known else 'none'}."
         )
-    with torch.random.fork_rng(devices=[]):
+    with _initialising, torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, f"backbone {kind}"))
         network, features = builder(channels, size, seed, **options)
     architecture = {"kind": kind, "channels": channels, "size": size, "options": options}

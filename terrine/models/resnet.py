@@ -69,4 +69,4 @@ class SmallMapConv2d(nn.Conv2d):
         # The output at (i, j) meets the input at (0..side-1)^2 with the taps from 1 - i and 1 - j on.
         windows = [self.weight[:, :, 1 - i : 1 - i + side, 1 - j : 1 - j + side] for i in places for j in places]
         matrix = torch.stack(windows, dim=1).flatten(2).flatten(0, 1)
-        return F.linear(maps.flatten(1), matrix).view(len(maps), self.out_channels, len(places), len(places))
+        return F.linear(maps.flatten(1), matrix).view(maps.shape[0], self.out_channels, len(places), len(places))

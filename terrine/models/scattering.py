@@ -171,7 +171,7 @@ class _Quadrants(nn.Module):
         self.register_buffer(name, matrix.float(), persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        count, grid = len(images), self.side // STRIDE
+        count, grid = images.shape[0], self.side // STRIDE
         quadrants = to_quadrants(images)
         parts = self._transform(quadrants)
         fine = self._modulus(parts, self.wavelets_0)
@@ -269,8 +269,10 @@ class Scattering(nn.Module):
         self.feature_dim = scattered if projection is None else projection
 
     def forward(self, images: Tensor) -> Tensor:
-        chunk = _CPU_CHUNK if images.device.type == "cpu" else len(images)
-        features = torch.cat([self.coefficients(part).flatten(1) for part in images.split(chunk)])
+        # An exported program takes batches of any size, so it cannot be cut into a number of chunks.
+        whole = images.device.type != "cpu" or torch.compiler.is_exporting()
+        parts = [images] if whole else images.split(_CPU_CHUNK)
+        features = torch.cat([self.coefficients(part).flatten(1) for part in parts])
         features = self.standardise(features.add_(LOG_OFFSET).log_())
         return features if self.projection is None else features @ self.projection
 

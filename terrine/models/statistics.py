@@ -13,11 +13,13 @@ Guarantees:
 - Every layer that normalises through `torch.nn.functional.batch_norm` takes part: BatchNorm1d, 2d, 3d, SyncBatchNorm
   and timm's variants, however deep, also under `torch.func.functional_call` and `torch.func.vmap`.
 - A batch of one has no variance and is refused.
+- A model without batch normalisation gives the same result under both; the log says so once per architecture.
 
 This is done where the arithmetic happens: a torch function mode, which belongs to the calling thread alone, intercepts
 the call. Calling `.train()` instead would change the very model that is being queried.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -32,10 +34,27 @@ from terrine.errors import InputError, SettingError
 
 Statistics = Literal["current", "original"]
 
+_logger = logging.getLogger(__name__)
+_said: set[tuple[type[nn.Module], ...]] = set()
+"""Architectures of which the log has said that they have no batch normalisation."""
+
 
 def has_batch_norm(module: nn.Module) -> bool:
     """Say whether `module` holds a batch normalisation, so whether the choice of statistics makes a difference."""
     return any(isinstance(layer, _BatchNorm) for layer in module.modules())
+
+
+def _say_without_batch_norm(module: nn.Module) -> None:
+    """Log, once per architecture and process, that the choice of statistics makes no difference."""
+    architecture = tuple(type(layer) for layer in module.modules())
+    if architecture in _said or has_batch_norm(module):
+        return
+    _said.add(architecture)
+    _logger.warning(
+        "%s (%d layers) has no batch normalisation: current and original statistics are the same for it.",
+        type(module).__name__,
+        len(architecture),
+    )
 
 
 @contextmanager
@@ -55,6 +74,7 @@ def batch_statistics(module: nn.Module, statistics: Statistics) -> Iterator[None
         layer.training = False
     try:
         if statistics == "current":
+            _say_without_batch_norm(module)
             with _CurrentStatistics():
                 yield
         else:
@@ -65,14 +85,24 @@ def batch_statistics(module: nn.Module, statistics: Statistics) -> Iterator[None
 
 
 @torch.no_grad()
-def record_statistics(module: nn.Module, batches: Iterable[Tensor]) -> None:
+def record_statistics(
+    module: nn.Module,
+    batches: Iterable[Tensor],
+    layers_to_record: Literal["without weights", "all"] = "without weights",
+) -> None:
     """Set the running statistics of layers without weights to the average over `batches`, tensors `module` accepts.
 
     This *does* change the module: it fixes what `original` means for batch normalisations that no training reaches,
-    such as those of fixed features. Layers with weights keep the statistics they were trained with. The images become
-    part of the model, so they must be public. Raises InputError when there is no batch, or one of less than two images.
+    such as those of fixed features. Layers with weights keep the statistics they were trained with, unless
+    `layers_to_record` is `all`: then every layer gets those of `batches`, which is what its running averages estimate
+    after training (Wu and Johnson 2021, "precise" statistics). What `batches` show becomes part of the model.
+    Raises InputError when there is no batch, or one of less than two images.
     """
-    layers = [layer for layer in module.modules() if isinstance(layer, _BatchNorm) and not layer.affine]
+    layers = [
+        layer
+        for layer in module.modules()
+        if isinstance(layer, _BatchNorm) and (layers_to_record == "all" or not layer.affine)
+    ]
     momenta = [layer.momentum for layer in layers]
     training = [part for part in module.modules() if part.training]
     module.eval()

@@ -62,13 +62,14 @@ def logit_scores(probabilities: ArrayLike, labels: ArrayLike) -> Floats:
 def likelihood_ratios(scores: ArrayLike, member: ArrayLike) -> Floats:
     """log likelihood ratio of membership [runs, records], each run judged by all the others.
 
+    Where fewer than two of the other runs had a record, or fewer than two had not, nothing is known: the ratio is 0.
+
     Args:
         scores: The model's score of each record in each run [runs, records], from `logit_scores`.
         member: Whether the record was in the run's data [runs, records].
 
     Raises:
-        InputError: shapes that differ, scores that are not finite, or a record that is in, or out of, fewer than
-            three runs.
+        InputError: shapes that differ, scores that are not finite, or too few runs to know about any record.
     """
     values, inside = np.asarray(scores, dtype=np.float64), np.asarray(member)
     if values.ndim != 2 or values.shape != inside.shape or inside.dtype.kind != "b":
@@ -78,21 +79,25 @@ def likelihood_ratios(scores: ArrayLike, member: ArrayLike) -> Floats:
         )
     if not np.all(np.isfinite(values)):
         raise InputError("The scores of an attack must be finite.")
-    if min(inside.sum(axis=0).min(), (~inside).sum(axis=0).min()) < 3:
-        raise InputError("Every record must be in at least three runs and out of at least three: run more shadows.")
+    # What is known is decided by the other runs: nothing may depend on the membership in the run under attack.
+    known = np.ones(values.shape, dtype=np.bool_)
+    for group in (inside, ~inside):
+        known &= group.sum(axis=0) - group >= 2
+    if not known.any(axis=1).all():
+        raise InputError("No record is in at least two of the other runs and out of at least two: run more shadows.")
     ratio = np.zeros_like(values)
     values = values - values.mean(axis=0)
     for sign, group in ((1.0, inside), (-1.0, ~inside)):
         own = np.where(group, values, 0.0)
-        # Sums over the other runs of the group: nothing may depend on the membership in the run under attack.
-        count = group.sum(axis=0) - group
+        count = np.where(known, group.sum(axis=0) - group, 2)
         mean = (own.sum(axis=0) - own) / count
         squares = np.square(own).sum(axis=0) - np.square(own) - count * np.square(mean)
         # Few shadow runs make variances of single records too noisy: the group shares one, as in the paper.
-        variance = squares.sum(axis=1, keepdims=True) / (count - 1).sum(axis=1, keepdims=True)
+        freedom = np.where(known, count - 1, 0).sum(axis=1, keepdims=True)
+        variance = np.where(known, squares, 0.0).sum(axis=1, keepdims=True) / freedom
         variance = np.maximum(variance, np.finfo(np.float64).tiny)
         ratio -= sign * (np.square(values - mean) / variance + np.log(variance)) / 2
-    return ratio
+    return np.where(known, ratio, 0.0)
 
 
 def attack(

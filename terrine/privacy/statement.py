@@ -41,7 +41,7 @@ NOT_PRIVATE = "NOT PRIVATE"
 
 # What may describe a mechanism: parameters chosen before any vote was seen. A new one is added here deliberately.
 MECHANISM_FIELDS = frozenset(
-    {"mechanism", "sigma", "scale", "threshold", "sigma1", "sigma2", "confidence", "probabilities", "spent"}
+    {"mechanism", "sigma", "scale", "threshold", "sigma1", "sigma2", "surprise", "confidence", "select"}
     | {"epsilon", "delta", "rounds", "clip", "noise_multiplier", "samples", "top_k", "beta", "block"}
 )
 

@@ -1,12 +1,8 @@
-"""The linear student: one head on the public backbone, from released labels or released noisy histograms.
+"""The linear student: one head on the frozen public backbone, from released labels or released noisy histograms.
 
-Both fits are maximum a posteriori, by full-batch L-BFGS from the same start, so there is nothing to tune but the
-strength of the prior (`StudentSettings.l2`):
-
-- `fit_labels`: cross-entropy with hard labels, optionally smoothed;
-- `fit_histograms`: a released histogram is h = n + N(0, σ²I). Its expected share of votes n/N is modelled as
-  softmax(f(x)), so the negative log-likelihood of a query is ‖h/N − softmax(f(x))‖² / 2(σ/N)². It costs the privacy of
-  the argmax and carries far more (docs/results.md).
+The fit is maximum a posteriori under one of the likelihoods of `terrine.students.answers`, by full-batch L-BFGS, so
+there is nothing to tune but the strength of the prior (`StudentSettings.l2`). A histogram costs the privacy of its
+argmax and carries far more (docs/results.md).
 
 The strength may be given, or chosen on released answers that were held out. Held-out answers are about synthetic
 images, which ask less of a student than real ones do, so they favour a prior that is too strong for a large budget:
@@ -16,29 +12,27 @@ privacy.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from terrine.errors import InputError, SettingError
-from terrine.heads import LinearHead
+from terrine.heads import LinearHead, predict
 from terrine.parallel import side_by_side
 from terrine.randomness import numpy_generator
+from terrine.students.answers import Answers, Loss, histogram_answers, label_answers
+from terrine.students.kind import Material, Progress, Trained
 
-__all__ = ["LinearHead", "StudentSettings", "fit_histograms", "fit_labels", "predict"]
+__all__ = ["Linear", "LinearHead", "StudentSettings", "fit", "fit_histograms", "fit_labels", "predict"]
 
 PRECISIONS = (3.0, 1.0, 0.3, 0.1, 0.03)
 """Values of `l2` that are tried, in this order, when none is given: a score's prior deviation from 0.6 to 6."""
 _HELD_OUT = 4  # one answer in so many decides
 _FEWEST_TO_CHOOSE = 50
-_PREDICTION_BLOCK = 4096
-
-Loss = Callable[[Tensor, Tensor], Tensor]
-"""(scores [B, classes], targets [B, classes]) -> summed negative log-likelihood."""
 
 
 @dataclass(frozen=True)
@@ -72,28 +66,18 @@ def fit_labels(
     settings: StudentSettings | None = None,
     *,
     seed: int,
+    transition: np.ndarray | None = None,
     device: torch.device | str = "cpu",
     initial: LinearHead | None = None,
 ) -> LinearHead:
-    """Fit a head to released hard labels by penalised cross-entropy.
+    """Fit a head to released hard labels by penalised cross-entropy, smoothed or corrected.
 
-    features: float32 [queries, features]; labels: int64 [queries], 0 .. classes - 1. seed decides the folds on which
-    the prior is chosen. initial: where to start, zero by default; with a prior the optimum does not depend on it.
-    Raises InputError when arrays do not fit together, are not finite or are empty.
+    features: float32 [queries, features]; labels: int64 [queries], 0 .. classes - 1. transition: the matrix of
+    `terrine.students.correction`, for forward correction. Other arguments and errors as in `fit`.
     """
     settings = settings or StudentSettings()
-    labels = np.asarray(labels)
-    if labels.ndim != 1 or (len(labels) and not (labels.min() >= 0 and labels.max() < classes)):
-        raise InputError(f"labels: one number from 0 to {classes - 1} per query expected, in an array [queries].")
-    targets = np.eye(classes, dtype=np.float32)[labels]
-
-    def fit_loss(scores: Tensor, targets: Tensor) -> Tensor:
-        return F.cross_entropy(scores, targets, reduction="sum", label_smoothing=settings.label_smoothing)
-
-    def held_out_loss(scores: Tensor, targets: Tensor) -> Tensor:
-        return F.cross_entropy(scores, targets, reduction="sum")
-
-    return _fit(features, targets, fit_loss, held_out_loss, settings, seed, torch.device(device), initial)
+    answers = label_answers(labels, classes, smoothing=settings.label_smoothing, transition=transition)
+    return fit(features, answers, settings, seed=seed, device=device, initial=initial)
 
 
 def fit_histograms(
@@ -110,36 +94,60 @@ def fit_histograms(
     """Fit a head to released noisy histograms by their Gaussian likelihood.
 
     features: float32 [queries, features]; histograms: [queries, classes], the votes of `teachers` teachers plus noise
-    of standard deviation `sigma` votes. seed, initial: as in `fit_labels`. Raises InputError when arrays do not fit
-    together, are not finite or are empty, and SettingError for teachers < 1 or sigma <= 0.
+    of standard deviation `sigma` votes. Other arguments and errors as in `fit`.
+    """
+    answers = histogram_answers(histograms, teachers, sigma)
+    return fit(features, answers, settings, seed=seed, device=device, initial=initial)
+
+
+def fit(
+    features: np.ndarray,
+    answers: Answers,
+    settings: StudentSettings | None = None,
+    *,
+    seed: int,
+    device: torch.device | str = "cpu",
+    initial: LinearHead | None = None,
+) -> LinearHead:
+    """Fit a head to released answers, one row of features [queries, features] each.
+
+    seed decides the folds on which the prior is chosen where it is not given. initial: where to start, zero by default;
+    with a prior the optimum does not depend on it. Raises InputError when arrays do not fit together, are not finite or
+    are empty.
     """
     settings = settings or StudentSettings()
-    if teachers < 1 or not 0 < sigma < float("inf"):
-        raise SettingError(f"student: {teachers} teachers with noise of {sigma} votes; both must be positive.")
-    shares = np.asarray(histograms, np.float64) / teachers
-    weight = 0.5 * (teachers / sigma) ** 2
+    return _fit(
+        features,
+        answers.targets,
+        answers.fit_loss,
+        answers.held_out_loss,
+        settings,
+        seed,
+        torch.device(device),
+        initial,
+    )
 
-    def loss(scores: Tensor, shares: Tensor) -> Tensor:
-        return (torch.softmax(scores, dim=1) - shares).square_().sum() * weight
 
-    return _fit(features, shares.astype(np.float32), loss, loss, settings, seed, torch.device(device), initial)
+@dataclass(frozen=True)
+class Linear:
+    """The student kind `linear`: see the module's head. l2: as in `StudentSettings`."""
 
+    name: ClassVar[str] = "linear"
+    l2: float | None = 0.3
 
-def predict(head: LinearHead, features: np.ndarray) -> np.ndarray:
-    """Return class probabilities, float32 [queries, classes], of features [queries, features].
-
-    Computed on the CPU in fixed blocks, each by one thread: the same bytes on any number of cores.
-    """
-    weight, bias = torch.tensor(head.weight), torch.tensor(head.bias)
-    if features.ndim != 2 or features.shape[1] != weight.shape[1]:
-        raise InputError(f"features of shape {features.shape} do not fit a head on {weight.shape[1]} features.")
-
-    def compute(first: int) -> np.ndarray:
-        block = torch.tensor(features[first : first + _PREDICTION_BLOCK], dtype=torch.float32)
-        return torch.softmax(torch.addmm(bias, block, weight.T), dim=1).numpy()
-
-    blocks = list(side_by_side(compute, range(0, len(features), _PREDICTION_BLOCK)))
-    return np.concatenate(blocks) if blocks else np.empty((0, len(bias)), np.float32)
+    def train(
+        self,
+        material: Material,
+        *,
+        seed: int,
+        device: torch.device | str = "cpu",
+        work: Path | None = None,
+        progress: Progress | None = None,
+    ) -> Trained:
+        """See `StudentKind.train`. The fit takes seconds, so nothing is kept in `work`."""
+        settings = StudentSettings(l2=self.l2)
+        head = fit(material.features(device)[material.rows], material.answers, settings, seed=seed, device=device)
+        return Trained(head)
 
 
 def _fit(
@@ -183,7 +191,7 @@ def _fit(
                     inputs[kept], answers[kept], fit_loss, candidate * scale, weight_and_bias, settings.iterations
                 )
                 weight, bias = weight_and_bias
-                loss = float(held_out_loss(inputs[rest] @ weight.T + bias, answers[rest]))
+                loss = float(held_out_loss(inputs[rest] @ weight.T + bias, answers[rest]).sum())
                 if not loss < best:
                     break
                 l2, best = candidate, loss
@@ -212,7 +220,7 @@ def _minimise(
         optimiser.zero_grad()
         scores = torch.addmm(bias, inputs, weight.T)
         # Per query, so that step lengths and tolerances mean the same for any number of queries.
-        total = (loss(scores, targets) + 0.5 * penalty * weight.square().sum()) / len(inputs)
+        total = (loss(scores, targets).sum() + 0.5 * penalty * weight.square().sum()) / len(inputs)
         total.backward()
         return total
 

@@ -18,7 +18,7 @@ Guarantees:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -30,7 +30,8 @@ from torch import Tensor
 from terrine.errors import InputError, SettingError
 from terrine.heads import initial_head
 from terrine.parallel import side_by_side
-from terrine.randomness import torch_generator
+from terrine.randomness import derive_seed, torch_generator
+from terrine.teachers.kind import Arrays, Queries, Records, rows_of, vote_type
 
 _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8  # Adam's own, as everywhere
 _PART_BYTES = {"cpu": 2**25, "other": 2**30}  # features of the teachers trained in one part
@@ -45,6 +46,8 @@ class LinearSettings:
     ridge: the penalty of `ridge`, in units of a record's mean squared distance from its teacher's mean; at least 1e-6.
     epochs, learning_rate, weight_decay, batch: of `adam`. weight_decay λ adds λ/2 ‖weight‖² to the mean cross-entropy;
         batch None takes all of a teacher's records in every step.
+    initialisation: of `adam`. `shared`: all teachers start from one random head; `own`: each from its own. A closed
+        form has no start.
     """
 
     optimiser: Literal["adam", "ridge"] = "ridge"
@@ -53,8 +56,11 @@ class LinearSettings:
     learning_rate: float = 1e-3
     weight_decay: float = 0.0
     batch: int | None = 256
+    initialisation: Literal["shared", "own"] = "shared"
 
     def __post_init__(self) -> None:
+        if self.initialisation not in ("shared", "own"):
+            raise SettingError(f"teachers: initialisation '{self.initialisation}' is unknown. Use 'shared' or 'own'.")
         if self.optimiser not in ("adam", "ridge"):
             raise SettingError(f"teachers: optimiser '{self.optimiser}' is unknown. Use 'adam' or 'ridge'.")
         if not 1e-6 <= self.ridge < float("inf"):
@@ -99,6 +105,40 @@ class LinearHeads:
         return cls(np.asarray(arrays["weight"], np.float32), np.asarray(arrays["bias"], np.float32))
 
 
+class LinearTeachers:
+    """The kind `linear`, see `terrine.teachers.kind`: a state is a head's weight [classes, features] and bias."""
+
+    inputs: Literal["features", "images"] = "features"
+    stacked = True
+    block = 1024
+
+    def __init__(self, settings: LinearSettings | None = None) -> None:
+        self.settings = settings or LinearSettings()
+
+    def train(
+        self, records: Records, teachers: Sequence[int], *, seed: int, device: torch.device | str = "cpu"
+    ) -> Iterator[tuple[int, Arrays]]:
+        """Yield (number, head) of each teacher; see `train_heads`."""
+        heads = train_heads(
+            records.inputs,
+            records.labels,
+            records.assignment,
+            teachers,
+            records.classes,
+            self.settings,
+            seed=seed,
+            device=device,
+        )
+        for teacher, weight, bias in zip(teachers, heads.weight, heads.bias, strict=True):
+            yield teacher, {"weight": weight, "bias": bias}
+
+    def vote(self, states: Iterable[Arrays], queries: Queries, *, device: torch.device | str = "cpu") -> np.ndarray:
+        """Return votes [queries, teachers]; see `vote`. A head's score of a query does not depend on its batch."""
+        states = list(states)
+        heads = LinearHeads(*(np.stack([state[name] for state in states]) for name in ("weight", "bias")))
+        return vote(heads, queries.inputs, device=device)
+
+
 def train_heads(
     features: np.ndarray,
     labels: np.ndarray,
@@ -122,7 +162,7 @@ def train_heads(
     settings = settings or LinearSettings()
     device = torch.device(device)
     _check(features, labels, assignment, classes)
-    rows = _rows_of(assignment, teachers)
+    rows = rows_of(assignment, teachers)
     weight = np.empty((len(teachers), classes, features.shape[1]), np.float32)
     bias = np.empty((len(teachers), classes), np.float32)
 
@@ -154,18 +194,6 @@ def _check(features: np.ndarray, labels: np.ndarray, assignment: np.ndarray, cla
         )
     if len(labels) and not (labels.min() >= 0 and labels.max() < classes):
         raise InputError(f"labels run from {labels.min()} to {labels.max()}, outside 0..{classes - 1}.")
-
-
-def _rows_of(assignment: np.ndarray, teachers: Sequence[int]) -> list[np.ndarray]:
-    """Return each teacher's record numbers, ascending."""
-    order = np.argsort(assignment, kind="stable")
-    arranged = assignment[order]
-    starts = np.searchsorted(arranged, teachers, side="left")
-    ends = np.searchsorted(arranged, teachers, side="right")
-    for teacher, start, end in zip(teachers, starts, ends, strict=True):
-        if start == end:
-            raise InputError(f"Teacher {teacher} has no record. Use fewer teachers, or another partition.")
-    return [order[start:end] for start, end in zip(starts, ends, strict=True)]
 
 
 def _parts(rows: list[np.ndarray], features: int, device: torch.device) -> Iterator[list[int]]:
@@ -216,11 +244,13 @@ def _train_adam(
     inputs: Tensor, targets: Tensor, classes: int, settings: LinearSettings, seed: int, teachers: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
     """Return weight [T, C, D] and bias [T, C] after Adam on each teacher's own shuffled batches."""
-    count, records, features = inputs.shape
+    _, records, features = inputs.shape
     device = inputs.device
-    start = initial_head(features, classes, seed)
-    weight = torch.from_numpy(start.weight).to(device).repeat(count, 1, 1)
-    bias = torch.from_numpy(start.bias).to(device).repeat(count, 1)
+    seeds = [start_seed(seed, teacher, settings.initialisation) for teacher in teachers]
+    heads = {each: initial_head(features, classes, each) for each in set(seeds)}
+    starts = [heads[each] for each in seeds]
+    weight = torch.from_numpy(np.stack([start.weight for start in starts])).to(device)
+    bias = torch.from_numpy(np.stack([start.bias for start in starts])).to(device)
     one_hot = F.one_hot(targets, classes).to(inputs.dtype)
     generators = [torch_generator(seed, "teacher shuffle", teacher) for teacher in teachers]
     batch = min(settings.batch or records, records)
@@ -245,6 +275,14 @@ def _train_adam(
             _adam_step(states[0], gradient, settings.learning_rate, step)
             _adam_step(states[1], error.sum(1), settings.learning_rate, step)
     return weight, bias
+
+
+def start_seed(seed: int, teacher: int, initialisation: str) -> int:
+    """Return the seed of a teacher's initial weights: the run's if they are `shared`, one of its `own` otherwise.
+
+    Both are public, so they cost no privacy. A shared start makes teachers agree more (000_af12db1dbb9ad79b, sec. 4).
+    """
+    return seed if initialisation == "shared" else derive_seed(seed, "own initialisation", teacher)
 
 
 def _take(values: Tensor, index: Tensor) -> Tensor:
@@ -277,7 +315,7 @@ def vote(heads: LinearHeads, features: np.ndarray, *, device: torch.device | str
     teachers, classes, dimension = heads.weight.shape
     if features.ndim != 2 or features.shape[1] != dimension:
         raise InputError(f"features of shape {features.shape} do not fit heads on {dimension} features.")
-    votes = np.empty((len(features), teachers), np.min_scalar_type(max(classes - 1, 0)))
+    votes = np.empty((len(features), teachers), vote_type(classes))
     for first in range(0, teachers, _TEACHER_BLOCK):
         block = slice(first, first + _TEACHER_BLOCK)
         weight = torch.tensor(heads.weight[block], device=device).flatten(0, 1)

@@ -1,6 +1,7 @@
 """kill -9 in the middle: what was finished stays, and the end is the same to the byte."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,18 +10,18 @@ import pytest
 
 from tasks.run import open_run
 from tasks.teach import groups, work_folder
-from tests.flows.test_pipeline import _environment
+from tests.flows.test_pipeline import _environment, set_small
 
 KILL_AT = """
 import os, signal, sys
-import tasks.teach as teach
-plain, calls = teach.train_heads, []
+import terrine.teachers.linear as linear
+plain, calls = linear.train_heads, []
 def train_heads(*arguments, **options):
     calls.append(arguments[3])
     if len(calls) == 3:
         os.kill(os.getpid(), signal.SIGKILL)
     return plain(*arguments, **options)
-teach.train_heads = train_heads
+linear.train_heads = train_heads
 from flows.stages import run_stage
 from pathlib import Path
 run_stage(Path(sys.argv[1]), "small", "teach")
@@ -29,11 +30,12 @@ run_stage(Path(sys.argv[1]), "small", "teach")
 COUNT = """
 import sys
 import tasks.teach as teach
-plain = teach.train_heads
+import terrine.teachers.linear as linear
+plain = linear.train_heads
 def train_heads(*arguments, **options):
     print("trained", arguments[3][0])
     return plain(*arguments, **options)
-teach.train_heads = train_heads
+linear.train_heads = train_heads
 teach.features_in_batches = None  # a second pass over the private images would fail
 from flows.stages import run_stage
 from pathlib import Path
@@ -68,3 +70,63 @@ def test_teaching_goes_on_from_the_last_finished_group(project):
     assert trained == [f"trained {group.start}" for group in groups(run)[2:]]
     assert (run.folders.teachers / "heads.safetensors").read_bytes() == expected
     assert not os.path.exists(work_folder(run))
+
+
+KILL_AFTER_A_CHECKPOINT = """
+import os, signal, sys
+import terrine.pretraining.simclr as simclr
+plain, calls = simclr.write_checkpoint, []
+def write_checkpoint(*arguments):
+    plain(*arguments)
+    calls.append(arguments[0])
+    if len(calls) == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+simclr.write_checkpoint = write_checkpoint
+from flows.stages import run_stage
+from pathlib import Path
+run_stage(Path(sys.argv[1]), "small", "pretrain")
+"""
+
+COUNT_STEPS = """
+import sys
+import terrine.pretraining.simclr as simclr
+plain = simclr.nt_xent
+def nt_xent(*arguments, **options):
+    print("\\nstep")
+    return plain(*arguments, **options)
+simclr.nt_xent = nt_xent
+from flows.stages import run_stage
+from pathlib import Path
+run_stage(Path(sys.argv[1]), "small", "pretrain")
+"""
+
+
+@pytest.mark.slow
+def test_pretraining_goes_on_from_the_last_checkpoint(project):
+    from flows.stages import run_stage
+
+    images = {"count": 40, "sources": {"gaussian": 1}}
+    pretraining = {"images": images, "epochs": 2, "batch": 8, "projection": 8, "checkpoint_minutes": 1e-9}
+    set_small(project, backbone={"kind": "resnet10", "stem": "standard"}, pretraining=pretraining)
+    for stage in ("parameters", "dataset", "partition", "synthesize", "pretrain"):
+        run_stage(project, "small", stage)
+    run = open_run(project, "small")
+    (shared,) = (project / "data" / "public" / "shared").glob("backbone-*")
+    expected = (run.folders.backbone / "backbone.safetensors").read_bytes()
+    shutil.rmtree(shared)
+    shutil.rmtree(run.folders.backbone)
+
+    program = [sys.executable, "-c", KILL_AFTER_A_CHECKPOINT, str(project)]
+    killed = subprocess.run(program, env=_environment(project), check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert not (run.folders.backbone / "backbone.safetensors").exists()
+
+    resumed = subprocess.run(
+        [sys.executable, "-c", COUNT_STEPS, str(project)],
+        env=_environment(project),
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert resumed.stdout.count("\nstep") == 10 - 3
+    assert (run.folders.backbone / "backbone.safetensors").read_bytes() == expected

@@ -23,7 +23,7 @@ def query_set():
 def test_a_picture_stands_beside_its_own_label():
     labels = np.arange(30) % 4
     answered = np.arange(30) % 5 != 0
-    sheets = contact_sheets(query_set(), answered, np.where(answered, labels, -1), 30, list("wxyz"))
+    sheets = contact_sheets(query_set(), answered, np.where(answered, labels, -1), np.arange(30) < 30, list("wxyz"))
     assert [sheet.kind for sheet in sheets] == ["a", "b"]
     for sheet in sheets:
         for picture in sheet.pictures:
@@ -33,7 +33,7 @@ def test_a_picture_stands_beside_its_own_label():
 
 def test_a_sheet_counts_its_own_source_and_shows_only_what_was_asked():
     answered = np.arange(30) < 24
-    first, second = contact_sheets(query_set(), answered, np.where(answered, 0, -1), 24, ["only"])
+    first, second = contact_sheets(query_set(), answered, np.where(answered, 0, -1), np.arange(30) < 24, ["only"])
     assert (first.queries, first.asked, first.answered) == (20, 14, 14)
     assert (second.queries, second.asked, second.answered) == (10, 10, 10)
     assert {picture.query for picture in first.pictures} == {*range(10), *range(20, 24)}
@@ -41,7 +41,9 @@ def test_a_sheet_counts_its_own_source_and_shows_only_what_was_asked():
 
 def test_a_long_sheet_is_spread_over_all_queries_without_repeating_one():
     answered = np.ones(30, dtype=bool)
-    first, _ = contact_sheets(query_set(), answered, np.zeros(30, dtype=np.int64), 30, ["only"], per_source=7)
+    first, _ = contact_sheets(
+        query_set(), answered, np.zeros(30, dtype=np.int64), np.arange(30) < 30, ["only"], per_source=7
+    )
     chosen = [picture.query for picture in first.pictures]
     assert len(set(chosen)) == 7
     assert {chosen[0], chosen[-1]} == {0, 29}
@@ -49,7 +51,7 @@ def test_a_long_sheet_is_spread_over_all_queries_without_repeating_one():
 
 def test_unanswered_queries_come_last():
     answered = np.arange(30) % 2 == 0
-    for sheet in contact_sheets(query_set(), answered, np.where(answered, 1, -1), 30, ["no", "yes"]):
+    for sheet in contact_sheets(query_set(), answered, np.where(answered, 1, -1), np.arange(30) < 30, ["no", "yes"]):
         seen = [picture.label is None for picture in sheet.pictures]
         assert seen == sorted(seen)
         assert any(seen)
@@ -59,7 +61,9 @@ def test_noisy_histograms_are_drawn_where_they_were_released():
     answered = np.arange(30) < 20
     noisy = np.random.default_rng(0).normal(size=(30, 3))
     noisy[20:] = np.nan
-    for sheet in contact_sheets(query_set(), answered, np.where(answered, 1, -1), 30, list("abc"), noisy):
+    for sheet in contact_sheets(
+        query_set(), answered, np.where(answered, 1, -1), np.arange(30) < 30, list("abc"), noisy
+    ):
         for picture in sheet.pictures:
             assert (picture.spark is not None) == answered[picture.query]
 

@@ -16,7 +16,9 @@ HISTOGRAMS = np.array([[50, 0, 0], [30, 15, 5], [20, 20, 10], [0, 49, 1]])
 
 def release(labels):
     labels = np.asarray(labels)
-    return SimpleNamespace(arrays={"answered": labels >= 0, "labels": labels, "asked": np.array(len(labels))})
+    return SimpleNamespace(
+        arrays={"answered": labels >= 0, "labels": labels, "round": np.zeros(len(labels), dtype=np.int64)}
+    )
 
 
 def test_consensus_and_agreement_are_those_of_the_votes():
@@ -50,7 +52,7 @@ def test_queries_the_budget_did_not_reach_are_not_counted():
     settings = Aggregation(mechanism="gnmax", sigma=8)
     whole = private_figures(settings, HISTOGRAMS[:2], release([0, 0]))
     cut = release([0, 0, -1, -1])
-    cut.arrays["asked"] = np.array(2)
+    cut.arrays["round"] = np.where(np.arange(len(cut.arrays["labels"])) < 2, 0, -1)
     assert private_figures(settings, HISTOGRAMS, cut)["epsilon_data_dependent"] == whole["epsilon_data_dependent"]
 
 

@@ -99,7 +99,8 @@ def make_run(
     labels = np.where(np.arange(queries) < asked, histograms.argmax(axis=1), -1)
     if mechanism == "confident":
         labels[::3] = -1
-    table = {"query": np.arange(queries), "answered": labels >= 0, "label": labels}
+    rounds = np.where(np.arange(queries) < asked, 0, -1)
+    table = {"query": np.arange(queries), "round": rounds, "answered": labels >= 0, "label": labels}
     if mechanism == "histogram":
         noisy = histograms + generator.normal(0, 25, histograms.shape)
         noisy[asked:] = np.nan

@@ -89,3 +89,12 @@ def test_the_digest_of_a_folder_sees_names_and_bytes(tmp_path):
         store.write_text(tmp_path / name / ("b" if name == "y" else "a"), content)
     digests = {store.folder_digest(tmp_path / name) for name in "xyz"}
     assert len(digests) == 3
+
+
+def test_linking_a_file_again_leaves_nothing_behind(tmp_path):
+    source, target = tmp_path / "source", tmp_path / "folder" / "target"
+    source.write_bytes(b"weights")
+    for _ in range(2):
+        store.link(source, target)
+    assert [path.name for path in target.parent.iterdir()] == ["target"]
+    assert target.read_bytes() == b"weights"

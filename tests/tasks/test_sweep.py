@@ -13,6 +13,7 @@ import tasks.sweep
 import tasks.versioning
 from flows.sweep import Select
 from tasks.aggregate import open_account, release_once
+from tasks.assurance import assurance
 from tasks.presets import select_run, selected_run
 from tasks.run import open_run, write_parameters
 from tasks.store import Folders, read_array, read_json, write_array, write_json
@@ -60,6 +61,7 @@ class Pipeline:
         self.made = {}
         self.changed = set()
         self.failing = {}
+        self.restated = []
 
     def changed_stages(self, _root, run):
         unmade = not Folders(self.root, run).evaluation.is_file() and run not in self.failing
@@ -98,6 +100,7 @@ def stages(project, monkeypatch):
     pipeline = Pipeline(project)
     monkeypatch.setattr(flows.sweep, "prepare", pipeline.prepare)
     monkeypatch.setattr(flows.sweep, "make", pipeline.make)
+    monkeypatch.setattr(flows.sweep, "restate", lambda root, run: pipeline.restated.append(run))
     monkeypatch.setattr(tasks.versioning, "changed_stages", pipeline.changed_stages)
     monkeypatch.setattr(tasks.sweep, "changed_stages", pipeline.changed_stages)
     monkeypatch.setattr(
@@ -358,3 +361,21 @@ def test_mlflow_has_both_prices_on_the_sweep_and_on_every_candidate(project, sta
         assert client.get_run(identity).data.tags["mlflow.parentRunId"] == parent
     assert {item.path for item in client.list_artifacts(parent)} == {"sweep.json", "sweep.md"}
     assert client.get_run(parent).data.tags["selected_by_evaluation"] == result["selected"]
+
+
+def test_the_statements_of_a_search_quote_its_price_and_those_made_before_are_written_anew(stages):
+    run_sweep("aggregation.sigma=30")
+    run_sweep("aggregation.sigma=30,40")
+    first, second = (row["run"] for row in stages.result["candidates"])
+    assert stages.restated == [first]
+    for run in (first, second):
+        known = assurance(open_run(stages.root, run), {})
+        assert known["epsilon_tuning"] == stages.result["epsilon_tuning_composed_worst_case"]
+
+
+def test_of_two_searches_the_dearer_one_counts(stages):
+    run_sweep("aggregation.sigma=30,40")
+    dear = stages.result["epsilon_tuning_composed_worst_case"]
+    run_sweep("aggregation.sigma=30")
+    (only,) = (row["run"] for row in stages.result["candidates"])
+    assert assurance(open_run(stages.root, only), {})["epsilon_tuning"] == dear

@@ -1,12 +1,16 @@
-"""Teachers as tasks: parts never mix, grouping changes nothing, what is finished is kept."""
+"""Teachers as tasks: parts never mix, grouping changes nothing, what is finished is kept; for every kind."""
+
+import logging
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tasks import dataset, partition, pretrain, synthesize, teach, vote
-from tasks.params import validate
+from tasks.params import merge, validate
 from tasks.run import Run
 from tasks.store import folder_digest, read_json
+from terrine.errors import ArtefactError
 
 VALUES = {
     "data": {"public_benchmark": True, "name": "digits", "size": 8},
@@ -18,8 +22,26 @@ VALUES = {
 }
 
 
-def prepared(root, **teachers):
-    run = Run(root, "small", validate(VALUES | {"teachers": VALUES["teachers"] | teachers}))
+NETWORK = {"epochs": 1, "batch": 32}
+PRETRAINED = {
+    "backbone": {"kind": "resnet10"},
+    "pretraining": {"images": {"count": 8, "sources": {"gaussian": 1}}, "epochs": 1, "batch": 8},
+}
+KINDS = {
+    "linear": {"teachers": {"kind": "linear"}},
+    "scratch": {"teachers": {"kind": "scratch", "architecture": "small_cnn", **NETWORK}},
+    "finetune": {"teachers": {"kind": "finetune", "trainable": 3, **NETWORK}, **PRETRAINED},
+    "estimator": {
+        "teachers": {
+            "kind": "estimator",
+            "estimator": {"name": "RandomForestClassifier", "options": {"n_estimators": 2}},
+        }
+    },
+}
+
+
+def prepared(root, overrides=None, **teachers):
+    run = Run(root, "small", validate(merge(merge(VALUES, {"teachers": teachers}), overrides or {})))
     dataset.prepare_dataset.fn(run)
     partition.deal_records.fn(run)
     draws = synthesize.plan(run)
@@ -54,8 +76,9 @@ def test_parts_are_cut_into_near_equal_batches_so_that_none_is_left_with_one_rec
     assert sorted(len(batch) for batch in teach.record_batches(assignment, 2, 500)) == [7, 250, 251]
 
 
-def test_the_votes_do_not_depend_on_how_teachers_are_grouped(tmp_path):
-    results = [taught(prepared(tmp_path / str(size), per_task=size)) for size in (1, 4, 50)]
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_votes_do_not_depend_on_how_teachers_are_grouped(tmp_path, kind):
+    results = [taught(prepared(tmp_path / str(size), KINDS[kind], per_task=size)) for size in (1, 4, 50)]
     for digest, votes in results[1:]:
         assert digest == results[0][0]
         np.testing.assert_array_equal(votes, results[0][1])
@@ -82,7 +105,7 @@ def test_a_finished_group_is_not_trained_again(tmp_path, monkeypatch):
     teach.extract_features.fn(run)
     first = teach.groups(run)[0]
     teach.train_group.fn(run, first)
-    monkeypatch.setattr(teach, "train_heads", lambda *_, **__: pytest.fail("trained again"))
+    monkeypatch.setattr(teach, "train_within_memory", lambda *_: pytest.fail("trained again"))
     teach.train_group.fn(run, first)
 
 
@@ -96,3 +119,121 @@ def test_the_work_folder_is_cleared_when_teachers_are_collected(tmp_path):
     taught(run)
     assert not teach.work_folder(run).exists()
     assert read_json(run.folders.teachers / "manifest.json")["teachers"] == 11
+
+
+@pytest.mark.parametrize("kind", ["scratch", "estimator"])
+def test_of_teachers_kept_one_by_one_only_the_missing_are_trained(tmp_path, kind, monkeypatch):
+    run = prepared(tmp_path, KINDS[kind])
+    teach.extract_features.fn(run)
+    group = teach.groups(run)[0]
+    teach.train_group.fn(run, group)
+    lost = teach.teacher_path(run, 2)
+    before = lost.read_bytes()
+    lost.unlink()
+    asked = []
+    plain = teach.train_within_memory
+    monkeypatch.setattr(
+        teach,
+        "train_within_memory",
+        lambda train, teachers, keep: (asked.append(list(teachers)), plain(train, teachers, keep)),
+    )
+    teach.train_group.fn(run, group)
+    teach.train_group.fn(run, group)
+    assert asked == [[2]]
+    assert lost.read_bytes() == before
+
+
+def test_features_are_extracted_only_for_kinds_that_learn_from_them(tmp_path):
+    run = prepared(tmp_path, KINDS["scratch"])
+    teach.extract_features.fn(run)
+    assert not (teach.work_folder(run) / "features.npy").exists()
+    run = prepared(tmp_path / "linear")
+    teach.extract_features.fn(run)
+    assert (teach.work_folder(run) / "features.npy").exists()
+
+
+@pytest.mark.parametrize("kind", ["linear", "scratch"])
+def test_a_group_that_does_not_fit_into_memory_is_halved_said_so_and_gives_the_same_teachers(
+    tmp_path, kind, monkeypatch, caplog
+):
+    """The allocator fails for more than one teacher at a time; what comes out is what a large machine gives."""
+    expected, votes = taught(prepared(tmp_path / "large", KINDS[kind]))
+    run = prepared(tmp_path / "small", KINDS[kind])
+    teach.extract_features.fn(run)
+    plain = teach.teacher_kind
+
+    def scarce(run):
+        kind = plain(run)
+        train = kind.train
+
+        def limited(records, teachers, **options):
+            if len(teachers) > 1:
+                raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes.")
+            return train(records, teachers, **options)
+
+        kind.train = limited
+        return kind
+
+    monkeypatch.setattr(teach, "teacher_kind", scarce)
+    with caplog.at_level(logging.WARNING):
+        digest, small_votes = taught(run)
+    assert digest == expected
+    np.testing.assert_array_equal(small_votes, votes)
+    assert "a group of 4 teachers" in caplog.text
+    assert "groups of 2 and 2" in caplog.text
+
+
+def test_teachers_that_never_saw_a_class_are_counted_in_the_private_manifest_and_not_in_the_log(tmp_path, caplog):
+    run = prepared(tmp_path, {"partition": {"teachers": 200}, "teachers": {"per_task": 100}})
+    labels = dataset.read_dataset(run.folders).train_labels
+    assignment = partition.read_assignment(run.folders)
+    expected = sum(len(set(labels[assignment == teacher])) < 10 for teacher in range(200))
+    assert expected > 0
+    with caplog.at_level(logging.INFO):
+        taught(run)
+    assert teach.read_teachers_manifest(run.folders)["teachers_missing_a_class"] == expected
+    assert "never saw" not in caplog.text
+    public = prepared(tmp_path / "public", {"partition": {"teachers": 200}, "tracking": {"private_metrics": True}})
+    with caplog.at_level(logging.INFO):
+        taught(public)
+    assert f"{expected} of 200 teachers never saw a record of some class" in caplog.text
+
+
+def test_a_teacher_whose_file_was_changed_does_not_vote(tmp_path):
+    run = prepared(tmp_path, KINDS["estimator"])
+    taught(run)
+    path = run.folders.teachers / teach.teacher_file(3)
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.unlink()
+    Path(path).write_bytes(content)
+    with pytest.raises(ArtefactError, match=r"teacher-000003\.safetensors is missing or was changed"):
+        vote.collect_votes.fn(run)
+
+
+def test_a_block_of_votes_that_was_cast_is_not_cast_again(tmp_path, monkeypatch):
+    run = prepared(tmp_path, KINDS["scratch"])
+    _, expected = taught(run)
+    plain, calls = teach.teacher_kind, []
+
+    def with_small_blocks(run):
+        kind = plain(run)
+        kind.block, cast = 4, kind.vote
+
+        def counted(states, queries, **options):
+            states = list(states)
+            calls.append(len(states))
+            if len(calls) == 3:
+                raise KeyboardInterrupt
+            return cast(states, queries, **options)
+
+        kind.vote = counted
+        return kind
+
+    monkeypatch.setattr(vote, "teacher_kind", with_small_blocks)
+    with pytest.raises(KeyboardInterrupt):
+        vote.collect_votes.fn(run)
+    vote.collect_votes.fn(run)
+    assert calls == [4, 4, 3, 3]
+    np.testing.assert_array_equal(vote.read_votes(run.folders), expected)
+    assert not vote.work_folder(run).exists()

@@ -38,20 +38,20 @@ def answered_by_a_loop(spent: Event, epsilon: float, seed: int) -> tuple[list[in
 @pytest.mark.parametrize("epsilon", [0.5, 3.0, 50.0])
 @pytest.mark.parametrize("spent", [compose(), vote_answer(3.0)])
 def test_it_answers_as_the_algorithm_of_the_paper(spent: Event, epsilon: float) -> None:
-    mechanism = InteractiveGNMax(40.0, 30.0, 15.0, 0.7, SCORES, spent)
+    mechanism = InteractiveGNMax(60.0, 30.0, 15.0, 40.0, 0.7, SCORES)
     labels, reinforced, asked = answered_by_a_loop(spent, epsilon, seed=6)
-    found = mechanism.answer(HISTOGRAMS, epsilon=epsilon, delta=1e-5, noise=ReplayNoise(6))
+    found = mechanism.answer(HISTOGRAMS, epsilon=epsilon, delta=1e-5, noise=ReplayNoise(6), spent=spent)
     assert found.labels.tolist() == labels
     assert found.reinforced is not None
     assert found.reinforced.tolist() == reinforced
     assert found.asked == asked
-    assert mu_squared(found.event) <= mu_squared(mechanism.worst_case(150, epsilon, 1e-5))
+    assert mu_squared(found.event) <= mu_squared(mechanism.worst_case(150, epsilon, 1e-5, spent))
 
 
 def test_both_rounds_together_stay_within_one_budget() -> None:
     first = ConfidentGNMax(60.0, 30.0, 15.0).answer(HISTOGRAMS[:20], epsilon=2.0, delta=1e-5, noise=ReplayNoise(1))
-    second = InteractiveGNMax(40.0, 30.0, 15.0, 0.7, SCORES, first.event)
-    answers = second.answer(HISTOGRAMS, epsilon=2.0, delta=1e-5, noise=ReplayNoise(2))
+    second = InteractiveGNMax(60.0, 30.0, 15.0, 40.0, 0.7, SCORES)
+    answers = second.answer(HISTOGRAMS, epsilon=2.0, delta=1e-5, noise=ReplayNoise(2), spent=first.event)
     together = compose(first.event, answers.event)
     assert answers.answered.any()
     assert epsilon_of(mu_squared(together) ** 0.5, 1e-5) <= 2.0
@@ -59,11 +59,12 @@ def test_both_rounds_together_stay_within_one_budget() -> None:
 
 
 def test_a_round_without_anything_left_asks_nothing() -> None:
-    mechanism = InteractiveGNMax(40.0, 30.0, 15.0, 0.7, SCORES, vote_answer(1.0))
-    found = mechanism.answer(HISTOGRAMS, epsilon=0.5, delta=1e-5, noise=ReplayNoise(2))
+    mechanism = InteractiveGNMax(60.0, 30.0, 15.0, 40.0, 0.7, SCORES)
+    spent = vote_answer(1.0)
+    found = mechanism.answer(HISTOGRAMS, epsilon=0.5, delta=1e-5, noise=ReplayNoise(2), spent=spent)
     assert found.asked == 0
     assert not found.answered.any()
-    assert mu_squared(mechanism.worst_case(150, 0.5, 1e-5)) == 0
+    assert mu_squared(mechanism.worst_case(150, 0.5, 1e-5, spent)) == 0
 
 
 @pytest.mark.parametrize(
@@ -71,17 +72,17 @@ def test_a_round_without_anything_left_asks_nothing() -> None:
 )
 def test_scores_that_are_no_probabilities_are_refused(scores: np.ndarray) -> None:
     with pytest.raises(InputError, match="probabilities"):
-        InteractiveGNMax(40.0, 30.0, 15.0, 0.7, scores)
+        InteractiveGNMax(60.0, 30.0, 15.0, 40.0, 0.7, scores)
 
 
 def test_scores_of_other_queries_are_refused() -> None:
-    mechanism = InteractiveGNMax(40.0, 30.0, 15.0, 0.7, SCORES[:10])
+    mechanism = InteractiveGNMax(60.0, 30.0, 15.0, 40.0, 0.7, SCORES[:10])
     with pytest.raises(InputError, match="same queries"):
         mechanism.answer(HISTOGRAMS, epsilon=1.0, delta=1e-5, noise=ReplayNoise(0))
 
 
 def test_the_description_tells_students_apart() -> None:
-    one = InteractiveGNMax(40.0, 30.0, 15.0, 0.7, SCORES).describe()
-    other = InteractiveGNMax(40.0, 30.0, 15.0, 0.7, SCORES[::-1]).describe()
-    assert one == InteractiveGNMax(40, 30, 15, 0.7, SCORES.copy()).describe()
+    one = InteractiveGNMax(60.0, 30.0, 15.0, 40.0, 0.7, SCORES).describe()
+    other = InteractiveGNMax(60.0, 30.0, 15.0, 40.0, 0.7, SCORES[::-1]).describe()
+    assert one == InteractiveGNMax(60, 30, 15, 40, 0.7, SCORES.copy()).describe()
     assert one != other

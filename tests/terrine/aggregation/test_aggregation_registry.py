@@ -18,7 +18,8 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "histogram": {"sigma": 20},
     "confident": {"threshold": 40, "sigma1": 30, "sigma2": 20},
     "interactive": {
-        "threshold": 10,
+        "threshold": 60,
+        "surprise": 10,
         "sigma1": 30,
         "sigma2": 20,
         "confidence": 0.5,

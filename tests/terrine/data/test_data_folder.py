@@ -209,3 +209,23 @@ def test_missing_folders_and_tables_are_named(tmp_path: Path) -> None:
         folder.load(tmp_path / "nowhere")
     with pytest.raises(InputError, match=r"There is no file .*nowhere\.csv"):
         folder.load(tmp_path / "nowhere.csv")
+
+
+def test_a_column_of_the_table_names_the_party(class_folders: Path) -> None:
+    table = write_table(
+        class_folders, "path,label,party", *(f"{row},{('x', 'y')[i % 2]}" for i, row in enumerate(rows()))
+    )
+    dataset = folder.load(table, size=6)
+    dataset.validate()
+    assert dataset.party_names == ("x", "y")
+    assert dataset.train_parties is not None
+    assert (dataset.train_images[:, 0, 0, 0] % 2).tolist() == dataset.train_parties.tolist()
+
+
+def test_a_party_that_has_test_images_only_is_no_party_of_the_training_data(class_folders: Path) -> None:
+    lines = [f"{row},{'train,x' if i % 10 else 'test,y'}" for i, row in enumerate(rows())]
+    dataset = folder.load(write_table(class_folders, "path,label,split,party", *lines), size=6)
+    assert dataset.party_names == ("x",)
+    assert set(dataset.train_parties.tolist()) == {0}
+    with pytest.raises(InputError, match=r"line 2 has no party"):
+        folder.load(write_table(class_folders, "path,label,party", *(f"{row}," for row in rows())))

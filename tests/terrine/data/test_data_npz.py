@@ -169,3 +169,24 @@ def test_the_blood_cells_are_read(shared_folder: Path) -> None:
         "train": {"sets": 11, "records": 22},
         "test_images_seen_in_train": 5,
     }
+
+
+def test_parties_follow_their_records(tmp_path: Path) -> None:
+    held = np.array(["north", "south", "west"])[np.arange(60) // 20]
+    dataset = npz.load(saved(tmp_path, images=IMAGES, labels=LABELS, parties=held))
+    dataset.validate()
+    assert dataset.party_names == ("north", "south", "west")
+    for image, party in zip(dataset.train_images, dataset.train_parties, strict=True):
+        index = next(i for i in range(60) if np.array_equal(IMAGES[i].transpose(2, 0, 1), image))
+        assert dataset.party_names[party] == held[index]
+
+
+def test_parties_of_given_splits_are_those_of_train_and_validation(tmp_path: Path) -> None:
+    own = {"train_parties": np.arange(30) % 2 + 5, "val_parties": np.full(10, 9), "test_parties": np.arange(20)}
+    dataset = npz.load(saved(tmp_path, **SPLIT, **own))
+    assert dataset.party_names == ("5", "6", "9")
+    assert dataset.train_parties.tolist() == [*(i % 2 for i in range(30)), *([2] * 10)]
+    with pytest.raises(InputError, match="has no array val_parties"):
+        npz.load(saved(tmp_path, **SPLIT, train_parties=own["train_parties"]))
+    with pytest.raises(InputError, match=r"parties has shape \[3\], but its images have shape \[60"):
+        npz.load(saved(tmp_path, images=IMAGES, labels=LABELS, parties=np.arange(3)))

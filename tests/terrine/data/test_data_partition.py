@@ -217,6 +217,14 @@ def test_uneven_partitions_keep_groups_together_and_every_teacher_busy() -> None
         assert min(plain_check(assignment, 40, groups)) >= 1
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_partitions_by_label_leave_every_teacher_two_records(seed: int) -> None:
+    for assignment in (dirichlet(LABELS, 60, 0.01, seed=seed), by_similarity(LABELS, 60, 0, seed=seed)):
+        assert min(plain_check(assignment, 60, None)) >= 2
+    # With fewer than two units for each there is one for each.
+    assert min(plain_check(dirichlet(LABELS[:90], 60, 0.01, seed=seed), 60, None)) >= 1
+
+
 def test_parties_become_teachers_in_the_order_of_their_numbers() -> None:
     assert by_party(np.array([30, 10, 20, 10])).tolist() == [2, 0, 1, 0]
 

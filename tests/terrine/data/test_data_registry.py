@@ -19,13 +19,13 @@ def arrays(tmp_path: Path) -> Path:
 
 def test_names_are_distinct_and_hold_every_source() -> None:
     names = registry.names()
-    assert len(set(names)) == len(names) == 1 + 5 + 12 + 2
-    assert {"digits", "mnist", "fashion_mnist", "cifar10", "svhn", "bloodmnist", "npz", "folder"} <= set(names)
+    assert len(set(names)) == len(names) == 1 + 5 + 12 + 3
+    assert {"digits", "mnist", "fashion_mnist", "cifar10", "svhn", "bloodmnist", "npz", "folder", "table"} <= set(names)
 
 
 def test_an_unknown_name_lists_the_known(tmp_path: Path) -> None:
     with pytest.raises(
-        SettingError, match=r"there is no dataset 'imagenet'\. Known are digits, mnist, .*npz, folder\."
+        SettingError, match=r"there is no dataset 'imagenet'\. Known are digits, mnist, .*npz, folder, table\."
     ):
         registry.load("imagenet", root=tmp_path)
 
@@ -34,6 +34,22 @@ def test_an_unknown_name_lists_the_known(tmp_path: Path) -> None:
 def test_own_data_need_a_path(tmp_path: Path, name: str) -> None:
     with pytest.raises(SettingError, match=rf"data\.name is {name}, but data\.path is not set"):
         registry.load(name, root=tmp_path)
+
+
+def test_a_table_needs_a_target_and_a_path(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=r"data\.target is not set"):
+        registry.load("table", root=tmp_path, path=tmp_path / "t.csv")
+    with pytest.raises(SettingError, match=r"data\.path is not set"):
+        registry.load("table", root=tmp_path, target="y")
+
+
+def test_a_table_is_a_dataset_of_its_private_rows(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("x,y\n" + "".join(f"{i},{'ab'[i % 2]}\n" for i in range(100)))
+    dataset = registry.load("table", root=tmp_path, path=path, target="y", public_fraction=0.3, size=28, channels=1)
+    assert dataset.column_names == ("x",)
+    assert dataset.train_images.shape == (len(dataset.train_labels), 1)
+    assert 50 < len(dataset.train_images) + len(dataset.test_images) < 90
 
 
 def test_own_arrays_stay_as_they_are_unless_asked(tmp_path: Path, arrays: Path) -> None:

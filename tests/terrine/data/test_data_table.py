@@ -1,10 +1,13 @@
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from terrine.data import table
+from terrine.data.dataset import fingerprint
 from terrine.errors import InputError, SettingError
 
 COLOURS = ("red", "green", "blue")
@@ -25,21 +28,115 @@ def adult(tmp_path: Path) -> Path:
     return write(tmp_path / "adult.csv", [row(index) for index in range(400)])
 
 
-def original_index(features: np.ndarray, data: table.Table) -> np.ndarray:
+def original_index(features: np.ndarray, data: table.Table, last: int = 399) -> np.ndarray:
     """Recover the row numbers from the standardised first column: it is linear in them."""
     column = np.concatenate([data.train_features, data.query_features, data.test_features])[:, 0]
-    step = (column.max() - column.min()) / 399
+    step = (column.max() - column.min()) / last
     return np.rint((features[:, 0] - column.min()) / step).astype(int)
 
 
-def test_the_three_splits_are_disjoint_cover_the_rows_and_have_their_sizes(adult: Path) -> None:
-    data = table.load(adult, target="income", query_fraction=0.25, test_fraction=0.25)
+def test_the_three_splits_are_disjoint_cover_the_rows_and_have_about_their_sizes(adult: Path) -> None:
+    data = table.load(adult, target="income", public_fraction=0.25, test_fraction=0.25)
     splits = [original_index(f, data).tolist() for f in (data.train_features, data.query_features, data.test_features)]
     assert sorted(index for split in splits for index in split) == list(range(400))
-    assert [len(split) for split in splits] == [200, 100, 100]
+    for split, expected in zip(splits, (200, 100, 100), strict=True):
+        assert abs(len(split) - expected) < 30  # three standard deviations and more
     assert data.class_names == ("<=50K", ">50K")
     for features, labels in ((data.train_features, data.train_labels), (data.test_features, data.test_labels)):
         assert labels.tolist() == [int(index % 4 == 0) for index in original_index(features, data)]
+
+
+def test_which_rows_are_public_depends_on_their_position_alone(tmp_path: Path) -> None:
+    """Whatever is exchanged in a row, targets included, and whatever follows at the end, no other row moves."""
+    rows = [row(index) for index in range(300)]
+    before = table.load(write(tmp_path / "t.csv", rows), target="income", group=None)
+    private = int(original_index_of(before.train_features[0], before, 299))
+    rows[private] = [str(private), "77", "red", "p0", ">50K" if rows[private][-1] == "<=50K" else "<=50K"]
+    after = table.load(write(tmp_path / "t.csv", rows), target="income")
+    assert np.array_equal(after.query_features[:, 0], before.query_features[:, 0])
+    assert np.array_equal(after.test_labels, before.test_labels)
+    assert (after.train_labels != before.train_labels).sum() == 1
+    longer = table.load(write(tmp_path / "t.csv", rows + [row(index) for index in range(300, 400)]), target="income")
+    firsts = [set(original_index(data.query_features, data, last)) for data, last in ((after, 299), (longer, 399))]
+    assert firsts[0] == {index for index in firsts[1] if index < 300}
+
+
+def original_index_of(row: np.ndarray, data: table.Table, last: int) -> int:
+    return int(original_index(row[None], data, last)[0])
+
+
+@pytest.mark.parametrize("group", [None, "person"])
+def test_a_new_person_moves_no_other_persons_rows(tmp_path: Path, group: str | None) -> None:
+    rows = [row(index) for index in range(200)]
+    before = table.load(write(tmp_path / "t.csv", rows), target="income", group=group)
+    rows[57][3] = "somebody new"
+    after = table.load(write(tmp_path / "t.csv", rows), target="income", group=group)
+
+    def places(data: table.Table) -> list[set[int]]:
+        splits = (data.train_features, data.query_features, data.test_features)
+        return [set(original_index(features, data, 199)) - {57} for features in splits]
+
+    assert places(before) == places(after)
+
+
+@pytest.mark.parametrize("group", [None, "person"])
+def test_public_rows_are_the_queries_and_need_no_private_value(tmp_path: Path, group: str | None) -> None:
+    rows = [row(index) for index in range(300)]
+    data = table.load(write(tmp_path / "t.csv", rows), target="income", group=group)
+    public = set(original_index(data.query_features, data, 299))
+    for index in range(300):
+        if index not in public:
+            rows[index][0:3] = ["not a number", "neither", "infra-red"]
+            rows[index][4] = "?"
+    features, encoding = table.public_rows(write(tmp_path / "t.csv", rows), target="income", group=group)
+    assert np.array_equal(features, data.query_features)
+    assert encoding == data.encoding
+
+
+def test_the_encoding_travels_as_json_and_encodes_rows_that_come_later(adult: Path) -> None:
+    data = table.load(adult, target="income")
+    encoding = table.Encoding.from_description(json.loads(json.dumps(data.encoding.describe())))
+    assert encoding == data.encoding
+    later = pd.DataFrame({"number": ["7"], "age": ["?"], "colour": ["ultraviolet"], "person": ["p0"]})
+    features = encoding.apply(later, "the request")
+    assert features.shape == (1, len(encoding.names))
+    assert features[0, 1:5].tolist() == [0.0, 0.0, 0.0, 0.0]
+    with pytest.raises(InputError, match=r"the request has no column 'colour'"):
+        encoding.apply(later.drop(columns="colour"), "the request")
+
+
+def test_the_party_of_a_row_is_kept_and_is_no_feature(adult: Path) -> None:
+    data = table.load(adult, target="income", party="colour").to_dataset()
+    assert data.party_names == ("blue", "green", "red")
+    assert data.train_parties is not None
+    assert data.column_names is not None
+    assert not any(name.startswith("colour") for name in data.column_names)
+
+
+def test_as_a_dataset_its_private_splits_are_checked_and_fingerprinted(adult: Path) -> None:
+    data = table.load(adult, target="income", group="person").to_dataset()
+    data.validate()
+    description = data.describe()
+    assert description["shape"] == [len(data.column_names or ())]
+    assert description["columns"][:2] == ["number", "age"]
+    prints = {fingerprint(data, b"key"), fingerprint(data, b"other")}
+    for field in ("train_images", "train_labels", "train_groups", "test_images", "test_labels"):
+        changed = getattr(data, field).copy()
+        changed.flat[0] += 1
+        prints.add(fingerprint(replace(data, **{field: changed}), b"key"))
+    assert len(prints) == 7
+    broken = data.train_images.copy()
+    broken[3, 0] = np.inf
+    with pytest.raises(InputError, match="train_images"):
+        replace(data, train_images=broken).validate()
+    with pytest.raises(InputError, match=r"rows as float32 \[N, 2\]"):
+        replace(data, column_names=("a", "b")).validate()
+
+
+def test_a_split_that_gets_no_rows_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv", [row(index) for index in range(6)])
+    with pytest.raises(InputError, match=r"fall to the split for public queries\. Bring more rows"):
+        table.load(path, target="income", public_fraction=0.001)
 
 
 def test_columns_are_encoded_with_the_query_split_alone(adult: Path) -> None:
@@ -120,15 +217,4 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("query", "test"), [(0.5, 0.5), (0.0, 0.2), (0.2, 0.0), (float("nan"), 0.2)])
 def test_fractions_that_leave_nothing_are_refused(adult: Path, query: float, test: float) -> None:
     with pytest.raises(SettingError, match="together less than 1"):
-        table.load(adult, target="income", query_fraction=query, test_fraction=test)
-
-
-def test_the_fingerprint_depends_on_every_array(adult: Path) -> None:
-    data = table.load(adult, target="income", group="person")
-    prints = {table.fingerprint(data, b"key"), table.fingerprint(data, b"other")}
-    fields = ("train_features", "train_labels", "train_groups", "query_features", "test_features", "test_labels")
-    for field in fields:
-        changed = getattr(data, field).copy()
-        changed.flat[0] += 1
-        prints.add(table.fingerprint(replace(data, **{field: changed}), b"key"))
-    assert len(prints) == 2 + len(fields)
+        table.load(adult, target="income", public_fraction=query, test_fraction=test)

@@ -180,3 +180,66 @@ def test_recording_nothing_is_refused():
 def test_a_network_without_batch_norm_says_so():
     assert has_batch_norm(small_network())
     assert not has_batch_norm(nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2)))
+
+
+def test_recorded_statistics_of_all_layers_reach_those_with_weights():
+    network = small_network()
+    batches = [images(4), images(6) * 2]
+    record_statistics(network, batches, "all")
+    with torch.no_grad():
+        maps = [network[0](batch) for batch in batches]
+    torch.testing.assert_close(network[1].running_mean, sum(each.mean(dim=(0, 2, 3)) for each in maps) / 2)
+    variances = [each.transpose(0, 1).flatten(1).var(dim=1) for each in maps]
+    torch.testing.assert_close(network[1].running_var, sum(variances) / 2)
+
+
+def test_the_log_says_once_that_an_architecture_has_no_batch_norm(caplog):
+    class Plain(nn.Sequential):
+        """An architecture that no other test uses."""
+
+    for _ in range(2):
+        network = Plain(nn.Linear(3, 2), nn.LayerNorm(2)).eval()
+        for statistics in ("original", "current", "current"):
+            with batch_statistics(network, statistics):
+                network(torch.zeros(4, 3))
+    said = [record for record in caplog.records if "Plain" in record.getMessage()]
+    assert len(said) == 1
+    assert "no batch normalisation" in said[0].getMessage()
+    with batch_statistics(small_network(), "current"):
+        pass
+    assert len([record for record in caplog.records if "Sequential (" in record.getMessage()]) == 0
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("architecture", ["resnet10t", "mobilenetv3_small_050"])
+def test_timm_models_vote_under_vmap_as_they_do_alone(architecture):
+    torch.manual_seed(0)
+    networks = [timm.create_model(architecture, num_classes=4).eval() for _ in range(2)]
+    parameters, buffers = stack_module_state(networks)
+    before = {name: value.clone() for name, value in buffers.items()}
+    batch = torch.rand(16, 3, 64, 64)
+    with batch_statistics(networks[0], "current"):
+        together = vmap(lambda p, b: functional_call(networks[0], (p, b), (batch,)))(parameters, buffers)
+    for network, result in zip(networks, together, strict=True):
+        with batch_statistics(network, "current"):
+            torch.testing.assert_close(network(batch), result, rtol=1e-3, atol=1e-3)
+    assert all(torch.equal(value, before[name]) for name, value in buffers.items())
+
+
+@torch.no_grad()
+def test_every_dimension_of_batch_norm_takes_part():
+    for layer, shape in (
+        (nn.BatchNorm1d(3), (5, 3)),
+        (nn.BatchNorm1d(3), (5, 3, 4)),
+        (nn.BatchNorm2d(3), (5, 3, 4, 2)),
+        (nn.BatchNorm3d(3), (5, 3, 4, 2, 2)),
+    ):
+        nn.init.normal_(layer.running_mean)
+        layer.eval()
+        batch = torch.randn(shape)
+        with batch_statistics(layer, "current"):
+            result = layer(batch)
+        for channel in range(3):
+            values = batch[:, channel]
+            expected = (values - values.mean()) / (values.var(unbiased=False) + layer.eps).sqrt()
+            torch.testing.assert_close(result[:, channel], expected, rtol=1e-4, atol=1e-5)

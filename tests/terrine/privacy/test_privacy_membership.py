@@ -83,7 +83,7 @@ def test_what_cannot_be_attacked_is_refused():
         likelihood_ratios(scores[:4], member)
     with pytest.raises(InputError, match="finite"):
         likelihood_ratios(np.full_like(scores, np.nan), member)
-    with pytest.raises(InputError, match="at least three"):
+    with pytest.raises(InputError, match="more shadows"):
         likelihood_ratios(scores, np.ones_like(member))
     with pytest.raises(SettingError, match="guess_share"):
         attack(scores, member, guess_share=0.0)

@@ -140,7 +140,7 @@ def test_few_answers_are_all_used_for_fitting(release):
 
 
 def test_predictions_are_probabilities_of_the_scores(release, monkeypatch):
-    monkeypatch.setattr("terrine.students.linear._PREDICTION_BLOCK", 37)
+    monkeypatch.setattr("terrine.heads._PREDICTION_BLOCK", 37)
     features = release[0]
     head = initial_head(FEATURES, CLASSES, seed=0)
     expected = [softmax(head.weight.astype(float) @ row + head.bias) for row in features]

@@ -1,0 +1,271 @@
+"""Accuracy on MNIST at an exact ε: by number of teachers, by how queries are chosen, and by mechanism.
+
+    python benchmarks/accuracy.py teachers  [--root FOLDER] [--seeds 0 1 2 3 4]
+    python benchmarks/accuracy.py selection [--root FOLDER] [--seeds 0 1 2 3 4]
+
+The functions that the stages call, with the settings of the preset terrine-mnist (200 invariant scattering features,
+10,000 queries, ridge teachers, linear student) and replayed noise. The scattering coefficients of all images are
+computed once and kept in `--work` (1.5 GB); every seed has its own images, projection, partition, teachers and noise.
+MNIST is public, so nothing is charged. Each seed's figures are kept as well: an interrupted run goes on.
+"""
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from terrine.aggregation.confident import ConfidentGNMax
+from terrine.aggregation.gnmax import GNMax
+from terrine.aggregation.histogram import GaussianHistogram
+from terrine.aggregation.interactive import InteractiveGNMax
+from terrine.aggregation.mechanism import Mechanism
+from terrine.aggregation.rounds import NEVER, Advice, Rounds, answer_in_rounds
+from terrine.aggregation.votes import histograms_of
+from terrine.data.partition import iid
+from terrine.data.registry import load
+from terrine.heads import LinearHead
+from terrine.models.registry import build_backbone
+from terrine.models.scattering import LOG_OFFSET, Scattering
+from terrine.parallel import side_by_side
+from terrine.pretraining.invariance import learn_projection
+from terrine.privacy.account import price
+from terrine.privacy.calibrate import calibrate
+from terrine.privacy.noise import ReplayNoise
+from terrine.randomness import derive_seed
+from terrine.students.linear import fit_histograms, fit_labels, predict
+from terrine.students.selection import Pool, select
+from terrine.synthetic.registry import draw
+from terrine.teachers.linear import LinearSettings, train_heads, vote
+
+CLASSES, BATCH, DELTA, FEATURES = 10, 500, 1e-5, 200
+SOURCES = ("dead_leaves", "stylegan")
+
+
+def log_coefficients(network: Scattering, images: np.ndarray, path: Path | None = None) -> np.ndarray:
+    """Return what the backbone standardises: the logarithms of the coefficients, float32 [images, coefficients]."""
+    if path is not None and path.is_file():
+        return np.load(path, mmap_mode="r")
+    width = network.standardise.num_features
+    out = np.empty((len(images), width), np.float32)
+
+    def compute(first: int) -> None:
+        part = torch.from_numpy(images[first : first + BATCH]).float().div_(255)
+        with torch.no_grad():
+            for start in range(0, len(part), 64):
+                block = network.coefficients(part[start : start + 64]).flatten(1)
+                out[first + start : first + start + len(block)] = block.add_(LOG_OFFSET).log_().numpy()
+
+    for _ in side_by_side(compute, range(0, len(images), BATCH)):
+        pass
+    if path is not None:
+        np.save(path.with_suffix(".tmp.npy"), out)
+        path.with_suffix(".tmp.npy").replace(path)
+    return out
+
+
+def features_of(coefficients: np.ndarray, batches: list[np.ndarray], projection: torch.Tensor) -> np.ndarray:
+    """Return features under current statistics, float32 [images, features]: each batch standardised by itself."""
+    out = np.empty((len(coefficients), projection.shape[1]), np.float32)
+
+    def compute(index: np.ndarray) -> None:
+        own = torch.from_numpy(coefficients[index])
+        variance, mean = torch.var_mean(own, dim=0, correction=0)
+        out[index] = ((own - mean).mul_(torch.rsqrt(variance + 1e-5)) @ projection).numpy()
+
+    for _ in side_by_side(compute, batches):
+        pass
+    return out
+
+
+class Study:
+    """MNIST, its coefficients, and everything of one seed that does not depend on the number of teachers."""
+
+    def __init__(self, root: Path, work: Path, queries: int = 10_000) -> None:
+        work.mkdir(parents=True, exist_ok=True)
+        self.data = load("mnist", root=root, size=28, channels=1, download=False)
+        self.network = build_backbone("scattering", channels=1, size=28, seed=0, projection=None).network
+        self.train = log_coefficients(self.network, self.data.train_images, work / "train.npy")
+        self.test = log_coefficients(self.network, self.data.test_images, work / "test.npy")
+        self.queries = queries
+
+    @cache  # noqa: B019  # one study lives as long as the script
+    def public(self, seed: int) -> tuple[torch.Tensor, np.ndarray, np.ndarray]:
+        """Projection, and features of queries and test images."""
+        share = self.queries // len(SOURCES)
+        per_source = [draw(kind, seed=seed, first=0, count=share, size=28, channels=1).numpy() for kind in SOURCES]
+        # Sources take turns, batch by batch, as in the pipeline.
+        stacked = np.stack([images.reshape(-1, BATCH, 1, 28, 28) for images in per_source], axis=1)
+        images = stacked.reshape(-1, 1, 28, 28)
+        batches = np.array_split(np.arange(len(images)), len(images) // BATCH)
+        backbone = build_backbone("scattering", channels=1, size=28, seed=seed, projection=FEATURES)
+        learn_projection(backbone, images, batches[:16], seed=seed)
+        projection = backbone.network.projection
+        queries = features_of(log_coefficients(self.network, images), batches, projection)
+        check = backbone.features(torch.from_numpy(images[batches[0]]), "current").numpy()
+        assert np.allclose(queries[batches[0]], check, atol=1e-3), "these are not the pipeline's features"
+        order = np.random.default_rng(0).permutation(len(self.test))
+        return projection, queries, features_of(self.test, np.array_split(order, len(order) // BATCH), projection)
+
+    @cache  # noqa: B019
+    def histograms(self, seed: int, teachers: int, ridge: float) -> np.ndarray:
+        """Votes by class, int64 [queries, classes]."""
+        projection, queries, _ = self.public(seed)
+        assignment = iid(self.data.records, teachers, seed=seed)
+        order = np.argsort(assignment, kind="stable")
+        parts = np.split(order, np.cumsum(np.bincount(assignment, minlength=teachers))[:-1])
+        batches = [piece for part in parts for piece in np.array_split(part, -(-len(part) // BATCH))]
+        features = features_of(self.train, batches, projection)
+        settings = LinearSettings(ridge=ridge)
+        labels, votes = self.data.train_labels, []
+        for first in range(0, teachers, 500):
+            group = range(first, min(first + 500, teachers))
+            votes.append(vote(train_heads(features, labels, assignment, group, CLASSES, settings, seed=seed), queries))
+        return histograms_of(np.concatenate(votes, axis=1), CLASSES)
+
+    def accuracy(self, seed: int, mechanism: Mechanism, released: Rounds, teachers: int) -> float:
+        """Test accuracy in per cent of the linear student of what was released."""
+        _, queries, test = self.public(seed)
+        head = student(queries, mechanism, released, teachers, seed)
+        return float((predict(head, test).argmax(axis=1) == self.data.test_labels).mean() * 100)
+
+
+def student(queries: np.ndarray, mechanism: Mechanism, released: Rounds, teachers: int, seed: int) -> LinearHead:
+    """Return the linear student of what was released."""
+    answers, own = released.answers, released.answers.answered
+    if answers.histograms is not None:
+        sigma = mechanism.describe()["sigma"]
+        return fit_histograms(queries[own], answers.histograms[own], teachers, sigma, seed=seed)
+    return fit_labels(queries[own], answers.labels[own], CLASSES, seed=seed)
+
+
+def release(
+    study: Study, seed: int, mechanism: Mechanism, epsilon: float, histograms: np.ndarray, rule: str, rounds: int
+) -> Rounds:
+    """Answer in rounds, as the stage `aggregate` does."""
+    _, queries, _ = study.public(seed)
+    teachers = int(histograms[0].sum())
+
+    def advise(released: Rounds) -> Advice:
+        probabilities = None
+        if released.answers.answered.any() and (rule != "order" or mechanism.name == "interactive"):
+            probabilities = predict(student(queries, mechanism, released, teachers, seed), queries)
+        pool = Pool(np.flatnonzero(released.round == NEVER), queries, probabilities)
+        order = select(rule, pool, -(-len(queries) // rounds))
+        return Advice(np.concatenate([order, np.setdiff1d(pool.candidates, order)]), probabilities)
+
+    noise = ReplayNoise(derive_seed(seed, "replayed noise"))
+    return answer_in_rounds(
+        mechanism, histograms, rounds=rounds, adviser=advise, epsilon=epsilon, delta=DELTA, noise=noise
+    )
+
+
+def kept(path: Path, key: str, compute: Callable[[], dict[str, float]]) -> dict[str, float]:
+    """Return a figure that was made before, or make and keep it."""
+    known = json.loads(path.read_text()) if path.is_file() else {}
+    if key not in known:
+        start = time.monotonic()
+        known[key] = compute()
+        path.write_text(json.dumps(known, indent=1))
+        print(f"{key}: {known[key]} ({time.monotonic() - start:.0f} s)", flush=True)
+    return known[key]
+
+
+def spread(values: list[float]) -> str:
+    """Mean ± standard deviation."""
+    return f"{np.mean(values):.2f} ± {np.std(values, ddof=1) if len(values) > 1 else 0:.2f}"
+
+
+def ridge_for(teachers: int) -> float:
+    """The presets' penalties: fewer records, less of it."""
+    return 0.3 if teachers <= 200 else 0.1
+
+
+def by_teachers(study: Study, work: Path, seeds: list[int]) -> None:
+    """Accuracy of noisy histograms for numbers of teachers and budgets."""
+    budgets = (1.0, 2.0, 6.0)
+    rows = {}
+    for teachers in (50, 200, 600, 1500, 3000):
+        for seed in seeds:
+            for epsilon in budgets:
+                sigma = calibrate(epsilon, DELTA, study.queries).sigma
+
+                def compute(seed: int = seed, sigma: float = sigma, epsilon: float = epsilon, n: int = teachers):
+                    histograms = study.histograms(seed, n, ridge_for(n))
+                    mechanism = GaussianHistogram(sigma)
+                    released = release(study, seed, mechanism, epsilon, histograms, "order", 1)
+                    return {
+                        "accuracy": study.accuracy(seed, mechanism, released, n),
+                        "epsilon": price(released.answers.event, DELTA),
+                        "answered": int(released.answers.answered.sum()),
+                    }
+
+                row = kept(work / "teachers.json", f"{teachers} teachers, seed {seed}, epsilon {epsilon:g}", compute)
+                rows.setdefault((teachers, epsilon), []).append(row["accuracy"])
+    print(f"\n| teachers | records each | {' | '.join(f'ε = {epsilon:g}' for epsilon in budgets)} |")
+    print("|---|---|" + "---|" * len(budgets))
+    for teachers in sorted({teachers for teachers, _ in rows}):
+        cells = " | ".join(spread(rows[teachers, epsilon]) for epsilon in budgets)
+        print(f"| {teachers:,} | {study.data.records // teachers} | {cells} |")
+
+
+def by_selection(study: Study, work: Path, seeds: list[int]) -> None:
+    """Accuracy by what is asked: the rules of query selection, and Interactive- beside Confident-GNMax."""
+    teachers = 200
+    cases: list[tuple[str, Mechanism, float, str, int]] = []
+    for rule, rounds in (("order", 1), ("balanced", 5), ("uncertain", 5), ("diverse", 5)):
+        # Noise for 2,500 answers of a pool of 10,000: there is something to choose.
+        cases.append((f"histogram, {rule}", GaussianHistogram(54.0), 6.0, rule, rounds))
+        cases.append((f"gnmax, {rule}", GNMax(54.0), 6.0, rule, rounds))
+    cases.append(("confident 120/100/40", ConfidentGNMax(120.0, 100.0, 40.0), 6.0, "order", 1))
+    cases.append(("confident 120/100/40, balanced", ConfidentGNMax(120.0, 100.0, 40.0), 6.0, "balanced", 5))
+    for surprise in (60.0, 90.0, 120.0):
+        mechanism = InteractiveGNMax(120.0, 100.0, 40.0, surprise, 0.9)
+        cases.append((f"interactive 120/100/40, surprise {surprise:g}", mechanism, 6.0, "order", 2))
+    table = {}
+    for name, mechanism, epsilon, rule, rounds in cases:
+        for seed in seeds:
+
+            def compute(seed=seed, mechanism=mechanism, epsilon=epsilon, rule=rule, rounds=rounds):
+                histograms = study.histograms(seed, teachers, 0.3)
+                released = release(study, seed, mechanism, epsilon, histograms, rule, rounds)
+                answers = released.answers
+                return {
+                    "accuracy": study.accuracy(seed, mechanism, released, teachers),
+                    "epsilon": price(answers.event, DELTA),
+                    "asked": answers.asked,
+                    "answered": int(answers.answered.sum()),
+                    "right": float((answers.labels == histograms.argmax(axis=1))[answers.answered].mean()),
+                }
+
+            row = kept(work / "selection.json", f"{name}, epsilon {epsilon:g}, seed {seed}", compute)
+            table.setdefault(name, []).append(row)
+    print("\n| what is asked | accuracy % | exact ε | asked | answered | agree with the votes |")
+    print("|---|---|---|---|---|---|")
+    for name, rows in table.items():
+        print(
+            f"| {name} | {spread([row['accuracy'] for row in rows])} | {max(row['epsilon'] for row in rows):.4f} | "
+            f"{np.mean([row['asked'] for row in rows]):.0f} | {np.mean([row['answered'] for row in rows]):.0f} | "
+            f"{np.mean([row['right'] for row in rows]):.1%} |"
+        )
+
+
+def main() -> None:
+    """Make one of the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", choices=["teachers", "selection"])
+    parser.add_argument("--root", type=Path, default=Path(os.environ.get("TERRINE_SHARED", "../shared")) / "datasets")
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(range(5)))
+    parser.add_argument("--work", type=Path, default=Path("data/private/benchmarks"))
+    arguments = parser.parse_args()
+    study = Study(arguments.root, arguments.work)
+    {"teachers": by_teachers, "selection": by_selection}[arguments.table](study, arguments.work, arguments.seeds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,228 @@
+"""How fast a student answers, and how its accuracy depends on the batch it answers in.
+
+    python benchmarks/serving.py speed --folder data/release/terrine-mnist/student
+    python benchmarks/serving.py batches --folder data/release/terrine-mnist/student --data mnist --root SOURCE
+
+`speed`: median latency for one image and images per second for 512, in process and over HTTP, beside the plain way
+(one batch through the backbone, then the head). `batches`: accuracy on a dataset's test split by size of the request,
+without filling, filled up with reference images as equals, and as served; for requests in which one class is more
+frequent; and for statistics that do not depend on the request. Both print Markdown tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from terrine.data import registry
+from terrine.deployment.model import FILLING, SMALL, StudentModel
+
+SYNTHETIC = f"{FILLING} synthetic"
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+
+def median_seconds(call: Callable[[], object], seconds: float) -> float:
+    """Return the median time of a call over about so many seconds, after two that are not counted."""
+    call()
+    call()
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while len(times) < 5 or time.perf_counter() < end:
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def speed(folder: Path, seconds: float) -> None:
+    """Print the table of latencies and rates."""
+    rows: list[tuple[str, float, float]] = []
+    model = StudentModel.load(folder)
+    assert model.reference is not None
+    many = np.resize(model.reference, (512, *model.reference.shape[1:]))
+    one = many[:1]
+
+    @torch.no_grad()
+    def plain(batch: np.ndarray) -> np.ndarray:
+        return model.network(torch.from_numpy(batch)).numpy()
+
+    least = 1 if model.statistics == "original" else 2
+    rows.append(
+        (
+            f"plain network, one batch (at least {least})",
+            *(median_seconds(lambda b=b: plain(b), seconds) for b in (many[:least], many)),
+        )
+    )
+    for kind in ("current", "single", "frozen"):
+        own = StudentModel.load(folder, kind)
+        rows.append(
+            (
+                f"in process, {kind}",
+                *(median_seconds(lambda b=b, own=own: own.predict(b), seconds) for b in (one, many)),
+            )
+        )
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "flows", "serve", "--folder", str(folder), "--port", str(port)]
+    project = Path(__file__).resolve().parents[1]
+    environment = {**os.environ, "PYTHONPATH": str(project)}
+    server = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        rows += over_http(f"http://127.0.0.1:{port}", one, many, seconds, server)
+    finally:
+        server.terminate()
+        server.wait(30)
+    print(f"{torch.get_num_threads()} threads, {model.size} x {model.size} x {model.channels}\n")
+    print("| way | 1 image, p50 ms | 512 images, ms | images/s |\n|---|---|---|---|")
+    for name, short, long in rows:
+        print(f"| {name} | {1000 * short:.1f} | {1000 * long:.0f} | {512 / long:,.0f} |")
+
+
+def over_http(
+    address: str, one: np.ndarray, many: np.ndarray, seconds: float, server: subprocess.Popen[bytes]
+) -> list[tuple[str, float, float]]:
+    """Return rows of the table for the two routes of the service, on one connection that is kept."""
+    import requests
+
+    session = requests.Session()
+    for _ in range(600):
+        try:
+            session.get(f"{address}/ping", timeout=5)
+            break
+        except requests.ConnectionError:
+            if server.poll() is not None:
+                raise SystemExit("The server ended by itself.") from None
+            time.sleep(0.2)
+
+    def npy(batch: np.ndarray) -> tuple[str, bytes, str]:
+        stream = io.BytesIO()
+        np.save(stream, batch)
+        return "/images", stream.getvalue(), "application/x-npy"
+
+    def as_json(batch: np.ndarray) -> tuple[str, bytes, str]:
+        values = (batch / np.float32(255)).astype(np.float32).round(4).tolist()
+        return "/invocations", json.dumps({"inputs": values}).encode(), "application/json"
+
+    def ask(path: str, body: bytes, content: str) -> None:
+        answer = session.post(address + path, data=body, headers={"content-type": content}, timeout=120)
+        assert answer.status_code == 200, answer.text
+
+    rows = []
+    for name, encode in (("HTTP, .npy to /images", npy), ("HTTP, JSON to /invocations", as_json)):
+        requests_ = [encode(one), encode(many)]
+        rows.append((name, *(median_seconds(lambda r=r: ask(*r), seconds) for r in requests_)))
+    return rows
+
+
+def accuracy(predict: Callable[[np.ndarray], np.ndarray], images: np.ndarray, labels: np.ndarray, size: int) -> float:
+    """Return the share of right answers in percent when images are asked about in requests of `size`."""
+    starts = range(0, len(images) - size + 1, size)
+    right = [(predict(images[start : start + size]).argmax(axis=1) == labels[start : start + size]) for start in starts]
+    return 100 * float(np.concatenate(right).mean())
+
+
+def batches(folder: Path, data: str, root: Path, most: int, few: int) -> None:
+    """Print the tables of accuracies. Own reference images come from the end of the test split, which is left out."""
+    model = StudentModel.load(folder, "current")
+    assert model.reference is not None
+    dataset = registry.load(data, root=root, size=model.size, channels=model.channels, download=False)
+    order = np.random.default_rng(0).permutation(len(dataset.test_labels))
+    own, used = dataset.test_images[order[-256:]], order[:-256][:most]
+    images, labels = dataset.test_images[used], dataset.test_labels[used]
+    filling = torch.from_numpy(model.reference[:FILLING].copy())
+
+    @torch.no_grad()
+    def alone(batch: np.ndarray) -> np.ndarray:
+        return model.network(torch.from_numpy(batch)).numpy()
+
+    @torch.no_grad()
+    def as_equals(batch: np.ndarray) -> np.ndarray:
+        filled = torch.cat([torch.from_numpy(batch), filling[: max(0, FILLING - len(batch))]])
+        return model.network(filled)[: len(batch)].numpy()
+
+    print(f"{data}, {len(images):,} test images (requests of fewer than {SMALL}: the first {few:,}), accuracy in %\n")
+    print("| images in a request | alone | filled to 16 as equals | as served |\n|---|---|---|---|")
+    for size in SIZES:
+        count = few if size < SMALL else len(images)
+        chosen = images[:count], labels[:count]
+        cells = [
+            f"{accuracy(alone, *chosen, size):.2f}" if size > 1 else "–",
+            f"{accuracy(as_equals, *chosen, size):.2f}" if size < FILLING else "–",
+            f"{accuracy(model.predict, *chosen, size):.2f}" if size <= len(images) else "–",
+        ]
+        print(f"| {size} | {' | '.join(cells)} |", flush=True)
+
+    print("\n| statistics | reference images | accuracy of any image, alone or not |\n|---|---|---|")
+    fixed = {}
+    for kind, reference, name in [
+        ("single", None, SYNTHETIC),
+        ("frozen", None, SYNTHETIC),
+        *((kind, own[:count], f"{count} own") for kind in ("single", "frozen") for count in (16, 64, 256)),
+    ]:
+        fixed[kind, name] = StudentModel.load(folder, kind, reference=reference)
+        print(
+            f"| {kind} | {name} | {accuracy(fixed[kind, name].predict, images, labels, len(images)):.2f} |", flush=True
+        )
+
+    print("\n| share of one class in a request of 64 | current | single | frozen on 256 own |\n|---|---|---|---|")
+    chosen_models = (model, fixed["single", SYNTHETIC], fixed["frozen", "256 own"])
+    for share in (None, 0.5, 0.8, 0.95, 1.0):
+        picked = skewed(labels, share, 64, requests=4 * len(dataset.class_names))
+        cells = [accuracy(each.predict, images[picked], labels[picked], 64) for each in chosen_models]
+        print(
+            f"| {'as in the data' if share is None else f'{share:.0%}'} | {' | '.join(f'{c:.2f}' for c in cells)} |",
+            flush=True,
+        )
+
+
+def skewed(labels: np.ndarray, share: float | None, size: int, requests: int) -> np.ndarray:
+    """Return indices of requests one after the other, in which the classes take turns having `share` of the images."""
+    generator = np.random.default_rng(1)
+    classes = np.unique(labels)
+    parts = []
+    for number in range(requests):
+        if share is None:
+            parts.append(generator.choice(len(labels), size, replace=False))
+            continue
+        inside = np.flatnonzero(labels == classes[number % len(classes)])
+        outside = np.flatnonzero(labels != classes[number % len(classes)])
+        count = round(share * size)
+        chosen = [generator.choice(inside, count, replace=len(inside) < count), generator.choice(outside, size - count)]
+        parts.append(generator.permutation(np.concatenate(chosen)))
+    return np.concatenate(parts)
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", choices=("speed", "batches"))
+    parser.add_argument("--folder", type=Path, required=True, help="the student's folder")
+    parser.add_argument("--seconds", type=float, default=3.0, help="speed: seconds per figure")
+    parser.add_argument("--data", default="mnist", help="batches: a dataset of `terrine datasets`")
+    parser.add_argument("--root", type=Path, default=Path("data/private/source"), help="batches: where its files lie")
+    parser.add_argument("--images", type=int, default=10_000, help="batches: most test images")
+    parser.add_argument("--few", type=int, default=2_000, help="batches: images asked about in small requests")
+    arguments = parser.parse_args()
+    if arguments.table == "speed":
+        speed(arguments.folder, arguments.seconds)
+    else:
+        batches(
+            arguments.folder, arguments.data, arguments.root, arguments.images, min(arguments.few, arguments.images)
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""Which kind of student learns most from the same release.
+
+    python benchmarks/students.py [--root FOLDER] [--work FOLDER] [--seeds 0 1 2] [--presets NAME ...]
+                                  [--students NAME ...] [--steps 600] [--set KEY=VALUE ...]
+
+For every preset and seed one release is made by the functions that the stages call (images, backbone, partition,
+teachers, votes, aggregation) with replayed noise, and every student learns from it: the rows of a table differ in the
+student alone. Printed are Markdown tables: accuracy on the private test split in per cent, mean ± standard deviation
+over seeds, of the student that the stage keeps, its difference to the linear student of the same release, the step of
+each seed that held-out answers chose to keep (0 is the linear student), the same figures when no answer is held out
+and all steps are taken, and seconds of training.
+
+`--root` (default: $TERRINE_SHARED/datasets) holds MNIST; digits need nothing. What is computed lies in `--work` (a
+temporary folder by default) and is used again when the same folder is given.
+"""
+
+import argparse
+import contextlib
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from tasks import aggregate, dataset, partition, pretrain, student, synthesize, teach, vote
+from tasks.dataset import read_dataset
+from tasks.params import digest, merge, parse_assignment, read_yaml, validate
+from tasks.run import Run
+from tasks.store import file_digest
+from terrine.heads import predict
+from terrine.models.backbone import features_in_batches
+from terrine.randomness import numpy_generator
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+PRESETS = ["terrine-digits", "terrine-mnist", "terrine-mnist-labels"]
+
+STUDENTS: dict[str, dict[str, Any]] = {
+    "linear": {"kind": "linear"},
+    "linear, smoothed labels": {"kind": "linear", "label_smoothing": 0.1},
+    "linear, forward correction": {"kind": "linear", "forward_correction": True},
+    "head by gradient": {"kind": "finetune", "trainable": 0},
+    "head by gradient, weak views": {"kind": "finetune", "trainable": 0, "augment": True},
+    "head by gradient, hidden 256": {"kind": "finetune", "trainable": 0, "hidden": 256},
+    "fixmatch": {"kind": "fixmatch"},
+    "fixmatch, threshold 0.6, weight 0.1": {"kind": "fixmatch", "threshold": 0.6, "unlabelled_weight": 0.1},
+    "freematch": {"kind": "freematch"},
+    "freematch, weight 0.1": {"kind": "freematch", "unlabelled_weight": 0.1},
+    "vat": {"kind": "vat"},
+    "vat, length 0.1, weight 0.1": {"kind": "vat", "perturbation": 0.1, "unlabelled_weight": 0.1},
+}
+OF_LABELS = ("label_smoothing", "forward_correction")
+
+
+def make_release(root: Path, preset: str, seed: int, data: Path, settings: list[str]) -> Run:
+    """Return a run whose release exists, made unless it lies in `root` already."""
+    values = read_yaml(REPOSITORY / "params.yaml")
+    values.pop("run")
+    overrides = read_yaml(REPOSITORY / "experiments" / f"{preset}.yaml")
+    overrides.pop("description", None)
+    values = merge(merge(values, overrides), {"seed": seed, "data": {"root": str(data)}, "device": "cpu"})
+    values = merge(values, {"aggregation": {"noise": "replay"}})
+    for setting in settings:
+        values = merge(values, parse_assignment(setting))
+    params = validate(values)
+    run = Run(root, f"{preset}-{seed}-{digest(params)}", params)
+    if run.folders.answers.is_dir():
+        return run
+    dataset.prepare_dataset.fn(run)
+    partition.deal_records.fn(run)
+    draws = synthesize.plan(run)
+    for draw in draws:
+        synthesize.draw_shard.fn(run, draw)
+    synthesize.assemble_images.fn(run, draws)
+    pretrain.pretrain_backbone.fn(run)
+    teach.extract_features.fn(run)
+    for group in teach.groups(run):
+        teach.train_group.fn(run, group)
+    teach.collect_teachers.fn(run)
+    vote.collect_votes.fn(run)
+    aggregate.release_answers.fn(run)
+    return run
+
+
+class Evaluator:
+    """Accuracy on the test split; features of a backbone that is met again are not computed again."""
+
+    def __init__(self) -> None:
+        self._features: dict[str, np.ndarray] = {}
+
+    def accuracy(self, run: Run) -> float:
+        """Return the share of the test split that the run's student gets right."""
+        test = read_dataset(run.folders)
+        backbone, head, manifest = student.read_student(run.folders)
+        key = f"{run.name} {file_digest(run.folders.student / 'backbone.safetensors')} {manifest['statistics']}"
+        if key not in self._features:
+            order = numpy_generator(0, "evaluation order").permutation(len(test.test_labels))
+            batches = np.array_split(order, max(1, round(len(order) / run.params.student.batch)))
+            self._features[key] = features_in_batches(backbone, test.test_images, batches, manifest["statistics"])
+        return float((predict(head, self._features[key]).argmax(1) == test.test_labels).mean())
+
+
+def compare(runs: list[Run], names: list[str], steps: int) -> None:
+    """Train every student on every release and print a table."""
+    evaluator = Evaluator()
+    labels = runs[0].params.aggregation.mechanism != "histogram"
+    print("| student | kept, % | minus linear | kept step | after all steps, % | minus linear | seconds |")
+    print("|---|---|---|---|---|---|---|", flush=True)
+    reference = [100 * evaluator.accuracy(trained(run, STUDENTS["linear"])[0]) for run in runs]
+    for name in names:
+        options = STUDENTS[name] | {"steps": steps}
+        if not labels and any(option in OF_LABELS for option in options):
+            continue
+        own = [trained(run, options) for run in runs]
+        kept = np.array([100 * evaluator.accuracy(run) for run, _ in own])
+        seconds = np.mean([cost for _, cost in own])
+        columns = [_spread(kept), _spread(kept - reference, signed=True), "", "", "", f"{seconds:.1f}"]
+        if options["kind"] != "linear":
+            chosen = [student.read_student(run.folders)[2]["training"]["chosen_step"] for run, _ in own]
+            columns[2] = ", ".join(map(str, chosen))
+            last = [evaluator.accuracy(trained(run, options | {"patience": None})[0]) for run in runs]
+            columns[3] = _spread(100 * np.array(last))
+            columns[4] = _spread(100 * np.array(last) - reference, signed=True)
+        print(f"| {name} | {' | '.join(columns)} |", flush=True)
+
+
+def trained(run: Run, options: dict[str, Any]) -> tuple[Run, float]:
+    """Train a student in the place of a run's last one; return the run with its settings, and the seconds it took."""
+    values = merge(run.params.model_dump(mode="json"), {"student": {"l2": 0.3, **options}})
+    own = Run(run.root, run.name, validate(values))
+    start = time.perf_counter()
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+        student.train_student.fn(own)
+    seconds = time.perf_counter() - start
+    return own, seconds
+
+
+def _spread(values: np.ndarray, *, signed: bool = False) -> str:
+    mean = f"{values.mean():{'+' if signed else ''}.2f}"
+    return f"{mean} ± {values.std(ddof=1):.2f}" if len(values) > 1 else mean
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    shared = Path(os.environ.get("TERRINE_SHARED", REPOSITORY.parent / "shared"))
+    parser.add_argument("--root", type=Path, default=shared / "datasets")
+    parser.add_argument("--work", type=Path)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--presets", nargs="+", default=PRESETS)
+    parser.add_argument("--students", nargs="+", default=list(STUDENTS), choices=list(STUDENTS))
+    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--set", action="append", default=[], help="override of a preset, as in terrine run")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        root = (arguments.work or Path(temporary)).resolve()
+        for preset in arguments.presets:
+            start = time.perf_counter()
+            runs = [
+                make_release(root, preset, seed, arguments.root.resolve(), arguments.set) for seed in arguments.seeds
+            ]
+            answered = len(student.read_answers(runs[0])[0])
+            print(
+                f"\n### {preset}: {answered} answers, seeds {' '.join(map(str, arguments.seeds))}, releases in "
+                f"{time.perf_counter() - start:.0f} s, {torch.get_num_threads()} threads\n"
+            )
+            compare(runs, arguments.students, arguments.steps)
+
+
+if __name__ == "__main__":
+    main()

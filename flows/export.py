@@ -1,0 +1,58 @@
+"""`terrine export`: a student in the formats people deploy."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from flows.serve import FolderOption, ModelOption, ReferenceOption, RunOption, StatisticsName
+
+console = Console()
+
+
+class FormatName(StrEnum):
+    onnx = "onnx"
+    pt2 = "pt2"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command()(export)
+
+
+def export(
+    out: Annotated[Path, typer.Argument(help="Folder to write.")],
+    run: RunOption = None,
+    folder: FolderOption = None,
+    model: ModelOption = None,
+    statistics: Annotated[
+        list[StatisticsName], typer.Option(help="Statistics of the exported networks; may be repeated.")
+    ] = [StatisticsName.frozen, StatisticsName.single, StatisticsName.current],  # noqa: B006  # typer copies it
+    format_: Annotated[list[FormatName], typer.Option("--format", help="May be repeated.")] = [  # noqa: B006
+        FormatName.onnx,
+        FormatName.pt2,
+    ],
+    reference: ReferenceOption = None,
+) -> None:
+    """Write the student as ONNX and as PyTorch's exported program, compared with it, with digests and statement."""
+    from tasks.export import export_folder
+    from tasks.student_source import student_folder
+
+    with console.status("exporting") as status:
+        exported = export_folder(
+            student_folder(run, folder, model),
+            out,
+            [name.value for name in statistics],
+            [name.value for name in format_],
+            reference=reference,
+            progress=lambda text: status.update(f"exporting: {text}"),
+        )
+    table = Table("file", "statistics", "largest difference", title=str(out), box=None, pad_edge=False)
+    for item in exported:
+        table.add_row(item.file, item.statistics, f"{item.difference:.1e}")
+    console.print(table)

@@ -1,0 +1,69 @@
+"""`terrine membership`: attack the student of a run with shadow runs of its pipeline."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add `membership` to the command line."""
+    app.command()(membership)
+
+
+def membership(
+    run: Annotated[str | None, typer.Option(help="A complete run; default: the one params.yaml names.")] = None,
+    shadows: Annotated[int, typer.Option(help="Shadow runs, each on a random half of the records.")] = 16,
+    confidence: Annotated[float, typer.Option(help="Confidence of the lower bound on ε.")] = 0.95,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Try to tell from students whose records their teachers saw: exit code 1 when more leaks than is charged.
+
+    The outcome is private: it is written to data/private/RUN/membership.json.
+    """
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from tasks.membership import audit_student
+    from tasks.presets import project_root, selected_run
+    from tasks.run import open_run
+
+    root = project_root()
+    subject = open_run(root, run or selected_run(root))
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("shadow runs", total=1.0)
+        result = audit_student(
+            subject,
+            shadows,
+            confidence,
+            lambda fraction, text: bar.update(task, completed=fraction, description=text),
+        )
+    if as_json:
+        typer.echo(json.dumps(result, indent=2))
+    else:
+        _show(subject.name, result)
+    if result["caught"]:
+        raise typer.Exit(1)
+
+
+def _show(run: str, result: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    console.print(f"{run}: {result['shadows']} shadow runs, {result['units']:,} units ({result['unit']})\n")
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_row("area under the ROC curve", f"{result['auc']:.3f}", "0.5 is chance")
+    for fpr, rate in result["true_positive_rate"].items():
+        table.add_row(f"members found at {float(fpr):.1%} false alarms", f"{rate:.2%}", f"{float(fpr):.2%} is chance")
+    table.add_row(f"ε at least, with confidence {result['confidence']:.0%}", f"{result['epsilon_at_least']:.3f}", "")
+    table.add_row("ε charged", f"{result['epsilon_charged']:.4f}", f"δ = {result['delta']:g}")
+    console.print(table)
+    console.print(
+        "\n[bold red]The student gives away more than is charged.[/]"
+        if result["caught"]
+        else "\nNothing beyond the charge was found; that proves nothing."
+    )
+    console.print(result["notice"])

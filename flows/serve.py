@@ -1,0 +1,73 @@
+"""`terrine serve`: a student behind a port."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+console = Console()
+
+
+class StatisticsName(StrEnum):
+    current = "current"
+    single = "single"
+    frozen = "frozen"
+    original = "original"
+
+
+RunOption = Annotated[
+    str | None, typer.Option("--run", help="A run of this project; default: the one params.yaml names.")
+]
+FolderOption = Annotated[Path | None, typer.Option("--folder", help="A student's folder, or an export that holds it.")]
+ModelOption = Annotated[str | None, typer.Option("--model", help="An MLflow model: models:/NAME/VERSION.")]
+StatisticsOption = Annotated[
+    StatisticsName | None,
+    typer.Option(help="Statistics images are normalised with; default: as the student was trained (docs/serving.md)."),
+]
+ReferenceOption = Annotated[
+    Path | None,
+    typer.Option(help="A folder of your own unlabelled images that replace the synthetic reference images."),
+]
+
+DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command()(serve)
+
+
+def serve(
+    run: RunOption = None,
+    folder: FolderOption = None,
+    model: ModelOption = None,
+    statistics: StatisticsOption = None,
+    reference: ReferenceOption = None,
+    device: DeviceOption = "auto",
+    host: Annotated[str, typer.Option(help="Address to listen on; anybody who reaches it may ask.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 5001,
+    max_megabytes: Annotated[int, typer.Option(min=1, max=1000, help="Largest body of a request.")] = 16,
+) -> None:
+    """Answer requests over HTTP: MLflow's /invocations, and /images for image files and .npy stacks."""
+    from tasks.serve import LOOPBACK, build_app
+    from tasks.serve import serve as serve_app
+    from tasks.student_source import student_folder
+
+    app, student = build_app(
+        student_folder(run, folder, model),
+        None if statistics is None else statistics.value,
+        reference=reference,
+        device=device,
+        most_bytes=max_megabytes * 1_000_000,
+    )
+    if host not in LOOPBACK:
+        console.print(f"[yellow]{host} can be reached from elsewhere, without password and encryption.[/yellow]")
+        console.print("[yellow]Put a proxy that has both in front.[/yellow]")
+    address = f"http://{host}:{port}"
+    console.print(f"{address}  {len(student.class_names)} classes, {student.statistics} statistics (Ctrl-C ends it)")
+    console.print(f'curl --data-binary @image.png -H "content-type: image/png" {address}/images', highlight=False)
+    serve_app(app, host, port)

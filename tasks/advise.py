@@ -1,0 +1,72 @@
+"""What the answers released so far suggest asking next: a student of them looks at the public queries.
+
+The adviser is handed released answers only; it reads the query images and the backbone, which are public. It is always
+the linear student with its default settings, so that trying another student afterwards never asks anything anew.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tasks.features import query_features
+from tasks.run import Run
+from terrine.aggregation.mechanism import Mechanism
+from terrine.aggregation.rounds import NEVER, Advice, Adviser, Rounds, in_order
+from terrine.students.linear import fit_histograms, fit_labels, predict
+from terrine.students.selection import Pool, select
+
+
+def needs_student(run: Run) -> bool:
+    """Whether the order of the queries, or what their votes are compared with, depends on released answers."""
+    queries, mechanism = run.params.queries, run.params.aggregation.mechanism
+    return queries.select != "order" or (queries.rounds > 1 and mechanism == "interactive")
+
+
+def adviser(run: Run, mechanism: Mechanism, teachers: int, classes: int) -> Adviser:
+    """Return the adviser that the parameters ask for.
+
+    teachers, classes: of the votes, both public.
+    """
+    if not needs_student(run):
+        return in_order
+    features = np.asarray(query_features(run, run.params.teachers.statistics))
+    count, rounds = run.params.queries.count, run.params.queries.rounds
+
+    def advise(released: Rounds) -> Advice:
+        probabilities = _probabilities(run, mechanism, features, released, teachers, classes)
+        pool = Pool(np.flatnonzero(released.round == NEVER), features, probabilities)
+        # More than a round's share may be named; what it does not use is asked about again in the next.
+        order = select(run.params.queries.select, pool, -(-count // rounds))
+        rest = np.setdiff1d(pool.candidates, order)
+        return Advice(np.concatenate([order, rest]), probabilities)
+
+    return advise
+
+
+def describe(run: Run) -> dict[str, Any]:
+    """Return what the order of the queries depends on, for the identity of a release; nothing where it is their own."""
+    queries = run.params.queries
+    if queries.rounds == 1 and queries.select == "order":
+        return {}
+    description: dict[str, Any] = {"select": queries.select, "rounds": queries.rounds}
+    if needs_student(run):
+        description |= {"statistics": run.params.teachers.statistics, "seed": run.params.seed}
+    return description
+
+
+def _probabilities(
+    run: Run, mechanism: Mechanism, features: np.ndarray, released: Rounds, teachers: int, classes: int
+) -> np.ndarray | None:
+    """The probabilities [queries, classes] of a student of the released answers; None before there are any."""
+    answers, seed = released.answers, run.params.seed
+    own = answers.answered
+    if not own.any():
+        return None
+    if answers.histograms is not None:
+        sigma = float(mechanism.describe()["sigma"])
+        head = fit_histograms(features[own], answers.histograms[own], teachers, sigma, seed=seed)
+    else:
+        head = fit_labels(features[own], answers.labels[own], classes, seed=seed)
+    return predict(head, features)

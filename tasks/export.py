@@ -1,0 +1,90 @@
+"""export: the student in the formats people deploy, in one sealed folder with its privacy statement."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tasks.store import atomic_folder, write_json
+from tasks.student_source import read_reference
+from terrine.deployment.export import Format, export_student
+from terrine.deployment.model import REFERENCE, StudentModel
+from terrine.deployment.network import ServingStatistics
+from terrine.deployment.seal import MANIFEST, check_seal, seal
+from terrine.errors import InputError
+
+STATEMENT = ("privacy.json", "statement.html")
+
+
+@dataclass(frozen=True)
+class Exported:
+    """One file of an export, and by how much its probabilities differ from the student's at most (rounding)."""
+
+    file: str
+    statistics: ServingStatistics
+    format: Format
+    difference: float
+
+
+def export_folder(
+    student: Path,
+    target: Path,
+    statistics: Sequence[ServingStatistics],
+    formats: Sequence[Format],
+    *,
+    reference: Path | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> list[Exported]:
+    """Write `target`: the student's folder, its exports, its privacy statement, and a manifest with their digests.
+
+    Every export is compared with the student before the folder appears. reference: own images for the statistics, a
+    folder or file. Raises InputError when `target` exists and is no earlier export, and what `export_student` raises.
+    """
+    if target.exists() and not (target / MANIFEST).is_file():
+        raise InputError(f"{target} exists and is no earlier export. Give a new folder, or remove it.")
+    manifest = check_seal(student)
+    own = read_reference(reference, size=manifest["size"], channels=manifest["channels"])
+    exported: list[Exported] = []
+    with atomic_folder(target) as folder:
+        # Copies, not links: what leaves the project must not share its bytes with DVC's cache.
+        shutil.copytree(student, folder / "student", copy_function=shutil.copyfile)
+        for name in STATEMENT:
+            if (student.parent / name).is_file():
+                shutil.copyfile(student.parent / name, folder / name)
+        for kind in dict.fromkeys(statistics):
+            model = StudentModel.load(student, kind, reference=own)
+            assert model.reference is not None, f"a student's folder holds {REFERENCE}"
+            images = np.resize(model.reference, (max(16, len(model.reference)), *model.reference.shape[1:]))
+            if progress is not None:
+                progress(f"{kind} statistics")
+            chosen = list(dict.fromkeys(formats))
+            paths = [folder / f"student-{kind}.{suffix}" for suffix in chosen]
+            differences = export_student(model, paths, images)
+            exported += [
+                Exported(path.name, kind, suffix, difference)
+                for path, suffix, difference in zip(paths, chosen, differences, strict=True)
+            ]
+        shape = ["batch", *model.shape]
+        description = {
+            "input": {"name": "images", "dtype": "float32" if model.takes_rows else "uint8", "shape": shape},
+            "output": {"name": "probabilities", "dtype": "float32", "shape": ["batch", len(manifest["class_names"])]},
+            "class_names": manifest["class_names"],
+            "reference": "the user's own images" if own is not None else "synthetic images",
+            "exports": [asdict(item) for item in exported],
+            "versions": {name: importlib.metadata.version(name) for name in ("torch", "onnx") if _installed(name)},
+        }
+        write_json(folder / MANIFEST, seal(folder, description))
+    return exported
+
+
+def _installed(name: str) -> bool:
+    try:
+        importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True

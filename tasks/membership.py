@@ -1,0 +1,152 @@
+"""Membership inference against the student: shadow runs of the pipeline, attacked by `terrine.privacy.membership`.
+
+A shadow run is the run itself, stage by stage, on a random half of the units (records, or groups where a group is the
+unit), each in or out by its own fair coin. The images and the backbone are public and are the run's own; teachers,
+votes, noise and student are made anew. Nothing of a shadow run is released: it lies in the private zone, charges a
+ledger of its own that is thrown away with it, and leaves one row of scores.
+
+The outcome is a function of private records and stays in the private zone.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tasks import aggregate, partition, student, teach, vote
+from tasks.dataset import read_dataset
+from tasks.evaluate import probabilities
+from tasks.params import LedgerSettings, Params, digest
+from tasks.run import Run
+from tasks.store import atomic_folder, file_digest, link, read_array, read_json, write_array, write_json
+from terrine.data.dataset import Dataset
+from terrine.errors import ArtefactError, SettingError
+from terrine.privacy.membership import attack, logit_scores
+from terrine.randomness import numpy_generator
+
+FEWEST = 8
+"""Shadow runs: with fewer, a record is often in, or out of, fewer than three."""
+
+NOTICE = "PRIVATE: computed from the records themselves. Do not publish."
+
+Progress = Callable[[float, str], None]
+
+
+def audit_student(
+    run: Run, shadows: int = 16, confidence: float = 0.95, progress: Progress | None = None
+) -> dict[str, Any]:
+    """Attack the student of a run that is complete, and write and return what came out, as JSON values.
+
+    Finished shadow runs are kept, so an interrupted audit goes on where it stopped, and a longer one uses them too.
+
+    Raises:
+        SettingError: fewer than `FEWEST` shadow runs.
+        ArtefactError: the run is not complete.
+    """
+    if shadows < FEWEST:
+        raise SettingError(f"An attack needs at least {FEWEST} shadow runs, not {shadows}.")
+    if not run.folders.statement.is_file():
+        raise ArtefactError(f"The run {run.name} has released nothing yet: make it first (terrine run).")
+    dataset = read_dataset(run.folders)
+    units = units_of(dataset, run.params)
+    rows, coins = [], []
+    for number in range(shadows):
+        inside = coins_of(run, number, int(units.max()) + 1)
+        rows.append(_shadow_scores(run, dataset, units, number, inside))
+        coins.append(inside)
+        if progress is not None:
+            progress((number + 1) / shadows, f"shadow run {number + 1} of {shadows}")
+    statement = read_json(run.folders.statement)
+    found = attack(np.stack(rows), np.stack(coins), delta=statement["delta"], confidence=confidence)
+    result = {
+        "notice": NOTICE,
+        "shadows": shadows,
+        "units": int(units.max()) + 1,
+        "unit": run.params.privacy.unit,
+        "auc": found.auc,
+        "true_positive_rate": {f"{fpr:g}": rate for fpr, rate in found.tpr_at_fpr.items()},
+        "epsilon_at_least": found.epsilon,
+        "confidence": found.confidence,
+        "delta": found.delta,
+        "epsilon_charged": statement["epsilon"],
+        "caught": found.epsilon > statement["epsilon"],
+    }
+    write_json(run.folders.private / "membership.json", result)
+    return result
+
+
+def units_of(dataset: Dataset, params: Params) -> np.ndarray:
+    """Return the number of each record's unit, int64 [records]: the record itself, or its group."""
+    if params.privacy.unit == "record" or dataset.train_groups is None:
+        return np.arange(dataset.records)
+    return np.unique(dataset.train_groups, return_inverse=True)[1]
+
+
+def coins_of(run: Run, shadow: int, units: int) -> np.ndarray:
+    """Return which units are in a shadow run's data, bool [units], by fair and independent coins."""
+    return numpy_generator(run.params.seed, "shadow run", shadow).random(units) < 0.5
+
+
+def _shadow_scores(run: Run, dataset: Dataset, units: np.ndarray, number: int, inside: np.ndarray) -> np.ndarray:
+    """The student's score of every unit, float64 [units], in one shadow run; from disk where that was made before."""
+    folder = run.folders.work / f"shadows-{_identity(run)}"
+    path = folder / f"{number:04d}.npy"
+    if path.is_file():
+        return read_array(path)
+    root = folder / f"{number:04d}"
+    shutil.rmtree(root, ignore_errors=True)
+    shadow = _prepared(run, dataset, inside[units], root)
+    partition.deal_records.fn(shadow)
+    teach.extract_features.fn(shadow)
+    for group in teach.groups(shadow):
+        teach.train_group.fn(shadow, group)
+    teach.collect_teachers.fn(shadow)
+    vote.collect_votes.fn(shadow)
+    aggregate.release_answers.fn(shadow)
+    student.train_student.fn(shadow)
+    scores = logit_scores(probabilities(shadow, dataset.train_images), dataset.train_labels)
+    own = np.bincount(units, scores) / np.bincount(units)
+    write_array(path, own)
+    shutil.rmtree(root)
+    return own
+
+
+def _identity(run: Run) -> str:
+    """Digest of all that the shadow runs of this run depend on, beside chance."""
+    return digest(
+        {
+            "dataset": read_json(run.folders.dataset / "manifest.json")["fingerprint"],
+            "images": file_digest(run.folders.images / "manifest.json"),
+            "backbone": file_digest(run.folders.backbone / "backbone.safetensors"),
+            "params": run.params.model_dump(mode="json", exclude={"ledger", "tracking", "runner"}),
+        }
+    )
+
+
+def _prepared(run: Run, dataset: Dataset, member: np.ndarray, root: Path) -> Run:
+    """A run in a folder of its own: the members' records, the run's public artefacts, a ledger to throw away."""
+    ledger = LedgerSettings(
+        url="sqlite:///ledger.db", key=Path("key"), store=Path("releases"), account=run.params.ledger.account
+    )
+    shadow = Run(root, run.name, run.params.model_copy(update={"ledger": ledger}))
+    manifest = read_json(run.folders.dataset / "manifest.json")
+    images = np.ascontiguousarray(dataset.train_images[member])
+    with atomic_folder(shadow.folders.dataset) as folder:
+        write_array(folder / "train_images.npy", images)
+        write_array(folder / "train_labels.npy", dataset.train_labels[member])
+        for name, values in (("train_groups", dataset.train_groups), ("train_parties", dataset.train_parties)):
+            if values is not None:
+                write_array(folder / f"{name}.npy", values[member])
+        for name in ("test_images.npy", "test_labels.npy"):
+            link(run.folders.dataset / name, folder / name)
+        # A fingerprint of its own, so that its features and teachers are never taken for those of the run.
+        write_json(folder / "manifest.json", {**manifest, "fingerprint": f"shadow {digest(member.tolist(), 32)}"})
+    link(run.folders.images, shadow.folders.images)
+    link(run.folders.backbone, shadow.folders.backbone)
+    for features in (run.root / "data" / "public" / "shared").glob("features-*.npy"):
+        link(features, shadow.root / features.relative_to(run.root))
+    return shadow

@@ -1,0 +1,156 @@
+"""The student in MLflow: a pyfunc model and a PyTorch model, registered with the privacy statement.
+
+- `student`: pyfunc, from code and safetensors (tasks/student_pyfunc.py), the one that is registered and served;
+- `student-torch`: PyTorch's exported program (.pt2) under `single` statistics, for tools that want a torch module.
+
+Both carry signature and input example. What they are made of lies in the release zone: nothing private is read.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import terrine
+from tasks.run import Run
+from tasks.store import file_digest, read_json, read_tensors
+from terrine.deployment.model import REFERENCE, StudentModel
+from terrine.deployment.network import ServingStatistics
+from terrine.errors import ArtefactError
+
+CODE = Path(__file__).with_name("student_pyfunc.py")
+PACKAGES = ("mlflow", "numpy", "torch", "torchvision", "timm", "safetensors")
+"""What a model needs beside its own copy of the package terrine."""
+
+_EXAMPLES = 2
+
+
+def save_student_model(student: Path, target: Path, *, check_example: bool = True) -> None:
+    """Write the student in folder `student` as an MLflow pyfunc model to the new folder `target`.
+
+    check_example: store an input example and let MLflow try the model on it, which takes a second or two.
+    """
+    import mlflow
+
+    arguments = _pyfunc(student)
+    if not check_example:
+        arguments["input_example"] = None
+    with quiet():
+        mlflow.pyfunc.save_model(path=str(target), **arguments)
+
+
+def log_student_models(run: Run) -> str | None:
+    """Log a finished run's student to the active MLflow run, register it, and return the registered version.
+
+    Nothing is logged for the student of a table.
+
+    The version's tags and description say what is guaranteed, and NOT PRIVATE where nothing is.
+    """
+    import mlflow
+
+    if run.params.backbone.kind == "columns":
+        return None  # models are served on images; the student of a table is its head, on encoded rows
+    student, statement = run.folders.student, read_json(run.folders.statement)
+    with quiet():
+        info = mlflow.pyfunc.log_model(name="student", registered_model_name=run.name, **_pyfunc(student))
+        _log_torch(student)
+    version = info.registered_model_version
+    if version is None:
+        return None
+    client = mlflow.MlflowClient()
+    private = statement["noise"] == "secure"
+    guarantee = f"ε = {statement['epsilon']:.4f} at δ = {statement['delta']:g} per {statement['unit']}"
+    text = guarantee if private else f"NOT PRIVATE: the noise was replayed from a seed (nominally {guarantee})"
+    client.update_model_version(run.name, str(version), f"{text}. The statement is in artifacts/statement.html.")
+    tags = {
+        "private": "yes" if private else "NOT PRIVATE",
+        "epsilon": statement["epsilon"],
+        "delta": statement["delta"],
+        "unit": statement["unit"],
+        "statement_sha256": file_digest(run.folders.statement),
+        "student_sha256": file_digest(student / "manifest.json"),
+    }
+    for name, value in tags.items():
+        client.set_model_version_tag(run.name, str(version), name, str(value))
+    return str(version)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep MLflow's advice to whoever writes models, and its progress through them, from the user."""
+    logger = logging.getLogger("mlflow")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def _pyfunc(student: Path) -> dict[str, Any]:
+    """Return what MLflow's save_model and log_model are told about the student."""
+    from mlflow.models import ModelSignature
+    from mlflow.types import Schema, TensorSpec
+
+    if not (student / REFERENCE).is_file():
+        raise ArtefactError(
+            f"The student in {student} was written by an older version and cannot be served. Train it again: "
+            "dvc repro --force --single-item student@RUN."
+        )
+    manifest = read_json(student / "manifest.json")
+    images = read_tensors(student / REFERENCE)["images"]
+    example = images[:_EXAMPLES]
+    if example.dtype == np.uint8:  # a table's rows are floats already
+        example = example.astype(np.float32) / np.float32(255)
+    signature = ModelSignature(
+        Schema([TensorSpec(np.dtype("float32"), (-1, *images.shape[1:]))]),
+        Schema([TensorSpec(np.dtype("float32"), (-1, len(manifest["class_names"])))]),
+    )
+    statement = {name: student.parent / name for name in ("privacy.json", "statement.html")}
+    artefacts = {"student": student, **{name: path for name, path in statement.items() if path.is_file()}}
+    return {
+        "python_model": str(CODE),
+        "artifacts": {name: str(path) for name, path in artefacts.items()},
+        "code_paths": [str(Path(terrine.__file__).parent)],
+        "signature": signature,
+        "input_example": example,
+        "model_config": {"statistics": None, "reference": None, "device": "cpu"},
+        "pip_requirements": requirements(),
+        "metadata": {"class_names": manifest["class_names"], "statistics": manifest["statistics"]},
+    }
+
+
+def _log_torch(student: Path, statistics: ServingStatistics = "single") -> None:
+    import mlflow.pytorch
+    from mlflow.models import ModelSignature
+    from mlflow.types import Schema, TensorSpec
+
+    model = StudentModel.load(student, statistics)
+    assert model.reference is not None
+    signature = ModelSignature(
+        Schema([TensorSpec(model.reference.dtype, (-1, *model.shape))]),
+        Schema([TensorSpec(np.dtype("float32"), (-1, len(model.class_names)))]),
+    )
+    mlflow.pytorch.log_model(
+        model.network,
+        name="student-torch",
+        signature=signature,
+        input_example=model.reference[:3],
+        serialization_format="pt2",
+        pip_requirements=requirements(),
+        metadata={"class_names": model.class_names, "statistics": statistics},
+    )
+
+
+def requirements() -> list[str]:
+    """Return the packages a model needs, in the versions at hand (without a local build's suffix, such as +cpu)."""
+    return [f"{name}=={importlib.metadata.version(name).partition('+')[0]}" for name in PACKAGES]

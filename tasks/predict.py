@@ -1,0 +1,61 @@
+"""predict: what a student says about image files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tasks.student_source import image_files, read_reference
+from terrine.data.image_files import read_images
+from terrine.deployment.model import StudentModel
+from terrine.deployment.network import ServingStatistics
+from terrine.deployment.seal import check_seal
+from terrine.device import resolve_device
+from terrine.errors import InputError
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The answer for one file: the likeliest class, its probability, and the probabilities of all classes by name."""
+
+    file: Path
+    label: str
+    probability: float
+    probabilities: dict[str, float]
+
+
+def open_student(
+    folder: Path,
+    statistics: ServingStatistics | None = None,
+    reference: Path | None = None,
+    device: str = "auto",
+) -> StudentModel:
+    """Return the student in `folder`, with own reference images where `reference` (a folder or file) names some.
+
+    Raises what `StudentModel.load` and `read_images` raise.
+    """
+    manifest = check_seal(folder)
+    own = read_reference(reference, size=manifest["size"], channels=manifest["channels"])
+    return StudentModel.load(folder, statistics, reference=own, device=resolve_device(device))
+
+
+def predict_files(model: StudentModel, paths: Sequence[Path]) -> list[Prediction]:
+    """Return predictions for image files and for all images in folders, in order, answered as one request.
+
+    Files are read as the pipeline reads a folder of images: turned by EXIF, resized as a whole, grey or colour as the
+    student takes them. Raises InputError naming files that cannot be read.
+    """
+    if model.takes_rows:
+        raise InputError(
+            "This student takes rows of a table, not images. Give them to StudentModel.predict or to MLflow."
+        )
+    files = image_files(paths)
+    probabilities = model.predict(read_images(files, size=model.size, channels=model.channels))
+    names = model.class_names
+    return [
+        Prediction(
+            file, names[row.argmax()], float(row.max()), {name: float(p) for name, p in zip(names, row, strict=True)}
+        )
+        for file, row in zip(files, probabilities, strict=True)
+    ]

@@ -1,0 +1,74 @@
+"""serve: put a student behind a port."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tasks.mlflow_model import quiet, save_student_model
+from tasks.scoring import Application, scoring_app
+from tasks.store import read_json
+from tasks.student_source import read_reference
+from terrine.deployment.model import StudentModel
+from terrine.deployment.network import ServingStatistics
+from terrine.deployment.seal import check_seal
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+_CONCURRENCY = 64
+
+
+def build_app(
+    student: Path,
+    statistics: ServingStatistics | None = None,
+    *,
+    reference: Path | None = None,
+    device: str = "auto",
+    most_bytes: int = 16_000_000,
+) -> tuple[Application, StudentModel]:
+    """Return the web application of the student in folder `student`, and the model that answers.
+
+    The student becomes an MLflow model in a temporary folder and is loaded from there as any server would load it.
+    reference: own reference images, a folder or file. Raises what `StudentModel.load` raises.
+    """
+    import mlflow
+
+    manifest = check_seal(student)
+    own = read_reference(reference, size=manifest["size"], channels=manifest["channels"])
+    with tempfile.TemporaryDirectory(prefix="terrine-serve-") as name:
+        folder = Path(name)
+        settings: dict[str, Any] = {"statistics": statistics, "reference": None, "device": device}
+        if own is not None:
+            settings["reference"] = str(folder / "reference.npy")
+            np.save(folder / "reference.npy", own, allow_pickle=False)
+        save_student_model(student, folder / "model", check_example=False)
+        with quiet():
+            loaded = mlflow.pyfunc.load_model(str(folder / "model"), model_config=settings)
+        model: StudentModel = loaded.unwrap_python_model().student
+        app = scoring_app(loaded, model, most_bytes=most_bytes, about=about(student, model))
+    return app, model
+
+
+def about(student: Path, model: StudentModel) -> dict[str, Any]:
+    """Return what the service tells about itself: the student, and the guarantee where its statement is at hand."""
+    values: dict[str, Any] = {
+        "class_names": model.class_names,
+        "shape": list(model.shape),
+        "statistics": model.statistics,
+        "digests": model.description["digests"],
+        "privacy": None,
+    }
+    path = student.parent / "privacy.json"
+    if path.is_file():
+        statement = read_json(path)
+        values["privacy"] = {name: statement[name] for name in ("epsilon", "delta", "unit", "noise", "private")}
+    return values
+
+
+def serve(app: Application, host: str, port: int) -> None:
+    """Serve until interrupted."""
+    import uvicorn
+
+    uvicorn.run(app, host=host, port=port, log_level="warning", limit_concurrency=_CONCURRENCY, timeout_keep_alive=30)

@@ -1,0 +1,43 @@
+"""The student as an MLflow model, by MLflow's "models from code": this file is copied into the model and run there.
+
+The model's artefacts are the student's sealed folder and its privacy statement. Loading checks every digest, unpickles
+nothing, and needs no more of Terrine than the copy that travels with the model. It takes floats in [0, 1], because
+MLflow casts what a request holds to the signature's type without a word: with a signature of uint8 every float below 1
+would become 0, and NaN too.
+"""
+
+from pathlib import Path
+
+import mlflow
+import numpy as np
+from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import BAD_REQUEST
+
+from terrine.deployment.model import StudentModel
+from terrine.device import resolve_device
+from terrine.errors import InputError
+
+
+class Student(mlflow.pyfunc.PythonModel):
+    """Class probabilities, float32 [B, classes], of images, float32 [B, C, size, size] in [0, 1].
+
+    model_config: `statistics` (null: as the student was trained), `reference`, the path of a .npy file with uint8
+    images that replace the stored reference images, or null, and `device` (auto, cpu, cuda, mps).
+    """
+
+    def load_context(self, context):
+        settings = context.model_config or {}
+        path = settings.get("reference")
+        reference = None if path is None else np.load(path, allow_pickle=False)
+        folder = Path(context.artifacts["student"])
+        device = resolve_device(settings.get("device") or "cpu")
+        self.student = StudentModel.load(folder, settings.get("statistics"), reference=reference, device=device)
+
+    def predict(self, context, model_input: np.ndarray, params=None):
+        try:
+            return self.student.predict(np.asarray(model_input))
+        except InputError as error:
+            raise MlflowException(str(error), error_code=BAD_REQUEST) from error
+
+
+mlflow.models.set_model(Student())

@@ -1,0 +1,89 @@
+"""Where a student is taken from: a run of this project, a folder that somebody published, or MLflow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from tasks.presets import project_root, selected_run
+from tasks.run import open_run
+from terrine.data.image_files import SUFFIXES, read_images
+from terrine.errors import ArtefactError, InputError, SettingError
+
+
+def student_folder(run: str | None = None, folder: Path | None = None, model: str | None = None) -> Path:
+    """Return the folder of a student; without arguments that of the run that params.yaml names.
+
+    run: a run of this project. folder: a student's folder, or one that holds it as `student`, such as `terrine export`
+    writes. model: an MLflow model, for example models:/terrine-digits/1. Raises SettingError when more than one is
+    given, and ArtefactError when there is no student.
+    """
+    if sum(source is not None for source in (run, folder, model)) > 1:
+        raise SettingError("Give one of --run, --folder and --model: each names a student.")
+    if model is not None:
+        return _from_mlflow(model)
+    if folder is not None:
+        return folder / "student" if (folder / "student").is_dir() else folder
+    root = project_root()
+    found = open_run(root, run or selected_run(root)).folders.student
+    if not found.is_dir():
+        raise ArtefactError(f"There is no student in {found}. Make the run first: terrine run.")
+    return found
+
+
+def use_project_tracking() -> None:
+    """Point MLflow at the project's own tracking database, where there is a project."""
+    import mlflow
+
+    try:
+        root = project_root()
+        run = open_run(root, selected_run(root))
+    except (SettingError, ArtefactError):
+        return
+    mlflow.set_tracking_uri(run.database(run.params.tracking.uri))
+
+
+def _from_mlflow(model: str) -> Path:
+    import mlflow
+    from mlflow.exceptions import MlflowException
+
+    use_project_tracking()
+    try:
+        folder = Path(mlflow.artifacts.download_artifacts(artifact_uri=model))
+    except (MlflowException, OSError) as error:
+        raise ArtefactError(f"MLflow has no model {model} ({error}). `make ui` shows those it has.") from error
+    students = [path.parent for path in sorted(folder.glob("artifacts/*/manifest.json"))]
+    if not students:
+        raise ArtefactError(f"{model} is not a student that Terrine logged: it has no artifacts/student.")
+    return students[0]
+
+
+def image_files(paths: Sequence[Path]) -> list[Path]:
+    """Return the image files among `paths`; of folders all images in them, at any depth, sorted.
+
+    Raises InputError when a path does not exist or when there is no image.
+    """
+    files: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            inside = (file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
+            files += sorted(inside)
+        elif path.is_file():
+            files.append(path)
+        else:
+            raise InputError(f"There is no file or folder {path}.")
+    if not files:
+        raise InputError(f"No image was found ({', '.join(SUFFIXES)}). Give image files, or folders that hold some.")
+    return files
+
+
+def read_reference(path: Path | None, *, size: int, channels: int) -> np.ndarray | None:
+    """Return own reference images, uint8 [R, channels, size, size]: those of a folder or file; None for no path."""
+    if path is None:
+        return None
+    images = read_images(image_files([path]), size=size, channels=channels)
+    if len(images) < 2:
+        raise InputError(f"{path} holds one image. Reference images must be several; 64 or more work well.")
+    return images

@@ -1,0 +1,147 @@
+"""Rounds: ask some queries, learn from what was released, and let that decide what to ask next.
+
+What has been released is public, so whatever is computed from it may choose the next queries and, for
+Interactive-GNMax, what the votes are compared with; the exact filter covers adaptive choices at no extra cost
+(Smith & Thakurta 2022). Nothing else may: the adviser is handed the released answers and never the votes.
+
+How many queries a round asks is decided by the budget that is left and the number of rounds, not by the votes: an even
+share of those that are sure to be paid for. The last round takes all that is left, and stops where the budget does.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from terrine.aggregation.interactive import InteractiveGNMax
+from terrine.aggregation.mechanism import NOTHING, UNANSWERED, Answers, Mechanism
+from terrine.aggregation.votes import HistogramArray, validate_histograms
+from terrine.errors import InputError, SettingError
+from terrine.privacy.events import Event, compose
+from terrine.privacy.noise import NoiseSource
+
+NEVER = -1
+"""The round of a query that was not asked."""
+
+
+@dataclass(frozen=True, eq=False)
+class Advice:
+    """What the released answers suggest for the next round.
+
+    Attributes:
+        order: int64, the queries that have not been asked, best first; the round takes as many as its share is.
+        probabilities: The student's class probabilities [queries, classes] of all queries, or None before there are
+            any. Interactive-GNMax compares the votes with them.
+    """
+
+    order: NDArray[np.int64]
+    probabilities: NDArray[np.floating] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Rounds:
+    """All rounds together.
+
+    Attributes:
+        answers: Answers to all queries; `event` composes the rounds and `asked` counts their queries.
+        round: int64 [queries], in which round each query was asked, from 0; -1 for those that never were.
+    """
+
+    answers: Answers
+    round: NDArray[np.int64]
+
+
+Adviser = Callable[[Rounds], Advice]
+"""Reads released answers and public images, nothing else."""
+
+
+def in_order(released: Rounds) -> Advice:
+    """Ask the queries in their own order."""
+    return Advice(np.flatnonzero(released.round == NEVER))
+
+
+def answer_in_rounds(
+    mechanism: Mechanism,
+    histograms: HistogramArray,
+    *,
+    rounds: int,
+    adviser: Adviser,
+    epsilon: float,
+    delta: float,
+    noise: NoiseSource,
+) -> Rounds:
+    """Answer queries in rounds within one budget; one round in the queries' own order is `mechanism.answer` itself.
+
+    Args:
+        mechanism: How queries are answered.
+        histograms: int64 [queries, classes], rows summing to the number of teachers.
+        rounds: At least 1.
+        adviser: Called before every round with what was released so far.
+        epsilon: Budget of all rounds together.
+        delta: δ in (0, 1).
+        noise: Where the noise comes from.
+
+    Raises:
+        InputError: histograms that are none, or advice that names a query twice, one that was asked, or none.
+        SettingError: fewer than one round, or an impossible budget.
+    """
+    if rounds < 1:
+        raise SettingError(f"Queries are asked in at least one round, got {rounds}.")
+    counts = validate_histograms(histograms)
+    released = _nothing_yet(counts)
+    for number in range(rounds):
+        advice = adviser(released)
+        spent = released.answers.event
+        left = len(counts) - released.answers.asked
+        share = left
+        if number < rounds - 1:
+            share = math.ceil(mechanism.certain(left, epsilon, delta, spent) / (rounds - number))
+        if share == 0:
+            break
+        order = np.asarray(advice.order, dtype=np.int64)
+        _check(order, released, share if number < rounds - 1 else 1)
+        queries = order[:share]
+        turn = mechanism
+        if isinstance(mechanism, InteractiveGNMax) and advice.probabilities is not None:
+            turn = mechanism.informed_by(advice.probabilities[queries])
+        answers = turn.answer(counts[queries], epsilon=epsilon, delta=delta, noise=noise, spent=spent)
+        released = _merged(released, queries, answers, number)
+    return released
+
+
+def _nothing_yet(counts: HistogramArray) -> Rounds:
+    queries = len(counts)
+    labels = np.full(queries, UNANSWERED, dtype=np.int64)
+    return Rounds(
+        Answers(np.zeros(queries, dtype=np.bool_), labels, None, NOTHING, 0),
+        np.full(queries, NEVER, dtype=np.int64),
+    )
+
+
+def _check(order: NDArray[np.int64], released: Rounds, fewest: int) -> None:
+    inside = order.ndim == 1 and len(order) >= fewest and bool(np.all((order >= 0) & (order < len(released.round))))
+    if not inside or len(np.unique(order)) < len(order) or bool(np.any(released.round[order] != NEVER)):
+        raise InputError(
+            f"A round wants the numbers of at least {fewest} queries that were not asked yet, each once, and was given "
+            f"{order.shape[0] if order.ndim else 0}."
+        )
+
+
+def _merged(released: Rounds, queries: NDArray[np.int64], answers: Answers, number: int) -> Rounds:
+    """What was released before and what this round adds."""
+    before = released.answers
+    answered, labels, turn = before.answered.copy(), before.labels.copy(), released.round.copy()
+    answered[queries], labels[queries] = answers.answered, answers.labels
+    turn[queries[: answers.asked]] = number
+    histograms, reinforced = before.histograms, before.reinforced
+    if answers.histograms is not None:
+        histograms = np.full((len(labels), answers.histograms.shape[1]), np.nan) if histograms is None else histograms
+        histograms = histograms.copy()
+        histograms[queries] = answers.histograms
+    if answers.reinforced is not None:
+        reinforced = np.zeros(len(labels), dtype=np.bool_) if reinforced is None else reinforced.copy()
+        reinforced[queries] = answers.reinforced
+    event: Event = compose(before.event, answers.event)
+    return Rounds(Answers(answered, labels, histograms, event, before.asked + answers.asked, reinforced), turn)

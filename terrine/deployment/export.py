@@ -1,0 +1,160 @@
+"""The student in formats that run without Terrine: ONNX, and PyTorch's exported program (.pt2).
+
+Both hold the whole way from uint8 images to probabilities, for batches of any size (`current` statistics: of two
+images or more, and one call is one batch). An export is compared with the student before it counts.
+
+torch.export writes the example inputs and the weights of a .pt2 file with Python's pickle, and its reader unpickles
+them: whoever loads one should know where it is from. ONNX holds no code but its operators. Terrine loads neither but to
+compare what it has just written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+
+from terrine.deployment.model import StudentModel
+from terrine.errors import ArtefactError, SettingError
+
+Format = Literal["onnx", "pt2"]
+FORMATS: tuple[Format, ...] = ("onnx", "pt2")
+
+TOLERANCE = 1e-4
+"""Largest difference of a probability that is put down to rounding: other kernels sum in another order."""
+
+_TRACED = 3
+_CHECKED = (2, 5, 16)
+
+
+def export_student(model: StudentModel, paths: Sequence[Path], images: np.ndarray) -> list[float]:
+    """Write the student's network to `paths` (.onnx, .pt2); return the largest difference of each from its outputs.
+
+    images: uint8 [N, C, size, size], N >= 16, on which a file that was written is read back and compared with the
+    network, in batches of 1 (not under `current` statistics), 2, 5 and 16. The input is called `images`, uint8, the
+    output `probabilities`, float32. Raises SettingError for another suffix or when a package is missing, and
+    ArtefactError when the network cannot be exported or a file answers differently by more than `TOLERANCE`; a file
+    that failed is not left behind.
+    """
+    for path in paths:
+        if path.suffix.removeprefix(".") not in FORMATS:
+            raise SettingError(f"{path}: students are exported as {' or '.join(FORMATS)}. End the file's name so.")
+    program = exported_program(model)
+    return [_write(model, program, path, images) for path in paths]
+
+
+def _write(model: StudentModel, program: torch.export.ExportedProgram, path: Path, images: np.ndarray) -> float:
+    temporary = path.with_name(f".{path.stem}.part{path.suffix}")
+    try:
+        if path.suffix == ".onnx":
+            _write_onnx(program, temporary)
+        else:
+            torch.export.save(program, temporary)
+        difference = _largest_difference(model, temporary, images)
+        if not difference <= TOLERANCE:
+            raise ArtefactError(
+                f"{path.name} differs from the student by up to {difference:.2g} in a probability, so it was not "
+                "written. Please report this with the backbone's kind and the versions of torch and onnxruntime."
+            )
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return difference
+
+
+def exported_program(model: StudentModel) -> torch.export.ExportedProgram:
+    """Return the student's network as torch exports it, on the CPU, for batches of any size.
+
+    Raises ArtefactError when an architecture does not allow that.
+    """
+    dtype = torch.float32 if model.takes_rows else torch.uint8
+    example = torch.zeros((_TRACED, *model.shape), dtype=dtype)
+    least = 2 if model.statistics == "current" else 1
+    network = model.network if model.device.type == "cpu" else model.network.cpu()
+    try:
+        with _quiet():
+            return torch.export.export(
+                network, (example,), dynamic_shapes={"images": {0: torch.export.Dim("batch", min=least)}}
+            )
+    except Exception as error:  # torch.export raises errors of many kinds, most of them undocumented
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ArtefactError(f"This student's network cannot be exported: {reason}") from error
+    finally:
+        model.network.to(model.device)
+
+
+def _write_onnx(program: torch.export.ExportedProgram, path: Path) -> None:
+    try:
+        import onnxscript  # noqa: F401  # torch needs it and says so only deep inside
+    except ImportError as error:
+        raise SettingError("ONNX needs more packages: pip install 'terrine[onnx]'.") from error
+    try:
+        with _quiet():
+            result = torch.onnx.export(
+                program,
+                dynamo=True,
+                input_names=["images"],
+                output_names=["probabilities"],
+                external_data=False,
+                optimize=False,  # onnxruntime does that itself, in less time
+                verbose=False,
+            )
+            result.save(str(path))
+    except Exception as error:  # as above
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ArtefactError(f"This student's network cannot be written as ONNX: {reason}") from error
+
+
+def _largest_difference(model: StudentModel, path: Path, images: np.ndarray) -> float:
+    sizes = _CHECKED if model.statistics == "current" else (1, *_CHECKED)
+    if len(images) < max(sizes):
+        raise ValueError(f"{len(images)} images to compare on; at least {max(sizes)} are needed")
+    answer = _onnx_session(path) if path.suffix == ".onnx" else _pt2_module(path)
+    network = model.network
+    differences = []
+    for size in sizes:
+        batch = np.ascontiguousarray(images[:size])
+        with torch.no_grad():
+            expected = network(torch.from_numpy(batch).to(model.device)).cpu().numpy()
+        differences.append(np.abs(answer(batch) - expected).max())
+    return float(max(differences))
+
+
+def _onnx_session(path: Path) -> Callable[[np.ndarray], np.ndarray]:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise SettingError("ONNX files are checked with onnxruntime: pip install 'terrine[onnx]'.") from error
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return lambda batch: session.run(None, {"images": batch})[0]
+
+
+def _pt2_module(path: Path) -> Callable[[np.ndarray], np.ndarray]:
+    module = torch.export.load(path).module()
+
+    def answer(batch: np.ndarray) -> np.ndarray:
+        with torch.no_grad():
+            return module(torch.from_numpy(batch)).numpy()
+
+    return answer
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep what the exporters print and warn about themselves from the user."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,206 @@
+"""The student as it is used: a sealed folder in, probabilities out.
+
+    >>> model = StudentModel.load(Path("data/release/terrine-digits/student"))
+    >>> model.predict(images)           # uint8 or float [B, C, H, W] -> float32 [B, classes]
+
+Nothing that is loaded can hold code: weights and reference images are safetensors, the rest is JSON.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from terrine.deployment.images import check_images, check_rows
+from terrine.deployment.network import REFERENCE_WEIGHT, ServingStatistics, StudentNetwork
+from terrine.deployment.seal import check_seal
+from terrine.errors import ArtefactError, SettingError
+from terrine.heads import Head, head_from_arrays
+from terrine.models.backbone import Backbone, load_backbone
+
+BACKBONE, HEAD, REFERENCE = "backbone.safetensors", "head.safetensors", "reference.safetensors"
+
+SMALL = 64
+"""Under `current` statistics a request of fewer images is filled up with reference images."""
+
+FILLING = 16
+"""Stored reference images that lend their statistics: the first ones, of which the student is most certain. More cost
+time and lose accuracy (docs/serving.md)."""
+
+LARGEST_BATCH = 512
+"""Under `current` statistics a request of more images is cut into batches of at most so many."""
+
+BLOCK = 16
+"""Images computed at a time where they do not depend on each other. Every block has this very size, filled up with
+blank images: a matrix product of another size rounds differently, and so an answer has the same bits in any request."""
+
+_ACCELERATOR_BLOCK = 512
+_MOST_REFERENCE = 512
+
+
+class StudentModel:
+    """A student and one kind of statistics. Safe to call from several threads; nothing in it ever changes.
+
+    Under `current` statistics the answers of a request depend on all of its images and on no other request: it is cut
+    into batches of at most `LARGEST_BATCH` images, as equal as can be, taken in turns so that a request that is sorted
+    by class still has mixed batches; and one of fewer than `SMALL` images is filled up with reference images. Under
+    `single`, `frozen` and `original` every answer depends on its image alone, on the CPU to the bit.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        head: Head,
+        description: dict[str, Any],
+        reference: np.ndarray | None,
+        statistics: ServingStatistics,
+        device: torch.device | str = "cpu",
+        *,
+        own_reference: bool = False,
+    ) -> None:
+        self.channels, self.size = backbone.channels, backbone.size
+        self.takes_rows = backbone.describe()["kind"] == "columns"
+        self.shape: tuple[int, ...] = (self.channels,) if self.takes_rows else (self.channels, self.size, self.size)
+        self.class_names: list[str] = [str(name) for name in description["class_names"]]
+        self.description = description
+        self.statistics: ServingStatistics = statistics
+        self.device = torch.device(device)
+        self.reference = None if reference is None else self._check(reference)
+        if len(self.class_names) != head.classes or head.features != backbone.feature_dim:
+            raise ArtefactError(
+                f"The student's parts do not fit together: {len(self.class_names)} class names, a head from "
+                f"{head.features} features to {head.classes} classes, a backbone of {backbone.feature_dim} features."
+            )
+        # Images of the user's own kind are worth as much as those of a request; synthetic ones are not.
+        filling = recorded = None
+        weight = REFERENCE_WEIGHT
+        if self.reference is not None:
+            filling = _tensor(self.reference[: SMALL if own_reference else FILLING])
+            recorded = _tensor(_evenly(self.reference, _MOST_REFERENCE)) if own_reference else filling
+            weight = float(len(filling)) if own_reference else REFERENCE_WEIGHT
+        self.network = StudentNetwork(backbone, head, statistics, recorded, weight).to(self.device)
+        self._filling = None if filling is None else filling.to(self.device)
+        self._block = BLOCK if self.device.type == "cpu" else _ACCELERATOR_BLOCK
+        self._threads = torch.get_num_threads()
+        self._lock = threading.Lock()
+        self._pool: ThreadPoolExecutor | None = None
+
+    @classmethod
+    def load(
+        cls,
+        folder: Path,
+        statistics: ServingStatistics | None = None,
+        *,
+        reference: np.ndarray | None = None,
+        device: torch.device | str = "cpu",
+    ) -> StudentModel:
+        """Return the student in `folder`, every file checked against the digest in its manifest.
+
+        statistics: None takes the kind the student was trained with. reference: uint8 images [R, C, size, size] that
+        take the place of the stored, synthetic ones: unlabelled images of the kind the student will meet, 64 or more,
+        make `frozen` statistics about as good as `current` ones.
+
+        Raises ArtefactError when a file is missing, damaged or was edited, InputError when `reference` does not fit,
+        and SettingError for other statistics.
+        """
+        folder = Path(folder)
+        manifest = check_seal(folder)
+        try:
+            backbone = load_backbone(folder / BACKBONE)
+            head = head_from_arrays(_read(folder / HEAD))
+            stored = reference if reference is not None else _read(folder / REFERENCE)["images"]
+            chosen = statistics or manifest["statistics"]
+            known = get_args(ServingStatistics)
+            if chosen not in known:
+                raise SettingError(f"statistics: '{chosen}' is unknown. Use one of {', '.join(known)}.")
+            return cls(backbone, head, manifest, stored, chosen, device, own_reference=reference is not None)
+        except KeyError as error:
+            raise ArtefactError(f"The student in {folder} lacks {error}. Run the stage 'student' again.") from error
+
+    def predict(self, images: np.ndarray | Tensor) -> np.ndarray:
+        """Return class probabilities, float32 [B, classes].
+
+        images: [B, channels, size, size], uint8 or floating point in [0, 1], B >= 1; for a student of a table floating
+        point rows [B, columns]. Raises InputError that says what is wrong with any other.
+        """
+        array = images.detach().cpu().numpy() if isinstance(images, Tensor) else np.asarray(images)
+        checked = _tensor(self._check(array))
+        parts = batches(len(checked)) if self.statistics == "current" else blocks(len(checked), self._block)
+        result = np.empty((len(checked), len(self.class_names)), dtype=np.float32)
+
+        def compute(indices: np.ndarray) -> None:
+            result[indices] = self._answer(checked[indices])
+
+        self._side_by_side(compute, parts)
+        return result
+
+    def _check(self, images: np.ndarray) -> np.ndarray:
+        return check_rows(images, self.channels) if self.takes_rows else check_images(images, self.channels, self.size)
+
+    @torch.no_grad()
+    def _answer(self, images: Tensor) -> np.ndarray:
+        count = len(images)
+        images = images.to(self.device)
+        if self.statistics != "current":
+            blank = images.new_zeros((self._block - count if self.device.type == "cpu" else 0, *images.shape[1:]))
+            answers = self.network(torch.cat([images, blank]))[:count]
+        elif count < SMALL and self._filling is not None:
+            answers = self.network.filled(images, self._filling)
+        else:
+            answers = self.network(images)
+        return answers.cpu().numpy()
+
+    def _side_by_side(self, compute: Callable[[np.ndarray], None], parts: Sequence[np.ndarray]) -> None:
+        """Compute the parts, on the CPU by as many single-threaded workers as torch had threads when this was made.
+
+        One request at a time: two at once would only take each other's cores.
+        """
+        with self._lock:
+            if self.device.type != "cpu":
+                for part in parts:
+                    compute(part)
+                return
+            if self._pool is None:
+                # The workers live as long as the model: starting one takes as long as answering for an image.
+                self._pool = ThreadPoolExecutor(self._threads, initializer=torch.set_num_threads, initargs=(1,))
+            list(self._pool.map(compute, parts))
+            torch.set_num_threads(self._threads)  # a worker's setting reaches threads that are started later
+
+
+def batches(count: int) -> list[np.ndarray]:
+    """Return the batches of a request under current statistics: index arrays that cover 0 .. count - 1."""
+    number = -(-count // LARGEST_BATCH)
+    return [np.arange(first, count, number) for first in range(number)]
+
+
+def blocks(count: int, size: int = BLOCK) -> list[np.ndarray]:
+    """Return consecutive index arrays of at most `size` images each."""
+    return [np.arange(first, min(first + size, count)) for first in range(0, count, size)]
+
+
+def _tensor(array: np.ndarray) -> Tensor:
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+def _read(path: Path) -> dict[str, np.ndarray]:
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        return dict(load_file(path))
+    except (OSError, SafetensorError, ValueError) as error:
+        raise ArtefactError(f"{path} cannot be read ({error}). Run the stage 'student' again.") from error
+
+
+def _evenly(images: np.ndarray, most: int) -> np.ndarray:
+    """Return at most so many images, evenly spread over all."""
+    if len(images) <= most:
+        return images
+    return np.ascontiguousarray(images[np.linspace(0, len(images) - 1, most).round().astype(int)])

@@ -1,0 +1,79 @@
+"""The seal of a student's folder: its manifest names every file with its SHA-256, and carries one of its own.
+
+Weights that were cut short, swapped or edited would still be numbers, and the student would still answer. So a folder
+is checked before anything in it is used. The seal finds damage and mix-ups; it is no signature: somebody who replaces
+the whole folder can seal another one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from terrine.errors import ArtefactError
+
+MANIFEST = "manifest.json"
+_DIGESTS, _OWN = "digests", "digest"
+_LARGEST_MANIFEST = 2**24
+
+
+def seal(folder: Path, description: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the manifest of the files in `folder`: `description`, the digest of every file, and the manifest's own.
+
+    description: JSON values. A manifest that is there already is left out; writing the new one is the caller's part.
+    """
+    files = sorted(file for file in folder.rglob("*") if file.is_file() and file != folder / MANIFEST)
+    manifest = {**description, _DIGESTS: {file.relative_to(folder).as_posix(): _file_digest(file) for file in files}}
+    return {**manifest, _OWN: _manifest_digest(manifest)}
+
+
+def check_seal(folder: Path) -> dict[str, Any]:
+    """Return the manifest of `folder` after comparing every file it names with its digest.
+
+    Raises ArtefactError that names the file when one is missing, was changed by so much as a byte, or when the folder
+    has no manifest with a digest of its own.
+    """
+    path = folder / MANIFEST
+    try:
+        if path.stat().st_size > _LARGEST_MANIFEST:
+            raise ArtefactError(f"{path} is far too large for a manifest. {_REMEDY}")
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ArtefactError(f"There is no student in {folder}: {MANIFEST} is missing. {_REMEDY}") from error
+    except (ValueError, OSError) as error:
+        raise ArtefactError(f"{path} cannot be read ({error}). {_REMEDY}") from error
+    if not isinstance(manifest, dict) or not isinstance(manifest.get(_DIGESTS), dict) or _OWN not in manifest:
+        raise ArtefactError(f"{path} is no sealed manifest: it lacks digests of the files or of itself. {_REMEDY}")
+    own = manifest.pop(_OWN)
+    if own != _manifest_digest(manifest):
+        raise ArtefactError(f"{path} was changed after it was written: its digest does not match. {_REMEDY}")
+    for name, expected in manifest[_DIGESTS].items():
+        file = folder / name
+        if not file.resolve().is_relative_to(folder.resolve()):
+            raise ArtefactError(f"{path} names {name}, which leads outside the folder. {_REMEDY}")
+        if not file.is_file():
+            raise ArtefactError(f"{file} is missing. {_REMEDY}")
+        if _file_digest(file) != expected:
+            raise ArtefactError(f"{file} was changed after it was written: its digest does not match. {_REMEDY}")
+    return manifest
+
+
+_REMEDY = "Get the folder again from where it was published, or run the stage 'student' again."
+
+
+def _file_digest(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _manifest_digest(manifest: Mapping[str, Any]) -> str:
+    text = json.dumps(manifest, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=_plain)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    """Write NumPy's scalars as the numbers that JSON reads back."""
+    return value.item()

@@ -1,0 +1,115 @@
+"""Released answers and how likely a student makes them: noisy histograms, or labels.
+
+The three likelihoods, per query, with scores f(x) and p = softmax(f(x)):
+
+- `histogram_loss`: a released histogram is h = n + N(0, σ²I). Its expected share of votes n/N is modelled as p, so the
+  negative log-likelihood is ‖h/N − p‖² / 2(σ/N)² (up to a constant).
+- `smoothed_loss`: cross-entropy with the label, a share of which is spread evenly over all classes.
+- `corrected_loss`: −log (Tᵀ p)_label with the transition matrix of `terrine.students.correction`.
+
+All of it is post-processing of a release: it reads no private data and costs no privacy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from terrine.errors import InputError, SettingError
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""(scores [B, classes], targets [B, classes]) -> negative log-likelihood of each query [B]."""
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """What was released about some queries, and what a student is fitted with.
+
+    targets: float32 [answers, classes]: shares of votes (noise included), or labels as one-hot rows.
+    fit_loss: what training minimises. held_out_loss: what judges a student on answers it was not fitted to; the same
+    but for smoothing, which is a device of training. described: the likelihood in words and numbers.
+    """
+
+    targets: np.ndarray
+    fit_loss: Loss
+    held_out_loss: Loss
+    described: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.targets.ndim != 2 or not np.isfinite(self.targets).all():
+            raise InputError("Released answers must be finite numbers [answers, classes].")
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    @property
+    def classes(self) -> int:
+        """Number of classes."""
+        return self.targets.shape[1]
+
+    def at(self, positions: np.ndarray) -> Answers:
+        """Return some of the answers."""
+        return replace(self, targets=self.targets[positions])
+
+
+def histogram_loss(scores: Tensor, shares: Tensor, weight: float) -> Tensor:
+    """Return weight · ‖softmax(scores) − shares‖² per query [B]; the weight of a likelihood is ½ (N/σ)²."""
+    return (torch.softmax(scores, dim=1) - shares).square().sum(1) * weight
+
+
+def smoothed_loss(scores: Tensor, one_hot: Tensor, smoothing: float = 0.0) -> Tensor:
+    """Return the cross-entropy per query [B] with labels of which `smoothing` is spread evenly over the classes."""
+    return F.cross_entropy(scores, one_hot, reduction="none", label_smoothing=smoothing)
+
+
+def corrected_loss(scores: Tensor, one_hot: Tensor, transition: np.ndarray) -> Tensor:
+    """Return −log (Tᵀ softmax(scores))_label per query [B]; transition: T [classes, classes], rows sum to one."""
+    with np.errstate(divide="ignore"):  # no noise, no wrong label: log 0 is what it should be
+        log_transition = torch.from_numpy(np.log(transition)).to(scores)
+    released = torch.logsumexp(torch.log_softmax(scores, dim=1)[:, :, None] + log_transition, dim=1)
+    return -(released.clamp(min=-1e4) * one_hot).sum(1)
+
+
+def histogram_answers(histograms: np.ndarray, teachers: int, sigma: float) -> Answers:
+    """Return noisy histograms [queries, classes], votes of `teachers` plus noise of deviation `sigma`, as answers.
+
+    Raises SettingError for teachers < 1 or sigma <= 0, and InputError for numbers that are not finite.
+    """
+    if teachers < 1 or not 0 < sigma < float("inf"):
+        raise SettingError(f"student: {teachers} teachers with noise of {sigma} votes; both must be positive.")
+    shares = np.asarray(histograms, np.float64) / teachers
+    loss = partial(histogram_loss, weight=0.5 * (teachers / sigma) ** 2)
+    described = {"answers": "histograms", "teachers": int(teachers), "sigma": float(sigma)}
+    return Answers(shares.astype(np.float32), loss, loss, described)
+
+
+def label_answers(
+    labels: np.ndarray, classes: int, *, smoothing: float = 0.0, transition: np.ndarray | None = None
+) -> Answers:
+    """Return released labels [queries], 0 .. classes - 1, as answers, smoothed or corrected by a transition matrix.
+
+    Raises InputError for a label outside its range, and SettingError when both smoothing and a matrix are given.
+    """
+    labels = np.asarray(labels)
+    if labels.ndim != 1 or (len(labels) and not (labels.min() >= 0 and labels.max() < classes)):
+        raise InputError(f"labels: one number from 0 to {classes - 1} per query expected, in an array [queries].")
+    if not 0 <= smoothing < 1:
+        raise SettingError(f"student: label_smoothing is {smoothing}, outside 0 (included) to 1.")
+    targets = np.eye(classes, dtype=np.float32)[labels]
+    if transition is None:
+        described = {"answers": "labels", "label_smoothing": float(smoothing)}
+        return Answers(targets, partial(smoothed_loss, smoothing=smoothing), smoothed_loss, described)
+    if smoothing:
+        raise SettingError("student: label_smoothing and forward_correction are two remedies for one ill. Use one.")
+    if transition.shape != (classes, classes):
+        raise InputError(f"transition: a matrix of shape {transition.shape} was given for {classes} classes.")
+    corrected = partial(corrected_loss, transition=transition)
+    described = {"answers": "labels", "forward_correction": np.round(transition, 12).tolist()}
+    return Answers(targets, corrected, corrected, described)

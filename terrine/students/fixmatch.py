@@ -1,0 +1,100 @@
+"""FixMatch (Sohn et al. 2020): a confident answer to a weak view is the label of a strong view of the same image.
+
+With q_b = p(y | α(u_b)) for weak views α and q̂_b = argmax q_b, over a batch of μB images without answers,
+
+    ℓ_u = 1/(μB) Σ_b 1[max q_b ≥ τ] · H(q̂_b, p(y | A(u_b)))          (equation 4)
+
+is added with weight λ to the loss of the answers, ℓ_s of equation 3, which here is any likelihood of
+`terrine.students.answers`. Prom-PATE (003_8743359052d80cf0) trains its student so. Probabilities that model
+shares of votes are less confident than those that model labels, so a τ that suits labels may let nothing pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from terrine.errors import SettingError
+from terrine.randomness import derive_seed
+from terrine.students.finetune import all_that_has_weights
+from terrine.students.inputs import Inputs
+from terrine.students.kind import Material, Progress, Trained
+from terrine.students.settings import TrainingSettings
+from terrine.students.training import train
+
+
+def fixmatch_loss(weak_scores: Tensor, strong_scores: Tensor, threshold: float) -> Tensor:
+    """Return ℓ_u, a scalar: see the module's head.
+
+    weak_scores, strong_scores: [μB, classes], of the two views of the same images. Weak ones get no gradient.
+    """
+    confidence, label = torch.softmax(weak_scores.detach(), dim=1).max(dim=1)
+    losses = F.cross_entropy(strong_scores, label, reduction="none")
+    return (losses * (confidence >= threshold)).mean()
+
+
+@dataclass(frozen=True)
+class FixMatch(TrainingSettings):
+    """The student kind `fixmatch`: see the module's head.
+
+    threshold: τ. unlabelled_weight: λ. unlabelled_ratio: μ, in batches of answers.
+    """
+
+    name: ClassVar[str] = "fixmatch"
+    threshold: float = 0.95
+    unlabelled_weight: float = 1.0
+    unlabelled_ratio: int = 4
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_unlabelled(self.unlabelled_weight, self.unlabelled_ratio)
+        if not 0 <= self.threshold <= 1:
+            raise SettingError(f"student: threshold is {self.threshold}, outside 0 to 1.")
+
+    def train(
+        self,
+        material: Material,
+        *,
+        seed: int,
+        device: torch.device | str = "cpu",
+        work: Path | None = None,
+        progress: Progress | None = None,
+    ) -> Trained:
+        """See `StudentKind.train`."""
+        percent = all_that_has_weights(self.trainable, material.backbone)
+        common: dict[str, Any] = {"seed": seed, "device": device, "work": work, "progress": progress}
+        return train(material, self, lambda: _Term(self), kind=self.name, percent=percent, **common)
+
+
+def check_unlabelled(weight: float, ratio: int) -> None:
+    """Raise SettingError for an impossible weight or number of images without answers."""
+    if not 0 <= weight < float("inf") or ratio < 1:
+        raise SettingError(
+            f"student: unlabelled_weight {weight} and unlabelled_ratio {ratio} must be at least 0 and at least 1."
+        )
+
+
+class _Term:
+    strengths: tuple[str, ...] = ("weak", "strong")
+
+    def __init__(self, settings: FixMatch) -> None:
+        self.settings = settings
+        self.ratio = settings.unlabelled_ratio
+
+    def loss(self, inputs: Inputs, rows: np.ndarray, seed: int) -> Tensor:
+        with torch.no_grad():
+            weak = inputs.scores(inputs.weak(rows, derive_seed(seed, "weak")))
+        strong = inputs.scores(inputs.strong(rows, derive_seed(seed, "strong")))
+        return self.settings.unlabelled_weight * fixmatch_loss(weak, strong, self.settings.threshold)
+
+    def state(self) -> dict[str, Tensor]:
+        return {}
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        return

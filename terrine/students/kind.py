@@ -1,0 +1,131 @@
+"""What every kind of student has in common: public images and released answers in, weights out.
+
+Guarantee of an implementation: what it returns is a function of `Material` (all of which is public or released), its
+settings and the seed. So it is post-processing, costs no privacy, and may be repeated and compared at will.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import torch
+
+from terrine.errors import InputError
+from terrine.heads import Head
+from terrine.models.backbone import Backbone, features_in_batches
+from terrine.models.statistics import Statistics
+from terrine.students.answers import Answers
+
+Progress = Callable[[float, str], None]
+"""Called with (fraction done, a line about it)."""
+
+Cache = Callable[[str, Callable[[], np.ndarray]], np.ndarray]
+"""(what it is, how it is computed) -> the array, computed or kept from an earlier time."""
+
+
+def no_cache(name: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
+    """Compute it, whatever its name."""
+    return compute()
+
+
+@dataclass(frozen=True, eq=False)
+class ImagePool:
+    """All public images a student may look at, answered or not.
+
+    images: uint8 [images, C, H, W]. batches: index arrays that cover every image once, the images that share their
+    batch statistics. sources: the name of each batch's image source; images of two sources never share a batch.
+    """
+
+    images: np.ndarray
+    batches: Sequence[np.ndarray]
+    sources: Sequence[str]
+
+    def __post_init__(self) -> None:
+        covered = np.sort(np.concatenate(self.batches)) if len(self.batches) else np.empty(0, int)
+        if len(self.batches) != len(self.sources) or not np.array_equal(covered, np.arange(len(self.images))):
+            raise InputError(
+                f"The student's pool has {len(self.images)} images, {len(self.batches)} batches and "
+                f"{len(self.sources)} sources. Every image belongs in one batch, and every batch to one source."
+            )
+
+    def by_source(self) -> list[np.ndarray]:
+        """Return the numbers of each source's images, sources in alphabetical order."""
+        return [
+            np.sort(np.concatenate([b for b, s in zip(self.batches, self.sources, strict=True) if s == source]))
+            for source in sorted(set(self.sources))
+        ]
+
+
+@dataclass(frozen=True, eq=False)
+class Material:
+    """What a student learns from.
+
+    rows: int64 [answers], the number in the pool of each image that has an answer. answers: in the same order.
+    backbone: the public backbone, which is never changed. statistics: with which batch statistics the student is
+    trained and used. cache: keeps features of the frozen backbone, whose names say what they are.
+    """
+
+    pool: ImagePool
+    rows: np.ndarray
+    answers: Answers
+    backbone: Backbone
+    statistics: Statistics
+    cache: Cache = no_cache
+
+    def __post_init__(self) -> None:
+        rows = np.asarray(self.rows)
+        if rows.shape != (len(self.answers),) or len(rows) == 0:
+            raise InputError(
+                f"{len(self.answers)} released answers and image numbers of shape {rows.shape} do not fit together. "
+                "Give one image per released answer, and at least one."
+            )
+        if rows.min() < 0 or rows.max() >= len(self.pool.images) or len(np.unique(rows)) != len(rows):
+            raise InputError(
+                f"Answers are about images {rows.min()} to {rows.max()}, some perhaps more than once, and the pool has "
+                f"{len(self.pool.images)}."
+            )
+
+    def features(self, device: torch.device | str) -> np.ndarray:
+        """Return the frozen backbone's features of all images, float32 [images, features], in the pool's batches."""
+        return self.cache(
+            "plain",
+            lambda: features_in_batches(self.backbone, self.pool.images, self.pool.batches, self.statistics, device),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A trained student. backbone: its own, or None where the public one was left as it was.
+
+    record: what is worth telling about the training, JSON values computed from public and released data alone.
+    """
+
+    head: Head
+    backbone: Backbone | None = None
+    record: dict[str, Any] = field(default_factory=dict)
+
+
+class StudentKind(Protocol):
+    """A way to train a student; its settings are the fields of the class that implements it."""
+
+    name: ClassVar[str]
+
+    def train(
+        self,
+        material: Material,
+        *,
+        seed: int,
+        device: torch.device | str = "cpu",
+        work: Path | None = None,
+        progress: Progress | None = None,
+    ) -> Trained:
+        """Train a student on `device`.
+
+        With `work`, a folder of this very training, a long training writes its state there and goes on from what it
+        finds; on a CPU with equally many threads the end is the same to the last bit. Raises SettingError for settings
+        that do not suit the backbone, and ArtefactError when `work` belongs to another training.
+        """

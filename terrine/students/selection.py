@@ -1,0 +1,126 @@
+"""Query selection: the student is public, so it may say which queries to ask next, at no cost in privacy.
+
+Each rule takes what the student thinks of all queries, which of them may still be asked, and how many are wanted, and
+returns their numbers, best first. Nothing here is private: probabilities come from a student of released answers,
+features from public images.
+
+- `order`: the queries' own order;
+- `balanced`: level the classes, as the student sees them, over all that was and will be asked;
+- `uncertain`: the largest entropy first (Lewis and Gale 1994);
+- `diverse`: farthest-first traversal of the feature space from what was asked (Sener and Savarese 2018, Algorithm 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from terrine.errors import InputError, SettingError
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """All queries of a run as the student sees them.
+
+    Attributes:
+        candidates: int64, ascending: the queries that may be asked.
+        features: float32 [queries, features], of the student's backbone.
+        probabilities: float [queries, classes], or None before there is a student.
+    """
+
+    candidates: np.ndarray
+    features: np.ndarray
+    probabilities: np.ndarray | None = None
+
+
+Rule = Callable[[Pool, int], np.ndarray]
+"""(pool, how many at least) -> int64 numbers of candidates, best first, each once."""
+
+
+def in_order(pool: Pool, count: int) -> np.ndarray:
+    """The candidates in their own order."""
+    return pool.candidates
+
+
+def uncertain(pool: Pool, count: int) -> np.ndarray:
+    """All candidates by the entropy of the student's answer, largest first; in their own order before there is one."""
+    if pool.probabilities is None:
+        return pool.candidates
+    own = np.asarray(pool.probabilities[pool.candidates], np.float64)
+    entropy = -(own * np.log(np.maximum(own, np.finfo(np.float64).tiny))).sum(axis=1)
+    return pool.candidates[np.argsort(-entropy, kind="stable")]
+
+
+def balanced(pool: Pool, count: int) -> np.ndarray:
+    """All candidates, dealt so that the classes the student sees in them, and saw in what was asked, stay level.
+
+    Within a class the queries keep their order. In their own order before there is a student.
+    """
+    if pool.probabilities is None:
+        return pool.candidates
+    guesses = pool.probabilities.argmax(axis=1)
+    classes = pool.probabilities.shape[1]
+    asked = np.ones(len(guesses), dtype=bool)
+    asked[pool.candidates] = False
+    already = np.bincount(guesses[asked], minlength=classes)
+    own = guesses[pool.candidates]
+    place = np.empty(len(own), dtype=np.int64)
+    for number in range(classes):
+        members = np.flatnonzero(own == number)
+        place[members] = already[number] + np.arange(len(members))
+    return pool.candidates[np.lexsort((own, place))]
+
+
+def diverse(pool: Pool, count: int) -> np.ndarray:
+    """`count` candidates by farthest-first traversal, each the farthest from all that were asked or taken before.
+
+    One pass over the features per query taken. Without anything asked it starts from the query nearest the mean.
+    """
+    features = np.asarray(pool.features, np.float32)
+    asked = np.ones(len(features), dtype=bool)
+    asked[pool.candidates] = False
+    own = features[pool.candidates]
+    squares = np.einsum("qd,qd->q", own, own)
+    order = np.empty(min(count, len(own)), dtype=np.int64)
+
+    def to(point: np.ndarray) -> np.ndarray:
+        distance: np.ndarray = squares - 2 * (own @ point) + point @ point
+        return distance
+
+    if asked.any():
+        nearest = np.full(len(own), np.inf, dtype=np.float32)
+        for block in np.array_split(features[asked], max(1, int(asked.sum()) // 256)):
+            distances = squares[:, None] - 2 * (own @ block.T) + np.einsum("qd,qd->q", block, block)
+            np.minimum(nearest, distances.min(axis=1), out=nearest)
+    else:
+        # The first one taken is the one nearest the mean; from then on distances are to those taken.
+        nearest = -to(features.mean(axis=0))
+    for position in range(len(order)):
+        best = int(nearest.argmax())
+        order[position] = best
+        distance = to(own[best])
+        nearest = distance if position == 0 and not asked.any() else np.minimum(nearest, distance)
+        nearest[order[: position + 1]] = -np.inf
+    return pool.candidates[order]
+
+
+RULES: dict[str, Rule] = {"order": in_order, "balanced": balanced, "uncertain": uncertain, "diverse": diverse}
+
+
+def select(rule: str, pool: Pool, count: int) -> np.ndarray:
+    """Return the numbers of at least `count` candidates (or all there are), best first, by the rule of this name.
+
+    Raises:
+        SettingError: an unknown rule.
+        InputError: features and probabilities of different numbers of queries, or candidates that are no queries.
+    """
+    if rule not in RULES:
+        raise SettingError(f"queries.select={rule}: known rules are {', '.join(RULES)}.")
+    queries = len(pool.features)
+    if pool.probabilities is not None and len(pool.probabilities) != queries:
+        raise InputError(f"There are features of {queries} queries and probabilities of {len(pool.probabilities)}.")
+    if len(pool.candidates) and not (pool.candidates.min() >= 0 and pool.candidates.max() < queries):
+        raise InputError(f"Candidates run to {pool.candidates.max()}, but there are {queries} queries.")
+    return RULES[rule](pool, count)

@@ -1,0 +1,144 @@
+"""Virtual adversarial training (Miyato et al. 2018): answers must not change in the direction in which they would most.
+
+    r_adv = argmax over ‖r‖ ≤ ε of KL(p(y | x) ‖ p(y | x + r))         (equations 5 and 8)
+    term  = λ · mean over images of KL(p(y | x) ‖ p(y | x + r_adv))
+
+r_adv is found by power iteration on the Hessian of that divergence: d, a random unit vector, is replaced by the
+normalised gradient at ξ d with respect to d, `power_iterations` times (algorithm 1). No answer is needed, so all images
+take part. Where the backbone is trained x is an image; on a frozen one x is its feature vector, and ε and ξ are in both
+cases multiples of the root mean square distance of the batch's inputs from their mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from terrine.errors import SettingError
+from terrine.randomness import derive_seed, torch_generator
+from terrine.students.finetune import all_that_has_weights
+from terrine.students.fixmatch import check_unlabelled
+from terrine.students.inputs import Inputs
+from terrine.students.kind import Material, Progress, Trained
+from terrine.students.settings import TrainingSettings
+from terrine.students.training import train
+
+_PROBE = 0.01
+"""ξ, in units of the inputs' distance from their mean."""
+
+Scores = Callable[[Tensor], Tensor]
+
+
+def divergence(scores: Tensor, other: Tensor) -> Tensor:
+    """Return KL(softmax(scores) ‖ softmax(other)) per image [B]."""
+    log_p, log_q = torch.log_softmax(scores, dim=1), torch.log_softmax(other, dim=1)
+    return (log_p.exp() * (log_p - log_q)).sum(1)
+
+
+def adversarial_direction(
+    scores: Scores, inputs: Tensor, start: Tensor, *, probe: float, iterations: int, clean: Tensor
+) -> Tensor:
+    """Return unit vectors d [B, ...] along which `clean`, the scores of `inputs` [B, ...], change most.
+
+    start: random directions, like `inputs`. probe: ξ, a length. No weight gets a gradient.
+    """
+    direction = _unit(start)
+    for _ in range(iterations):
+        direction = direction.detach().requires_grad_()
+        changed = divergence(clean, scores(inputs + probe * direction)).sum()
+        (gradient,) = torch.autograd.grad(changed, direction)
+        direction = _unit(gradient)
+    return direction.detach()
+
+
+def vat_loss(scores: Scores, inputs: Tensor, start: Tensor, *, epsilon: float, probe: float, iterations: int) -> Tensor:
+    """Return the mean of KL(p(y | x) ‖ p(y | x + r_adv)), a scalar: see the module's head.
+
+    epsilon, probe: lengths, in the inputs' units. p(y | x) is a constant: no gradient flows into it.
+    """
+    with torch.no_grad():
+        clean = scores(inputs)
+    direction = adversarial_direction(scores, inputs, start, probe=probe, iterations=iterations, clean=clean)
+    return divergence(clean, scores(inputs + epsilon * direction)).mean()
+
+
+def _unit(vectors: Tensor) -> Tensor:
+    norms = vectors.flatten(1).norm(dim=1).clamp(min=torch.finfo(vectors.dtype).tiny)
+    return vectors / norms.view(-1, *[1] * (vectors.dim() - 1))
+
+
+def spread(inputs: Tensor) -> float:
+    """Return the root mean square distance of a batch's inputs from their mean."""
+    return float((inputs - inputs.mean(0)).flatten(1).square().sum(1).mean().sqrt())
+
+
+@dataclass(frozen=True)
+class VAT(TrainingSettings):
+    """The student kind `vat`: see the module's head.
+
+    perturbation: ε, in units of the inputs' distance from their mean. power_iterations: of the search for r_adv.
+    unlabelled_weight: λ. unlabelled_ratio: images of a step, in batches of answers.
+    """
+
+    name: ClassVar[str] = "vat"
+    perturbation: float = 0.3
+    power_iterations: int = 1
+    unlabelled_weight: float = 1.0
+    unlabelled_ratio: int = 4
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_unlabelled(self.unlabelled_weight, self.unlabelled_ratio)
+        if not 0 < self.perturbation < float("inf") or self.power_iterations < 1:
+            raise SettingError(
+                f"student: perturbation {self.perturbation} and power_iterations {self.power_iterations} must be above "
+                "0 and at least 1."
+            )
+
+    def train(
+        self,
+        material: Material,
+        *,
+        seed: int,
+        device: torch.device | str = "cpu",
+        work: Path | None = None,
+        progress: Progress | None = None,
+    ) -> Trained:
+        """See `StudentKind.train`."""
+        percent = all_that_has_weights(self.trainable, material.backbone)
+        common: dict[str, Any] = {"seed": seed, "device": device, "work": work, "progress": progress}
+        return train(material, self, lambda: _Term(self), kind=self.name, percent=percent, **common)
+
+
+class _Term:
+    strengths: tuple[str, ...] = ()
+
+    def __init__(self, settings: VAT) -> None:
+        self.settings = settings
+        self.ratio = settings.unlabelled_ratio
+
+    def loss(self, inputs: Inputs, rows: np.ndarray, seed: int) -> Tensor:
+        images = inputs.plain(rows)
+        start = torch.randn(images.shape, generator=torch_generator(derive_seed(seed, "direction"), "vat"))
+        size = spread(images)
+        divergence_along = vat_loss(
+            inputs.scores,
+            images,
+            start.to(images),
+            epsilon=self.settings.perturbation * size,
+            probe=_PROBE * size,
+            iterations=self.settings.power_iterations,
+        )
+        return self.settings.unlabelled_weight * divergence_along
+
+    def state(self) -> dict[str, Tensor]:
+        return {}
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        return

@@ -1,0 +1,223 @@
+"""Teachers that are scikit-learn classifiers: PATE does not care what a teacher is.
+
+Any classifier of scikit-learn that takes plain settings, by its name, on frozen features or on a table's columns (the
+PATE papers use random forests on UCI Adult). A trained classifier is stored as bytes in the format of skops, which
+holds arrays and a description, no code and no pickle; when it is read, every type in it must be scikit-learn's own.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import re
+import threading
+import warnings
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from threadpoolctl import threadpool_limits
+
+from terrine.errors import ArtefactError, InputError, SettingError
+from terrine.parallel import side_by_side
+from terrine.randomness import derive_seed
+from terrine.teachers.kind import Arrays, Queries, Records, rows_of, vote_type
+from terrine.teachers.linear import start_seed
+
+
+class EstimatorTeachers:
+    """The kind `estimator`, see `terrine.teachers.kind`: a state is the classifier's bytes, uint8, under `skops`.
+
+    A teacher that saw one class alone is that class, int64 [1] under `only`: many classifiers refuse to learn it.
+
+    name, options: of the classifier, for example RandomForestClassifier and {n_estimators: 50}. Where it has a
+    `random_state` that options leave open, it comes from the run's seed: the same for all teachers with `shared`
+    initialisation, else each its own. Raises SettingError for an unknown name, or options it does not take.
+    """
+
+    inputs: Literal["features", "images"] = "features"
+    stacked = False
+    block = 64
+
+    def __init__(
+        self,
+        name: str,
+        options: Mapping[str, Any] | None = None,
+        classes: int = 2,
+        initialisation: Literal["shared", "own"] = "shared",
+    ) -> None:
+        self.name, self.options, self.classes = name, dict(options or {}), classes
+        self.initialisation = initialisation
+        self._build(0, 0)
+
+    def train(
+        self, records: Records, teachers: Sequence[int], *, seed: int, device: torch.device | str = "cpu"
+    ) -> Iterator[tuple[int, Arrays]]:
+        """Yield (number, state) of each teacher. They are trained on the CPU, each by one thread."""
+        if records.inputs.ndim != 2 or records.inputs.dtype != np.float32:
+            raise InputError(
+                f"features: float32 [records, features] expected, got {records.inputs.dtype} {records.inputs.shape}."
+            )
+        rows = rows_of(records.assignment, teachers)
+
+        def fit(position: int) -> tuple[int, Arrays]:
+            inputs = np.asarray(records.inputs[rows[position]])
+            labels = np.asarray(records.labels[rows[position]], np.int64)
+            if not np.isfinite(inputs.sum(dtype=np.float64)):
+                raise InputError(f"features: a record of teacher {teachers[position]} is not finite.")
+            if (labels == labels[0]).all():
+                return teachers[position], {"only": labels[:1].copy()}
+            estimator = self._build(seed, teachers[position])
+            try:
+                with threadpool_limits(1, user_api="openmp"):  # OpenMP's limit belongs to the calling thread
+                    estimator.fit(inputs, labels)
+            except (ValueError, TypeError) as error:
+                raise SettingError(
+                    f"teachers.estimator: {self.name} cannot learn teacher {teachers[position]}'s {len(labels)} "
+                    f"records ({_first_line(error)}). Choose other options, another classifier or fewer teachers."
+                ) from error
+            return teachers[position], {"skops": np.frombuffer(to_bytes(estimator), np.uint8)}
+
+        with _one_thread_each():
+            yield from side_by_side(fit, range(len(teachers)))
+
+    def vote(self, states: Iterable[Arrays], queries: Queries, *, device: torch.device | str = "cpu") -> np.ndarray:
+        """Return votes [queries, teachers], computed on the CPU batch by batch."""
+
+        def decide(state: Arrays) -> np.ndarray:
+            votes = np.empty(len(queries.inputs), vote_type(self.classes))
+            if "only" in state:
+                votes[:] = state["only"][0]
+                return votes
+            if "skops" not in state:
+                raise ArtefactError("A teacher's file holds no classifier. Run the stage 'teach' again.")
+            estimator = from_bytes(state["skops"].tobytes())
+            with threadpool_limits(1, user_api="openmp"):
+                for batch in queries.batches:
+                    votes[batch] = estimator.predict(np.asarray(queries.inputs[batch]))
+            return votes
+
+        with _one_thread_each():
+            columns = list(side_by_side(decide, states))
+        empty = np.empty((len(queries.inputs), 0), vote_type(self.classes))
+        return np.stack(columns, axis=1) if columns else empty
+
+    def _build(self, seed: int, teacher: int) -> Any:
+        classifiers = _classifiers()
+        if self.name not in classifiers:
+            raise SettingError(
+                f"teachers.estimator.name: scikit-learn has no classifier '{self.name}'. It has "
+                f"{', '.join(sorted(classifiers))}."
+            )
+        try:
+            estimator = classifiers[self.name](**self.options)
+        except TypeError as error:
+            raise SettingError(
+                f"teachers.estimator: {self.name} does not take {self.options} ({error}). Give options that it has; "
+                "classifiers built from other classifiers are not supported."
+            ) from error
+        known = estimator.get_params(deep=False)
+        if "random_state" in known and "random_state" not in self.options:
+            own = derive_seed(start_seed(seed, teacher, self.initialisation), "estimator")
+            estimator.set_params(random_state=own % 2**32)
+        return estimator
+
+
+@functools.cache
+def _classifiers() -> dict[str, Any]:
+    """Return scikit-learn's classifiers by name; looked up once, because it imports all of scikit-learn.
+
+    Its remarks on convergence, several lines per teacher, are silenced from then on.
+    """
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.utils import all_estimators
+
+    warnings.filterwarnings("ignore", category=ConvergenceWarning)
+    return dict(all_estimators(type_filter="classifier"))
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+class _Limit:
+    """Threads of BLAS, which are the process's, limited to one while any caller is at work."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.callers = 0
+        self.limits: Any = None
+
+
+_limit = _Limit()
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Run the block with one thread per classifier, so that sums are rounded alike on every machine."""
+    with _limit.lock:
+        if _limit.callers == 0:
+            _limit.limits = threadpool_limits(1, user_api="blas")
+        _limit.callers += 1
+    try:
+        yield
+    finally:
+        with _limit.lock:
+            _limit.callers -= 1
+            if _limit.callers == 0:
+                _limit.limits.restore_original_limits()
+
+
+def to_bytes(estimator: Any) -> bytes:
+    """Return a trained scikit-learn estimator as an uncompressed skops archive: equal state, equal bytes.
+
+    skops names entries after addresses in memory and stamps them with the time; both are replaced by counting.
+    """
+    import skops.io
+
+    with zipfile.ZipFile(io.BytesIO(skops.io.dumps(estimator))) as archive:
+        schema = archive.read("schema.json").decode()
+        files = {name: archive.read(name) for name in archive.namelist() if name != "schema.json"}
+    numbers: dict[str, int] = {}
+
+    def number(match: re.Match[str]) -> str:
+        return match[1] + str(numbers.setdefault(match[2], len(numbers))) + match[3]
+
+    schema = re.sub(r'("__id__": )(\d+)()', number, schema)
+    schema = re.sub(r'("file": ")(\d+)(\.)', number, schema)
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr(zipfile.ZipInfo("schema.json"), json.dumps(json.loads(schema), sort_keys=True))
+        named = {re.sub(r"^(\d+)", lambda m: str(numbers.get(m[1], m[1])), name): name for name in files}
+        for name in sorted(named):
+            archive.writestr(zipfile.ZipInfo(name), files[named[name]])
+    return out.getvalue()
+
+
+def from_bytes(data: bytes) -> Any:
+    """Return the estimator that `to_bytes` described.
+
+    Raises ArtefactError for a damaged archive and for one that holds a type that is not scikit-learn's. The trees of
+    scikit-learn are loaded without a check of their indices, so the bytes must be those that were written: the
+    pipeline compares digests before it calls this.
+    """
+    import skops.io
+
+    try:
+        unknown = skops.io.get_untrusted_types(data=data)
+        foreign = [name for name in unknown if not name.startswith("sklearn.")]
+        if foreign:
+            raise ArtefactError(
+                f"A teacher's file holds the type {foreign[0]}, which is not scikit-learn's. It was not written by "
+                "Terrine: delete it and run the stage 'teach' again."
+            )
+        return skops.io.loads(data, trusted=unknown)
+    except (zipfile.BadZipFile, KeyError, ValueError, TypeError, AttributeError, ImportError) as error:
+        raise ArtefactError(
+            f"A teacher's classifier cannot be read ({_first_line(error)}). Delete the teachers and run the stage "
+            "'teach' again, with the scikit-learn that shall vote."
+        ) from error

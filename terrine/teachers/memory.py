@@ -1,0 +1,68 @@
+"""A group of teachers that does not fit into memory is halved and tried again, down to one teacher."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+
+from terrine.teachers.kind import Arrays
+
+_logger = logging.getLogger(__name__)
+_CPU_WORDS = ("can't allocate memory", "cannot allocate memory", "not enough memory", "out of memory")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Say whether `error` means that memory ran out: Python's, CUDA's, or torch's allocator on the CPU."""
+    if isinstance(error, MemoryError | torch.cuda.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _CPU_WORDS)
+
+
+def train_within_memory(
+    train: Callable[[Sequence[int]], Iterator[tuple[int, Arrays]]],
+    teachers: Sequence[int],
+    keep: Callable[[int, Arrays], None],
+) -> None:
+    """Train `teachers` with `train` and hand every finished one to `keep`, in smaller parts where memory runs out.
+
+    A part that runs out is halved, without the teachers that it finished; the log says so. A teacher is the same in
+    any part (see `terrine.teachers.kind`). Raises MemoryError when one teacher alone is too large, which a scheduler
+    may try again when there is more room; every other error passes through.
+    """
+    waiting = [list(teachers)]
+    while waiting:
+        part = waiting.pop(0)
+        finished: set[int] = set()
+        reason = ""
+        try:
+            for teacher, state in train(part):
+                keep(teacher, state)
+                finished.add(teacher)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if not reason:
+            continue
+        # Outside the handler, whose traceback holds on to the tensors that did not fit.
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        rest = [teacher for teacher in part if teacher not in finished]
+        if len(rest) == len(part) == 1:
+            raise MemoryError(
+                f"Teacher {rest[0]} alone does not fit into memory ({reason}). Use a smaller teachers.batch or "
+                "architecture, fewer workers on this machine, or a worker with more memory."
+            )
+        middle = (len(rest) + 1) // 2
+        halves = [half for half in (rest[:middle], rest[middle:]) if half]
+        _logger.warning(
+            "Memory ran out while a group of %d teachers was trained (%s): trying again with groups of %s.",
+            len(part),
+            reason,
+            " and ".join(str(len(half)) for half in halves),
+        )
+        waiting[:0] = halves

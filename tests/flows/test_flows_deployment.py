@@ -1,0 +1,173 @@
+"""The commands that use a student: predict, export, serve; and the model that a run registers."""
+
+import csv
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from flows.cli import app
+from tasks.store import Folders
+from terrine.deployment.model import StudentModel
+from terrine.errors import ArtefactError
+from tests.student_folders import images, make_student
+
+
+@pytest.fixture(scope="module")
+def student(tmp_path_factory):
+    return make_student(tmp_path_factory.mktemp("commands") / "student")
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    for number, pixels in enumerate(images(3)):
+        Image.fromarray(pixels[0]).save(tmp_path / f"{number}.png")
+    return tmp_path
+
+
+def terrine(*arguments):
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_predict_prints_the_same_answers_as_a_table_as_json_and_as_csv(student, pictures):
+    expected = StudentModel.load(student).predict(images(3))
+    names = [f"class {number}" for number in expected.argmax(axis=1)]
+    records = json.loads(terrine("predict", "--folder", student, "--json", pictures))
+    assert [record["class"] for record in records] == names
+    np.testing.assert_allclose([list(record["probabilities"].values()) for record in records], expected, atol=1e-6)
+    rows = list(csv.DictReader(io.StringIO(terrine("predict", "--folder", student, "--csv", pictures))))
+    assert [row["class"] for row in rows] == names
+    assert float(rows[0]["probability of class 0"]) == pytest.approx(float(expected[0, 0]), abs=1e-6)
+    table = terrine("predict", "--folder", student, pictures / "0.png")
+    alone = StudentModel.load(student).predict(images(3)[:1])[0]
+    assert f"class {alone.argmax()}" in table
+    assert f"{100 * alone.max():.1f} %" in table
+    assert str(pictures / "0.png") in "".join(line.split(" ")[0] for line in table.splitlines())
+
+
+def test_statistics_can_be_chosen(student, pictures):
+    expected = StudentModel.load(student, "frozen").predict(images(3))
+    records = json.loads(terrine("predict", "--folder", student, "--statistics", "frozen", "--json", pictures))
+    np.testing.assert_allclose([list(record["probabilities"].values()) for record in records], expected, atol=1e-6)
+
+
+def test_export_writes_the_formats_that_were_asked_for(student, tmp_path):
+    text = terrine("export", tmp_path / "out", "--folder", student, "--format", "pt2", "--statistics", "single")
+    assert "student-single.pt2" in text
+    assert sorted(path.name for path in (tmp_path / "out").glob("student-*")) == ["student-single.pt2"]
+
+
+def ask(port, path, body=None, content=None):
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data=body)
+    if content:
+        request.add_header("content-type", content)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
+def test_serve_answers_over_http_and_refuses_fifty_megabytes(student, tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "flows", "serve", "--folder", str(student), "--port", str(port)]
+    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    try:
+        for _ in range(240):
+            try:
+                if ask(port, "/ping")[0] == 200:
+                    break
+            except OSError:
+                assert process.poll() is None, process.stdout.read().decode()
+                time.sleep(0.25)
+        stream = io.BytesIO()
+        np.save(stream, images(512))
+        status, body = ask(port, "/images", stream.getvalue(), "application/x-npy")
+        assert status == 200
+        np.testing.assert_allclose(
+            json.loads(body)["predictions"], StudentModel.load(student).predict(images(512)), atol=1e-6
+        )
+        status, body = ask(port, "/images", b"0" * 50_000_000, "application/x-npy")
+        assert status == 413
+        assert json.loads(body)["message"].startswith("The body is larger than 16 MB")
+        assert ask(port, "/ping")[0] == 200
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(30)
+
+
+@pytest.mark.slow
+def test_a_run_registers_its_student_with_the_privacy_statement(project, prefect_server, monkeypatch):
+    import mlflow
+    import torch
+
+    from flows.pipeline import pipeline
+    from tasks.presets import selected_run
+    from tasks.store import file_digest, read_json
+
+    run = selected_run(project)
+    pipeline(preset=run)
+    folders = Folders(project, run)
+    mlflow.set_tracking_uri(f"sqlite:///{project / 'mlflow.db'}")
+    client = mlflow.MlflowClient()
+    (version,) = client.search_model_versions(f"name='{run}'")
+    statement = read_json(folders.statement)
+    assert float(version.tags["epsilon"]) == statement["epsilon"]
+    assert version.tags["private"] == "yes"
+    assert version.tags["statement_sha256"] == file_digest(folders.statement)
+    assert f"ε = {statement['epsilon']:.4f}" in version.description
+
+    uri = f"models:/{run}/{version.version}"
+    batch = np.random.default_rng(0).integers(0, 256, (5, 1, 16, 16), dtype=np.uint8)
+    expected = StudentModel.load(folders.student).predict(batch)
+    loaded = mlflow.pyfunc.load_model(uri)
+    np.testing.assert_array_equal(loaded.predict((batch / np.float32(255)).astype(np.float32)), expected)
+    attached = mlflow.artifacts.load_text(f"{uri}/artifacts/privacy.json")
+    assert json.loads(attached) == statement
+
+    record = read_json(folders.private / "tracking.json")
+    logged = {output.model_id for output in client.get_run(record["run_id"]).outputs.model_outputs}
+    flavours = {mlflow.get_logged_model(identity).name: identity for identity in logged}
+    assert set(flavours) == {"student", "student-torch"}
+    network = mlflow.pytorch.load_model(f"models:/{flavours['student-torch']}")
+    single = StudentModel.load(folders.student, "single").predict(batch)
+    np.testing.assert_allclose(network(torch.from_numpy(batch)).numpy(), single, atol=1e-5)
+
+    records = json.loads(terrine("predict", "--model", uri, "--json", _picture(project, batch[0, 0])))
+    assert records[0]["class"] in statement_classes(folders)
+    reference = folders.student / "reference.safetensors"
+    reference.chmod(0o644)
+    content = bytearray(reference.read_bytes())
+    content[-1] ^= 1
+    reference.unlink()
+    reference.write_bytes(content)
+    with pytest.raises(ArtefactError, match=r"reference\.safetensors was changed"):
+        StudentModel.load(folders.student)
+
+
+def _picture(folder, pixels):
+    path = folder / "picture.png"
+    Image.fromarray(pixels).save(path)
+    return path
+
+
+def statement_classes(folders):
+    from tasks.store import read_json
+
+    return read_json(folders.student / "manifest.json")["class_names"]

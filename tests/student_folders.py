@@ -1,0 +1,62 @@
+"""Small students as `terrine.deployment` loads them, made in a moment and without a run."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.numpy import save_file
+
+from terrine.deployment.model import BACKBONE, HEAD, REFERENCE
+from terrine.deployment.seal import MANIFEST, seal
+from terrine.heads import LinearHead, MLPHead
+from terrine.models.backbone import save_backbone
+from terrine.models.registry import build_backbone
+
+SIZE, CLASSES = 12, 4
+KINDS = {"scattering": {"orientations": 4, "projection": 24}, "resnet10": {}}
+
+
+def images(count: int, seed: int = 0, channels: int = 1) -> np.ndarray:
+    """Return uint8 images [count, channels, 12, 12] of different brightness and contrast."""
+    generator = np.random.default_rng(seed)
+    contrast, brightness = generator.uniform(20, 120, (2, count, 1, 1, 1))
+    return np.clip(generator.normal(size=(count, channels, SIZE, SIZE)) * contrast + brightness, 0, 255).astype(
+        np.uint8
+    )
+
+
+def make_student(
+    folder: Path, kind: str = "scattering", *, hidden: bool = False, statistics: str = "current", channels: int = 1
+) -> Path:
+    """Write a student with random weights, and running statistics that differ from every batch's, to `folder`."""
+    folder.mkdir(parents=True)
+    backbone = build_backbone(kind, channels=channels, size=SIZE, seed=1, **KINDS[kind])
+    generator = torch.Generator().manual_seed(2)
+    for layer in backbone.modules():
+        if isinstance(layer, torch.nn.modules.batchnorm._BatchNorm):
+            layer.running_mean.uniform_(-0.5, 0.5, generator=generator)
+            layer.running_var.uniform_(0.5, 2, generator=generator)
+    save_backbone(backbone, folder / BACKBONE)
+    numbers = np.random.default_rng(3)
+
+    def normal(*shape: int) -> np.ndarray:
+        return numbers.normal(size=shape).astype(np.float32) / 3
+
+    width = backbone.feature_dim
+    head = (
+        MLPHead(normal(8, width), normal(8), normal(CLASSES, 8), normal(CLASSES))
+        if hidden
+        else LinearHead(normal(CLASSES, width), normal(CLASSES))
+    )
+    save_file(head.to_arrays(), folder / HEAD)
+    save_file({"images": images(40, seed=4, channels=channels)}, folder / REFERENCE)
+    description = {
+        "kind": "linear",
+        "statistics": statistics,
+        "class_names": [f"class {number}" for number in range(CLASSES)],
+        "size": SIZE,
+        "channels": channels,
+    }
+    (folder / MANIFEST).write_text(json.dumps(seal(folder, description)))
+    return folder

@@ -1,0 +1,139 @@
+"""The release as a stage: every mechanism, in one round or several, within one budget and exactly once."""
+
+import numpy as np
+import pytest
+
+from tasks import aggregate, dataset, partition, pretrain, student, synthesize, teach, vote
+from tasks.assurance import record_audit
+from tasks.params import validate
+from tasks.run import Run
+from tasks.store import read_json, read_table
+from terrine.privacy.account import price
+from terrine.privacy.events import from_json, to_json
+
+VALUES = {
+    "data": {"public_benchmark": True, "name": "digits", "size": 8},
+    "partition": {"teachers": 20},
+    "queries": {"count": 60, "batch": 12, "sources": {"gaussian": 1, "dead_leaves": 1}},
+    "backbone": {"projection": 30},
+    "aggregation": {"mechanism": "histogram", "sigma": 20, "epsilon": 2, "noise": "replay"},
+}
+INTERACTIVE = {"mechanism": "interactive", "sigma": None, "threshold": 8, "sigma1": 30, "sigma2": 15} | {
+    "surprise": 8,
+    "confidence": 0.5,
+    "epsilon": 3,
+}
+
+
+def run_with(root, **sections):
+    return Run(root, "small", validate({name: VALUES[name] | sections.get(name, {}) for name in VALUES}))
+
+
+@pytest.fixture(scope="module")
+def voted(tmp_path_factory):
+    """A folder in which all stages up to the votes have run."""
+    root = tmp_path_factory.mktemp("project")
+    run = run_with(root)
+    dataset.prepare_dataset.fn(run)
+    partition.deal_records.fn(run)
+    draws = synthesize.plan(run)
+    for draw in draws:
+        synthesize.draw_shard.fn(run, draw)
+    synthesize.assemble_images.fn(run, draws)
+    pretrain.pretrain_backbone.fn(run)
+    teach.extract_features.fn(run)
+    for group in teach.groups(run):
+        teach.train_group.fn(run, group)
+    teach.collect_teachers.fn(run)
+    vote.collect_votes.fn(run)
+    return root
+
+
+def released(run):
+    aggregate.release_answers.fn(run)
+    return read_table(run.folders.answers / "answers.parquet"), read_json(run.folders.statement)
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "queries"),
+    [
+        ({}, {}),
+        ({"mechanism": "gnmax"}, {}),
+        ({"mechanism": "lnmax", "sigma": None, "scale": 30}, {}),
+        (INTERACTIVE, {"rounds": 2}),
+        ({}, {"rounds": 3, "select": "balanced"}),
+        ({"mechanism": "gnmax"}, {"rounds": 3, "select": "uncertain"}),
+        (INTERACTIVE | {"epsilon": 9}, {"rounds": 3, "select": "diverse"}),
+    ],
+)
+def test_a_release_in_any_number_of_rounds_stays_within_its_budget_and_is_made_once(voted, aggregation, queries):
+    run = run_with(voted, aggregation=aggregation, queries=queries)
+    answers, statement = released(run)
+    asked = answers["round"] >= 0
+    assert statement["epsilon"] <= run.params.aggregation.epsilon
+    assert statement["asked"] == asked.sum() > statement["answered"] - 1
+    assert statement["answered"] == answers["answered"].sum() > 0
+    assert not answers["answered"][~asked].any()
+    assert answers["round"].max() + 1 <= run.params.queries.rounds
+    event = from_json(statement["event"])
+    assert to_json(event) == statement["event"]
+    if run.params.aggregation.mechanism != "lnmax":
+        assert statement["epsilon"] == pytest.approx(price(event, 1e-5), abs=2e-4)
+    ledger, account = aggregate.open_account(run)
+    releases = len(ledger.events(account))
+    again, _ = released(run)
+    assert again.equals(answers)
+    assert len(ledger.events(account)) == releases
+    student.train_student.fn(run)
+
+
+def test_what_is_asked_in_a_later_round_depends_on_what_the_earlier_released(voted):
+    answers, _ = released(run_with(voted, queries={"rounds": 3, "select": "uncertain"}))
+    in_order, _ = released(run_with(voted))
+    assert set(answers["round"]) == {-1, 0, 1, 2}
+    assert not (answers["round"] >= 0).equals(in_order["round"] >= 0)
+
+
+def test_a_round_is_a_new_release_of_its_own_identity(voted):
+    identities = set()
+    for queries in ({}, {"rounds": 2}, {"rounds": 2, "select": "balanced"}, {"rounds": 3, "select": "balanced"}):
+        run = run_with(voted, queries=queries)
+        released(run)
+        identities.add(read_json(run.folders.answers / "manifest.json")["release_id"])
+    assert len(identities) == 4
+
+
+def test_a_crash_between_rounds_leaves_one_release_and_one_charge(voted, monkeypatch):
+    run = run_with(voted, queries={"rounds": 3, "select": "uncertain"}, aggregation={"sigma": 21})
+    ledger, account = aggregate.open_account(run)
+    before = len(ledger.events(account))
+    true_adviser, calls = aggregate.adviser, []
+
+    def dying(*arguments):
+        advise = true_adviser(*arguments)
+
+        def advise_until_killed(released):
+            calls.append(1)
+            if len(calls) == 3:
+                raise KeyboardInterrupt
+            return advise(released)
+
+        return advise_until_killed
+
+    monkeypatch.setattr(aggregate, "adviser", dying)
+    with pytest.raises(KeyboardInterrupt):
+        released(run)
+    assert len(ledger.events(account)) == before + 1
+    monkeypatch.undo()
+    answers, _ = released(run)
+    assert set(answers["round"]) == {-1, 0, 1, 2}
+    assert len(ledger.events(account)) == before + 1
+    assert np.isfinite(answers.loc[answers["round"] >= 0, "count_0"]).all()
+
+
+def test_a_statement_quotes_the_audit_of_its_own_mechanism_and_no_other(voted):
+    run = run_with(voted)
+    record_audit(run, {"mechanism": "histogram", "sigma": 20.0, "epsilon": 0.125, "confidence": 0.95})
+    assert released(run)[1]["audit_epsilon"] == 0.125
+    other = run_with(voted, aggregation={"sigma": 22})
+    assert released(other)[1]["audit_epsilon"] is None

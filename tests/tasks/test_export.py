@@ -1,0 +1,47 @@
+"""A student's export as a folder that can be handed over."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tasks.export import export_folder
+from terrine.deployment.model import StudentModel
+from terrine.deployment.seal import check_seal
+from terrine.errors import ArtefactError, InputError
+from tests.student_folders import images, make_student
+
+onnxruntime = pytest.importorskip("onnxruntime", reason="ONNX needs the extra packages of terrine[onnx]")
+
+
+@pytest.fixture
+def student(tmp_path):
+    folder = make_student(tmp_path / "release" / "student")
+    (tmp_path / "release" / "privacy.json").write_text(json.dumps({"epsilon": 1.5}))
+    (tmp_path / "release" / "statement.html").write_text("<p>statement</p>")
+    return folder
+
+
+def test_an_export_holds_files_that_answer_like_the_student_digests_and_statement(student, tmp_path):
+    exported = export_folder(student, tmp_path / "out", ["frozen"], ["onnx", "pt2"])
+    assert [item.file for item in exported] == ["student-frozen.onnx", "student-frozen.pt2"]
+    manifest = check_seal(tmp_path / "out")
+    assert {"student-frozen.onnx", "student-frozen.pt2", "privacy.json", "statement.html"} <= set(manifest["digests"])
+    assert json.loads((tmp_path / "out" / "privacy.json").read_text()) == {"epsilon": 1.5}
+    batch = images(5)
+    session = onnxruntime.InferenceSession(str(tmp_path / "out" / "student-frozen.onnx"))
+    expected = StudentModel.load(tmp_path / "out" / "student", "frozen").predict(batch)
+    np.testing.assert_allclose(session.run(None, {"images": batch})[0], expected, atol=1e-4)
+    path = tmp_path / "out" / "privacy.json"
+    path.write_text(path.read_text().replace("1.5", "0.5"))
+    with pytest.raises(ArtefactError, match=r"privacy\.json was changed"):
+        check_seal(tmp_path / "out")
+
+
+def test_an_earlier_export_is_replaced_and_another_folder_is_not(student, tmp_path):
+    export_folder(student, tmp_path / "out", ["frozen"], ["pt2"])
+    export_folder(student, tmp_path / "out", ["original"], ["pt2"])
+    assert sorted(path.name for path in (tmp_path / "out").glob("*.pt2")) == ["student-original.pt2"]
+    with pytest.raises(InputError, match="no earlier export"):
+        export_folder(student, tmp_path / "release", ["frozen"], ["pt2"])
+    assert (tmp_path / "release" / "privacy.json").is_file()

@@ -1,0 +1,128 @@
+"""The student as an MLflow model."""
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import mlflow
+import numpy as np
+import pytest
+from mlflow.exceptions import MlflowException
+
+from tasks.mlflow_model import save_student_model
+from terrine.deployment.model import StudentModel
+from terrine.errors import ArtefactError
+from tests.student_folders import CLASSES, SIZE, images, make_student
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    release = tmp_path_factory.mktemp("release")
+    student = make_student(release / "student")
+    (release / "privacy.json").write_text(json.dumps({"epsilon": 1.5}))
+    (release / "statement.html").write_text("<p>statement</p>")
+    save_student_model(student, release / "model")
+    return student, release / "model"
+
+
+def floats(count, seed=0):
+    return (images(count, seed) / np.float32(255)).astype(np.float32)
+
+
+def test_a_loaded_model_answers_like_the_student(saved):
+    student, folder = saved
+    loaded = mlflow.pyfunc.load_model(str(folder))
+    np.testing.assert_array_equal(loaded.predict(floats(9)), StudentModel.load(student).predict(images(9)))
+    frozen = mlflow.pyfunc.load_model(str(folder), model_config={"statistics": "frozen"})
+    np.testing.assert_array_equal(frozen.predict(floats(9)), StudentModel.load(student, "frozen").predict(images(9)))
+
+
+def test_signature_example_and_statement_are_part_of_the_model(saved):
+    _, folder = saved
+    model = mlflow.models.Model.load(str(folder))
+    assert model.signature.inputs.inputs[0].shape == (-1, 1, SIZE, SIZE)
+    assert model.signature.outputs.inputs[0].shape == (-1, CLASSES)
+    example = model.load_input_example(str(folder))
+    assert np.asarray(example).shape == (2, 1, SIZE, SIZE)
+    assert json.loads((folder / "artifacts" / "privacy.json").read_text())["epsilon"] == 1.5
+    assert (folder / "artifacts" / "statement.html").is_file()
+
+
+def test_a_model_holds_no_pickle_and_is_loaded_without_one(saved, monkeypatch):
+    import cloudpickle
+
+    _, folder = saved
+    names = [path.name for path in folder.rglob("*") if path.is_file()]
+    assert not [name for name in names if name.endswith((".pkl", ".pickle", ".pt", ".pth", ".bin"))]
+
+    def forbidden(*arguments, **named):
+        raise AssertionError("something was unpickled")
+
+    for module, name in ((pickle, "load"), (pickle, "loads"), (pickle, "Unpickler"), (cloudpickle, "load")):
+        monkeypatch.setattr(module, name, forbidden)
+    mlflow.pyfunc.load_model(str(folder)).predict(floats(2))
+
+
+def test_a_model_brings_its_own_code(saved, tmp_path):
+    """In a process that cannot import the installed package, the copy in the model is used."""
+    student, folder = saved
+    np.save(tmp_path / "images.npy", floats(3))
+    program = f"""
+import sys
+sys.meta_path = [finder for finder in sys.meta_path if "editable" not in repr(finder)]
+sys.path = [path for path in sys.path if path and path != {str(REPOSITORY)!r}]
+try:
+    import terrine
+except ImportError:
+    pass
+else:
+    sys.exit(f"terrine was found in {{terrine.__file__}}")
+import mlflow, numpy
+loaded = mlflow.pyfunc.load_model({str(folder)!r})
+import terrine
+assert terrine.__file__.startswith({str(folder)!r}), terrine.__file__
+numpy.save({str(tmp_path / "answers.npy")!r}, loaded.predict(numpy.load({str(tmp_path / "images.npy")!r})))
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    np.testing.assert_array_equal(np.load(tmp_path / "answers.npy"), StudentModel.load(student).predict(images(3)))
+
+
+def test_a_bad_input_is_a_client_error_with_our_sentence(saved):
+    loaded = mlflow.pyfunc.load_model(str(saved[1]))
+    batch = floats(3)
+    batch[1, 0, 0, 0] = np.nan
+    with pytest.raises(MlflowException, match="NaN in image 1") as error:
+        loaded.predict(batch)
+    assert error.value.get_http_status_code() == 400
+    with pytest.raises(MlflowException, match="does not match expected shape"):
+        loaded.predict(floats(3)[:, :, :4])
+
+
+def test_an_edited_model_is_refused(saved, tmp_path):
+    import shutil
+
+    shutil.copytree(saved[1], tmp_path / "model")
+    path = tmp_path / "model" / "artifacts" / "student" / "head.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ArtefactError, match=r"head\.safetensors was changed"):
+        mlflow.pyfunc.load_model(str(tmp_path / "model"))
+
+
+def test_a_student_without_reference_images_is_refused_with_the_remedy(saved, tmp_path):
+    import shutil
+
+    shutil.copytree(saved[0], tmp_path / "student")
+    (tmp_path / "student" / "reference.safetensors").unlink()
+    with pytest.raises(ArtefactError, match="Train it again"):
+        save_student_model(tmp_path / "student", tmp_path / "model")

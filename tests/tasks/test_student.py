@@ -1,0 +1,268 @@
+"""The student stage: every kind from public and released files alone, evaluated with its own backbone."""
+
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from tasks import dataset, evaluate, pretrain, student, synthesize
+from tasks.params import merge, validate
+from tasks.run import Run
+from tasks.store import file_digest, read_json, read_table, write_json, write_table
+from terrine.errors import ArtefactError, InputError, SettingError
+from terrine.heads import predict
+from terrine.models.backbone import features_in_batches
+from terrine.students.correction import transition_matrix
+
+CLASSES = 10
+VALUES = {
+    "data": {"public_benchmark": True, "name": "digits", "size": 16},
+    "partition": {"teachers": 20},
+    "queries": {"count": 160, "batch": 40, "sources": {"dead_leaves": 1, "stylegan": 1}},
+    "aggregation": {"mechanism": "histogram", "sigma": 5},
+    "device": "cpu",
+}
+SCATTERING = {"backbone": {"kind": "scattering", "projection": 40}}
+RESNET = {
+    "backbone": {"kind": "resnet10"},
+    "pretraining": {"images": {"count": 48, "sources": {"gaussian": 1}}, "epochs": 1, "batch": 16, "projection": 8},
+}
+FAST = {"steps": 6, "train_batch": 16, "views": 1, "unlabelled_ratio": 1}
+ON_SCATTERING = {
+    "linear": {"kind": "linear", "l2": 0.3},
+    "head alone": {"kind": "finetune", "trainable": 0, "hidden": 24, **FAST},
+    "fixmatch": {"kind": "fixmatch", "threshold": 0.3, **FAST},
+    "freematch": {"kind": "freematch", "hidden": 24, **FAST},
+    "vat": {"kind": "vat", **FAST},
+}
+ON_RESNET = {
+    "linear": {"kind": "linear", "l2": 0.3},
+    "finetune": {"kind": "finetune", **FAST},
+    "full": {"kind": "full", **FAST},
+    "fixmatch": {"kind": "fixmatch", "threshold": 0.3, **FAST},
+    "freematch": {"kind": "freematch", **FAST},
+    "vat": {"kind": "vat", **FAST},
+}
+CASES = [
+    pytest.param(backbone, settings, id=f"{name}-{backbone}")
+    for backbone, kinds in (("scattering", ON_SCATTERING), ("resnet10", ON_RESNET))
+    for name, settings in kinds.items()
+]
+
+
+def write_answers(run, mechanism="histogram", answered=120):
+    """Write a release about the queries as the aggregate stage does: how bright an image is decides its class."""
+    queries = synthesize.read_queries(run.folders)
+    brightness = queries.images.mean((1, 2, 3))
+    labels = (np.argsort(np.argsort(brightness)) * CLASSES // len(brightness)).astype(np.int64)
+    given = np.arange(len(labels)) < answered
+    table = {"query": np.arange(len(labels)), "answered": given, "label": np.where(given, labels, -1)}
+    description = {"mechanism": mechanism, "sigma": 5.0}
+    if mechanism == "histogram":
+        noisy = 20.0 * np.eye(CLASSES)[labels] + 5 * np.random.default_rng(0).normal(size=(len(labels), CLASSES))
+        noisy[~given] = np.nan
+        table |= {f"count_{number}": noisy[:, number] for number in range(CLASSES)}
+    run.folders.answers.mkdir(parents=True)
+    write_table(run.folders.answers / "answers.parquet", pd.DataFrame(table))
+    names = [str(number) for number in range(CLASSES)]
+    write_json(run.folders.answers / "manifest.json", {**description, "teachers": 20, "class_names": names})
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """A function that returns a run with public images, a backbone and a release, made once for each backbone."""
+    made = {}
+
+    def prepare(backbone, tmp_path, mechanism="histogram", **settings):
+        values = merge(VALUES, SCATTERING if backbone == "scattering" else RESNET)
+        values = merge(values, {"aggregation": {"mechanism": mechanism}, "student": settings})
+        if (backbone, mechanism) not in made:
+            root = tmp_path_factory.mktemp(f"{backbone}-{mechanism}")
+            plain = {key: value for key, value in values.items() if key != "student"}
+            run = Run(root, "small", validate(plain))
+            draws = synthesize.plan(run)
+            for draw in draws:
+                synthesize.draw_shard.fn(run, draw)
+            synthesize.assemble_images.fn(run, draws)
+            pretrain.pretrain_backbone.fn(run)
+            write_answers(run, mechanism)
+            made[backbone, mechanism] = root
+        shutil.copytree(made[backbone, mechanism], tmp_path / "project")
+        return Run(tmp_path / "project", "small", validate(values))
+
+    return prepare
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize(("backbone", "settings"), CASES)
+def test_every_kind_is_trained_where_there_is_no_private_zone(prepared, tmp_path, backbone, settings):
+    run = prepared(backbone, tmp_path, **settings)
+    assert not (run.root / "data" / "private").exists()
+    (run.root / "data" / "private").touch()  # whoever tries to read or write below it fails
+    student.train_student.fn(run)
+    own, head, manifest = student.read_student(run.folders)
+    assert manifest["kind"] == settings["kind"]
+    assert head.classes == CLASSES
+    assert head.features == own.feature_dim
+    trained = backbone == "resnet10" and settings["kind"] != "linear"
+    same = file_digest(run.folders.student / "backbone.safetensors") == file_digest(
+        run.folders.backbone / "backbone.safetensors"
+    )
+    assert same != (trained and manifest["training"]["chosen_step"] > 0)
+    assert not list(run.folders.release.glob("student-work-*"))
+
+
+def test_the_stage_ends_with_the_same_bytes_when_it_is_repeated(prepared, tmp_path):
+    contents = []
+    for number in range(2):
+        run = prepared("resnet10", tmp_path / str(number), kind="fixmatch", threshold=0.3, patience=None, **FAST)
+        student.train_student.fn(run)
+        contents.append(
+            [(run.folders.student / name).read_bytes() for name in ("head.safetensors", "backbone.safetensors")]
+        )
+    assert contents[0] == contents[1]
+
+
+def test_an_interrupted_stage_goes_on_and_clears_its_work(prepared, tmp_path, monkeypatch):
+    from terrine.students import training
+
+    monkeypatch.setattr(training, "CHECKPOINT_SECONDS", 0.0)
+    options = {"kind": "finetune", "trainable": 1, "patience": None, **FAST}
+    whole = prepared("resnet10", tmp_path / "whole", **options)
+    student.train_student.fn(whole)
+    run = prepared("resnet10", tmp_path / "cut", **options)
+    plain, taken = training._Run._take_step, []
+
+    def stop(self):
+        if len(taken) == 4:
+            raise KeyboardInterrupt
+        taken.append(self.step)
+        plain(self)
+
+    monkeypatch.setattr(training._Run, "_take_step", stop)
+    with pytest.raises(KeyboardInterrupt):
+        student.train_student.fn(run)
+    assert not run.folders.student.exists()
+    assert [path.name for path in student.work_folder(run).iterdir()] == ["training"]
+    steps = []
+    monkeypatch.setattr(training._Run, "_take_step", lambda self: (steps.append(self.step), plain(self)))
+    student.train_student.fn(run)
+    assert steps == [4, 5]
+    assert not student.work_folder(run).exists()
+    for name in ("head.safetensors", "backbone.safetensors"):
+        assert (run.folders.student / name).read_bytes() == (whole.folders.student / name).read_bytes()
+
+
+def test_pretraining_images_are_looked_at_where_no_answers_are_needed(prepared, tmp_path):
+    run = prepared("resnet10", tmp_path, kind="vat", **FAST)
+    pool = student.student_pool(run)
+    assert len(pool.images) == 160 + 48
+    assert sorted(set(pool.sources)) == ["dead_leaves", "gaussian", "stylegan"]
+    assert max(len(batch) for batch in pool.batches) <= 40
+    np.testing.assert_array_equal(pool.images[:160], synthesize.read_queries(run.folders).images)
+    np.testing.assert_array_equal(pool.images[160:], synthesize.read_pretraining(run.folders))
+    assert len(student.student_pool(Run(run.root, run.name, with_student(run, pool=20))).images) == 180
+    assert len(student.student_pool(Run(run.root, run.name, with_student(run, kind="full"))).images) == 160
+
+
+def with_student(run, **settings):
+    return validate(merge(run.params.model_dump(mode="json"), {"student": settings}))
+
+
+def test_features_of_views_are_kept_for_the_next_student(prepared, tmp_path, monkeypatch):
+    run = prepared("scattering", tmp_path, **ON_SCATTERING["fixmatch"])
+    student.train_student.fn(run)
+    monkeypatch.setattr(
+        "terrine.students.inputs.view_features", lambda *_, **__: pytest.fail("computed what was on disk")
+    )
+    student.train_student.fn(Run(run.root, run.name, with_student(run, threshold=0.6)))
+
+
+def test_the_evaluation_is_of_the_students_own_backbone(prepared, tmp_path):
+    run = prepared("resnet10", tmp_path, kind="full", patience=None, learning_rate=0.01, **FAST)
+    student.train_student.fn(run)
+    dataset.prepare_dataset.fn(run)
+    shutil.rmtree(run.folders.backbone)
+    evaluate.evaluate_student.fn(run)
+    figures = read_json(run.folders.evaluation)
+    own, head, _ = student.read_student(run.folders)
+    test = dataset.read_dataset(run.folders)
+    from terrine.randomness import numpy_generator
+
+    order = numpy_generator(0, "evaluation order").permutation(len(test.test_labels))
+    features = features_in_batches(own, test.test_images, np.array_split(order, 1), "current")
+    expected = (predict(head, features).argmax(1) == test.test_labels).mean()
+    assert figures["accuracy"] == pytest.approx(expected, abs=1e-9)
+
+
+def test_a_student_whose_file_was_changed_by_a_byte_is_refused(prepared, tmp_path):
+    run = prepared("scattering", tmp_path, kind="linear", l2=0.3)
+    student.train_student.fn(run)
+    for name in ("head.safetensors", "backbone.safetensors"):
+        path = run.folders.student / name
+        content = bytearray(path.read_bytes())
+        content[-1] ^= 1
+        path.unlink()  # the backbone's is a link: its public twin must stay as it is
+        path.write_bytes(bytes(content))
+        with pytest.raises(ArtefactError, match=name):
+            student.read_student(run.folders)
+        content[-1] ^= 1
+        path.write_bytes(bytes(content))
+    student.read_student(run.folders)
+
+
+def test_labels_are_smoothed_or_corrected_as_the_parameters_say(prepared, tmp_path):
+    run = prepared("scattering", tmp_path, mechanism="gnmax", kind="linear", l2=0.3, forward_correction=True)
+    rows, answers, _ = student.read_answers(run)
+    assert len(rows) == 120
+    np.testing.assert_allclose(answers.described["forward_correction"], transition_matrix(5.0, 20, 10), atol=1e-11)
+    smoothed = Run(run.root, run.name, with_student(run, forward_correction=False, label_smoothing=0.1))
+    assert student.read_answers(smoothed)[1].described == {"answers": "labels", "label_smoothing": 0.1}
+    student.train_student.fn(run)
+    table = read_table(run.folders.answers / "answers.parquet")
+    own, head, _ = student.read_student(run.folders)
+    features = features_in_batches(
+        own, *(getattr(synthesize.read_queries(run.folders), name) for name in ("images", "batches")), "current"
+    )
+    right = predict(head, features[rows]).argmax(1) == table["label"].to_numpy()[rows]
+    assert right.mean() > 0.6
+
+
+def test_a_release_without_answers_teaches_nothing_and_says_so(prepared, tmp_path):
+    run = prepared("scattering", tmp_path, kind="linear")
+    table = read_table(run.folders.answers / "answers.parquet")
+    write_table(run.folders.answers / "answers.parquet", table.assign(answered=False))
+    with pytest.raises(InputError, match="No query was answered"):
+        student.train_student.fn(run)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"student": {"kind": "full"}}, "no weights to train"),
+        ({"student": {"kind": "fixmatch", "trainable": 50}}, "trainable=50"),
+        ({"student": {"kind": "linear", "hidden": 30}}, "hidden=30 has no meaning"),
+        ({"student": {"forward_correction": True}}, "mechanism=histogram"),
+        (
+            {
+                "student": {"label_smoothing": 0.1, "forward_correction": True},
+                "aggregation": {"mechanism": "gnmax"},
+            },
+            "two remedies",
+        ),
+        ({"student": {"kind": "full", "trainable": 5}, **RESNET}, "trainable=5 does not go with kind=full"),
+        ({"student": {"kind": "fixmatch", "threshold": 1.2}}, "student.threshold"),
+    ],
+)
+def test_impossible_students_are_refused_before_any_budget_is_spent(settings, words):
+    with pytest.raises(SettingError, match=words):
+        validate(merge(merge(VALUES, SCATTERING), settings))

@@ -1,0 +1,199 @@
+"""A table from its CSV file to the student: private rows decide nothing but the votes."""
+
+import csv
+
+import numpy as np
+import pytest
+import yaml
+
+from tasks import aggregate, dataset, evaluate, features, partition, pretrain, report, student, synthesize, teach, vote
+from tasks.params import merge, validate
+from tasks.run import Run
+from tasks.store import read_json, read_tensors
+from terrine.data import table
+from terrine.errors import SettingError
+
+HEADER = ["age", "workclass", "education", "occupation", "sex", "capital-gain", "hours-per-week", "income"]
+VALUES = {
+    "data": {"name": "table", "path": "adult.csv", "target": "income", "public_fraction": 0.3},
+    "partition": {"teachers": 12},
+    "queries": {"count": 400, "batch": 100},
+    "backbone": {"kind": "columns"},
+    "teachers": {
+        "kind": "estimator",
+        "statistics": "original",
+        "per_task": 5,
+        "estimator": {"name": "RandomForestClassifier", "options": {"n_estimators": 5, "max_depth": 6}},
+    },
+    "aggregation": {"mechanism": "histogram", "sigma": 6, "epsilon": 8},
+    "student": {"statistics": "original", "l2": 0.3},
+    "ledger": {"account": "adult", "epsilon": 20},
+}
+
+
+def adult(count: int) -> list[list[str]]:
+    """Rows in the shape of UCI Adult: numbers, words, question marks, and an income that depends on some of them."""
+    generator = np.random.default_rng(0)
+    rows = []
+    for _ in range(count):
+        age, hours = int(generator.integers(17, 90)), int(generator.integers(10, 90))
+        education = generator.choice(["HS-grad", "Some-college", "Bachelors", "Masters", "11th"])
+        gain = int(generator.choice([0, 0, 0, 0, 7000, 15000]))
+        score = 0.04 * (age - 45) + 0.04 * (hours - 45) + gain / 4000 + 1.5 * (education in ("Bachelors", "Masters"))
+        rows.append(
+            [
+                "?" if generator.random() < 0.02 else str(age),
+                str(generator.choice(["Private", "State-gov", "?"])),
+                str(education),
+                str(generator.choice(["Sales", "Tech-support", "Craft-repair"])),
+                str(generator.choice(["Male", "Female"])),
+                str(gain),
+                str(hours),
+                ">50K" if score + 0.3 * generator.normal() > 1.2 else "<=50K",
+            ]
+        )
+    return rows
+
+
+def write(root, rows):
+    root.mkdir(parents=True, exist_ok=True)
+    with open(root / "adult.csv", "w", newline="") as file:
+        csv.writer(file).writerows([HEADER, *rows])
+
+
+def made(root, **overrides):
+    run = Run(root, "adult", validate(merge(VALUES, overrides)))
+    dataset.prepare_dataset.fn(run)
+    partition.deal_records.fn(run)
+    draws = synthesize.plan(run)
+    assert draws == []
+    synthesize.assemble_images.fn(run, draws)
+    pretrain.pretrain_backbone.fn(run)
+    return run
+
+
+def taught(run):
+    teach.extract_features.fn(run)
+    for group in teach.groups(run):
+        teach.train_group.fn(run, group)
+    teach.collect_teachers.fn(run)
+    vote.collect_votes.fn(run)
+
+
+def test_a_table_goes_through_every_stage_and_its_student_predicts(tmp_path):
+    write(tmp_path, adult(2000))
+    run = made(tmp_path)
+    taught(run)
+    assert vote.read_votes(run.folders).shape == (400, 12)
+    aggregate.release_answers.fn(run)
+    student.train_student.fn(run)
+    evaluate.evaluate_student.fn(run)
+    figures = read_json(run.folders.evaluation)
+    largest = max(entry["count"] for entry in figures["per_class"]) / figures["images"]
+    assert figures["accuracy"] > largest + 0.1
+    origins = {entry["name"]: entry["origin"] for entry in read_json(run.folders.statement)["public_inputs"]}
+    assert origins["query rows"] == "rows of the data's own table, declared public: 0.3 of them all"
+    assert origins["backbone"] == "columns: nothing is learned"
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments" / "adult.yaml").write_text(yaml.safe_dump({"description": "a table"}))
+    (tmp_path / "params.yaml").write_text("run: adult\n")
+    report.write_report.fn(run)
+    page = run.folders.report.read_text()
+    assert "rows of the table that were declared public" in page
+    assert "drawn by programs" not in page
+
+
+def test_queries_are_the_public_rows_and_teachers_see_none_of_them(tmp_path):
+    write(tmp_path, adult(600))
+    run = made(tmp_path, queries={"count": 10_000})
+    queries = synthesize.read_queries(run.folders)
+    private = dataset.read_dataset(run.folders)
+    assert len(queries.images) + len(private.train_labels) + len(private.test_labels) == 600
+    assert queries.images.dtype == np.float32
+    assert len(queries.images[0]) == len(private.column_names)
+    sizes = [len(batch) for batch in queries.batches]
+    assert max(sizes) <= 100
+    assert max(sizes) - min(sizes) <= 1
+    np.testing.assert_array_equal(features.query_features(run, "original"), queries.images)
+    fewer = made(tmp_path, queries={"count": 50})
+    np.testing.assert_array_equal(synthesize.read_queries(fewer.folders).images, queries.images[:50])
+
+
+def test_no_private_value_reaches_the_public_zone(tmp_path):
+    """Rows that are not public may say what they like: queries, encodings and backbone stay the same to the byte."""
+    rows = adult(500)
+    write(tmp_path, rows)
+    run = made(tmp_path)
+    public = {path.name: path.read_bytes() for path in run.folders.public.rglob("*") if path.is_file()}
+    _, query, _ = table._split(tmp_path / "adult.csv", table._Roles("income", None, None), 0.3, 0.2, 0)
+    for index in np.flatnonzero(~query):
+        rows[index] = ["99", "Never-worked", "Doctorate", "Priv-house-serv", "Female", "99999", "1", rows[index][-1]]
+    write(tmp_path, rows)
+    after = made(tmp_path)
+    assert {path.name: path.read_bytes() for path in after.folders.public.rglob("*") if path.is_file()} == public
+
+
+@pytest.mark.parametrize("kind", ["linear", "estimator"])
+def test_one_private_row_touches_one_teacher(tmp_path, kind):
+    rows = adult(500)
+    write(tmp_path, rows)
+    run = made(tmp_path, teachers={"kind": kind})
+    taught(run)
+    before = states(run)
+    private = dataset.read_dataset(run.folders).train_images
+    labels = dataset.read_dataset(run.folders).train_labels
+    _, query, test = table._split(tmp_path / "adult.csv", table._Roles("income", None, None), 0.3, 0.2, 0)
+    index = np.flatnonzero(~(query | test))[40]
+    rows[index][0], rows[index][-1] = "18", ">50K" if rows[index][-1] == "<=50K" else "<=50K"
+    write(tmp_path, rows)
+    run = made(tmp_path, teachers={"kind": kind})
+    assert (dataset.read_dataset(run.folders).train_labels != labels).sum() == 1
+    assert (dataset.read_dataset(run.folders).train_images != private).any(axis=1).nonzero()[0].tolist() == [40]
+    taught(run)
+    differs = [
+        any(not np.array_equal(a[name], b[name]) for name in a) for a, b in zip(before, states(run), strict=True)
+    ]
+    assert differs == [teacher == partition.read_assignment(run.folders)[40] for teacher in range(12)]
+
+
+def states(run):
+    return list(teach.read_states(run.folders, range(12)))
+
+
+def test_a_partition_by_party_reads_a_column_of_the_table(tmp_path):
+    write(tmp_path, adult(600))
+    run = made(tmp_path, data={"party": "sex"}, partition={"teachers": 2, "kind": "party"})
+    taught(run)
+    assert not any(name.startswith("sex") for name in dataset.read_dataset(run.folders).column_names)
+    assert vote.read_votes(run.folders).shape[1] == 2
+    assert len(read_tensors(run.folders.teachers / teach.teacher_file(1))) == 1
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"data": {"target": None}}, r"data\.target is missing"),
+        ({"data": {"path": None}}, r"data\.path is missing"),
+        ({"data": {"public_fraction": 0.9}}, "leave no record to teach"),
+        ({"backbone": {"kind": "scattering"}}, r"Set backbone\.kind=columns"),
+        ({"teachers": {"kind": "scratch"}}, r"learns from images, and data\.name=table has none"),
+        ({"data": {"name": "digits", "target": None, "path": None}}, r"Set backbone\.kind=scattering"),
+        (
+            {"data": {"name": "digits", "path": None}, "backbone": {"kind": "scattering"}},
+            r"target=income has no meaning for data\.name=digits",
+        ),
+        ({"teachers": {"trainable": 0.1}}, r"teachers\.trainable=0\.1"),
+        ({"teachers": {"estimator": {"nam": "x"}}}, r"teachers\.estimator\.nam: there is no such parameter"),
+    ],
+)
+def test_settings_that_do_not_go_with_a_table_are_refused(overrides, words):
+    with pytest.raises(SettingError, match=words):
+        validate(merge(VALUES, overrides))
+
+
+def test_fine_tuning_needs_a_backbone_with_weights():
+    values = {"data": {"public_benchmark": True}, "aggregation": {"mechanism": "histogram", "sigma": 5}}
+    with pytest.raises(SettingError, match=r"backbone\.kind=scattering has none"):
+        validate(values | {"teachers": {"kind": "finetune"}})
+    with pytest.raises(SettingError, match="batch=1 is too small"):
+        validate(values | {"teachers": {"kind": "scratch", "batch": 1}})

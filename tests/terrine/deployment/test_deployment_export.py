@@ -1,0 +1,57 @@
+"""ONNX and .pt2 files answer like the student they were made of."""
+
+import numpy as np
+import pytest
+import torch
+
+from terrine.deployment import export
+from terrine.deployment.export import export_student
+from terrine.deployment.model import SMALL, StudentModel
+from terrine.errors import ArtefactError, SettingError
+from tests.student_folders import KINDS, images, make_student
+
+onnxruntime = pytest.importorskip("onnxruntime", reason="ONNX needs the extra packages of terrine[onnx]")
+pytest.importorskip("onnxscript", reason="ONNX needs the extra packages of terrine[onnx]")
+
+
+@pytest.fixture(scope="module")
+def students(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("students")
+    return {kind: make_student(folder / kind, kind, hidden=kind == "scattering") for kind in KINDS}
+
+
+@pytest.mark.parametrize("statistics", ["frozen", "single", "current"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_exports_equal_the_student_for_batches_of_any_size(students, kind, statistics, tmp_path):
+    model = StudentModel.load(students[kind], statistics)
+    onnx, pt2 = tmp_path / "student.onnx", tmp_path / "student.pt2"
+    differences = export_student(model, [onnx, pt2], images(20))
+    assert max(differences) < 1e-4
+    session = onnxruntime.InferenceSession(str(onnx))
+    program = torch.export.load(pt2).module()
+    sizes = (SMALL, 100) if statistics == "current" else (1, 3, 70)
+    for size in sizes:
+        batch = images(size, seed=size)
+        expected = model.predict(batch)
+        np.testing.assert_allclose(session.run(None, {"images": batch})[0], expected, atol=1e-4)
+        np.testing.assert_allclose(program(torch.from_numpy(batch)).numpy(), expected, atol=1e-4)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["student.onnx", "student.pt2"]
+
+
+def test_a_file_that_answers_differently_is_not_left_behind(students, tmp_path, monkeypatch):
+    session = export._onnx_session
+
+    def wrong(path):
+        answer = session(path)
+        return lambda batch: answer(batch) + 0.001
+
+    monkeypatch.setattr(export, "_onnx_session", wrong)
+    model = StudentModel.load(students["resnet10"], "frozen")
+    with pytest.raises(ArtefactError, match=r"differs from the student by up to 0\.001"):
+        export_student(model, [tmp_path / "student.onnx"], images(20))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_format_is_refused(students, tmp_path):
+    with pytest.raises(SettingError, match="onnx or pt2"):
+        export_student(StudentModel.load(students["resnet10"], "frozen"), [tmp_path / "student.pkl"], images(20))

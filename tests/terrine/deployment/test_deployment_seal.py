@@ -1,0 +1,80 @@
+"""A student's folder is used as it was written, or not at all."""
+
+import json
+
+import pytest
+
+from terrine.deployment.seal import MANIFEST, check_seal, seal
+from terrine.errors import ArtefactError
+from tests.student_folders import make_student
+
+FILES = ("backbone.safetensors", "head.safetensors", "reference.safetensors", MANIFEST)
+
+
+@pytest.fixture(scope="module")
+def student(tmp_path_factory):
+    return make_student(tmp_path_factory.mktemp("seal") / "student")
+
+
+def test_a_folder_as_it_was_written_is_accepted_and_described(student):
+    manifest = check_seal(student)
+    assert manifest["class_names"][0] == "class 0"
+    assert sorted(manifest["digests"]) == sorted(FILES[:3])
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_edited_by_a_byte_is_refused_with_its_name(student, name):
+    path = student / name
+    content = path.read_bytes()
+    try:
+        for place in (0, len(content) // 3, len(content) // 2, len(content) - 2):
+            for change in (1, 32, 128):
+                edited = bytearray(content)
+                edited[place] ^= change
+                path.write_bytes(edited)
+                with pytest.raises(ArtefactError, match=name):
+                    check_seal(student)
+    finally:
+        path.write_bytes(content)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_missing_file_is_named(student, name):
+    path = student / name
+    content = path.read_bytes()
+    path.unlink()
+    try:
+        with pytest.raises(ArtefactError, match=name):
+            check_seal(student)
+    finally:
+        path.write_bytes(content)
+
+
+def test_files_that_changed_places_are_refused(student):
+    one, other = student / FILES[1], student / FILES[2]
+    contents = one.read_bytes(), other.read_bytes()
+    one.write_bytes(contents[1])
+    other.write_bytes(contents[0])
+    try:
+        with pytest.raises(ArtefactError, match="digest does not match"):
+            check_seal(student)
+    finally:
+        one.write_bytes(contents[0])
+        other.write_bytes(contents[1])
+
+
+def test_a_manifest_that_names_a_file_outside_the_folder_is_refused(tmp_path):
+    folder = tmp_path / "student"
+    folder.mkdir()
+    (tmp_path / "secret").write_text("not yours")
+    (folder / "link").symlink_to(tmp_path / "secret")
+    (folder / MANIFEST).write_text(json.dumps(seal(folder, {})))
+    with pytest.raises(ArtefactError, match="leads outside"):
+        check_seal(folder)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"digests": {}}', "no JSON", '{"digest": "0", "digests": []}'])
+def test_what_is_no_sealed_manifest_is_refused_with_a_sentence(tmp_path, text):
+    (tmp_path / MANIFEST).write_text(text)
+    with pytest.raises(ArtefactError, match=r"manifest\.json.*Get the folder again"):
+        check_seal(tmp_path)

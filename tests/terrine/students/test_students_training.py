@@ -1,0 +1,389 @@
+"""Training by gradient learns, stops by released answers, resumes to the same bits, and leaves its inputs alone."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from terrine.errors import ArtefactError, SettingError
+from terrine.heads import LinearHead, MLPHead, predict
+from terrine.models.backbone import features_in_batches, save_backbone
+from terrine.students import training
+from terrine.students.finetune import FineTune
+from terrine.students.fixmatch import FixMatch
+from terrine.students.freematch import FreeMatch
+from terrine.students.full import Full
+from terrine.students.linear import Linear, StudentSettings, fit
+from terrine.students.registry import KINDS, build, settings_of
+from terrine.students.vat import VAT
+from tests.terrine.students.students_help import (
+    frozen_backbone,
+    small_network,
+    some_images,
+    some_material,
+)
+
+SHORT = {"steps": 40, "batch": 16, "learning_rate": 1e-3, "views": 2}
+ON_FROZEN = [
+    FineTune(trainable=0, **SHORT),
+    FineTune(trainable=0, hidden=16, augment=True, **SHORT),
+    FixMatch(threshold=0.5, **SHORT),
+    FreeMatch(augment=True, **SHORT),
+    VAT(hidden=16, **SHORT),
+]
+ON_NETWORKS = [
+    FineTune(trainable=50, augment=True, **SHORT),
+    Full(**SHORT),
+    FixMatch(threshold=0.5, **SHORT),
+    FreeMatch(**SHORT),
+    VAT(hidden=16, **SHORT),
+]
+
+
+def named(kinds):
+    return [pytest.param(kind, id=f"{kind.name}{'-hidden' * (kind.hidden is not None)}") for kind in kinds]
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def accuracy(trained, material):
+    images, labels = some_images(300, seed=9)
+    backbone = trained.backbone or material.backbone
+    features = features_in_batches(backbone, images, np.array_split(np.arange(300), 6), material.statistics)
+    return (predict(trained.head, features).argmax(1) == labels).mean()
+
+
+def bytes_of(trained, folder: Path) -> bytes:
+    arrays = trained.head.to_arrays()
+    content = b"".join(arrays[name].tobytes() for name in sorted(arrays))
+    if trained.backbone is not None:
+        save_backbone(trained.backbone, folder / "b.safetensors")
+        content += (folder / "b.safetensors").read_bytes()
+    return content
+
+
+@pytest.mark.parametrize("histograms", [True, False], ids=["histograms", "labels"])
+@pytest.mark.parametrize("kind", named(ON_FROZEN))
+def test_a_head_on_frozen_features_learns_and_the_backbone_is_left_alone(kind, histograms):
+    material = some_material(frozen_backbone(), histograms=histograms)
+    before = {name: value.clone() for name, value in material.backbone.state_dict().items()}
+    trained = replace(kind, patience=None).train(material, seed=0)
+    assert accuracy(trained, material) > 0.8
+    assert trained.backbone is None
+    assert isinstance(trained.head, LinearHead if kind.hidden is None else MLPHead)
+    assert all(torch.equal(value, before[name]) for name, value in material.backbone.state_dict().items())
+
+
+@pytest.mark.parametrize("statistics", ["current", "original"])
+@pytest.mark.parametrize("kind", named(ON_NETWORKS))
+def test_a_network_learns_and_the_public_backbone_is_left_alone(kind, statistics):
+    material = some_material(small_network(), statistics=statistics)
+    before = {name: value.clone() for name, value in material.backbone.state_dict().items()}
+    trained = replace(kind, patience=None).train(material, seed=0)
+    assert accuracy(trained, material) > 0.8
+    own = trained.backbone.state_dict()
+    assert any(not torch.equal(own[name], before[name]) for name in own)
+    assert all(torch.equal(value, before[name]) for name, value in material.backbone.state_dict().items())
+    for name in ("network.1.running_mean", "network.1.running_var", "network.1.num_batches_tracked"):
+        assert torch.equal(own[name], before[name]), "running statistics are not the student's to change"
+
+
+def test_fine_tuning_changes_the_last_weights_alone():
+    material = some_material(small_network())
+    before = {name: value.clone() for name, value in material.backbone.state_dict().items()}
+    trained = FineTune(trainable=50, patience=None, **SHORT).train(material, seed=0)
+    changed = {name for name, value in trained.backbone.state_dict().items() if not torch.equal(value, before[name])}
+    assert changed == {"network.5.weight", "network.5.bias"}
+    assert trained.record["trained_share"] == pytest.approx(100 * 1164 / 1230, abs=0.01)
+
+
+def test_without_a_term_a_linear_head_by_gradient_ends_where_the_exact_fit_does():
+    material = some_material(frozen_backbone(), answered=120)
+    kind = FineTune(trainable=0, patience=None, steps=400, batch=120, learning_rate=0.01)
+    trained = kind.train(material, seed=0)
+    exact = Linear(l2=0.3).train(material, seed=0).head
+    features = material.features("cpu")
+    np.testing.assert_allclose(predict(trained.head, features), predict(exact, features), atol=0.01)
+
+
+def test_a_hidden_layer_starts_as_the_linear_student():
+    material = some_material(frozen_backbone())
+    features = material.features("cpu")
+    head = training.starting_head(
+        features[material.rows], material.answers, 0.3, 16, seed=0, device=torch.device("cpu")
+    )
+    linear = fit(features[material.rows], material.answers, StudentSettings(l2=0.3), seed=0)
+    assert head.hidden_weight.shape == (16, 16)
+    np.testing.assert_allclose(predict(head, features), predict(linear, features), atol=1e-5)
+    with pytest.raises(SettingError, match="at least 6"):
+        FineTune(trainable=0, hidden=4, **SHORT).train(material, seed=0)
+
+
+def test_the_moment_that_held_out_answers_like_best_is_kept_and_training_ends_when_they_do_not():
+    material = some_material(frozen_backbone(), histograms=False, answered=200)
+    wild = FineTune(trainable=0, steps=400, batch=8, learning_rate=1.0, patience=2, ema=0.0)
+    trained = wild.train(material, seed=0)
+    record = trained.record
+    losses = {row["step"]: row["held_out_loss"] for row in record["history"]}
+    assert record["held_out"] == 25
+    assert record["chosen_step"] == min(losses, key=losses.get)
+    assert record["steps"] < 400
+    assert sorted(losses)[-1] == record["steps"]
+    assert all(losses[step] > losses[record["chosen_step"]] for step in sorted(losses)[-2:])
+
+
+def test_the_weights_of_a_network_are_those_of_the_chosen_moment():
+    material = some_material(small_network(), statistics="original")
+    kind = Full(steps=20, batch=16, learning_rate=0.003, patience=100, ema=0.0)
+    trained = kind.train(material, seed=0)
+    losses = {row["step"]: row["held_out_loss"] for row in trained.record["history"]}
+    chosen = trained.record["chosen_step"]
+    assert 0 < chosen < 20, "a training whose last moment is its best would show nothing"
+    split = training.split_answers(material.rows, [np.arange(240)], seed=0)
+    images = torch.tensor(material.pool.images[material.rows[split.held_out]])
+    scores = trained.head.module()(trained.backbone.features(images, "original"))
+    own = material.answers.held_out_loss(scores, torch.tensor(material.answers.targets[split.held_out])).mean()
+    assert own.item() == pytest.approx(losses[chosen], rel=1e-5)
+
+
+def test_what_is_kept_is_a_moving_average_whose_memory_grows(monkeypatch):
+    seen = []
+    step = torch.optim.AdamW.step
+
+    def watched(self):
+        step(self)
+        seen.append(self.param_groups[0]["params"][0].detach().clone().double())
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", watched)
+    material = some_material(frozen_backbone())
+    start = Linear(l2=0.3).train(material, seed=0).head.weight
+    trained = FineTune(trainable=0, patience=None, steps=12, learning_rate=0.05, ema=0.3).train(material, seed=0)
+    average = torch.tensor(start).double()
+    for number, weight in enumerate(seen, start=1):
+        share = min(0.3, number / (number + 9))
+        average = share * average + (1 - share) * weight
+    np.testing.assert_allclose(trained.head.weight, average.numpy(), atol=1e-5)
+    assert np.abs(trained.head.weight - seen[-1].numpy()).max() > 1e-3
+
+
+def test_where_training_does_not_help_the_linear_student_of_all_answers_is_kept():
+    for backbone, share in ((frozen_backbone(), 0.0), (small_network(), 100.0)):
+        material = some_material(backbone)
+        ruinous = FineTune(trainable=share, steps=40, batch=8, learning_rate=5.0, patience=2, ema=0.0)
+        trained = ruinous.train(material, seed=0)
+        assert trained.record["chosen_step"] == 0
+        linear = Linear(l2=0.3).train(material, seed=0)
+        np.testing.assert_allclose(trained.head.weight, linear.head.weight, atol=1e-6)
+
+
+def test_held_out_answers_are_not_fitted():
+    material = some_material(frozen_backbone())
+    split = training.split_answers(material.rows, [np.arange(240)], seed=0)
+    assert len(split.held_out) == 20
+    assert sorted([*split.kept, *split.held_out]) == list(range(160))
+    changed = material.answers.targets.copy()
+    changed[split.held_out] = changed[split.held_out][:, ::-1]
+    other = replace(material, answers=replace(material.answers, targets=changed))
+    kind = FineTune(trainable=0, patience=100, **SHORT)
+    weights = []
+    for own in (material, other):
+        run = training._Run(
+            own, kind, None, split, name="t", kind="finetune", percent=0, seed=0,
+            device=torch.device("cpu"), work=None, progress=None,
+        )  # fmt: skip
+        run._go(10)
+        weights.append([average.numpy().tobytes() for average in run.average])
+    assert weights[0] == weights[1]
+
+
+def test_few_answers_are_all_used_for_fitting():
+    material = some_material(frozen_backbone(), answered=40)
+    assert FineTune(trainable=0, **SHORT).train(material, seed=0).record["held_out"] == 0
+
+
+@pytest.mark.parametrize("kind", named([ON_FROZEN[3], ON_NETWORKS[2]]))
+def test_a_student_depends_on_its_seed_alone(kind, tmp_path):
+    backbone = frozen_backbone if kind.name == "freematch" else small_network
+    results = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(len(results))
+        np.random.seed(len(results))  # noqa: NPY002  # nobody may read it
+        results.append(bytes_of(replace(kind, patience=None).train(some_material(backbone()), seed=seed), tmp_path))
+    assert results[0] == results[1] != results[2]
+
+
+def test_a_head_is_the_same_bytes_on_one_thread_and_on_two(tmp_path):
+    results = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        results.append(bytes_of(ON_FROZEN[3].train(some_material(frozen_backbone()), seed=0), tmp_path))
+    assert results[0] == results[1]
+
+
+def test_a_training_batch_never_mixes_sources_under_current_statistics(monkeypatch):
+    material = some_material(small_network())
+    source = np.empty(240, dtype=object)
+    for batch, name in zip(material.pool.batches, material.pool.sources, strict=True):
+        source[batch] = name
+    seen = []
+    plain = training.ImageInputs.plain
+    monkeypatch.setattr(training.ImageInputs, "plain", lambda self, rows: (seen.append(rows), plain(self, rows))[1])
+    FixMatch(**SHORT).train(material, seed=0)
+    assert len(seen) > 100
+    assert all(len(set(source[rows])) == 1 and len(rows) > 1 for rows in seen)
+    seen.clear()
+    FixMatch(**SHORT).train(replace(material, statistics="original"), seed=0)
+    assert any(len(set(source[rows])) == 2 for rows in seen)
+
+
+def test_images_without_answers_are_looked_at():
+    """Other pixels in images nobody answered change the student of every kind that learns from them."""
+    for kind in (ON_FROZEN[2], ON_FROZEN[3], VAT(**SHORT), FineTune(trainable=0, **SHORT)):
+        heads = []
+        for other in (False, True):
+            material = some_material(frozen_backbone(), statistics="original", answered=120)
+            unanswered = np.setdiff1d(np.arange(240), material.rows)
+            if other:
+                material.pool.images[unanswered] = 255 - material.pool.images[unanswered]
+            heads.append(replace(kind, patience=None).train(material, seed=0).head.weight)
+        assert np.array_equal(*heads) == (kind.name == "finetune")
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+sys.path.insert(0, sys.argv[2])
+from terrine.students import training
+from terrine.students.registry import build
+from tests.terrine.students.students_help import frozen_backbone, small_network, some_material
+training._REPORT_SECONDS = training.CHECKPOINT_SECONDS = 0
+def kill(fraction, text):
+    if fraction >= 0.5:
+        os.kill(os.getpid(), signal.SIGKILL)
+backbone = frozen_backbone if sys.argv[4] == "frozen" else small_network
+kind = build(sys.argv[3], {"steps": 40, "batch": 16, "views": 2, "patience": 100})
+kind.train(some_material(backbone()), seed=0, work=Path(sys.argv[1]), progress=kill)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "where"), [("freematch", "frozen"), ("freematch", "network"), ("vat", "network"), ("full", "network")]
+)
+def test_a_training_that_is_killed_and_resumed_ends_with_the_same_bytes(
+    name, where, tmp_path, pytestconfig, monkeypatch
+):
+    backbone = frozen_backbone if where == "frozen" else small_network
+    kind = build(name, {"steps": 40, "batch": 16, "views": 2, "patience": 100})
+    whole = kind.train(some_material(backbone()), seed=0, work=tmp_path / "whole")
+    work = tmp_path / "work"
+    command = [sys.executable, "-c", KILLED, str(work), str(pytestconfig.rootpath), name, where]
+    assert subprocess.run(command, check=False, capture_output=True, cwd=pytestconfig.rootpath).returncode == -9
+    assert [path.name for path in work.iterdir()] == ["training"]
+    monkeypatch.setattr(training, "_REPORT_SECONDS", 0)
+    steps = []
+    resumed = kind.train(
+        some_material(backbone()),
+        seed=0,
+        work=work,
+        progress=lambda fraction, text: steps.append((text.split(":")[0], round(40 * fraction))),
+    )
+    first = [step for phase, step in steps if phase == "training"]
+    assert 19 <= first[0] <= 21
+    assert first[-1] == 40
+    assert bytes_of(resumed, tmp_path) == bytes_of(whole, tmp_path)
+    assert resumed.record == whole.record
+    assert (work / "training").read_bytes() == (tmp_path / "whole" / "training").read_bytes()
+
+
+def test_a_finished_training_is_loaded_and_not_repeated(tmp_path):
+    kind, calls = Full(**SHORT), []
+    first = kind.train(some_material(small_network()), seed=0, work=tmp_path)
+    again = kind.train(some_material(small_network()), seed=0, work=tmp_path, progress=lambda *call: calls.append(call))
+    assert calls == []
+    assert bytes_of(first, tmp_path) == bytes_of(again, tmp_path)
+
+
+def test_a_checkpoint_of_another_training_is_refused(tmp_path):
+    kind = FineTune(trainable=0, **SHORT)
+    kind.train(some_material(frozen_backbone()), seed=0, work=tmp_path)
+    for other, seed, words in ((kind, 1, "seed"), (replace(kind, l2=1.0), 0, "settings")):
+        with pytest.raises(ArtefactError, match=f"{words}.* differ"):
+            other.train(some_material(frozen_backbone()), seed=seed, work=tmp_path)
+    with pytest.raises(ArtefactError, match=r"answers.* differ"):
+        kind.train(some_material(frozen_backbone(), histograms=False), seed=0, work=tmp_path)
+    path = tmp_path / "training"
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(ArtefactError, match="cannot be read"):
+        kind.train(some_material(frozen_backbone()), seed=0, work=tmp_path)
+
+
+def test_the_prior_on_scores_is_that_of_the_linear_student():
+    """Random weights drawn from the prior give scores of variance 1 / l2, with a hidden layer and without."""
+    l2, dimension, hidden = 0.5, 40, 400
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(200, dimension, generator=generator) * 3
+    scale = training.mean_square_norm(inputs.numpy())
+    scores = []
+    for _ in range(300):
+        first = torch.randn(hidden, dimension, generator=generator) * (2 / scale) ** 0.5
+        last = torch.randn(1, hidden, generator=generator) * (1 / (l2 * hidden)) ** 0.5
+        scores.append(torch.relu(inputs @ first.T) @ last.T)
+    assert float(torch.cat(scores).square().mean()) == pytest.approx(1 / l2, rel=0.1)
+    # The density's exponent: ½ w² / variance of each weight.
+    head = MLPHead(first.numpy(), np.zeros(hidden, np.float32), last.numpy(), np.zeros(1, np.float32)).module()
+    expected = 0.5 * float((first**2).sum()) * scale / 2 + 0.5 * float((last**2).sum()) * l2 * hidden
+    assert float(training.prior(head, l2, scale).detach()) == pytest.approx(expected, rel=1e-5)
+    linear = LinearHead(first.numpy(), np.zeros(hidden, np.float32)).module()
+    expected = 0.5 * float((first**2).sum()) * l2 * scale
+    assert float(training.prior(linear, l2, scale).detach()) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", named([FineTune(**SHORT), Full(**SHORT), FixMatch(trainable=10, **SHORT)]))
+def test_a_backbone_without_weights_is_refused_where_weights_are_to_be_trained(kind):
+    with pytest.raises(SettingError, match="no weights to train"):
+        kind.train(some_material(frozen_backbone()), seed=0)
+
+
+def test_the_registry_names_what_it_knows():
+    assert list(KINDS) == ["linear", "finetune", "full", "fixmatch", "freematch", "vat"]
+    assert build("fixmatch", {"threshold": 0.8}).threshold == 0.8
+    assert "threshold" in settings_of("fixmatch")
+    assert "threshold" not in settings_of("vat")
+    with pytest.raises(SettingError, match="choose one of linear, finetune"):
+        build("fixmatsch", {})
+    with pytest.raises(SettingError, match="no setting 'threshold'"):
+        build("vat", {"threshold": 0.8})
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"steps": 0}, "steps is 0"),
+        ({"batch": 1}, "batch is 1"),
+        ({"patience": 0}, "patience is 0"),
+        ({"views": -1}, "views is -1"),
+        ({"hidden": 0}, "hidden is 0"),
+        ({"learning_rate": 0.0}, "learning_rate is 0"),
+        ({"trainable": 101.0}, "trainable is 101"),
+        ({"ema": 1.0}, "ema 1"),
+        ({"weight_decay": -1.0}, "weight_decay -1"),
+        ({"l2": -1.0}, "l2 is -1"),
+    ],
+)
+def test_impossible_settings_are_refused_by_name(settings, words):
+    with pytest.raises(SettingError, match=words):
+        FineTune(**settings)
+    with pytest.raises(SettingError, match="kind=finetune"):
+        Full(trainable=50)

@@ -1,0 +1,135 @@
+"""Estimators: those that scikit-learn trains alone, stored as bytes that hold no code."""
+
+import io
+import json
+import zipfile
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.tree import DecisionTreeClassifier
+
+from terrine.errors import ArtefactError, InputError, SettingError
+from terrine.teachers.estimator import EstimatorTeachers, from_bytes, to_bytes
+from terrine.teachers.kind import Records
+
+CLASSES = 3
+KINDS = [
+    ("RandomForestClassifier", {"n_estimators": 5}),
+    ("LogisticRegression", {"max_iter": 50}),
+    ("KNeighborsClassifier", {"n_neighbors": 3}),
+    ("HistGradientBoostingClassifier", {"max_iter": 3}),
+    ("GaussianNB", {}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), KINDS)
+def test_votes_are_those_of_the_classifier_trained_alone_in_a_plain_loop(
+    feature_records, feature_queries, name, options
+):
+    kind = EstimatorTeachers(name, options, CLASSES)
+    votes = kind.vote((state for _, state in kind.train(feature_records, range(5), seed=3)), feature_queries)
+    assert votes.dtype == np.uint8
+    for teacher in range(5):
+        own = feature_records.assignment == teacher
+        plain = kind._build(3, teacher).fit(feature_records.inputs[own], feature_records.labels[own])
+        expected = [plain.predict(row[None])[0] for row in feature_queries.inputs]
+        assert votes[:, teacher].tolist() == expected
+
+
+@pytest.mark.parametrize(("name", "options"), KINDS)
+def test_a_teacher_is_the_same_to_the_byte_whatever_its_group(feature_records, name, options):
+    kind = EstimatorTeachers(name, options, CLASSES)
+    together = dict(kind.train(feature_records, range(5), seed=0))
+    for teacher in range(5):
+        ((_, alone),) = kind.train(feature_records, [teacher], seed=0)
+        assert np.array_equal(alone["skops"], together[teacher]["skops"])
+
+
+def test_a_record_touches_its_own_teacher_alone(feature_records):
+    features = feature_records.inputs.copy()
+    features[17] += 1
+    changed = Records(features, feature_records.labels, feature_records.assignment, CLASSES)
+    kind = EstimatorTeachers("LogisticRegression", {}, CLASSES)
+    one, other = (dict(kind.train(data, range(5), seed=0)) for data in (feature_records, changed))
+    differs = [not np.array_equal(one[t]["skops"], other[t]["skops"]) for t in range(5)]
+    assert differs == [t == feature_records.assignment[17] for t in range(5)]
+
+
+def test_a_teacher_that_saw_one_class_votes_for_it(feature_records, feature_queries):
+    assignment = np.where(feature_records.labels == 2, 1, 0)
+    data = Records(feature_records.inputs, feature_records.labels, assignment, CLASSES)
+    kind = EstimatorTeachers("LogisticRegression", {}, CLASSES)
+    states = dict(kind.train(data, [0, 1], seed=0))
+    votes = kind.vote(states.values(), feature_queries)
+    assert set(votes[:, 1]) == {2}
+    assert 2 not in votes[:, 0]
+
+
+def test_random_states_are_shared_or_own_and_the_users_where_given():
+    def states(**arguments):
+        kind = EstimatorTeachers("RandomForestClassifier", classes=CLASSES, **arguments)
+        return [kind._build(seed, teacher).random_state for seed, teacher in ((0, 0), (0, 1), (1, 0))]
+
+    shared, own = states(), states(initialisation="own")
+    assert shared[0] == shared[1] != shared[2]
+    assert len({shared[0], *own}) == 4
+    assert set(states(options={"random_state": 9})) == {9}
+
+
+def test_what_is_stored_is_read_again_and_equal_states_have_equal_bytes(feature_records):
+    def fit():
+        return DecisionTreeClassifier(random_state=0).fit(feature_records.inputs, feature_records.labels)
+
+    data = to_bytes(fit())
+    assert data == to_bytes(fit())
+    assert np.array_equal(from_bytes(data).predict(feature_records.inputs), feature_records.labels)
+
+
+def test_a_type_that_is_not_scikit_learns_is_not_loaded(feature_records):
+    data = to_bytes(LogisticRegression().fit(feature_records.inputs, feature_records.labels))
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    schema = json.loads(files["schema.json"])
+    schema["__module__"], schema["__class__"] = "subprocess", "Popen"
+    files["schema.json"] = json.dumps(schema).encode()
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    with pytest.raises(ArtefactError, match=r"holds the type subprocess\.Popen"):
+        from_bytes(out.getvalue())
+
+
+def test_damaged_bytes_are_an_artefact_error(feature_queries):
+    with pytest.raises(ArtefactError, match="cannot be read"):
+        from_bytes(b"no archive")
+    with pytest.raises(ArtefactError, match="holds no classifier"):
+        EstimatorTeachers("GaussianNB", {}, CLASSES).vote([{"weight": np.zeros(1)}], feature_queries)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("RandomForest", {}, "no classifier 'RandomForest'. It has AdaBoostClassifier"),
+        ("GaussianNB", {"depth": 3}, "GaussianNB does not take"),
+        ("VotingClassifier", {}, "VotingClassifier does not take"),
+    ],
+)
+def test_a_classifier_that_does_not_exist_is_refused_before_any_work(name, options, words):
+    with pytest.raises(SettingError, match=words):
+        EstimatorTeachers(name, options, CLASSES)
+
+
+def test_a_value_that_the_classifier_refuses_is_a_setting_error(feature_records):
+    kind = EstimatorTeachers("KNeighborsClassifier", {"n_neighbors": -1}, CLASSES)
+    with pytest.raises(SettingError, match="KNeighborsClassifier cannot learn teacher 0's 21 records"):
+        list(kind.train(feature_records, [0], seed=0))
+
+
+def test_features_that_are_not_finite_are_refused(feature_records):
+    features = feature_records.inputs.copy()
+    features[np.flatnonzero(feature_records.assignment == 2)[0], 0] = np.nan
+    data = Records(features, feature_records.labels, feature_records.assignment, CLASSES)
+    with pytest.raises(InputError, match="a record of teacher 2 is not finite"):
+        list(EstimatorTeachers("GaussianNB", {}, CLASSES).train(data, range(5), seed=0))

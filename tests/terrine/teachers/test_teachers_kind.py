@@ -1,0 +1,68 @@
+import numpy as np
+import pytest
+
+from terrine.errors import InputError, SettingError
+from terrine.models.registry import build_backbone
+from terrine.teachers.kind import Records, rows_of, teachers_missing_a_class, vote_type
+from terrine.teachers.registry import KINDS, Surroundings, TeacherSettings, build_teachers
+
+IMAGES = Surroundings(3, 1, 8, lambda: build_backbone("small_cnn", channels=1, size=8, seed=0))
+QUICK = {"epochs": 1, "batch": 8, "options": {"n_estimators": 3}}
+
+
+def test_rows_are_each_teachers_own_in_ascending_order():
+    assignment = np.random.default_rng(0).integers(0, 6, 50)
+    for teacher, rows in zip((4, 0, 5), rows_of(assignment, [4, 0, 5]), strict=True):
+        assert rows.tolist() == [record for record in range(50) if assignment[record] == teacher]
+    with pytest.raises(InputError, match="Teacher 6 has no record"):
+        rows_of(assignment, [6])
+
+
+def test_teachers_that_never_saw_a_class_are_counted():
+    generator = np.random.default_rng(0)
+    labels, assignment = generator.integers(0, 4, 40), generator.integers(0, 7, 40)
+    expected = sum(len(set(labels[assignment == teacher])) < 4 for teacher in range(7))
+    assert 0 < expected < 7
+    assert teachers_missing_a_class(labels, assignment, 7, 4) == expected
+
+
+def test_records_that_do_not_fit_together_are_refused():
+    with pytest.raises(InputError, match="do not fit together"):
+        Records(np.zeros((3, 2), np.float32), np.zeros(2, int), np.zeros(3, int), 2)
+    with pytest.raises(InputError, match=r"outside 0\.\.1"):
+        Records(np.zeros((3, 2), np.float32), np.array([0, 1, 2]), np.zeros(3, int), 2)
+
+
+def test_votes_take_the_smallest_type():
+    assert [vote_type(classes) for classes in (2, 256, 257)] == [np.uint8, np.uint8, np.uint16]
+
+
+@pytest.mark.parametrize("name", sorted(KINDS))
+@pytest.mark.parametrize("initialisation", ["shared", "own"])
+def test_every_kind_keeps_what_the_protocol_promises(
+    name, initialisation, records, queries, feature_records, feature_queries
+):
+    """Own records alone, the same state in any group, votes in the same fixed batches."""
+    kind = build_teachers(TeacherSettings(kind=name, initialisation=initialisation, optimiser="adam", **QUICK), IMAGES)
+    data, asked = (feature_records, feature_queries) if kind.inputs == "features" else (records, queries)
+    states = dict(kind.train(data, range(5), seed=1, device="cpu"))
+    assert list(states) == list(range(5))
+    for group in ([0, 1], [4], [2, 3]):
+        for teacher, state in kind.train(data, group, seed=1, device="cpu"):
+            assert state.keys() == states[teacher].keys()
+            assert all(state[entry].tobytes() == states[teacher][entry].tobytes() for entry in state)
+    inputs = data.inputs.copy()
+    record = int(np.flatnonzero(data.assignment == 2)[0])
+    inputs[record] = inputs[record][..., ::-1]
+    changed = dict(kind.train(Records(inputs, data.labels, data.assignment, 3), range(5), seed=1, device="cpu"))
+    for teacher in range(5):
+        same = all(np.array_equal(changed[teacher][entry], states[teacher][entry]) for entry in states[teacher])
+        assert same == (teacher != 2)
+    votes = kind.vote(states.values(), asked, device="cpu")
+    assert votes.shape == (60, 5)
+    assert np.array_equal(votes[:, [3]], kind.vote([states[3]], asked, device="cpu"))
+
+
+def test_an_unknown_kind_is_named_with_the_known():
+    with pytest.raises(SettingError, match=r"'forest' is unknown\. Known: estimator, finetune, linear, scratch"):
+        build_teachers(TeacherSettings(kind="forest"), IMAGES)
