@@ -25,7 +25,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from tasks import aggregate, dataset, partition, pretrain, student, synthesize, teach, vote
+from flows.stages import run_through
+from tasks import student
 from tasks.dataset import read_dataset
 from tasks.params import digest, merge, parse_assignment, read_yaml, validate
 from tasks.run import Run
@@ -68,19 +69,7 @@ def make_release(root: Path, preset: str, seed: int, data: Path, settings: list[
     run = Run(root, f"{preset}-{seed}-{digest(params)}", params)
     if run.folders.answers.is_dir():
         return run
-    dataset.prepare_dataset.fn(run)
-    partition.deal_records.fn(run)
-    draws = synthesize.plan(run)
-    for draw in draws:
-        synthesize.draw_shard.fn(run, draw)
-    synthesize.assemble_images.fn(run, draws)
-    pretrain.pretrain_backbone.fn(run)
-    teach.extract_features.fn(run)
-    for group in teach.groups(run):
-        teach.train_group.fn(run, group)
-    teach.collect_teachers.fn(run)
-    vote.collect_votes.fn(run)
-    aggregate.release_answers.fn(run)
+    run_through(run, "dataset", "aggregate")
     return run
 
 

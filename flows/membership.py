@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from tasks.run import Run
 
 
 def register(app: typer.Typer) -> None:
@@ -36,6 +39,7 @@ def membership(
         task = bar.add_task("shadow runs", total=1.0)
         result = audit_student(
             subject,
+            make_shadow,
             shadows,
             confidence,
             lambda fraction, text: bar.update(task, completed=fraction, description=text),
@@ -46,6 +50,14 @@ def membership(
         _show(subject.name, result)
     if result["caught"]:
         raise typer.Exit(1)
+
+
+def make_shadow(shadow: Run) -> None:
+    """Take a shadow run from its records to its student."""
+    from flows.stages import run_through
+
+    run_through(shadow, "partition", "partition")
+    run_through(shadow, "teach", "student")
 
 
 def _show(run: str, result: dict[str, Any]) -> None:

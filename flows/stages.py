@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from flows.execution import Executor, executor
+from flows.execution import Executor, InProcess, executor
 from tasks import (
     aggregate,
     dataset,
@@ -83,6 +83,13 @@ STAGES: dict[str, Callable[[Run, Executor], None]] = {
     "evaluate": _evaluate,
     "report": _report,
 }
+
+
+def run_through(run: Run, first: str, last: str) -> None:
+    """Run the stages from `first` to `last` in this process, without DVC and without a server: for runs apart."""
+    names = list(STAGES)
+    for stage in names[names.index(first) : names.index(last) + 1]:
+        STAGES[stage](run, InProcess())
 
 
 def run_stage(root: Path, name: str, stage: str) -> None:

@@ -12,8 +12,11 @@ import numpy as np
 
 from tasks.features import query_features
 from tasks.run import Run
+from tasks.store import file_digest
 from terrine.aggregation.mechanism import Mechanism
 from terrine.aggregation.rounds import NEVER, Advice, Adviser, Rounds, in_order
+from terrine.heads import LinearHead
+from terrine.students import guided
 from terrine.students.linear import fit_histograms, fit_labels, predict
 from terrine.students.selection import Pool, select
 
@@ -35,7 +38,8 @@ def adviser(run: Run, mechanism: Mechanism, teachers: int, classes: int) -> Advi
     count, rounds = run.params.queries.count, run.params.queries.rounds
 
     def advise(released: Rounds) -> Advice:
-        probabilities = _probabilities(run, mechanism, features, released, teachers, classes)
+        head = student_head(run, mechanism, features, released, teachers, classes)
+        probabilities = None if head is None else predict(head, features)
         pool = Pool(np.flatnonzero(released.round == NEVER), features, probabilities)
         # More than a round's share may be named; what it does not use is asked about again in the next.
         order = select(run.params.queries.select, pool, -(-count // rounds))
@@ -53,20 +57,27 @@ def describe(run: Run) -> dict[str, Any]:
     description: dict[str, Any] = {"select": queries.select, "rounds": queries.rounds}
     if needs_student(run):
         description |= {"statistics": run.params.teachers.statistics, "seed": run.params.seed}
+    if queries.select == "guided":
+        description |= {
+            "backbone": file_digest(run.folders.backbone / "backbone.safetensors"),
+            "batch": queries.batch,
+            "climb": [guided.RADIUS, guided.STEPS, guided.STEP_LENGTH],
+        }
     return description
 
 
-def _probabilities(
+def student_head(
     run: Run, mechanism: Mechanism, features: np.ndarray, released: Rounds, teachers: int, classes: int
-) -> np.ndarray | None:
-    """The probabilities [queries, classes] of a student of the released answers; None before there are any."""
+) -> LinearHead | None:
+    """Return the linear student of the released answers, None before there are any.
+
+    features: float32 [queries, features] of all queries there are, released.round of as many.
+    """
     answers, seed = released.answers, run.params.seed
     own = answers.answered
     if not own.any():
         return None
     if answers.histograms is not None:
         sigma = float(mechanism.describe()["sigma"])
-        head = fit_histograms(features[own], answers.histograms[own], teachers, sigma, seed=seed)
-    else:
-        head = fit_labels(features[own], answers.labels[own], classes, seed=seed)
-    return predict(head, features)
+        return fit_histograms(features[own], answers.histograms[own], teachers, sigma, seed=seed)
+    return fit_labels(features[own], answers.labels[own], classes, seed=seed)

@@ -14,6 +14,9 @@ import pandas as pd
 from tasks.advise import adviser
 from tasks.advise import describe as describe_order
 from tasks.assurance import assurance
+from tasks.guided import FILE as GUIDED_FILE
+from tasks.guided import Guide, write_guided
+from tasks.guided_votes import forget_votes, votes_on
 from tasks.keys import site_key
 from tasks.private_figures import private_figures
 from tasks.provenance import code_version
@@ -21,10 +24,11 @@ from tasks.run import Run
 from tasks.statement_page import render_statement
 from tasks.step import step
 from tasks.store import atomic_folder, file_digest, read_json, write_array, write_json, write_table, write_text
+from tasks.teach import read_teachers_manifest
 from tasks.vote import read_votes
 from terrine.aggregation.mechanism import Mechanism
 from terrine.aggregation.registry import build
-from terrine.aggregation.rounds import NEVER, answer_in_rounds
+from terrine.aggregation.rounds import NEVER, LaterVotes, answer_in_rounds
 from terrine.aggregation.votes import histograms_of
 from terrine.privacy.events import Event
 from terrine.privacy.identity import keyed_digest
@@ -32,6 +36,10 @@ from terrine.privacy.ledger import Ledger, StoredRelease, release_identity
 from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise, delta_slack
 from terrine.privacy.statement import PrivacyStatement, PublicInput, released_per_class
 from terrine.randomness import derive_seed
+from terrine.students.guided import Guided
+
+UNGUIDED = -1
+"""The start of a query that was there from the start."""
 
 
 def open_ledger(run: Run) -> Ledger:
@@ -67,11 +75,15 @@ def open_account(run: Run) -> tuple[Ledger, str]:
 def identity_of_release(run: Run, mechanism: Mechanism, votes: np.ndarray) -> str:
     """Return the identity under which the ledger knows the release of these votes."""
     settings = run.params.aggregation
+    order = describe_order(run)
+    if run.params.queries.select == "guided":
+        # They will vote on images that do not exist yet, so their votes on those that do are not all that counts.
+        order["teachers"] = read_teachers_manifest(run.folders)["digest"]
     return release_identity(
         site_key(run),
         votes,
         file_digest(run.folders.images / "manifest.json"),
-        {**mechanism.describe(), **describe_order(run), "epsilon": settings.epsilon, "delta": settings.delta},
+        {**mechanism.describe(), **order, "epsilon": settings.epsilon, "delta": settings.delta},
         ledger_account(run),
         noise=noise_source(run).describe(),
     )
@@ -87,7 +99,8 @@ def release_answers(run: Run) -> None:
     mechanism = build(settings.mechanism, settings.mechanism_parameters)
     release = release_once(run, mechanism, votes, histograms)
     _write_answers(run, mechanism, votes_manifest, release)
-    _write_private_figures(run, histograms, release)
+    _write_private_figures(run, votes_manifest, histograms, release)
+    forget_votes(run)
     statement = privacy_statement(run, mechanism, votes_manifest, release).to_dict()
     write_json(run.folders.statement, statement)
     write_text(run.folders.statement.with_name("statement.html"), render_statement(statement))
@@ -99,7 +112,9 @@ def release_once(run: Run, mechanism: Mechanism, votes: np.ndarray, histograms: 
     ledger, dataset = open_account(run)
     noise = noise_source(run)
     # Whatever the adviser reads is read now: once the worst case is reserved, nothing should fail any more.
-    advise = adviser(run, mechanism, int(histograms[0].sum()), histograms.shape[1])
+    teachers, classes = int(histograms[0].sum()), histograms.shape[1]
+    guide = Guide(run, mechanism, teachers, classes) if run.params.queries.select == "guided" else None
+    advise = adviser(run, mechanism, teachers, classes) if guide is None else guide
 
     def draw() -> tuple[dict[str, np.ndarray], Event]:
         released = answer_in_rounds(
@@ -110,6 +125,7 @@ def release_once(run: Run, mechanism: Mechanism, votes: np.ndarray, histograms: 
             epsilon=settings.epsilon,
             delta=settings.delta,
             noise=noise,
+            later_votes=None if guide is None else _votes_on_what_it_makes(run, guide, classes),
         )
         answers = released.answers
         arrays = {"answered": answers.answered, "labels": answers.labels, "round": released.round}
@@ -117,6 +133,9 @@ def release_once(run: Run, mechanism: Mechanism, votes: np.ndarray, histograms: 
             arrays["histograms"] = answers.histograms
         if answers.reinforced is not None:
             arrays["reinforced"] = answers.reinforced
+        if guide is not None:
+            # Answers say nothing without what they are about: whatever happens next, both can be written from these.
+            arrays |= guide.made.to_arrays()
         return arrays, answers.event
 
     return ledger.release(
@@ -130,9 +149,21 @@ def release_once(run: Run, mechanism: Mechanism, votes: np.ndarray, histograms: 
     )
 
 
+def _votes_on_what_it_makes(run: Run, guide: Guide, classes: int) -> LaterVotes:
+    def later_votes(queries: np.ndarray) -> np.ndarray:
+        return histograms_of(votes_on(run, guide.made), classes)[queries - guide.pool]
+
+    return later_votes
+
+
 def _rounds(run: Run) -> dict[str, Any]:
     """How the statement says that queries were chosen; nothing where they were asked in their own order, at once."""
     return {name: value for name, value in describe_order(run).items() if name in ("select", "rounds")}
+
+
+def _guided(run: Run, release: StoredRelease) -> Guided | None:
+    """Return the guided queries of a release, None for one that was made without."""
+    return Guided.from_arrays(release.arrays) if run.params.queries.select == "guided" else None
 
 
 def asked(release: StoredRelease) -> int:
@@ -141,7 +172,7 @@ def asked(release: StoredRelease) -> int:
 
 
 def _write_answers(run: Run, mechanism: Mechanism, votes_manifest: dict[str, Any], release: StoredRelease) -> None:
-    arrays = release.arrays
+    arrays, guided = release.arrays, _guided(run, release)
     table = {
         "query": np.arange(len(arrays["labels"])),
         "round": arrays["round"],
@@ -152,7 +183,11 @@ def _write_answers(run: Run, mechanism: Mechanism, votes_manifest: dict[str, Any
         table["reinforced"] = arrays["reinforced"]
     if "histograms" in arrays:
         table |= {f"count_{number}": arrays["histograms"][:, number] for number in range(votes_manifest["classes"])}
+    if guided is not None:
+        pool = len(arrays["labels"]) - len(guided.starts)
+        table["start"] = np.concatenate([np.full(pool, UNGUIDED), guided.starts])
     with atomic_folder(run.folders.answers) as folder:
+        about_guided = {} if guided is None else {"guided": write_guided(run, folder, guided)}
         write_table(folder / "answers.parquet", pd.DataFrame(table))
         write_json(
             folder / "manifest.json",
@@ -165,12 +200,20 @@ def _write_answers(run: Run, mechanism: Mechanism, votes_manifest: dict[str, Any
                 "asked": asked(release),
                 "answered": int(arrays["answered"].sum()),
                 "noise": run.params.aggregation.noise,
+                **about_guided,
             },
         )
 
 
-def _write_private_figures(run: Run, histograms: np.ndarray, release: StoredRelease) -> None:
+def _write_private_figures(
+    run: Run, votes_manifest: dict[str, Any], histograms: np.ndarray, release: StoredRelease
+) -> None:
+    guided = _guided(run, release)
     with atomic_folder(run.folders.accounting) as folder:
+        if guided is not None:
+            votes = votes_on(run, guided)
+            write_array(folder / "guided_votes.npy", votes)
+            histograms = np.concatenate([histograms, histograms_of(votes, votes_manifest["classes"])])
         write_array(folder / "histograms.npy", histograms)
         write_json(folder / "figures.json", private_figures(run.params.aggregation, histograms, release))
 
@@ -216,11 +259,16 @@ def _public_inputs(run: Run) -> tuple[PublicInput, ...]:
     sources = sorted({shard["kind"] for shard in images["shards"]["queries"]})
     rows = "columns" in images
     drawn = "" if rows else f"drawn by the image programs {', '.join(sources)} with seed {images['seed']}"
-    return (
+    inputs = [
         PublicInput(
             name="query rows" if rows else "query images",
             origin=images["origin"] if rows else drawn,
             digest=file_digest(run.folders.images / "manifest.json"),
         ),
         PublicInput(name="backbone", origin=f"{backbone['kind']}: {backbone['origin']}", digest=backbone["sha256"]),
-    )
+    ]
+    if run.params.queries.select == "guided":
+        origin = "query images, moved towards what a student of the answers released before was unsure of"
+        digest = file_digest(run.folders.answers / GUIDED_FILE)
+        inputs.append(PublicInput(name="guided images", origin=origin, digest=digest))
+    return tuple(inputs)

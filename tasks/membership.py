@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from tasks import aggregate, partition, student, teach, vote
 from tasks.dataset import read_dataset
 from tasks.evaluate import probabilities
 from tasks.params import LedgerSettings, Params, digest
@@ -37,11 +36,12 @@ Progress = Callable[[float, str], None]
 
 
 def audit_student(
-    run: Run, shadows: int = 16, confidence: float = 0.95, progress: Progress | None = None
+    run: Run, make: Callable[[Run], None], shadows: int = 16, confidence: float = 0.95, progress: Progress | None = None
 ) -> dict[str, Any]:
     """Attack the student of a run that is complete, and write and return what came out, as JSON values.
 
-    Finished shadow runs are kept, so an interrupted audit goes on where it stopped, and a longer one uses them too.
+    `make` takes a shadow run, whose records, images and backbone are there, through the stages from the partition to
+    the student. Finished shadow runs are kept: an interrupted audit goes on where it stopped, a longer one uses them.
 
     Raises:
         SettingError: fewer than `FEWEST` shadow runs.
@@ -56,7 +56,7 @@ def audit_student(
     rows, coins = [], []
     for number in range(shadows):
         inside = coins_of(run, number, int(units.max()) + 1)
-        rows.append(_shadow_scores(run, dataset, units, number, inside))
+        rows.append(_shadow_scores(run, make, dataset, units, number, inside))
         coins.append(inside)
         if progress is not None:
             progress((number + 1) / shadows, f"shadow run {number + 1} of {shadows}")
@@ -91,7 +91,9 @@ def coins_of(run: Run, shadow: int, units: int) -> np.ndarray:
     return numpy_generator(run.params.seed, "shadow run", shadow).random(units) < 0.5
 
 
-def _shadow_scores(run: Run, dataset: Dataset, units: np.ndarray, number: int, inside: np.ndarray) -> np.ndarray:
+def _shadow_scores(
+    run: Run, make: Callable[[Run], None], dataset: Dataset, units: np.ndarray, number: int, inside: np.ndarray
+) -> np.ndarray:
     """The student's score of every unit, float64 [units], in one shadow run; from disk where that was made before."""
     folder = run.folders.work / f"shadows-{_identity(run)}"
     path = folder / f"{number:04d}.npy"
@@ -100,14 +102,7 @@ def _shadow_scores(run: Run, dataset: Dataset, units: np.ndarray, number: int, i
     root = folder / f"{number:04d}"
     shutil.rmtree(root, ignore_errors=True)
     shadow = _prepared(run, dataset, inside[units], root)
-    partition.deal_records.fn(shadow)
-    teach.extract_features.fn(shadow)
-    for group in teach.groups(shadow):
-        teach.train_group.fn(shadow, group)
-    teach.collect_teachers.fn(shadow)
-    vote.collect_votes.fn(shadow)
-    aggregate.release_answers.fn(shadow)
-    student.train_student.fn(shadow)
+    make(shadow)
     scores = logit_scores(probabilities(shadow, dataset.train_images), dataset.train_labels)
     own = np.bincount(units, scores) / np.bincount(units)
     write_array(path, own)

@@ -131,8 +131,9 @@ class Queries(Images):
     count: int = Field(4000, ge=1)
     sources: Weights = Field(default={"dead_leaves": 1.0, "stylegan": 1.0}, min_length=1)
     batch: int = Field(500, ge=1)
-    select: Literal["order", "balanced", "uncertain", "diverse"] = "order"
-    """Which queries are asked first: the order they were drawn in, or what a student of the answers so far suggests."""
+    select: Literal["order", "balanced", "uncertain", "diverse", "guided"] = "order"
+    """Which queries are asked first: the order they were drawn in, or what a student of the answers so far suggests.
+    `guided`: it moves their pixels, too."""
     rounds: int = Field(1, ge=1, le=100)
     """How often the student looks at what was released and chooses again."""
 
@@ -434,6 +435,11 @@ class Params(Section):
             raise ValueError(
                 f"queries.select={self.queries.select} chooses by what earlier rounds released. Set queries.rounds to "
                 "2 or more, or queries.select=order"
+            )
+        if self.queries.select == "guided" and self.data.name == "table":
+            raise ValueError(
+                "queries.select=guided moves the pixels of images, and data.name=table has none. Set queries.select to "
+                "order, balanced, uncertain or diverse"
             )
         if self.partition.reads_labels and not self.data.public_benchmark:
             raise ValueError(

@@ -16,6 +16,7 @@ import pandas as pd
 import yaml
 
 from tasks.charts import stacked_histogram
+from tasks.guided import read_all_queries
 from tasks.pages import bar_rows, count, percent, plain, render
 from tasks.params import flat
 from tasks.partition_figures import partition_figures
@@ -26,7 +27,6 @@ from tasks.run import Run
 from tasks.statement_page import statement_texts
 from tasks.step import step
 from tasks.store import read_array, read_json, read_table, write_text
-from tasks.synthesize import read_queries
 from tasks.timing import timings
 from tasks.versioning import STAGES, lock_digest
 from terrine.device import resolve_device
@@ -83,7 +83,7 @@ def sheets(run: Run, answers: pd.DataFrame, manifest: dict[str, Any]) -> list[Co
     columns = [f"count_{number}" for number in range(len(manifest["class_names"]))]
     noisy = answers[columns].to_numpy() if columns[0] in answers else None
     return contact_sheets(
-        read_queries(run.folders),
+        read_all_queries(run.folders),
         answers["answered"].to_numpy(),
         answers["label"].to_numpy(),
         answers["round"].to_numpy() >= 0,

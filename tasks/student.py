@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tasks.features import query_features
+from tasks.guided import guided_digest, read_all_queries
 from tasks.params import digest
 from tasks.pretrain import read_backbone
 from tasks.progress import progress_reporter
@@ -29,7 +30,6 @@ from tasks.store import (
     write_json,
     write_tensors,
 )
-from tasks.synthesize import read_queries
 from terrine.deployment.seal import MANIFEST, check_seal, seal
 from terrine.device import resolve_device
 from terrine.errors import InputError
@@ -119,9 +119,11 @@ def student_kind(run: Run) -> StudentKind:
 def student_pool(run: Run) -> ImagePool:
     """Return the images the student may look at: the queries, then the pretraining images where its kind uses them.
 
+    Guided queries are among the queries, in the batches they were asked in.
+
     Pretraining images are put into batches of one source, as large as the queries'.
     """
-    queries = read_queries(run.folders)
+    queries = read_all_queries(run.folders)
     images, batches, sources = [queries.images], list(queries.batches), list(queries.kinds)
     size = max(len(batch) for batch in batches)
     first, left = len(queries.images), run.params.student.pool
@@ -141,7 +143,8 @@ def student_pool(run: Run) -> ImagePool:
 def feature_cache(run: Run, images: int) -> Cache:
     """Return a cache of the frozen backbone's features of a pool of so many images.
 
-    They are public, hence shared between runs. Features of the queries alone are those the teachers voted on.
+    They are public, hence shared between runs. Features of the queries alone are those the teachers voted on. With
+    guided queries in the pool they hang on this run's answers, and are kept with the training's other work.
     """
     queries = sum(batch["count"] for batch in read_json(run.folders.images / "manifest.json")["batches"])
     everything = {
@@ -149,11 +152,15 @@ def feature_cache(run: Run, images: int) -> Cache:
         "backbone": file_digest(run.folders.backbone / "backbone.safetensors"),
         "images": file_digest(run.folders.images / "manifest.json"),
     }
+    guided = guided_digest(run.folders)
 
     def keep(name: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
         if name == "plain" and images == queries:
             return query_features(run, run.params.student.statistics)
-        path = run.folders.shared("views", digest({**everything, "name": name, "pool": images})).with_suffix(".npy")
+        identity = digest({**everything, "name": name, "pool": images})
+        path = run.folders.shared("views", identity).with_suffix(".npy")
+        if guided is not None:
+            path = work_folder(run) / f"views-{identity}.npy"
         if not path.is_file():
             write_array(path, compute())
         return read_array(path)

@@ -19,15 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.overrides import TorchFunctionMode
 
 from terrine.errors import InputError
+from terrine.models.batch_norm import BatchNormMode
 
 Moments = Callable[[Tensor, Tensor | None, Tensor | None], tuple[Tensor, Tensor]]
 """(input [B, C, ...], running mean [C], running variance [C]) -> mean and variance that broadcast with the input."""
@@ -106,22 +104,14 @@ def freeze_statistics(network: nn.Module, images: Tensor) -> None:
             part.training = True
 
 
-class _Normalised(TorchFunctionMode):
+class _Normalised(BatchNormMode):
     """Let every batch normalisation in the block use the moments that a function gives; buffers are not touched."""
 
     def __init__(self, moments: Moments) -> None:
         super().__init__()
         self.moments = moments
 
-    def __torch_function__(
-        self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if function is F.batch_norm:
-            return self._normalise(*args, **kwargs)
-        return function(*args, **kwargs)
-
-    def _normalise(
+    def normalise(
         self,
         input: Tensor,
         running_mean: Tensor | None,

@@ -7,9 +7,7 @@ and are stored with it. (safetensors is imported where a file is touched: comput
 
 import json
 import os
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from torch import Tensor, nn
 from terrine.errors import ArtefactError, InputError, SettingError
 from terrine.models.concatenated import Concatenated
 from terrine.models.statistics import Statistics, batch_statistics
+from terrine.parallel import side_by_side
 
 _METADATA_KEY = "backbone"
 
@@ -188,55 +187,11 @@ def features_in_batches(
         out[indices] = backbone.features(batch.to(device), statistics).cpu().numpy()
         return len(indices)
 
-    for count in _side_by_side(compute, batches) if device.type == "cpu" else map(compute, batches):
+    for count in side_by_side(compute, batches, device):
         done += count
         if progress is not None:
             progress(done / total, f"features of {done:,} of {total:,} images")
     return out
-
-
-class _ThreadCount:
-    """The process's number of threads, remembered while workers that were set to one thread each are at work.
-
-    torch hands the last number that any thread asked for to threads that are started later, so that number is set
-    back when the last of possibly several callers is done.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._callers = 0
-        self._threads = 1
-
-    def __enter__(self) -> int:
-        with self._lock:
-            if self._callers == 0:
-                self._threads = torch.get_num_threads()
-            self._callers += 1
-            return self._threads
-
-    def __exit__(self, *exception: object) -> None:
-        with self._lock:
-            self._callers -= 1
-            if self._callers == 0:
-                torch.set_num_threads(self._threads)
-
-
-_thread_count = _ThreadCount()
-
-
-def _side_by_side(compute: Callable[[np.ndarray], int], batches: Sequence[np.ndarray]) -> Iterator[int]:
-    """Yield compute(batch) for every batch, computed by as many single-threaded workers as torch has threads."""
-    with _thread_count as threads:
-        if threads == 1:
-            yield from map(compute, batches)
-            return
-        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            futures: list[Future[int]] = [pool.submit(compute, batch) for batch in batches]
-            try:
-                for future in futures:
-                    yield future.result()
-            finally:
-                pool.shutdown(cancel_futures=True)
 
 
 def _check_batches(batches: Sequence[np.ndarray], count: int, *, complete: bool) -> None:

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from terrine.errors import SettingError
 from terrine.randomness import torch_generator
@@ -127,7 +128,8 @@ class _Convolutions(nn.Module):
 
     def _modulus(self, maps: Tensor, kernels: Tensor, stride: int) -> Tensor:
         real, imaginary = convolve_mirrored(maps, kernels, stride).split(self.orientations, dim=1)
-        return (real.square() + imaginary.square()).sqrt_().flatten(0, 1)
+        square = real.square() + imaginary.square()
+        return (_differentiable_root(square) if square.requires_grad else square.sqrt_()).flatten(0, 1)
 
     @staticmethod
     def _average(maps: Tensor, lowpass: Tensor, stride: int) -> Tensor:
@@ -192,9 +194,13 @@ class _Quadrants(nn.Module):
         response = self._transform(torch.bmm(parts, operator)).view(4, count, 2, self.orientations, -1)
         real, imaginary = response.unbind(2)
         square = (real * real).addcmul_(imaginary, imaginary)
-        moduli = torch.empty_like(square)
         single, plus, minus = slice(0, 2), slice(2, self.orientations // 2 + 1), slice(self.orientations // 2 + 1, None)
         agree, differ = slice(0, 4, 3), slice(1, 3)
+        if square.requires_grad:
+            exchanged = torch.cat([square[differ, :, part] for part in (single, minus, plus)], dim=2)
+            square = torch.cat([square[:1], exchanged, square[3:]])
+            return _differentiable_root(square).view(4, count * self.orientations, -1)
+        moduli = torch.empty_like(square)
         torch.sqrt(square[:, :, single], out=moduli[:, :, single])
         torch.sqrt(square[agree, :, 2:], out=moduli[agree, :, 2:])
         torch.sqrt(square[differ, :, plus], out=moduli[differ, :, minus])
@@ -204,6 +210,12 @@ class _Quadrants(nn.Module):
     @staticmethod
     def _average(quadrants: Tensor, operator: Tensor) -> Tensor:
         return torch.bmm(quadrants, operator).sum(0)
+
+
+def _differentiable_root(square: Tensor) -> Tensor:
+    """Return the square root, whose gradient at zero is taken to be zero: that of a modulus would be no number."""
+    positive = square > 0
+    return torch.where(positive, torch.where(positive, square, 1.0).sqrt(), 0.0)
 
 
 def to_quadrants(maps: Tensor) -> Tensor:
@@ -272,7 +284,15 @@ class Scattering(nn.Module):
         # An exported program takes batches of any size, so it cannot be cut into a number of chunks.
         whole = images.device.type != "cpu" or torch.compiler.is_exporting()
         parts = [images] if whole else images.split(_CPU_CHUNK)
-        features = torch.cat([self.coefficients(part).flatten(1) for part in parts])
+        if images.requires_grad and torch.is_grad_enabled():
+            # The maps of a whole batch would not fit into memory: a chunk's are computed again for its gradient.
+            parts = images.split(_CPU_CHUNK)
+            maps = [
+                checkpoint(self.coefficients, part, use_reentrant=False, preserve_rng_state=False) for part in parts
+            ]
+        else:
+            maps = [self.coefficients(part) for part in parts]
+        features = torch.cat([part.flatten(1) for part in maps])
         features = self.standardise(features.add_(LOG_OFFSET).log_())
         return features if self.projection is None else features @ self.projection
 

@@ -20,17 +20,17 @@ the call. Calling `.train()` instead would change the very model that is being q
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.overrides import TorchFunctionMode
 
 from terrine.errors import InputError, SettingError
+from terrine.models.batch_norm import BatchNormMode
 
 Statistics = Literal["current", "original"]
 
@@ -126,31 +126,22 @@ def record_statistics(
         raise InputError("Reference statistics need at least one batch of images, and none was given.")
 
 
-class _CurrentStatistics(TorchFunctionMode):
+class _CurrentStatistics(BatchNormMode):
     """Let every batch normalisation in the block use its input's statistics and forget its running buffers."""
 
-    def __torch_function__(
-        self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if function is F.batch_norm:
-            return _normalise(*args, **kwargs)
-        return function(*args, **kwargs)
-
-
-def _normalise(
-    input: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> Tensor:
-    """`torch.nn.functional.batch_norm` with the statistics of `input` alone; same signature, other arguments unused."""
-    _check_batch(input)
-    return F.batch_norm(input, None, None, weight, bias, training=True, eps=eps)
+    def normalise(
+        self,
+        input: Tensor,
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        training: bool = False,
+        momentum: float = 0.1,
+        eps: float = 1e-5,
+    ) -> Tensor:
+        _check_batch(input)
+        return F.batch_norm(input, None, None, weight, bias, training=True, eps=eps)
 
 
 def _check_batch(batch: Tensor) -> None:

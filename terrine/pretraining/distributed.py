@@ -5,14 +5,14 @@ with gradients, over any backend (gloo on CPUs, NCCL on GPUs). Every process com
 DistributedDataParallel averages the gradients, so each holds the gradient of that one loss.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
+
+from terrine.models.batch_norm import BatchNormMode
 
 
 def world() -> tuple[int, int]:
@@ -61,19 +61,25 @@ class _Sum(torch.autograd.Function):
         return _Sum.forward(context, gradients[0])
 
 
-class GlobalBatchNorm(TorchFunctionMode):
+class GlobalBatchNorm(BatchNormMode):
     """In this block, batch normalisation in training uses the statistics of all processes' batches together.
 
     All processes must hold equally many images. torch's own SyncBatchNorm does this on GPUs alone.
     """
 
-    def __torch_function__(
-        self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if function is F.batch_norm and world()[1] > 1:
-            return _batch_norm(*args, **kwargs)
-        return function(*args, **kwargs)
+    def normalise(
+        self,
+        input: Tensor,
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        training: bool = False,
+        momentum: float = 0.1,
+        eps: float = 1e-5,
+    ) -> Tensor:
+        over_all = _batch_norm if world()[1] > 1 else F.batch_norm
+        return over_all(input, running_mean, running_var, weight, bias, training, momentum, eps)
 
 
 def _batch_norm(

@@ -12,8 +12,7 @@ shares of votes are less confident than those that model labels, so a τ that su
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -22,11 +21,9 @@ from torch import Tensor
 
 from terrine.errors import SettingError
 from terrine.randomness import derive_seed
-from terrine.students.finetune import all_that_has_weights
 from terrine.students.inputs import Inputs
-from terrine.students.kind import Material, Progress, Trained
-from terrine.students.settings import TrainingSettings
-from terrine.students.training import train
+from terrine.students.semi_supervised import SemiSupervised
+from terrine.students.term import UnlabelledTerm
 
 
 def fixmatch_loss(weak_scores: Tensor, strong_scores: Tensor, threshold: float) -> Tensor:
@@ -40,44 +37,23 @@ def fixmatch_loss(weak_scores: Tensor, strong_scores: Tensor, threshold: float) 
 
 
 @dataclass(frozen=True)
-class FixMatch(TrainingSettings):
+class FixMatch(SemiSupervised):
     """The student kind `fixmatch`: see the module's head.
 
-    threshold: τ. unlabelled_weight: λ. unlabelled_ratio: μ, in batches of answers.
+    threshold: τ.
     """
 
     name: ClassVar[str] = "fixmatch"
     threshold: float = 0.95
-    unlabelled_weight: float = 1.0
-    unlabelled_ratio: int = 4
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_unlabelled(self.unlabelled_weight, self.unlabelled_ratio)
         if not 0 <= self.threshold <= 1:
             raise SettingError(f"student: threshold is {self.threshold}, outside 0 to 1.")
 
-    def train(
-        self,
-        material: Material,
-        *,
-        seed: int,
-        device: torch.device | str = "cpu",
-        work: Path | None = None,
-        progress: Progress | None = None,
-    ) -> Trained:
-        """See `StudentKind.train`."""
-        percent = all_that_has_weights(self.trainable, material.backbone)
-        common: dict[str, Any] = {"seed": seed, "device": device, "work": work, "progress": progress}
-        return train(material, self, lambda: _Term(self), kind=self.name, percent=percent, **common)
-
-
-def check_unlabelled(weight: float, ratio: int) -> None:
-    """Raise SettingError for an impossible weight or number of images without answers."""
-    if not 0 <= weight < float("inf") or ratio < 1:
-        raise SettingError(
-            f"student: unlabelled_weight {weight} and unlabelled_ratio {ratio} must be at least 0 and at least 1."
-        )
+    def term(self, classes: int) -> UnlabelledTerm:
+        """See `SemiSupervised.term`."""
+        return _Term(self)
 
 
 class _Term:

@@ -17,8 +17,7 @@ passed, and H the cross-entropy. The answer's loss + λ ℓ_u + λ_f ℓ_f is mi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -27,12 +26,9 @@ from torch import Tensor
 
 from terrine.errors import SettingError
 from terrine.randomness import derive_seed
-from terrine.students.finetune import all_that_has_weights
-from terrine.students.fixmatch import check_unlabelled
 from terrine.students.inputs import Inputs
-from terrine.students.kind import Material, Progress, Trained
-from terrine.students.settings import TrainingSettings
-from terrine.students.training import train
+from terrine.students.semi_supervised import SemiSupervised
+from terrine.students.term import UnlabelledTerm
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,40 +86,26 @@ def _reciprocal(values: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class FreeMatch(TrainingSettings):
+class FreeMatch(SemiSupervised):
     """The student kind `freematch`: see the module's head.
 
-    decay: d. fairness: λ_f. unlabelled_weight: λ. unlabelled_ratio: μ, in batches of answers.
+    decay: d. fairness: λ_f.
     """
 
     name: ClassVar[str] = "freematch"
     decay: float = 0.99
     fairness: float = 0.01
-    unlabelled_weight: float = 1.0
-    unlabelled_ratio: int = 4
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_unlabelled(self.unlabelled_weight, self.unlabelled_ratio)
         if not 0 <= self.decay < 1 or not 0 <= self.fairness < float("inf"):
             raise SettingError(
                 f"student: decay {self.decay} and fairness {self.fairness} must be at least 0, decay also below 1."
             )
 
-    def train(
-        self,
-        material: Material,
-        *,
-        seed: int,
-        device: torch.device | str = "cpu",
-        work: Path | None = None,
-        progress: Progress | None = None,
-    ) -> Trained:
-        """See `StudentKind.train`."""
-        percent = all_that_has_weights(self.trainable, material.backbone)
-        classes = material.answers.classes
-        common: dict[str, Any] = {"seed": seed, "device": device, "work": work, "progress": progress}
-        return train(material, self, lambda: _Term(self, classes), kind=self.name, percent=percent, **common)
+    def term(self, classes: int) -> UnlabelledTerm:
+        """See `SemiSupervised.term`."""
+        return _Term(self, classes)
 
 
 class _Term:

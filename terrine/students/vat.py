@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -22,12 +21,9 @@ from torch import Tensor
 
 from terrine.errors import SettingError
 from terrine.randomness import derive_seed, torch_generator
-from terrine.students.finetune import all_that_has_weights
-from terrine.students.fixmatch import check_unlabelled
 from terrine.students.inputs import Inputs
-from terrine.students.kind import Material, Progress, Trained
-from terrine.students.settings import TrainingSettings
-from terrine.students.training import train
+from terrine.students.semi_supervised import SemiSupervised
+from terrine.students.term import UnlabelledTerm
 
 _PROBE = 0.01
 """ξ, in units of the inputs' distance from their mean."""
@@ -79,7 +75,7 @@ def spread(inputs: Tensor) -> float:
 
 
 @dataclass(frozen=True)
-class VAT(TrainingSettings):
+class VAT(SemiSupervised):
     """The student kind `vat`: see the module's head.
 
     perturbation: ε, in units of the inputs' distance from their mean. power_iterations: of the search for r_adv.
@@ -89,31 +85,18 @@ class VAT(TrainingSettings):
     name: ClassVar[str] = "vat"
     perturbation: float = 0.3
     power_iterations: int = 1
-    unlabelled_weight: float = 1.0
-    unlabelled_ratio: int = 4
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_unlabelled(self.unlabelled_weight, self.unlabelled_ratio)
         if not 0 < self.perturbation < float("inf") or self.power_iterations < 1:
             raise SettingError(
                 f"student: perturbation {self.perturbation} and power_iterations {self.power_iterations} must be above "
                 "0 and at least 1."
             )
 
-    def train(
-        self,
-        material: Material,
-        *,
-        seed: int,
-        device: torch.device | str = "cpu",
-        work: Path | None = None,
-        progress: Progress | None = None,
-    ) -> Trained:
-        """See `StudentKind.train`."""
-        percent = all_that_has_weights(self.trainable, material.backbone)
-        common: dict[str, Any] = {"seed": seed, "device": device, "work": work, "progress": progress}
-        return train(material, self, lambda: _Term(self), kind=self.name, percent=percent, **common)
+    def term(self, classes: int) -> UnlabelledTerm:
+        """See `SemiSupervised.term`."""
+        return _Term(self)
 
 
 class _Term:

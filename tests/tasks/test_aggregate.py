@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from tasks import aggregate, dataset, partition, pretrain, student, synthesize, teach, vote
+from flows.stages import run_through
+from tasks import aggregate, student
 from tasks.assurance import record_audit
 from tasks.params import validate
 from tasks.run import Run
@@ -34,18 +35,7 @@ def voted(tmp_path_factory):
     """A folder in which all stages up to the votes have run."""
     root = tmp_path_factory.mktemp("project")
     run = run_with(root)
-    dataset.prepare_dataset.fn(run)
-    partition.deal_records.fn(run)
-    draws = synthesize.plan(run)
-    for draw in draws:
-        synthesize.draw_shard.fn(run, draw)
-    synthesize.assemble_images.fn(run, draws)
-    pretrain.pretrain_backbone.fn(run)
-    teach.extract_features.fn(run)
-    for group in teach.groups(run):
-        teach.train_group.fn(run, group)
-    teach.collect_teachers.fn(run)
-    vote.collect_votes.fn(run)
+    run_through(run, "dataset", "vote")
     return root
 
 

@@ -3,7 +3,10 @@
 import numpy as np
 import pytest
 
-from tasks import aggregate, dataset, membership, partition, pretrain, student, synthesize, teach, vote
+from flows.membership import make_shadow
+from flows.stages import run_through
+from tasks import aggregate, membership
+from tasks.dataset import read_dataset
 from tasks.membership import audit_student, coins_of, units_of
 from tasks.params import validate
 from tasks.run import Run
@@ -24,27 +27,14 @@ VALUES = {
 def made(tmp_path_factory):
     """A run with its release and its student."""
     run = Run(tmp_path_factory.mktemp("project"), "small", validate(VALUES))
-    dataset.prepare_dataset.fn(run)
-    partition.deal_records.fn(run)
-    draws = synthesize.plan(run)
-    for draw in draws:
-        synthesize.draw_shard.fn(run, draw)
-    synthesize.assemble_images.fn(run, draws)
-    pretrain.pretrain_backbone.fn(run)
-    teach.extract_features.fn(run)
-    for group in teach.groups(run):
-        teach.train_group.fn(run, group)
-    teach.collect_teachers.fn(run)
-    vote.collect_votes.fn(run)
-    aggregate.release_answers.fn(run)
-    student.train_student.fn(run)
+    run_through(run, "dataset", "student")
     return run
 
 
 def test_a_private_student_survives_the_attack_and_the_runs_ledger_is_left_alone(made):
     ledger, account = aggregate.open_account(made)
     releases = len(ledger.events(account))
-    result = audit_student(made, 12)
+    result = audit_student(made, make_shadow, 12)
     assert 0.4 < result["auc"] < 0.6
     assert not result["caught"]
     assert result["units"] == 1438
@@ -62,21 +52,20 @@ def test_a_student_that_repeats_what_its_teachers_saw_is_caught(made, monkeypatc
         number = next(calls)
         member = coins_of(run, number, len(images))
         sure = np.where(member, 0.9, 0.2) + np.random.default_rng(number).normal(0, 0.02, len(images))
-        labels = dataset.read_dataset(made.folders).train_labels
+        labels = read_dataset(made.folders).train_labels
         table = np.repeat((1 - sure)[:, None] / 9, 10, axis=1)
         table[np.arange(len(images)), labels] = sure
         return table
 
     monkeypatch.setattr(membership, "probabilities", leaky)
-    result = audit_student(run, 12)
+    result = audit_student(run, make_shadow, 12)
     assert result["auc"] > 0.99
     assert result["caught"]
 
 
-def test_finished_shadow_runs_are_not_made_again(made, monkeypatch):
-    first = audit_student(made, 12)
-    monkeypatch.setattr(membership.student.train_student, "fn", lambda run: pytest.fail("made again"))
-    assert audit_student(made, 12) == first
+def test_finished_shadow_runs_are_not_made_again(made):
+    first = audit_student(made, make_shadow, 12)
+    assert audit_student(made, lambda shadow: pytest.fail("made again"), 12) == first
 
 
 def test_the_unit_is_the_group_where_groups_are_protected():
@@ -89,6 +78,6 @@ def test_the_unit_is_the_group_where_groups_are_protected():
 
 def test_too_few_shadow_runs_and_a_run_without_release_are_refused(made, tmp_path):
     with pytest.raises(SettingError, match="at least 8 shadow runs"):
-        audit_student(made, 7)
+        audit_student(made, make_shadow, 7)
     with pytest.raises(ArtefactError, match="released nothing yet"):
-        audit_student(Run(tmp_path, "none", made.params), 8)
+        audit_student(Run(tmp_path, "none", made.params), make_shadow, 8)

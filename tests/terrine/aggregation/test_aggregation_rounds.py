@@ -146,3 +146,110 @@ def test_no_round_at_all_is_refused() -> None:
         answer_in_rounds(
             GNMax(40.0), HISTOGRAMS, rounds=0, adviser=in_order, epsilon=9.0, delta=1e-5, noise=ReplayNoise(1)
         )
+
+
+class Maker:
+    """An adviser that makes as many queries as the round is sure to ask, and counts the votes on them when asked."""
+
+    def __init__(self) -> None:
+        self.made = 0
+        self.counted: list[int] = []
+        self.votes = np.random.default_rng(1).multinomial(100, [0.1, 0.1, 0.2, 0.6], size=10 * QUERIES)
+
+    def __call__(self, released: Rounds) -> Advice:
+        assert len(released.round) == len(released.answers.labels) == QUERIES + self.made
+        own = np.flatnonzero(released.round[:QUERIES] == NEVER)
+        if not released.answers.answered.any():
+            return Advice(own)
+        new = QUERIES + self.made + np.arange(released.affordable)
+        self.made += len(new)
+        scores = np.full((QUERIES + self.made, 4), 0.25)
+        return Advice(np.concatenate([new, own]), scores, made=len(new))
+
+    def later_votes(self, queries: np.ndarray) -> np.ndarray:
+        self.counted.extend(queries.tolist())
+        return self.votes[queries - QUERIES]
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda mechanism: mechanism.name)
+@pytest.mark.parametrize("epsilon", [0.3, 2.0, 100.0])
+@pytest.mark.parametrize("rounds", [1, 2, 5])
+def test_queries_that_are_made_are_asked_in_the_place_of_others_within_the_same_worst_case(
+    mechanism: Mechanism, epsilon: float, rounds: int
+) -> None:
+    maker = Maker()
+    found = answer_in_rounds(
+        mechanism,
+        HISTOGRAMS,
+        rounds=rounds,
+        adviser=maker,
+        epsilon=epsilon,
+        delta=1e-5,
+        noise=ReplayNoise(1),
+        later_votes=maker.later_votes,
+    )
+    asked = found.round != NEVER
+    assert len(found.round) == QUERIES + maker.made
+    assert asked.sum() == found.answers.asked <= QUERIES
+    assert asked[QUERIES:].all(), "as many were made as are sure to be paid for"
+    assert (maker.made > 0) == (found.round.max() > 0)
+    assert sorted(maker.counted) == list(range(QUERIES, QUERIES + maker.made))
+    assert (found.round[QUERIES:] > 0).all()
+    reserved = mechanism.worst_case(QUERIES, epsilon, 1e-5)
+    assert price(found.answers.event, 1e-5) <= price(reserved, 1e-5) <= epsilon
+    plain = answer_in_rounds(
+        mechanism, HISTOGRAMS, rounds=1, adviser=in_order, epsilon=epsilon, delta=1e-5, noise=ReplayNoise(1)
+    )
+    if mechanism.name in ("histogram", "gnmax"):
+        assert found.answers.asked == plain.answers.asked
+
+
+def test_a_made_query_is_answered_by_the_votes_on_itself() -> None:
+    maker = Maker()
+    quiet = GaussianHistogram(0.01)
+    found = answer_in_rounds(
+        quiet,
+        HISTOGRAMS,
+        rounds=3,
+        adviser=maker,
+        epsilon=1e7,
+        delta=1e-5,
+        noise=ReplayNoise(1),
+        later_votes=maker.later_votes,
+    )
+    assert found.answers.histograms is not None
+    assert maker.made == QUERIES - (found.round == 0).sum() > 0
+    for query in range(QUERIES + maker.made):
+        truth = HISTOGRAMS[query] if query < QUERIES else maker.votes[query - QUERIES]
+        if found.round[query] == NEVER:
+            assert np.isnan(found.answers.histograms[query]).all()
+        else:
+            np.testing.assert_allclose(found.answers.histograms[query], truth, atol=0.1)
+
+
+def test_queries_that_nobody_can_vote_on_are_refused() -> None:
+    with pytest.raises(InputError, match="later_votes"):
+        answer_in_rounds(
+            GNMax(40.0), HISTOGRAMS, rounds=2, adviser=Maker(), epsilon=9.0, delta=1e-5, noise=ReplayNoise(1)
+        )
+
+
+@pytest.mark.parametrize("wrong", ["of another number of teachers", "of another number of queries"])
+def test_votes_on_made_queries_must_be_of_the_same_teachers_and_of_what_was_asked(wrong: str) -> None:
+    maker = Maker()
+
+    def later_votes(queries: np.ndarray) -> np.ndarray:
+        votes = maker.later_votes(queries)
+        return votes * 2 if wrong == "of another number of teachers" else votes[1:]
+
+    with pytest.raises(InputError, match="teacher" if "teachers" in wrong else "were asked for"):
+        answer_in_rounds(
+            GNMax(40.0),
+            HISTOGRAMS,
+            rounds=2,
+            adviser=maker,
+            epsilon=9.0,
+            delta=1e-5,
+            noise=ReplayNoise(1),
+            later_votes=later_votes,
+        )

@@ -82,6 +82,30 @@ def test_matrix_products_equal_convolutions(size):
     torch.testing.assert_close(_Quadrants(size, 8)(images), _Convolutions(8)(images), atol=2e-6, rtol=1e-4)
 
 
+@pytest.mark.parametrize("size", [8, 28])
+def test_a_gradient_changes_no_value_and_both_ways_have_the_same_one(size):
+    images = torch.rand(3, size, size, generator=torch.Generator().manual_seed(size), dtype=torch.float64)
+    gradients = []
+    for transform in (_Convolutions(4).double(), _Quadrants(size, 4).double()):
+        moving = images.clone().requires_grad_()
+        maps = transform(moving)
+        assert torch.equal(maps, transform(images))
+        weight = torch.arange(maps.numel(), dtype=torch.float64).cos().view_as(maps)
+        gradients.append(torch.autograd.grad((weight * maps).sum(), moving)[0])
+    assert float(gradients[0].abs().max()) > 0.01
+    torch.testing.assert_close(*gradients, atol=1e-6, rtol=1e-5)
+
+
+def test_features_with_a_gradient_are_those_without_whatever_the_number_of_chunks():
+    images = torch.rand(150, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    network = Scattering(1, 8, seed=0, projection=10).eval()
+    moving = images.clone().requires_grad_()
+    with batch_statistics(network, "current"):
+        features = network(moving)
+        assert torch.equal(features, network(images))
+    assert torch.isfinite(torch.autograd.grad(features.square().sum(), moving)[0]).all()
+
+
 def test_there_are_81_maps_of_7x7_at_28x28():
     assert Scattering(1, 28, 0, projection=None).coefficients(torch.rand(2, 1, 28, 28)).shape == (2, 81, 7, 7)
 

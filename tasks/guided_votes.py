@@ -1,0 +1,73 @@
+"""Votes on guided queries: cast while a release is made, in the private zone, and kept there.
+
+The teachers vote on the batches the images were made in. Votes are kept until the release is complete: asking for votes
+on the same images again costs nothing, and after a crash only what is new is voted on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from pathlib import Path
+
+import numpy as np
+
+from tasks.params import digest
+from tasks.pretrain import read_backbone
+from tasks.run import Run
+from tasks.store import file_digest, read_array, write_array
+from tasks.teach import read_states, read_teachers_manifest, teacher_kind
+from terrine.device import resolve_device
+from terrine.models.backbone import features_in_batches
+from terrine.students.guided import Guided
+from terrine.teachers.kind import Queries
+
+
+def votes_on(run: Run, guided: Guided) -> np.ndarray:
+    """Return the votes on guided queries, unsigned integers [guided, teachers].
+
+    Raises ArtefactError where the teachers are missing or were changed.
+    """
+    paths = [_path(run, guided.images[batch]) for batch in guided.batches]
+    missing = [number for number, path in enumerate(paths) if not path.is_file()]
+    if missing:
+        images = np.concatenate([guided.images[guided.batches[number]] for number in missing])
+        ends = np.cumsum([len(guided.batches[number]) for number in missing])
+        batches = np.split(np.arange(len(images)), ends[:-1])
+        for number, votes in zip(missing, np.split(_cast(run, images, batches), ends[:-1]), strict=True):
+            write_array(paths[number], votes)
+    if not paths:
+        return np.empty((0, read_teachers_manifest(run.folders)["teachers"]), np.uint8)
+    return np.concatenate([read_array(path) for path in paths])
+
+
+def forget_votes(run: Run) -> None:
+    """Remove the votes that were kept while a release was made."""
+    shutil.rmtree(run.folders.work / "guided-votes", ignore_errors=True)
+
+
+def _path(run: Run, images: np.ndarray) -> Path:
+    """Return where the votes on one batch are kept, by all they depend on."""
+    identity = digest(
+        {
+            "images": hashlib.sha256(np.ascontiguousarray(images)).hexdigest(),
+            "teachers": read_teachers_manifest(run.folders)["digest"],
+            "backbone": file_digest(run.folders.backbone / "backbone.safetensors"),
+            "statistics": run.params.teachers.statistics,
+        }
+    )
+    return run.folders.work / "guided-votes" / f"{identity}.npy"
+
+
+def _cast(run: Run, images: np.ndarray, batches: list[np.ndarray]) -> np.ndarray:
+    kind, device = teacher_kind(run), resolve_device(run.params.device)
+    inputs = images
+    if kind.inputs == "features":
+        backbone = read_backbone(run.folders)
+        inputs = features_in_batches(backbone, images, batches, run.params.teachers.statistics, device)
+    teachers = read_teachers_manifest(run.folders)["teachers"]
+    queries = Queries(inputs, batches)
+    blocks = [range(first, min(first + kind.block, teachers)) for first in range(0, teachers, kind.block)]
+    return np.concatenate(
+        [kind.vote(read_states(run.folders, block), queries, device=device) for block in blocks], axis=1
+    )
