@@ -10,7 +10,7 @@ run: $(VENV)/installed
 	@terrine run
 
 test: $(VENV)/installed lint
-	@python -m pytest
+	@OMP_NUM_THREADS=1 python -m pytest -n logical --dist loadfile
 
 lint: $(VENV)/installed
 	@ruff check .

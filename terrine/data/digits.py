@@ -1,7 +1,6 @@
 """Scikit-learn's handwritten digits: 1,797 real 8×8 images that are installed with a package, so always at hand."""
 
 import numpy as np
-from sklearn.datasets import load_digits
 
 from terrine.data.dataset import Dataset, from_one_set
 from terrine.data.images import resize
@@ -14,6 +13,8 @@ def load(*, size: int | None = None, test_fraction: float = 0.2, seed: int = 0) 
 
     There is no official test split: a stratified one of `test_fraction`, deterministic in `seed`, is drawn.
     """
+    from sklearn.datasets import load_digits  # a second of importing that other datasets need not pay
+
     bunch = load_digits()
     images = np.rint(bunch.images[:, None] * (255 / 16)).astype(np.uint8)
     return from_one_set(
