@@ -30,6 +30,7 @@ from terrine.aggregation.mechanism import Mechanism
 from terrine.aggregation.registry import build
 from terrine.aggregation.rounds import NEVER, LaterVotes, answer_in_rounds
 from terrine.aggregation.votes import histograms_of
+from terrine.errors import SettingError
 from terrine.privacy.events import Event
 from terrine.privacy.identity import keyed_digest
 from terrine.privacy.ledger import Ledger, StoredRelease, release_identity
@@ -109,6 +110,12 @@ def release_answers(run: Run) -> None:
 def release_once(run: Run, mechanism: Mechanism, votes: np.ndarray, histograms: np.ndarray) -> StoredRelease:
     """Release through the ledger: the same votes, queries and mechanism again return the stored answers."""
     settings = run.params.aggregation
+    slack = delta_slack(len(votes) * (histograms.shape[1] + 1), settings.epsilon)
+    if not slack < settings.delta:
+        raise SettingError(
+            f"aggregation.epsilon={settings.epsilon:g} is too large for a guarantee at delta={settings.delta:g}: the "
+            f"lattice that noise is drawn on alone would add {slack:.1g} to delta. Lower it; nothing was released."
+        )
     ledger, dataset = open_account(run)
     noise = noise_source(run)
     # Whatever the adviser reads is read now: once the worst case is reserved, nothing should fail any more.

@@ -9,6 +9,7 @@ from tasks.assurance import record_audit
 from tasks.params import validate
 from tasks.run import Run
 from tasks.store import read_json, read_table
+from terrine.errors import SettingError
 from terrine.privacy.account import price
 from terrine.privacy.events import from_json, to_json
 
@@ -127,3 +128,12 @@ def test_a_statement_quotes_the_audit_of_its_own_mechanism_and_no_other(voted):
     assert released(run)[1]["audit_epsilon"] == 0.125
     other = run_with(voted, aggregation={"sigma": 22})
     assert released(other)[1]["audit_epsilon"] is None
+
+
+def test_a_budget_beyond_what_the_noises_lattice_allows_is_refused_before_anything_is_charged(voted):
+    run = run_with(voted, aggregation={"epsilon": 1000})
+    ledger, account = aggregate.open_account(run)
+    releases = len(ledger.events(account))
+    with pytest.raises(SettingError, match="too large for a guarantee"):
+        aggregate.release_answers.fn(run)
+    assert len(ledger.events(account)) == releases
