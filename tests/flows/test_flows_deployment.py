@@ -121,8 +121,7 @@ def test_a_run_registers_its_student_with_the_privacy_statement(project, prefect
     from tasks.presets import selected_run
     from tasks.store import file_digest, read_json
 
-    run = selected_run(project)
-    pipeline(preset=run)
+    run = pipeline(preset=selected_run(project), overrides=["tracking.register_student=true"])
     folders = Folders(project, run)
     mlflow.set_tracking_uri(f"sqlite:///{project / 'mlflow.db'}")
     client = mlflow.MlflowClient()
