@@ -50,13 +50,7 @@ def stacked_histogram(
     axis = ticks(float(counts.sum(axis=0).max(initial=0)))
     width, height = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
     slot, scale = width / bins, height / axis[-1]
-    parts = []
-    for value in axis:
-        y = TOP + height - value * scale
-        parts.append(
-            Markup('<line class="grid" x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>').format(LEFT, WIDTH - RIGHT, y, y)
-        )
-        parts.append(Markup('<text x="{}" y="{:.1f}" text-anchor="end">{:,.10g}</text>').format(LEFT - 8, y + 4, value))
+    parts = _grid(axis)
     for number in range(bins):
         base = TOP + height
         for group, (name, bars) in enumerate(zip(groups, counts, strict=True)):
@@ -72,16 +66,7 @@ def stacked_histogram(
     for value in range(0, 101, 10):
         x = LEFT + width * value / 100
         parts.append(Markup('<text x="{:.1f}" y="{}" text-anchor="middle">{} %</text>').format(x, HEIGHT - 26, value))
-    parts.append(
-        Markup('<text class="axis" x="{}" y="{}" text-anchor="middle">{}</text>').format(
-            LEFT + width / 2, HEIGHT - 6, x_label
-        )
-    )
-    parts.append(
-        Markup('<text class="axis" transform="translate(12 {}) rotate(-90)" text-anchor="middle">{}</text>').format(
-            TOP + height / 2, y_label
-        )
-    )
+    parts.append(_axis_labels(x_label, y_label, LEFT, HEIGHT))
     return Markup('<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{} by {}">{}</svg>').format(
         WIDTH, HEIGHT, y_label, x_label, Markup("").join(parts)
     )
@@ -119,13 +104,7 @@ def column_chart(values: Sequence[float] | np.ndarray, *, x_label: str, y_label:
     axis = ticks(float(numbers.max(initial=0)))
     width, height = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
     slot, scale = width / max(len(numbers), 1), height / axis[-1]
-    parts = []
-    for value in axis:
-        y = TOP + height - value * scale
-        parts.append(
-            Markup('<line class="grid" x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>').format(LEFT, WIDTH - RIGHT, y, y)
-        )
-        parts.append(Markup('<text x="{}" y="{:.1f}" text-anchor="end">{:,.10g}</text>').format(LEFT - 8, y + 4, value))
+    parts = _grid(axis)
     for number, value in enumerate(numbers):
         parts.append(
             Markup(
@@ -191,6 +170,19 @@ def heat_map(
     return Markup('<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{} by {}">{}</svg>').format(
         WIDTH, bottom, y_label, x_label, Markup("").join(parts)
     )
+
+
+def _grid(axis: Sequence[float]) -> list[Markup]:
+    """Draw a line and a number for each value of a vertical axis whose largest value is at the top."""
+    height = HEIGHT - TOP - BOTTOM
+    lines = []
+    for value in axis:
+        y = TOP + height - value * (height / axis[-1])
+        lines.append(
+            Markup('<line class="grid" x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>').format(LEFT, WIDTH - RIGHT, y, y)
+        )
+        lines.append(Markup('<text x="{}" y="{:.1f}" text-anchor="end">{:,.10g}</text>').format(LEFT - 8, y + 4, value))
+    return lines
 
 
 def _below_ends(left: int, first: int, last: int, bottom: int = HEIGHT) -> Markup:

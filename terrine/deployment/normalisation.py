@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from terrine.errors import InputError
-from terrine.models.batch_norm import BatchNormMode
+from terrine.models.batch_norm import BatchNormMode, Call
 
 Moments = Callable[[Tensor, Tensor | None, Tensor | None], tuple[Tensor, Tensor]]
 """(input [B, C, ...], running mean [C], running variance [C]) -> mean and variance that broadcast with the input."""
@@ -111,20 +111,10 @@ class _Normalised(BatchNormMode):
         super().__init__()
         self.moments = moments
 
-    def normalise(
-        self,
-        input: Tensor,
-        running_mean: Tensor | None,
-        running_var: Tensor | None,
-        weight: Tensor | None = None,
-        bias: Tensor | None = None,
-        training: bool = False,
-        momentum: float = 0.1,
-        eps: float = 1e-5,
-    ) -> Tensor:
-        mean, variance = self.moments(input, running_mean, running_var)
-        result = (input - mean) * (variance + eps).rsqrt()
-        shape = (1, -1, *(1 for _ in range(2, input.dim())))
-        if weight is not None:
-            result = result * weight.to(result).view(shape)
-        return result if bias is None else result + bias.to(result).view(shape)
+    def normalise(self, call: Call) -> Tensor:
+        mean, variance = self.moments(call.input, call.running_mean, call.running_var)
+        result = (call.input - mean) * (variance + call.eps).rsqrt()
+        shape = (1, -1, *(1 for _ in range(2, call.input.dim())))
+        if call.weight is not None:
+            result = result * call.weight.to(result).view(shape)
+        return result if call.bias is None else result + call.bias.to(result).view(shape)

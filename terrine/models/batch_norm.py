@@ -2,11 +2,24 @@
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+
+
+class Call(NamedTuple):
+    """What `torch.nn.functional.batch_norm` was called with, in its own order and with its own defaults."""
+
+    input: Tensor
+    running_mean: Tensor | None
+    running_var: Tensor | None
+    weight: Tensor | None = None
+    bias: Tensor | None = None
+    training: bool = False
+    momentum: float = 0.1
+    eps: float = 1e-5
 
 
 class BatchNormMode(TorchFunctionMode):
@@ -21,19 +34,9 @@ class BatchNormMode(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         if function is F.batch_norm:
-            return self.normalise(*args, **kwargs)
+            return self.normalise(Call(*args, **kwargs))
         return function(*args, **kwargs)
 
     @abstractmethod
-    def normalise(
-        self,
-        input: Tensor,
-        running_mean: Tensor | None,
-        running_var: Tensor | None,
-        weight: Tensor | None = None,
-        bias: Tensor | None = None,
-        training: bool = False,
-        momentum: float = 0.1,
-        eps: float = 1e-5,
-    ) -> Tensor:
-        """Return what `torch.nn.functional.batch_norm` would be asked for; inside it, that function is torch's own."""
+    def normalise(self, call: Call) -> Tensor:
+        """Return what the network is given instead; in here, `F.batch_norm` is torch's own."""

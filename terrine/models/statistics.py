@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from terrine.errors import InputError, SettingError
-from terrine.models.batch_norm import BatchNormMode
+from terrine.models.batch_norm import BatchNormMode, Call
 
 Statistics = Literal["current", "original"]
 
@@ -129,19 +129,9 @@ def record_statistics(
 class _CurrentStatistics(BatchNormMode):
     """Let every batch normalisation in the block use its input's statistics and forget its running buffers."""
 
-    def normalise(
-        self,
-        input: Tensor,
-        running_mean: Tensor | None,
-        running_var: Tensor | None,
-        weight: Tensor | None = None,
-        bias: Tensor | None = None,
-        training: bool = False,
-        momentum: float = 0.1,
-        eps: float = 1e-5,
-    ) -> Tensor:
-        _check_batch(input)
-        return F.batch_norm(input, None, None, weight, bias, training=True, eps=eps)
+    def normalise(self, call: Call) -> Tensor:
+        _check_batch(call.input)
+        return F.batch_norm(call.input, None, None, call.weight, call.bias, training=True, eps=call.eps)
 
 
 def _check_batch(batch: Tensor) -> None:

@@ -12,7 +12,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
-from terrine.models.batch_norm import BatchNormMode
+from terrine.models.batch_norm import BatchNormMode, Call
 
 
 def world() -> tuple[int, int]:
@@ -67,34 +67,13 @@ class GlobalBatchNorm(BatchNormMode):
     All processes must hold equally many images. torch's own SyncBatchNorm does this on GPUs alone.
     """
 
-    def normalise(
-        self,
-        input: Tensor,
-        running_mean: Tensor | None,
-        running_var: Tensor | None,
-        weight: Tensor | None = None,
-        bias: Tensor | None = None,
-        training: bool = False,
-        momentum: float = 0.1,
-        eps: float = 1e-5,
-    ) -> Tensor:
-        over_all = _batch_norm if world()[1] > 1 else F.batch_norm
-        return over_all(input, running_mean, running_var, weight, bias, training, momentum, eps)
+    def normalise(self, call: Call) -> Tensor:
+        return _over_all_processes(call) if call.training and world()[1] > 1 else F.batch_norm(*call)
 
 
-def _batch_norm(
-    input: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> Tensor:
-    """`torch.nn.functional.batch_norm`, same signature, with moments over all processes when `training`."""
-    if not training:
-        return F.batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
+def _over_all_processes(call: Call) -> Tensor:
+    """What batch normalisation in training gives, with moments over all processes."""
+    input, running_mean, running_var, weight, bias, _, momentum, eps = call
     values = input.float()
     axes = [0, *range(2, input.dim())]
     shape = [1, -1] + [1] * (input.dim() - 2)

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar
-
-import torch
+from typing import ClassVar
 
 from terrine.errors import SettingError
-from terrine.students.kind import Material, Progress, Trained
-from terrine.students.settings import TrainingSettings
-from terrine.students.training import train
+from terrine.models.backbone import Backbone
+from terrine.students.by_gradient import ByGradient
 
 
 @dataclass(frozen=True)
-class Full(TrainingSettings):
+class Full(ByGradient):
     """The student kind `full`. trainable: None or 100."""
 
     name: ClassVar[str] = "full"
@@ -27,15 +23,6 @@ class Full(TrainingSettings):
                 f"student: trainable is {self.trainable}, and kind=full trains all weights. Use kind=finetune."
             )
 
-    def train(
-        self,
-        material: Material,
-        *,
-        seed: int,
-        device: torch.device | str = "cpu",
-        work: Path | None = None,
-        progress: Progress | None = None,
-    ) -> Trained:
-        """See `StudentKind.train`."""
-        common: dict[str, Any] = {"seed": seed, "device": device, "work": work, "progress": progress}
-        return train(material, self, None, kind=self.name, percent=100.0, **common)
+    def percent(self, backbone: Backbone) -> float:
+        """See `ByGradient.percent`."""
+        return 100.0

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
-import torch
-
 from terrine.errors import SettingError
-from terrine.students.finetune import all_that_has_weights
-from terrine.students.kind import Material, Progress, Trained
-from terrine.students.settings import TrainingSettings
+from terrine.models.backbone import Backbone
+from terrine.students.by_gradient import ByGradient
 from terrine.students.term import UnlabelledTerm
-from terrine.students.training import train
 
 
 @dataclass(frozen=True)
-class SemiSupervised(TrainingSettings):
+class SemiSupervised(ByGradient):
     """A student kind that looks at images without answers as well; see `terrine.students.kind.StudentKind`.
 
     unlabelled_weight: λ, of the term. unlabelled_ratio: μ, images of the term in a step, in batches of answers.
@@ -40,24 +35,8 @@ class SemiSupervised(TrainingSettings):
     def term(self, classes: int) -> UnlabelledTerm:
         """Return the kind's term at the beginning of a training."""
 
-    def train(
-        self,
-        material: Material,
-        *,
-        seed: int,
-        device: torch.device | str = "cpu",
-        work: Path | None = None,
-        progress: Progress | None = None,
-    ) -> Trained:
-        """See `StudentKind.train`."""
-        return train(
-            material,
-            self,
-            lambda: self.term(material.answers.classes),
-            kind=self.name,
-            percent=all_that_has_weights(self.trainable, material.backbone),
-            seed=seed,
-            device=device,
-            work=work,
-            progress=progress,
-        )
+    def percent(self, backbone: Backbone) -> float:
+        """See `ByGradient.percent`: what was asked for; where nothing was, all, or 0 where there are no weights."""
+        if self.trainable is not None:
+            return self.trainable
+        return 100.0 if any(parameter.requires_grad for parameter in backbone.network.parameters()) else 0.0

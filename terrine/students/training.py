@@ -56,7 +56,7 @@ _REPORT_SECONDS = 1.0
 def train(
     material: Material,
     settings: TrainingSettings,
-    new_term: Callable[[], UnlabelledTerm] | None,
+    new_term: Callable[[], UnlabelledTerm | None],
     *,
     kind: str,
     percent: float,
@@ -67,7 +67,8 @@ def train(
 ) -> Trained:
     """Train a student: see the module's head, and `StudentKind.train` for arguments and errors.
 
-    new_term: makes the term for images without answers, None has none. percent: of the backbone's weights to train.
+    new_term: makes the term for images without answers, or None for a kind that has none. percent: of the backbone's
+    weights to train.
     """
     device = torch.device(device)
     frozen = percent == 0
@@ -113,7 +114,7 @@ class _Run:
         self,
         material: Material,
         settings: TrainingSettings,
-        new_term: Callable[[], UnlabelledTerm] | None,
+        new_term: Callable[[], UnlabelledTerm | None],
         split: Split,
         *,
         name: str,
@@ -128,7 +129,7 @@ class _Run:
         self.rows = np.asarray(material.rows)
         self.answers = material.answers
         self.targets = torch.from_numpy(material.answers.targets).to(device)
-        self.term = new_term() if new_term is not None else None
+        self.term = new_term()
         self.device = device
         self.backbone: Backbone | None = None
         start = self._start(material, percent, device)

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 import yaml
 
+from flows.stages import run_through
 from tasks import (
     aggregate,
-    dataset,
     guided,
     guided_votes,
-    partition,
     pretrain,
     report,
     student,
@@ -61,18 +60,7 @@ def run_with(root, **sections):
 
 def voted_project(root, **sections):
     run = run_with(root, **sections)
-    dataset.prepare_dataset.fn(run)
-    partition.deal_records.fn(run)
-    draws = synthesize.plan(run)
-    for draw in draws:
-        synthesize.draw_shard.fn(run, draw)
-    synthesize.assemble_images.fn(run, draws)
-    pretrain.pretrain_backbone.fn(run)
-    teach.extract_features.fn(run)
-    for group in teach.groups(run):
-        teach.train_group.fn(run, group)
-    teach.collect_teachers.fn(run)
-    vote.collect_votes.fn(run)
+    run_through(run, "dataset", "vote")
 
 
 @pytest.fixture(scope="module")

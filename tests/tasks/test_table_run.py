@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import yaml
 
-from tasks import aggregate, dataset, evaluate, features, partition, pretrain, report, student, synthesize, teach, vote
+from flows.stages import run_through
+from tasks import aggregate, dataset, evaluate, features, partition, report, student, synthesize, teach, vote
 from tasks.params import merge, validate
 from tasks.run import Run
 from tasks.store import read_json, read_tensors
@@ -63,21 +64,13 @@ def write(root, rows):
 
 def made(root, **overrides):
     run = Run(root, "adult", validate(merge(VALUES, overrides)))
-    dataset.prepare_dataset.fn(run)
-    partition.deal_records.fn(run)
-    draws = synthesize.plan(run)
-    assert draws == []
-    synthesize.assemble_images.fn(run, draws)
-    pretrain.pretrain_backbone.fn(run)
+    run_through(run, "dataset", "pretrain")
+    assert synthesize.plan(run) == []
     return run
 
 
 def taught(run):
-    teach.extract_features.fn(run)
-    for group in teach.groups(run):
-        teach.train_group.fn(run, group)
-    teach.collect_teachers.fn(run)
-    vote.collect_votes.fn(run)
+    run_through(run, "teach", "vote")
 
 
 def test_a_table_goes_through_every_stage_and_its_student_predicts(tmp_path):

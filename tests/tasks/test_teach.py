@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks import dataset, partition, pretrain, synthesize, teach, vote
+from flows.stages import run_through
+from tasks import dataset, partition, teach, vote
 from tasks.params import merge, validate
 from tasks.run import Run
 from tasks.store import folder_digest, read_json
@@ -42,22 +43,12 @@ KINDS = {
 
 def prepared(root, overrides=None, **teachers):
     run = Run(root, "small", validate(merge(merge(VALUES, {"teachers": teachers}), overrides or {})))
-    dataset.prepare_dataset.fn(run)
-    partition.deal_records.fn(run)
-    draws = synthesize.plan(run)
-    for draw in draws:
-        synthesize.draw_shard.fn(run, draw)
-    synthesize.assemble_images.fn(run, draws)
-    pretrain.pretrain_backbone.fn(run)
+    run_through(run, "dataset", "pretrain")
     return run
 
 
 def taught(run):
-    teach.extract_features.fn(run)
-    for group in teach.groups(run):
-        teach.train_group.fn(run, group)
-    teach.collect_teachers.fn(run)
-    vote.collect_votes.fn(run)
+    run_through(run, "teach", "vote")
     return folder_digest(run.folders.teachers), vote.read_votes(run.folders)
 
 

@@ -7,7 +7,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from terrine.pretraining.distributed import GlobalBatchNorm, _batch_norm, gather_rows, world
+from terrine.models.batch_norm import Call
+from terrine.pretraining.distributed import GlobalBatchNorm, _over_all_processes, gather_rows, world
 
 
 def test_one_process_needs_no_process_group():
@@ -30,7 +31,8 @@ def test_global_batch_norm_over_a_group_of_one_equals_the_ordinary_one_with_grad
     with tempfile.TemporaryDirectory() as folder:
         dist.init_process_group("gloo", init_method=f"file://{Path(folder)}/meeting", rank=0, world_size=1)
         try:
-            result = _batch_norm(first, mean, variance, ordinary.weight, ordinary.bias, True, 0.1, ordinary.eps)
+            call = Call(first, mean, variance, ordinary.weight, ordinary.bias, True, 0.1, ordinary.eps)
+            result = _over_all_processes(call)
             result.square().sum().backward()
         finally:
             dist.destroy_process_group()

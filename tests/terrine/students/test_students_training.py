@@ -198,7 +198,7 @@ def test_held_out_answers_are_not_fitted():
     weights = []
     for own in (material, other):
         run = training._Run(
-            own, kind, None, split, name="t", kind="finetune", percent=0, seed=0,
+            own, kind, lambda: None, split, name="t", kind="finetune", percent=0, seed=0,
             device=torch.device("cpu"), work=None, progress=None,
         )  # fmt: skip
         run._go(10)
