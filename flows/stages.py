@@ -1,4 +1,7 @@
-"""The stages: which tasks each consists of, and in what order."""
+"""The stages: which tasks each consists of, and in what order.
+
+`dvc repro` gives every stage a process of its own, so each stage imports its own tasks and no other's.
+"""
 
 from __future__ import annotations
 
@@ -6,32 +9,25 @@ from collections.abc import Callable
 from pathlib import Path
 
 from flows.execution import Executor, InProcess, executor
-from tasks import (
-    aggregate,
-    dataset,
-    evaluate,
-    partition,
-    pretrain,
-    report,
-    student,
-    synthesize,
-    teach,
-    timing,
-    tracking,
-    vote,
-)
+from tasks import timing
 from tasks.run import Run, open_run, write_parameters
 
 
 def _dataset(run: Run, execute: Executor) -> None:
+    from tasks import dataset
+
     execute.run(dataset.prepare_dataset, run)
 
 
 def _partition(run: Run, execute: Executor) -> None:
+    from tasks import partition
+
     execute.run(partition.deal_records, run)
 
 
 def _synthesize(run: Run, execute: Executor) -> None:
+    from tasks import synthesize
+
     draws = synthesize.plan(run)
     names = [f"{draw.purpose} {draw.kind} {draw.first}" for draw in draws]
     execute.map(synthesize.draw_shard, [(execute.place(run, part), draw) for part, draw in enumerate(draws)], names)
@@ -39,10 +35,14 @@ def _synthesize(run: Run, execute: Executor) -> None:
 
 
 def _pretrain(run: Run, execute: Executor) -> None:
+    from tasks import pretrain
+
     execute.run(pretrain.pretrain_backbone, run)
 
 
 def _teach(run: Run, execute: Executor) -> None:
+    from tasks import teach
+
     execute.run(teach.extract_features, run)
     groups = teach.groups(run)
     names = [f"{group.start}-{group.stop - 1}" for group in groups]
@@ -51,22 +51,32 @@ def _teach(run: Run, execute: Executor) -> None:
 
 
 def _vote(run: Run, execute: Executor) -> None:
+    from tasks import vote
+
     execute.run(vote.collect_votes, run)
 
 
 def _aggregate(run: Run, execute: Executor) -> None:
+    from tasks import aggregate
+
     execute.run(aggregate.release_answers, run)
 
 
 def _student(run: Run, execute: Executor) -> None:
+    from tasks import student
+
     execute.run(student.train_student, run)
 
 
 def _evaluate(run: Run, execute: Executor) -> None:
+    from tasks import evaluate
+
     execute.run(evaluate.evaluate_student, run)
 
 
 def _report(run: Run, execute: Executor) -> None:
+    from tasks import report, tracking
+
     execute.run(report.write_report, run)
     execute.run(tracking.log_run, run)
 

@@ -11,8 +11,6 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from flows.statements import restate
-
 if TYPE_CHECKING:
     from tasks.sweep import Candidate
 
@@ -74,6 +72,7 @@ def sweep(
 
 def state_price(root: Path, candidates: list[Candidate]) -> None:
     """Note the search's price, as it stands before the start, where the candidates' statements quote it."""
+    from flows.statements import restate
     from tasks.assurance import record_search
     from tasks.run import Run
     from tasks.sweep import worst_case_price

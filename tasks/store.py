@@ -15,12 +15,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from terrine.errors import ArtefactError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ZONES = ("private", "public", "release")
 
@@ -215,6 +217,8 @@ def write_table(path: Path, table: pd.DataFrame) -> None:
 
 def read_table(path: Path) -> pd.DataFrame:
     """Read a Parquet file. Raises ArtefactError if it is missing or damaged."""
+    import pandas as pd  # here, since most stages read no table
+
     return _read(path, lambda: pd.read_parquet(path))
 
 

@@ -8,10 +8,15 @@ initial weights, synthetic images, shuffles. Noise that protects privacy comes f
     True
 """
 
+from __future__ import annotations
+
 import hashlib
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
+
+if TYPE_CHECKING:
+    import torch
 
 
 def derive_seed(seed: int, name: str, *index: int) -> int:
@@ -31,6 +36,8 @@ def numpy_generator(seed: int, name: str, *index: int) -> np.random.Generator:
 
 def torch_generator(seed: int, name: str, *index: int, device: str | torch.device = "cpu") -> torch.Generator:
     """Return a torch generator on `device` for this consumer."""
+    import torch  # here, since most consumers draw with NumPy and torch takes seconds to import
+
     generator = torch.Generator(device=device)
     generator.manual_seed(derive_seed(seed, name, *index))
     return generator

@@ -5,7 +5,6 @@ uint8 [N, C, H, W] with one channel (grey) or three (red, green, blue).
 """
 
 import numpy as np
-import torch
 
 from terrine.errors import InputError, SettingError
 
@@ -99,6 +98,8 @@ def resize(images: np.ndarray, size: int) -> np.ndarray:
         raise SettingError(f"data.size is {size}. An image has at least one pixel a side.")
     if images.shape[2:] == (size, size):
         return images
+    import torch  # here: a dataset that has its size already is read without it
+
     resized = np.empty((*images.shape[:2], size, size), dtype=np.uint8)
     for start in range(0, len(images), _CHUNK):
         chunk = torch.from_numpy(np.array(images[start : start + _CHUNK])).float()

@@ -10,10 +10,10 @@ import pytest
 import yaml
 from distributed import Client
 
-from flows import stages
 from flows.pipeline import run_stage_as_flow
 from flows.runners import local_cluster
 from flows.stages import run_stage
+from tasks import teach
 from tasks.run import open_run
 from tasks.teach import groups, work_folder
 from tests.flows.conftest import make_project
@@ -124,13 +124,13 @@ def test_a_killed_dask_worker_costs_nothing_that_was_on_disk(prepared, prefect_s
         os.kill(workers[0], signal.SIGKILL)
         killed.append(workers[0])
 
-    plain = stages.teach.collect_teachers
+    plain = teach.collect_teachers
 
     def collect(run):
         at_the_end.update(finished())
         plain(run)
 
-    monkeypatch.setattr(stages.teach, "collect_teachers", collect)
+    monkeypatch.setattr(teach, "collect_teachers", collect)
     killer = threading.Thread(target=kill_when_some_are_finished)
     killer.start()
     found = votes_after(project)
