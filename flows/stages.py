@@ -9,6 +9,7 @@ from flows.execution import Executor, InProcess, executor
 from tasks import (
     aggregate,
     dataset,
+    distance,
     evaluate,
     partition,
     pretrain,
@@ -66,6 +67,10 @@ def _evaluate(run: Run, execute: Executor) -> None:
     execute.run(evaluate.evaluate_student, run)
 
 
+def _distance(run: Run, execute: Executor) -> None:
+    execute.run(distance.measure_distance, run)
+
+
 def _report(run: Run, execute: Executor) -> None:
     execute.run(report.write_report, run)
     execute.run(tracking.log_run, run)
@@ -81,6 +86,7 @@ STAGES: dict[str, Callable[[Run, Executor], None]] = {
     "aggregate": _aggregate,
     "student": _student,
     "evaluate": _evaluate,
+    "distance": _distance,
     "report": _report,
 }
 

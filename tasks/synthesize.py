@@ -1,9 +1,9 @@
 """synthesize: let image programs draw the queries and the pretraining images.
 
-Images are drawn in shards (`terrine.synthetic.shards`) into a folder that all runs share and that is named by the digest
-of everything that makes them; a run's own artefact is made of links to it. A shard on disk is not drawn again, unless
-its bytes are no longer those that were written: then it is, and the log says so. Nobody reads more of the images than
-he needs: what is handed out is mapped, not loaded.
+Images are drawn in shards (`terrine.synthetic.shards`) into a folder that all runs share and that is named by the
+digest of everything that makes them; a run's own artefact is made of links to it. A shard on disk is not drawn again,
+unless its bytes are no longer those that were written: then it is, and the log says so. What is handed out is mapped,
+not loaded, so nobody reads more of the images than is needed.
 
 Of a table nothing is drawn: the queries are the rows that its owner declared public.
 """
@@ -167,11 +167,11 @@ def assemble_images(run: Run, draws: list[Draw]) -> None:
     shards: dict[str, list[dict[str, object]]] = {"queries": [], "pretraining": []}
     with atomic_folder(run.folders.images) as folder:
         for number, draw in enumerate(draws):
-            name = f"{draw.purpose}-{number:05d}.npy"
-            link(shard_path(run, draw), folder / name)
-            record = read_shard_record(shard_path(run, draw))
-            if record is None:
-                raise ArtefactError(f"{shard_path(run, draw)} is not finished. Run the stage 'synthesize' again.")
+            name, shard = f"{draw.purpose}-{number:05d}.npy", shard_path(run, draw)
+            record = read_shard_record(shard)
+            if record is None or not shard.is_file():
+                raise ArtefactError(f"{shard} is not finished. Run the stage 'synthesize' again.")
+            link(shard, folder / name)
             entry = {"file": name, "kind": draw.kind, "count": draw.count, "sha256": record["sha256"]}
             shards[draw.purpose].append(entry)
         manifest = {

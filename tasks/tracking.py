@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tasks.distance import distance_metrics
 from tasks.mlflow_model import log_student_models
 from tasks.params import flat
 from tasks.provenance import code_version
@@ -71,4 +72,5 @@ def _metrics(run: Run, statement: dict[str, Any]) -> dict[str, float]:
     if run.params.tracking.private_metrics:
         figures = read_json(run.folders.accounting / "figures.json")
         metrics |= {f"private_{name}": value for name, value in figures.items() if isinstance(value, int | float)}
+        metrics |= {f"private_{name}": value for name, value in distance_metrics(run.folders).items()}
     return metrics

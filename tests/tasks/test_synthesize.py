@@ -31,8 +31,8 @@ def make(root, **overrides):
 
 def draw_all(run):
     draws = synthesize.plan(run)
-    for draw in draws:
-        synthesize.draw_shard.fn(run, draw)
+    for part in draws:
+        synthesize.draw_shard.fn(run, part)
     synthesize.assemble_images.fn(run, draws)
     return synthesize.read_queries(run.folders)
 
