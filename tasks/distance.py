@@ -21,10 +21,11 @@ from terrine.device import resolve_device
 from terrine.mapped import Rows
 from terrine.synthetic.distance import (
     SAMPLE,
+    Distance,
     Extractor,
     chosen,
     columns_extractor,
-    image_distance,
+    image_distances,
     scattering_extractor,
 )
 
@@ -38,17 +39,20 @@ def measure_distance(run: Run) -> None:
     """Write the kernel distance between the private training images and the queries, all and source by source."""
     dataset = read_dataset(run.folders)
     queries = read_queries(run.folders)
-    extractor = _extractor(run, dataset.column_names is not None)
-    real = dataset.train_images
+    extractor, seed = _extractor(run, dataset.column_names is not None), run.params.seed
+    numbers = by_source(queries)
+    sets = {
+        "all": queries.images,
+        **{f"source {kind}": _sample(queries.images, numbers[kind], seed) for kind in numbers},
+    }
+    enough = {name: images for name, images in sets.items() if len(images) >= FEWEST}
+    found = image_distances(extractor, enough, dataset.train_images, seed=seed)
     figures = {
         "notice": NOTICE,
         "extractor": extractor.name,
         "private_records": dataset.records,
-        "all": _figure(extractor, queries.images, real, run.params.seed),
-        "sources": {
-            kind: _figure(extractor, _sample(queries.images, numbers, run.params.seed), real, run.params.seed)
-            for kind, numbers in by_source(queries).items()
-        },
+        "all": _values(found.get("all")),
+        "sources": {kind: _values(found.get(f"source {kind}")) for kind in numbers},
     }
     with atomic_folder(run.folders.distance) as folder:
         write_json(folder / "figures.json", figures)
@@ -73,10 +77,8 @@ def _sample(images: Rows, numbers: np.ndarray, seed: int) -> np.ndarray:
     return np.asarray(images[numbers[chosen(len(numbers), SAMPLE, seed, "synthetic")]])
 
 
-def _figure(extractor: Extractor, synthetic: Rows, real: np.ndarray, seed: int) -> dict[str, float] | None:
-    if min(len(synthetic), len(real)) < FEWEST:
-        return None
-    return asdict(image_distance(extractor, synthetic, real, seed=seed))
+def _values(figure: Distance | None) -> dict[str, float] | None:
+    return None if figure is None else asdict(figure)
 
 
 def read_distance(folders: Folders) -> dict[str, Any] | None:

@@ -16,7 +16,7 @@ It is a function of the real images: where these are private, so is it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -124,16 +124,34 @@ def image_distance(
     Of either, at most `sample` images are drawn by `seed` and read. Features are taken in units of the real ones.
     Raises what `kernel_distance` raises, and InputError for images of different shapes.
     """
-    if synthetic.shape[1:] != real.shape[1:]:
-        raise InputError(
-            f"Synthetic images of shape {synthetic.shape[1:]} cannot be compared with real ones of {real.shape[1:]}."
-        )
-    features = [
-        extractor.features(np.asarray(images[chosen(len(images), sample, seed, name)]))
-        for name, images in (("synthetic", synthetic), ("real", real))
-    ]
-    reference = features[1]
-    return kernel_distance(*(in_units_of(reference, each) for each in features), seed=seed, block=block)
+    return image_distances(extractor, {"": synthetic}, real, seed=seed, sample=sample, block=block)[""]
+
+
+def image_distances(
+    extractor: Extractor,
+    synthetic: Mapping[str, Rows],
+    real: Rows,
+    *,
+    seed: int,
+    sample: int = SAMPLE,
+    block: int = BLOCK,
+) -> dict[str, Distance]:
+    """Return `image_distance` of several sets of synthetic images by name; the real ones pass the extractor once."""
+    for images in synthetic.values():
+        if images.shape[1:] != real.shape[1:]:
+            raise InputError(
+                f"Synthetic images of shape {images.shape[1:]} cannot be compared with real ones of {real.shape[1:]}."
+            )
+
+    def features(images: Rows, name: str) -> np.ndarray:
+        return extractor.features(np.asarray(images[chosen(len(images), sample, seed, name)]))
+
+    raw = features(real, "real")
+    reference = in_units_of(raw, raw)
+    return {
+        name: kernel_distance(in_units_of(raw, features(images, "synthetic")), reference, seed=seed, block=block)
+        for name, images in synthetic.items()
+    }
 
 
 def chosen(count: int, sample: int, seed: int, name: str) -> np.ndarray:

@@ -12,6 +12,7 @@ from terrine.synthetic.distance import (
     chosen,
     columns_extractor,
     image_distance,
+    image_distances,
     in_units_of,
     kernel_distance,
     scattering_extractor,
@@ -96,7 +97,10 @@ def test_more_of_the_same_program_is_nearer_than_another_program():
     other = image_distance(extractor, images("gaussian", 0), real, seed=0)
     assert abs(same.distance) < 4 * same.standard_error + 0.05
     assert other.distance > 10 * abs(same.distance)
-    assert image_distance(extractor, images("gaussian", 0), real, seed=0) == other
+    together = image_distances(
+        extractor, {"gaussian": images("gaussian", 0), "same": images("dead_leaves", 120)}, real, seed=0
+    )
+    assert together == {"gaussian": other, "same": same}
 
 
 def test_scattering_features_of_an_image_depend_on_that_image_alone_and_large_images_are_reduced():
