@@ -14,6 +14,8 @@ DEFAULTS = {
     "GIT_PYTHON_REFRESH": "quiet",
     # Threads that spin while they wait make torch many times slower as soon as another process wants the cores.
     "OMP_WAIT_POLICY": "PASSIVE",
+    # Every step in the life of a Dask worker would be a line in the terminal.
+    "DASK_LOGGING__DISTRIBUTED": "warning",
 }
 
 

@@ -16,7 +16,7 @@ from tasks.advise import describe as describe_order
 from tasks.assurance import assurance
 from tasks.guided import FILE as GUIDED_FILE
 from tasks.guided import Guide, write_guided
-from tasks.guided_votes import forget_votes, votes_on
+from tasks.guided_votes import check_voters, forget_votes, votes_on
 from tasks.keys import site_key
 from tasks.private_figures import private_figures
 from tasks.provenance import code_version
@@ -113,7 +113,10 @@ def release_once(run: Run, mechanism: Mechanism, votes: np.ndarray, histograms: 
     noise = noise_source(run)
     # Whatever the adviser reads is read now: once the worst case is reserved, nothing should fail any more.
     teachers, classes = int(histograms[0].sum()), histograms.shape[1]
-    guide = Guide(run, mechanism, teachers, classes) if run.params.queries.select == "guided" else None
+    guide = None
+    if run.params.queries.select == "guided":
+        check_voters(run, teachers)
+        guide = Guide(run, mechanism, teachers, classes)
     advise = adviser(run, mechanism, teachers, classes) if guide is None else guide
 
     def draw() -> tuple[dict[str, np.ndarray], Event]:

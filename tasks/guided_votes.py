@@ -18,6 +18,7 @@ from tasks.run import Run
 from tasks.store import file_digest, read_array, write_array
 from tasks.teach import read_states, read_teachers_manifest, teacher_kind
 from terrine.device import resolve_device
+from terrine.errors import ArtefactError
 from terrine.models.backbone import features_in_batches
 from terrine.students.guided import Guided
 from terrine.teachers.kind import Queries
@@ -39,6 +40,20 @@ def votes_on(run: Run, guided: Guided) -> np.ndarray:
     if not paths:
         return np.empty((0, read_teachers_manifest(run.folders)["teachers"]), np.uint8)
     return np.concatenate([read_array(path) for path in paths])
+
+
+def check_voters(run: Run, teachers: int) -> None:
+    """Raise ArtefactError unless the teachers are there, as many as voted on the other queries.
+
+    To be called before a release is reserved: once it is, nothing should fail any more.
+    """
+    manifest = read_teachers_manifest(run.folders)
+    missing = [name for name in manifest["files"] if not (run.folders.teachers / name).is_file()]
+    if missing or manifest["teachers"] != teachers:
+        raise ArtefactError(
+            f"Guided queries are put to the {teachers} teachers that voted before, but {run.folders.teachers} holds "
+            f"{manifest['teachers']} and lacks {len(missing)} of its files. Run the stages 'teach' and 'vote' again."
+        )
 
 
 def forget_votes(run: Run) -> None:

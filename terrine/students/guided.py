@@ -31,7 +31,7 @@ RADIUS = 0.1
 """Most that an image may change: the root mean square over its pixels, where black is 0 and white is 1."""
 STEPS = 10
 STEP_LENGTH = 0.02
-"""Of Adam, in the same units; some steps short of the bound a pixel whose gradient keeps its sign has crossed it."""
+"""Of Adam, in the same units: a pixel whose gradient keeps its sign could go twice as far as the bound."""
 
 _LEAST_ENTROPY = 1e-30
 

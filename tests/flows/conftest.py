@@ -17,6 +17,7 @@ SMALL = {
     "backbone": {"projection": 60},
     "teachers": {"per_task": 5},
     "aggregation": {"mechanism": "histogram", "sigma": 6, "epsilon": 8},
+    "tracking": {"register_student": False},
 }
 
 

@@ -10,6 +10,7 @@ from terrine.errors import InputError
 from terrine.heads import LinearHead
 from terrine.models.registry import build_backbone
 from terrine.models.statistics import record_statistics
+from terrine.students import guided
 from terrine.students.guided import RADIUS, Guided, deal, entropy, guide, joined, none_yet, uncertain_images
 from terrine.students.kind import ImagePool
 from terrine.synthetic.registry import draw
@@ -84,21 +85,33 @@ def test_the_student_is_less_sure_of_images_that_were_moved(student, pool: Image
     assert after > before + 0.1
 
 
-def test_no_image_changes_by_more_than_the_bound(student, pool: ImagePool) -> None:
+@pytest.mark.parametrize("radius", [RADIUS, 0.03])
+def test_no_image_changes_by_more_than_the_bound(student, pool: ImagePool, radius: float, monkeypatch) -> None:
+    monkeypatch.setattr(guided, "RADIUS", radius)
     moved = uncertain_images(*student, pool.images, pool.batches, "current")
     assert moved.dtype == np.uint8
     for image, start in zip(moved, pool.images, strict=True):
         change = [(int(new) - int(old)) / 255 for new, old in zip(image.flat, start.flat, strict=True)]
-        assert 0 < math.sqrt(sum(value**2 for value in change) / len(change)) <= RADIUS + 1e-9
+        assert 0 < math.sqrt(sum(value**2 for value in change) / len(change)) <= radius + 1e-9
 
 
-def test_black_stays_at_or_above_black_and_white_at_or_below_white(student) -> None:
+def test_an_image_is_one_at_every_step_and_black_never_runs_over_into_white(student, monkeypatch) -> None:
+    plain, seen = guided.entropy, []
+
+    def watched(backbone, head, images, statistics):
+        seen.append((images.min().item(), images.max().item()))
+        return plain(backbone, head, images, statistics)
+
+    monkeypatch.setattr(guided, "entropy", watched)
     images = np.zeros((6, 1, SIZE, SIZE), np.uint8)
     images[:, :, ::3], images[3:, :, :, ::2] = 255, 255
     images[np.arange(6), 0, np.arange(6), 5] = 128
     moved = uncertain_images(*student, images, [np.arange(6)], "current").astype(int) - images
     # Were a value to run over either end, it would come out at the other.
     assert np.abs(moved).max() < 200
+    assert len(seen) == guided.STEPS
+    assert min(low for low, _ in seen) >= -1e-6
+    assert max(high for _, high in seen) <= 1 + 1e-6
 
 
 def test_a_batch_is_moved_by_itself_and_to_the_same_bytes_on_any_number_of_threads(student, pool: ImagePool) -> None:
