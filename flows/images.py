@@ -49,7 +49,7 @@ def images(
 
         def advance(written: Written) -> None:
             if written.state == "redrawn":
-                bar.console.print(f"Shard {written.number} did not match its digest and was drawn again.")
+                bar.console.print(f"{written.path.name} did not match its digest and was drawn again.")
             bar.update(task, advance=written.images)
 
         cost = write_set(out, recipe, workers=workers, device=device, progress=advance)

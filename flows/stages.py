@@ -74,6 +74,12 @@ def _evaluate(run: Run, execute: Executor) -> None:
     execute.run(evaluate.evaluate_student, run)
 
 
+def _distance(run: Run, execute: Executor) -> None:
+    from tasks import distance
+
+    execute.run(distance.measure_distance, run)
+
+
 def _report(run: Run, execute: Executor) -> None:
     from tasks import report, tracking
 
@@ -91,6 +97,7 @@ STAGES: dict[str, Callable[[Run, Executor], None]] = {
     "aggregate": _aggregate,
     "student": _student,
     "evaluate": _evaluate,
+    "distance": _distance,
     "report": _report,
 }
 

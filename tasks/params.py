@@ -16,6 +16,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from terrine.errors import SettingError
+from terrine.models.kinds import KINDS, PARTS, Choice
 
 Statistics = Literal["current", "original"]
 Weights = dict[str, Annotated[float, Field(gt=0)]]
@@ -141,14 +142,89 @@ class Queries(Images):
 class Backbone(Section):
     """The feature extractor that teachers and student share."""
 
-    kind: Literal["scattering", "resnet10", "resnet18", "columns"] = "scattering"
-    """`columns`: of a table; its columns as they are."""
+    kind: Literal[
+        "scattering",
+        "resnet10",
+        "resnet18",
+        "vgg9",
+        "densenet121",
+        "tiny_vit",
+        "timm",
+        "concatenated",
+        "columns",
+    ] = "scattering"
+    """`timm`: any architecture of timm. `concatenated`: several side by side. `columns`: of a table; its columns as
+    they are."""
+    architecture: str | None = Field(None, min_length=1)
+    """`timm`: its name there, for example efficientnet_b0."""
+    parts: tuple[str, ...] | None = Field(None, min_length=2)
+    """`concatenated`: the kinds side by side, or names of timm; null is scattering and resnet18."""
+    enlarge: int | None = Field(None, ge=8, le=1024)
+    """`timm`, `tiny_vit`: side to which images are resized first; null is as little as the architecture needs."""
     projection: int = Field(1000, ge=1)
     """Number of features that the scattering coefficients are projected to."""
     invariance: bool = False
     """Scattering: learn the projection on deformed query images, in closed form, instead of drawing it at random."""
     stem: Literal["standard", "small"] = "standard"
-    """ResNet: the stock 7x7 stem, or a 3x3 stem that keeps the resolution of small images."""
+    """ResNet, DenseNet: the stock 7x7 stem, or a 3x3 stem that keeps the resolution of small images. DenseNet121 takes
+    the small one wherever the stock one fails."""
+
+    @model_validator(mode="after")
+    def _parameters_of_the_kind(self) -> Backbone:
+        for key, kinds in (
+            ("architecture", ("timm",)),
+            ("parts", ("concatenated",)),
+            ("enlarge", ("timm", "tiny_vit", "concatenated")),
+        ):
+            if getattr(self, key) is not None and self.kind not in kinds:
+                raise ValueError(
+                    f"{key}={getattr(self, key)} has no meaning for kind={self.kind}. Set backbone.{key}=null"
+                )
+        if self.kind == "timm" and self.architecture is None:
+            raise ValueError(
+                "architecture is missing: kind=timm needs timm's name of it. Set backbone.architecture, for example "
+                "to efficientnet_b0"
+            )
+        if self.kind == "concatenated" and self.invariance:
+            raise ValueError(
+                "invariance=true has no meaning for kind=concatenated: the projection is learned for kind=scattering "
+                "alone. Set backbone.invariance=false"
+            )
+        names = [name for name in self.choice.parts if name not in KINDS]
+        names += [self.architecture] if self.architecture is not None else []
+        for nested in ("concatenated", "columns", "timm"):
+            if nested in self.choice.parts:
+                raise ValueError(
+                    f"parts has '{nested}', which cannot be a part. Name kinds of images, or architectures of timm"
+                )
+        if names:
+            from terrine import vision  # slow to import, and few runs need it
+
+            unknown = [name for name in names if not vision.timm.is_model(name)]
+            if unknown:
+                key = "architecture" if self.kind == "timm" else "parts"
+                known = "" if self.kind == "timm" else f" Kinds are: {', '.join(PARTS)}."
+                raise ValueError(
+                    f"{key} names '{unknown[0]}', which timm does not know.{known} `terrine.vision.timm.list_models()` "
+                    "lists timm's"
+                )
+        return self
+
+    @property
+    def choice(self) -> Choice:
+        """What the models are asked for."""
+        parts = self.parts or (("scattering", "resnet18") if self.kind == "concatenated" else ())
+        return Choice(self.kind, self.architecture, parts, self.projection, self.stem, self.enlarge)
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether the backbone is pretrained, and can be fine-tuned."""
+        return self.choice.has_weights
+
+    def identity(self) -> dict[str, Any]:
+        """Return the parameters that the backbone depends on, as JSON values; those that are not set are left out."""
+        own = self.model_dump(mode="json", exclude={"invariance"} if self.has_weights else set())
+        return {key: value for key, value in own.items() if value is not None}
 
 
 class Pretraining(Section):
@@ -323,7 +399,7 @@ class Student(Section):
 
     def check(self, backbone: Backbone, aggregation: Aggregation) -> None:
         """Raise ValueError where the student does not suit the backbone or the answers it will be given."""
-        without_weights = backbone.kind in ("scattering", "columns")
+        without_weights = not backbone.has_weights
         share = {"finetune": 10.0, "full": 100.0}.get(self.kind) if self.trainable is None else self.trainable
         if without_weights and share:
             raise ValueError(
@@ -465,12 +541,12 @@ class Params(Section):
                 f"teachers.kind={self.teachers.kind} learns from images, and data.name=table has none. Set "
                 "teachers.kind to estimator or linear"
             )
-        if self.teachers.kind == "finetune" and self.backbone.kind == "scattering":
+        if self.teachers.kind == "finetune" and not self.backbone.has_weights:
             raise ValueError(
-                "teachers.kind=finetune trains weights of the backbone, and backbone.kind=scattering has none. Set "
-                "teachers.kind=linear, or backbone.kind to resnet10 or resnet18"
+                f"teachers.kind=finetune trains weights of the backbone, and backbone.kind={self.backbone.kind} has "
+                "none. Set teachers.kind=linear, or backbone.kind to resnet10 or resnet18"
             )
-        if self.backbone.kind not in ("scattering", "columns") and self.pretraining.images is None:
+        if self.backbone.has_weights and self.pretraining.images is None:
             raise ValueError(
                 f"pretraining.images is missing: backbone.kind={self.backbone.kind} is pretrained on synthetic images. "
                 "Set pretraining.images.count and pretraining.images.sources"

@@ -1,11 +1,14 @@
 """pretrain: the backbone that every teacher and the student share, made from synthetic images alone.
 
+What has weights is trained by SimCLR; what has none, the scattering transform alone or as a part, is fitted to queries.
 Of a table it is the columns themselves, and nothing is trained.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+
+import torch
 
 from tasks.params import digest
 from tasks.progress import progress_reporter
@@ -15,9 +18,9 @@ from tasks.store import Folders, file_digest, link, read_json, write_json
 from tasks.synthesize import read_pretraining, read_queries
 from terrine.device import resolve_device
 from terrine.models.backbone import Backbone, load_backbone, save_backbone
+from terrine.models.choice import build_chosen
 from terrine.models.columns import Columns
 from terrine.models.reference import fit_reference
-from terrine.models.registry import build_backbone
 from terrine.pretraining.invariance import learn_projection
 
 REFERENCE_BATCHES = 8
@@ -30,20 +33,23 @@ PROJECTION_BATCHES = 16
 def backbone_identity(run: Run) -> str:
     """Return the digest of everything the backbone depends on: parameters, seed, and the images' digests."""
     manifest = read_json(run.folders.images / "manifest.json")
-    trained = run.params.backbone.kind not in ("scattering", "columns")
-    shards = manifest["shards"]["pretraining" if trained else "queries"]
-    return digest(
-        {
-            "seed": run.params.seed,
-            "channels": run.params.data.channels,
-            "size": run.params.data.size,
-            "backbone": run.params.backbone.model_dump(mode="json", exclude={"invariance"} if trained else set()),
-            "pretraining": run.params.pretraining.model_dump(mode="json", exclude={"checkpoint_minutes"})
-            if trained
-            else manifest["batches"][: max(REFERENCE_BATCHES, PROJECTION_BATCHES)],
-            "images": [shard["sha256"] for shard in shards],
-        }
-    )
+    settings = run.params.backbone
+    shards = manifest["shards"]["pretraining" if settings.has_weights else "queries"]
+    batches = manifest["batches"][: max(REFERENCE_BATCHES, PROJECTION_BATCHES)]
+    parts = {
+        "seed": run.params.seed,
+        "channels": run.params.data.channels,
+        "size": run.params.data.size,
+        "backbone": settings.identity(),
+        "pretraining": run.params.pretraining.model_dump(mode="json", exclude={"checkpoint_minutes"})
+        if settings.has_weights
+        else batches,
+        "images": [shard["sha256"] for shard in shards],
+    }
+    if settings.has_weights and settings.kind == "concatenated":
+        # Its standardisation is fitted to the queries.
+        parts["reference"] = [batches, [shard["sha256"] for shard in manifest["shards"]["queries"]]]
+    return digest(parts)
 
 
 @step("pretrain")
@@ -83,48 +89,60 @@ def _build(run: Run) -> Backbone:
     settings = run.params.backbone
     if settings.kind == "columns":
         return Columns(read_queries(run.folders).images.shape[1])
-    options: dict[str, Any] = (
-        {"projection": settings.projection} if settings.kind == "scattering" else {"stem": settings.stem}
-    )
-    return build_backbone(
-        settings.kind,
-        channels=run.params.data.channels,
-        size=run.params.data.size,
-        seed=run.params.seed,
-        **options,
+    return build_chosen(
+        settings.choice, channels=run.params.data.channels, size=run.params.data.size, seed=run.params.seed
     )
 
 
-def _fit(run: Run, backbone: Backbone, checkpoint: Any, device: Any) -> list[dict[str, float]]:
-    settings = run.params.pretraining
-    if run.params.backbone.kind == "columns":
+def _fit(run: Run, backbone: Backbone, checkpoint: Path, device: torch.device) -> list[dict[str, float]]:
+    """Train what has weights, then fit what has none to the queries; return the training's history."""
+    settings = run.params.backbone
+    if settings.kind == "columns":
         return []
-    if run.params.backbone.kind == "scattering":
+    history = _train(run, backbone, checkpoint, device) if settings.has_weights else []
+    if settings.kind in ("scattering", "concatenated"):
         queries = read_queries(run.folders)
-        if run.params.backbone.invariance:
+        if settings.invariance:
             batches = queries.batches[:PROJECTION_BATCHES]
             learn_projection(backbone, queries.images, batches, seed=run.params.seed, device=device)
         fit_reference(backbone, queries.images, queries.batches[:REFERENCE_BATCHES], device)
-        return []
+    return history
+
+
+def _train(run: Run, backbone: Backbone, checkpoint: Path, device: torch.device) -> list[dict[str, float]]:
+    """Pretrain on the pretraining images, on all CUDA devices where `device` leaves the choice open."""
+    from terrine.pretraining.launch import pretrain_on_devices
     from terrine.pretraining.simclr import SimCLRSettings, pretrain
 
-    return pretrain(
-        backbone,
-        read_pretraining(run.folders),
-        SimCLRSettings(
-            epochs=settings.epochs,
-            batch=settings.batch,
-            learning_rate=settings.learning_rate,
-            weight_decay=settings.weight_decay,
-            temperature=settings.temperature,
-            projection=settings.projection,
-            checkpoint_seconds=60 * settings.checkpoint_minutes,
-        ),
-        seed=run.params.seed,
-        device=device,
-        checkpoint=checkpoint,
-        progress=progress_reporter("pretraining"),
+    settings = run.params.pretraining
+    own = SimCLRSettings(
+        epochs=settings.epochs,
+        batch=settings.batch,
+        learning_rate=settings.learning_rate,
+        weight_decay=settings.weight_decay,
+        temperature=settings.temperature,
+        projection=settings.projection,
+        checkpoint_seconds=60 * settings.checkpoint_minutes,
     )
+    images, seed = read_pretraining(run.folders), run.params.seed
+    progress = progress_reporter("pretraining")
+    devices = training_devices(run.params.device, settings.batch)
+    if len(devices) > 1:
+        return pretrain_on_devices(
+            backbone, images, own, seed=seed, devices=devices, checkpoint=checkpoint, progress=progress
+        )
+    return pretrain(backbone, images, own, seed=seed, device=device, checkpoint=checkpoint, progress=progress)
+
+
+def training_devices(device: str, batch: int) -> list[str]:
+    """Return the CUDA devices that share a pretraining: as many as divide its batch, of those `device` leaves open.
+
+    A device that is named (`cpu`, `cuda:1`) is used alone, and so is one that is the only one: the list then is empty.
+    """
+    if device not in ("auto", "cuda") or not torch.cuda.is_available():
+        return []
+    number = max(count for count in range(1, torch.cuda.device_count() + 1) if batch % count == 0)
+    return [f"cuda:{index}" for index in range(number)] if number > 1 else []
 
 
 def read_backbone(folders: Folders) -> Backbone:

@@ -16,6 +16,7 @@ import pandas as pd
 import yaml
 
 from tasks.charts import stacked_histogram
+from tasks.distance import distance_rows
 from tasks.guided import read_all_queries
 from tasks.pages import bar_rows, count, percent, plain, render
 from tasks.params import flat
@@ -66,6 +67,7 @@ def write_report(run: Run) -> None:
         "evaluation": evaluation(read_json(run.folders.evaluation)),
         "consensus": consensus(histograms, answers["answered"].to_numpy(), answers["round"].to_numpy() >= 0),
         **private_tables(read_json(run.folders.accounting / "figures.json"), manifest["class_names"]),
+        "distances": distance_rows(run.folders),
         "partition": partition_figures(run),
         **stage_costs(timings(run)),
         "parameters": flat(run.params.model_dump(mode="json")),

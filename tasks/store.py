@@ -93,6 +93,11 @@ class Folders:
         return self.private / "accounting"
 
     @property
+    def distance(self) -> Path:
+        """Private figures: how far the queries are from the private images."""
+        return self.private / "distance"
+
+    @property
     def answers(self) -> Path:
         return self.release / "answers"
 

@@ -1,13 +1,18 @@
 """synthesize: let image programs draw the queries and the pretraining images.
 
-Images are drawn in shards into a folder that all runs share and that is named by the digest of everything that makes
-them; a run's own artefact is made of links to it. A shard on disk is not drawn again.
+Images are drawn in shards (`terrine.synthetic.shards`) into a folder that all runs share and that is named by the
+digest of everything that makes them; a run's own artefact is made of links to it. A shard on disk is not drawn again,
+unless its bytes are no longer those that were written: then it is, and the log says so. What is handed out is mapped,
+not loaded, so nobody reads more of the images than is needed.
 
 Of a table nothing is drawn: the queries are the rows that its owner declared public.
 """
 
 from __future__ import annotations
 
+import logging
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,15 +20,14 @@ import numpy as np
 
 from tasks.dataset import SPLIT_SEED
 from tasks.params import Images, digest
+from tasks.progress import progress_reporter
 from tasks.run import Run
 from tasks.step import step
 from tasks.store import (
     Folders,
-    atomic_file,
     atomic_folder,
     file_digest,
     link,
-    read_array,
     read_json,
     write_array,
     write_json,
@@ -31,15 +35,18 @@ from tasks.store import (
 from terrine.data.table import public_rows
 from terrine.device import resolve_device
 from terrine.errors import ArtefactError, SettingError
-from terrine.parallel import side_by_side
+from terrine.mapped import MappedRows, Rows, Segment
 from terrine.randomness import derive_seed, numpy_generator
 from terrine.synthetic import registry
+from terrine.synthetic.shards import SHARD_BYTES, Stretch, read_shard_record, write_stretch
 
 SHARD = 10_000
 """Most images in a shard, the unit of fan-out and of resumption; large images make smaller shards."""
-SHARD_BYTES = 2**26
-PART = 1_000
-"""Images that one thread draws at a time: programs are made of small operations, which threads cannot share well."""
+
+SECONDS_OF_SILENCE = 2.0
+"""How long a shard is drawn before its progress is shown, and how long between two reports."""
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -89,35 +96,66 @@ def shard_path(run: Run, draw: Draw) -> Path:
     return run.folders.shared("images", draw.kind.replace(":", "-")) / f"{draw.purpose}-{draw.first:09d}-{identity}.npy"
 
 
+def stretch(run: Run, draw: Draw) -> Stretch:
+    """Return what a shard holds. Pretraining images have another seed than the queries, so they are other images."""
+    data = run.params.data
+    return Stretch(
+        draw.kind, derive_seed(run.params.seed, draw.purpose), data.size, data.channels, draw.first, draw.count
+    )
+
+
 @step("draw images")
 def draw_shard(run: Run, draw: Draw) -> None:
-    """Draw one shard unless it is on disk with the digest it was written with."""
-    path = shard_path(run, draw)
-    record = path.with_suffix(".json")
-    if path.is_file() and record.is_file() and read_json(record)["sha256"] == file_digest(path):
-        return
-    device = resolve_device(run.params.device)
+    """Draw one shard unless it is on disk with the digest it was written with.
 
-    def some(first: int) -> np.ndarray:
-        return (
-            registry.draw(
-                draw.kind,
-                seed=derive_seed(run.params.seed, draw.purpose),
-                first=first,
-                count=min(PART, draw.first + draw.count - first),
-                size=run.params.data.size,
-                channels=run.params.data.channels,
-                device=str(device),
-            )
-            .cpu()
-            .numpy()
-        )
+    Raises ArtefactError if the disk is full; no half shard is left.
+    """
+    written = write_stretch(
+        shard_path(run, draw),
+        stretch(run, draw),
+        device=resolve_device(run.params.device),
+        progress=_progress(draw),
+    )
+    if written.state == "redrawn":
+        _logger.warning("%s did not match its digest and was drawn again.", written.path)
 
-    parts = side_by_side(some, range(draw.first, draw.first + draw.count, PART), device)
-    images = np.concatenate(list(parts))
-    with atomic_file(path) as stream:
-        np.save(stream, images, allow_pickle=False)
-    write_json(record, {"sha256": file_digest(path)})
+
+def _progress(draw: Draw) -> Callable[[int], None]:
+    """Return a function that counts images and shows how far a shard is, if it takes long enough to be worth it."""
+    done, said = 0, time.monotonic()
+    show: Callable[[float, str], None] | None = None
+
+    def count(images: int) -> None:
+        nonlocal done, said, show
+        done += images
+        if time.monotonic() - said < SECONDS_OF_SILENCE and (show is None or done < draw.count):
+            return
+        said = time.monotonic()
+        name = "".join(letter if letter.isalnum() else "-" for letter in draw.kind.lower())
+        show = show or progress_reporter(f"{draw.purpose}-{name}-{draw.first}")
+        show(done / draw.count, f"{done:,} of {draw.count:,} images")
+
+    return count
+
+
+def drawing_cost(run: Run) -> dict[str, float]:
+    """Return what the run's images cost when they were drawn, by this run or by one that it shares them with.
+
+    `images`, `bytes` on disk, `seconds` of drawing added up over shards, and `images_per_second` of one worker; empty
+    where nothing was drawn, or the shards came from elsewhere.
+    """
+    records = [read_shard_record(shard_path(run, draw)) for draw in plan(run)]
+    known = [record for record in records if record is not None and "seconds" in record]
+    if not known or len(known) < len(records):
+        return {}
+    images = sum(record["images"]["count"] for record in known)
+    seconds = sum(record["seconds"] for record in known)
+    return {
+        "images": images,
+        "bytes": sum(record["bytes"] for record in known),
+        "seconds": round(seconds, 3),
+        "images_per_second": round(images / max(seconds, 1e-3), 1),
+    }
 
 
 @step("synthesize")
@@ -129,10 +167,13 @@ def assemble_images(run: Run, draws: list[Draw]) -> None:
     shards: dict[str, list[dict[str, object]]] = {"queries": [], "pretraining": []}
     with atomic_folder(run.folders.images) as folder:
         for number, draw in enumerate(draws):
-            name = f"{draw.purpose}-{number:05d}.npy"
-            link(shard_path(run, draw), folder / name)
-            sha256 = read_json(shard_path(run, draw).with_suffix(".json"))["sha256"]
-            shards[draw.purpose].append({"file": name, "kind": draw.kind, "count": draw.count, "sha256": sha256})
+            name, shard = f"{draw.purpose}-{number:05d}.npy", shard_path(run, draw)
+            record = read_shard_record(shard)
+            if record is None or not shard.is_file():
+                raise ArtefactError(f"{shard} is not finished. Run the stage 'synthesize' again.")
+            link(shard, folder / name)
+            entry = {"file": name, "kind": draw.kind, "count": draw.count, "sha256": record["sha256"]}
+            shards[draw.purpose].append(entry)
         manifest = {
             "size": run.params.data.size,
             "channels": run.params.data.channels,
@@ -213,33 +254,46 @@ def query_batches(run: Run) -> list[dict[str, object]]:
 
 @dataclass(frozen=True)
 class QuerySet:
-    """The query images (or a table's rows) in query order, and the batches whose statistics belong together."""
+    """The query images (or a table's rows) in query order, and the batches whose statistics belong together.
 
-    images: np.ndarray
+    images: uint8 [queries, C, size, size] or float32 [queries, F]; rows in files are read when they are indexed.
+    """
+
+    images: Rows
     batches: list[np.ndarray]
     kinds: list[str]
 
 
 def read_queries(folders: Folders) -> QuerySet:
-    """Read the queries in order: uint8 images [queries, C, size, size], or a table's float32 rows [queries, F]."""
+    """Map the queries in order: uint8 images [queries, C, size, size], or a table's float32 rows [queries, F]."""
     manifest = read_json(folders.images / "manifest.json")
-    by_kind: dict[str, list[np.ndarray]] = {}
+    by_kind: dict[str, list[Segment]] = {}
     for shard in manifest["shards"]["queries"]:
-        by_kind.setdefault(shard["kind"], []).append(read_array(folders.images / shard["file"], memory_map=True))
-    sources = {kind: np.concatenate(parts) for kind, parts in by_kind.items()}
-    images, batches, kinds = [], [], []
+        by_kind.setdefault(shard["kind"], []).append(Segment(folders.images / shard["file"], 0, shard["count"]))
+    segments, batches, kinds = [], [], []
     for batch in manifest["batches"]:
         start, first, count = batch["source_start"], batch["first"], batch["count"]
-        images.append(sources[batch["kind"]][start : start + count])
+        segments.extend(_stretch_of(by_kind[batch["kind"]], start, count))
         batches.append(np.arange(first, first + count))
         kinds.append(batch["kind"])
-    return QuerySet(np.concatenate(images), batches, kinds)
+    return QuerySet(MappedRows(segments), batches, kinds)
 
 
-def read_pretraining(folders: Folders) -> np.ndarray:
-    """Read the pretraining images, uint8 [images, channels, size, size]. Raises ArtefactError if there are none."""
+def _stretch_of(shards: list[Segment], start: int, count: int) -> list[Segment]:
+    """Return where rows `start` .. `start + count - 1` of shards, one after another, lie."""
+    found, position = [], 0
+    for shard in shards:
+        first, end = max(start, position), min(start + count, position + shard.count)
+        if first < end:
+            found.append(Segment(shard.path, first - position, end - first))
+        position += shard.count
+    return found
+
+
+def read_pretraining(folders: Folders) -> MappedRows:
+    """Map the pretraining images, uint8 [images, channels, size, size]. Raises ArtefactError if there are none."""
     manifest = read_json(folders.images / "manifest.json")
     shards = manifest["shards"]["pretraining"]
     if not shards:
         raise ArtefactError(f"{folders.images} holds no pretraining images. Set pretraining.images in params.yaml.")
-    return np.concatenate([read_array(folders.images / shard["file"], memory_map=True) for shard in shards])
+    return MappedRows([Segment(folders.images / shard["file"], 0, shard["count"]) for shard in shards])

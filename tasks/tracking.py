@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from tasks.distance import distance_metrics
 from tasks.mlflow_model import log_student_models
 from tasks.params import flat
 from tasks.provenance import code_version
 from tasks.run import Run
 from tasks.step import step
 from tasks.store import read_json, write_json
+from tasks.synthesize import drawing_cost
 from tasks.timing import timings
 from tasks.versioning import lock_digest
 
@@ -66,7 +68,9 @@ def _metrics(run: Run, statement: dict[str, Any]) -> dict[str, float]:
     for stage, record in timings(run).items():
         metrics[f"seconds_{stage}"] = record["seconds"]
         metrics[f"memory_mb_{stage}"] = record["memory_mb"]
+    metrics |= {f"drawing_{name}": value for name, value in drawing_cost(run).items()}
     if run.params.tracking.private_metrics:
         figures = read_json(run.folders.accounting / "figures.json")
         metrics |= {f"private_{name}": value for name, value in figures.items() if isinstance(value, int | float)}
+        metrics |= {f"private_{name}": value for name, value in distance_metrics(run.folders).items()}
     return metrics

@@ -31,6 +31,7 @@ STAGES = (
     "aggregate",
     "student",
     "evaluate",
+    "distance",
     "report",
 )
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from terrine.errors import ArtefactError, InputError, SettingError
+from terrine.mapped import Rows
 from terrine.models.concatenated import Concatenated
 from terrine.models.statistics import Statistics, batch_statistics
 from terrine.parallel import side_by_side
@@ -150,7 +151,7 @@ def load_backbone(path: Path) -> Backbone:
 
 def features_in_batches(
     backbone: Backbone,
-    images: np.ndarray,
+    images: Rows,
     batches: Sequence[np.ndarray],
     statistics: Statistics,
     device: torch.device | str = "cpu",

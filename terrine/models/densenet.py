@@ -6,7 +6,7 @@ from terrine import vision
 from terrine.errors import SettingError
 
 FEATURES = 1024
-_SMALLEST_STANDARD = 32
+SMALLEST_STANDARD = 32
 
 
 def build_densenet121(channels: int, size: int, stem: str) -> nn.Module:
@@ -17,9 +17,9 @@ def build_densenet121(channels: int, size: int, stem: str) -> nn.Module:
     """
     if stem not in ("standard", "small"):
         raise SettingError(f"densenet121: stem '{stem}' is unknown. Use 'standard' or 'small'.")
-    if stem == "standard" and size < _SMALLEST_STANDARD:
+    if stem == "standard" and size < SMALLEST_STANDARD:
         raise SettingError(
-            f"densenet121: the standard stem needs images of side {_SMALLEST_STANDARD} or more, and these have {size}. "
+            f"densenet121: the standard stem needs images of side {SMALLEST_STANDARD} or more, and these have {size}. "
             "Use stem 'small'."
         )
     network = vision.torchvision.models.densenet121()

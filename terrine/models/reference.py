@@ -9,12 +9,13 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from terrine.mapped import Rows
 from terrine.models.backbone import Backbone
 from terrine.models.statistics import record_statistics
 
 
 def fit_reference(
-    backbone: Backbone, images: np.ndarray, batches: Sequence[np.ndarray], device: torch.device | str = "cpu"
+    backbone: Backbone, images: Rows, batches: Sequence[np.ndarray], device: torch.device | str = "cpu"
 ) -> None:
     """Set the running statistics of layers without weights to the average over batches of public uint8 `images`.
 

@@ -18,6 +18,7 @@ import torch.multiprocessing as mp
 from torch import Tensor
 
 from terrine.errors import SettingError
+from terrine.mapped import MappedRows, Rows
 from terrine.models.backbone import Backbone
 from terrine.pretraining.simclr import Progress, SimCLRSettings, pretrain
 
@@ -26,7 +27,7 @@ _POLL_SECONDS = 0.2
 
 def pretrain_on_devices(
     backbone: Backbone,
-    images: np.ndarray,
+    images: Rows,
     settings: SimCLRSettings,
     *,
     seed: int,
@@ -36,7 +37,8 @@ def pretrain_on_devices(
 ) -> list[dict[str, float]]:
     """Do as `terrine.pretraining.simclr.pretrain` does, on all `devices` together (`cpu` may be given repeatedly).
 
-    The images are copied once into memory that all processes share. Raises what `pretrain` raises, and
+    Images in memory are copied once into memory that all processes share; of images in files (`terrine.mapped`) every
+    process maps the files. Raises what `pretrain` raises, and
     torch.multiprocessing.ProcessRaisedException with the traceback of a process that failed; the others are stopped,
     and the checkpoint stays as it was written last.
     """
@@ -47,7 +49,8 @@ def pretrain_on_devices(
         context = mp.get_context("spawn")
         reports: SimpleQueue[tuple[float, str]] = context.SimpleQueue()
         with tempfile.TemporaryDirectory() as folder:
-            arguments = (mine, folder, backbone, torch.from_numpy(images), settings, seed, checkpoint, reports)
+            shared = torch.from_numpy(images) if isinstance(images, np.ndarray) else images
+            arguments = (mine, folder, backbone, shared, settings, seed, checkpoint, reports)
             processes = mp.spawn(_work, arguments, nprocs=len(devices), join=False)
             while not processes.join(timeout=_POLL_SECONDS):
                 _pass_on(reports, progress)
@@ -75,7 +78,7 @@ def _work(
     devices: list[str],
     folder: str,
     backbone: Backbone,
-    images: Tensor,
+    images: Tensor | MappedRows,
     settings: SimCLRSettings,
     seed: int,
     checkpoint: Path,
@@ -91,7 +94,7 @@ def _work(
     try:
         pretrain(
             copy.deepcopy(backbone),  # what came through torch.multiprocessing is one memory for all
-            images.numpy(),
+            images.numpy() if isinstance(images, Tensor) else images,
             settings,
             seed=seed,
             device=device,

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from terrine.errors import ArtefactError, InputError, SettingError
+from terrine.mapped import Rows
 from terrine.models.backbone import Backbone
 from terrine.pretraining.augment import ViewSettings, apply_views, draw_views
 from terrine.pretraining.checkpoint import optimizer_tensors, read_checkpoint, restore_optimizer, write_checkpoint
@@ -33,6 +34,7 @@ from terrine.randomness import derive_seed, numpy_generator
 
 _REPORT_SECONDS = 1.0
 _RESIDENT_FRACTION = 0.5
+_RESIDENT_SLICE = 10_000  # images read from their files at a time
 
 Progress = Callable[[float, str], None]
 """Called about once a second with (fraction done, a line about it)."""
@@ -77,7 +79,7 @@ class _Learner(nn.Module):
 
 def pretrain(
     backbone: Backbone,
-    images: np.ndarray,
+    images: Rows,
     settings: SimCLRSettings,
     *,
     seed: int,
@@ -210,12 +212,15 @@ class _Run:
 class _Source:
     """Batches of images on the device: from the device itself where they all fit there, else moved batch by batch."""
 
-    def __init__(self, images: np.ndarray, device: torch.device) -> None:
+    def __init__(self, images: Rows, device: torch.device) -> None:
         self.images, self.device = images, device
         self.ordered = False
         self.resident: Tensor | None = None
         if device.type == "cuda" and images.nbytes < _RESIDENT_FRACTION * torch.cuda.mem_get_info(device)[0]:
-            self.resident = torch.from_numpy(np.ascontiguousarray(images)).to(device)
+            self.resident = torch.empty(images.shape, dtype=torch.uint8, device=device)
+            for first in range(0, len(images), _RESIDENT_SLICE):
+                part = np.ascontiguousarray(images[first : first + _RESIDENT_SLICE])
+                self.resident[first : first + len(part)] = torch.from_numpy(part).to(device)
 
     def order(self, indices: np.ndarray) -> None:
         self.indices = indices
@@ -239,7 +244,7 @@ def _reproducible(device: torch.device) -> Iterator[None]:
         yield
 
 
-def _check(backbone: Backbone, images: np.ndarray, settings: SimCLRSettings, processes: int) -> None:
+def _check(backbone: Backbone, images: Rows, settings: SimCLRSettings, processes: int) -> None:
     expected = (backbone.channels, backbone.size, backbone.size)
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1:] != expected:
         raise InputError(
@@ -257,7 +262,7 @@ def _check(backbone: Backbone, images: np.ndarray, settings: SimCLRSettings, pro
         )
 
 
-def _identity(backbone: Backbone, images: np.ndarray, settings: SimCLRSettings, seed: int) -> dict[str, Any]:
+def _identity(backbone: Backbone, images: Rows, settings: SimCLRSettings, seed: int) -> dict[str, Any]:
     """Describe everything the result depends on; of the images, their number and a sample of up to 64."""
     parts = asdict(settings)
     del parts["checkpoint_seconds"]

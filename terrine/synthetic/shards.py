@@ -1,9 +1,12 @@
-"""Image sets of any size on disk: uint8 .npy shards and a manifest, written in slices, read through memory maps.
+"""Images of any number on disk: uint8 .npy shards with digests, written in slices, read through memory maps.
 
-A set is described by a `Recipe`; its images are cut into shards by index range, and each shard is drawn by itself, so
-any number of workers may draw them in any order. A shard is written to a temporary file, flushed, renamed, and only
-then recorded with its SHA-256: a killed writer leaves nothing that counts, and a shard whose bytes do not match its
-record is drawn again. `open_shards` reads a finished set without loading it.
+The unit is a `Stretch`: consecutive images of one program, which one shard holds. `write_stretch` makes sure that a
+shard is there and intact, so stretches may be drawn by any number of workers in any order. A shard is written to a
+temporary file, flushed, renamed, and only then recorded with its SHA-256: a killed writer leaves nothing that counts,
+and a shard whose bytes do not match its record is drawn again. Runs keep their images this way (`tasks.synthesize`).
+
+A set outside a run is described by a `Recipe`, which cuts it into stretches, and has a manifest; `open_shards` reads a
+finished set without loading it.
 
     recipe = Recipe("dead_leaves", count=1_300_000, seed=0, size=28, channels=1)
     for number in range(len(recipe.plan())):
@@ -14,27 +17,48 @@ record is drawn again. `open_shards` reads a finished set without loading it.
 
 import errno
 import hashlib
+import io
 import json
 import os
 import time
 import uuid
-from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from terrine.errors import ArtefactError, SettingError
-from terrine.synthetic.registry import draw, program
+from terrine.mapped import MappedRows, Segment
+from terrine.parallel import side_by_side
+from terrine.synthetic.registry import VERSION, draw, program
 
 SHARD_BYTES = 64 << 20
 SLICE_BYTES = 8 << 20
+PART_BYTES, PART = 4 << 20, 1_000
+"""What one thread of a CPU draws at a time: programs are made of small operations, which threads cannot share well."""
 MANIFEST = "manifest.json"
+_STALE_SECONDS = 3_600.0
+"""A temporary file this old has lost its writer."""
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Images `first` .. `first + count - 1` of a program: everything that the bytes of a shard depend on."""
+
+    kind: str
+    seed: int
+    size: int
+    channels: int
+    first: int
+    count: int
+
+    def describe(self) -> dict[str, Any]:
+        """Return the stretch and the version of the programs, as a shard's record holds them."""
+        return {**asdict(self), "version": VERSION}
 
 
 @dataclass(frozen=True)
@@ -66,12 +90,20 @@ class Recipe:
         """Return the image numbers of each shard."""
         return plan(self.count, self.shard)
 
+    def stretch(self, number: int) -> Stretch:
+        """Return what shard `number` holds."""
+        numbers = self.plan()[number]
+        return Stretch(self.kind, self.seed, self.size, self.channels, numbers.start, len(numbers))
+
 
 @dataclass(frozen=True)
 class Written:
-    """What became of a shard: `state` is "kept" (it was there and intact), "drawn", or "redrawn" (it was damaged)."""
+    """What became of a shard: `state` is "kept" (it was there and intact), "drawn", or "redrawn" (it was damaged).
 
-    number: int
+    `seconds` are those of the drawing, also where that was another time and the shard was kept.
+    """
+
+    path: Path
     state: str
     images: int
     bytes: int
@@ -85,8 +117,67 @@ def plan(count: int, shard: int) -> list[range]:
 
 
 def shard_path(folder: Path, number: int) -> Path:
-    """Return where shard `number` of the set in `folder` lies; its record is the same name with .json."""
+    """Return where shard `number` of the set in `folder` lies."""
     return folder / f"shard-{number:06d}.npy"
+
+
+def record_path(path: Path) -> Path:
+    """Return where a shard's record lies: what it holds, its SHA-256, and what it cost."""
+    return path.with_suffix(".json")
+
+
+def write_stretch(
+    path: Path,
+    stretch: Stretch,
+    *,
+    device: str | torch.device = "cpu",
+    progress: Callable[[int], None] | None = None,
+    before: Callable[[], None] | None = None,
+) -> Written:
+    """Make sure that the shard at `path` holds `stretch`, drawing it if it is missing, foreign or damaged.
+
+    The bytes are those that `numpy.save` would write. Memory is a few slices of 8 MB and the program's working memory,
+    whatever the shard's size. On a CPU, parts are drawn side by side by as many threads as torch has. `progress` is
+    called with the number of images just written; `before`, once, before anything on disk is changed. Raises
+    ArtefactError if the disk is full; the partial file is removed.
+    """
+    record = record_path(path)
+    known = _read_record(record) if path.is_file() else None
+    damaged = False
+    if known is not None and known.get("images") == stretch.describe():
+        if known.get("sha256") == file_digest(path):
+            if progress:
+                progress(stretch.count)
+            return Written(path, "kept", stretch.count, known["bytes"], known["seconds"], known["sha256"])
+        damaged = True
+    if before:
+        before()
+    start = time.perf_counter()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # From here until the shard is recorded it may not be taken for complete.
+    record.unlink(missing_ok=True)
+    _clear_stale(path)
+    digest = hashlib.sha256()
+    with _whole_file(path) as stream:
+        for block in _blocks(stretch, device, progress):
+            digest.update(block)
+            stream.write(block)
+    written = Written(
+        path,
+        "redrawn" if damaged else "drawn",
+        stretch.count,
+        path.stat().st_size,
+        round(time.perf_counter() - start, 3),
+        digest.hexdigest(),
+    )
+    entry = {"images": stretch.describe(), "sha256": written.sha256, "bytes": written.bytes, "seconds": written.seconds}
+    _write_json(record, entry)
+    return written
+
+
+def read_shard_record(path: Path) -> dict[str, Any] | None:
+    """Return what is recorded of the shard at `path`: images, sha256, bytes, seconds; None where nothing is."""
+    return _read_record(record_path(path))
 
 
 def write_shard(
@@ -97,35 +188,15 @@ def write_shard(
     device: str | torch.device = "cpu",
     progress: Callable[[int], None] | None = None,
 ) -> Written:
-    """Make sure that shard `number` is on disk and intact, drawing it if it is missing, foreign or damaged.
-
-    Memory is a slice of 8 MB and the program's working memory, whatever the shard's size. `progress` is called with
-    the number of images just written. Raises ArtefactError if the disk is full; the partial file is removed.
-    """
-    path, record = shard_path(folder, number), shard_path(folder, number).with_suffix(".json")
-    numbers = recipe.plan()[number]
-    start = time.perf_counter()
-    damaged = False
-    if path.is_file() and (known := _read_record(record)) is not None and known["recipe"] == asdict(recipe):
-        if known["sha256"] == file_digest(path):
-            if progress:
-                progress(len(numbers))
-            return Written(number, "kept", len(numbers), path.stat().st_size, 0.0, known["sha256"])
-        damaged = True
-    folder.mkdir(parents=True, exist_ok=True)
-    # From here until the shard is recorded and the set finished again, neither may be taken for complete.
-    record.unlink(missing_ok=True)
-    (folder / MANIFEST).unlink(missing_ok=True)
-    digest = hashlib.sha256()
-    with _whole_file(path) as stream:
-        for block in _blocks(recipe, numbers, device, progress):
-            digest.update(block)
-            stream.write(block)
-    entry = {"recipe": asdict(recipe), "first": numbers.start, "count": len(numbers), "sha256": digest.hexdigest()}
-    _write_json(record, entry)
-    seconds = time.perf_counter() - start
-    state = "redrawn" if damaged else "drawn"
-    return Written(number, state, len(numbers), path.stat().st_size, seconds, digest.hexdigest())
+    """Make sure that shard `number` of a set is on disk and intact; see `write_stretch`."""
+    return write_stretch(
+        shard_path(folder, number),
+        recipe.stretch(number),
+        device=device,
+        progress=progress,
+        # Until the set is finished again it is not complete.
+        before=lambda: (folder / MANIFEST).unlink(missing_ok=True),
+    )
 
 
 def finish(folder: Path, recipe: Recipe) -> None:
@@ -134,40 +205,27 @@ def finish(folder: Path, recipe: Recipe) -> None:
     Raises ArtefactError if a shard is missing or belongs to another recipe.
     """
     shards = []
-    for number, numbers in enumerate(recipe.plan()):
-        path = shard_path(folder, number)
-        known = _read_record(path.with_suffix(".json"))
-        if not path.is_file() or known is None or known["recipe"] != asdict(recipe):
+    for number in range(len(recipe.plan())):
+        path, stretch = shard_path(folder, number), recipe.stretch(number)
+        known = read_shard_record(path)
+        if not path.is_file() or known is None or known.get("images") != stretch.describe():
             raise ArtefactError(f"{path} is missing or belongs to other images; write shard {number} before finishing.")
-        shards.append({"file": path.name, "first": numbers.start, "count": len(numbers), "sha256": known["sha256"]})
+        entry = {"file": path.name, "first": stretch.first, "count": stretch.count, "sha256": known["sha256"]}
+        shards.append(entry)
     for leftover in folder.glob(".*.tmp"):
         leftover.unlink(missing_ok=True)
-    _write_json(folder / MANIFEST, {**asdict(recipe), "dtype": "uint8", "shards": shards})
+    _write_json(folder / MANIFEST, {**asdict(recipe), "version": VERSION, "dtype": "uint8", "shards": shards})
 
 
-class ImageSet:
-    """A read-only view of a finished set: `len`, an index, a slice or an array of indices give uint8 arrays."""
+class ImageSet(MappedRows):
+    """A finished set: a read-only view [count, channels, size, size] of its shards, with the recipe they came from."""
 
-    def __init__(self, recipe: Recipe, shards: list[NDArray[np.uint8]]) -> None:
+    def __init__(self, recipe: Recipe, segments: list[Segment]) -> None:
+        super().__init__(segments)
         self.recipe = recipe
-        self.shards = shards
-        self._starts = [numbers.start for numbers in recipe.plan()]
 
-    def __len__(self) -> int:
-        return self.recipe.count
-
-    def __getitem__(self, index: int | slice | NDArray[np.integer[Any]]) -> NDArray[np.uint8]:
-        if isinstance(index, int | np.integer):
-            place = range(len(self))[int(index)]
-            number = bisect_right(self._starts, place) - 1
-            return np.asarray(self.shards[number][place - self._starts[number]])
-        numbers = np.arange(len(self))[index]
-        images = np.empty((len(numbers), *self.shards[0].shape[1:]), dtype=np.uint8)
-        holders = np.searchsorted(self._starts, numbers, side="right") - 1
-        for number in np.unique(holders):
-            here = holders == number
-            images[here] = self.shards[number][numbers[here] - self._starts[number]]
-        return images
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ImageSet, (self.recipe, self.segments)
 
 
 def open_shards(folder: Path) -> ImageSet:
@@ -179,18 +237,12 @@ def open_shards(folder: Path) -> ImageSet:
     if manifest is None:
         raise ArtefactError(f"{folder} holds no complete image set (no {MANIFEST}). Write the set again; it resumes.")
     recipe = Recipe(**{name: manifest[name] for name in ("kind", "count", "seed", "size", "channels", "shard")})
-    shards = []
-    for entry in manifest["shards"]:
-        path = folder / entry["file"]
-        shape = (entry["count"], recipe.channels, recipe.size, recipe.size)
-        try:
-            shard = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError) as error:
-            raise ArtefactError(f"{path} cannot be read ({error}). Write the set again; it resumes.") from error
-        if shard.shape != shape or shard.dtype != np.uint8:
-            raise ArtefactError(f"{path} holds {shard.dtype} {shard.shape} where the manifest says uint8 {shape}.")
-        shards.append(shard)
-    return ImageSet(recipe, shards)
+    segments = [Segment(folder / entry["file"], 0, entry["count"]) for entry in manifest["shards"]]
+    images = ImageSet(recipe, segments)
+    shape = (recipe.count, recipe.channels, recipe.size, recipe.size)
+    if images.shape != shape or images.dtype != np.uint8:
+        raise ArtefactError(f"{folder} holds {images.dtype} {images.shape} where the manifest says uint8 {shape}.")
+    return images
 
 
 def file_digest(path: Path) -> str:
@@ -199,27 +251,38 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _blocks(
-    recipe: Recipe, numbers: range, device: str | torch.device, progress: Callable[[int], None] | None
-) -> Iterator[bytes]:
+def _blocks(stretch: Stretch, device: str | torch.device, progress: Callable[[int], None] | None) -> Iterator[bytes]:
     """Yield the bytes of a shard's .npy file: the header, then slice after slice of images."""
-    shape = (len(numbers), recipe.channels, recipe.size, recipe.size)
-    yield _npy_header(shape)
-    at_a_time = max(1, SLICE_BYTES // recipe.image_bytes)
-    for first in range(numbers.start, numbers.stop, at_a_time):
-        count = min(at_a_time, numbers.stop - first)
-        geometry = {"seed": recipe.seed, "size": recipe.size, "channels": recipe.channels}
-        images = draw(recipe.kind, first=first, count=count, device=device, **geometry)
-        yield images.cpu().numpy().tobytes()
+    yield _npy_header((stretch.count, stretch.channels, stretch.size, stretch.size))
+    image_bytes = max(1, stretch.channels * stretch.size * stretch.size)
+    on_cpu = torch.device(device).type in ("cpu", "mps")
+    at_a_time = max(1, min(PART, PART_BYTES // image_bytes) if on_cpu else SLICE_BYTES // image_bytes)
+    end = stretch.first + stretch.count
+
+    def part(first: int) -> bytes:
+        count = min(at_a_time, end - first)
+        geometry = {"seed": stretch.seed, "size": stretch.size, "channels": stretch.channels}
+        return draw(stretch.kind, first=first, count=count, device=device, **geometry).cpu().numpy().tobytes()
+
+    for block in side_by_side(part, range(stretch.first, end, at_a_time), "cpu" if on_cpu else device):
+        yield block
         if progress:
-            progress(count)
+            progress(len(block) // image_bytes)
 
 
 def _npy_header(shape: tuple[int, ...]) -> bytes:
-    """Return the header of a version 1.0 .npy file of uint8 in C order, padded to a multiple of 64 bytes."""
-    text = repr({"descr": "|u1", "fortran_order": False, "shape": shape}).encode()
-    text += b" " * (-(len(text) + 11) % 64) + b"\n"
-    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+    """Return the header that `numpy.save` writes for uint8 in C order."""
+    stream = io.BytesIO()
+    np.lib.format.write_array_header_1_0(stream, {"descr": "|u1", "fortran_order": False, "shape": shape})
+    return stream.getvalue()
+
+
+def _clear_stale(path: Path) -> None:
+    """Remove temporary files of this shard whose writers were killed; a live writer's is young."""
+    for leftover in path.parent.glob(f".{path.name}.*.tmp"):
+        with suppress(OSError):
+            if time.time() - leftover.stat().st_mtime > _STALE_SECONDS:
+                leftover.unlink()
 
 
 def _read_record(path: Path) -> dict[str, Any] | None:

@@ -28,7 +28,7 @@ def test_a_set_is_written_and_a_damaged_shard_is_reported(tmp_path):
     (folder / "shard-000001.npy").write_bytes(b"damaged")
     result = command(*arguments)
     assert result.exit_code == 0
-    assert "Shard 1 did not match its digest and was drawn again" in result.output
+    assert "shard-000001.npy did not match its digest and was drawn again" in result.output
 
 
 def test_bad_input_is_one_sentence(tmp_path):

@@ -124,6 +124,11 @@ def make_run(
     write_array(folders.accounting / "histograms.npy", histograms)
     figures = {"notice": "PRIVATE", "consensus_mean": 0.61803, "epsilon_data_dependent": 3.14159, "order": None}
     write_json(folders.accounting / "figures.json", {**figures, "votes_per_class": histograms.sum(axis=0)})
+    figure = {"distance": 2.71828, "standard_error": 0.125, "blocks": 2, "rows": 40}
+    sources = {"gaussian": figure, "stylegan": {**figure, "distance": 1.41421}}
+    write_json(
+        folders.distance / "figures.json", {"extractor": "scattering", "all": figure, "sources": sources, "notice": "P"}
+    )
     for number, stage in enumerate(STAGES):
         write_json(
             folders.timings / f"{stage}.json", {"stage": stage, "seconds": number + 0.5, "memory_mb": 100 + number}
@@ -209,6 +214,20 @@ def test_every_function_of_the_votes_lies_in_the_section_marked_private(tmp_path
         assert places, text
         assert all("private" in names for names in places), text
     assert any("private" in names for names in page.places("do not publish"))
+
+
+def test_distances_from_the_private_data_lie_in_a_private_section_nearest_source_first(tmp_path):
+    run = make_run(tmp_path)
+    html = written(run)
+    page = Page(html)
+    for text in ("2.718 ± 0.125", "1.414 ± 0.125", "How far the queries are"):
+        places = page.places(text)
+        assert places, text
+        assert all("private" in names for names in places), text
+    assert html.index("1.414 ±") < html.index("2.718 ±")
+    assert "2.718" not in render_statement(read_json(run.folders.statement))
+    (run.folders.distance / "figures.json").unlink()
+    assert "How far the queries are" not in written(run)
 
 
 def test_evaluation_is_marked_as_not_covered(tmp_path):

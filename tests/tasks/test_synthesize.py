@@ -1,5 +1,9 @@
 """Synthetic images as artefacts: shards, links, fixed batches."""
 
+import errno
+import logging
+import os
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import numpy as np
@@ -8,7 +12,11 @@ import pytest
 from tasks import synthesize
 from tasks.params import Images, validate
 from tasks.run import Run
-from tasks.store import folder_digest
+from tasks.store import file_digest, folder_digest, read_json
+from terrine.errors import ArtefactError
+from terrine.mapped import MappedRows
+from terrine.randomness import derive_seed
+from terrine.synthetic.registry import draw
 
 
 def make(root, **overrides):
@@ -23,8 +31,8 @@ def make(root, **overrides):
 
 def draw_all(run):
     draws = synthesize.plan(run)
-    for draw in draws:
-        synthesize.draw_shard.fn(run, draw)
+    for part in draws:
+        synthesize.draw_shard.fn(run, part)
     synthesize.assemble_images.fn(run, draws)
     return synthesize.read_queries(run.folders)
 
@@ -62,7 +70,7 @@ def test_runs_with_equal_images_share_them_and_the_shard_size_changes_no_pixel(t
     np.testing.assert_array_equal(first.images, second.images)
 
 
-def test_a_damaged_shard_is_drawn_again(tmp_path):
+def test_a_damaged_shard_is_drawn_again_and_said_so(tmp_path, caplog):
     run = make(tmp_path)
     expected = draw_all(run).images
     before = folder_digest(run.folders.images)
@@ -71,8 +79,75 @@ def test_a_damaged_shard_is_drawn_again(tmp_path):
     content[-1] ^= 1
     path.unlink()
     path.write_bytes(content)
-    np.testing.assert_array_equal(draw_all(run).images, expected)
+    with caplog.at_level(logging.WARNING):
+        np.testing.assert_array_equal(draw_all(run).images, expected)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{path} did not match its digest and was drawn again."
+    ]
     assert folder_digest(run.folders.images) == before
+
+
+def test_a_full_disk_is_a_clear_error_and_no_half_shard_counts(tmp_path, monkeypatch):
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    run = make(tmp_path)
+    first, second = synthesize.plan(run)
+    synthesize.draw_shard.fn(run, first)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(ArtefactError, match="the disk is full"):
+            synthesize.draw_shard.fn(run, second)
+    assert not list(synthesize.shard_path(run, second).parent.iterdir())
+    with pytest.raises(ArtefactError, match="Run the stage 'synthesize' again"):
+        synthesize.assemble_images.fn(run, [first, second])
+    assert not run.folders.images.exists()
+    assert draw_all(run).images.shape == (50, 1, 8, 8)
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_shards_are_the_same_bytes_for_any_number_of_workers(tmp_path, monkeypatch, workers):
+    monkeypatch.setattr(synthesize, "SHARD", 7)
+    run = make(tmp_path)
+    draws = synthesize.plan(run)
+    with ThreadPoolExecutor(workers) as pool:
+        list(pool.map(lambda part: synthesize.draw_shard.fn(run, part), reversed(draws)))
+    synthesize.assemble_images.fn(run, draws)
+    seed = derive_seed(run.params.seed, "queries")
+    for kind, count in run.params.queries.shares().items():
+        found = [np.load(synthesize.shard_path(run, part)) for part in draws if part.kind == kind]
+        expected = draw(kind, seed=seed, first=0, count=count, size=8, channels=1).numpy()
+        np.testing.assert_array_equal(np.concatenate(found), expected)
+
+
+def test_the_manifest_holds_the_digests_of_the_files_and_the_cost_is_known_to_every_run_that_shares_them(tmp_path):
+    run = make(tmp_path)
+    draw_all(run)
+    shards = read_json(run.folders.images / "manifest.json")["shards"]["queries"]
+    assert [shard["sha256"] for shard in shards] == [
+        file_digest(run.folders.images / shard["file"]) for shard in shards
+    ]
+    cost = synthesize.drawing_cost(Run(tmp_path, "another", run.params))
+    assert cost["images"] == 50
+    assert cost["bytes"] == sum((run.folders.images / shard["file"]).stat().st_size for shard in shards)
+    assert cost["images_per_second"] > 0
+    synthesize.shard_path(run, synthesize.plan(run)[0]).with_suffix(".json").unlink()
+    assert synthesize.drawing_cost(run) == {}
+
+
+def test_images_are_mapped_and_not_loaded(tmp_path, monkeypatch):
+    monkeypatch.setattr(synthesize, "SHARD", 7)
+    run = make(tmp_path)
+    queries = draw_all(run)
+    assert isinstance(queries.images, MappedRows)
+    # A batch of 16 lies in three or four shards of 7; every batch is a stretch of its source.
+    for batch, described in zip(
+        queries.batches, read_json(run.folders.images / "manifest.json")["batches"], strict=True
+    ):
+        first, count = described["source_start"], described["count"]
+        seed = derive_seed(run.params.seed, "queries")
+        expected = draw(described["kind"], seed=seed, first=first, count=count, size=8, channels=1).numpy()
+        np.testing.assert_array_equal(queries.images[batch], expected)
 
 
 def test_pretraining_images_are_other_images_than_the_queries(tmp_path):

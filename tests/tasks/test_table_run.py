@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from flows.stages import run_through
-from tasks import aggregate, dataset, evaluate, features, partition, report, student, synthesize, teach, vote
+from tasks import aggregate, dataset, distance, evaluate, features, partition, report, student, synthesize, teach, vote
 from tasks.params import merge, validate
 from tasks.run import Run
 from tasks.store import read_json, read_tensors
@@ -82,6 +82,7 @@ def test_a_table_goes_through_every_stage_and_its_student_predicts(tmp_path):
     aggregate.release_answers.fn(run)
     student.train_student.fn(run)
     evaluate.evaluate_student.fn(run)
+    distance.measure_distance.fn(run)
     figures = read_json(run.folders.evaluation)
     largest = max(entry["count"] for entry in figures["per_class"]) / figures["images"]
     assert figures["accuracy"] > largest + 0.1
@@ -95,6 +96,8 @@ def test_a_table_goes_through_every_stage_and_its_student_predicts(tmp_path):
     page = run.folders.report.read_text()
     assert "rows of the table that were declared public" in page
     assert "drawn by programs" not in page
+    assert "Kernel distance on the features of <em>columns</em>" in page
+    assert list(distance.read_distance(run.folders)["sources"]) == ["public rows"]
 
 
 def test_queries_are_the_public_rows_and_teachers_see_none_of_them(tmp_path):

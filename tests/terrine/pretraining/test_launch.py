@@ -1,10 +1,12 @@
 """Several devices share a run as one would do it, and leave the run's ordinary checkpoint."""
 
+import numpy as np
 import pytest
 import torch
 from test_simclr import SETTINGS, pretrain, some_images, state, tiny_backbone
 
 from terrine.errors import SettingError
+from terrine.mapped import MappedRows, Segment
 from terrine.models.backbone import Backbone
 from terrine.pretraining.launch import pretrain_on_devices
 
@@ -20,9 +22,10 @@ def test_two_processes_give_the_losses_and_weights_of_one_and_one_can_go_on_from
     alone, shared, again = without_dropout(), without_dropout(), without_dropout()
     expected = pretrain(alone, some_images(), SETTINGS, seed=0, device="cpu")
     reports = []
+    np.save(tmp_path / "images.npy", some_images())
     history = pretrain_on_devices(
         shared,
-        some_images(),
+        MappedRows([Segment(tmp_path / "images.npy", 0, len(some_images()))]),
         SETTINGS,
         seed=0,
         devices=["cpu", "cpu"],

@@ -38,7 +38,7 @@ def test_an_image_s_bytes_do_not_depend_on_the_batch_it_is_drawn_in(kind):
     assert torch.equal(images(kind, 33, 7), together[33:])
 
 
-@pytest.mark.parametrize("kind", ["gaussian", "stylegan"])
+@pytest.mark.parametrize("kind", list(PROGRAMS))
 def test_a_batch_of_4096_holds_the_same_bytes_as_single_images(kind):
     together = images(kind, 0, 4096, size=8, channels=1)
     for first in (0, 1, 2047, 4095):

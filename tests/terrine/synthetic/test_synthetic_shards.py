@@ -1,6 +1,7 @@
 """Image sets on disk: nothing half-written counts, damage is noticed, memory stays small."""
 
 import errno
+import io
 import json
 import os
 import subprocess
@@ -10,8 +11,17 @@ import numpy as np
 import pytest
 
 from terrine.errors import ArtefactError, SettingError
+from terrine.synthetic import shards
 from terrine.synthetic.registry import draw
-from terrine.synthetic.shards import Recipe, finish, open_shards, plan, shard_path, write_shard
+from terrine.synthetic.shards import (
+    Recipe,
+    finish,
+    open_shards,
+    plan,
+    read_shard_record,
+    shard_path,
+    write_shard,
+)
 
 RECIPE = Recipe("gaussian", count=50, seed=3, size=9, channels=3, shard=20)
 
@@ -34,7 +44,7 @@ def test_a_set_holds_the_images_that_the_program_draws(tmp_path):
     expected = draw("gaussian", seed=3, first=0, count=50, size=9, channels=3).numpy()
     images = open_shards(tmp_path)
     assert len(images) == 50
-    assert all(isinstance(shard, np.memmap) for shard in images.shards)
+    assert images.shape == (50, 3, 9, 9)
     assert np.array_equal(images[:], expected)
     assert np.array_equal(images[17:43], expected[17:43])
     assert np.array_equal(images[[49, 0, 20]], expected[[49, 0, 20]])
@@ -51,7 +61,7 @@ def test_shards_may_be_written_in_any_order_and_again(tmp_path):
     for number in (2, 0, 1):
         write_shard(folders[1], RECIPE, number)
     finish(folders[1], RECIPE)
-    for path in sorted(folders[0].iterdir()):
+    for path in [*sorted(folders[0].glob("*.npy")), folders[0] / "manifest.json"]:
         assert path.read_bytes() == (folders[1] / path.name).read_bytes()
     assert [shard.state for shard in write(folders[0])] == ["kept"] * 3
 
@@ -63,6 +73,51 @@ def test_a_damaged_shard_is_drawn_again_and_said_so(tmp_path):
     path.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
     assert [shard.state for shard in write(tmp_path)] == ["kept", "redrawn", "kept"]
     assert path.read_bytes() == good
+
+
+def test_a_shard_is_the_file_that_numpy_would_save_and_its_record_says_what_it_cost(tmp_path):
+    shard = write(tmp_path)[1]
+    stream = io.BytesIO()
+    np.save(stream, draw("gaussian", seed=3, first=20, count=20, size=9, channels=3).numpy())
+    assert shard.path.read_bytes() == stream.getvalue()
+    record = read_shard_record(shard.path)
+    assert record["bytes"] == shard.bytes == len(stream.getvalue())
+    assert record["seconds"] == shard.seconds
+    kept = write_shard(tmp_path, RECIPE, 1)
+    assert (kept.state, kept.seconds) == ("kept", shard.seconds)
+
+
+def test_a_set_that_grows_keeps_the_shards_that_were_full(tmp_path):
+    write(tmp_path)
+    larger = Recipe("gaussian", count=90, seed=3, size=9, channels=3, shard=20)
+    assert [shard.state for shard in write(tmp_path, larger)] == ["kept", "kept", "drawn", "drawn", "drawn"]
+
+
+def test_shards_of_another_version_of_the_programs_are_drawn_again(tmp_path, monkeypatch):
+    write(tmp_path)
+    monkeypatch.setattr(shards, "VERSION", -1)
+    assert [shard.state for shard in write(tmp_path)] == ["drawn"] * 3
+
+
+def test_what_a_killed_writer_left_long_ago_is_cleared_and_a_living_one_is_left_alone(tmp_path):
+    path = shard_path(tmp_path, 0)
+    old, young = (path.with_name(f".{path.name}.{name}.tmp") for name in ("old", "young"))
+    for leftover in (old, young):
+        leftover.write_bytes(b"half")
+    os.utime(old, (0, 0))
+    write_shard(tmp_path, RECIPE, 0)
+    assert not old.exists()
+    assert young.exists()
+
+
+@pytest.mark.parametrize("part", [1, 7, 4096])
+def test_the_bytes_do_not_depend_on_how_much_is_drawn_at_a_time(tmp_path, monkeypatch, part):
+    for kind in ("gaussian", "dead_leaves", "stylegan"):
+        recipe = Recipe(kind, count=30, seed=0, size=9, channels=1, shard=25)
+        expected = [shard.sha256 for shard in write(tmp_path / "plain" / kind, recipe)]
+        monkeypatch.setattr(shards, "PART", part)
+        assert [shard.sha256 for shard in write(tmp_path / "parts" / kind, recipe)] == expected
+        monkeypatch.undo()
 
 
 def test_shards_of_another_recipe_are_not_taken_for_ours(tmp_path):
@@ -115,7 +170,7 @@ def test_what_cannot_be_opened_is_named(tmp_path):
     with pytest.raises(ArtefactError, match=r"shard-000002\.npy cannot be read"):
         open_shards(tmp_path)
     np.save(shard_path(tmp_path, 2), np.zeros((9, 3, 9, 9), np.uint8))
-    with pytest.raises(ArtefactError, match="where the manifest says"):
+    with pytest.raises(ArtefactError, match="holds 9 rows where rows 0 to 9 are wanted"):
         open_shards(tmp_path)
 
 

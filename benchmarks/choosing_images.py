@@ -1,0 +1,97 @@
+"""Which images serve which private data: source by source, what can be known before and what comes out at ε = 6.
+
+    python benchmarks/choosing_images.py [--root FOLDER] [--datasets digits mnist blood pneumonia]
+                                         [--sources gaussian dead_leaves ...] [--seeds 0 1 2] [--work FOLDER]
+                                         [--queries N] [--teachers N] [--features 200]
+
+For every dataset that lies under --root, and every source (image programs; `A,B` is half of each): the kernel distance
+to the private images on scattering features, the teachers' agreement on the queries, the effective number of winning
+classes, and the accuracy of the linear student at exact ε = 6, δ = 1e-5, with replayed noise. Seeds draw other images,
+partitions and noise. Finished rows are kept in --work and not made again; the table is printed at the end.
+"""
+
+import argparse
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from transfer import SETTINGS, SIZE, Kept, Setting, Taught, default_root, query_images, spread, teach, transfer
+
+from terrine.data.dataset import Dataset
+from terrine.models.backbone import Backbone
+from terrine.models.registry import build_backbone
+from terrine.synthetic.distance import image_distance, scattering_extractor
+from terrine.synthetic.registry import PROGRAMS
+
+SOURCES = [*PROGRAMS, "dead_leaves,stylegan"]
+
+
+def rows(setting: Setting, data: Dataset, sources: list[str], seeds: list[int], features: int, kept: Kept) -> list[str]:
+    """Make what is missing of a dataset, and return its lines of the table, the best student first."""
+    extractor = scattering_extractor(setting.channels)
+
+    @cache
+    def taught(seed: int) -> tuple[Backbone, Taught]:
+        backbone = build_backbone("scattering", channels=setting.channels, size=SIZE, seed=seed, projection=features)
+        return backbone, teach(data, backbone, setting.teachers, seed=seed)
+
+    def figures(source: str, seed: int) -> dict[str, float]:
+        images = query_images(source, setting.queries, setting.channels, seed=seed)
+        distance = image_distance(extractor, images, data.train_images, seed=seed)
+        backbone, teachers = taught(seed)
+        found = transfer(teachers, backbone, images, len(source.split(",")), seed=seed)
+        return {"distance": distance.distance, "error": distance.standard_error, **found}
+
+    found = {}
+    for seed in seeds:
+        for source in sources:
+            key = f"{setting.name}, {setting.teachers} teachers, {setting.queries} queries, {features} features"
+            row = kept.row(f"{key}, {source}, seed {seed}", lambda source=source, seed=seed: figures(source, seed))
+            found.setdefault(source, []).append(row)
+        taught.cache_clear()
+    order = sorted(found, key=lambda source: -np.mean([row["accuracy"] for row in found[source]]))
+    lines = []
+    for source in order:
+        values = {
+            name: [row[name] for row in found[source]] for name in ("distance", "agreement", "classes", "accuracy")
+        }
+        cells = [
+            spread(values["distance"], 3, 1.0),
+            spread(values["agreement"]),
+            spread(values["classes"], 1, 1.0),
+            spread(values["accuracy"], 2),
+        ]
+        lines.append(f"| {setting.name} | {source.replace(',', ' and ')} | {' | '.join(cells)} |")
+    return lines
+
+
+def main() -> None:
+    """Make the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", type=Path, default=default_root())
+    parser.add_argument("--datasets", nargs="+", choices=list(SETTINGS), default=list(SETTINGS))
+    parser.add_argument("--sources", nargs="+", default=SOURCES)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--work", type=Path, default=Path("data/private/benchmarks"))
+    parser.add_argument("--queries", type=int, help="instead of the dataset's own number")
+    parser.add_argument("--teachers", type=int, help="instead of the dataset's own number")
+    parser.add_argument("--features", type=int, default=200)
+    arguments = parser.parse_args()
+    kept = Kept(arguments.work / "choosing-images.json")
+    table = []
+    for name in arguments.datasets:
+        own = {"queries": arguments.queries, "teachers": arguments.teachers}
+        setting = replace(SETTINGS[name], **{key: value for key, value in own.items() if value is not None})
+        data = setting.load(arguments.root)
+        if data is None:
+            print(f"{name}: not under {arguments.root}, left out", flush=True)
+            continue
+        table += rows(setting, data, arguments.sources, arguments.seeds, arguments.features, kept)
+    print("\n| private data | queries | kernel distance | agreement % | winning classes | student % at ε = 6 |")
+    print("|---|---|---:|---:|---:|---:|")
+    print("\n".join(table))
+
+
+if __name__ == "__main__":
+    main()

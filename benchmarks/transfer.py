@@ -1,0 +1,171 @@
+"""What the benchmarks of images and backbones share: one private knowledge transfer on features, and kept rows.
+
+Teachers are ridge heads on each part's features under current statistics, the release is a Gaussian histogram with
+replayed noise at an exact ε, the student a linear head: the functions that the stages call, with the settings of the
+preset terrine-mnist unless a dataset is too small for them. The datasets are public benchmarks; nothing is charged.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from terrine.aggregation.histogram import GaussianHistogram
+from terrine.aggregation.votes import histograms_of
+from terrine.data.dataset import Dataset
+from terrine.data.partition import iid
+from terrine.data.registry import load
+from terrine.mapped import Rows
+from terrine.models.backbone import Backbone, features_in_batches
+from terrine.privacy.account import price
+from terrine.privacy.calibrate import calibrate
+from terrine.privacy.noise import ReplayNoise
+from terrine.randomness import derive_seed, numpy_generator
+from terrine.students.linear import StudentSettings, fit_histograms, predict
+from terrine.synthetic.registry import draw
+from terrine.teachers.linear import LinearHeads, LinearSettings, train_heads, vote
+
+BATCH, DELTA, EPSILON, SIZE = 500, 1e-5, 6.0, 28
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A dataset and how it is taught: teachers, and as many queries as its teachers can answer usefully."""
+
+    name: str
+    channels: int
+    teachers: int
+    queries: int
+
+    def load(self, root: Path) -> Dataset | None:
+        """Return the dataset at 28x28, None where its files are not under `root`."""
+        common = {"size": SIZE, "channels": self.channels, "download": False}
+        if self.name == "blood":
+            path = root / "pbc-blood" / "blood_28.npz"
+            return load("npz", root=root, path=path, **common) if path.is_file() else None
+        if self.name == "pneumonia":
+            places = (root / "medmnist" / "pneumoniamnist.npz", root / "pneumoniamnist.npz")
+            return load("pneumoniamnist", root=root, **common) if any(map(Path.is_file, places)) else None
+        if self.name == "mnist" and not (root / "MNIST" / "raw").is_dir():
+            return None
+        return load(self.name, root=root, **common)
+
+
+SETTINGS = {
+    setting.name: setting
+    for setting in (
+        Setting("digits", channels=1, teachers=100, queries=1_000),
+        Setting("mnist", channels=1, teachers=200, queries=10_000),
+        Setting("blood", channels=3, teachers=100, queries=2_000),
+        Setting("pneumonia", channels=1, teachers=100, queries=1_000),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Taught:
+    """A dataset's teachers on a backbone's features, and the features of its test images."""
+
+    heads: LinearHeads
+    test: np.ndarray
+    test_labels: np.ndarray
+    classes: int
+
+
+def near_equal(numbers: np.ndarray) -> list[np.ndarray]:
+    """Cut row numbers into near-equal batches of about 500."""
+    return np.array_split(numbers, max(1, round(len(numbers) / BATCH)))
+
+
+def teach(data: Dataset, backbone: Backbone, teachers: int, *, seed: int, ridge: float = 0.3) -> Taught:
+    """Deal the records, and train one head a part, each part's features by itself."""
+    assignment = iid(data.records, teachers, seed=seed)
+    order = np.argsort(assignment, kind="stable")
+    parts = np.split(order, np.cumsum(np.bincount(assignment, minlength=teachers))[:-1])
+    batches = [piece for part in parts for piece in np.array_split(part, -(-len(part) // BATCH))]
+    features = features_in_batches(backbone, data.train_images, batches, "current")
+    settings = LinearSettings(ridge=ridge)
+    heads = train_heads(features, data.train_labels, assignment, range(teachers), data.classes, settings, seed=seed)
+    shuffled = numpy_generator(seed, "test order").permutation(len(data.test_labels))
+    test = features_in_batches(backbone, data.test_images, near_equal(shuffled), "current")
+    return Taught(heads, test, data.test_labels, data.classes)
+
+
+def query_images(source: str, count: int, channels: int, *, seed: int) -> np.ndarray:
+    """Return uint8 images [count, channels, 28, 28] of programs `A` or `A,B,...`: equal shares, one after another."""
+    kinds = source.split(",")
+    shares = [len(part) for part in np.array_split(np.arange(count), len(kinds))]
+    own = derive_seed(seed, "queries")
+    return np.concatenate(
+        [
+            draw(kind, seed=own, first=0, count=share, size=SIZE, channels=channels).numpy()
+            for kind, share in zip(kinds, shares, strict=True)
+        ]
+    )
+
+
+def transfer(taught: Taught, backbone: Backbone, images: Rows, sources: int, *, seed: int) -> dict[str, float]:
+    """Vote, release noisy histograms at exact ε = 6 and train the student; return what came of it.
+
+    images are queries of `sources` programs, one after another; no batch mixes them. `agreement` is the mean share of
+    the teachers that voted for the winner, `classes` e to the entropy of the winners, `accuracy` the student's on test.
+    """
+    parts = np.array_split(np.arange(len(images)), sources)
+    batches = [batch for part in parts for batch in near_equal(part)]
+    features = features_in_batches(backbone, images, batches, "current")
+    histograms = histograms_of(vote(taught.heads, features), taught.classes)
+    teachers = taught.heads.teachers
+    frequency = np.bincount(histograms.argmax(axis=1), minlength=taught.classes) / len(images)
+    used = frequency[frequency > 0]
+    sigma = calibrate(EPSILON, DELTA, len(images)).sigma
+    noise = ReplayNoise(derive_seed(seed, "replayed noise"))
+    released = GaussianHistogram(sigma).answer(histograms, epsilon=EPSILON, delta=DELTA, noise=noise)
+    if not released.answered.all() or released.histograms is None:
+        raise RuntimeError("the calibrated noise did not pay for all queries")
+    head = fit_histograms(features, released.histograms, teachers, sigma, StudentSettings(l2=0.3), seed=seed)
+    predictions = predict(head, taught.test).argmax(axis=1)
+    return {
+        "agreement": float(histograms.max(axis=1).mean() / teachers),
+        "classes": float(np.exp(-np.sum(used * np.log(used)))),
+        "accuracy": float((predictions == taught.test_labels).mean()),
+        "epsilon": price(released.event, DELTA),
+    }
+
+
+class Kept:
+    """Rows by key in a JSON file: what is there is not made again, and a killed script loses one row at most."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.rows: dict[str, dict[str, float]] = json.loads(path.read_text()) if path.is_file() else {}
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.rows
+
+    def row(self, key: str, compute: Callable[[], dict[str, float]]) -> dict[str, float]:
+        """Return a row, made now if it is not there."""
+        if key not in self.rows:
+            start = time.monotonic()
+            self.rows[key] = compute()
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = self.path.with_suffix(f".{os.getpid()}.tmp")
+            temporary.write_text(json.dumps(self.rows, indent=1))
+            temporary.replace(self.path)
+            shown = ", ".join(f"{name} {value:.4g}" for name, value in self.rows[key].items())
+            print(f"{key}: {shown} ({time.monotonic() - start:.0f} s)", flush=True)
+        return self.rows[key]
+
+
+def spread(values: Sequence[float], digits: int = 1, scale: float = 100.0) -> str:
+    """Mean ± standard deviation over seeds."""
+    deviation = np.std(values, ddof=1) if len(values) > 1 else 0.0
+    return f"{scale * np.mean(values):.{digits}f} ± {scale * deviation:.{digits}f}"
+
+
+def default_root() -> Path:
+    """Where datasets lie unless --root says otherwise."""
+    return Path(os.environ.get("TERRINE_SHARED", Path(__file__).resolve().parents[2] / "shared")) / "datasets"

@@ -1,0 +1,168 @@
+"""The backbone of a run: every kind, trained and fitted as it needs, on one device or several."""
+
+import numpy as np
+import pytest
+import torch
+
+from tasks import pretrain, synthesize
+from tasks.params import merge, validate
+from tasks.run import Run
+from tasks.store import file_digest, read_json
+from terrine.errors import SettingError
+from terrine.mapped import MappedRows
+from terrine.models.backbone import features_in_batches
+from terrine.pretraining import launch
+
+VALUES = {
+    "data": {"public_benchmark": True, "size": 8},
+    "aggregation": {"mechanism": "histogram", "sigma": 5},
+    "queries": {"count": 32, "batch": 16, "sources": {"gaussian": 1}},
+    "pretraining": {"images": {"count": 24, "sources": {"stylegan": 1}}, "epochs": 1, "batch": 12, "projection": 8},
+    "device": "cpu",
+}
+CONCATENATED = {"kind": "concatenated", "parts": ["scattering", "resnet10"], "projection": 20}
+
+
+def make(root, **overrides):
+    run = Run(root, "small", validate(merge(VALUES, overrides)))
+    draws = synthesize.plan(run)
+    for part in draws:
+        synthesize.draw_shard.fn(run, part)
+    synthesize.assemble_images.fn(run, draws)
+    return run
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize(
+    "backbone",
+    [
+        {"kind": "vgg9"},
+        {"kind": "densenet121"},
+        {"kind": "timm", "architecture": "resnet10t"},
+        CONCATENATED,
+    ],
+    ids=lambda backbone: backbone["kind"],
+)
+def test_every_kind_with_weights_is_pretrained_and_stored(tmp_path, backbone):
+    run = make(tmp_path, backbone=backbone)
+    initial = {name: value.clone() for name, value in pretrain._build(run).state_dict().items()}
+    pretrain.pretrain_backbone.fn(run)
+    stored = pretrain.read_backbone(run.folders)
+    manifest = read_json(run.folders.backbone / "manifest.json")
+    assert len(manifest["history"]) == 1
+    assert manifest["sha256"] == file_digest(run.folders.backbone / "backbone.safetensors")
+    trained = {name for name, value in stored.named_parameters() if not torch.equal(value, initial[name])}
+    assert trained
+    queries = synthesize.read_queries(run.folders)
+    features = features_in_batches(stored, queries.images, queries.batches, "original")
+    assert features.shape == (32, stored.feature_dim)
+    assert np.isfinite(features).all()
+
+
+def test_concatenated_features_are_standardised_by_the_queries_under_original_statistics(tmp_path):
+    run = make(tmp_path, backbone=CONCATENATED)
+    pretrain.pretrain_backbone.fn(run)
+    queries = synthesize.read_queries(run.folders)
+    features = features_in_batches(pretrain.read_backbone(run.folders), queries.images, queries.batches, "original")
+    assert np.abs(features.mean(axis=0)).max() < 0.05
+    deviation = features.std(axis=0)
+    assert deviation[:20] == pytest.approx(1, abs=0.1)
+    # Of a hardly trained ResNet's rectified features many are zero, or vary less than the standardisation resolves.
+    assert (deviation < 1.1).all()
+    assert (deviation > 0.9).mean() > 0.3
+
+
+def test_a_concatenated_backbone_is_another_one_for_other_queries_and_a_resnet_is_not(tmp_path):
+    for backbone, same in ((CONCATENATED, False), ({"kind": "resnet10"}, True)):
+        first = make(tmp_path / str(same) / "first", backbone=backbone)
+        second = make(tmp_path / str(same) / "second", backbone=backbone, queries={"sources": {"spectrum": 1}})
+        assert (pretrain.backbone_identity(first) == pretrain.backbone_identity(second)) == same
+
+
+def test_parameters_that_are_not_set_do_not_change_which_backbone_it_is(tmp_path):
+    """Backbones that were stored before a parameter existed are found again."""
+    assert set(validate(VALUES).backbone.identity()) == {"kind", "projection", "invariance", "stem"}
+    assert set(validate(merge(VALUES, {"backbone": {"kind": "resnet10"}})).backbone.identity()) == {
+        "kind",
+        "projection",
+        "stem",
+    }
+    with_side = validate(merge(VALUES, {"backbone": {"kind": "tiny_vit", "enlarge": 32}}))
+    assert with_side.backbone.identity()["enlarge"] == 32
+
+
+@pytest.mark.parametrize(
+    ("device", "count", "batch", "expected"),
+    [
+        ("auto", 4, 256, ["cuda:0", "cuda:1", "cuda:2", "cuda:3"]),
+        ("cuda", 3, 256, ["cuda:0", "cuda:1"]),
+        ("auto", 3, 12, ["cuda:0", "cuda:1", "cuda:2"]),
+        ("auto", 2, 7, []),
+        ("auto", 1, 256, []),
+        ("cuda:1", 4, 256, []),
+        ("cpu", 4, 256, []),
+    ],
+)
+def test_all_cuda_devices_that_divide_a_batch_share_it_unless_one_is_named(monkeypatch, device, count, batch, expected):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    assert pretrain.training_devices(device, batch) == expected
+
+
+def test_without_cuda_there_is_one_device(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert pretrain.training_devices("auto", 256) == []
+
+
+def test_several_devices_are_handed_to_the_launcher_with_images_that_are_mapped(tmp_path, monkeypatch):
+    seen = {}
+
+    def on_devices(backbone, images, settings, *, seed, devices, checkpoint, progress):
+        seen.update(devices=devices, images=images, batch=settings.batch, checkpoint=checkpoint)
+        return [{"epoch": 1, "loss": 0.5}]
+
+    run = make(tmp_path, backbone={"kind": "resnet10"})
+    monkeypatch.setattr(pretrain, "training_devices", lambda device, batch: ["cuda:0", "cuda:1"])
+    monkeypatch.setattr(launch, "pretrain_on_devices", on_devices)
+    pretrain.pretrain_backbone.fn(run)
+    assert seen["devices"] == ["cuda:0", "cuda:1"]
+    assert isinstance(seen["images"], MappedRows)
+    assert (len(seen["images"]), seen["batch"]) == (24, 12)
+    assert read_json(run.folders.backbone / "manifest.json")["history"] == [{"epoch": 1, "loss": 0.5}]
+
+
+@pytest.mark.parametrize(
+    ("backbone", "message"),
+    [
+        ({"kind": "resnet19"}, r"backbone\.kind='resnet19'.*'timm'"),
+        ({"kind": "timm"}, r"backbone\.architecture is missing.*Set backbone\.architecture"),
+        ({"kind": "timm", "architecture": "resnet18x"}, r"architecture names 'resnet18x', which timm does not know"),
+        ({"kind": "resnet10", "architecture": "resnet10t"}, r"architecture=resnet10t has no meaning for kind=resnet10"),
+        ({"kind": "resnet10", "parts": ["vgg9", "resnet10"]}, r"parts=.* has no meaning for kind=resnet10"),
+        ({"kind": "vgg9", "enlarge": 64}, r"enlarge=64 has no meaning for kind=vgg9"),
+        ({"kind": "concatenated", "parts": ["vgg9"]}, r"backbone\.parts=.*at least 2"),
+        ({"kind": "concatenated", "parts": ["vgg9", "columns"]}, r"parts has 'columns'"),
+        ({"kind": "concatenated", "parts": ["vgg9", "nothing"]}, r"'nothing', which timm does not know.*resnet10"),
+        ({"kind": "concatenated", "invariance": True}, r"invariance=true has no meaning for kind=concatenated"),
+    ],
+)
+def test_what_goes_with_no_kind_is_refused_before_any_work(backbone, message):
+    with pytest.raises(SettingError, match=message):
+        validate(merge(VALUES, {"backbone": backbone}))
+
+
+def test_teachers_may_be_fine_tuned_on_what_has_weights_and_on_nothing_else():
+    teachers = {"kind": "finetune", "statistics": "current"}
+    assert validate(merge(VALUES, {"backbone": CONCATENATED, "teachers": teachers})).backbone.has_weights
+    without = {"kind": "concatenated", "parts": ["scattering", "scattering"]}
+    with pytest.raises(SettingError, match=r"backbone\.kind=concatenated has none"):
+        validate(merge(VALUES, {"backbone": without, "teachers": teachers}))
+    with pytest.raises(SettingError, match=r"pretraining\.images is missing"):
+        validate(merge(VALUES, {"backbone": {"kind": "vgg9"}, "pretraining": {"images": None}}))
