@@ -100,7 +100,7 @@ def stages(project, monkeypatch):
     pipeline = Pipeline(project)
     monkeypatch.setattr(flows.sweep, "prepare", pipeline.prepare)
     monkeypatch.setattr(flows.sweep, "make", pipeline.make)
-    monkeypatch.setattr(flows.sweep, "restate", lambda root, run: pipeline.restated.append(run))
+    monkeypatch.setattr("flows.statements.restate", lambda root, run: pipeline.restated.append(run))
     monkeypatch.setattr(tasks.versioning, "changed_stages", pipeline.changed_stages)
     monkeypatch.setattr(tasks.sweep, "changed_stages", pipeline.changed_stages)
     monkeypatch.setattr(
