@@ -12,66 +12,36 @@ queries, partitions, noise and untrained weights. Finished rows are kept in --wo
 """
 
 import argparse
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
-from transfer import SETTINGS, SIZE, Kept, default_root, near_equal, query_images, spread, teach, transfer
+from transfer import (
+    SETTINGS,
+    SIZE,
+    SOURCES,
+    Kept,
+    default_root,
+    near_equal,
+    pretrained,
+    query_images,
+    spread,
+    teach,
+    transfer,
+)
 
 from terrine.data.dataset import Dataset
-from terrine.device import resolve_device
-from terrine.mapped import MappedRows
-from terrine.models.backbone import Backbone, features_in_batches, load_backbone, save_backbone
+from terrine.models.backbone import Backbone, features_in_batches
 from terrine.models.reference import fit_reference
 from terrine.models.registry import build_backbone
 from terrine.pretraining.probe import probe
-from terrine.pretraining.simclr import SimCLRSettings, pretrain
-from terrine.randomness import derive_seed, numpy_generator
+from terrine.randomness import numpy_generator
 from terrine.synthetic.registry import PROGRAMS
-from terrine.synthetic.shards import Recipe, finish, open_shards, write_shard
 
-SOURCES = ("dead_leaves", "stylegan")
 COLUMNS = ("synthetic", "mnist", "agreement", "accuracy")
 PROBED = 2_000
 _PROBE_PENALTY = 1e-3
-
-
-def pretraining_images(work: Path, count: int) -> MappedRows:
-    """Draw the pretraining images into shards, or find them there; both programs, one after another."""
-    segments = []
-    for kind in SOURCES:
-        recipe = Recipe(kind, count=count // len(SOURCES), seed=derive_seed(0, "pretraining"), size=SIZE, channels=1)
-        folder = work / f"images-{kind}-{recipe.count}"
-        for number in range(len(recipe.plan())):
-            write_shard(folder, recipe, number)
-        finish(folder, recipe)
-        segments += open_shards(folder).segments
-    return MappedRows(segments)
-
-
-def pretrained(arguments: argparse.Namespace) -> Backbone:
-    """Return the pretrained ResNet18, trained now unless it lies in the work folder."""
-    name = f"resnet18-{arguments.stem}-{arguments.images}-{arguments.epochs}-{arguments.batch}"
-    path = arguments.work / f"{name}.safetensors"
-    if not path.is_file():
-        images = pretraining_images(arguments.work, arguments.images)
-        backbone = build_backbone("resnet18", channels=1, size=SIZE, seed=0, stem=arguments.stem)
-        start, device = time.monotonic(), resolve_device(arguments.device)
-        said = [start]
-
-        def progress(fraction: float, text: str) -> None:
-            if fraction == 1 or time.monotonic() - said[0] > 30:
-                said[0] = time.monotonic()
-                print(f"pretraining: {100 * fraction:.1f} %, {text}", flush=True)
-
-        settings = SimCLRSettings(epochs=arguments.epochs, batch=arguments.batch)
-        checkpoint = arguments.work / f"{name}.checkpoint"
-        pretrain(backbone, images, settings, seed=0, device=device, checkpoint=checkpoint, progress=progress)
-        save_backbone(backbone, path)
-        print(f"pretrained on {device} in {(time.monotonic() - start) / 60:.1f} minutes", flush=True)
-    return load_backbone(path)
 
 
 def side_by_side_with(resnet: Backbone, seed: int, stem: str) -> Backbone:
@@ -131,7 +101,16 @@ def main() -> None:
             data.name, data.train_images[chosen], data.train_labels[chosen], None, data.test_images, data.test_labels,
             data.class_names,
         )  # fmt: skip
-    resnet = pretrained(arguments)
+    resnet = pretrained(
+        "resnet18",
+        1,
+        arguments.work,
+        images=arguments.images,
+        epochs=arguments.epochs,
+        batch=arguments.batch,
+        device=arguments.device,
+        stem=arguments.stem,
+    )
 
     def untrained(seed: int) -> Backbone:
         return build_backbone("resnet18", channels=1, size=SIZE, seed=seed, stem=arguments.stem)

@@ -19,17 +19,23 @@ from terrine.aggregation.votes import histograms_of
 from terrine.data.dataset import Dataset
 from terrine.data.partition import iid
 from terrine.data.registry import load
-from terrine.mapped import Rows
-from terrine.models.backbone import Backbone, features_in_batches
+from terrine.device import resolve_device
+from terrine.mapped import MappedRows, Rows
+from terrine.models.backbone import Backbone, features_in_batches, load_backbone, save_backbone
+from terrine.models.registry import build_backbone
+from terrine.pretraining.simclr import SimCLRSettings, pretrain
 from terrine.privacy.account import price
 from terrine.privacy.calibrate import calibrate
 from terrine.privacy.noise import ReplayNoise
 from terrine.randomness import derive_seed, numpy_generator
 from terrine.students.linear import StudentSettings, fit_histograms, predict
 from terrine.synthetic.registry import draw
+from terrine.synthetic.shards import Recipe, finish, open_shards, write_shard
 from terrine.teachers.linear import LinearHeads, LinearSettings, train_heads, vote
 
 BATCH, DELTA, EPSILON, SIZE = 500, 1e-5, 6.0, 28
+SOURCES = ("dead_leaves", "stylegan")
+"""What backbones are pretrained on."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +140,58 @@ def transfer(taught: Taught, backbone: Backbone, images: Rows, sources: int, *, 
         "accuracy": float((predictions == taught.test_labels).mean()),
         "epsilon": price(released.event, DELTA),
     }
+
+
+def pretrained(
+    kind: str,
+    channels: int,
+    work: Path,
+    *,
+    images: int,
+    epochs: int,
+    batch: int = 256,
+    device: str = "auto",
+    **options: str,
+) -> Backbone:
+    """Return a backbone pretrained by SimCLR on `SOURCES`, trained now unless it lies in the work folder."""
+    named = [kind, *options.values(), f"{channels}x{SIZE}", str(images), str(epochs), str(batch)]
+    path = work / f"{'-'.join(named)}.safetensors"
+    if not path.is_file():
+        backbone = build_backbone(kind, channels=channels, size=SIZE, seed=0, **options)
+        start, place = time.monotonic(), resolve_device(device)
+        said = [start]
+
+        def progress(fraction: float, text: str) -> None:
+            if fraction == 1 or time.monotonic() - said[0] > 30:
+                said[0] = time.monotonic()
+                print(f"pretraining: {100 * fraction:.1f} %, {text}", flush=True)
+
+        pretrain(
+            backbone,
+            _pretraining_images(work, images, channels),
+            SimCLRSettings(epochs=epochs, batch=batch),
+            seed=0,
+            device=place,
+            checkpoint=path.with_suffix(".checkpoint"),
+            progress=progress,
+        )
+        save_backbone(backbone, path)
+        print(f"pretrained on {place} in {(time.monotonic() - start) / 60:.1f} minutes", flush=True)
+    return load_backbone(path)
+
+
+def _pretraining_images(work: Path, count: int, channels: int) -> MappedRows:
+    """Draw the pretraining images into shards, or find them there; one program after another."""
+    segments = []
+    for kind in SOURCES:
+        seed = derive_seed(0, "pretraining")
+        recipe = Recipe(kind, count=count // len(SOURCES), seed=seed, size=SIZE, channels=channels)
+        folder = work / f"images-{kind}-{channels}-{recipe.count}"
+        for number in range(len(recipe.plan())):
+            write_shard(folder, recipe, number)
+        finish(folder, recipe)
+        segments += open_shards(folder).segments
+    return MappedRows(segments)
 
 
 class Kept:

@@ -1,0 +1,209 @@
+"""Prom-PATE, Transfer-PATE and linear teachers on blood cells without public pretraining; what prompts are made of.
+
+    python benchmarks/prom_pate.py kinds      [--root FOLDER] [--seeds 0 1 2 3 4] [--teachers 200]
+    python benchmarks/prom_pate.py ablations  [--seeds 0]
+
+Data: pbc-blood/blood_28.npz under --root: 11,959 private training images, its validation split as the public pool, its
+test split for evaluation; no image is in two of them. The backbone is a ResNet10 that SimCLR taught on --images
+synthetic images. Teachers are trained once per row and seed; their votes on the pool are then released at each exact ε,
+as noisy histograms and by Confident-GNMax until the budget ends; the student is a linear head on the backbone. Votes
+and figures are kept in --work; an interrupted run goes on.
+"""
+
+import argparse
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from transfer import BATCH, DELTA, SIZE, Kept, default_root, near_equal, pretrained, spread
+
+from terrine.aggregation.confident import ConfidentGNMax
+from terrine.aggregation.histogram import GaussianHistogram
+from terrine.aggregation.votes import histograms_of
+from terrine.data.dataset import Dataset
+from terrine.data.partition import iid
+from terrine.data.pool import Pool, check_disjoint
+from terrine.data.registry import load
+from terrine.models.backbone import Backbone, features_in_batches
+from terrine.privacy.calibrate import calibrate
+from terrine.privacy.noise import ReplayNoise
+from terrine.randomness import derive_seed, numpy_generator
+from terrine.students.linear import StudentSettings, fit_histograms, fit_labels, predict
+from terrine.teachers.kind import Queries, Records, TeacherKind
+from terrine.teachers.registry import Surroundings, TeacherSettings, build_teachers
+
+EPSILONS = (2.0, 6.0, 10.0)
+FINETUNE = TeacherSettings(kind="finetune", trainable=50, epochs=10, batch=16)
+LINEAR = TeacherSettings(kind="linear", optimiser="ridge", ridge=0.3)
+
+
+def prompted(**own: object) -> TeacherSettings:
+    """Return prompt teachers with the paper's settings but for `own`."""
+    return TeacherSettings(kind="prompt", prompt=own)
+
+
+KINDS = {"Prom-PATE": prompted(), "Transfer-PATE": FINETUNE, "linear": LINEAR}
+ABLATIONS = {
+    "mapping fc1, frame, inner 24 (the paper's)": prompted(),
+    "mapping random": prompted(mapping="random"),
+    "mapping fc2": prompted(mapping="fc2"),
+    "without mask": prompted(mask=False),
+    "inner 16": prompted(inner=16),
+    "inner 20": prompted(inner=20),
+    "inner 26": prompted(inner=26),
+    "original statistics": replace(prompted(), statistics="original"),
+}
+ABLATED_TEACHERS = (50, 100, 400)
+
+
+def shuffled(count: int) -> np.ndarray:
+    """Return the numbers 0 .. count - 1 in a fixed order: the file's own may be sorted by class."""
+    return numpy_generator(0, "batches of real images").permutation(count)
+
+
+def votes_of(
+    settings: TeacherSettings, name: str, data: Dataset, backbone: Backbone, teachers: int, seed: int, work: Path
+) -> np.ndarray:
+    """Return votes [pool, teachers], from the work folder or from teachers trained now."""
+    path = work / f"prom-pate-votes-{name.replace(' ', '_').replace(',', '')}-{teachers}-{seed}.npy"
+    if path.is_file():
+        return np.load(path)
+    start = time.monotonic()
+    around = Surroundings(data.classes, data.train_images.shape[1], SIZE, lambda: backbone, seed, teachers)
+    kind: TeacherKind = build_teachers(settings, around)
+    assignment = iid(data.records, teachers, seed=seed)
+    pool = data.pool_images
+    assert pool is not None
+    batches = near_equal(shuffled(len(pool)))
+    inputs, queries = data.train_images, pool
+    if kind.inputs == "features":
+        order = np.argsort(assignment, kind="stable")
+        parts = np.split(order, np.cumsum(np.bincount(assignment, minlength=teachers))[:-1])
+        inputs = features_in_batches(backbone, data.train_images, parts, settings.statistics)
+        queries = features_in_batches(backbone, pool, batches, settings.statistics)
+    records = Records(inputs, data.train_labels, assignment, data.classes)
+    states, columns = [], []
+    for teacher, state in kind.train(records, range(teachers), seed=seed, device="cpu"):
+        states.append(state)
+        if len(states) == kind.block or teacher == teachers - 1:
+            columns.append(kind.vote(states, Queries(queries, batches), device="cpu"))
+            states = []
+            print(f"  {name}: {teacher + 1} of {teachers} teachers, {time.monotonic() - start:.0f} s", flush=True)
+    votes = np.concatenate(columns, axis=1)
+    np.save(path, votes)
+    return votes
+
+
+def figures(
+    votes: np.ndarray, data: Dataset, features: tuple[np.ndarray, np.ndarray], epsilon: float, seed: int, mechanism: str
+) -> dict[str, float]:
+    """Release the votes at an exact ε, train the student, and return what came of it."""
+    teachers, truth = votes.shape[1], data.pool_labels
+    assert truth is not None
+    histograms = histograms_of(votes, data.classes)
+    noise = ReplayNoise(derive_seed(seed, "replayed noise"))
+    pool, test = features
+    settings = StudentSettings(l2=0.3)
+    if mechanism == "histogram":
+        sigma = calibrate(epsilon, DELTA, len(votes)).sigma
+        released = GaussianHistogram(sigma).answer(histograms, epsilon=epsilon, delta=DELTA, noise=noise)
+        assert released.histograms is not None
+        head = fit_histograms(pool, released.histograms, teachers, sigma, settings, seed=seed)
+        answers = released.histograms.argmax(axis=1)
+    else:
+        confident = ConfidentGNMax(threshold=0.6 * teachers, sigma1=0.3 * teachers, sigma2=0.1 * teachers)
+        released = confident.answer(histograms, epsilon=epsilon, delta=DELTA, noise=noise)
+        rows = np.flatnonzero(released.answered)
+        answers = released.labels
+        head = fit_labels(pool[rows], answers[rows], data.classes, settings, seed=seed)
+    answered = released.answered
+    return {
+        "answered": float(answered.sum()),
+        "right": float((answers[answered] == truth[answered]).mean()) if answered.any() else 0.0,
+        "teacher": float((votes == truth[:, None]).mean()),
+        "votes": float((histograms.argmax(axis=1) == truth).mean()),
+        "accuracy": float((predict(head, test).argmax(axis=1) == data.test_labels).mean()),
+    }
+
+
+def rows_of(
+    cases: dict[str, TeacherSettings],
+    counts: dict[str, int],
+    data: Dataset,
+    backbone: Backbone,
+    epsilons: Sequence[float],
+    arguments: argparse.Namespace,
+) -> list[str]:
+    """Make the rows of a table, seed by seed, so that an early end has some of every row."""
+    kept = Kept(arguments.work / "prom_pate.json")
+    found: dict[tuple[str, str, float], list[dict[str, float]]] = {}
+    assert data.pool_images is not None
+    for seed in arguments.seeds:
+        features = tuple(
+            features_in_batches(
+                backbone, images, near_equal(np.random.default_rng(seed).permutation(len(images))), "current"
+            )
+            for images in (data.pool_images, data.test_images)
+        )
+        for name, settings in cases.items():
+            for mechanism in arguments.mechanisms:
+                for epsilon in epsilons:
+                    key = (
+                        f"{name}, {counts[name]} teachers, seed {seed}, {mechanism}, eps {epsilon:g}, {arguments.name}"
+                    )
+
+                    def compute(
+                        name: str = name, settings: TeacherSettings = settings, epsilon: float = epsilon,
+                        seed: int = seed, mechanism: str = mechanism,
+                        features: tuple[np.ndarray, ...] = features,
+                    ) -> dict[str, float]:  # fmt: skip
+                        votes = votes_of(settings, name, data, backbone, counts[name], seed, arguments.work)
+                        return figures(votes, data, (features[0], features[1]), epsilon, seed, mechanism)
+
+                    found.setdefault((name, mechanism, epsilon), []).append(kept.row(key, compute))
+    lines = []
+    for (name, mechanism, epsilon), rows in found.items():
+        cells = [spread([row[column] for row in rows], 1) for column in ("teacher", "votes", "right", "accuracy")]
+        answered = np.mean([row["answered"] for row in rows])
+        lines.append(f"| {name} | {counts[name]} | {mechanism} | {epsilon:g} | {answered:,.0f} | {' | '.join(cells)} |")
+    return lines
+
+
+def main() -> None:
+    """Make a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", choices=["kinds", "ablations"])
+    parser.add_argument("--root", type=Path, default=default_root())
+    parser.add_argument("--work", type=Path, default=Path("data/private/benchmarks"))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--teachers", type=int, default=200)
+    parser.add_argument("--images", type=int, default=16_384)
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--backbone", default="resnet10")
+    parser.add_argument("--mechanisms", nargs="+", default=["histogram", "confident"])
+    arguments = parser.parse_args()
+    path = arguments.root / "pbc-blood" / "blood_28.npz"
+    if not path.is_file():
+        raise SystemExit(f"{path} is missing: give the folder that holds pbc-blood as --root.")
+    data = load("npz", root=arguments.root, path=path, size=SIZE, channels=3, pool=Pool("validation"))
+    parts = ", ".join(f"{count:,} {part}" for part, count in check_disjoint(data).items())
+    backbone = pretrained(arguments.backbone, 3, arguments.work, images=arguments.images, epochs=arguments.epochs)
+    arguments.name = f"{arguments.backbone}, {arguments.images} images, {arguments.epochs} epochs"
+    print(
+        f"{parts} images, none in two parts; batches of about {BATCH}; {arguments.name}; {len(arguments.seeds)} seeds\n"
+    )
+    cases, epsilons = (KINDS, EPSILONS) if arguments.table == "kinds" else (ABLATIONS, EPSILONS[1:2])
+    counts = dict.fromkeys(cases, arguments.teachers)
+    if arguments.table == "ablations":
+        cases = cases | {f"{count} teachers": prompted() for count in ABLATED_TEACHERS}
+        counts |= {f"{count} teachers": count for count in ABLATED_TEACHERS}
+    lines = rows_of(cases, counts, data, backbone, epsilons, arguments)
+    print("| teachers | N | mechanism | ε | answered | one teacher % | all votes % | answers right % | student % |")
+    print("|---|---:|---|---:|---:|---:|---:|---:|---:|")
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""Prompt teachers trained together in shared passes through the source, against one by one: seconds and memory.
+
+    python benchmarks/prompts.py                          # 100 teachers of 60 records, ResNet18 at 28×28
+    python benchmarks/prompts.py --teachers 20 --device cuda
+
+Each way runs in a process of its own, so that its peak memory is its own; the time is that of training alone. One by
+one is the plain program: torch's Adam on one teacher's records, in batches of 16, with all of torch's threads. Both
+start from the same weights and take the same batches, and the largest difference of what they end with is printed.
+"""
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from terrine.models.registry import build_backbone
+from terrine.models.statistics import batch_statistics
+from terrine.randomness import numpy_generator, torch_generator
+from terrine.synthetic.registry import draw
+from terrine.teachers.kind import Records
+from terrine.teachers.networks import epoch_batches
+from terrine.teachers.prompt import PromptSettings, PromptTeachers
+
+CLASSES, SIZE = 8, 28
+
+
+def problem(arguments: argparse.Namespace) -> tuple[PromptTeachers, Records]:
+    """Return the kind and its records: synthetic images, since what they show changes neither time nor memory."""
+    count = arguments.teachers * arguments.records
+    images = draw("stylegan", seed=1, first=0, count=count, size=SIZE, channels=3).numpy()
+    labels = numpy_generator(0, "labels").integers(0, CLASSES, count)
+    backbone = build_backbone(arguments.backbone, channels=3, size=SIZE, seed=0)
+    settings = PromptSettings(epochs=arguments.epochs, statistics=arguments.statistics, together=arguments.together)
+    records = Records(images, labels, np.repeat(np.arange(arguments.teachers), arguments.records), CLASSES)
+    return PromptTeachers(backbone, CLASSES, settings), records
+
+
+def together(kind: PromptTeachers, records: Records, teachers: int, device: str) -> dict[str, np.ndarray]:
+    """What the project does."""
+    states = dict(kind.train(records, range(teachers), seed=0, device=device))
+    return {name: np.stack([states[teacher][name] for teacher in range(teachers)]) for name in states[0]}
+
+
+def one_by_one(kind: PromptTeachers, records: Records, teachers: int, device: str) -> dict[str, np.ndarray]:
+    """The plain program."""
+    settings, found = kind.settings, []
+    kind.backbone.to(device).requires_grad_(False)
+    for teacher in range(teachers):
+        omega = {name: value.to(device).requires_grad_() for name, value in kind.initial(0, teacher).items()}
+        optimiser = torch.optim.Adam(omega.values(), lr=settings.learning_rate)
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimiser, settings.decay)
+        own = np.flatnonzero(records.assignment == teacher)
+        images = kind.place(torch.from_numpy(records.inputs[own]).to(device))
+        labels = torch.from_numpy(records.labels[own]).to(device)
+        generator = torch_generator(0, "teacher shuffle", teacher)
+        for _ in range(settings.epochs):
+            for batch in epoch_batches(len(own), settings.batch, generator):
+                with batch_statistics(kind.backbone, settings.statistics):
+                    outputs = kind.backbone.network(kind.framed(images[batch], omega["border"][None]))
+                loss = F.cross_entropy(outputs @ omega["weight"].T + omega["bias"], labels[batch])
+                optimiser.zero_grad()
+                loss.backward()
+                optimiser.step()
+            schedule.step()
+        found.append({name: value.detach().cpu().numpy() for name, value in omega.items()})
+    return {name: np.stack([state[name] for state in found]) for name in found[0]}
+
+
+def measure(arguments: argparse.Namespace) -> None:
+    """Run one way, and write what it cost and what came out."""
+    kind, records = problem(arguments)
+    train = {"together": together, "one by one": one_by_one}[arguments.way]
+    few = Records(records.inputs[: 2 * arguments.records], records.labels[: 2 * arguments.records],
+                  records.assignment[: 2 * arguments.records], CLASSES)  # fmt: skip
+    train(kind, few, 2, arguments.device)  # libraries choose their kernels in the first call
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start = time.perf_counter()
+    states = train(kind, records, arguments.teachers, arguments.device)
+    seconds = time.perf_counter() - start
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    np.savez(arguments.out, **states)
+    print(json.dumps({"seconds": seconds, "peak_mb": peak / 1024, "grown_mb": (peak - before) / 1024}))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--teachers", type=int, default=100)
+    parser.add_argument("--records", type=int, default=60, help="of each teacher")
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--backbone", default="resnet18")
+    parser.add_argument("--statistics", choices=["current", "original"], default="original")
+    parser.add_argument("--together", type=int, default=256)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--way", choices=["together", "one by one"], help=argparse.SUPPRESS)
+    parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.way:
+        measure(arguments)
+        return
+    costs: dict[str, list[dict[str, float]]] = {"together": [], "one by one": []}
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(arguments.repeats):
+            for way in costs:
+                command = [sys.executable, __file__, *sys.argv[1:], "--way", way, "--out", f"{folder}/{way}.npz"]
+                done = subprocess.run(command, capture_output=True, text=True, check=True)
+                costs[way].append(json.loads(done.stdout.splitlines()[-1]))
+        states = [np.load(f"{folder}/{way}.npz") for way in costs]
+        difference = max(float(np.abs(states[0][name] - states[1][name]).max()) for name in states[0])
+    seconds = {way: statistics.median(cost["seconds"] for cost in found) for way, found in costs.items()}
+    print(
+        f"{arguments.teachers} teachers of {arguments.records} records, {arguments.epochs} epochs, "
+        f"{arguments.backbone}, {arguments.statistics} statistics, {arguments.device}, "
+        f"{torch.get_num_threads()} threads\n"
+    )
+    print("| way | seconds | records/s | peak memory MB |\n|---|---:|---:|---:|")
+    work = arguments.teachers * arguments.records * arguments.epochs
+    for way, found in costs.items():
+        peak = statistics.median(cost["peak_mb"] for cost in found)
+        print(f"| {way} | {seconds[way]:.1f} | {work / seconds[way]:,.0f} | {peak:,.0f} |")
+    print(f"\none by one / together: {seconds['one by one'] / seconds['together']:.2f}")
+    print(f"largest difference of what was trained: {difference:.1e}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""A public pool: images of the private data's own kind that their owner declares public, to be asked about.
+
+Published systems (003_8743359052d80cf0) let students learn from part of a benchmark's test split. Here the pool is cut
+off before anything else is done with the data, from the validation split or from the test split, so that private
+records, pool and test images are disjoint by construction; and a private or test image with the very pixels of a pool
+image is left out where it lies, since it is public already. What is left out follows from the public images alone,
+record by record: exchanging a private record moves no other one, and never changes the pool.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from terrine.data.dataset import Dataset
+from terrine.data.duplicates import seen_images
+from terrine.errors import InputError, SettingError
+from terrine.randomness import numpy_generator
+
+PoolSource = Literal["validation", "test"]
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Which images are public: the whole `validation` split, or a `fraction` of the `test` split, drawn by position."""
+
+    source: PoolSource
+    fraction: float = 0.7
+
+    def __post_init__(self) -> None:
+        if self.source == "test" and not 0 < self.fraction < 1:
+            raise SettingError(f"data.pool_fraction is {self.fraction:g}. It must be above 0 and below 1.")
+
+
+def take_pool(dataset: Dataset, pool: Pool, *, seed: int) -> Dataset:
+    """Return the dataset with its public pool apart from its private and its test images.
+
+    `dataset.pool_images` and `pool_labels` hold the validation split where the data have one. Raises InputError when
+    there is none to take, or nothing would be left to teach with or to test on.
+    """
+    test = np.arange(len(dataset.test_images))
+    images, labels = dataset.pool_images, dataset.pool_labels
+    if pool.source == "test":
+        order = numpy_generator(seed, "public pool").permutation(len(test))
+        count = round(pool.fraction * len(order))
+        chosen, test = np.sort(order[:count]), np.sort(order[count:])
+        images, labels = dataset.test_images[chosen], dataset.test_labels[chosen]
+    if images is None or labels is None:
+        raise InputError(
+            f"{dataset.name} has no validation split to be the public pool. Use data.pool=test, which takes a part of "
+            "the test split."
+        )
+    train = np.flatnonzero(~seen_images(images, dataset.train_images))
+    test = test[~seen_images(images, dataset.test_images[test])]
+    if not (len(images) and len(train) and len(test)):
+        raise InputError(
+            f"{dataset.name}: a public pool of {len(images)} images leaves {len(train)} private and {len(test)} test "
+            "images. There must be some of each: choose another data.pool or data.pool_fraction."
+        )
+    return replace(
+        dataset,
+        train_images=dataset.train_images[train],
+        train_labels=dataset.train_labels[train],
+        train_groups=None if dataset.train_groups is None else dataset.train_groups[train],
+        train_parties=None if dataset.train_parties is None else dataset.train_parties[train],
+        test_images=dataset.test_images[test],
+        test_labels=dataset.test_labels[test],
+        pool_images=images,
+        pool_labels=labels,
+    )
+
+
+def check_disjoint(dataset: Dataset) -> dict[str, int]:
+    """Return how many images each part has, after proof that the pool shares none with the others.
+
+    Raises InputError where one image is in two parts, or there is no pool.
+    """
+    images = dataset.pool_images
+    if images is None:
+        raise InputError(f"{dataset.name} has no public pool.")
+    for part, others in (("private", dataset.train_images), ("test", dataset.test_images)):
+        count = int(seen_images(images, others).sum())
+        if count:
+            raise InputError(f"{dataset.name}: {count} {part} images are in the public pool as well. Keep them apart.")
+    return {"private": len(dataset.train_images), "pool": len(images), "test": len(dataset.test_images)}

@@ -1,0 +1,119 @@
+"""Weights that were trained elsewhere: from a local file, or from timm's own download.
+
+A file is safetensors, or a state dict that torch reads with `weights_only`: what would run code is refused unread. The
+weights must be those of the very architecture: every weight of the network must be in the file, in its shape. A file
+may hold a classifier on top, which a backbone has no use for.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from terrine import vision
+from terrine.errors import InputError, SettingError
+from terrine.models.backbone import Backbone
+from terrine.models.timm_network import TimmNetwork
+
+FROM_TIMM = "timm"
+"""Instead of a file: the weights that timm publishes for its architecture."""
+
+_CLASSIFIERS = ("fc.", "head.", "classifier.", "head_dist.", "last_linear.")
+
+
+def load_weights(backbone: Backbone, path: Path) -> None:
+    """Replace the weights of a backbone by those in the file at `path`.
+
+    Raises InputError when the file is missing, damaged, holds Python objects, or belongs to another architecture.
+    """
+    target, state = _target(backbone), _read(path)
+    kind = _name(backbone)
+    own = target.state_dict()
+    missing = [name for name in own if name not in state and not name.endswith("num_batches_tracked")]
+    foreign = [name for name in state if name not in own and not name.startswith(_CLASSIFIERS)]
+    if missing or foreign:
+        which = f"has no '{missing[0]}'" if missing else f"has '{foreign[0]}', which {kind} has not"
+        raise InputError(
+            f"{path} holds the weights of another architecture than {kind}: it {which} ({len(missing)} missing, "
+            f"{len(foreign)} foreign). Set backbone.kind and backbone.architecture to the one it was made for."
+        )
+    misshapen = [name for name in own if name in state and own[name].shape != state[name].shape]
+    if misshapen:
+        name = misshapen[0]
+        raise InputError(
+            f"{path}: '{name}' is {list(state[name].shape)} where {kind} for images of {backbone.channels} channels "
+            f"and side {backbone.size} has {list(own[name].shape)}. Set data.channels, backbone.stem and "
+            "backbone.enlarge as the weights were made."
+        )
+    target.load_state_dict({name: state[name] for name in own if name in state}, strict=False)
+
+
+def download_weights(backbone: Backbone) -> None:
+    """Replace the weights of a timm architecture by those that timm publishes, from its cache or the network.
+
+    Raises SettingError for another kind of backbone, InputError when they cannot be had.
+    """
+    if not isinstance(backbone.network, TimmNetwork):
+        raise SettingError(f"backbone.weights=timm goes with backbone.kind=timm, not with {_name(backbone)}.")
+    description = backbone.describe()["options"]
+    try:
+        published = vision.timm.create_model(
+            description["architecture"], pretrained=True, num_classes=0, in_chans=backbone.channels
+        )
+    except Exception as error:  # no network, no weights for this name, a proxy: all have the same remedy
+        raise InputError(
+            f"timm's weights of {description['architecture']} could not be had ({type(error).__name__}: "
+            f"{str(error).splitlines()[0] if str(error) else ''}). Download them elsewhere and set backbone.weights to "
+            "the file."
+        ) from error
+    target = backbone.network.model
+    try:
+        target.load_state_dict(published.state_dict())
+    except RuntimeError as error:
+        raise InputError(
+            f"timm's weights of {description['architecture']} are for images of another size. Set backbone.enlarge to "
+            "the side they were made for."
+        ) from error
+
+
+def _target(backbone: Backbone) -> nn.Module:
+    network = backbone.network
+    return network.model if isinstance(network, TimmNetwork) else network
+
+
+def _name(backbone: Backbone) -> str:
+    description = backbone.describe()
+    return str(description["options"].get("architecture", description["kind"]))
+
+
+def _read(path: Path) -> Mapping[str, Tensor]:
+    if not path.is_file():
+        raise InputError(f"There is no file {path}. Point backbone.weights at the weights, or set it to null.")
+    if path.suffix == ".safetensors":
+        import safetensors.torch
+        from safetensors import SafetensorError
+
+        try:
+            return safetensors.torch.load_file(path)
+        except (SafetensorError, OSError) as error:
+            raise InputError(f"{path} is truncated or no safetensors file ({error}). Copy it again.") from error
+    try:
+        loaded: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise InputError(
+            f"{path} holds Python objects, not weights alone. They were not run. Save the model's state dict as "
+            "safetensors (safetensors.torch.save_file(model.state_dict(), ...))."
+        ) from error
+    except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
+        raise InputError(f"{path} is damaged or no file of weights ({type(error).__name__}). Copy it again.") from error
+    for key in ("state_dict", "model", "model_state_dict"):
+        if isinstance(loaded, Mapping) and isinstance(loaded.get(key), Mapping):
+            loaded = loaded[key]
+    if not isinstance(loaded, Mapping) or not all(isinstance(value, Tensor) for value in loaded.values()):
+        raise InputError(f"{path} holds no state dict (names and tensors). Save model.state_dict().")
+    return {str(name).removeprefix("module."): value for name, value in loaded.items()}

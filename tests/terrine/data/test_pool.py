@@ -1,0 +1,123 @@
+"""A public pool shares no image with the private or the test data, and no private record decides it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from terrine.data.dataset import Dataset
+from terrine.data.pool import Pool, check_disjoint, take_pool
+from terrine.data.registry import load
+from terrine.errors import InputError, SettingError
+
+NAMES = ("a", "b")
+
+
+def images(first, count):
+    """Images that all differ: their numbers, written into their pixels."""
+    numbers = np.arange(first, first + count)
+    return np.stack([np.full((1, 4, 4), number // 256) for number in numbers]).astype(np.uint8) + np.stack(
+        [np.arange(16).reshape(1, 4, 4) * (number % 256) % 199 for number in numbers]
+    ).astype(np.uint8)
+
+
+def dataset(train=60, test=40, validation=0):
+    return Dataset(
+        name="small",
+        train_images=images(1, train),
+        train_labels=np.arange(train) % 2,
+        train_groups=np.arange(train) // 2,
+        test_images=images(1_000, test),
+        test_labels=np.arange(test) % 2,
+        class_names=NAMES,
+        train_parties=np.arange(train) % 3,
+        party_names=("x", "y", "z"),
+        pool_images=images(2_000, validation) if validation else None,
+        pool_labels=np.arange(validation) % 2 if validation else None,
+    )
+
+
+def keys(stack):
+    return [image.tobytes() for image in stack]
+
+
+def test_a_part_of_the_test_split_becomes_the_pool_and_nothing_is_lost_or_in_two_parts():
+    whole = dataset()
+    found = take_pool(whole, Pool("test", 0.7), seed=0)
+    assert len(found.pool_images) == 28
+    assert len(found.test_images) == 12
+    assert sorted(keys(found.pool_images) + keys(found.test_images)) == sorted(keys(whole.test_images))
+    truth = dict(zip(keys(whole.test_images), whole.test_labels.tolist(), strict=True))
+    assert [truth[key] for key in keys(found.pool_images)] == found.pool_labels.tolist()
+    assert [truth[key] for key in keys(found.test_images)] == found.test_labels.tolist()
+    assert np.array_equal(found.train_images, whole.train_images)
+    assert check_disjoint(found) == {"private": 60, "pool": 28, "test": 12}
+    found.validate()
+
+
+def test_the_validation_split_becomes_the_pool():
+    found = take_pool(dataset(validation=9), Pool("validation"), seed=0)
+    assert keys(found.pool_images) == keys(images(2_000, 9))
+    assert check_disjoint(found) == {"private": 60, "pool": 9, "test": 40}
+
+
+def test_private_and_test_images_with_the_pixels_of_a_pool_image_are_left_out_where_they_lie():
+    whole = dataset(validation=9)
+    train, test = whole.train_images.copy(), whole.test_images.copy()
+    train[[3, 17]], test[5] = whole.pool_images[[0, 4]], whole.pool_images[8]
+    found = take_pool(replace(whole, train_images=train, test_images=test), Pool("validation"), seed=0)
+    kept = np.delete(np.arange(60), [3, 17])
+    assert keys(found.train_images) == keys(whole.train_images[kept])
+    for name in ("train_labels", "train_groups", "train_parties"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(whole, name)[kept])
+    assert keys(found.test_images) == keys(np.delete(whole.test_images, 5, axis=0))
+    assert keys(found.pool_images) == keys(whole.pool_images)
+    assert check_disjoint(found) == {"private": 58, "pool": 9, "test": 39}
+
+
+def test_a_private_record_has_no_say_in_the_pool():
+    whole = dataset()
+    other = whole.train_images.copy()
+    other[0] = whole.test_images[0]
+    pools = [take_pool(one, Pool("test", 0.5), seed=0) for one in (whole, replace(whole, train_images=other))]
+    assert keys(pools[0].pool_images) == keys(pools[1].pool_images)
+    assert keys(pools[0].test_images) == keys(pools[1].test_images)
+
+
+def test_images_in_two_parts_are_found():
+    found = take_pool(dataset(), Pool("test"), seed=0)
+    broken = replace(found, train_images=np.concatenate([found.train_images[:-1], found.pool_images[:1]]))
+    with pytest.raises(InputError, match="1 private images are in the public pool"):
+        check_disjoint(broken)
+    broken = replace(found, test_images=np.concatenate([found.test_images[:-1], found.pool_images[2:3]]))
+    with pytest.raises(InputError, match="1 test images are in the public pool"):
+        check_disjoint(broken)
+
+
+def test_impossible_pools_are_refused():
+    with pytest.raises(InputError, match=r"no validation split .* data\.pool=test"):
+        take_pool(dataset(), Pool("validation"), seed=0)
+    with pytest.raises(SettingError, match="pool_fraction is 1"):
+        Pool("test", 1.0)
+    with pytest.raises(InputError, match="leaves 60 private and 0 test images"):
+        take_pool(dataset(test=2), Pool("test", 0.9), seed=0)
+
+
+def test_the_registry_takes_a_pool_from_files(tmp_path):
+    whole = dataset(validation=9)
+    path = tmp_path / "cells.npz"
+    np.savez(
+        path,
+        train_images=whole.train_images, train_labels=whole.train_labels, val_images=whole.pool_images,
+        val_labels=whole.pool_labels, test_images=whole.test_images, test_labels=whole.test_labels,
+    )  # fmt: skip
+    joined = load("npz", root=tmp_path, path=path)
+    assert joined.records == 69
+    assert joined.pool_images is None
+    apart = load("npz", root=tmp_path, path=path, size=8, channels=3, pool=Pool("validation"))
+    assert apart.records == 60
+    assert apart.pool_images.shape == (9, 3, 8, 8)
+    both = load("npz", root=tmp_path, path=path, pool=Pool("test", 0.25))
+    assert (both.records, len(both.pool_images), len(both.test_images)) == (69, 10, 30)
+    with pytest.raises(SettingError, match="for images"):
+        load("table", root=tmp_path, path=path, target="y", pool=Pool("test"))

@@ -1,0 +1,148 @@
+"""Weights from elsewhere: exact, of the right architecture, and never code."""
+
+import pickle
+
+import pytest
+import safetensors.torch
+import torch
+
+from terrine import vision
+from terrine.errors import InputError, SettingError
+from terrine.models.registry import build_backbone
+from terrine.models.weights import download_weights, load_weights
+
+TIMM = {"channels": 3, "size": 32, "architecture": "resnet10t"}
+
+
+def backbone(seed=0):
+    return build_backbone("timm", seed=seed, **TIMM)
+
+
+@pytest.fixture(scope="module")
+def published():
+    """A model as somebody else would publish it: with its classifier."""
+    torch.manual_seed(5)
+    return vision.timm.create_model("resnet10t", pretrained=False, num_classes=7).eval()
+
+
+def features(model):
+    images = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        return model(images)
+
+
+@pytest.mark.parametrize("form", ["safetensors", "state dict", "checkpoint of a parallel training"])
+def test_weights_of_a_file_are_those_the_features_come_from(published, tmp_path, form):
+    state = published.state_dict()
+    if form == "safetensors":
+        safetensors.torch.save_file(state, tmp_path / "w.safetensors")
+    elif form == "state dict":
+        torch.save(state, tmp_path / "w.pt")
+    else:
+        torch.save(
+            {"state_dict": {f"module.{name}": value for name, value in state.items()}, "epoch": 3}, tmp_path / "w"
+        )
+    own = backbone()
+    load_weights(own, next(tmp_path.iterdir()))
+    with torch.no_grad():
+        expected = published.global_pool(published.forward_features(torch.rand(
+            3, 3, 32, 32, generator=torch.Generator().manual_seed(0)
+        )))  # fmt: skip
+    torch.testing.assert_close(features(own), expected)
+
+
+def test_a_torchvision_network_takes_its_own_weights(tmp_path):
+    torch.manual_seed(1)
+    published = vision.torchvision.models.resnet18(num_classes=4)
+    torch.save(published.state_dict(), tmp_path / "w.pth")
+    own = build_backbone("resnet18", channels=3, size=32, seed=0)
+    load_weights(own, tmp_path / "w.pth")
+    assert torch.equal(own.network.layer4[1].conv2.weight, published.layer4[1].conv2.weight)
+
+
+def test_weights_of_another_architecture_are_refused_and_nothing_changes(tmp_path):
+    other = vision.timm.create_model("resnet14t", pretrained=False)
+    safetensors.torch.save_file(other.state_dict(), tmp_path / "w.safetensors")
+    own = backbone()
+    before = {name: value.clone() for name, value in own.state_dict().items()}
+    with pytest.raises(InputError, match=r"another architecture than resnet10t.*missing.*foreign"):
+        load_weights(own, tmp_path / "w.safetensors")
+    assert all(torch.equal(value, before[name]) for name, value in own.state_dict().items())
+
+
+def test_weights_for_other_channels_are_refused(published, tmp_path):
+    safetensors.torch.save_file(published.state_dict(), tmp_path / "w.safetensors")
+    grey = build_backbone("timm", seed=0, **(TIMM | {"channels": 1}))
+    with pytest.raises(InputError, match=r"conv1.*\[24, 3, 3, 3\].*\[24, 1, 3, 3\].*data\.channels"):
+        load_weights(grey, tmp_path / "w.safetensors")
+
+
+class Malicious:
+    """Touches a file when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (open, (str(self.path), "w"))
+
+
+@pytest.mark.parametrize("writer", ["torch", "pickle"])
+def test_a_pickled_file_is_refused_and_nothing_in_it_runs(tmp_path, writer):
+    trap, path = tmp_path / "it ran", tmp_path / "w.pt"
+    if writer == "torch":
+        torch.save({"conv1.0.weight": torch.zeros(2), "x": Malicious(trap)}, path)
+    else:
+        path.write_bytes(pickle.dumps(Malicious(trap)))
+    with pytest.raises(InputError, match="Python objects"):
+        load_weights(backbone(), path)
+    assert not trap.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("w.safetensors", b"\x10\x00\x00\x00\x00\x00\x00\x00{", "truncated or no safetensors"),
+        ("w.pt", b"PK\x03\x04 cut", "damaged"),
+        ("w.pt", b"", "damaged"),
+    ],
+)
+def test_damaged_files_are_refused(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        load_weights(backbone(), tmp_path / name)
+
+
+def test_a_missing_file_and_a_file_without_names_are_refused(tmp_path):
+    with pytest.raises(InputError, match="There is no file"):
+        load_weights(backbone(), tmp_path / "none.pt")
+    torch.save([torch.zeros(2)], tmp_path / "list.pt")
+    with pytest.raises(InputError, match="no state dict"):
+        load_weights(backbone(), tmp_path / "list.pt")
+
+
+def test_timms_own_weights_are_taken_or_what_to_do_is_said(published, monkeypatch):
+    with pytest.raises(SettingError, match=r"backbone\.weights=timm goes with backbone\.kind=timm"):
+        download_weights(build_backbone("resnet10", channels=3, size=32, seed=0))
+    create = vision.timm.create_model
+
+    def offline(name, pretrained=False, **arguments):
+        if pretrained:
+            raise OSError("no route to host")
+        return create(name, **arguments)
+
+    monkeypatch.setattr(vision.timm, "create_model", offline)
+    with pytest.raises(InputError, match=r"no route to host.*set backbone\.weights to the file"):
+        download_weights(backbone())
+
+    def online(name, pretrained=False, **arguments):
+        model = create(name, **arguments)
+        if pretrained:
+            state = {key: value for key, value in published.state_dict().items() if not key.startswith("fc.")}
+            model.load_state_dict(state)
+        return model
+
+    monkeypatch.setattr(vision.timm, "create_model", online)
+    own = backbone()
+    download_weights(own)
+    assert torch.equal(own.network.model.conv1[0].weight, published.conv1[0].weight)
