@@ -1,0 +1,187 @@
+"""The guardian: it adds the noise to its share, and garbles. It learns which queries passed the test, and no label.
+
+The noise is drawn once, when it is settled whose votes are counted. A session that is resumed garbles the same shares
+with the same noise under fresh labels, so whatever fails, an answer is never drawn twice.
+"""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from terrine.collaboration.garbling import Labels, fresh_offset, labels_from_seed, shifted
+from terrine.collaboration.gathering import Gatherer
+from terrine.collaboration.messages import Kind, Spec
+from terrine.collaboration.party import Agreement, Send, State
+from terrine.collaboration.phase import Engines, Phase, argmax_phase, count_blocks, threshold_phase
+from terrine.collaboration.shares import ShareArray, modulo, threshold_bits, whole_thresholds, whole_votes
+from terrine.collaboration.transfer import POINT, BaseReceiver, ExtensionSender, TransferError, bits_of_offset
+from terrine.errors import SettingError
+
+Draw = Callable[[str, tuple[int, ...]], NDArray[Any]]
+
+
+class Guardian(Gatherer):
+    """The privacy guardian.
+
+    Args:
+        agreement: What the parties agreed on.
+        draw: Draws noise in votes, once for each kind: `draw("threshold", (queries,))` with the agreement's
+            sigma_threshold, then `draw("counts", (queries, classes))` with its sigma. It is
+            `terrine.privacy.noise.SecureNoise`'s; noise on counts is rounded to whole votes here, which the exact
+            accounting covers (see `shares`). Whoever gives it has charged the ledger before.
+
+    Attributes:
+        result: bool [queries], which queries passed the test; None without a threshold, and before it is known.
+    """
+
+    def __init__(self, agreement: Agreement, draw: Draw | None = None) -> None:
+        super().__init__(agreement, agreement.guardian, agreement.student)
+        self.result: NDArray[np.bool_] | None = None
+        self._draw = draw
+        self._counts: ShareArray | None = None
+        self._tests: ShareArray | None = None
+        self._step = "base"
+        self._phase: Phase | None = None
+
+    @classmethod
+    def resume(cls, agreement: Agreement, state: State, *, session: str) -> "Guardian":
+        """Go on with stored sums under a new session. No noise is drawn.
+
+        Raises:
+            InputError: a state that is damaged or of another agreement.
+            SettingError: a session that was used before.
+        """
+        guardian = cls(agreement.resumed(session))
+        guardian._resume(state)
+        return guardian
+
+    def _sums(self) -> State:
+        assert self._counts is not None
+        return {"counts": self._counts} | ({} if self._tests is None else {"tests": self._tests})
+
+    def _restore(self, state: State) -> None:
+        self._counts = self._restored(state, "counts", np.uint32)
+        if self.agreement.threshold is not None:
+            self._tests = self._restored(state, "tests", np.uint32)
+
+    def _take_sums(self, sums: ShareArray) -> None:
+        agreement = self.agreement
+        if agreement.threshold is not None:
+            noise = self._drawn("threshold", (agreement.queries,))
+            # n ≥ t is n − t ≥ 0: the noisy threshold goes into this party's share.
+            thresholds = whole_thresholds(agreement.threshold, noise, agreement.total)
+            self._tests = modulo(sums.astype(np.int64) - thresholds[:, None], threshold_bits(agreement.total))
+        noise = self._drawn("counts", sums.shape)
+        self._counts = modulo(sums.astype(np.int64) + whole_votes(noise), self.bits)
+        self._draw = None
+
+    def _drawn(self, kind: str, shape: tuple[int, ...]) -> NDArray[Any]:
+        if self._draw is None:
+            raise SettingError("A guardian that starts a round needs a source of noise.")
+        noise = np.asarray(self._draw(kind, shape))
+        if noise.shape != shape or noise.dtype.kind not in "if" or not np.isfinite(noise).all():
+            raise SettingError(f"Noise for {kind} has the shape {list(shape)} and is finite, got {list(noise.shape)}.")
+        return noise
+
+    def _compute(self) -> Iterator[Send]:
+        if self.agreement.reveal == "histogram" and self.agreement.threshold is None:
+            return self._send_counts(np.arange(self.agreement.queries))
+        return iter(())
+
+    def _answer(self, frame: bytes) -> Iterator[Send]:
+        kind, arrays = self._peer.receive(frame, self._expected())
+        if kind == Kind.BASE:
+            return self._answer_base(arrays[0])
+        if kind == Kind.BITS:
+            self._asked += 1
+            return self._garble(self._asked - 1, arrays[0].copy())
+        if kind == Kind.OPENED:
+            return self._take_opened(arrays[0])
+        self.finished = True
+        return iter(())
+
+    def _expected(self) -> dict[Kind, Sequence[Spec]]:
+        """The kinds of messages that may come now."""
+        if self._step == "base":
+            return {Kind.BASE: [("u1", (POINT,))]}
+        if self._step == "done" or self._phase is None:
+            return {Kind.DONE: []}
+        expected: dict[Kind, Sequence[Spec]] = {}
+        if self._asked < len(self._phase.blocks):
+            expected[Kind.BITS] = self._phase.bits_spec(self._asked)
+        if self._unopened:
+            expected[Kind.OPENED] = self._phase.opened_spec(self._opened)
+        elif self._phase.number == 2 and self._asked == len(self._phase.blocks):
+            expected[Kind.DONE] = []
+        return expected
+
+    def _answer_base(self, point: NDArray[np.uint8]) -> Iterator[Send]:
+        self._delta = fresh_offset()
+        try:
+            base = BaseReceiver(self.agreement.digest, bits_of_offset(self._delta), point.tobytes())
+        except TransferError as error:
+            raise self._peer.refusal(str(error)) from error
+        self._extension = ExtensionSender(self._delta, base.keys)
+        if self.agreement.threshold is None:
+            self._begin(argmax_phase(self.agreement, np.arange(self.agreement.queries)))
+        else:
+            self._begin(threshold_phase(self.agreement))
+        return iter([self._peer.send(Kind.CHOICES, base.points)])
+
+    def _begin(self, phase: Phase) -> None:
+        self._step, self._phase, self._engines = "phase", phase, Engines(phase.circuit)
+        self._asked = self._opened = 0
+        self._unopened: deque[Labels] = deque()
+        self._passed = np.zeros(len(phase.queries), bool)
+
+    def _garble(self, block: int, hidden: NDArray[np.uint8]) -> Iterator[Send]:
+        phase = self._phase
+        assert phase is not None
+        size, context = phase.size(block), phase.context(block)
+        wires, others = phase.circuit.inputs
+        shares = self._tests if phase.number == 1 else self._counts
+        assert shares is not None
+        seed = os.urandom(16)
+        labels = np.empty((wires + others, size, 2), "<u8")
+        labels[:wires] = shifted(labels_from_seed(seed, wires, size), phase.inputs(shares, block), self._delta)
+        labels[wires:] = self._extension.extend(hidden, others, size)
+        engine = self._engines.of(size)
+        tables, outputs = engine.garble(context, self._delta, labels)
+        hashes, values = engine.seal(context, self._delta, outputs)
+        if phase.number == 1:
+            self._unopened.append(outputs[0].copy())
+        tables = tables.reshape(len(tables), 2, 2 * size)
+        yield self._peer.send(Kind.TABLES, np.frombuffer(seed, np.uint8), tables, hashes, values)
+
+    def _take_opened(self, labels: Labels) -> Iterator[Send]:
+        phase = self._phase
+        assert phase is not None
+        zero = self._unopened.popleft()
+        passed = (labels == (zero ^ self._delta)).all(axis=1)
+        if not (passed | (labels == zero).all(axis=1)).all():
+            self._abort("the student returned labels that were never made.")
+            raise self._peer.refusal("it opens a label that was never made.")
+        self._passed[phase.blocks[self._opened]] = passed
+        self._opened += 1
+        if self._opened < len(phase.blocks):
+            return iter(())
+        self.result = self._passed
+        queries = np.flatnonzero(self.result)
+        if self.agreement.reveal == "histogram":
+            return self._send_counts(queries)
+        if len(queries):
+            self._begin(argmax_phase(self.agreement, queries))
+        else:
+            self._step = "done"
+        return iter(())
+
+    def _send_counts(self, queries: NDArray[np.int64]) -> Iterator[Send]:
+        counts = self._counts
+        assert counts is not None
+        self._step = "done"
+        blocks = count_blocks(self.agreement, len(queries))
+        return (self._peer.send(Kind.COUNTS, counts[queries[block]]) for block in blocks)

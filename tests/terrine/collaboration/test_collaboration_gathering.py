@@ -1,0 +1,216 @@
+import numpy as np
+import pytest
+
+from terrine.collaboration import gathering
+from terrine.collaboration.guardian import Guardian
+from terrine.collaboration.messages import Channel, Kind
+from terrine.collaboration.party import ProtocolError
+from terrine.collaboration.shares import count_bits, share_type
+from terrine.collaboration.student import Student
+from terrine.collaboration.teacher import Teacher
+from terrine.errors import SettingError
+from tests.collaboration_sessions import (
+    GUARDIAN,
+    STUDENT,
+    Loop,
+    Noise,
+    agreement,
+    parties_of,
+    plaintext,
+    random_votes,
+    teachers_of,
+)
+
+
+def without(agreed, votes, *names):
+    """The votes of those who are there."""
+    owner = np.repeat([name for name, _ in agreed.teachers], [held for _, held in agreed.teachers])
+    return votes[:, ~np.isin(owner, names)]
+
+
+def close(loop, absent=()):
+    for name in (GUARDIAN, STUDENT):
+        loop.push(name, loop.parties[name].close(absent))
+    return loop.run()
+
+
+def session(agreed, votes, drop=lambda sender, receiver, number: False, noise=None):
+    """A session that has gathered all but the frames that `drop` names."""
+    loop = Loop(parties_of(agreed, votes, noise or Noise(agreed)))
+    loop.start()
+    counts = {}
+    kept = []
+    for sender, send in loop.waiting:
+        number = counts[sender, send.to] = counts.get((sender, send.to), -1) + 1
+        if not drop(sender, send.to, number):
+            kept.append((sender, send))
+    loop.waiting.clear()
+    loop.waiting.extend(kept)
+    return loop.run()
+
+
+def test_a_teacher_that_does_not_answer_is_left_out():
+    agreed = agreement()
+    votes, noise = random_votes(agreed), Noise(agreed)
+    loop = session(agreed, votes, lambda sender, receiver, number: sender == "west", noise)
+    assert not loop.parties[STUDENT].closed
+    close(loop)
+    assert loop.parties[STUDENT].present == loop.parties[GUARDIAN].present == ["north", "south"]
+    answers, _ = plaintext(agreed, without(agreed, votes, "west"), noise.drawn)
+    assert np.array_equal(loop.parties[STUDENT].result, answers)
+
+
+@pytest.mark.parametrize("receiver", [GUARDIAN, STUDENT])
+def test_a_teacher_whose_shares_one_side_lacks_in_part_is_left_out_by_both(monkeypatch, receiver):
+    monkeypatch.setattr(gathering, "_BLOCK", 128)
+    agreed = agreement()
+    votes, noise = random_votes(agreed), Noise(agreed)
+    loop = session(agreed, votes, lambda *frame: frame == ("west", receiver, 1), noise=noise)
+    close(loop)
+    assert loop.parties[STUDENT].present == loop.parties[GUARDIAN].present == ["north", "south"]
+    answers, _ = plaintext(agreed, without(agreed, votes, "west"), noise.drawn)
+    assert np.array_equal(loop.parties[STUDENT].result, answers)
+
+
+def test_a_party_that_the_host_gave_up_is_left_out_though_its_shares_are_there():
+    agreed = agreement()
+    votes, noise = random_votes(agreed), Noise(agreed)
+    loop = session(agreed, votes, lambda *frame: frame == ("west", STUDENT, 0), noise=noise)
+    loop.push(GUARDIAN, loop.parties[GUARDIAN].close())
+    loop.push(STUDENT, loop.parties[STUDENT].close(["south"]))
+    loop.run()
+    assert loop.parties[STUDENT].finished
+    assert loop.parties[GUARDIAN].aborted
+    assert "2 teachers" in loop.parties[STUDENT].aborted
+
+
+def test_with_too_few_teachers_the_round_is_aborted_and_no_noise_is_drawn():
+    agreed = agreement(minimum=4)
+    noise = Noise(agreed)
+    loop = session(agreed, random_votes(agreed), lambda sender, receiver, number: sender == "north", noise)
+    close(loop)
+    for name in (GUARDIAN, STUDENT):
+        party = loop.parties[name]
+        assert party.finished
+        assert "3 teachers are there, and 4 are needed" in party.aborted
+        assert party.present is None
+        assert party.result is None
+        assert party.state() == {}
+    assert noise.calls == []
+    with pytest.raises(ProtocolError, match="over"):
+        loop.parties[GUARDIAN].receive(STUDENT, b"")
+
+
+def test_a_round_that_is_complete_closes_by_itself_and_closing_again_does_nothing():
+    agreed = agreement()
+    loop = session(agreed, random_votes(agreed))
+    assert loop.parties[STUDENT].result is not None
+    assert list(loop.parties[STUDENT].close()) == list(loop.parties[GUARDIAN].close()) == []
+
+
+def test_shares_after_the_round_was_closed_are_refused():
+    agreed = agreement()
+    votes = random_votes(agreed)
+    loop = session(agreed, votes, lambda sender, receiver, number: sender == "west")
+    close(loop)
+    guardian = Guardian(agreed, Noise(agreed))
+    list(guardian.close())
+    for send in teachers_of(agreed, votes)["west"].frames(GUARDIAN):
+        with pytest.raises(ProtocolError, match="closed") as caught:
+            guardian.receive("west", send.frame)
+        assert caught.value.sender == "west"
+
+
+def test_a_broken_connection_goes_on_where_it_broke(monkeypatch):
+    monkeypatch.setattr(gathering, "_BLOCK", 32)
+    agreed = agreement()
+    teacher = teachers_of(agreed, random_votes(agreed))["north"]
+    student = Student(agreed)
+    frames = [send.frame for send in teacher.frames(STUDENT)]
+    for frame in frames[:3]:
+        list(student.receive("north", frame))
+    with pytest.raises(ProtocolError, match="received before"):
+        student.receive("north", frames[1])
+    assert student.expected("north") == 3
+    for send in teacher.frames(STUDENT, student.expected("north")):
+        list(student.receive("north", send.frame))
+    assert student.expected("north") == len(frames)
+    with pytest.raises(ProtocolError, match="here already"):
+        student.receive("north", frames[-1])
+    with pytest.raises(SettingError, match="knows no teacher"):
+        student.expected("east")
+
+
+def test_a_teacher_that_restarts_shares_anew_and_is_counted_once(monkeypatch):
+    monkeypatch.setattr(gathering, "_BLOCK", 64)
+    agreed = agreement()
+    votes, noise = random_votes(agreed), Noise(agreed)
+    parties = parties_of(agreed, votes, noise)
+    killed = Teacher(agreed, "north", votes[:, :2])
+    for name, last in ((GUARDIAN, 4), (STUDENT, 2)):
+        for send in list(killed.frames(name))[:last]:
+            list(parties[name].receive("north", send.frame))
+    loop = Loop(parties).start().run()
+    assert np.array_equal(loop.parties[STUDENT].result, plaintext(agreed, votes, noise.drawn)[0])
+
+
+def test_two_sharings_of_one_party_are_never_added(monkeypatch):
+    monkeypatch.setattr(gathering, "_BLOCK", 64)
+    agreed = agreement()
+    votes, noise = random_votes(agreed), Noise(agreed)
+    parties = parties_of(agreed, votes, noise)
+    other = Teacher(agreed, "west", votes[:, 4:])
+    mixed = [*parties["west"].frames(GUARDIAN), *other.frames(STUDENT)]
+    loop = Loop({name: party for name, party in parties.items() if name != "west"}).start()
+    loop.waiting.extend(("west", send) for send in mixed)
+    loop.run()
+    # Both had all shares of all parties; but not of the same sharing.
+    assert loop.parties[STUDENT].present == ["north", "south"]
+    answers, _ = plaintext(agreed, without(agreed, votes, "west"), noise.drawn)
+    assert np.array_equal(loop.parties[STUDENT].result, answers)
+    # Within one side, a frame of another sharing is refused.
+    student = Student(agreed)
+    frames, others = ([send.frame for send in teacher.frames(STUDENT)] for teacher in (parties["west"], other))
+    list(student.receive("west", frames[0]))
+    with pytest.raises(ProtocolError, match="another sharing"):
+        student.receive("west", others[1])
+    list(student.receive("west", others[0]))
+    with pytest.raises(ProtocolError, match="received before"):
+        student.receive("west", frames[0])
+    list(student.receive("west", others[1]))
+
+
+def test_a_share_wider_than_the_modulus_is_refused():
+    agreed = agreement()
+    bits = count_bits(agreed.total, agreed.sigma)
+    kind = share_type(bits)
+    assert bits < 8 * kind.itemsize
+    channel = Channel(agreed, "north", STUDENT)
+    shares = np.zeros((agreed.queries, agreed.classes), kind)
+    shares[7, 1] = 2**bits
+    student = Student(agreed)
+    with pytest.raises(ProtocolError, match="bits"):
+        student.receive("north", channel.frame(0, Kind.SHARES, [np.zeros(16, np.uint8), shares]))
+    shares[7, 1] = 2**bits - 1
+    list(student.receive("north", channel.frame(0, Kind.SHARES, [np.zeros(16, np.uint8), shares])))
+
+
+def test_a_stranger_is_refused_by_name():
+    agreed = agreement()
+    for party in (Guardian(agreed, Noise(agreed)), Student(agreed)):
+        with pytest.raises(ProtocolError, match="no party of this session") as caught:
+            party.receive("east", b"")
+        assert caught.value.sender == "east"
+        with pytest.raises(ProtocolError):
+            party.receive(party.name, b"")
+
+
+def test_a_teacher_may_not_speak_for_another():
+    agreed = agreement()
+    teachers = teachers_of(agreed, random_votes(agreed))
+    student = Student(agreed)
+    frame = next(teachers["north"].frames(STUDENT)).frame
+    with pytest.raises(ProtocolError, match="another sender"):
+        student.receive("south", frame)
+    with pytest.raises(ProtocolError):
+        student.receive(GUARDIAN, frame)

@@ -1,0 +1,91 @@
+import json
+
+import pytest
+
+from terrine.collaboration.guardian import Guardian
+from terrine.collaboration.party import Agreement, Party
+from terrine.collaboration.student import Student
+from terrine.collaboration.teacher import Teacher
+from terrine.errors import SettingError
+from tests.collaboration_sessions import agreement, confident, random_votes, teachers_of
+
+
+def test_an_agreement_survives_json():
+    agreed = confident()
+    assert Agreement.from_json(json.loads(json.dumps(agreed.to_json()))) == agreed
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"session": "f" * 32},
+        {"release": "c" * 64},
+        {"guardian": "other"},
+        {"student": "other"},
+        {"teachers": (("north", 2), ("south", 3))},
+        {"minimum": 4},
+        {"queries": 41},
+        {"classes": 5},
+        {"queries_digest": "c" * 64},
+        {"reveal": "histogram"},
+        {"threshold": 2.0},
+        {"sigma": 1.25},
+        {"sigma_threshold": 2.0},
+    ],
+)
+def test_every_term_of_an_agreement_is_in_its_digest(change):
+    assert confident(**change).digest != confident().digest
+
+
+def test_a_resumed_agreement_differs_in_its_session_alone():
+    agreed = agreement()
+    again = agreed.resumed("f" * 32)
+    assert again.session == "f" * 32
+    assert again.digest != agreed.digest
+    assert again.substance == agreed.substance != agreement(queries=41).substance
+    with pytest.raises(SettingError, match="new random id"):
+        agreed.resumed(agreed.session)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"session": "xyz"}, "session"),
+        ({"session": "A" * 32}, "session"),
+        ({"release": "a"}, "release"),
+        ({"queries_digest": ""}, "queries_digest"),
+        ({"guardian": "north"}, "different names"),
+        ({"guardian": "student.example"}, "different names"),
+        ({"teachers": (("north", 2), ("north", 2))}, "different names"),
+        ({"teachers": (("", 2),)}, "empty"),
+        ({"teachers": ()}, "teacher"),
+        ({"teachers": (("north", 0),)}, "teacher"),
+        ({"minimum": 0}, "minimum"),
+        ({"minimum": 6}, "minimum"),
+        ({"queries": 0}, "queries"),
+        ({"classes": 1}, "classes"),
+        ({"classes": 10_000}, "classes"),
+        ({"reveal": "votes"}, "reveal"),
+        ({"threshold": 3.0}, "together"),
+        ({"threshold": float("nan"), "sigma_threshold": 1.0}, "threshold"),
+        ({"sigma": 0.0}, "sigma"),
+        ({"sigma": float("inf")}, "sigma"),
+    ],
+)
+def test_an_impossible_agreement_is_refused_by_its_field(change, words):
+    with pytest.raises(SettingError, match=words):
+        agreement(**change)
+
+
+def test_json_that_is_no_agreement_is_refused():
+    values = agreement().to_json()
+    for damaged in (values | {"more": 1}, {"session": "0" * 32}, values | {"teachers": 3}, values | {"sigma": "x"}):
+        with pytest.raises(SettingError):
+            Agreement.from_json(damaged)
+
+
+def test_guardian_student_and_teacher_are_parties():
+    agreed = agreement()
+    teachers = teachers_of(agreed, random_votes(agreed))
+    assert isinstance(teachers["north"], Teacher)
+    assert all(isinstance(party, Party) for party in (Guardian(agreed), Student(agreed), *teachers.values()))

@@ -1,0 +1,83 @@
+import numpy as np
+import pytest
+
+from terrine.aggregation.votes import histograms_of
+from terrine.collaboration import gathering
+from terrine.collaboration.messages import Channel, Kind
+from terrine.collaboration.party import ProtocolError
+from terrine.collaboration.shares import count_bits, share_type
+from terrine.collaboration.teacher import Teacher
+from terrine.errors import InputError, SettingError
+from tests.collaboration_sessions import GUARDIAN, STUDENT, agreement, random_votes
+
+
+def shares_of(teacher, agreed):
+    """What each receiver reads, put together."""
+    blocks = gathering.share_blocks(agreed)
+    channels = {name: Channel(agreed, name, "north") for name in (GUARDIAN, STUDENT)}
+    received = {name: [] for name in channels}
+    kind = share_type(count_bits(agreed.total, agreed.sigma))
+    for send in teacher.start():
+        channel = channels[send.to]
+        rows = blocks[channel.received]
+        specs = {Kind.SHARES: [("u1", (16,)), (kind, (rows.stop - rows.start, agreed.classes))]}
+        received[send.to].append(channel.receive(send.frame, specs)[1][1])
+    return {name: np.concatenate(parts) for name, parts in received.items()}
+
+
+@pytest.mark.parametrize("block", [2**20, 64])
+def test_the_two_shares_sum_to_the_partys_own_histogram(monkeypatch, block):
+    monkeypatch.setattr(gathering, "_BLOCK", block)
+    agreed = agreement()
+    votes = random_votes(agreed)[:, :2]
+    teacher = Teacher(agreed, "north", votes)
+    shares = shares_of(teacher, agreed)
+    modulus = 2 ** count_bits(agreed.total, agreed.sigma)
+    total = (shares[GUARDIAN].astype(int) + shares[STUDENT]) % modulus
+    assert np.array_equal(total, histograms_of(votes, agreed.classes))
+    assert teacher.finished
+    assert teacher.state() == {}
+
+
+def test_frames_go_to_the_guardian_and_the_student_in_turns(monkeypatch):
+    monkeypatch.setattr(gathering, "_BLOCK", 64)
+    agreed = agreement()
+    receivers = [send.to for send in Teacher(agreed, "north", random_votes(agreed)[:, :2]).start()]
+    assert receivers == [GUARDIAN, STUDENT] * (len(receivers) // 2)
+    assert len(receivers) > 4
+
+
+def test_frames_can_be_sent_again_from_any_number(monkeypatch):
+    monkeypatch.setattr(gathering, "_BLOCK", 64)
+    agreed = agreement()
+    teacher = Teacher(agreed, "north", random_votes(agreed)[:, :2])
+    first = [send.frame for send in teacher.start() if send.to == STUDENT]
+    for number in range(len(first) + 1):
+        assert [send.frame for send in teacher.frames(STUDENT, number)] == first[number:]
+
+
+def test_another_sharing_of_the_same_votes_is_fresh():
+    agreed = agreement()
+    votes = random_votes(agreed)[:, :2]
+    one, other = (shares_of(Teacher(agreed, "north", votes), agreed) for _ in range(2))
+    assert not np.array_equal(one[GUARDIAN], other[GUARDIAN])
+    assert not np.array_equal(one[STUDENT], other[STUDENT])
+
+
+def test_votes_that_do_not_fit_the_agreement_are_refused():
+    agreed = agreement()
+    votes = random_votes(agreed)
+    for wrong in (votes, votes[:-1, :2], votes[:, :1], votes[:, 0]):
+        with pytest.raises(InputError, match="shape"):
+            Teacher(agreed, "north", wrong)
+    with pytest.raises(InputError, match="classes"):
+        Teacher(agreed, "north", votes[:, :2] + agreed.classes)
+    with pytest.raises(SettingError, match="knows no teacher"):
+        Teacher(agreed, "east", votes[:, :2])
+
+
+def test_a_teacher_is_told_nothing():
+    agreed = agreement()
+    teacher = Teacher(agreed, "north", random_votes(agreed)[:, :2])
+    with pytest.raises(ProtocolError, match="expects no messages"):
+        teacher.receive(GUARDIAN, Channel(agreed, GUARDIAN, "north").send(Kind.DONE).frame)
