@@ -10,7 +10,7 @@ run: $(VENV)/installed
 	@terrine run
 
 test: $(VENV)/installed lint
-	@OMP_NUM_THREADS=1 python -m pytest -n logical --dist loadfile
+	@OMP_NUM_THREADS=1 python -m pytest -n logical --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/installed
 	@ruff check .

@@ -1,23 +1,24 @@
 """Prom-PATE, Transfer-PATE and linear teachers on blood cells without public pretraining; what prompts are made of.
 
-    python benchmarks/prom_pate.py kinds      [--root FOLDER] [--seeds 0 1 2 3 4] [--teachers 200]
+    python benchmarks/prom_pate.py kinds      [--root FOLDER] [--seeds 0 1 2 3 4] [--teachers 80]
     python benchmarks/prom_pate.py ablations  [--seeds 0]
 
 Data: pbc-blood/blood_28.npz under --root: 11,959 private training images, its validation split as the public pool, its
-test split for evaluation; no image is in two of them. The backbone is a ResNet10 that SimCLR taught on --images
-synthetic images. Teachers are trained once per row and seed; their votes on the pool are then released at each exact ε,
-as noisy histograms and by Confident-GNMax until the budget ends; the student is a linear head on the backbone. Votes
-and figures are kept in --work; an interrupted run goes on.
+test split for evaluation; no image is in two of them. The backbones saw synthetic images alone: a scattering transform
+of 500 projected features, and a ResNet10 that SimCLR taught on --images of them. Teachers are trained once per row and
+seed; their votes on the pool are then released at each exact ε, as noisy histograms and by Confident-GNMax until the
+budget ends; the student is a linear head on the backbone. Votes and figures are kept in --work; an interrupted run goes
+on.
 """
 
 import argparse
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from transfer import BATCH, DELTA, SIZE, Kept, default_root, near_equal, pretrained, spread
+from transfer import BATCH, DELTA, SIZE, SOURCES, Kept, default_root, near_equal, pretrained, query_images, spread
 
 from terrine.aggregation.confident import ConfidentGNMax
 from terrine.aggregation.histogram import GaussianHistogram
@@ -27,6 +28,8 @@ from terrine.data.partition import iid
 from terrine.data.pool import Pool, check_disjoint
 from terrine.data.registry import load
 from terrine.models.backbone import Backbone, features_in_batches
+from terrine.models.reference import fit_reference
+from terrine.models.registry import build_backbone
 from terrine.privacy.calibrate import calibrate
 from terrine.privacy.noise import ReplayNoise
 from terrine.randomness import derive_seed, numpy_generator
@@ -34,9 +37,11 @@ from terrine.students.linear import StudentSettings, fit_histograms, fit_labels,
 from terrine.teachers.kind import Queries, Records, TeacherKind
 from terrine.teachers.registry import Surroundings, TeacherSettings, build_teachers
 
-EPSILONS = (2.0, 6.0, 10.0)
+EPSILONS = (2.0, 6.0, 7.2, 10.0)
+"""7.2 is the exact ε of the paper's own release."""
 FINETUNE = TeacherSettings(kind="finetune", trainable=50, epochs=10, batch=16)
 LINEAR = TeacherSettings(kind="linear", optimiser="ridge", ridge=0.3)
+PROJECTION = 500
 
 
 def prompted(**own: object) -> TeacherSettings:
@@ -44,8 +49,23 @@ def prompted(**own: object) -> TeacherSettings:
     return TeacherSettings(kind="prompt", prompt=own)
 
 
-KINDS = {"Prom-PATE": prompted(), "Transfer-PATE": FINETUNE, "linear": LINEAR}
-ABLATIONS = {
+@dataclass(frozen=True)
+class Case:
+    """A row of a table; teachers None is what --teachers says."""
+
+    settings: TeacherSettings
+    backbone: str = "resnet10"
+    teachers: int | None = None
+
+
+KINDS = {
+    "linear on scattering": Case(LINEAR, "scattering"),
+    "linear on ResNet10": Case(LINEAR),
+    "Transfer-PATE on ResNet10": Case(FINETUNE),
+    "Prom-PATE on ResNet10": Case(prompted()),
+    "Prom-PATE on scattering": Case(prompted(), "scattering"),
+}
+_ABLATED = {
     "mapping fc1, frame, inner 24 (the paper's)": prompted(),
     "mapping random": prompted(mapping="random"),
     "mapping fc2": prompted(mapping="fc2"),
@@ -55,7 +75,9 @@ ABLATIONS = {
     "inner 26": prompted(inner=26),
     "original statistics": replace(prompted(), statistics="original"),
 }
-ABLATED_TEACHERS = (50, 100, 400)
+ABLATIONS = {name: Case(settings) for name, settings in _ABLATED.items()} | {
+    f"{count} teachers": Case(prompted(), teachers=count) for count in (40, 200, 400)
+}
 
 
 def shuffled(count: int) -> np.ndarray:
@@ -128,46 +150,58 @@ def figures(
     }
 
 
+def features_of(data: Dataset, backbone: Backbone) -> tuple[np.ndarray, np.ndarray]:
+    """Return what the student sees of the pool and of the test images."""
+    pool, test = (
+        features_in_batches(backbone, images, near_equal(shuffled(len(images))), "current")
+        for images in (data.pool_images, data.test_images)
+        if images is not None
+    )
+    return pool, test
+
+
+def scattering() -> Backbone:
+    """Return the scattering backbone, its standardisation fitted to synthetic images."""
+    backbone = build_backbone("scattering", channels=3, size=SIZE, seed=0, projection=PROJECTION)
+    images = np.concatenate([query_images(kind, 500, 3, seed=0) for kind in SOURCES])
+    fit_reference(backbone, images, near_equal(np.arange(len(images))))
+    return backbone
+
+
 def rows_of(
-    cases: dict[str, TeacherSettings],
-    counts: dict[str, int],
+    cases: dict[str, Case],
     data: Dataset,
-    backbone: Backbone,
+    backbones: dict[str, Backbone],
     epsilons: Sequence[float],
     arguments: argparse.Namespace,
 ) -> list[str]:
     """Make the rows of a table, seed by seed, so that an early end has some of every row."""
     kept = Kept(arguments.work / "prom_pate.json")
+    features = {name: features_of(data, backbone) for name, backbone in backbones.items()}
     found: dict[tuple[str, str, float], list[dict[str, float]]] = {}
     assert data.pool_images is not None
     for seed in arguments.seeds:
-        features = tuple(
-            features_in_batches(
-                backbone, images, near_equal(np.random.default_rng(seed).permutation(len(images))), "current"
-            )
-            for images in (data.pool_images, data.test_images)
-        )
-        for name, settings in cases.items():
+        for name, case in cases.items():
+            teachers, backbone = case.teachers or arguments.teachers, backbones[case.backbone]
             for mechanism in arguments.mechanisms:
                 for epsilon in epsilons:
-                    key = (
-                        f"{name}, {counts[name]} teachers, seed {seed}, {mechanism}, eps {epsilon:g}, {arguments.name}"
-                    )
+                    where = f"{teachers} teachers, seed {seed}, {arguments.name}"
 
                     def compute(
-                        name: str = name, settings: TeacherSettings = settings, epsilon: float = epsilon,
-                        seed: int = seed, mechanism: str = mechanism,
-                        features: tuple[np.ndarray, ...] = features,
+                        name: str = name, case: Case = case, epsilon: float = epsilon, seed: int = seed,
+                        mechanism: str = mechanism, teachers: int = teachers, backbone: Backbone = backbone,
                     ) -> dict[str, float]:  # fmt: skip
-                        votes = votes_of(settings, name, data, backbone, counts[name], seed, arguments.work)
-                        return figures(votes, data, (features[0], features[1]), epsilon, seed, mechanism)
+                        votes = votes_of(case.settings, name, data, backbone, teachers, seed, arguments.work)
+                        return figures(votes, data, features[case.backbone], epsilon, seed, mechanism)
 
+                    key = f"{name}, {mechanism}, eps {epsilon:g}, {where}"
                     found.setdefault((name, mechanism, epsilon), []).append(kept.row(key, compute))
     lines = []
     for (name, mechanism, epsilon), rows in found.items():
         cells = [spread([row[column] for row in rows], 1) for column in ("teacher", "votes", "right", "accuracy")]
         answered = np.mean([row["answered"] for row in rows])
-        lines.append(f"| {name} | {counts[name]} | {mechanism} | {epsilon:g} | {answered:,.0f} | {' | '.join(cells)} |")
+        teachers = cases[name].teachers or arguments.teachers
+        lines.append(f"| {name} | {teachers} | {mechanism} | {epsilon:g} | {answered:,.0f} | {' | '.join(cells)} |")
     return lines
 
 
@@ -178,10 +212,10 @@ def main() -> None:
     parser.add_argument("--root", type=Path, default=default_root())
     parser.add_argument("--work", type=Path, default=Path("data/private/benchmarks"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
-    parser.add_argument("--teachers", type=int, default=200)
+    parser.add_argument("--teachers", type=int, default=80)
+    parser.add_argument("--rows", nargs="+", help="of the table, by the first words of their names; default: all")
     parser.add_argument("--images", type=int, default=16_384)
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--backbone", default="resnet10")
     parser.add_argument("--mechanisms", nargs="+", default=["histogram", "confident"])
     arguments = parser.parse_args()
     path = arguments.root / "pbc-blood" / "blood_28.npz"
@@ -189,17 +223,18 @@ def main() -> None:
         raise SystemExit(f"{path} is missing: give the folder that holds pbc-blood as --root.")
     data = load("npz", root=arguments.root, path=path, size=SIZE, channels=3, pool=Pool("validation"))
     parts = ", ".join(f"{count:,} {part}" for part, count in check_disjoint(data).items())
-    backbone = pretrained(arguments.backbone, 3, arguments.work, images=arguments.images, epochs=arguments.epochs)
-    arguments.name = f"{arguments.backbone}, {arguments.images} images, {arguments.epochs} epochs"
+    backbones = {
+        "resnet10": pretrained("resnet10", 3, arguments.work, images=arguments.images, epochs=arguments.epochs),
+        "scattering": scattering(),
+    }
+    arguments.name = f"{arguments.images} images, {arguments.epochs} epochs"
     print(
         f"{parts} images, none in two parts; batches of about {BATCH}; {arguments.name}; {len(arguments.seeds)} seeds\n"
     )
     cases, epsilons = (KINDS, EPSILONS) if arguments.table == "kinds" else (ABLATIONS, EPSILONS[1:2])
-    counts = dict.fromkeys(cases, arguments.teachers)
-    if arguments.table == "ablations":
-        cases = cases | {f"{count} teachers": prompted() for count in ABLATED_TEACHERS}
-        counts |= {f"{count} teachers": count for count in ABLATED_TEACHERS}
-    lines = rows_of(cases, counts, data, backbone, epsilons, arguments)
+    if arguments.rows:
+        cases = {name: case for name, case in cases.items() if name.startswith(tuple(arguments.rows))}
+    lines = rows_of(cases, data, backbones, epsilons, arguments)
     print("| teachers | N | mechanism | ε | answered | one teacher % | all votes % | answers right % | student % |")
     print("|---|---:|---|---:|---:|---:|---:|---:|---:|")
     print("\n".join(lines))

@@ -53,7 +53,7 @@ def together(kind: PromptTeachers, records: Records, teachers: int, device: str)
 def one_by_one(kind: PromptTeachers, records: Records, teachers: int, device: str) -> dict[str, np.ndarray]:
     """The plain program."""
     settings, found = kind.settings, []
-    kind.backbone.to(device).requires_grad_(False)
+    kind.backbone.to(device)
     for teacher in range(teachers):
         omega = {name: value.to(device).requires_grad_() for name, value in kind.initial(0, teacher).items()}
         optimiser = torch.optim.Adam(omega.values(), lr=settings.learning_rate)

@@ -90,7 +90,7 @@ def audit_run(name: str, **options: Any) -> dict[str, Any]:
     result = audit_mechanism(
         build(settings.mechanism, settings.mechanism_parameters),
         noise=noise_source(run),
-        teachers=run.params.partition.teachers,
+        teachers=run.params.teachers.voters(run.params.partition.teachers),
         delta=settings.delta,
         **options,
     )

@@ -10,7 +10,20 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from flows import accounting, audit, export, images, ledger, membership, predict, reproduce, serve, sweep
+from flows import (
+    accounting,
+    audit,
+    export,
+    images,
+    ledger,
+    membership,
+    party,
+    predict,
+    reproduce,
+    serve,
+    sweep,
+    transcribe,
+)
 from flows.environment import prepare_environment
 from terrine.errors import TerrineError
 
@@ -38,12 +51,14 @@ def run(
     seed: Annotated[int | None, typer.Option(help="Short for --set seed=N.")] = None,
 ) -> None:
     """Make a run and print what came out; a run that is complete does nothing."""
-    from tasks.presets import derive, project_root, selected_run
+    from tasks.presets import derive, project_root, resolve, selected_run
     from tasks.versioning import changed_stages
 
     root = project_root()
     assignments = list(set_ or []) + ([f"seed={seed}"] if seed is not None else [])
     name = derive(root, preset or selected_run(root), assignments)
+    if resolve(root, name).transcription is not None:
+        raise TerrineError(f"The run {name} is a transcription: make it with terrine transcribe --preset {name}.")
     changed = changed_stages(root, name)
     if changed:
         console.print(f"Run [bold]{name}[/bold]: {', '.join(changed)}")
@@ -123,7 +138,8 @@ def datasets() -> None:
     console.print(", ".join(names()))
 
 
-for part in (accounting, audit, export, images, ledger, membership, predict, reproduce, serve, sweep):
+PARTS = (accounting, audit, export, images, ledger, membership, party, predict, reproduce, serve, sweep, transcribe)
+for part in PARTS:
     part.register(app)
 
 

@@ -10,25 +10,27 @@ import inspect
 from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
-
-from prefect import Task
-from prefect.context import FlowRunContext
-from prefect.futures import PrefectFuture
-from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
+from typing import TYPE_CHECKING, Any, Protocol
 
 from flows import placement
 from tasks.run import Run
+from tasks.step import Step, prefect_is_here
 from terrine.errors import TerrineError
+
+if TYPE_CHECKING:
+    from prefect import Task
+    from prefect.context import FlowRunContext
+    from prefect.futures import PrefectFuture
+    from prefect.task_runners import TaskRunner
 
 
 class Executor(Protocol):
     """Runs tasks."""
 
-    def run(self, task: Task[..., Any], *arguments: Any) -> None:
+    def run(self, task: Step, *arguments: Any) -> None:
         """Run one task and wait for it."""
 
-    def map(self, task: Task[..., Any], calls: Sequence[tuple[Any, ...]], names: Sequence[str]) -> None:
+    def map(self, task: Step, calls: Sequence[tuple[Any, ...]], names: Sequence[str]) -> None:
         """Run a task for each tuple of arguments, in parallel where there is somebody to do it.
 
         All calls are made; then the failures, if any, are reported together by their names.
@@ -52,14 +54,14 @@ _Failures = list[tuple[_Part, BaseException]]
 class InProcess:
     """Calls the plain functions, one after the other."""
 
-    def run(self, task: Task[..., Any], *arguments: Any) -> None:
+    def run(self, task: Step, *arguments: Any) -> None:
         task.fn(*arguments)
 
-    def map(self, task: Task[..., Any], calls: Sequence[tuple[Any, ...]], names: Sequence[str]) -> None:
+    def map(self, task: Step, calls: Sequence[tuple[Any, ...]], names: Sequence[str]) -> None:
         parts = _parts(calls, names)
         failures: _Failures = []
         for part in parts:
-            attempts = 1 + (task.retries or 0)
+            attempts = 1 + task.retries
             for attempt in range(attempts):
                 try:
                     task.fn(*part.arguments)
@@ -79,18 +81,20 @@ class InProcess:
 class InFlow:
     """Submits tasks to the task runner of the flow that is running."""
 
-    def run(self, task: Task[..., Any], *arguments: Any) -> None:
+    def run(self, task: Step, *arguments: Any) -> None:
         # In the flow's own process: a single task gains nothing from a trip to a worker.
         task(*arguments)
 
-    def map(self, task: Task[..., Any], calls: Sequence[tuple[Any, ...]], names: Sequence[str]) -> None:
+    def map(self, task: Step, calls: Sequence[tuple[Any, ...]], names: Sequence[str]) -> None:
         parts = _parts(calls, names)
-        failures = _submit(_named_submit(task), parts)
+        failures = _submit(_named_submit(task.task), parts)
         for at_once in (len(parts), 1):
-            failures = _again_where_the_pool_broke(task, failures, at_once)
+            failures = _again_where_the_pool_broke(task.task, failures, at_once)
         _report(task.name, failures, len(parts))
 
     def place(self, run: Run, part: int) -> Run:
+        from prefect.task_runners import ThreadPoolTaskRunner
+
         if not isinstance(_runner_of_the_flow(), ThreadPoolTaskRunner):
             return run
         device = placement.device_of_part(run.params.device, part, len(placement.cuda_devices(run.params.device)))
@@ -99,7 +103,15 @@ class InFlow:
 
 def executor() -> Executor:
     """Return the executor for where we are: inside a flow, or not."""
-    return InFlow() if FlowRunContext.get() is not None else InProcess()
+    return InFlow() if _flow_context() is not None else InProcess()
+
+
+def _flow_context() -> FlowRunContext | None:
+    if not prefect_is_here():
+        return None
+    from prefect.context import FlowRunContext
+
+    return FlowRunContext.get()
 
 
 def _parts(calls: Sequence[tuple[Any, ...]], names: Sequence[str]) -> list[_Part]:
@@ -107,7 +119,7 @@ def _parts(calls: Sequence[tuple[Any, ...]], names: Sequence[str]) -> list[_Part
 
 
 def _runner_of_the_flow() -> TaskRunner[Any]:
-    context = FlowRunContext.get()
+    context = _flow_context()
     if context is None:
         raise RuntimeError("InFlow is used outside a flow.")
     return context.task_runner

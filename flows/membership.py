@@ -54,10 +54,16 @@ def membership(
 
 def make_shadow(shadow: Run) -> None:
     """Take a shadow run from its records to its student."""
+    if shadow.params.transcription is not None:
+        from flows.transcribe import run_through as transcribe_through
+
+        transcribe_through(shadow, "partition", "labels")
+        transcribe_through(shadow, "teach", "transcribe")
+        return
     from flows.stages import run_through
 
     run_through(shadow, "partition", "partition")
-    run_through(shadow, "teach", "student")
+    run_through(shadow, "average", "student")
 
 
 def _show(run: str, result: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ from flows.stages import run_stage
 from tasks.presets import derive, project_root, resolve, selected_run
 from tasks.versioning import STAGES, commit, is_changed
 
-FAN_OUT = frozenset({"synthesize", "teach"})
+FAN_OUT = frozenset({"synthesize", "average", "teach"})
 """Stages whose tasks are worth a worker pool or a cluster; for the others starting one costs more than it gives."""
 
 

@@ -40,6 +40,24 @@ def _pretrain(run: Run, execute: Executor) -> None:
     execute.run(pretrain.pretrain_backbone, run)
 
 
+def _average(run: Run, execute: Executor) -> None:
+    from tasks import average, teach
+
+    parties = range(run.params.partition.teachers)
+    size = run.params.teachers.per_task
+    groups = [parties[first : first + size] for first in range(0, len(parties), size)]
+    if average.rounds(run):
+        execute.run(average.check_budget, run)
+        execute.run(teach.extract_features, run)
+        execute.run(average.release_centre, run)
+    for number in range(average.rounds(run)):
+        names = [f"round {number + 1}, {group.start}-{group.stop - 1}" for group in groups]
+        calls = [(execute.place(run, part), number, group) for part, group in enumerate(groups)]
+        execute.map(average.local_steps, calls, names)
+        execute.run(average.combine, run, number, groups)
+    execute.run(average.collect_averages, run)
+
+
 def _teach(run: Run, execute: Executor) -> None:
     from tasks import teach
 
@@ -92,6 +110,7 @@ STAGES: dict[str, Callable[[Run, Executor], None]] = {
     "partition": _partition,
     "synthesize": _synthesize,
     "pretrain": _pretrain,
+    "average": _average,
     "teach": _teach,
     "vote": _vote,
     "aggregate": _aggregate,

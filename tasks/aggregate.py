@@ -14,6 +14,7 @@ import pandas as pd
 from tasks.advise import adviser
 from tasks.advise import describe as describe_order
 from tasks.assurance import assurance
+from tasks.average_files import about_averages, coordinates_released, spent_on_averages
 from tasks.guided import FILE as GUIDED_FILE
 from tasks.guided import Guide, write_guided
 from tasks.guided_votes import check_voters, forget_votes, votes_on
@@ -24,6 +25,7 @@ from tasks.run import Run
 from tasks.statement_page import render_statement
 from tasks.step import step
 from tasks.store import atomic_folder, file_digest, read_json, write_array, write_json, write_table, write_text
+from tasks.synthesize import POOL
 from tasks.teach import read_teachers_manifest
 from tasks.vote import read_votes
 from terrine.aggregation.mechanism import Mechanism
@@ -31,7 +33,8 @@ from terrine.aggregation.registry import build
 from terrine.aggregation.rounds import NEVER, LaterVotes, answer_in_rounds
 from terrine.aggregation.votes import histograms_of
 from terrine.errors import SettingError
-from terrine.privacy.events import Event
+from terrine.privacy.claimed import claimed_epsilon
+from terrine.privacy.events import Event, NonPrivateEvent, compose, to_json
 from terrine.privacy.identity import keyed_digest
 from terrine.privacy.ledger import Ledger, StoredRelease, release_identity
 from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise, delta_slack
@@ -80,6 +83,9 @@ def identity_of_release(run: Run, mechanism: Mechanism, votes: np.ndarray) -> st
     if run.params.queries.select == "guided":
         # They will vote on images that do not exist yet, so their votes on those that do are not all that counts.
         order["teachers"] = read_teachers_manifest(run.folders)["digest"]
+    if run.params.teachers.averages:
+        # What the averages left of the budget decides how many queries are answered.
+        order["averages"] = to_json(spent_on_averages(run))
     return release_identity(
         site_key(run),
         votes,
@@ -98,7 +104,18 @@ def release_answers(run: Run) -> None:
     histograms = histograms_of(votes, votes_manifest["classes"])
     settings = run.params.aggregation
     mechanism = build(settings.mechanism, settings.mechanism_parameters)
-    release = release_once(run, mechanism, votes, histograms)
+    if settings.where == "parties":
+        # Here, because only such a run needs gRPC and what lies behind it.
+        from tasks.collaborate import release_by_parties
+
+        identity = identity_of_release(run, mechanism, votes)
+        ledger, account = open_account(run)
+        del ledger  # the guardian opens it by itself
+        release = release_by_parties(
+            run, mechanism, votes, classes=votes_manifest["classes"], edition=identity, account=account
+        )
+    else:
+        release = release_once(run, mechanism, votes, histograms)
     _write_answers(run, mechanism, votes_manifest, release)
     _write_private_figures(run, votes_manifest, histograms, release)
     forget_votes(run)
@@ -110,14 +127,16 @@ def release_answers(run: Run) -> None:
 def release_once(run: Run, mechanism: Mechanism, votes: np.ndarray, histograms: np.ndarray) -> StoredRelease:
     """Release through the ledger: the same votes, queries and mechanism again return the stored answers."""
     settings = run.params.aggregation
-    slack = delta_slack(len(votes) * (histograms.shape[1] + 1), settings.epsilon)
-    if not slack < settings.delta:
+    values_drawn = coordinates_released(run) + len(votes) * (histograms.shape[1] + 1)
+    slack = delta_slack(values_drawn, settings.epsilon)
+    if not slack < settings.delta and not run.params.teachers.unprotected:
         raise SettingError(
             f"aggregation.epsilon={settings.epsilon:g} is too large for a guarantee at delta={settings.delta:g}: the "
             f"lattice that noise is drawn on alone would add {slack:.1g} to delta. Lower it; nothing was released."
         )
     ledger, dataset = open_account(run)
     noise = noise_source(run)
+    unprotected, before = run.params.teachers.unprotected, _spent_before(run)
     # Whatever the adviser reads is read now: once the worst case is reserved, nothing should fail any more.
     teachers, classes = int(histograms[0].sum()), histograms.shape[1]
     guide = None
@@ -136,6 +155,7 @@ def release_once(run: Run, mechanism: Mechanism, votes: np.ndarray, histograms: 
             delta=settings.delta,
             noise=noise,
             later_votes=None if guide is None else _votes_on_what_it_makes(run, guide, classes),
+            before=before,
         )
         answers = released.answers
         arrays = {"answered": answers.answered, "labels": answers.labels, "round": released.round}
@@ -146,17 +166,34 @@ def release_once(run: Run, mechanism: Mechanism, votes: np.ndarray, histograms: 
         if guide is not None:
             # Answers say nothing without what they are about: whatever happens next, both can be written from these.
             arrays |= guide.made.to_arrays()
-        return arrays, answers.event
+        return arrays, NonPrivateEvent() if unprotected else answers.event
+
+    worst_case = mechanism.worst_case(len(votes), settings.epsilon, settings.delta, before)
 
     return ledger.release(
         dataset=dataset,
         release_id=identity_of_release(run, mechanism, votes),
         run=run.name,
-        worst_case=mechanism.worst_case(len(votes), settings.epsilon, settings.delta),
+        worst_case=NonPrivateEvent() if unprotected else worst_case,
         delta=settings.delta,
         noise_kind=noise.kind,
         draw=draw,
     )
+
+
+def _averaging(run: Run) -> dict[str, Any]:
+    """How the statement says that teachers learned from one another, or that groups of parties voted as one."""
+    block = run.params.teachers.block
+    return about_averages(run) | ({} if block is None else {"block": block})
+
+
+def _spent_before(run: Run) -> Event:
+    """Return what the run spent before anybody voted: its averages.
+
+    Averages without noise have no price. Votes after them are then answered as if they alone were what a record
+    touches, which is what is claimed for them, and the release is marked.
+    """
+    return compose() if run.params.teachers.unprotected else spent_on_averages(run)
 
 
 def _votes_on_what_it_makes(run: Run, guide: Guide, classes: int) -> LaterVotes:
@@ -236,20 +273,21 @@ def privacy_statement(
     arrays = release.arrays
     partition = read_json(run.folders.partition / "manifest.json")
     answered = int(arrays["answered"].sum())
-    values_drawn = asked(release) * (votes_manifest["classes"] + 1)
+    values_drawn = coordinates_released(run) + asked(release) * (votes_manifest["classes"] + 1)
+    unprotected = run.params.teachers.unprotected
     return PrivacyStatement(
         run=run.name,
         release_id=release.release_id,
         dataset=ledger_account(run),
         unit=run.params.privacy.unit,
-        trust_model="central",
-        event=release.event,
+        trust_model="parties" if settings.where == "parties" else "central",
+        event=release.event if unprotected else compose(_spent_before(run), release.event),
         delta=settings.delta,
-        delta_slack=delta_slack(values_drawn, settings.epsilon),
+        delta_slack=0.0 if unprotected else delta_slack(values_drawn, settings.epsilon),
         epsilon_budget=settings.epsilon,
         epsilon_dataset=release.epsilon_total,
         noise=settings.noise,
-        mechanism={**mechanism.describe(), **_rounds(run)},
+        mechanism={**mechanism.describe(), **_rounds(run), **_averaging(run)},
         teachers=votes_manifest["teachers"],
         queries=len(arrays["labels"]),
         asked=asked(release),
@@ -258,9 +296,22 @@ def privacy_statement(
         partition_digest=partition["hash"],
         partition_disjoint=partition["every_record_in_exactly_one_part"],
         public_inputs=_public_inputs(run),
+        epsilon_claimed=claimed_epsilon(mechanism.describe(), asked(release), answered, settings.delta)
+        if unprotected
+        else None,
         **assurance(run, mechanism.describe()),
         code_version=" ".join(f"{name} {value}" for name, value in code_version(run.root).items()),
     )
+
+
+def _drawn(run: Run, sources: list[str], seed: int) -> str:
+    """Say where the query images come from: from programs, and from real images that were declared public."""
+    programs = [source for source in sources if source != POOL]
+    parts = [f"drawn by the image programs {', '.join(programs)} with seed {seed}"] if programs else []
+    if POOL in sources:
+        split = "validation split" if run.params.data.pool == "validation" else "test split, in part"
+        parts.append(f"real images of the data's own kind, declared public (the {split} of {run.params.data.name})")
+    return "; ".join(parts)
 
 
 def _public_inputs(run: Run) -> tuple[PublicInput, ...]:
@@ -268,7 +319,7 @@ def _public_inputs(run: Run) -> tuple[PublicInput, ...]:
     backbone = read_json(run.folders.backbone / "manifest.json")
     sources = sorted({shard["kind"] for shard in images["shards"]["queries"]})
     rows = "columns" in images
-    drawn = "" if rows else f"drawn by the image programs {', '.join(sources)} with seed {images['seed']}"
+    drawn = "" if rows else _drawn(run, sources, images["seed"])
     inputs = [
         PublicInput(
             name="query rows" if rows else "query images",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from tasks.keys import site_key
 from tasks.run import Run
 from tasks.step import step
 from tasks.store import Folders, atomic_folder, read_array, read_json, write_array, write_json
 from terrine.data import registry
 from terrine.data.dataset import Dataset, fingerprint
+from terrine.data.pool import Pool, check_disjoint
 
 SPLIT_SEED = 0
 """Not the run's seed: who is in the training data must not change from run to run, or budgets would not add up."""
@@ -33,6 +36,7 @@ def prepare_dataset(run: Run) -> None:
         group=settings.group,
         party=settings.party,
         public_fraction=settings.public_fraction,
+        pool=public_pool(run),
     )
     dataset.validate()
     manifest = {
@@ -40,6 +44,7 @@ def prepare_dataset(run: Run) -> None:
         "class_names": list(dataset.class_names),
         "fingerprint": fingerprint(dataset, site_key(run)),
         **({"party_names": list(dataset.party_names)} if dataset.train_parties is not None else {}),
+        **({"disjoint": check_disjoint(dataset)} if dataset.pool_images is not None else {}),
     }
     with atomic_folder(run.folders.dataset) as folder:
         write_array(folder / "train_images.npy", dataset.train_images)
@@ -50,7 +55,21 @@ def prepare_dataset(run: Run) -> None:
             write_array(folder / "train_groups.npy", dataset.train_groups)
         if dataset.train_parties is not None:
             write_array(folder / "train_parties.npy", dataset.train_parties)
+        if dataset.pool_labels is not None:
+            write_array(folder / "pool_labels.npy", dataset.pool_labels)
         write_json(folder / "manifest.json", manifest)
+
+
+def public_pool(run: Run) -> Pool | None:
+    """Return which images of the run's data are declared public."""
+    settings = run.params.data
+    return None if settings.pool is None else Pool(settings.pool, settings.pool_fraction)
+
+
+def read_pool_labels(folders: Folders) -> np.ndarray | None:
+    """Return the labels of the public pool, int64 [images], which evaluation alone looks at; None without a pool."""
+    path = folders.dataset / "pool_labels.npy"
+    return read_array(path) if path.is_file() else None
 
 
 def read_dataset(folders: Folders) -> Dataset:

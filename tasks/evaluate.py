@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from tasks.answer_accuracy import answer_figures
 from tasks.dataset import read_dataset
+from tasks.party_accuracy import write_party_accuracy
 from tasks.run import Run
 from tasks.step import step
 from tasks.store import read_json, write_json
@@ -22,10 +24,13 @@ NOTICE = "Evaluation: computed on the private test split, not covered by the pri
 
 @step("evaluate")
 def evaluate_student(run: Run) -> None:
-    """Write accuracy, accuracy per class and the confusion matrix on the test split."""
+    """Write accuracy, accuracy per class and the confusion matrix on the test split; of a public pool, its answers'."""
     dataset = read_dataset(run.folders)
     predictions = probabilities(run, dataset.test_images).argmax(axis=1)
-    write_json(run.folders.evaluation, figures(dataset.test_labels, predictions, list(dataset.class_names)))
+    found = figures(dataset.test_labels, predictions, list(dataset.class_names))
+    answers = answer_figures(run)
+    write_json(run.folders.evaluation, found if answers is None else found | {"answers": answers})
+    write_party_accuracy(run, dataset, lambda images: probabilities(run, images))
 
 
 def probabilities(run: Run, images: np.ndarray) -> np.ndarray:

@@ -86,6 +86,13 @@ def units_of(dataset: Dataset, params: Params) -> np.ndarray:
     return np.unique(dataset.train_groups, return_inverse=True)[1]
 
 
+def public_inputs(run: Run) -> list[Path]:
+    """Return the public files that decide, with the records, what a run makes."""
+    if run.params.transcription is not None:
+        return sorted(run.folders.start.glob("*.safetensors"))
+    return [run.folders.images / "manifest.json", run.folders.backbone / "backbone.safetensors"]
+
+
 def coins_of(run: Run, shadow: int, units: int) -> np.ndarray:
     """Return which units are in a shadow run's data, bool [units], by fair and independent coins."""
     return numpy_generator(run.params.seed, "shadow run", shadow).random(units) < 0.5
@@ -115,8 +122,7 @@ def _identity(run: Run) -> str:
     return digest(
         {
             "dataset": read_json(run.folders.dataset / "manifest.json")["fingerprint"],
-            "images": file_digest(run.folders.images / "manifest.json"),
-            "backbone": file_digest(run.folders.backbone / "backbone.safetensors"),
+            "public": [file_digest(path) for path in public_inputs(run)],
             "params": run.params.model_dump(mode="json", exclude={"ledger", "tracking", "runner"}),
         }
     )
@@ -140,8 +146,9 @@ def _prepared(run: Run, dataset: Dataset, member: np.ndarray, root: Path) -> Run
             link(run.folders.dataset / name, folder / name)
         # A fingerprint of its own, so that its features and teachers are never taken for those of the run.
         write_json(folder / "manifest.json", {**manifest, "fingerprint": f"shadow {digest(member.tolist(), 32)}"})
-    link(run.folders.images, shadow.folders.images)
-    link(run.folders.backbone, shadow.folders.backbone)
+    for folder in (run.folders.images, run.folders.backbone, run.folders.start):
+        if folder.is_dir():
+            link(folder, shadow.root / folder.relative_to(run.root))
     for features in (run.root / "data" / "public" / "shared").glob("features-*.npy"):
         link(features, shadow.root / features.relative_to(run.root))
     return shadow

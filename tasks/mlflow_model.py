@@ -65,9 +65,12 @@ def log_student_models(run: Run) -> str | None:
     if version is None:
         return None
     client = mlflow.MlflowClient()
-    private = statement["noise"] == "secure"
-    guarantee = f"ε = {statement['epsilon']:.4f} at δ = {statement['delta']:g} per {statement['unit']}"
-    text = guarantee if private else f"NOT PRIVATE: the noise was replayed from a seed (nominally {guarantee})"
+    private = statement["private"]
+    epsilon = statement["epsilon"]
+    guarantee = (
+        f"{'no ε' if epsilon is None else f'ε = {epsilon:.4f}'} at δ = {statement['delta']:g} per {statement['unit']}"
+    )
+    text = guarantee if private else f"{statement['warning']} (nominally {guarantee})"
     client.update_model_version(run.name, str(version), f"{text}. The statement is in artifacts/statement.html.")
     tags = {
         "private": "yes" if private else "NOT PRIVATE",

@@ -10,11 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
+from tasks.sections import Section
+from tasks.transcription_params import Transcription
 from terrine.errors import SettingError
 from terrine.models.kinds import KINDS, PARTS, Choice
 
@@ -23,12 +25,6 @@ Weights = dict[str, Annotated[float, Field(gt=0)]]
 
 OWN_DATA = ("npz", "folder", "table")
 """Data sources that hold somebody's own records: they need a budget and keep private figures out of MLflow."""
-
-
-class Section(BaseModel):
-    """A section of params.yaml: unknown keys are errors, values never change."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=False, allow_inf_nan=False)
 
 
 class Data(Section):
@@ -51,6 +47,11 @@ class Data(Section):
     channels: Literal[1, 3] = 1
     test_fraction: float = Field(0.2, gt=0, lt=1)
     """The share held out for evaluation where the source has no test split of its own."""
+    pool: Literal["validation", "test"] | None = None
+    """Real images that you declare public, as the source `pool` of queries: the validation split, or a part of the test
+    split. Private records, pool and test images are kept disjoint."""
+    pool_fraction: float = Field(0.7, gt=0, lt=1)
+    """pool=test: the share of the test split, drawn by position, that is public."""
     download: bool = True
     public_benchmark: bool = False
     """True only for data that anyone may already read: it allows an unlimited budget and private figures in MLflow."""
@@ -68,6 +69,8 @@ class Data(Section):
                 f"public_fraction={self.public_fraction:g} and data.test_fraction={self.test_fraction:g} leave no "
                 "record to teach. Their sum must be below 1"
             )
+        if self.name == "table" and self.pool is not None:
+            raise ValueError(f"pool={self.pool} is for images. Set data.pool=null and use data.public_fraction")
         for key in ("target", "group", "party"):
             if self.name != "table" and getattr(self, key) is not None:
                 raise ValueError(f"{key}={getattr(self, key)} has no meaning for data.name={self.name}. Remove it")
@@ -159,6 +162,9 @@ class Backbone(Section):
     """`timm`: its name there, for example efficientnet_b0."""
     parts: tuple[str, ...] | None = Field(None, min_length=2)
     """`concatenated`: the kinds side by side, or names of timm; null is scattering and resnet18."""
+    weights: Path | None = None
+    """Weights from elsewhere instead of pretraining: a file (safetensors, or a state dict of torch), or `timm` for the
+    ones that timm publishes. The statement says so."""
     enlarge: int | None = Field(None, ge=8, le=1024)
     """`timm`, `tiny_vit`: side to which images are resized first; null is as little as the architecture needs."""
     projection: int = Field(1000, ge=1)
@@ -184,6 +190,11 @@ class Backbone(Section):
             raise ValueError(
                 "architecture is missing: kind=timm needs timm's name of it. Set backbone.architecture, for example "
                 "to efficientnet_b0"
+            )
+        if self.weights is not None and (not self.has_weights or self.kind == "concatenated"):
+            raise ValueError(
+                f"weights={self.weights} has no meaning for kind={self.kind}. Set backbone.weights=null, or backbone.kind "
+                "to what the weights were made for"
             )
         if self.kind == "concatenated" and self.invariance:
             raise ValueError(
@@ -221,6 +232,11 @@ class Backbone(Section):
         """Whether the backbone is pretrained, and can be fine-tuned."""
         return self.choice.has_weights
 
+    @property
+    def pretrained_here(self) -> bool:
+        """Whether the backbone is trained by this project, on synthetic images."""
+        return self.has_weights and self.weights is None
+
     def identity(self) -> dict[str, Any]:
         """Return the parameters that the backbone depends on, as JSON values; those that are not set are left out."""
         own = self.model_dump(mode="json", exclude={"invariance"} if self.has_weights else set())
@@ -247,21 +263,45 @@ class Estimator(Section):
     options: dict[str, Any] = {}
 
 
+class Prompt(Section):
+    """A frame around the image and a mapping of the source's outputs (docs/prompts.md); the defaults are the paper's."""
+
+    inner: int | None = Field(None, ge=1)
+    """Side of the shrunken image on the source's canvas; null is 192/224 of the canvas."""
+    mask: bool = True
+    """Whether the trained pattern is the frame alone; false lays it over the image, too."""
+    mapping: Literal["random", "fc1", "fc2"] = "fc1"
+    """From the source's outputs to classes: drawn at random, or one or two trained layers."""
+    hidden: int = Field(64, ge=1)
+    """`fc2`: units of the first layer."""
+    epochs: int = Field(10, ge=1)
+    learning_rate: float = Field(0.05, gt=0)
+    decay: float = Field(0.7, gt=0, le=1)
+    """Factor of the learning rate after every epoch."""
+    batch: int = Field(16, ge=2)
+    """Records of a teacher in a step."""
+    together: int = Field(256, ge=2)
+    """Most records, of many teachers, in one pass through the source: it bounds the memory."""
+
+
 class Teachers(Section):
     """The models that vote."""
 
-    kind: Literal["linear", "finetune", "scratch", "estimator"] = "linear"
+    kind: Literal["linear", "finetune", "scratch", "estimator", "averaged", "prompt"] = "linear"
     """`linear`: a head on the backbone's features. `finetune`: the backbone's last layers and a head. `scratch`: a
-    whole network. `estimator`: a scikit-learn classifier on the features."""
+    whole network. `estimator`: a scikit-learn classifier on the features. `averaged`: teachers that learn in rounds,
+    with averages between them (docs/heterogeneous.md)."""
     statistics: Statistics = "current"
     initialisation: Literal["shared", "own"] = "shared"
     """Whether all teachers start from the same public random weights, or each from its own."""
     trainable: float = Field(25.0, ge=0.5, le=100)
     """`finetune`: percentage of the backbone's parameters, the last ones, that are trained at least."""
-    architecture: Literal["small_cnn", "resnet10", "resnet18", "vgg9", "cryptonet"] = "small_cnn"
+    architecture: Literal["small_cnn", "resnet10", "resnet18", "vgg9", "cryptonet", "pate_cnn"] = "small_cnn"
     """`scratch`: the network."""
     estimator: Estimator = Estimator()
     """`estimator`: the classifier and its settings."""
+    prompt: Prompt = Prompt()
+    """`prompt`: the frame, the mapping, and how they are trained."""
     feature_batch: int = Field(500, ge=2)
     """Most records of one teacher that share batch statistics."""
     optimiser: Literal["adam", "ridge"] = "ridge"
@@ -273,12 +313,95 @@ class Teachers(Section):
     batch: int | None = Field(256, ge=1)
     per_task: int = Field(50, ge=1)
     """Teachers trained together in one task."""
+    mode: Literal["private", "paper"] = "private"
+    """`averaged` with averaging=global. `private`: averages are clipped and released with noise from a share of the
+    budget. `paper`: as published, without noise; the release is then marked NOT PRIVATE."""
+    learner: Literal["linear", "finetune", "network"] = "linear"
+    """`averaged`: what learns: a head, the backbone's last layers and a head, or the network `architecture`."""
+    averaging: Literal["none", "global", "blocks"] = "global"
+    """`averaged`: over whom is averaged. `none`: nobody, conventional training. `blocks`: groups that vote as one."""
+    correction: Literal["none", "control_variates"] = "control_variates"
+    """`averaged`: whether local steps are corrected for how a party's data differ."""
+    rounds: int = Field(10, ge=1)
+    """`averaged`: rounds of local training; there is one average fewer."""
+    steps: int = Field(10, ge=1)
+    """`averaged`: local steps in a round, each of `learning_rate`."""
+    step_decay: float = Field(1.0, gt=0, le=1)
+    """`averaged`: factor of the local step from one round to the next."""
+    server_rate: float = Field(1.0, gt=0)
+    """`averaged`: step of the average."""
+    block: int | None = Field(None, ge=2)
+    """averaging=blocks: parties in a group."""
+    centre: Literal["none", "shared"] = "none"
+    """learner=linear: whether features are centred by a mean over all parties that average with one another, which
+    mode=private releases with noise, and queries by that of their batch. For parties that lack classes."""
+    clip: float | None = Field(None, gt=0)
+    """mode=private: norm to which a teacher's update is clipped."""
+    budget_share: float | None = Field(None, gt=0, lt=1)
+    """mode=private: share of the run's budget, in units of μ², that pays for the averages."""
+    control_release: Literal["derived", "released"] = "derived"
+    """mode=private: whether the control variate is computed from the released average, or released by itself."""
 
     @model_validator(mode="after")
     def _networks_need_batches(self) -> Teachers:
-        if self.kind in ("finetune", "scratch") and self.batch == 1:
+        network = self.kind in ("finetune", "scratch") or (self.kind == "averaged" and self.learner != "linear")
+        if network and self.batch == 1:
             raise ValueError("batch=1 is too small for teachers that are networks. Set teachers.batch to 2 or more")
         return self
+
+    @model_validator(mode="after")
+    def _parameters_of_the_averages(self) -> Teachers:
+        wanted = {
+            "block": self.kind == "averaged" and self.averaging == "blocks",
+            "clip": self.releases_averages,
+            "budget_share": self.releases_averages,
+        }
+        for key, needed in wanted.items():
+            value = getattr(self, key)
+            if needed and value is None:
+                raise ValueError(
+                    f"{key} is missing: teachers.kind=averaged with averaging={self.averaging} and mode={self.mode} "
+                    f"needs it. Set teachers.{key}"
+                )
+            if not needed and value is not None:
+                raise ValueError(
+                    f"{key}={value:g} has no meaning for kind={self.kind}, averaging={self.averaging} and "
+                    f"mode={self.mode}. Set teachers.{key}=null"
+                )
+        centred = self.centre == "shared"
+        if centred and (self.kind != "averaged" or self.learner != "linear" or self.statistics != "original"):
+            raise ValueError(
+                f"centre=shared does not go with kind={self.kind}, learner={self.learner} and "
+                f"statistics={self.statistics}: it takes the place of batch statistics for heads on features. Set "
+                "teachers.kind=averaged, learner=linear and statistics=original, or teachers.centre=none"
+            )
+        if self.averages and self.rounds < 2:
+            raise ValueError(
+                f"rounds={self.rounds} leaves nothing to average: the last round's teachers vote. Set teachers.rounds "
+                "to 2 or more, or teachers.averaging=none"
+            )
+        return self
+
+    @property
+    def averages(self) -> bool:
+        """Whether teachers learn from one another."""
+        return self.kind == "averaged" and self.averaging == "global"
+
+    @property
+    def releases_averages(self) -> bool:
+        """Whether what they learn from one another is a release with noise."""
+        return self.averages and self.mode == "private"
+
+    @property
+    def unprotected(self) -> bool:
+        """Whether they learn from one another without noise, so that votes alone guarantee nothing."""
+        return self.averages and self.mode == "paper"
+
+    def voters(self, parties: int) -> int:
+        """Return how many vote: every party, or every group of them."""
+        if self.kind != "averaged" or self.block is None:
+            return parties
+        return max(1, round(parties / self.block))
 
 
 MECHANISM_PARAMETERS: dict[str, tuple[str, ...]] = {
@@ -312,7 +435,8 @@ class Aggregation(Section):
     epsilon: float = Field(8.0, gt=0)
     delta: float = Field(1e-5, gt=0, lt=1)
     noise: Literal["secure", "replay"] = "secure"
-    where: Literal["local"] = "local"
+    where: Literal["local", "parties"] = "local"
+    """`local`: one process counts the votes. `parties`: each party keeps its own, see `collaboration`."""
 
     @model_validator(mode="after")
     def _parameters_of_the_mechanism(self) -> Aggregation:
@@ -331,6 +455,22 @@ class Aggregation(Section):
     def mechanism_parameters(self) -> dict[str, float]:
         """The parameters of the chosen mechanism alone."""
         return {key: getattr(self, key) for key in MECHANISM_PARAMETERS[self.mechanism]}
+
+
+class Collaboration(Section):
+    """A trial of `aggregation.where: parties`: every party a process on this machine (docs/collaboration.md)."""
+
+    parties: int = Field(5, ge=1)
+    """How many teacher parties the teachers are dealt to, in order."""
+    minimum: int | None = Field(None, ge=1)
+    """The fewest teachers whose votes must be there; null: all of them."""
+    deadline: float = Field(60.0, gt=0)
+    """Seconds that teacher parties are waited for."""
+    patience: float = Field(300.0, gt=0)
+    """Seconds after which a party that hears nothing gives up."""
+    guardian: str | None = Field(None, pattern=r"^.+:\d+$")
+    """host:port at which the guardian listens; null: a free port of this machine. So for the student."""
+    student: str | None = Field(None, pattern=r"^.+:\d+$")
 
 
 class Student(Section):
@@ -476,10 +616,13 @@ class Params(Section):
     pretraining: Pretraining = Pretraining()
     teachers: Teachers = Teachers()
     aggregation: Aggregation = Aggregation(sigma=1.0)
+    collaboration: Collaboration = Collaboration()
     student: Student = Student()
     ledger: LedgerSettings = LedgerSettings()
     tracking: Tracking = Tracking()
     runner: Runner = Runner()
+    transcription: Transcription | None = None
+    """Of a run that `terrine transcribe` makes; null for all others."""
 
     @field_validator("device")
     @classmethod
@@ -517,26 +660,35 @@ class Params(Section):
                 "queries.select=guided moves the pixels of images, and data.name=table has none. Set queries.select to "
                 "order, balanced, uncertain or diverse"
             )
+        if self.transcription is not None:
+            if self.data.name == "table":
+                raise ValueError("data.name=table has no images that a generator could make. Use a dataset of images")
+            self.transcription.check(
+                self.data.public_benchmark, self.ledger.epsilon, self.partition.reads_labels, self.privacy.unit
+            )
         if self.partition.reads_labels and not self.data.public_benchmark:
             raise ValueError(
                 f"partition.kind={self.partition.kind} reads labels, so that one record can move others to another "
                 "teacher, and no guarantee would hold. Use iid, or party where the data really lie with parties "
                 "(data.public_benchmark=true only if anyone may read the data)"
             )
+        self._check_parties()
         self.student.check(self.backbone, self.aggregation)
-        threshold = self.aggregation.threshold
-        if threshold is not None and threshold > self.partition.teachers:
+        threshold, voters = self.aggregation.threshold, self.teachers.voters(self.partition.teachers)
+        if threshold is not None and threshold > voters:
+            of = "" if voters == self.partition.teachers else f" in {voters} groups that vote"
             raise ValueError(
-                f"aggregation.threshold={threshold:g} is above partition.teachers={self.partition.teachers}: hardly "
+                f"aggregation.threshold={threshold:g} is above partition.teachers={self.partition.teachers}{of}: hardly "
                 "any query could pass. Lower the threshold or use more teachers"
             )
+        self._check_averages()
         table, columns = self.data.name == "table", self.backbone.kind == "columns"
         if table != columns:
             raise ValueError(
                 f"backbone.kind={self.backbone.kind} does not go with data.name={self.data.name}: the backbone of a "
                 f"table is its columns, and of nothing else. Set backbone.kind={'columns' if table else 'scattering'}"
             )
-        if table and self.teachers.kind in ("finetune", "scratch"):
+        if table and self.teachers.kind in ("finetune", "scratch", "prompt"):
             raise ValueError(
                 f"teachers.kind={self.teachers.kind} learns from images, and data.name=table has none. Set "
                 "teachers.kind to estimator or linear"
@@ -546,7 +698,12 @@ class Params(Section):
                 f"teachers.kind=finetune trains weights of the backbone, and backbone.kind={self.backbone.kind} has "
                 "none. Set teachers.kind=linear, or backbone.kind to resnet10 or resnet18"
             )
-        if self.backbone.has_weights and self.pretraining.images is None:
+        if ("pool" in self.queries.sources) != (self.data.pool is not None):
+            raise ValueError(
+                f"queries.sources is {', '.join(self.queries.sources)} and data.pool is {self.data.pool}: the source "
+                "`pool` is the public images that data.pool sets aside. Set both, or neither"
+            )
+        if self.backbone.pretrained_here and self.pretraining.images is None:
             raise ValueError(
                 f"pretraining.images is missing: backbone.kind={self.backbone.kind} is pretrained on synthetic images. "
                 "Set pretraining.images.count and pretraining.images.sources"
@@ -568,6 +725,60 @@ class Params(Section):
             )
         return self
 
+    def _check_averages(self) -> None:
+        """Raise ValueError where teachers with averages do not suit the rest."""
+        teachers = self.teachers
+        if teachers.unprotected and not (self.data.public_benchmark and self.ledger.epsilon is None):
+            raise ValueError(
+                "teachers.mode=paper averages without noise: its release has no guarantee, and no budget can pay for "
+                "it. Set teachers.mode=private (data.public_benchmark=true and ledger.epsilon=null only if anyone may "
+                "read the data)"
+            )
+        if teachers.block is not None and teachers.voters(self.partition.teachers) < 2:
+            raise ValueError(
+                f"teachers.block={teachers.block} makes one group of partition.teachers={self.partition.teachers}. Set "
+                "a smaller teachers.block"
+            )
+        if teachers.kind != "averaged" or teachers.learner == "linear":
+            return
+        if self.data.name == "table":
+            raise ValueError(
+                f"teachers.learner={teachers.learner} learns from images, and data.name=table has none. Set "
+                "teachers.learner=linear"
+            )
+        if teachers.learner == "finetune" and self.backbone.kind == "scattering":
+            raise ValueError(
+                "teachers.learner=finetune trains weights of the backbone, and backbone.kind=scattering has none. Set "
+                "teachers.learner=linear, or backbone.kind to resnet10 or resnet18"
+            )
+
+    def _check_parties(self) -> None:
+        """Raise ValueError where parties cannot do together what the run asks for."""
+        if self.aggregation.where != "parties":
+            return
+        if self.aggregation.mechanism not in ("histogram", "gnmax", "confident"):
+            raise ValueError(
+                f"aggregation.mechanism={self.aggregation.mechanism} does not go with aggregation.where=parties. Use "
+                "histogram, gnmax or confident"
+            )
+        if self.queries.rounds > 1:
+            raise ValueError(
+                f"queries.rounds={self.queries.rounds} does not go with aggregation.where=parties, which asks all "
+                "queries at once. Set queries.rounds=1 and queries.select=order"
+            )
+        if self.teachers.averages or self.teachers.block is not None:
+            raise ValueError(
+                f"teachers.averaging={self.teachers.averaging} does not go with aggregation.where=parties, whose "
+                "parties exchange nothing before they vote. Use teachers that learn each by itself"
+            )
+        for key in ("parties", "minimum"):
+            value = getattr(self.collaboration, key)
+            if value is not None and value > self.partition.teachers:
+                raise ValueError(
+                    f"collaboration.{key}={value} is above partition.teachers={self.partition.teachers}. Set it to "
+                    f"{self.partition.teachers} or less"
+                )
+
 
 def _sentence(error: ValidationError) -> str:
     """Turn pydantic's findings into sentences that name the key, the value and the remedy."""
@@ -579,6 +790,8 @@ def _sentence(error: ValidationError) -> str:
             section: Any = Params
             for part in finding["loc"][:-1]:
                 section = section.model_fields[str(part)].annotation
+                # A section that may be null is a union of itself and None.
+                section = next((kind for kind in get_args(section) if hasattr(kind, "model_fields")), section)
             known = ", ".join(getattr(section, "model_fields", {}))
             lines.append(f"{key}: there is no such parameter. Known here: {known}.")
         elif finding["type"] == "value_error":

@@ -33,7 +33,8 @@ def partition_figures(run: Run) -> dict[str, Any] | None:
         return None
     manifest = read_json(run.folders.partition / "manifest.json")
     names = read_json(run.folders.dataset / "manifest.json")["class_names"]
-    return figures(manifest, read_array(path), names)
+    accuracy = read_json(run.folders.party_accuracy) if run.folders.party_accuracy.is_file() else {"parties": None}
+    return figures(manifest, read_array(path), names) | {"accuracy": accuracy_figures(accuracy)}
 
 
 def figures(manifest: dict[str, Any], histograms: np.ndarray, class_names: list[str]) -> dict[str, Any]:
@@ -80,6 +81,34 @@ def figures(manifest: dict[str, Any], histograms: np.ndarray, class_names: list[
         "rows": len(classes) if len(classes) < len(class_names) else None,
         "parties": bar_rows(parties, sizes.tolist()) if parties else None,
     }
+
+
+def accuracy_figures(content: dict[str, Any]) -> dict[str, Any] | None:
+    """Draw the student's accuracy on each party's records (`tasks.party_accuracy`), None where parties are alike."""
+    if content["parties"] is None:
+        return None
+    values = np.array([value for value in content["parties"] if value is not None])
+    summary = [
+        ("Mean over parties", f"{percent(content['mean'])} ± {percent(content['deviation'])}"),
+        ("Of the worst tenth, at most", percent(content["worst_tenth"])),
+        ("Of the worst party", percent(content["worst"])),
+    ]
+    if "names" in content:
+        rows = [
+            (name, value, f"{percent(value)} of {count:,}")
+            for name, value, count in zip(content["names"], content["parties"], content["records"], strict=True)
+            if value is not None
+        ]
+        names, lengths, texts = (list(column) for column in zip(*rows, strict=True))
+        return {"facts": summary, "chart": None, "bars": bar_rows(names, lengths, texts, longest=1.0)}
+    chart = column_chart(
+        np.sort(values)[::-1][spread(len(values))],
+        x_label="parties, the best served first",
+        y_label="accuracy",
+        first=1,
+        last=len(values),
+    )
+    return {"facts": summary, "chart": chart, "bars": None}
 
 
 def by_frequent_class(shares: np.ndarray) -> np.ndarray:

@@ -21,6 +21,8 @@ from terrine.errors import SettingError
 
 PRESETS = "experiments"
 DERIVED_NAME = re.compile(r"^(?P<preset>[a-z0-9][a-z0-9-]*)-(?P<digest>[0-9a-f]{8})$")
+TRANSCRIPTIONS = "transcribe/params.yaml"
+RUNS_LINE = re.compile(r"^runs:[^\n#]*", re.MULTILINE)
 RUN_LINE = re.compile(r"^run:[^\n#]*", re.MULTILINE)
 
 
@@ -65,6 +67,26 @@ def select_run(root: Path, name: str) -> None:
     changed, count = RUN_LINE.subn(f"run: {name}", text, count=1)
     if not count:
         changed = f"run: {name}\n{text}"
+    if changed != text:
+        write_text(path, changed)
+
+
+def selected_transcription(root: Path) -> str | None:
+    """Return the transcription that transcribe/params.yaml names, None where there was none yet."""
+    path = root / TRANSCRIPTIONS
+    names = (read_yaml(path) if path.is_file() else {}).get("runs") or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise SettingError(f"{TRANSCRIPTIONS}: runs must be a list of names, for example runs: [dpsd-mnist].")
+    return names[-1] if names else None
+
+
+def select_transcription(root: Path, name: str) -> None:
+    """Make transcribe/params.yaml name this transcription; a fresh clone names none, and DVC then has none to make."""
+    path = root / TRANSCRIPTIONS
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    changed, count = RUNS_LINE.subn(f"runs: [{name}]", text, count=1)
+    if not count:
+        changed = f"{text}runs: [{name}]\n"
     if changed != text:
         write_text(path, changed)
 

@@ -1,6 +1,7 @@
 """pretrain: the backbone that every teacher and the student share, made from synthetic images alone.
 
-What has weights is trained by SimCLR; what has none, the scattering transform alone or as a part, is fitted to queries.
+What has weights is trained by SimCLR, unless weights from elsewhere are given; what has none, the scattering transform
+alone or as a part, is fitted to queries.
 Of a table it is the columns themselves, and nothing is trained.
 """
 
@@ -17,10 +18,12 @@ from tasks.step import step
 from tasks.store import Folders, file_digest, link, read_json, write_json
 from tasks.synthesize import read_pretraining, read_queries
 from terrine.device import resolve_device
+from terrine.errors import InputError
 from terrine.models.backbone import Backbone, load_backbone, save_backbone
 from terrine.models.choice import build_chosen
 from terrine.models.columns import Columns
 from terrine.models.reference import fit_reference
+from terrine.models.weights import FROM_TIMM, download_weights, load_weights
 from terrine.pretraining.invariance import learn_projection
 
 REFERENCE_BATCHES = 8
@@ -34,18 +37,23 @@ def backbone_identity(run: Run) -> str:
     """Return the digest of everything the backbone depends on: parameters, seed, and the images' digests."""
     manifest = read_json(run.folders.images / "manifest.json")
     settings = run.params.backbone
-    shards = manifest["shards"]["pretraining" if settings.has_weights else "queries"]
-    batches = manifest["batches"][: max(REFERENCE_BATCHES, PROJECTION_BATCHES)]
+    shards = manifest["shards"]["pretraining" if settings.pretrained_here else "queries"]
+    if settings.weights is not None:
+        shards, batches = [], []
+    else:
+        batches = manifest["batches"][: max(REFERENCE_BATCHES, PROJECTION_BATCHES)]
     parts = {
         "seed": run.params.seed,
         "channels": run.params.data.channels,
         "size": run.params.data.size,
         "backbone": settings.identity(),
         "pretraining": run.params.pretraining.model_dump(mode="json", exclude={"checkpoint_minutes"})
-        if settings.has_weights
+        if settings.pretrained_here
         else batches,
         "images": [shard["sha256"] for shard in shards],
     }
+    if settings.weights is not None:
+        parts["weights"] = _weights_digest(run)
     if settings.has_weights and settings.kind == "concatenated":
         # Its standardisation is fitted to the queries.
         parts["reference"] = [batches, [shard["sha256"] for shard in manifest["shards"]["queries"]]]
@@ -75,13 +83,36 @@ def pretrain_backbone(run: Run) -> None:
                 "identity": identity,
                 "sha256": file_digest(folder / "backbone.safetensors"),
                 "images": run.params.pretraining.images and run.params.pretraining.images.model_dump(mode="json"),
-                "origin": "nothing is learned" if run.params.backbone.kind == "columns" else "synthetic images only",
+                "origin": _origin(run),
                 "history": history,
             },
         )
     target = run.folders.backbone
     link(folder / "backbone.safetensors", target / "backbone.safetensors")
     link(manifest_path, target / "manifest.json")
+
+
+def _weights_digest(run: Run) -> str:
+    """Return what is known beforehand of weights from elsewhere: a file's digest, or that they are timm's."""
+    weights = run.params.backbone.weights
+    if weights is None or str(weights) == FROM_TIMM:
+        return str(weights)
+    path = run.path(weights)
+    if not path.is_file():
+        raise InputError(f"There is no file {path}. Point backbone.weights at the weights, or set it to null.")
+    return file_digest(path)
+
+
+def _origin(run: Run) -> str:
+    """Say in a few words what the backbone has seen; the privacy statement quotes it."""
+    settings = run.params.backbone
+    if settings.kind == "columns":
+        return "nothing is learned"
+    if settings.weights is None:
+        return "synthetic images only"
+    if str(settings.weights) == FROM_TIMM:
+        return f"non-private pretraining: the weights that timm publishes for {settings.architecture}"
+    return f"non-private pretraining: weights from {settings.weights.name}, SHA-256 {_weights_digest(run)}"
 
 
 def _build(run: Run) -> Backbone:
@@ -98,6 +129,12 @@ def _fit(run: Run, backbone: Backbone, checkpoint: Path, device: torch.device) -
     """Train what has weights, then fit what has none to the queries; return the training's history."""
     settings = run.params.backbone
     if settings.kind == "columns":
+        return []
+    if settings.weights is not None:
+        if str(settings.weights) == FROM_TIMM:
+            download_weights(backbone)
+        else:
+            load_weights(backbone, run.path(settings.weights))
         return []
     history = _train(run, backbone, checkpoint, device) if settings.has_weights else []
     if settings.kind in ("scattering", "concatenated"):

@@ -7,9 +7,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from prefect import get_run_logger
-from prefect.artifacts import create_progress_artifact, update_progress_artifact
-from prefect.context import TaskRunContext
+from tasks.step import prefect_is_here
 
 SECONDS_BETWEEN_LINES = 30.0
 """How often the log says how far a long work is."""
@@ -20,19 +18,35 @@ def progress_reporter(key: str) -> Callable[[float, str], None]:
 
     The log has a line at the beginning, at the end, and now and then between.
     """
-    artifact = None
-    say: Callable[[str], object] = partial(print, flush=True)
-    if TaskRunContext.get() is not None:
-        artifact = create_progress_artifact(progress=0.0, key=key, description=key)
-        say = get_run_logger().info
+    show, say = _page_and_log(key) if _in_a_task() else (None, partial(print, flush=True))
     said = -math.inf
 
     def report(fraction: float, text: str) -> None:
         nonlocal said
-        if artifact is not None:
-            update_progress_artifact(artifact_id=artifact, progress=100 * fraction, description=text)
+        if show is not None:
+            show(100 * fraction, text)
         if fraction >= 1 or time.monotonic() - said >= SECONDS_BETWEEN_LINES:
             said = time.monotonic()
             say(f"{key}: {100 * fraction:5.1f} %  {text}")
 
     return report
+
+
+def _in_a_task() -> bool:
+    if not prefect_is_here():
+        return False
+    from prefect.context import TaskRunContext
+
+    return TaskRunContext.get() is not None
+
+
+def _page_and_log(key: str) -> tuple[Callable[[float, str], object], Callable[[str], object]]:
+    """Return what shows (per cent, text) on Prefect's page and what writes a line into the task's log."""
+    from prefect import get_run_logger
+    from prefect.artifacts import create_progress_artifact, update_progress_artifact
+
+    artifact = create_progress_artifact(progress=0.0, key=key, description=key)
+    return (
+        lambda percent, text: update_progress_artifact(artifact_id=artifact, progress=percent, description=text),
+        get_run_logger().info,
+    )

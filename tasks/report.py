@@ -109,6 +109,7 @@ def evaluation(figures: dict[str, Any]) -> dict[str, Any]:
     worst = [(int(place // len(names)), int(place % len(names))) for place in order if errors.flat[place]]
     return {
         "accuracy": accuracy,
+        "answers": figures.get("answers"),
         "images": images,
         "standard_error": float(np.sqrt(accuracy * (1 - accuracy) / max(images, 1))),
         "largest_class": float(confusion.sum(axis=1).max() / max(images, 1)),

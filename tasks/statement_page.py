@@ -24,12 +24,19 @@ MECHANISM_TEXTS = {
     "interactive": "Interactive-GNMax: in the first round it was tested, with noise, whether enough teachers agree, in "
     "later rounds whether they differ from a student of the earlier answers; where that was so, the class with the "
     "largest noisy count was released, and elsewhere the student's own label if it was sure of it.",
+    "annotation": "Model transcription (DPSD): for each image of a generator it was summed up how the teachers would "
+    "change the student's answer, each change limited in length; Gaussian noise was added to the sum, and student and "
+    "generator learned from nothing else.",
+    "answers": "Model transcription (DPSD): for each image of a generator each teacher named a class by randomised "
+    "response, among those that the student found most probable; student and generator learned from nothing else.",
+    "labels": "Label protection at the source: every private label was replaced, once, by randomised response. All "
+    "models learned from these labels, so what they say costs nothing more. The images are not protected.",
     "lnmax": "LNMax: for each query the teachers' votes were counted by class, Laplace noise was added to every count, "
     "and the class with the largest noisy count was released.",
 }
 
 PARAMETER_TEXTS = {
-    "sigma": "standard deviation of the noise, in votes",
+    "sigma": "standard deviation of the noise, in votes (of annotations: in units of beta)",
     "scale": "scale of the noise, in votes",
     "threshold": "votes that the winning class needs, noise included",
     "sigma1": "standard deviation of the noise on the test, in votes",
@@ -37,6 +44,13 @@ PARAMETER_TEXTS = {
     "surprise": "votes by which the teachers must differ from the student, noise included",
     "confidence": "student's confidence above which its own label is confirmed at no cost",
     "rounds": "how often a student of the released answers chose what to ask next",
+    "averaging": "how teachers learned from one another before they voted; what that cost is part of ε",
+    "beta": "largest length of what a teacher says about an image; noise is in units of it",
+    "top_k": "classes that are annotated: those that the student finds most probable",
+    "samples": "images annotated",
+    "epsilon": "ε of one answer by randomised response",
+    "discriminator": "whom the generator learned from instead of the student: it has seen the teacher itself",
+    "block": "parties whose models were averaged to vote as one",
     "select": "what was asked first: chosen from released answers and public images alone",
 }
 
@@ -57,9 +71,21 @@ def statement_texts(statement: Mapping[str, Any]) -> dict[str, Any]:
     name = mechanism.pop("mechanism", "unknown")
     return {
         "mechanism_text": MECHANISM_TEXTS.get(name, name),
-        "mechanism_parameters": [(key, value, PARAMETER_TEXTS.get(key, "")) for key, value in mechanism.items()],
+        "mechanism_parameters": [
+            (key, _in_words(value), PARAMETER_TEXTS.get(key, "")) for key, value in mechanism.items()
+        ],
         "guesses": guesses_in_a_hundred(statement),
     }
+
+
+def _in_words(value: Any) -> Any:
+    """Return a parameter that has parts as one line of text."""
+    if not isinstance(value, Mapping):
+        return value
+    return ", ".join(
+        f"{name.replace('_', ' ')} {part:g}" if isinstance(part, float) else f"{name.replace('_', ' ')} {part}"
+        for name, part in value.items()
+    )
 
 
 def guesses_in_a_hundred(statement: Mapping[str, Any]) -> float | None:

@@ -2,27 +2,62 @@
 
 What has been done is known from the artefacts on disk and from DVC, not from Prefect's result store: results would be
 pickled, and a release must be idempotent by its identity (see docs/exactly-once.md). `.fn` is the plain function.
+
+Prefect itself is imported when a flow asks for its task: `dvc repro` starts a process for every stage, and none of
+them has a flow.
 """
 
-from collections.abc import Callable
-from typing import Any
+from __future__ import annotations
 
-from prefect import Task, task
-from prefect.cache_policies import NO_CACHE
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from terrine.errors import TerrineError
 
+if TYPE_CHECKING:
+    from prefect import Task
 
-def step(name: str, *, retries: int = 0) -> Callable[[Callable[..., Any]], Task[..., Any]]:
-    """Declare a function as a Prefect task called `name`; an error that only the user can mend is not retried."""
-    return task(
-        name=name,
-        cache_policy=NO_CACHE,
-        persist_result=False,
-        retries=retries,
-        retry_delay_seconds=1,
-        retry_condition_fn=_may_pass,
-    )
+
+@dataclass(frozen=True)
+class Step:
+    """A function that is a task where a flow runs it, and a plain function where none does."""
+
+    fn: Callable[..., Any]
+    name: str
+    retries: int
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Run the step as a task of the flow that is running."""
+        return self.task(*arguments)
+
+    @cached_property
+    def task(self) -> Task[..., Any]:
+        """The step as Prefect knows it."""
+        from prefect import task
+        from prefect.cache_policies import NO_CACHE
+
+        return task(
+            self.fn,
+            name=self.name,
+            cache_policy=NO_CACHE,
+            persist_result=False,
+            retries=self.retries,
+            retry_delay_seconds=1,
+            retry_condition_fn=_may_pass,
+        )
+
+
+def step(name: str, *, retries: int = 0) -> Callable[[Callable[..., Any]], Step]:
+    """Declare a function as a task called `name`; an error that only the user can mend is not retried."""
+    return lambda function: Step(function, name, retries)
+
+
+def prefect_is_here() -> bool:
+    """Tell whether Prefect was imported in this process; where it was not, no flow and no task of its is running."""
+    return "prefect.context" in sys.modules
 
 
 def _may_pass(_task: Any, _run: Any, state: Any) -> bool:

@@ -19,6 +19,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
+from terrine import npy
 from terrine.errors import ArtefactError
 
 if TYPE_CHECKING:
@@ -80,6 +81,11 @@ class Folders:
         return self.public / "backbone"
 
     @property
+    def average(self) -> Path:
+        """What teachers learned from one another before their last round."""
+        return self.private / "average"
+
+    @property
     def teachers(self) -> Path:
         return self.private / "teachers"
 
@@ -112,6 +118,31 @@ class Folders:
     @property
     def evaluation(self) -> Path:
         return self.release / "evaluation.json"
+
+    @property
+    def start(self) -> Path:
+        """Of a transcription: the public beginnings, a generator and what its student is built on."""
+        return self.public / "start"
+
+    @property
+    def labels(self) -> Path:
+        """Of a transcription: the labels that its teachers learn from."""
+        return self.private / "labels"
+
+    @property
+    def annotations(self) -> Path:
+        """Of a transcription: everything that was heard of its teachers."""
+        return self.release / "annotations"
+
+    @property
+    def generator(self) -> Path:
+        """Of a transcription: the generator, trained, and a sheet of its images."""
+        return self.release / "generator"
+
+    @property
+    def party_accuracy(self) -> Path:
+        """Private figures: how well the student does on each party's records."""
+        return self.private / "party_accuracy.json"
 
     @property
     def report(self) -> Path:
@@ -211,7 +242,7 @@ def write_array(path: Path, array: np.ndarray) -> None:
 
 def read_array(path: Path, *, memory_map: bool = False) -> np.ndarray:
     """Read a .npy file, or map it. Raises ArtefactError if it is missing or damaged."""
-    return _read(path, lambda: np.load(path, mmap_mode="r" if memory_map else None, allow_pickle=False))
+    return _read(path, lambda: npy.load(path, memory_map=memory_map))
 
 
 def write_table(path: Path, table: pd.DataFrame) -> None:

@@ -25,6 +25,8 @@ def summary_tables(run: Run) -> list[Table]:
     evaluation = read_json(run.folders.evaluation)
     result = Table("result", "", title=f"Run {run.name}", title_justify="left", show_header=False)
     result.add_row("accuracy (private test split)", f"{100 * evaluation['accuracy']:.2f} %")
+    if "accuracy" in evaluation.get("answers", {}):
+        result.add_row("answers that are right (public pool)", f"{100 * evaluation['answers']['accuracy']:.2f} %")
     result.add_row("ε exact", f"{statement['epsilon']:.4f} at δ = {statement['delta']:g}")
     if statement["noise"] != "secure":
         result.add_row("noise", "[bold red]NOT PRIVATE: replayed from a seed[/bold red]")

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import yaml
 
 from tasks.aggregate import identity_of_release, noise_source, open_account
+from tasks.average_files import planned_event
 from tasks.params import Params, digest, read_yaml, validate
 from tasks.presets import PRESETS, derive, resolve
 from tasks.run import Run, open_run
@@ -25,7 +26,7 @@ from tasks.vote import read_votes
 from terrine.aggregation.registry import build
 from terrine.errors import ArtefactError, BudgetError, SettingError
 from terrine.privacy.account import Account
-from terrine.privacy.events import Event, compose, from_json
+from terrine.privacy.events import Event, NonPrivateEvent, compose, from_json
 from terrine.privacy.gaussian import round_up
 from terrine.privacy.tuning import GEOMETRIC, composed_epsilon, repeat_and_select_epsilon
 
@@ -71,7 +72,11 @@ class Candidate:
         """The most its release can cost, from parameters alone."""
         settings = self.params.aggregation
         mechanism = build(settings.mechanism, settings.mechanism_parameters)
-        return mechanism.worst_case(self.params.queries.count, settings.epsilon, settings.delta)
+        averages = planned_event(self.params)
+        if isinstance(averages, NonPrivateEvent):
+            return averages
+        votes = mechanism.worst_case(self.params.queries.count, settings.epsilon, settings.delta, averages)
+        return compose(averages, votes)
 
 
 def release_digest(params: Params) -> str:
@@ -225,6 +230,7 @@ def share_votes(root: Path, source: str, run: str) -> None:
         ("partition", to.partition, of.partition),
         ("synthesize", to.images, of.images),
         ("pretrain", to.backbone, of.backbone),
+        ("average", to.average, of.average),
         ("teach", to.teachers, of.teachers),
         ("vote", to.votes, of.votes),
     ):

@@ -5,7 +5,8 @@ digest of everything that makes them; a run's own artefact is made of links to i
 unless its bytes are no longer those that were written: then it is, and the log says so. What is handed out is mapped,
 not loaded, so nobody reads more of the images than is needed.
 
-Of a table nothing is drawn: the queries are the rows that its owner declared public.
+Of a table nothing is drawn: the queries are the rows that its owner declared public. So it is with the source `pool`:
+real images of the data that are public, which lie beside what programs draw.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.dataset import SPLIT_SEED
+from tasks.dataset import SPLIT_SEED, public_pool
 from tasks.params import Images, digest
 from tasks.progress import progress_reporter
 from tasks.run import Run
@@ -32,7 +33,6 @@ from tasks.store import (
     write_array,
     write_json,
 )
-from terrine.data.table import public_rows
 from terrine.device import resolve_device
 from terrine.errors import ArtefactError, SettingError
 from terrine.mapped import MappedRows, Rows, Segment
@@ -42,6 +42,9 @@ from terrine.synthetic.shards import SHARD_BYTES, Stretch, read_shard_record, wr
 
 SHARD = 10_000
 """Most images in a shard, the unit of fan-out and of resumption; large images make smaller shards."""
+
+POOL = "pool"
+"""The source of queries that is no program: real images that were declared public."""
 
 SECONDS_OF_SILENCE = 2.0
 """How long a shard is drawn before its progress is shown, and how long between two reports."""
@@ -74,6 +77,8 @@ def plan(run: Run) -> list[Draw]:
         if images is None:
             continue
         for kind, count in images.shares().items():
+            if kind == POOL and purpose == "queries":
+                continue
             registry.program(kind)
             starts = range(0, count, shard)
             draws.extend(Draw(purpose, kind, first, min(shard, count - first)) for first in starts)
@@ -174,6 +179,12 @@ def assemble_images(run: Run, draws: list[Draw]) -> None:
             link(shard, folder / name)
             entry = {"file": name, "kind": draw.kind, "count": draw.count, "sha256": record["sha256"]}
             shards[draw.purpose].append(entry)
+        pool = run.params.queries.shares().get(POOL, 0)
+        if pool:
+            name = "queries-pool.npy"
+            write_array(folder / name, _pool_images(run, pool))
+            entry = {"file": name, "kind": POOL, "count": pool, "sha256": file_digest(folder / name)}
+            shards["queries"].append(entry)
         manifest = {
             "size": run.params.data.size,
             "channels": run.params.data.channels,
@@ -182,6 +193,37 @@ def assemble_images(run: Run, draws: list[Draw]) -> None:
             "batches": query_batches(run),
         }
         write_json(folder / "manifest.json", manifest)
+
+
+def pool_order(seed: int, images: int) -> np.ndarray:
+    """Return the order, int64 [images], in which a public pool is asked about: files are often sorted."""
+    return numpy_generator(seed, "pool order").permutation(images)
+
+
+def _pool_images(run: Run, count: int) -> np.ndarray:
+    """Return the first `count` images of the public pool, read from the data's own source and not the private zone."""
+    from terrine.data.registry import load  # datasets' readers, which other runs do without
+
+    settings = run.params.data
+    images = load(
+        settings.name,
+        root=run.path(settings.root),
+        path=run.path(settings.path) if settings.path is not None else None,
+        size=settings.size,
+        channels=settings.channels,
+        test_fraction=settings.test_fraction,
+        seed=SPLIT_SEED,
+        download=settings.download,
+        pool=public_pool(run),
+    ).pool_images
+    if images is None:
+        raise SettingError("queries.sources has the source `pool`, but data.pool is null. Set data.pool.")
+    if count > len(images):
+        raise SettingError(
+            f"queries: {count:,} images of the source `pool` are asked for, and data.pool={settings.pool} holds "
+            f"{len(images):,}. Lower queries.count, or the source's weight."
+        )
+    return images[pool_order(run.params.seed, len(images))[:count]]
 
 
 PUBLIC_ROWS = "public rows"
@@ -194,6 +236,8 @@ def _write_public_rows(run: Run) -> None:
     They are read from the user's file, not from the private zone: which rows are public depends on their position
     alone, and they are encoded by what they show themselves.
     """
+    from terrine.data.table import public_rows  # and with it pandas, which images do without
+
     data, queries = run.params.data, run.params.queries
     if data.path is None or data.target is None:
         raise SettingError("data.name is table, but data.path or data.target is not set. Set both.")

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from tasks.average_files import read_start, teacher_settings
 from tasks.dataset import read_dataset
 from tasks.params import digest
 from tasks.partition import read_assignment
@@ -42,7 +43,7 @@ from terrine.teachers.finetune import FinetuneTeachers
 from terrine.teachers.kind import Arrays, Records, TeacherKind, teachers_missing_a_class
 from terrine.teachers.linear import LinearHeads
 from terrine.teachers.memory import train_within_memory
-from terrine.teachers.registry import Surroundings, TeacherSettings, build_teachers
+from terrine.teachers.registry import Surroundings, build_teachers
 
 HEADS = "heads.safetensors"
 
@@ -64,24 +65,32 @@ def work_folder(run: Run) -> Path:
     return folders.work / f"teach-{identity}"
 
 
+def voters(run: Run) -> int:
+    """Return how many models vote: one for every part of the data, or for every block of parts."""
+    return run.params.teachers.voters(run.params.partition.teachers)
+
+
 def groups(run: Run) -> list[range]:
-    """Return the teachers of each task."""
-    count, size = run.params.partition.teachers, run.params.teachers.per_task
+    """Return the teachers of each task; with averaging in blocks, the blocks."""
+    count, size = voters(run), run.params.teachers.per_task
     return [range(first, min(first + size, count)) for first in range(0, count, size)]
 
 
 def teacher_kind(run: Run) -> TeacherKind:
     """Return the kind of teacher that the parameters name, with its settings."""
-    settings = run.params.teachers
-    own = settings.model_dump(exclude={"per_task", "feature_batch", "estimator"})
-    return build_teachers(
-        TeacherSettings(**own, estimator=settings.estimator.name, options=settings.estimator.options),
-        Surroundings(
-            classes=len(read_json(run.folders.dataset / "manifest.json")["class_names"]),
-            channels=run.params.data.channels,
-            size=run.params.data.size,
-            backbone=lambda: read_backbone(run.folders),
-        ),
+    return build_teachers(teacher_settings(run.params), surroundings(run))
+
+
+def surroundings(run: Run) -> Surroundings:
+    """Return what a kind of teacher finds around it."""
+    return Surroundings(
+        classes=len(read_json(run.folders.dataset / "manifest.json")["class_names"]),
+        channels=run.params.data.channels,
+        size=run.params.data.size,
+        backbone=lambda: read_backbone(run.folders),
+        seed=run.params.seed,
+        parties=run.params.partition.teachers,
+        start=lambda: read_start(run.folders),
     )
 
 
@@ -131,7 +140,9 @@ def train_group(run: Run, teachers: range) -> None:
         if not missing:
             return
     dataset = read_dataset(run.folders)
-    records = Records(_inputs(run, kind, dataset), dataset.train_labels, read_assignment(run.folders), dataset.classes)
+    records = Records(
+        record_inputs(run, kind.inputs, dataset), dataset.train_labels, read_assignment(run.folders), dataset.classes
+    )
     device = resolve_device(run.params.device)
     finished: dict[int, Arrays] = {}
 
@@ -147,21 +158,33 @@ def train_group(run: Run, teachers: range) -> None:
         write_tensors(path, {name: np.stack([finished[teacher][name] for teacher in teachers]) for name in names})
 
 
-def _inputs(run: Run, kind: TeacherKind, dataset: Dataset) -> np.ndarray:
-    """Return what teachers of this kind learn from, mapped: images or rows as they are stored, or features."""
-    if kind.inputs == "images" or dataset.column_names is not None:
+def record_inputs(run: Run, inputs: str, dataset: Dataset) -> np.ndarray:
+    """Return what teachers learn from, mapped: `images` or rows as they are stored, or `features`."""
+    if inputs == "images" or dataset.column_names is not None:
         return dataset.train_images
     return read_array(work_folder(run) / "features.npy", memory_map=True)
 
 
 def group_path(run: Run, teachers: range) -> Path:
     """Return where a group of stacked teachers is kept until all groups are finished."""
-    return work_folder(run) / f"group-{teachers.start:06d}-{teachers.stop:06d}.safetensors"
+    return _finished_folder(run) / group_name(teachers)
+
+
+def group_name(teachers: range) -> str:
+    """Return the name of the file of a group."""
+    return f"group-{teachers.start:06d}-{teachers.stop:06d}.safetensors"
 
 
 def teacher_path(run: Run, teacher: int) -> Path:
     """Return where a teacher that is kept by itself lies until all are finished."""
-    return work_folder(run) / teacher_file(teacher)
+    return _finished_folder(run) / teacher_file(teacher)
+
+
+def _finished_folder(run: Run) -> Path:
+    """Return where finished teachers are kept: beside the features, and by the average that they started from."""
+    if not run.params.teachers.averages:
+        return work_folder(run)
+    return work_folder(run) / f"from-{file_digest(run.folders.average / 'manifest.json')[:12]}"
 
 
 def teacher_file(teacher: int) -> str:
@@ -176,7 +199,7 @@ def collect_teachers(run: Run) -> None:
     Its manifest is private, as the folder is. It says how many teachers never saw a record of some class.
     """
     kind = teacher_kind(run)
-    teachers = run.params.partition.teachers
+    teachers = voters(run)
     manifest: dict[str, Any] = {
         "kind": run.params.teachers.kind,
         "teachers": teachers,

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 from tasks.distance import distance_metrics
-from tasks.mlflow_model import log_student_models
 from tasks.params import flat
 from tasks.provenance import code_version
 from tasks.run import Run
@@ -49,6 +48,8 @@ def log_run(run: Run) -> str:
         if settings.private_metrics:
             mlflow.log_artifact(str(run.folders.report), "report")
         if settings.register_student:
+            from tasks.mlflow_model import log_student_models  # and with it the network of the student
+
             log_student_models(run)
         identity = active.info.run_id
     write_json(run.folders.private / "tracking.json", {"run_id": identity, "uri": settings.uri})

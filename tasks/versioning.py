@@ -11,13 +11,14 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from tasks.presets import select_run
+from tasks.presets import select_run, select_transcription
 from terrine.errors import ArtefactError
 
 STAGES = (
@@ -26,6 +27,7 @@ STAGES = (
     "partition",
     "synthesize",
     "pretrain",
+    "average",
     "teach",
     "vote",
     "aggregate",
@@ -36,8 +38,31 @@ STAGES = (
 )
 
 
+@dataclass(frozen=True)
+class Pipeline:
+    """A pipeline file: its folder in the project, its stages in order, and how a run is selected in it."""
+
+    folder: str
+    stages: tuple[str, ...]
+    select: Callable[[Path, str], None]
+
+    def target(self, stage: str, run: str) -> str:
+        """Return what DVC calls a stage of a run."""
+        name = f"{stage}@{run}"
+        return f"{self.folder}/dvc.yaml:{name}" if self.folder else name
+
+
+MAIN = Pipeline("", STAGES, select_run)
+TRANSCRIPTION = Pipeline(
+    "transcribe",
+    ("parameters", "dataset", "partition", "labels", "start", "teach", "transcribe", "evaluate", "report"),
+    select_transcription,
+)
+"""A pipeline of its own, so that `dvc repro` makes no transcription and a transcription none of the other stages."""
+
+
 @contextlib.contextmanager
-def _workspace(root: Path, run: str) -> Iterator[Any]:
+def _workspace(root: Path, run: str, pipeline: Pipeline = MAIN) -> Iterator[Any]:
     """Open the DVC repository with this run selected; one process of a project at a time."""
     os.environ.setdefault("DVC_NO_ANALYTICS", "1")
     from dvc.exceptions import DvcException
@@ -57,7 +82,7 @@ def _workspace(root: Path, run: str) -> Iterator[Any]:
                 ) from None
             time.sleep(0.1)
     try:
-        select_run(root, run)
+        pipeline.select(root, run)
         # DVC resolves outputs against the working directory, so it must be the project's.
         with contextlib.chdir(root), Repo(str(root)) as repository:
             yield repository
@@ -67,32 +92,32 @@ def _workspace(root: Path, run: str) -> Iterator[Any]:
         lock.close()
 
 
-def changed_stages(root: Path, run: str) -> list[str]:
+def changed_stages(root: Path, run: str, pipeline: Pipeline = MAIN) -> list[str]:
     """Return the stages of a run that DVC would run again, in pipeline order."""
-    with _workspace(root, run) as repository:
-        status = repository.status(targets=[f"{stage}@{run}" for stage in STAGES])
+    with _workspace(root, run, pipeline) as repository:
+        status = repository.status(targets=[pipeline.target(stage, run) for stage in pipeline.stages])
     names = {name.rsplit(":", 1)[-1].rsplit("@", 1)[0] for name in status}
-    return [stage for stage in STAGES if stage in names]
+    return [stage for stage in pipeline.stages if stage in names]
 
 
-def is_changed(root: Path, run: str, stage: str) -> bool:
+def is_changed(root: Path, run: str, stage: str, pipeline: Pipeline = MAIN) -> bool:
     """Tell whether DVC would run this stage again."""
-    with _workspace(root, run) as repository:
-        return bool(repository.status(targets=[f"{stage}@{run}"]))
+    with _workspace(root, run, pipeline) as repository:
+        return bool(repository.status(targets=[pipeline.target(stage, run)]))
 
 
-def commit(root: Path, run: str, stage: str) -> None:
+def commit(root: Path, run: str, stage: str, pipeline: Pipeline = MAIN) -> None:
     """Record in dvc.lock and the cache what a stage read and made."""
-    with _workspace(root, run) as repository:
-        repository.commit(target=f"{stage}@{run}", force=True)
+    with _workspace(root, run, pipeline) as repository:
+        repository.commit(target=pipeline.target(stage, run), force=True)
 
 
-def lock_digest(root: Path, run: str) -> str:
+def lock_digest(root: Path, run: str, pipeline: Pipeline = MAIN) -> str:
     """Return the digest of this run's entries in dvc.lock: what data and code paths its figures came from.
 
     The report's own entry is left out, for the digest is part of the report.
     """
-    path = root / "dvc.lock"
+    path = root / pipeline.folder / "dvc.lock"
     if not path.is_file():
         return "none"
     stages = yaml.safe_load(path.read_text(encoding="utf-8")).get("stages", {})

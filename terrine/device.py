@@ -1,8 +1,13 @@
 """Where tensors live: CUDA, then MPS, then the CPU."""
 
-import torch
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from terrine.errors import SettingError
+
+if TYPE_CHECKING:
+    import torch
 
 
 def resolve_device(name: str = "auto") -> torch.device:
@@ -10,6 +15,8 @@ def resolve_device(name: str = "auto") -> torch.device:
 
     Raises SettingError for a device this machine does not have.
     """
+    import torch  # seconds, which whoever merely imports this module need not wait
+
     if name == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")

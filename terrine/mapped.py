@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from terrine import npy
 from terrine.errors import ArtefactError
 
 
@@ -127,7 +128,7 @@ Rows = np.ndarray | MappedRows
 
 def _open(path: Path) -> NDArray[Any]:
     try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)
+        return npy.load(path, memory_map=True)
     except (OSError, ValueError) as error:
         raise ArtefactError(
             f"{path} cannot be read ({error}). Delete it and run the stage that makes it again."

@@ -85,10 +85,11 @@ def answer_in_rounds(
     delta: float,
     noise: NoiseSource,
     later_votes: LaterVotes | None = None,
+    before: Event = NOTHING,
 ) -> Rounds:
     """Answer queries in rounds within one budget; one round in the queries' own order is `mechanism.answer` itself.
 
-    What all rounds cost together is at most `mechanism.worst_case(len(histograms), epsilon, delta)`.
+    What all rounds cost together is at most `mechanism.worst_case(len(histograms), epsilon, delta, before)`.
 
     Args:
         mechanism: How queries are answered.
@@ -96,10 +97,11 @@ def answer_in_rounds(
             from the start. As many may be asked, these or others.
         rounds: At least 1.
         adviser: Called before every round with what was released so far.
-        epsilon: Budget of all rounds together.
+        epsilon: Budget of all rounds together, and of what was spent before.
         delta: δ in (0, 1).
         noise: Where the noise comes from.
         later_votes: Counts the votes on queries that the adviser made; called in the round that asks them.
+        before: What the same run spent before anything was asked; the rounds' own event does not hold it.
 
     Raises:
         InputError: histograms that are none, or advice that names a query twice, one that was asked, or none, or makes
@@ -113,7 +115,7 @@ def answer_in_rounds(
     released = _nothing_yet(counts)
     for number in range(rounds):
         last = number == rounds - 1
-        spent = released.answers.event
+        spent = compose(before, released.answers.event)
         left = len(counts) - released.answers.asked
         certain = mechanism.certain(left, epsilon, delta, spent)
         share = left if last else math.ceil(certain / (rounds - number))

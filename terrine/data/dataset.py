@@ -32,6 +32,8 @@ class Dataset:
     public_benchmark  the data are public anyway, so figures computed from them may be shown
     column_names    None for images. For a table (`terrine.data.table`) the names of its F features; train_images and
                     test_images then hold its rows, float32 [N, F] and [M, F]
+    pool_images     uint8 [P, C, H, W] or None: images that their owner declares public (`terrine.data.pool`)
+    pool_labels     int64 [P] or None: their labels, for evaluation alone
     """
 
     name: str
@@ -45,6 +47,8 @@ class Dataset:
     column_names: tuple[str, ...] | None = None
     train_parties: np.ndarray | None = None
     party_names: tuple[str, ...] = ()
+    pool_images: np.ndarray | None = None
+    pool_labels: np.ndarray | None = None
 
     @property
     def records(self) -> int:
@@ -72,6 +76,9 @@ class Dataset:
             )
         self._check_labels("train", self.train_labels, self.train_images)
         self._check_labels("test", self.test_labels, self.test_images)
+        if self.pool_images is not None and self.pool_labels is not None:
+            check("pool_images", self.pool_images)
+            self._check_labels("pool", self.pool_labels, self.pool_images)
         self._check_every_class()
         if self.train_groups is not None:
             self._check_vector("train_groups", self.train_groups, "train_images", self.train_images)

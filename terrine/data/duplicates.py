@@ -10,8 +10,6 @@ import hashlib
 import math
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 
 def exact_duplicates(images: np.ndarray) -> np.ndarray:
@@ -32,8 +30,13 @@ def duplicate_counts(ids: np.ndarray) -> dict[str, int]:
 
 def shared_images(train: np.ndarray, test: np.ndarray) -> int:
     """Return how many test images [N, ...] have the pixels of a training image [M, ...]: they flatter an accuracy."""
-    seen = {_digest(row) for row in _rows(train)}
-    return sum(_digest(row) in seen for row in _rows(test))
+    return int(seen_images(train, test).sum())
+
+
+def seen_images(known: np.ndarray, images: np.ndarray) -> np.ndarray:
+    """Return bool [N]: whether each of `images` [N, ...] has the very pixels of one of `known` [M, ...]."""
+    seen = {_digest(row) for row in _rows(known)}
+    return np.array([_digest(row) in seen for row in _rows(images)], dtype=bool)
 
 
 def merge_groups(groups: np.ndarray, ids: np.ndarray) -> np.ndarray:
@@ -41,6 +44,9 @@ def merge_groups(groups: np.ndarray, ids: np.ndarray) -> np.ndarray:
 
     When two groups share an image they become one, transitively. Values are 0..G-1 in order of first appearance.
     """
+    from scipy.sparse import coo_array  # half a second, for the few that protect groups
+    from scipy.sparse.csgraph import connected_components
+
     _, group = np.unique(groups, return_inverse=True)
     _, duplicate = np.unique(ids, return_inverse=True)
     # A graph of groups and duplicate sets: every record is an edge between its group and its set.

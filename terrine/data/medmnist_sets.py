@@ -30,8 +30,12 @@ SIZES = (28, 64, 128, 224)
 _ARRAYS = {f"{split}_{array}" for split in ("train", "val", "test") for array in ("images", "labels")}
 
 
-def load(name: str, *, root: Path, size: int | None = None, download: bool = True) -> Dataset:
+def load(
+    name: str, *, root: Path, size: int | None = None, download: bool = True, validation_apart: bool = False
+) -> Dataset:
     """Return the MedMNIST set `name`; its training and validation splits together are the training data.
+
+    validation_apart: the validation split is the public pool instead.
 
     Reads root/medmnist/NAME.npz or root/NAME.npz; for `size` 64, 128 or 224 NAME_64.npz and so on, and for any other
     size the largest published one that is not larger, to be resized by the caller. A missing file is downloaded into
@@ -63,6 +67,7 @@ def load(name: str, *, root: Path, size: int | None = None, download: bool = Tru
         str(found),
         class_names=[info["label"][str(index)] for index in range(len(info["label"]))],
         public_benchmark=True,
+        validation_apart=validation_apart,
     )
 
 

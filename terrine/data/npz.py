@@ -24,14 +24,20 @@ _PREFIXES = ("train_", "val_", "test_")
 _KEYS = {f"{prefix}{array}" for prefix in ("", *_PREFIXES) for array in ("images", "labels", "groups", "parties")}
 
 
-def load(path: Path, *, test_fraction: float = 0.2, seed: int = 0) -> Dataset:
+def load(path: Path, *, test_fraction: float = 0.2, seed: int = 0, validation_apart: bool = False) -> Dataset:
     """Return the dataset in the .npz file at `path`; the module docstring lists the arrays it may hold.
 
-    A file with `images` is split by `test_fraction` and `seed`, stratified and with every group on one side. Raises
+    A file with `images` is split by `test_fraction` and `seed`, stratified and with every group on one side;
+    `validation_apart` is that of `from_arrays`. Raises
     InputError when the file is missing, truncated or pickled, lacks an array, or holds arrays that do not fit.
     """
     return from_arrays(
-        read_arrays(path, {*_KEYS, "class_names"}), path.stem, str(path), test_fraction=test_fraction, seed=seed
+        read_arrays(path, {*_KEYS, "class_names"}),
+        path.stem,
+        str(path),
+        test_fraction=test_fraction,
+        seed=seed,
+        validation_apart=validation_apart,
     )
 
 
@@ -67,8 +73,12 @@ def from_arrays(
     test_fraction: float = 0.2,
     seed: int = 0,
     public_benchmark: bool = False,
+    validation_apart: bool = False,
 ) -> Dataset:
-    """Return the dataset in `arrays`, named as in the module docstring; `where` says in errors where they come from."""
+    """Return the dataset in `arrays`, named as in the module docstring; `where` says in errors where they come from.
+
+    validation_apart: the validation split does not join train but becomes the dataset's public pool.
+    """
     if class_names is None and "class_names" in arrays:
         class_names = [str(text) for text in arrays["class_names"].ravel()]
     prefixes = [""] if "images" in arrays else [prefix for prefix in _PREFIXES if f"{prefix}images" in arrays]
@@ -105,7 +115,8 @@ def from_arrays(
             parties=parties.get("parties"),
             party_names=party_names,
         )
-    train = [prefix for prefix in prefixes if prefix != "test_"]
+    pool = "val_" if validation_apart and "val_" in prefixes else None
+    train = [prefix for prefix in prefixes if prefix not in ("test_", pool)]
     _refuse_shared_groups(groups, train, where)
     train_groups = [groups[f"{prefix}groups"] for prefix in train if f"{prefix}groups" in groups]
     return Dataset(
@@ -119,6 +130,8 @@ def from_arrays(
         public_benchmark=public_benchmark,
         train_parties=np.concatenate([parties[f"{prefix}parties"] for prefix in train]) if parties else None,
         party_names=party_names,
+        pool_images=None if pool is None else images[pool],
+        pool_labels=None if pool is None else labels[f"{pool}labels"],
     )
 
 

@@ -10,10 +10,13 @@ A source is one file in this package with a function `load` that returns a `Data
 from dataclasses import replace
 from pathlib import Path
 
-from terrine.data import digits, folder, medmnist_sets, npz, table, torchvision_sets
+import numpy as np
+
+from terrine.data import digits, folder, medmnist_sets, npz, torchvision_sets
 from terrine.data.dataset import Dataset
 from terrine.data.image_files import Progress
 from terrine.data.images import resize, to_channels
+from terrine.data.pool import Pool, take_pool
 from terrine.errors import SettingError
 
 
@@ -36,6 +39,7 @@ def load(
     group: str | None = None,
     party: str | None = None,
     public_fraction: float = 0.2,
+    pool: Pool | None = None,
     progress: Progress | None = None,
 ) -> Dataset:
     """Return the dataset `name`, checked, with images of `size` × `size` pixels and `channels` channels.
@@ -46,7 +50,8 @@ def load(
     (done, all) while image files are read.
 
     `target`, `group`, `party` and `public_fraction` are those of `terrine.data.table.load`. A table has no size and no
-    channels, and its public rows are not part of the dataset: `terrine.data.table.public_rows` gives them.
+    channels, and its public rows are not part of the dataset: `terrine.data.table.public_rows` gives them. `pool` sets
+    images aside as public (`terrine.data.pool`), before anything else is done with them.
 
     Raises SettingError for an unknown name or an impossible size, InputError for data that cannot be used.
     """
@@ -55,8 +60,12 @@ def load(
     if channels not in (None, 1, 3):
         raise SettingError(f"data.channels is {channels}. Use 1 (grey), 3 (colour) or null (as the images are).")
     if name == "table":
+        if pool is not None:
+            raise SettingError("data.pool is for images. What is public of a table is set by data.public_fraction.")
         if target is None:
             raise SettingError("data.name is table, but data.target is not set. Name the column to be predicted.")
+        from terrine.data import table  # and with it pandas, which images do without
+
         rows = table.load(
             _required(path, name),
             target=target,
@@ -69,8 +78,11 @@ def load(
         dataset = rows.to_dataset()
         dataset.validate()
         return dataset
-    dataset = _load(name, root, path, size, channels, test_fraction, seed, download, progress)
+    apart = pool is not None and pool.source == "validation"
+    dataset = _load(name, root, path, size, channels, test_fraction, seed, download, apart, progress)
     dataset = _fitted(dataset, size, channels)
+    if pool is not None:
+        dataset = take_pool(dataset, pool, seed=seed)
     dataset.validate()
     return dataset
 
@@ -84,6 +96,7 @@ def _load(
     test_fraction: float,
     seed: int,
     download: bool,
+    validation_apart: bool,
     progress: Progress | None,
 ) -> Dataset:
     if name == "digits":
@@ -91,9 +104,11 @@ def _load(
     if name in torchvision_sets.CLASSES:
         return torchvision_sets.load(name, root=root, download=download)
     if name in medmnist_sets.NAMES:
-        return medmnist_sets.load(name, root=root, size=size, download=download)
+        return medmnist_sets.load(name, root=root, size=size, download=download, validation_apart=validation_apart)
     if name == "npz":
-        return npz.load(_required(path, name), test_fraction=test_fraction, seed=seed)
+        return npz.load(
+            _required(path, name), test_fraction=test_fraction, seed=seed, validation_apart=validation_apart
+        )
     if name == "folder":
         return folder.load(
             _required(path, name),
@@ -114,9 +129,15 @@ def _required(path: Path | None, name: str) -> Path:
 
 def _fitted(dataset: Dataset, size: int | None, channels: int | None) -> Dataset:
     """Return `dataset` with its images in the size and channels asked for."""
-    train, test = dataset.train_images, dataset.test_images
-    if size is not None:
-        train, test = resize(train, size), resize(test, size)
-    if channels is not None:
-        train, test = to_channels(train, channels), to_channels(test, channels)
-    return replace(dataset, train_images=train, test_images=test)
+
+    def fitted(images: np.ndarray) -> np.ndarray:
+        images = images if size is None else resize(images, size)
+        return images if channels is None else to_channels(images, channels)
+
+    pool = dataset.pool_images
+    return replace(
+        dataset,
+        train_images=fitted(dataset.train_images),
+        test_images=fitted(dataset.test_images),
+        pool_images=None if pool is None else fitted(pool),
+    )

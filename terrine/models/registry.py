@@ -13,12 +13,13 @@ from torch import nn
 
 from terrine import vision
 from terrine.errors import SettingError
-from terrine.models import cryptonet, densenet, resnet, small_cnn, vgg
+from terrine.models import cryptonet, densenet, pate_cnn, resnet, small_cnn, vgg
 from terrine.models.backbone import Backbone
 from terrine.models.columns import Columns
 from terrine.models.concatenated import Concatenated
 from terrine.models.cryptonet import build_cryptonet
 from terrine.models.densenet import build_densenet121
+from terrine.models.pate_cnn import build_pate_cnn
 from terrine.models.resnet import build_resnet
 from terrine.models.scattering import Scattering
 from terrine.models.small_cnn import build_small_cnn
@@ -60,6 +61,10 @@ def _cryptonet(channels: int, size: int, seed: int) -> tuple[nn.Module, int]:
     return build_cryptonet(channels, size), cryptonet.FEATURES
 
 
+def _pate_cnn(channels: int, size: int, seed: int) -> tuple[nn.Module, int]:
+    return build_pate_cnn(channels, size), pate_cnn.FEATURES
+
+
 def _vgg9(channels: int, size: int, seed: int) -> tuple[nn.Module, int]:
     return build_vgg9(channels), vgg.FEATURES
 
@@ -95,6 +100,7 @@ BACKBONES: dict[str, Builder] = {
     "concatenated": _concatenated,
     "cryptonet": _cryptonet,
     "densenet121": _densenet121,
+    "pate_cnn": _pate_cnn,
     "resnet10": _resnet10,
     "resnet18": _resnet18,
     "scattering": _scattering,

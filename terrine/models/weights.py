@@ -31,7 +31,7 @@ def load_weights(backbone: Backbone, path: Path) -> None:
 
     Raises InputError when the file is missing, damaged, holds Python objects, or belongs to another architecture.
     """
-    target, state = _target(backbone), _read(path)
+    target, state = _target(backbone), read_state(path)
     kind = _name(backbone)
     own = target.state_dict()
     missing = [name for name in own if name not in state and not name.endswith("num_batches_tracked")]
@@ -91,7 +91,8 @@ def _name(backbone: Backbone) -> str:
     return str(description["options"].get("architecture", description["kind"]))
 
 
-def _read(path: Path) -> Mapping[str, Tensor]:
+def read_state(path: Path) -> Mapping[str, Tensor]:
+    """Return the state dict in a file. Raises InputError for a file that is missing, damaged, or holds anything else."""
     if not path.is_file():
         raise InputError(f"There is no file {path}. Point backbone.weights at the weights, or set it to null.")
     if path.suffix == ".safetensors":

@@ -24,12 +24,18 @@ from terrine.privacy.noise import NoiseKind
 
 SCHEMA_VERSION = 1
 
-Unit = Literal["record", "group"]
+Unit = Literal["record", "group", "label"]
 TrustModel = Literal["central", "parties"]
 
 NEIGHBOURS = {
     "record": "one record replaced, added or removed, the others staying with their teachers",
     "group": "all records of one group replaced, added or removed, the others staying with their teachers",
+    "label": "the label of one record exchanged, its image and all other records staying as they are",
+}
+PROTECTED = {
+    "record": "any one record exchanged, added or removed",
+    "group": "all records of any one group exchanged, added or removed",
+    "label": "the label of any one record exchanged (its image is not protected)",
 }
 TRUST_MODELS = {
     "central": "the operator of the pipeline sees the private data, the votes and the noise, and is trusted with them; "
@@ -42,7 +48,8 @@ NOT_PRIVATE = "NOT PRIVATE"
 # What may describe a mechanism: parameters chosen before any vote was seen. A new one is added here deliberately.
 MECHANISM_FIELDS = frozenset(
     {"mechanism", "sigma", "scale", "threshold", "sigma1", "sigma2", "surprise", "confidence", "select"}
-    | {"epsilon", "delta", "rounds", "clip", "noise_multiplier", "samples", "top_k", "beta", "block"}
+    | {"epsilon", "delta", "rounds", "clip", "noise_multiplier", "samples", "top_k", "beta", "block", "averaging"}
+    | {"discriminator"}
 )
 
 # Beyond rounding in the last place, the whole cannot cost less than a part of it.
@@ -72,7 +79,7 @@ class PrivacyStatement:
         run: Name of the run.
         release_id: Identity of the release in the ledger; a keyed hash.
         dataset: Keyed fingerprint of the dataset.
-        unit: What is protected: a record, or all records of a group.
+        unit: What is protected: a record, all records of a group, or a label alone.
         trust_model: Who is trusted with what.
         event: What was done; its exact ε is the primary figure.
         delta: δ of every ε in the statement.
@@ -241,10 +248,9 @@ def summary_sentence(statement: PrivacyStatement) -> str:
         return f"{_warning(statement)} These are {answers}; treat them as private data."
     epsilon = round_up(statement.epsilon)
     total = round_up(statement.epsilon_dataset)
-    protected = "any one record" if statement.unit == "record" else "all records of any one group"
     return (
         f"These {answers}, and everything computed from them, are ({epsilon:g}, {statement.delta:g})-differentially "
-        f"private: with {protected} exchanged, added or removed, no outcome becomes more than e^{epsilon:g} times as "
+        f"private: with {PROTECTED[statement.unit]}, no outcome becomes more than e^{epsilon:g} times as "
         f"likely, up to a probability of {statement.delta:g}. Together with all earlier releases about the same "
         f"dataset the figure is ε={total:g}. It holds for whatever the data are, and for anyone outside "
         + (

@@ -19,6 +19,7 @@ choice of a kernel for a batch of that size can touch the last bits of a sum.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -102,7 +103,8 @@ class PromptTeachers:
     def __init__(self, backbone: Backbone, classes: int, settings: PromptSettings | None = None) -> None:
         if backbone.describe()["kind"] == "columns":
             raise SettingError("teachers.kind=prompt frames images, and a table has none. Use linear or estimator.")
-        self.backbone, self.classes = backbone, classes
+        # A frozen copy: the backbone is shared with others, who may train it.
+        self.backbone, self.classes = copy.deepcopy(backbone).requires_grad_(False), classes
         self.settings = settings or PromptSettings()
         self.canvas = int(getattr(backbone.network, "side", None) or backbone.size)
         inner = self.settings.inner
@@ -180,7 +182,7 @@ class PromptTeachers:
                     f"Teacher {teacher} has {len(own)} record, and current statistics need two. Use fewer teachers, or "
                     "teachers.statistics=original."
                 )
-        self.backbone.to(device).requires_grad_(False)
+        self.backbone.to(device)
         size = max(1, self.settings.together // self.settings.batch)
         numbered = list(zip(teachers, rows, strict=True))
         parts = [numbered[first : first + size] for first in range(0, len(numbered), size)]

@@ -9,11 +9,15 @@ from typing import Any, Literal
 from terrine.errors import SettingError
 from terrine.models.backbone import Backbone
 from terrine.models.statistics import Statistics
+from terrine.teachers.averaged import AveragedSettings, Averaging, Correction
+from terrine.teachers.averaged_kind import AveragedTeachers, Form, LinearForm, NetworkForm, Start
+from terrine.teachers.averaged_learners import LinearLearner
 from terrine.teachers.estimator import EstimatorTeachers
 from terrine.teachers.finetune import FinetuneTeachers
 from terrine.teachers.kind import TeacherKind
 from terrine.teachers.linear import LinearSettings, LinearTeachers
 from terrine.teachers.networks import NetworkSettings
+from terrine.teachers.prompt import PromptSettings, PromptTeachers
 from terrine.teachers.scratch import ScratchTeachers
 
 
@@ -21,7 +25,7 @@ from terrine.teachers.scratch import ScratchTeachers
 class TeacherSettings:
     """Settings of all kinds; a kind looks at its own. Their meaning: see the modules of the kinds.
 
-    estimator, options: a scikit-learn classifier's name and its settings.
+    estimator, options: a scikit-learn classifier's name and its settings. prompt: settings of the kind `prompt`.
     """
 
     kind: str = "linear"
@@ -37,6 +41,30 @@ class TeacherSettings:
     architecture: str = "small_cnn"
     estimator: str = "RandomForestClassifier"
     options: Mapping[str, Any] = field(default_factory=dict)
+    prompt: Mapping[str, Any] = field(default_factory=dict)
+    learner: Literal["linear", "finetune", "network"] = "linear"
+    averaging: Averaging = "global"
+    correction: Correction = "control_variates"
+    rounds: int = 10
+    steps: int = 10
+    step_decay: float = 1.0
+    server_rate: float = 1.0
+    block: int | None = None
+    centre: Literal["none", "shared"] = "none"
+
+    def averaged(self) -> AveragedSettings:
+        """Return what averaged teachers look at."""
+        return AveragedSettings(
+            averaging=self.averaging,
+            correction=self.correction,
+            rounds=self.rounds,
+            steps=self.steps,
+            learning_rate=self.learning_rate,
+            decay=self.step_decay,
+            server_rate=self.server_rate,
+            batch=self.batch,
+            block=self.block,
+        )
 
     def linear(self) -> LinearSettings:
         """Return what linear teachers look at."""
@@ -64,12 +92,19 @@ class TeacherSettings:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a kind finds around it: the number of classes, the images' geometry, and the backbone, loaded if wanted."""
+    """What a kind finds around it: the number of classes, the images' geometry, and the backbone, loaded if wanted.
+
+    Averaged teachers also want the seed of the run (what they start from is public and shared), how many parties there
+    are, and the averages of their rounds, loaded if wanted.
+    """
 
     classes: int
     channels: int
     size: int
     backbone: Callable[[], Backbone]
+    seed: int = 0
+    parties: int = 0
+    start: Callable[[], Start] | None = None
 
 
 def _linear(settings: TeacherSettings, around: Surroundings) -> TeacherKind:
@@ -88,10 +123,36 @@ def _estimator(settings: TeacherSettings, around: Surroundings) -> TeacherKind:
     return EstimatorTeachers(settings.estimator, settings.options, around.classes, settings.initialisation)
 
 
+def _prompt(settings: TeacherSettings, around: Surroundings) -> TeacherKind:
+    own = PromptSettings(**settings.prompt, statistics=settings.statistics, initialisation=settings.initialisation)
+    return PromptTeachers(around.backbone(), around.classes, own)
+
+
+def _averaged(settings: TeacherSettings, around: Surroundings) -> TeacherKind:
+    return AveragedTeachers(averaged_form(settings, around), settings.averaged(), around.parties, around.start)
+
+
+def averaged_form(settings: TeacherSettings, around: Surroundings) -> Form:
+    """Return what averaged teachers learn: a head on the backbone's features, its last layers too, or a network."""
+    if settings.learner == "linear":
+        learner = LinearLearner(around.backbone().feature_dim, around.classes, weight_decay=settings.weight_decay)
+        return LinearForm(learner, centred=settings.centre == "shared")
+    like: FinetuneTeachers | ScratchTeachers
+    if settings.learner == "finetune":
+        like = FinetuneTeachers(around.backbone(), settings.trainable, around.classes, settings.networks())
+    else:
+        networks = settings.networks()
+        like = ScratchTeachers(settings.architecture, around.channels, around.size, around.classes, networks)
+    classifier = like.classifier(around.seed)
+    return NetworkForm(classifier, around.classes, settings.statistics, weight_decay=settings.weight_decay)
+
+
 KINDS: dict[str, Callable[[TeacherSettings, Surroundings], TeacherKind]] = {
+    "averaged": _averaged,
     "estimator": _estimator,
     "finetune": _finetune,
     "linear": _linear,
+    "prompt": _prompt,
     "scratch": _scratch,
 }
 

@@ -29,7 +29,7 @@ from terrine.teachers.networks import (
     vote_with_networks,
 )
 
-ARCHITECTURES = ("small_cnn", "resnet10", "resnet18", "vgg9", "cryptonet")
+ARCHITECTURES = ("small_cnn", "resnet10", "resnet18", "vgg9", "cryptonet", "pate_cnn")
 
 
 class ScratchTeachers:

@@ -2,16 +2,19 @@
 
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import yaml
+from filelock import FileLock
 
 SMALL = {
     "description": "digits with few teachers and few queries, for tests",
-    "data": {"name": "digits", "size": 16},
+    "data": {"name": "digits", "size": 8},
     "partition": {"teachers": 12},
     "queries": {"count": 120, "batch": 20},
     "backbone": {"projection": 60},
@@ -23,11 +26,14 @@ SMALL = {
 
 @pytest.fixture(scope="session")
 def prefect_server():
-    """A temporary Prefect server and database for the whole session."""
-    from prefect.testing.utilities import prefect_test_harness
+    """A temporary Prefect server and database for the whole session, without the services that look for work."""
+    with pytest.MonkeyPatch.context() as patch:
+        for service in ("CANCELLATION_CLEANUP", "FOREMAN", "LATE_RUNS", "PAUSE_EXPIRATIONS", "SCHEDULER", "TRIGGERS"):
+            patch.setenv(f"PREFECT_SERVER_SERVICES_{service}_ENABLED", "false")
+        from prefect.testing.utilities import prefect_test_harness
 
-    with prefect_test_harness(server_startup_timeout=180):
-        yield
+        with prefect_test_harness(server_startup_timeout=180):
+            yield
 
 
 def make_project(folder: Path, repository: Path) -> Path:
@@ -58,25 +64,76 @@ def project(tmp_path, pytestconfig, monkeypatch):
     return folder
 
 
+@pytest.fixture(scope="session")
+def finished_project(request, tmp_path_factory, pytestconfig):
+    """A small project whose run the flow has completed, with the noise of a real release.
+
+    It takes a while, so it is made once for all processes of a test run; nobody changes it (see `finished`).
+    """
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    folder, complete = shared / "finished" / "project", shared / "finished" / "complete"
+    with FileLock(shared / "finished.lock"):
+        if not complete.exists():
+            request.getfixturevalue("prefect_server")
+            make_project(folder, pytestconfig.rootpath)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("TERRINE_ROOT", str(folder))
+                patch.chdir(folder)
+                from flows.pipeline import pipeline
+
+                assert pipeline() == "small"
+            complete.touch()
+    return folder
+
+
 @pytest.fixture
-def command(project):
-    """A function that runs a command in the project, with this Python first in PATH and no Prefect server."""
+def finished(finished_project, tmp_path, monkeypatch):
+    """A copy of the finished project; TERRINE_ROOT points at it."""
+    folder = tmp_path / "project"
+    shutil.copytree(finished_project, folder)
+    take_over_tracking(finished_project, folder)
+    monkeypatch.setenv("TERRINE_ROOT", str(folder))
+    monkeypatch.chdir(folder)
+    return folder
 
-    def run(*arguments: str, check: bool = True, **environment: str) -> subprocess.CompletedProcess:
-        variables = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
-        variables["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{variables['PATH']}"
-        variables["TERRINE_ROOT"] = str(project)
-        done = subprocess.run(
-            arguments,
-            cwd=project,
-            env=variables | environment,
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
-        if check and done.returncode:
-            raise AssertionError(f"{arguments} failed:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}")
-        return done
 
-    return run
+def take_over_tracking(source: Path, target: Path) -> None:
+    """Copy MLflow's database, whose first migrations take seconds; what is logged from now on goes to the target."""
+    shutil.copy(source / "mlflow.db", target)
+    with closing(sqlite3.connect(target / "mlflow.db")) as database, database:
+        moved = "UPDATE experiments SET artifact_location = replace(artifact_location, ?, ?)"
+        database.execute(moved, (source.as_uri(), target.as_uri()))
+
+
+def environment_of(project: Path) -> dict[str, str]:
+    """Return the environment of a command in a project: this Python first in PATH, and no Prefect server."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{clean['PATH']}"
+    return clean | {"TERRINE_ROOT": str(project), "PATH": path}
+
+
+def command(project: Path, *arguments: str) -> str:
+    """Run a command in a project and return what it wrote to its standard output."""
+    done = subprocess.run(
+        arguments,
+        cwd=project,
+        env=environment_of(project),
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    if done.returncode:
+        raise AssertionError(f"{arguments} failed:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}")
+    return done.stdout
+
+
+def set_small(project: Path, **sections: dict) -> None:
+    """Change sections of the small preset."""
+    path = project / "experiments" / "small.yaml"
+    values = yaml.safe_load(path.read_text())
+    for name, section in sections.items():
+        values[name] = values.get(name, {}) | section
+    path.write_text(yaml.safe_dump(values))

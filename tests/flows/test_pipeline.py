@@ -2,15 +2,16 @@
 
 import json
 import shutil
-import subprocess
 import sys
 
 import pytest
-import yaml
+from typer.testing import CliRunner
 
+from flows.cli import app
 from tasks.presets import select_run
 from tasks.store import Folders, folder_digest, read_json, read_table
 from tasks.versioning import changed_stages
+from tests.flows.conftest import command, make_project, set_small, take_over_tracking
 
 DETERMINISTIC = (
     "dataset/train_images.npy",
@@ -21,51 +22,40 @@ DETERMINISTIC = (
 REPLAY = {"aggregation": {"noise": "replay"}}
 
 
-def set_small(project, **sections):
-    """Change sections of the small preset."""
-    path = project / "experiments" / "small.yaml"
-    values = yaml.safe_load(path.read_text())
-    for name, section in sections.items():
-        values[name] = values.get(name, {}) | section
-    path.write_text(yaml.safe_dump(values))
-
-
 def run_flow(**arguments):
     from flows.pipeline import pipeline
 
     return pipeline(**arguments)
 
 
-def ledger_rows(command):
-    return json.loads(command("terrine", "ledger", "show", "--json").stdout)
+def terrine(*arguments):
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def ledger_rows():
+    return json.loads(terrine("ledger", "show", "--json"))
 
 
 @pytest.mark.slow
-def test_both_doors_lead_to_one_result(project, command, prefect_server, tmp_path, pytestconfig, monkeypatch):
-    set_small(project, **REPLAY)
+def test_both_doors_lead_to_one_result(finished, prefect_server, tmp_path, pytestconfig, monkeypatch):
+    set_small(finished, **REPLAY)
     assert run_flow() == "small"
-    folders = Folders(project, "small")
+    folders = Folders(finished, "small")
     for path in (folders.report, folders.statement, folders.evaluation, folders.student / "head.safetensors"):
         assert path.is_file(), path
-    lock = (project / "dvc.lock").read_text()
-    assert json.loads(command("dvc", "status", "--json").stdout) == {}
-    assert "Data and pipelines are up to date" in command("dvc", "repro").stdout
-    done = command("terrine", "run")
-    assert "nothing to do" in done.stdout
-    assert (project / "dvc.lock").read_text() == lock
-
-    from tests.flows.conftest import make_project
+    lock = (finished / "dvc.lock").read_text()
+    assert json.loads(command(finished, "dvc", "status", "--json")) == {}
+    assert "Data and pipelines are up to date" in command(finished, "dvc", "repro")
+    assert "nothing to do" in command(finished, "terrine", "run")
+    assert (finished / "dvc.lock").read_text() == lock
 
     other = make_project(tmp_path / "other", pytestconfig.rootpath)
+    take_over_tracking(finished, other)
     set_small(other, **REPLAY)
     monkeypatch.setenv("TERRINE_ROOT", str(other))
-    subprocess.run(
-        [sys.executable, "-m", "dvc", "repro"],
-        cwd=other,
-        check=True,
-        capture_output=True,
-        env=_environment(other),
-    )
+    command(other, sys.executable, "-m", "dvc", "repro")
     assert changed_stages(other, "small") == []
     twin = Folders(other, "small")
     for name in DETERMINISTIC:
@@ -78,66 +68,54 @@ def test_both_doors_lead_to_one_result(project, command, prefect_server, tmp_pat
     assert changed_stages(other, "small") == []
 
 
-def _environment(project):
-    import os
-    from pathlib import Path
-
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
-    return clean | {
-        "TERRINE_ROOT": str(project),
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{clean['PATH']}",
-    }
-
-
 @pytest.mark.slow
-def test_a_forced_release_returns_the_stored_answers_and_costs_nothing(project, command, prefect_server):
-    run_flow()
-    folders = Folders(project, "small")
+def test_a_forced_release_returns_the_stored_answers_and_costs_nothing(finished, prefect_server):
+    folders = Folders(finished, "small")
     answers = read_table(folders.answers / "answers.parquet")
     statement = read_json(folders.statement)
-    rows = ledger_rows(command)
+    rows = ledger_rows()
     assert statement["noise"] == "secure"
-    command("dvc", "repro", "--force", "--single-item", "aggregate@small")
+    command(finished, "dvc", "repro", "--force", "--single-item", "aggregate@small")
     assert read_table(folders.answers / "answers.parquet").equals(answers)
     assert read_json(folders.statement) == statement
     shutil.rmtree(folders.release)
     run_flow()
     assert read_table(folders.answers / "answers.parquet").equals(answers)
-    assert ledger_rows(command) == rows
-    assert "intact" in command("terrine", "ledger", "verify").stdout
+    assert ledger_rows() == rows
+    assert "intact" in terrine("ledger", "verify")
 
 
 @pytest.mark.slow
-def test_runs_live_side_by_side_and_a_run_made_before_is_up_to_date(project, command, prefect_server):
-    first = run_flow()
-    before = folder_digest(Folders(project, first).release)
+def test_runs_live_side_by_side_and_a_run_made_before_is_up_to_date(finished, prefect_server):
+    first = "small"
+    before = folder_digest(Folders(finished, first).release)
     second = run_flow(overrides=["aggregation.epsilon=4"])
     assert second.startswith("small-")
     assert (
-        read_json(Folders(project, second).statement)["epsilon"]
-        < read_json(Folders(project, first).statement)["epsilon"]
+        read_json(Folders(finished, second).statement)["epsilon"]
+        < read_json(Folders(finished, first).statement)["epsilon"]
     )
     for private in ("votes/votes.npy", "teachers/heads.safetensors"):
-        assert (Folders(project, first).private / private).read_bytes() == (
-            Folders(project, second).private / private
+        assert (Folders(finished, first).private / private).read_bytes() == (
+            Folders(finished, second).private / private
         ).read_bytes()
-    assert changed_stages(project, first) == []
-    assert changed_stages(project, second) == []
-    assert folder_digest(Folders(project, first).release) == before
-    dataset = ledger_rows(command)[0]
+    assert changed_stages(finished, first) == []
+    assert changed_stages(finished, second) == []
+    assert folder_digest(Folders(finished, first).release) == before
+    dataset = ledger_rows()[0]
     assert len(dataset["releases"]) == 2
     singles = [release["epsilon"] for release in dataset["releases"]]
     assert max(singles) < dataset["epsilon_spent"] < sum(singles)
 
 
-def test_a_budget_that_does_not_cover_the_run_is_refused_and_nothing_is_released(project, command, prefect_server):
+def test_a_budget_that_does_not_cover_the_run_is_refused_and_nothing_is_released(project, prefect_server):
     from terrine.errors import BudgetError
 
     set_small(project, data={"public_benchmark": False}, ledger={"epsilon": 1}, tracking={"private_metrics": False})
     with pytest.raises(BudgetError, match="budget"):
         run_flow()
     assert not Folders(project, "small").answers.exists()
-    assert ledger_rows(command)[0]["releases"] == []
+    assert ledger_rows()[0]["releases"] == []
 
 
 def test_bad_input_leaves_nothing_behind(project, prefect_server):

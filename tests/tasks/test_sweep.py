@@ -316,7 +316,7 @@ def test_a_sweep_without_any_release_has_no_price(project):
 
 def test_shared_votes_are_the_same_files_and_only_what_is_out_of_date_is_replaced(project, monkeypatch):
     source, run = Folders(project, "source"), Folders(project, "run")
-    for number, folder in enumerate(("dataset", "partition", "images", "backbone", "teachers", "votes")):
+    for number, folder in enumerate(("dataset", "partition", "images", "backbone", "average", "teachers", "votes")):
         write_array(getattr(source, folder) / "array.npy", np.array([number]))
     write_array(run.dataset / "array.npy", np.array([99]))
     committed = []
@@ -325,7 +325,7 @@ def test_shared_votes_are_the_same_files_and_only_what_is_out_of_date_is_replace
     share_votes(project, "source", "run")
     assert committed == [("run", stage) for stage in STAGES[2 : STAGES.index("vote") + 1]]
     assert read_array(run.dataset / "array.npy") == [99]
-    assert read_array(run.votes / "array.npy") == [5]
+    assert read_array(run.votes / "array.npy") == [6]
     assert not run.answers.exists()
 
 

@@ -1,6 +1,8 @@
 """Teachers as tasks: parts never mix, grouping changes nothing, what is finished is kept; for every kind."""
 
+import json
 import logging
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +16,7 @@ from tasks.store import folder_digest, read_json
 from terrine.errors import ArtefactError
 
 VALUES = {
-    "data": {"public_benchmark": True, "name": "digits", "size": 8},
+    "data": {"public_benchmark": True, "name": "digits", "size": 8, "test_fraction": 0.8},
     "partition": {"teachers": 11},
     "queries": {"count": 24, "batch": 12, "sources": {"gaussian": 1}},
     "backbone": {"projection": 30},
@@ -41,10 +43,27 @@ KINDS = {
 }
 
 
-def prepared(root, overrides=None, **teachers):
-    run = Run(root, "small", validate(merge(merge(VALUES, {"teachers": teachers}), overrides or {})))
-    run_through(run, "dataset", "pretrain")
-    return run
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Projects with everything that teachers need, by the settings that made them."""
+    return tmp_path_factory.mktemp("made"), {}
+
+
+@pytest.fixture
+def prepared(made):
+    """A function that returns a run whose dataset, partition, images and backbone are made: a copy of its own."""
+    folder, known = made
+
+    def prepare(root, overrides=None, **teachers):
+        values = merge(merge(VALUES, {"teachers": teachers}), overrides or {})
+        key = json.dumps({name: values[name] for name in values if name != "teachers"}, sort_keys=True)
+        if key not in known:
+            known[key] = folder / str(len(known))
+            run_through(Run(known[key], "small", validate(values)), "dataset", "pretrain")
+        shutil.copytree(known[key], root, dirs_exist_ok=True)
+        return Run(root, "small", validate(values))
+
+    return prepare
 
 
 def taught(run):
@@ -68,15 +87,17 @@ def test_parts_are_cut_into_near_equal_batches_so_that_none_is_left_with_one_rec
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_votes_do_not_depend_on_how_teachers_are_grouped(tmp_path, kind):
-    results = [taught(prepared(tmp_path / str(size), KINDS[kind], per_task=size)) for size in (1, 4, 50)]
+def test_the_votes_do_not_depend_on_how_teachers_are_grouped(prepared, tmp_path, kind):
+    teachers = 6 if kind == "finetune" else 11  # each a network of five million weights
+    settings = merge(KINDS[kind], {"partition": {"teachers": teachers}})
+    results = [taught(prepared(tmp_path / str(size), settings, per_task=size)) for size in (1, 4, 50)]
     for digest, votes in results[1:]:
         assert digest == results[0][0]
         np.testing.assert_array_equal(votes, results[0][1])
-    assert results[0][1].shape == (24, 11)
+    assert results[0][1].shape == (24, teachers)
 
 
-def test_one_record_touches_one_teacher(tmp_path):
+def test_one_record_touches_one_teacher(prepared, tmp_path):
     """The disjointness the guarantee rests on, seen in the weights: exchange a record, and one head changes."""
     run = prepared(tmp_path)
     taught(run)
@@ -91,7 +112,7 @@ def test_one_record_touches_one_teacher(tmp_path):
     assert changed.tolist() == [partition.read_assignment(run.folders)[record]]
 
 
-def test_a_finished_group_is_not_trained_again(tmp_path, monkeypatch):
+def test_a_finished_group_is_not_trained_again(prepared, tmp_path, monkeypatch):
     run = prepared(tmp_path)
     teach.extract_features.fn(run)
     first = teach.groups(run)[0]
@@ -100,12 +121,12 @@ def test_a_finished_group_is_not_trained_again(tmp_path, monkeypatch):
     teach.train_group.fn(run, first)
 
 
-def test_what_another_setting_left_in_the_work_folder_is_not_used(tmp_path):
+def test_what_another_setting_left_in_the_work_folder_is_not_used(prepared, tmp_path):
     one, two = prepared(tmp_path), Run(tmp_path, "small", validate(VALUES | {"teachers": {"ridge": 1.0}}))
     assert teach.work_folder(one) != teach.work_folder(two)
 
 
-def test_the_work_folder_is_cleared_when_teachers_are_collected(tmp_path):
+def test_the_work_folder_is_cleared_when_teachers_are_collected(prepared, tmp_path):
     run = prepared(tmp_path)
     taught(run)
     assert not teach.work_folder(run).exists()
@@ -113,7 +134,7 @@ def test_the_work_folder_is_cleared_when_teachers_are_collected(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["scratch", "estimator"])
-def test_of_teachers_kept_one_by_one_only_the_missing_are_trained(tmp_path, kind, monkeypatch):
+def test_of_teachers_kept_one_by_one_only_the_missing_are_trained(prepared, tmp_path, kind, monkeypatch):
     run = prepared(tmp_path, KINDS[kind])
     teach.extract_features.fn(run)
     group = teach.groups(run)[0]
@@ -134,7 +155,7 @@ def test_of_teachers_kept_one_by_one_only_the_missing_are_trained(tmp_path, kind
     assert lost.read_bytes() == before
 
 
-def test_features_are_extracted_only_for_kinds_that_learn_from_them(tmp_path):
+def test_features_are_extracted_only_for_kinds_that_learn_from_them(prepared, tmp_path):
     run = prepared(tmp_path, KINDS["scratch"])
     teach.extract_features.fn(run)
     assert not (teach.work_folder(run) / "features.npy").exists()
@@ -145,11 +166,12 @@ def test_features_are_extracted_only_for_kinds_that_learn_from_them(tmp_path):
 
 @pytest.mark.parametrize("kind", ["linear", "scratch"])
 def test_a_group_that_does_not_fit_into_memory_is_halved_said_so_and_gives_the_same_teachers(
-    tmp_path, kind, monkeypatch, caplog
+    prepared, tmp_path, kind, monkeypatch, caplog
 ):
     """The allocator fails for more than one teacher at a time; what comes out is what a large machine gives."""
-    expected, votes = taught(prepared(tmp_path / "large", KINDS[kind]))
-    run = prepared(tmp_path / "small", KINDS[kind])
+    settings = merge(KINDS[kind], {"partition": {"teachers": 5}})
+    expected, votes = taught(prepared(tmp_path / "large", settings))
+    run = prepared(tmp_path / "small", settings)
     teach.extract_features.fn(run)
     plain = teach.teacher_kind
 
@@ -174,8 +196,11 @@ def test_a_group_that_does_not_fit_into_memory_is_halved_said_so_and_gives_the_s
     assert "groups of 2 and 2" in caplog.text
 
 
-def test_teachers_that_never_saw_a_class_are_counted_in_the_private_manifest_and_not_in_the_log(tmp_path, caplog):
-    run = prepared(tmp_path, {"partition": {"teachers": 200}, "teachers": {"per_task": 100}})
+def test_teachers_that_never_saw_a_class_are_counted_in_the_private_manifest_and_not_in_the_log(
+    prepared, tmp_path, caplog
+):
+    many = {"partition": {"teachers": 200}, "data": {"test_fraction": 0.2}}
+    run = prepared(tmp_path, {**many, "teachers": {"per_task": 100}})
     labels = dataset.read_dataset(run.folders).train_labels
     assignment = partition.read_assignment(run.folders)
     expected = sum(len(set(labels[assignment == teacher])) < 10 for teacher in range(200))
@@ -184,13 +209,13 @@ def test_teachers_that_never_saw_a_class_are_counted_in_the_private_manifest_and
         taught(run)
     assert teach.read_teachers_manifest(run.folders)["teachers_missing_a_class"] == expected
     assert "never saw" not in caplog.text
-    public = prepared(tmp_path / "public", {"partition": {"teachers": 200}, "tracking": {"private_metrics": True}})
+    public = prepared(tmp_path / "public", {**many, "tracking": {"private_metrics": True}})
     with caplog.at_level(logging.INFO):
         taught(public)
     assert f"{expected} of 200 teachers never saw a record of some class" in caplog.text
 
 
-def test_a_teacher_whose_file_was_changed_does_not_vote(tmp_path):
+def test_a_teacher_whose_file_was_changed_does_not_vote(prepared, tmp_path):
     run = prepared(tmp_path, KINDS["estimator"])
     taught(run)
     path = run.folders.teachers / teach.teacher_file(3)
@@ -202,7 +227,7 @@ def test_a_teacher_whose_file_was_changed_does_not_vote(tmp_path):
         vote.collect_votes.fn(run)
 
 
-def test_a_block_of_votes_that_was_cast_is_not_cast_again(tmp_path, monkeypatch):
+def test_a_block_of_votes_that_was_cast_is_not_cast_again(prepared, tmp_path, monkeypatch):
     run = prepared(tmp_path, KINDS["scratch"])
     _, expected = taught(run)
     plain, calls = teach.teacher_kind, []

@@ -30,7 +30,7 @@ def pool() -> ImagePool:
 @pytest.fixture(scope="module", params=["scattering", "resnet10"])
 def student(request, pool):
     """A backbone that has seen the pool, and a head that is sure of itself."""
-    options = {"projection": 30, "orientations": 4} if request.param == "scattering" else {"stem": "small"}
+    options = {"projection": 30, "orientations": 4} if request.param == "scattering" else {"stem": "standard"}
     backbone = build_backbone(request.param, channels=1, size=SIZE, seed=0, **options)
     backbone.eval()
     record_statistics(backbone, [torch.from_numpy(pool.images[batch]).float() / 255 for batch in pool.batches], "all")

@@ -259,6 +259,8 @@ def test_images_without_answers_are_looked_at():
         assert np.array_equal(*heads) == (kind.name == "finetune")
 
 
+RESUMED = ("freematch-frozen", "freematch-network", "vat-network", "full-network")
+
 KILLED = """
 import os, signal, sys
 from pathlib import Path
@@ -272,24 +274,35 @@ training._REPORT_SECONDS = training.CHECKPOINT_SECONDS = 0
 def kill(fraction, text):
     if fraction >= 0.5:
         os.kill(os.getpid(), signal.SIGKILL)
-backbone = frozen_backbone if sys.argv[4] == "frozen" else small_network
-kind = build(sys.argv[3], {"steps": 40, "batch": 16, "views": 2, "patience": 100})
-kind.train(some_material(backbone()), seed=0, work=Path(sys.argv[1]), progress=kill)
+for case in sys.argv[3:]:
+    process = os.fork()  # each has a process of its own, and torch is imported once
+    if process == 0:
+        name, where = case.split("-")
+        backbone = frozen_backbone if where == "frozen" else small_network
+        kind = build(name, {"steps": 40, "batch": 16, "views": 2, "patience": 100})
+        kind.train(some_material(backbone()), seed=0, work=Path(sys.argv[1]) / case, progress=kill)
+        os._exit(0)
+    print(case, os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
 """
 
 
-@pytest.mark.parametrize(
-    ("name", "where"), [("freematch", "frozen"), ("freematch", "network"), ("vat", "network"), ("full", "network")]
-)
-def test_a_training_that_is_killed_and_resumed_ends_with_the_same_bytes(
-    name, where, tmp_path, pytestconfig, monkeypatch
-):
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory, pytestconfig):
+    """The folder of what trainings left behind whose processes were killed half-way."""
+    folder = tmp_path_factory.mktemp("killed")
+    command = [sys.executable, "-c", KILLED, str(folder), str(pytestconfig.rootpath), *RESUMED]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=pytestconfig.rootpath)
+    assert done.stdout.splitlines() == [f"{case} -9" for case in RESUMED]
+    return folder
+
+
+@pytest.mark.parametrize("case", RESUMED)
+def test_a_training_that_is_killed_and_resumed_ends_with_the_same_bytes(case, killed, tmp_path, monkeypatch):
+    name, where = case.split("-")
     backbone = frozen_backbone if where == "frozen" else small_network
     kind = build(name, {"steps": 40, "batch": 16, "views": 2, "patience": 100})
     whole = kind.train(some_material(backbone()), seed=0, work=tmp_path / "whole")
-    work = tmp_path / "work"
-    command = [sys.executable, "-c", KILLED, str(work), str(pytestconfig.rootpath), name, where]
-    assert subprocess.run(command, check=False, capture_output=True, cwd=pytestconfig.rootpath).returncode == -9
+    work = killed / case
     assert [path.name for path in work.iterdir()] == ["training"]
     monkeypatch.setattr(training, "_REPORT_SECONDS", 0)
     steps = []

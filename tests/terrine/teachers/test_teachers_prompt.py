@@ -227,6 +227,7 @@ def test_the_source_is_left_as_it_was(backbone, records):
     before = {name: value.clone() for name, value in backbone.state_dict().items()}
     dict(teachers(backbone).train(records, range(5), seed=0))
     assert all(torch.equal(value, before[name]) for name, value in backbone.state_dict().items())
+    assert all(parameter.requires_grad for parameter in backbone.parameters())
 
 
 def test_an_initial_mapping_is_the_projects_initial_head(backbone):

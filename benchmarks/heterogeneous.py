@@ -1,0 +1,428 @@
+"""Parties whose data differ, on MNIST: the paper's table, and what averaging costs when it is really private.
+
+    python benchmarks/heterogeneous.py table1  [--seeds 0 ... 9] [--similarities 0 1 10 100]
+    python benchmarks/heterogeneous.py private [--seeds 0 ... 4] [--queries public|synthetic]
+
+`table1` is Table 1 and Figure 2 of 004_79a4560d3bf51d97: ten parties, LNMax, 100 and 1,000 queries from the first
+9,000 test images, the student judged by the last 1,000. Heads on frozen features learn in the place of the paper's
+network (`--learner pate_cnn` takes the network itself, slow on a CPU). Its ε is printed as it is claimed, and beside it
+the ε that holds when one record may move every vote, as it may after averages without noise.
+
+`private` compares, at one exact ε: conventional teachers, groups of parties that vote as one, teachers with private
+averages, and DP-FedAvg, which releases the averaged model itself. Labels are sorted (s = 0) or dealt by Dirichlet(0.1).
+`--queries public` asks about the first 9,000 test images and judges by the last 1,000; `synthetic` asks about 10,000
+synthetic images and judges by all test images.
+
+The functions that the stages call, with replayed noise: MNIST is public, and nothing is charged. Features of all images
+are computed once and kept in `--work` (1.5 GB, a minute); every seed has its own partition, mini-batches and noise.
+Every cell is a line of JSON in `--work`, so an interrupted benchmark goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from accuracy import Study, log_coefficients
+
+from terrine.aggregation.gnmax import GNMax
+from terrine.aggregation.histogram import GaussianHistogram
+from terrine.aggregation.laplace import LNMax
+from terrine.aggregation.votes import histograms_of
+from terrine.baselines.dp_fedavg import FedAvgSettings
+from terrine.baselines.dp_fedavg import train as dp_fedavg
+from terrine.data.partition import by_similarity, dirichlet
+from terrine.models.registry import build_backbone
+from terrine.privacy.account import price
+from terrine.privacy.calibrate import calibrate
+from terrine.privacy.claimed import by_moments
+from terrine.privacy.clipped_sum import ClippedSum, noise_multiplier_for
+from terrine.privacy.events import Event, LaplaceEvent, RepeatedEvent, compose
+from terrine.privacy.gaussian import epsilon_of, mu_of, mu_squared
+from terrine.privacy.noise import ReplayNoise
+from terrine.randomness import derive_seed
+from terrine.students.linear import StudentSettings, fit_histograms, fit_labels, predict
+from terrine.teachers.averaged import AveragedSettings, average_teachers
+from terrine.teachers.averaged_centre import centred_queries, centred_records, party_means
+from terrine.teachers.averaged_kind import AveragedTeachers, Form, LinearForm, NetworkForm, Start, blocks_of
+from terrine.teachers.averaged_learners import LinearLearner, unit_rows
+from terrine.teachers.averaged_private import calibrated
+from terrine.teachers.kind import Queries, Records
+from terrine.teachers.networks import Classifier
+
+CLASSES, DELTA, BATCH = 10, 1e-5, 500
+POOL = 9_000
+GAMMAS = (0.01, 0.05, 0.1, 0.2, 0.5)
+
+PAPER = AveragedSettings(rounds=10, steps=20, learning_rate=1.0, decay=0.95, batch=32)
+NETWORK = AveragedSettings(rounds=10, steps=20, learning_rate=0.05, decay=0.95, batch=32)
+ALONE = AveragedSettings(averaging="none", correction="none", rounds=6, steps=10, learning_rate=20.0)
+BLOCKS = AveragedSettings(averaging="blocks", block=10, rounds=6, steps=10, learning_rate=20.0)
+PRIVATE = AveragedSettings(rounds=6, steps=5, learning_rate=5.0, decay=0.65)
+SHARE, FEATURES = 0.8, 100
+CLIP = {"public": 2.0, "synthetic": 3.0}
+"""By what is asked; features of both are of another length and another number."""
+FEDERATED = FedAvgSettings(rounds=5, local_steps=5, learning_rate=5.0, clip=2.0, scale=1.0)
+
+
+@dataclass(frozen=True)
+class Material:
+    """What is learned from and asked about, float32 features.
+
+    train: of the private records. queries: of the queries, as teachers see them, in batches. student, test: of queries
+    and test images as the student sees them. centred: teachers' features are centred.
+    """
+
+    train: np.ndarray
+    queries: Queries
+    student: np.ndarray
+    test: np.ndarray
+    test_labels: np.ndarray
+    query_labels: np.ndarray | None
+    centred: bool
+
+
+class Images:
+    """MNIST and its features, computed once."""
+
+    def __init__(self, root: Path, work: Path) -> None:
+        self.study = Study(root, work)
+        self.work = work
+        self.data = self.study.data
+        self.labels = self.data.train_labels
+
+    @cache  # noqa: B019  # one lives as long as the script
+    def public(self) -> Material:
+        """Queries are test images, whose statistics all features are standardised with."""
+        train, test = self._kept("public", lambda: self.study.test[:POOL])
+        batch = Queries(test[:POOL], [np.arange(POOL)])
+        labels = self.data.test_labels
+        return Material(train, batch, test[:POOL], test[POOL:], labels[POOL:], labels[:POOL], centred=False)
+
+    @cache  # noqa: B019
+    def synthetic(self) -> Material:
+        """Queries are synthetic images; a centre is taken from the parties, since the images' own would be none."""
+        pool, _ = self.study.pool(0)
+        coefficients = log_coefficients(self.study.network, pool.images)
+        train, _, queries = self._kept("synthetic", lambda: coefficients, coefficients)
+        _, student, own = self.study.public(0)
+        return Material(train, Queries(queries, pool.batches), student, own, self.data.test_labels, None, centred=True)
+
+    def _kept(self, name: str, reference: Callable[[], np.ndarray], *further: np.ndarray) -> list[np.ndarray]:
+        """Projected features of train, test and further images, standardised with the statistics of a reference."""
+        path = self.work / f"heterogeneous-{name}.npz"
+        if not path.is_file():
+            projection, _, _ = self.study.public(0)
+            mean, deviation = moments(reference())
+            made = [project(c, mean, deviation, projection) for c in (self.study.train, self.study.test, *further)]
+            np.savez(path.with_suffix(".tmp.npz"), *made)
+            path.with_suffix(".tmp.npz").replace(path)
+        with np.load(path) as file:
+            return [file[key] for key in sorted(file.files, key=lambda key: int(key.removeprefix("arr_")))]
+
+
+def moments(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation of every coefficient, without a second copy of them."""
+    total, squares = np.zeros(values.shape[1]), np.zeros(values.shape[1])
+    for first in range(0, len(values), 2000):
+        part = np.asarray(values[first : first + 2000], np.float64)
+        total += part.sum(0)
+        squares += (part * part).sum(0)
+    mean = total / len(values)
+    deviation = np.sqrt(np.maximum(squares / len(values) - mean * mean, 0) + 1e-5)
+    return mean.astype(np.float32), deviation.astype(np.float32)
+
+
+def project(values: np.ndarray, mean: np.ndarray, deviation: np.ndarray, projection: torch.Tensor) -> np.ndarray:
+    """Features float32 [images, features]."""
+    parts = range(0, len(values), 2000)
+    return np.concatenate(
+        [(torch.from_numpy((values[first : first + 2000] - mean) / deviation) @ projection).numpy() for first in parts]
+    )
+
+
+class Cells:
+    """Figures that were made, one line each; what is there is not made again."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        lines = path.read_text().splitlines() if path.is_file() else []
+        self.known: dict[str, dict[str, Any]] = {}
+        for line in lines:
+            entry = json.loads(line)
+            self.known[entry["cell"]] = entry
+
+    def get(self, cell: dict[str, Any], compute: Callable[[], dict[str, float]]) -> dict[str, float]:
+        """Return a cell's figures."""
+        key = json.dumps(cell, sort_keys=True)
+        if key not in self.known:
+            start = time.monotonic()
+            entry = {"cell": key, **compute(), "seconds": round(time.monotonic() - start, 2)}
+            self.known[key] = entry
+            with self.path.open("a") as file:
+                file.write(json.dumps(entry) + "\n")
+            shown = ", ".join(f"{name} {value:.3f}" for name, value in entry.items() if name != "cell")
+            print(f"{', '.join(str(value) for value in cell.values())}: {shown}", flush=True)
+        return self.known[key]
+
+
+def spread(values: Iterable[float]) -> str:
+    """Mean ± standard deviation, in per cent."""
+    found = [100 * value for value in values]
+    return f"{np.mean(found):.1f} ± {np.std(found, ddof=1) if len(found) > 1 else 0:.1f}"
+
+
+def dealt(images: Images, kind: str, parties: int, seed: int) -> np.ndarray:
+    """The party of every record: `s=PERCENT`, or `dirichlet=ALPHA`."""
+    name, _, value = kind.partition("=")
+    if name == "s":
+        return by_similarity(images.labels, parties, float(value), seed=seed)
+    return dirichlet(images.labels, parties, float(value), seed=seed)
+
+
+def trained(
+    form: Form, settings: AveragedSettings, records: Records, parties: int, seed: int, start: Start | None = None
+) -> tuple[AveragedTeachers, list[dict[str, np.ndarray]]]:
+    """Teachers, or groups of them, after their last round."""
+    kind = AveragedTeachers(form, settings, parties, (lambda: start) if start is not None else None)
+    voters = parties if settings.block is None else len(blocks_of(parties, settings.block, seed))
+    return kind, [state for _, state in kind.train(records, range(voters), seed=seed)]
+
+
+# ---- Table 1 ----
+
+
+def paper_votes(images: Images, method: str, similarity: float, seed: int, learner: str) -> np.ndarray:
+    """Histograms of ten teachers on the first 1,000 queries, int64 [1000, classes]."""
+    parties = 10
+    assignment = dealt(images, f"s={similarity}", parties, seed)
+    form: Form
+    if learner == "linear":
+        material = images.public()
+        form = LinearForm(LinearLearner(material.train.shape[1], CLASSES))
+        settings, inputs, asked = PAPER, material.train, material.queries.inputs[:1000]
+    else:
+        backbone = build_backbone(learner, channels=1, size=28, seed=seed)
+        form = NetworkForm(Classifier(backbone.network, backbone.feature_dim, CLASSES, seed), CLASSES, "current")
+        settings, inputs, asked = NETWORK, images.data.train_images, images.data.test_images[:1000]
+    records = Records(inputs, images.labels, assignment, CLASSES)
+    if method == "conventional":
+        kind, states = trained(form, replace(settings, averaging="none", correction="none"), records, parties, seed)
+    else:
+        rounds = settings.rounds - 1
+        average, own = average_teachers(form.learner, records, range(parties), settings, rounds=rounds, seed=seed)
+        kind, states = trained(form, settings, records, parties, seed, Start(average, own))
+    return histograms_of(kind.vote(states, Queries(asked, [np.arange(len(asked))])), CLASSES)
+
+
+def table1(images: Images, cells: Cells, seeds: list[int], similarities: list[float], learner: str) -> None:
+    """Student accuracy by method, similarity, noise and number of queries."""
+    material = images.public()
+    rows: dict[tuple[float, str], dict[tuple[int, float], list[dict[str, float]]]] = {}
+    for similarity in similarities:
+        for method in ("conventional", "TTAC"):
+            for seed in seeds:
+                votes = cache(lambda m=method, s=similarity, r=seed: paper_votes(images, m, s, r, learner))
+                for queries in (100, 1000):
+                    for gamma in GAMMAS:
+
+                        def compute(queries=queries, gamma=gamma, seed=seed, votes=votes) -> dict[str, float]:
+                            counts = votes()[:queries]
+                            noise = ReplayNoise(derive_seed(seed, "table 1", queries, int(1000 * gamma)))
+                            labels = LNMax(1 / gamma).answer(counts, epsilon=1e9, delta=DELTA, noise=noise).labels
+                            head = fit_labels(material.student[:queries], labels, CLASSES, seed=seed)
+                            right = predict(head, material.test).argmax(1) == material.test_labels
+                            truth = material.query_labels[:queries]
+                            return {
+                                "student": float(right.mean()),
+                                "labels": float((labels == truth).mean()),
+                                "plurality": float((counts.argmax(1) == truth).mean()),
+                            }
+
+                        cell = {"table": 1, "learner": learner, "s": similarity, "method": method, "seed": seed}
+                        found = cells.get(cell | {"queries": queries, "gamma": gamma}, compute)
+                        rows.setdefault((similarity, method), {}).setdefault((queries, gamma), []).append(found)
+    for figure, name in (("student", "Student accuracy"), ("labels", "Right labels")):
+        columns = [(queries, gamma) for queries in (100, 1000) for gamma in GAMMAS]
+        print(f"\n{name}, per cent, {len(seeds)} seeds\n")
+        print("| s | teachers | " + " | ".join(f"{q} queries, γ={g:g}" for q, g in columns) + " |")
+        print("|---|---|" + "---|" * len(columns))
+        for (similarity, method), found in rows.items():
+            texts = [spread(entry[figure] for entry in found[column]) for column in columns]
+            print(f"| {similarity:g} % | {method} | {' | '.join(texts)} |")
+    print("\nWhat the labels cost at δ = 1e-5\n\n| queries | γ | ε claimed | ε if one vote moves | ε if all 10 move |")
+    print("|---|---|---|---|---|")
+    for queries in (100, 1000):
+        for gamma in GAMMAS:
+            one, every = (
+                price(RepeatedEvent(LaplaceEvent(2.0 * moved, 1 / gamma), queries), DELTA) for moved in (1, 10)
+            )
+            print(f"| {queries} | {gamma:g} | {by_moments(gamma, queries, DELTA):.2f} | {one:.2f} | {every:.2f} |")
+
+
+# ---- the private form ----
+
+
+def private(images: Images, cells: Cells, seeds: list[int], queries: str, parties: list[int]) -> None:
+    """Student accuracy by method, partition, parties and exact ε."""
+    material = images.public() if queries == "public" else images.synthetic()
+    width = FEATURES if queries == "public" else material.train.shape[1]
+    material = replace(
+        material,
+        train=np.ascontiguousarray(material.train[:, :width]),
+        queries=Queries(np.ascontiguousarray(material.queries.inputs[:, :width]), material.queries.batches),
+    )
+    budgets = (2.0, 6.0, 10.0)
+    methods = ("conventional", "groups of 10 vote as one", "private averages", "DP-FedAvg, no votes")
+    table: dict[tuple[str, int, str], dict[float, list[float]]] = {}
+    for kind in ("s=0", "dirichlet=0.1"):
+        for count in parties:
+            for seed in seeds:
+                assignment = dealt(images, kind, count, seed)
+                records = Records(material.train, images.labels, assignment, CLASSES)
+                votes = cache(lambda settings, r=records, n=count, s=seed: votes_of(material, settings, r, n, s))
+                for method in methods:
+                    for epsilon in budgets:
+
+                        def compute(
+                            method=method, epsilon=epsilon, records=records, count=count, seed=seed, votes=votes
+                        ) -> dict[str, float]:
+                            if method.startswith("DP-FedAvg"):
+                                return federated(material, records, count, epsilon, seed)
+                            if method == "private averages":
+                                return averaged(material, records, count, epsilon, seed)
+                            return judged(material, votes(ALONE if method == methods[0] else BLOCKS), epsilon, seed)
+
+                        cell = {"queries": queries, "partition": kind, "parties": count, "seed": seed}
+                        found = cells.get(cell | {"method": method, "epsilon": epsilon}, compute)
+                        assert found["epsilon"] <= epsilon
+                        table.setdefault((kind, count, method), {}).setdefault(epsilon, []).append(found["student"])
+    print(f"\nStudent accuracy, per cent, {len(seeds)} seeds, {queries} queries, exact ε at δ = 1e-5\n")
+    print("| partition | parties | method | " + " | ".join(f"ε = {epsilon:g}" for epsilon in budgets) + " |")
+    print("|---|---|---|" + "---|" * len(budgets))
+    for (kind, count, method), found in table.items():
+        print(f"| {kind} | {count:,} | {method} | {' | '.join(spread(found[epsilon]) for epsilon in budgets)} |")
+
+
+def votes_of(material: Material, settings: AveragedSettings, records: Records, parties: int, seed: int) -> np.ndarray:
+    """Histograms of teachers, or groups, that learn from nobody else."""
+    form = LinearForm(LinearLearner(records.inputs.shape[1], CLASSES), centred=material.centred)
+    kind, states = trained(form, settings, records, parties, seed)
+    return histograms_of(kind.vote(states, material.queries), CLASSES)
+
+
+def averaged(material: Material, records: Records, parties: int, epsilon: float, seed: int) -> dict[str, float]:
+    """Teachers that start from private averages, and their student."""
+    form = LinearForm(LinearLearner(records.inputs.shape[1], CLASSES), centred=material.centred)
+    clip = CLIP["synthetic" if material.centred else "public"]
+    averaging = calibrated(PRIVATE, clip=clip, centred=material.centred, epsilon=epsilon, delta=DELTA, share=SHARE)
+    noise = ReplayNoise(derive_seed(seed, "private averages", parties, int(epsilon)))
+    centre, learned = None, records
+    if material.centred:
+        centre = averaging.release_centre([party_means(records, range(parties))], noise)
+        learned = centred_records(records, range(parties), centre)
+    average, own = average_teachers(
+        form.learner,
+        learned,
+        range(parties),
+        PRIVATE,
+        rounds=PRIVATE.rounds - 1,
+        seed=seed,
+        combine=averaging.combine(PRIVATE, noise),
+    )
+    kind, states = trained(form, PRIVATE, records, parties, seed, Start(average, own, centre))
+    histograms = histograms_of(kind.vote(states, material.queries), CLASSES)
+    return judged(material, histograms, epsilon, seed, spent=averaging.whole_event(PRIVATE))
+
+
+def judged(
+    material: Material, histograms: np.ndarray, epsilon: float, seed: int, spent: Any = None
+) -> dict[str, float]:
+    """Release the histograms with what is left of the budget, and judge the student of them."""
+    before = compose() if spent is None else spent
+    whole = calibrate(epsilon, DELTA, len(histograms)).sigma
+    left = 1.0 if spent is None else 1 - SHARE
+    sigma = whole / math.sqrt(left) * (1 + 1e-9)
+    noise = ReplayNoise(derive_seed(seed, "noise of votes", int(epsilon)))
+    answers = GaussianHistogram(sigma).answer(histograms, epsilon=epsilon, delta=DELTA, noise=noise, spent=before)
+    assert answers.answered.all(), "the budget pays for every query"
+    voters = int(histograms[0].sum())
+    head = fit_histograms(material.student, answers.histograms, voters, sigma, StudentSettings(), seed=seed)
+    right = predict(head, material.test).argmax(1) == material.test_labels
+    found = {
+        "student": float(right.mean()),
+        "consensus": float((histograms.max(1) / voters).mean()),
+        "epsilon": epsilon_of(math.sqrt(mu_squared(compose(before, answers.event))), DELTA),
+    }
+    if material.query_labels is not None:
+        found["plurality"] = float((histograms.argmax(1) == material.query_labels).mean())
+        labels = GNMax(sigma).answer(histograms, epsilon=epsilon, delta=DELTA, noise=noise, spent=before).labels
+        found["labels"] = float((labels == material.query_labels).mean())
+    return found
+
+
+def federated(material: Material, records: Records, parties: int, epsilon: float, seed: int) -> dict[str, float]:
+    """The model of DP-FedAvg, which spends all of the budget and is what is judged.
+
+    Where features are centred it releases a centre, too, with the noise of its rounds.
+    """
+    noise = ReplayNoise(derive_seed(seed, "federated", parties, int(epsilon)))
+    width, rounds = records.inputs.shape[1], FEDERATED.rounds
+    tested = Queries(np.ascontiguousarray(material.test[:, :width]), [np.arange(len(material.test))])
+    before: Event = compose()
+    if material.centred:
+        mechanism = ClippedSum(1.0, noise_multiplier_for(epsilon, DELTA, 1.0, rounds + 1))
+        centre = mechanism.release([party_means(records, range(parties))], noise) / parties
+        features, test = centred_records(records, range(parties), centre).inputs, centred_queries(tested).inputs
+        before = mechanism.event
+    else:
+        features, test = unit_rows(records.inputs), unit_rows(tested.inputs)
+    left = math.sqrt(mu_of(epsilon, DELTA) ** 2 - mu_squared(before)) * (1 - 1e-9)
+    found = dp_fedavg(
+        features,
+        records.labels,
+        records.assignment,
+        parties,
+        CLASSES,
+        FEDERATED,
+        epsilon=epsilon_of(left, DELTA),
+        delta=DELTA,
+        noise=noise,
+    )
+    right = predict(found.head, test).argmax(1) == material.test_labels
+    spent = epsilon_of(math.sqrt(mu_squared(compose(before, found.event))), DELTA)
+    return {"student": float(right.mean()), "epsilon": spent}
+
+
+def main() -> None:
+    """Make one of the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", choices=["table1", "private"])
+    parser.add_argument("--root", type=Path, default=Path(os.environ.get("TERRINE_SHARED", "../shared")) / "datasets")
+    parser.add_argument("--work", type=Path, default=Path("data/private/benchmarks"))
+    parser.add_argument("--seeds", type=int, nargs="+")
+    parser.add_argument("--similarities", type=float, nargs="+", default=[0.0, 1.0, 10.0, 100.0])
+    parser.add_argument("--learner", choices=["linear", "pate_cnn", "small_cnn"], default="linear")
+    parser.add_argument("--queries", choices=["public", "synthetic"], default="public")
+    parser.add_argument("--parties", type=int, nargs="+", default=[200, 1000])
+    arguments = parser.parse_args()
+    images = Images(arguments.root, arguments.work)
+    cells = Cells(arguments.work / "heterogeneous.jsonl")
+    if arguments.table == "table1":
+        table1(images, cells, arguments.seeds or list(range(10)), arguments.similarities, arguments.learner)
+    else:
+        private(images, cells, arguments.seeds or list(range(5)), arguments.queries, arguments.parties)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,370 @@
+"""What model transcription reaches, at what it is said to cost and at what it costs.
+
+    python benchmarks/transcription.py iteration | limit | teachers | published | tables | audit
+        [--work FOLDER] [--root FOLDER] [--seeds 0 1 2 3 4] [--set KEY=VALUE ...]
+
+iteration   one iteration at b = 256 on 28x28 with the paper's kind of student: seconds and images/s, forward passes
+            shared as in the loop and, for comparison, made separately; and clients' answers by their number.
+limit       MNIST without noise: the student and its teacher.
+teachers    `dpsd-many-teachers` at exact ε = 10, 6 and 2, with σ from the budget; 200 clients and, at ε = 2, 600.
+published   the paper's setting (σ=100, β=1e-3, b=256, T=200): claimed and exact ε beside the accuracy.
+tables      analogues of Tables I, IV, V, VI and Figure 5 on digits at a scale that two cores finish.
+audit       membership inference against `dpsd-many-teachers` on digits: shadow runs, lower bound on ε.
+
+Every cell is a run of the stages' own functions with replayed noise in a folder of its own, and a line of
+WORK/transcription.jsonl; a cell whose line is there is not made again, so an interrupted benchmark goes on. What cells
+share (dataset, partition, labels, beginnings, teachers) is made once. Printed are Markdown tables: accuracy on the
+private test split in per cent, mean ± standard deviation over seeds. `--root` (default: $TERRINE_SHARED/datasets) holds
+MNIST; digits need nothing.
+"""
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from flows.transcribe import run_through
+from tasks.params import Params, digest, merge, parse_assignment, read_yaml, validate
+from tasks.run import Run
+from tasks.store import link, read_json
+from tasks.transcribe_clients import read_manifest
+from terrine.models.registry import build_backbone
+from terrine.teachers.linear import LinearHeads
+from terrine.teachers.networks import Classifier
+from terrine.transcription.accounting import sigma_for
+from terrine.transcription.annotation import DataAnnotation
+from terrine.transcription.clients import Clients, LinearClients, NetworkClients
+from terrine.transcription.generator import Generator
+from terrine.transcription.loop import LoopSettings, Transcription
+from terrine.transcription.student import Student
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+SHARED_PARTS = ("dataset", "partition", "labels", "start", "teachers")
+DELTA = 1e-5
+
+DIGITS: dict[str, Any] = {"data": {"name": "digits", "size": 28}, "partition": {"teachers": 50}}
+"""Digits: 1,438 records, so 50 clients have about 29 each."""
+
+
+class Cells:
+    """Runs, and what came out of them."""
+
+    def __init__(self, work: Path, root: Path, settings: list[str]) -> None:
+        self.work, self.root, self.settings = work.resolve(), root.resolve(), settings
+        self.path = self.work / "transcription.jsonl"
+        self.work.mkdir(parents=True, exist_ok=True)
+        lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.is_file() else []
+        self.known = {line["cell"]: line for line in map(json.loads, lines)}
+
+    def get(self, preset: str, changes: dict[str, Any], seed: int) -> dict[str, Any]:
+        """Return the figures of one cell, made unless its line is there."""
+        params = self._params(preset, changes, seed)
+        cell = f"{preset}-{digest(params)}"
+        if cell not in self.known:
+            start = time.perf_counter()
+            run = self._prepared(params, cell)
+            taught = time.perf_counter()
+            run_through(run, "transcribe", "evaluate")
+            statement, teachers = read_json(run.folders.statement), read_manifest(run)
+            line = {
+                "cell": cell,
+                "preset": preset,
+                "seed": seed,
+                "changes": changes,
+                "accuracy": 100 * read_json(run.folders.evaluation)["accuracy"],
+                "teacher": 100 * teachers["accuracy"],
+                "plurality": 100 * teachers["plurality_accuracy"],
+                "epsilon": statement["epsilon"],
+                "claimed": statement["epsilon_claimed"],
+                "seconds_before": round(taught - start, 1),
+                "seconds": round(time.perf_counter() - taught, 1),
+            }
+            with self.path.open("a", encoding="utf-8") as stream:
+                stream.write(json.dumps(line) + "\n")
+            self.known[cell] = line
+            print(f"<!-- {cell}: {line['accuracy']:.2f} %, {line['seconds']} s -->", flush=True)
+        return self.known[cell]
+
+    def row(self, name: str, preset: str, changes: dict[str, Any], seeds: Sequence[int]) -> None:
+        """Print one row of a table."""
+        lines = [self.get(preset, changes, seed) for seed in seeds]
+        epsilon, claimed = lines[0]["epsilon"], lines[0]["claimed"]
+        columns = [
+            name,
+            spread([line["accuracy"] for line in lines]),
+            spread([line["teacher"] for line in lines]),
+            spread([line["plurality"] for line in lines]),
+            "none" if epsilon is None else f"{epsilon:.4g}",
+            "–" if claimed is None else f"{claimed:.4g}",
+            f"{np.mean([line['seconds'] for line in lines]):.0f}",
+        ]
+        print(f"| {' | '.join(columns)} |", flush=True)
+
+    def _params(self, preset: str, changes: dict[str, Any], seed: int) -> Params:
+        values = read_yaml(REPOSITORY / "params.yaml")
+        values.pop("run")
+        overrides = read_yaml(REPOSITORY / "experiments" / f"{preset}.yaml")
+        overrides.pop("description", None)
+        values = merge(values, overrides)
+        common = {"seed": seed, "device": "cpu", "data": {"root": str(self.root), "download": False}}
+        values = merge(merge(values, common), changes)
+        if values["transcription"].get("noise") != "none":
+            values = merge(values, {"transcription": {"noise": "replay"}})
+        for setting in self.settings:
+            values = merge(values, parse_assignment(setting))
+        return validate(values)
+
+    def _prepared(self, params: Params, cell: str) -> Run:
+        """Return a run up to its teachers, which are shared by all cells whose parameters for them are equal."""
+        transcription = params.transcription
+        assert transcription is not None
+        common = {
+            "params": params.model_dump(mode="json", include={"seed", "data", "privacy", "partition"}),
+            "transcription": transcription.model_dump(
+                mode="json", include={"federated", "per_task", "teacher", "protect"}
+            ),
+            "labels": transcription.annotation.epsilon if transcription.protect == "labels" else None,
+            "student": [transcription.student.architecture, transcription.student.projection],
+            "generator": [transcription.generator.latent, transcription.generator.width],
+        }
+        base = Run(self.work / "teachers" / digest(common), "base", params)
+        if not base.folders.teachers.is_dir():
+            run_through(base, "dataset", "teach")
+        run = Run(self.work / "cells" / cell, cell, params)
+        for name in SHARED_PARTS:
+            link(getattr(base.folders, name), getattr(run.folders, name))
+        if transcription.protect == "labels":
+            # The ledger and its key hold the labels' release, which the cell refers to.
+            link(base.root / "data" / "private" / "ledger", run.root / "data" / "private" / "ledger")
+        return run
+
+
+def spread(values: list[float]) -> str:
+    """Return mean ± standard deviation."""
+    mean = f"{np.mean(values):.2f}"
+    return f"{mean} ± {np.std(values, ddof=1):.2f}" if len(values) > 1 else mean
+
+
+def header(title: str) -> None:
+    """Print the head of a table of rows."""
+    print(f"\n### {title}\n")
+    print("| run | student, % | teacher, % | plurality, % | ε exact | ε claimed | seconds |")
+    print("|---|---|---|---|---|---|---|", flush=True)
+
+
+def limit(cells: Cells, seeds: Sequence[int]) -> None:
+    """Run the non-private limit."""
+    header("MNIST without noise: NOT PRIVATE")
+    cells.row("`dpsd-mnist-limit`", "dpsd-mnist-limit", {}, seeds)
+
+
+def teachers(cells: Cells, seeds: Sequence[int]) -> None:
+    """Run many teachers at three budgets."""
+    header("MNIST, `dpsd-many-teachers`: annotations of 200 clients, σ from the budget")
+    for epsilon in (10, 6, 2):
+        cells.row(f"ε ≤ {epsilon}, 200 clients", "dpsd-many-teachers", budget(epsilon, 10, 256), seeds)
+    more = merge(budget(2, 10, 256), {"partition": {"teachers": 600}})
+    cells.row("ε ≤ 2, 600 clients", "dpsd-many-teachers", more, seeds)
+
+
+def budget(epsilon: float, iterations: int, batch: int) -> dict[str, Any]:
+    """Return the overrides that spend a budget on so many samples."""
+    sigma = sigma_for(epsilon, DELTA, iterations * batch)
+    return {
+        "transcription": {
+            "epsilon": epsilon,
+            "iterations": iterations,
+            "batch": batch,
+            "annotation": {"sigma": float(np.ceil(sigma * 100) / 100)},
+        }
+    }
+
+
+def published(cells: Cells, seeds: Sequence[int]) -> None:
+    """Run the paper's settings."""
+    header("MNIST, the published settings")
+    cells.row("DPSD, β=1e-3", "dpsd-mnist-small", {}, seeds)
+    cells.row("DPSD, β=5e-3", "dpsd-mnist-small", {"transcription": {"annotation": {"beta": 0.005}}}, seeds)
+    cells.row("FedDPSD, 5 clients, Dirichlet 0.5", "feddpsd-mnist", {}, seeds)
+    cells.row("labels, ε=1 per answer", "dpsd-mnist-answers", {}, seeds)
+    cells.row("labels at the source, ε=2", "dpsd-label-source", {}, seeds)
+
+
+def tables(cells: Cells, seeds: Sequence[int]) -> None:
+    """Run the analogues of the paper's tables and of Figure 5, on digits."""
+    preset, base = "dpsd-many-teachers", DIGITS
+    header("Table I, digits: data-sensitive, many teachers, by budget")
+    for epsilon in (1, 2, 6, 10):
+        cells.row(f"ε ≤ {epsilon}", preset, merge(base, budget(epsilon, 10, 256)), seeds)
+    header("Table IV, digits: labels at the source, by ε")
+    for epsilon in (1, 2, 4, 8):
+        changes = {"transcription": {"epsilon": epsilon, "iterations": 30, "annotation": {"epsilon": epsilon}}}
+        cells.row(f"ε = {epsilon}", "dpsd-label-source", merge(_digits_alone(), changes), seeds)
+    header("Table V, digits: federated, without noise's help from many clients, by partition")
+    for name, partition in (("IID", {"kind": "iid"}), ("Dirichlet 0.5", {"kind": "dirichlet", "alpha": 0.5})):
+        for count in (5, 50):
+            changes = merge(budget(10, 10, 256), {"partition": {**partition, "teachers": count}})
+            cells.row(f"{count} clients, {name}, ε ≤ 10", preset, merge(base, changes), seeds)
+    header("Table VI, digits: losses of the generator, ε ≤ 10")
+    for name, weights in (
+        ("all three", (1, 1, 1)),
+        ("no cross-entropy", (0, 1, 1)),
+        ("no entropy", (1, 0, 1)),
+        ("no norm", (1, 1, 0)),
+        ("none: as drawn", None),
+    ):
+        generator = (
+            {"steps": 0} if weights is None else dict(zip(("one_hot", "entropy", "activation"), weights, strict=True))
+        )
+        for form in ("printed", "intended") if weights is not None else ("intended",):
+            changes = merge(budget(10, 10, 256), {"transcription": {"generator": {**generator, "form": form}}})
+            cells.row(f"{name}, {form}", preset, merge(base, changes), seeds)
+    header("Figure 5, digits: annotation, ε ≤ 10 (σ follows the number of samples)")
+    for limit_ in ("normalise", "clip"):
+        for beta in (0.1, 0.5, 1.0):
+            changes = {"transcription": {"annotation": {"limit": limit_, "beta": beta}}}
+            cells.row(f"{limit_}, β={beta:g}", preset, merge(merge(base, budget(10, 10, 256)), changes), seeds)
+    for iterations in (5, 10, 20, 40):
+        cells.row(f"T={iterations}", preset, merge(base, budget(10, iterations, 256)), seeds)
+    for top_k in (2, 3, 5, 10):
+        changes = {"transcription": {"annotation": {"top_k": top_k}}}
+        cells.row(f"k={top_k}", preset, merge(merge(base, budget(10, 10, 256)), changes), seeds)
+    for distillation in ("classic", "decoupled"):
+        for of in ("scores", "probabilities"):
+            changes = {"transcription": {"annotation": {"distillation": distillation, "gradient_of": of}}}
+            cells.row(f"{distillation}, of {of}", preset, merge(merge(base, budget(10, 10, 256)), changes), seeds)
+
+
+def _digits_alone() -> dict[str, Any]:
+    return merge(DIGITS, {"transcription": {"teacher": {"epochs": 20, "batch": 64}}})
+
+
+def audit(cells: Cells, seeds: Sequence[int]) -> None:
+    """Attack the student of many teachers on digits with shadow runs."""
+    from flows.membership import make_shadow
+    from tasks.membership import audit_student
+
+    print("\n### Membership inference, digits, many teachers\n")
+    print("| ε ≤ | area under the ROC curve | ε at least | ε charged |")
+    print("|---|---|---|---|")
+    for epsilon in (10, 100):
+        changes = merge(DIGITS, budget(epsilon, 10, 256))
+        cells.get("dpsd-many-teachers", changes, seeds[0])
+        params = cells._params("dpsd-many-teachers", changes, seeds[0])
+        run = Run(
+            cells.work / "cells" / f"dpsd-many-teachers-{digest(params)}",
+            f"dpsd-many-teachers-{digest(params)}",
+            params,
+        )
+        found = audit_student(run, make_shadow, 16)
+        print(f"| {epsilon} | {found['auc']:.3f} | {found['epsilon_at_least']:.3f} | {found['epsilon_charged']:.4g} |")
+
+
+def iteration(cells: Cells, seeds: Sequence[int]) -> None:
+    """Time one iteration at the paper's size, and clients by their number."""
+    del cells, seeds
+    threads = torch.get_num_threads()
+    print(f"\n### One iteration at b = 256, 28x28, {threads} threads\n")
+    print("| generator's width | forward passes | seconds | images/s |")
+    print("|---|---|---|---|")
+    annotation = DataAnnotation(beta=1e-3, sigma=0, top_k=3)
+    teacher = _networks(1)
+    for width in (32, 64, 128):
+        for shared in (True, False):
+            loop = Transcription(
+                Student(build_backbone("small_cnn", channels=1, size=28, seed=0), 10, 0),
+                Generator(1, 28, width=width, seed=0),
+                LoopSettings(iterations=100, batch=256, student_rate=1e-3),
+                seed=0,
+            )
+            seconds = _fastest(lambda loop=loop, shared=shared: _iterate(loop, teacher, annotation, shared=shared), 3)
+            print(
+                f"| {width} | {'shared' if shared else 'separate'} | {seconds:.3f} | {256 / seconds:.0f} |", flush=True
+            )
+    print(f"\n### What clients say about 256 images, {threads} threads\n")
+    print("| clients | kind | seconds | per client, ms |")
+    print("|---|---|---|---|")
+    images = torch.randint(0, 256, (256, 1, 28, 28), dtype=torch.uint8)
+    features = build_backbone("scattering", channels=1, size=28, seed=0, projection=200)
+    for count in (1, 50, 200, 1000):
+        heads = LinearHeads(
+            np.random.default_rng(0).normal(size=(count, 10, 200)).astype(np.float32),
+            np.zeros((count, 10), np.float32),
+        )
+        own: Clients = LinearClients(features, heads)
+        seconds = _fastest(lambda own=own: own.probabilities(images), 3)
+        print(f"| {count} | heads on shared layers | {seconds:.3f} | {1000 * seconds / count:.2f} |", flush=True)
+    for count in (1, 10, 50):
+        own = _networks(count)
+        seconds = _fastest(lambda own=own: own.probabilities(images), 2)
+        print(f"| {count} | networks, one after the other | {seconds:.3f} | {1000 * seconds / count:.2f} |", flush=True)
+        if count > 1:
+            own.together = count
+            seconds = _fastest(lambda own=own: own.probabilities(images), 2)
+            print(f"| {count} | networks, stacked (vmap) | {seconds:.3f} | {1000 * seconds / count:.2f} |", flush=True)
+
+
+def _networks(count: int) -> NetworkClients:
+    def classifier(seed: int) -> Classifier:
+        backbone = build_backbone("small_cnn", channels=1, size=28, seed=seed)
+        return Classifier(backbone.network, backbone.feature_dim, 10, seed)
+
+    states = []
+    for seed in range(count):
+        network = classifier(seed)
+        states.append({name: value.detach().numpy() for name, value in network.named_parameters()})
+    return NetworkClients(classifier(0), states)
+
+
+def _iterate(loop: Transcription, teacher: Clients, annotation: DataAnnotation, *, shared: bool) -> None:
+    posed = loop.pose()
+    total = annotation.total(teacher.probabilities(posed.images), posed.probabilities)
+    noisy = annotation.annotate(total, posed.probabilities, 1, None)
+    if not shared:
+        # The passes that a loop without sharing makes besides: for the student's step, and for the generator's.
+        loop.student(posed.images)
+        loop.student(loop.generator(loop.vectors))
+    loop.learn(noisy)
+
+
+def _fastest(work: Any, times: int) -> float:
+    best = float("inf")
+    for _ in range(times):
+        start = time.perf_counter()
+        work()
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+PARTS = {
+    "iteration": iteration,
+    "limit": limit,
+    "teachers": teachers,
+    "published": published,
+    "tables": tables,
+    "audit": audit,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    shared = Path(os.environ.get("TERRINE_SHARED", REPOSITORY.parent / "shared"))
+    parser.add_argument("parts", nargs="+", choices=list(PARTS))
+    parser.add_argument("--root", type=Path, default=shared / "datasets")
+    parser.add_argument("--work", type=Path, default=Path("transcription-benchmark"))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--set", action="append", default=[], help="override of every cell, as in terrine transcribe")
+    arguments = parser.parse_args()
+    cells = Cells(arguments.work, arguments.root, arguments.set)
+    for part in arguments.parts:
+        PARTS[part](cells, arguments.seeds)
+
+
+if __name__ == "__main__":
+    main()

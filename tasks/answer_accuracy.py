@@ -1,0 +1,46 @@
+"""How many released answers are right, where queries are real images whose labels evaluation knows."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tasks.dataset import read_pool_labels
+from tasks.run import Run
+from tasks.store import read_json, read_table
+from tasks.synthesize import POOL, pool_order
+
+
+def pool_truth(run: Run) -> np.ndarray | None:
+    """Return the true class of every query, int64 [queries], -1 where it is no real image; None without a pool."""
+    labels = read_pool_labels(run.folders)
+    if labels is None:
+        return None
+    batches = read_json(run.folders.images / "manifest.json")["batches"]
+    order = pool_order(run.params.seed, len(labels))
+    truth = np.full(sum(batch["count"] for batch in batches), -1, dtype=np.int64)
+    for batch in batches:
+        if batch["kind"] == POOL:
+            own = order[batch["source_start"] : batch["source_start"] + batch["count"]]
+            truth[batch["first"] : batch["first"] + batch["count"]] = labels[own]
+    return truth
+
+
+def answer_figures(run: Run) -> dict[str, float | int] | None:
+    """Return how many queries of the pool were asked and answered, and the share of answers that are right.
+
+    A noisy histogram counts as its largest entry. None without a pool. The labels are looked at here alone.
+    """
+    truth = pool_truth(run)
+    if truth is None:
+        return None
+    answers = read_table(run.folders.answers / "answers.parquet")
+    answers = answers[answers["answered"]]
+    counts = [name for name in answers.columns if name.startswith("count_")]
+    given = answers[counts].to_numpy().argmax(axis=1) if counts else answers["label"].to_numpy()
+    numbers = answers["query"].to_numpy()
+    # Guided images, which follow the queries, started from one and are it no longer.
+    known = np.where(numbers < len(truth), truth[np.minimum(numbers, len(truth) - 1)], -1)
+    real = known >= 0
+    right = int((given[real] == known[real]).sum())
+    figures: dict[str, float | int] = {"of_pool": int((truth >= 0).sum()), "answered": int(real.sum())}
+    return figures | ({"accuracy": right / int(real.sum())} if real.any() else {})

@@ -1,0 +1,329 @@
+"""average: the rounds in which teachers learn from one another, all but the last (docs/heterogeneous.md).
+
+A round is a fan-out and a step: groups of teachers take their local steps, each a task that any worker may carry, and
+the averages of what they did start the next round. Private averages are releases. Each round goes through the ledger
+under an identity of its own, is charged before its noise is drawn, and is drawn once: the same round again, after a
+crash or by `dvc repro --force`, gets what was drawn before. The averages stay in the private zone all the same, since
+nobody but the teachers needs them; what they cost composes with the votes in the statement of the release.
+
+For teachers that learn from nobody else there is nothing to do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tasks.aggregate import ledger_account, open_account
+from tasks.average_files import AVERAGE, OWN, describe, planned_event, private_averaging, teacher_settings
+from tasks.dataset import read_dataset
+from tasks.keys import site_key
+from tasks.params import digest
+from tasks.partition import read_assignment
+from tasks.run import Run
+from tasks.step import step
+from tasks.store import (
+    atomic_folder,
+    file_digest,
+    read_array,
+    read_json,
+    read_tensors,
+    write_array,
+    write_json,
+    write_tensors,
+)
+from tasks.teach import group_name, record_inputs, surroundings
+from terrine.aggregation.registry import build
+from terrine.device import resolve_device
+from terrine.errors import BudgetError, SettingError
+from terrine.privacy.account import price
+from terrine.privacy.events import Event, compose, to_json
+from terrine.privacy.gaussian import round_up
+from terrine.privacy.identity import canonical_json, keyed_digest
+from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise, delta_slack
+from terrine.randomness import derive_seed
+from terrine.teachers.averaged import Average, local_round, mean_of, server_step
+from terrine.teachers.averaged_centre import centred_records, party_means
+from terrine.teachers.averaged_kind import Form
+from terrine.teachers.averaged_learners import Learner
+from terrine.teachers.kind import Records
+from terrine.teachers.registry import averaged_form
+
+CENTRE = -1
+"""The number of the release before the first round's."""
+CENTRE_FILE = "centre.npy"
+
+FORM = 1
+"""Raised when the same settings would release something else, so that old releases are not taken for it."""
+
+
+def rounds(run: Run) -> int:
+    """Return how many averages the run makes: one fewer than rounds of training, none where none are wanted."""
+    return run.params.teachers.rounds - 1 if run.params.teachers.averages else 0
+
+
+def work_folder(run: Run) -> Path:
+    """Return where these very rounds are kept until all are done."""
+    aggregation = run.params.aggregation
+    budget = {name: getattr(aggregation, name) for name in ("epsilon", "delta", "noise")}
+    return run.folders.work / f"average-{digest({**_inputs(run), 'account': ledger_account(run), **budget})}"
+
+
+def _inputs(run: Run) -> dict[str, Any]:
+    """Everything that local steps depend on."""
+    return {
+        "dataset": read_json(run.folders.dataset / "manifest.json")["fingerprint"],
+        "partition": read_json(run.folders.partition / "manifest.json")["hash"],
+        "backbone": file_digest(run.folders.backbone / "backbone.safetensors"),
+        "teachers": run.params.teachers.model_dump(mode="json", exclude={"per_task"}),
+        "seed": run.params.seed,
+    }
+
+
+def _round_folder(run: Run, number: int) -> Path:
+    return work_folder(run) / f"round-{number:04d}"
+
+
+def _form(run: Run) -> Form:
+    return averaged_form(teacher_settings(run.params), surroundings(run))
+
+
+def _records(run: Run, inputs: str) -> Records:
+    dataset = read_dataset(run.folders)
+    return Records(
+        record_inputs(run, inputs, dataset), dataset.train_labels, read_assignment(run.folders), dataset.classes
+    )
+
+
+@step("check the budget of averages")
+def check_budget(run: Run) -> None:
+    """Refuse a run whose averages and votes together would pass a budget, before anything is charged.
+
+    Raises SettingError where the noise's lattice leaves no guarantee, BudgetError where the account cannot pay.
+    """
+    averaging = private_averaging(run.params)
+    if averaging is None:
+        return
+    settings, aggregation = teacher_settings(run.params).averaged(), run.params.aggregation
+    learner = _form(run).learner
+    for mechanism in averaging.mechanisms(settings, 0):
+        mechanism.clipped(np.zeros((1, learner.length)))
+    released = _coordinates(run)
+    if not delta_slack(released, aggregation.epsilon) < aggregation.delta:
+        raise SettingError(
+            f"aggregation.epsilon={aggregation.epsilon:g} is too large for averages of {released:,} numbers at "
+            f"delta={aggregation.delta:g}: the lattice that noise is drawn on alone would use up delta. Lower it."
+        )
+    ledger, account = open_account(run)
+    budget = ledger.budget(account)
+    known = {row.release_id for row in ledger.rows() if row.kind == "reserve"}
+    number = CENTRE if averaging.centred else 0
+    first = _identity(run, number, Average.start(learner), _noise(run, number))
+    if budget.epsilon is None or first in known:
+        return
+    averages = planned_event(run.params)
+    votes = build(aggregation.mechanism, aggregation.mechanism_parameters).worst_case(
+        run.params.queries.count, aggregation.epsilon, aggregation.delta, averages
+    )
+    spent = ledger.events(account)
+    total = price(compose(*spent, averages, votes), budget.delta)
+    if not total <= budget.epsilon:
+        alone = price(compose(averages, votes), budget.delta)
+        raise BudgetError(
+            f"Averages and votes of this run together may cost up to ε={round_up(alone):g} and would bring the dataset "
+            f"to ε={round_up(total):g} at δ={budget.delta:g} over all runs, past its budget of ε={budget.epsilon:g}. "
+            "Nothing was drawn and nothing was charged: lower aggregation.epsilon."
+        )
+
+
+@step("centre")
+def release_centre(run: Run) -> None:
+    """Make the centre of all parties' features, with noise through the ledger, unless it is on disk or not wanted."""
+    path = work_folder(run) / CENTRE_FILE
+    form = _form(run)
+    if not form.centred or path.is_file():
+        return
+    means = party_means(_records(run, form.learner.inputs), range(run.params.partition.teachers))
+    averaging = private_averaging(run.params)
+    if averaging is None:
+        write_array(path, means.mean(axis=0))
+        return
+    noise = _noise(run, CENTRE)
+    identity = _identity(run, CENTRE, Average.start(form.learner), noise)
+    event = averaging.centre_mechanism.event
+    arrays = _release(run, identity, event, noise, lambda: {"centre": averaging.release_centre([means], noise)})
+    write_array(path, arrays["centre"])
+
+
+def _release(
+    run: Run, identity: str, event: Event, noise: NoiseSource, draw: Callable[[], dict[str, np.ndarray]]
+) -> dict[str, np.ndarray]:
+    """Charge the event, then draw, once; or return what was drawn under this identity before."""
+    ledger, account = open_account(run)
+    release = ledger.release(
+        dataset=account,
+        release_id=identity,
+        run=run.name,
+        worst_case=event,
+        delta=run.params.aggregation.delta,
+        noise_kind=noise.kind,
+        draw=lambda: (draw(), event),
+    )
+    return release.arrays
+
+
+@step("local steps", retries=2)
+def local_steps(run: Run, number: int, teachers: range) -> None:
+    """Let a group of teachers take the local steps of round `number`, unless theirs are on disk."""
+    folder = _round_folder(run, number)
+    path = folder / group_name(teachers)
+    if path.is_file() or (folder / AVERAGE).is_file():
+        return
+    form = _form(run)
+    learner, records = form.learner, _records(run, form.learner.inputs)
+    if form.centred:
+        records = centred_records(records, teachers, read_array(work_folder(run) / CENTRE_FILE))
+    local = local_round(
+        learner,
+        _start_of(run, number, learner),
+        np.asarray(_own_before(run, number, learner)[teachers.start : teachers.stop]),
+        records,
+        teachers,
+        teacher_settings(run.params).averaged(),
+        number,
+        seed=run.params.seed,
+        device=resolve_device(run.params.device),
+    )
+    write_tensors(path, {"update": local.update, "own": local.own})
+
+
+@step("average")
+def combine(run: Run, number: int, groups: list[range]) -> None:
+    """Make the average that round `number` ends with, from what all groups did; with noise, through the ledger."""
+    folder = _round_folder(run, number)
+    if (folder / AVERAGE).is_file():
+        return
+    settings, learner = teacher_settings(run.params).averaged(), _form(run).learner
+    start, before = _start_of(run, number, learner), _own_before(run, number, learner)
+    parts = [read_tensors(folder / group_name(group)) for group in groups]
+    updates, own = [part["update"] for part in parts], np.concatenate([part["own"] for part in parts])
+    changes = [own - before]
+    averaging = private_averaging(run.params)
+    history: dict[str, Any] = _figures(updates, None if averaging is None else averaging.clip)
+    if averaging is None:
+        update, change = mean_of(updates), mean_of(changes)
+    else:
+        noise = _noise(run, number)
+        identity = _identity(run, number, start, noise)
+        arrays = _release(
+            run,
+            identity,
+            averaging.event(settings, 1),
+            noise,
+            lambda: averaging.release(updates, changes, settings, number, noise),
+        )
+        update, change = averaging.means(arrays, start, settings, number)
+        history["release_id"] = identity
+    after = server_step(start, update, change, settings)
+    write_array(folder / OWN, own)
+    write_json(folder / "history.json", {"round": number, **history})
+    write_tensors(folder / AVERAGE, {"value": after.value, "control": after.control})
+    for group in groups:
+        (folder / group_name(group)).unlink(missing_ok=True)
+    if number:
+        (_round_folder(run, number - 1) / OWN).unlink(missing_ok=True)
+
+
+@step("collect averages")
+def collect_averages(run: Run) -> None:
+    """Write the artefact: the last average, the teachers' control variates, what all of it cost, private figures."""
+    count = rounds(run)
+    averaging = private_averaging(run.params)
+    manifest: dict[str, Any] = {
+        "notice": "PRIVATE: control variates and figures of updates. Do not publish.",
+        "averages": count,
+        "mode": run.params.teachers.mode if count else None,
+        **describe(averaging),
+        "vectors": 0,
+        "coordinates": 0,
+        "noise": run.params.aggregation.noise if averaging is not None else None,
+        "event": to_json(planned_event(run.params)) if count else None,
+        "history": [],
+        "files": {},
+    }
+    if averaging is not None:
+        vectors = count * averaging.vectors(teacher_settings(run.params).averaged()) + averaging.centred
+        manifest |= {"vectors": vectors, "coordinates": _coordinates(run)}
+    with atomic_folder(run.folders.average) as folder:
+        if count:
+            last = _round_folder(run, count - 1)
+            centre = work_folder(run) / CENTRE_FILE
+            arrays = {"centre": read_array(centre)} if centre.is_file() else {}
+            write_tensors(folder / AVERAGE, read_tensors(last / AVERAGE) | arrays)
+            write_array(folder / OWN, read_array(last / OWN))
+            manifest["history"] = [read_json(_round_folder(run, number) / "history.json") for number in range(count)]
+            manifest["files"] = {name: file_digest(folder / name) for name in (AVERAGE, OWN)}
+        write_json(folder / "manifest.json", manifest)
+    shutil.rmtree(work_folder(run), ignore_errors=True)
+
+
+def _coordinates(run: Run) -> int:
+    """Return how many numbers with noise the averages are."""
+    averaging, learner = private_averaging(run.params), _form(run).learner
+    if averaging is None:
+        return 0
+    released = rounds(run) * averaging.vectors(teacher_settings(run.params).averaged()) * learner.length
+    return released + (surroundings(run).backbone().feature_dim if averaging.centred else 0)
+
+
+def _start_of(run: Run, number: int, learner: Learner) -> Average:
+    """Return the average that round `number` starts from."""
+    if number == 0:
+        return Average.start(learner)
+    arrays = read_tensors(_round_folder(run, number - 1) / AVERAGE)
+    return Average(arrays["value"], arrays["control"])
+
+
+def _own_before(run: Run, number: int, learner: Learner) -> np.ndarray:
+    """Return the control variates of all teachers before round `number`, [teachers, P]."""
+    if number == 0:
+        return np.zeros((run.params.partition.teachers, learner.length), learner.initial().numpy().dtype)
+    return read_array(_round_folder(run, number - 1) / OWN, memory_map=True)
+
+
+def _noise(run: Run, number: int) -> NoiseSource:
+    """Return the noise of a round; replayed noise of every round is another, and another than that of the votes."""
+    if run.params.aggregation.noise == "secure":
+        return SecureNoise()
+    return ReplayNoise(derive_seed(run.params.seed, "replayed noise of averages", number))
+
+
+def _identity(run: Run, number: int, start: Average, noise: NoiseSource) -> str:
+    """Return the identity under which the ledger knows the release of a round: a hash of all that decides it.
+
+    What the teachers did is a function of this. It is not hashed itself, because another machine may round it
+    differently, and a round that was released must be found again.
+    """
+    averaging = private_averaging(run.params)
+    content = {
+        "form": FORM,
+        "account": ledger_account(run),
+        **_inputs(run),
+        "averaging": describe(averaging),
+        "noise": noise.describe(),
+        "round": number,
+        "start": hashlib.sha256(start.value.tobytes() + start.control.tobytes()).hexdigest(),
+    }
+    return keyed_digest(site_key(run), "terrine averages", canonical_json(content))
+
+
+def _figures(updates: list[np.ndarray], clip: float | None) -> dict[str, float]:
+    """Return private figures of a round: how long updates are, and how many of them are clipped."""
+    norms = np.concatenate([np.linalg.norm(group.astype(np.float64), axis=1) for group in updates])
+    found = {"update_norm_median": float(np.median(norms)), "update_norm_largest": float(norms.max())}
+    return found if clip is None else found | {"clipped_share": float((norms > clip).mean())}

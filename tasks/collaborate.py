@@ -1,0 +1,172 @@
+"""A release by parties: the aggregate stage of a run with `aggregation.where: parties`, as a trial on this machine.
+
+Every teacher party is a process that reads the votes of its own teachers from its own folder, guardian and student
+party are processes of their own, and they speak over mutual TLS, as they would between institutions. What comes back
+is what the student party learned and what the guardian charged; then the run goes on as any other.
+
+The parties' folders lie beside the ledger and stay until the release is complete, so a trial that was interrupted is
+finished with the same noise; the answers stay there for as long as the ledger does, and asked again they cost nothing.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tasks.params import digest
+from tasks.party_config import read_party
+from tasks.party_student import read_arrays, stored_answers
+from tasks.party_terms import Terms
+from tasks.party_trial import CONFIG, Endpoints, free_endpoints, lay_out, run_trial, teachers_of_parties
+from tasks.run import Run
+from tasks.store import file_digest, write_array
+from terrine.aggregation.mechanism import UNANSWERED, Mechanism
+from terrine.aggregation.rounds import NEVER
+from terrine.errors import BudgetError
+from terrine.privacy.events import from_json
+from terrine.privacy.ledger import StoredRelease
+from terrine.randomness import derive_seed
+
+VOTES = "votes.npy"
+
+
+def trial_terms(run: Run, mechanism: Mechanism, queries: int, classes: int, edition: str) -> Terms:
+    """Return what the parties of a run's trial agree on.
+
+    They ask as many queries as the budget is sure to pay for. Raises BudgetError where that is none.
+    """
+    settings, own = run.params.aggregation, run.params.collaboration
+    asked = mechanism.certain(queries, settings.epsilon, settings.delta)
+    if asked == 0:
+        raise BudgetError(
+            f"aggregation.epsilon={settings.epsilon:g} does not pay for one answer with this noise. Raise it, or use "
+            "more noise. Nothing was drawn and nothing was charged."
+        )
+    teachers = run.params.partition.teachers
+    return Terms(
+        teachers=teachers_of_parties(teachers, own.parties),
+        minimum=own.minimum or teachers,
+        queries=queries,
+        asked=asked,
+        queries_digest=file_digest(run.folders.images / "manifest.json"),
+        classes=classes,
+        mechanism=settings.mechanism,  # type: ignore[arg-type]  # Params has checked that parties can run it
+        **settings.mechanism_parameters,  # type: ignore[arg-type]
+        epsilon=settings.epsilon,
+        delta=settings.delta,
+        edition=edition,
+    )
+
+
+def trial_folder(run: Run, terms: Terms) -> Path:
+    """Return where the parties of this very trial live: beside the ledger that knows of it."""
+    return run.path(run.params.ledger.store).parent / "parties" / digest(terms.public(), 32)
+
+
+def release_by_parties(
+    run: Run, mechanism: Mechanism, votes: np.ndarray, *, classes: int, edition: str, account: str
+) -> StoredRelease:
+    """Release through a guardian and a student party; the same votes, queries and mechanism again cost nothing.
+
+    Args:
+        run: The run.
+        mechanism: How queries are answered.
+        votes: Unsigned integers [queries, teachers].
+        classes: Number of classes.
+        edition: Identity of these very votes under this mechanism, `tasks.aggregate.identity_of_release`.
+        account: The account that is charged, registered in the ledger.
+
+    Raises:
+        TrialError: a party failed, in its own words; running again goes on where it ended.
+        BudgetError: the budget pays for no answer.
+    """
+    terms = trial_terms(run, mechanism, len(votes), classes, edition)
+    folder = trial_folder(run, terms)
+    reused = _is_complete(folder, terms)
+    if not reused:
+        _lay_out(run, folder, terms, votes, account)
+        own = run.params.collaboration
+        run_trial(folder, limit=2 * (own.deadline + own.patience))
+    about, arrays = _answers(folder, terms)
+    for name in (*terms.teachers, "authority"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    record = about["guardian"]
+    return StoredRelease(
+        release_id=record["release_id"],
+        arrays=released_arrays(terms, **arrays),
+        event=from_json(record["event"]),
+        digest=record["digest"],
+        reused=reused or record["reused"],
+        epsilon_total=record["epsilon_total"],
+    )
+
+
+def released_arrays(terms: Terms, passed: np.ndarray, result: np.ndarray) -> dict[str, np.ndarray]:
+    """Turn what the student party learned into the arrays of a release of all queries.
+
+    Args:
+        terms: What was agreed on.
+        passed: bool [asked].
+        result: int64, labels [asked] or noisy histograms [asked, classes].
+    """
+    labels = np.full(terms.queries, UNANSWERED, dtype=np.int64)
+    answered = np.zeros(terms.queries, dtype=np.bool_)
+    turn = np.full(terms.queries, NEVER, dtype=np.int64)
+    answered[: terms.asked], turn[: terms.asked] = passed, 0
+    arrays = {"answered": answered, "labels": labels, "round": turn}
+    if result.ndim == 2:
+        histograms = np.full((terms.queries, terms.classes), np.nan)
+        histograms[: terms.asked][passed] = result[passed]
+        arrays["histograms"] = histograms
+        result = result.argmax(axis=1)
+    labels[: terms.asked][passed] = result[passed]
+    return arrays
+
+
+def _lay_out(run: Run, folder: Path, terms: Terms, votes: np.ndarray, account: str) -> None:
+    settings, own, ledger = run.params.aggregation, run.params.collaboration, run.params.ledger
+    free = free_endpoints()
+    guardian: dict[str, Any] = {
+        "ledger": {
+            "url": run.database(ledger.url),
+            "key": str(run.path(ledger.key).resolve()),
+            "store": str(run.path(ledger.store).resolve()),
+            "account": account,
+            "named": False,
+            "epsilon": ledger.epsilon,
+            "run": run.name,
+        },
+        "noise": settings.noise,
+    }
+    if settings.noise == "replay":
+        guardian["replay_seed"] = derive_seed(run.params.seed, "replayed noise")
+    lay_out(
+        folder,
+        terms,
+        Endpoints(own.guardian or free.guardian, own.student or free.student),
+        guardian=guardian,
+        teachers={name: {"votes": VOTES} for name in terms.teachers},
+        common={"deadline": own.deadline, "patience": own.patience},
+    )
+    first = 0
+    for name, held in terms.teachers.items():
+        write_array(folder / name / VOTES, votes[:, first : first + held])
+        first += held
+
+
+def _is_complete(folder: Path, terms: Terms) -> bool:
+    path = folder / terms.student / CONFIG
+    if not path.is_file():
+        return False
+    about = stored_answers(read_party(path))
+    return about is not None and about["guardian"] is not None
+
+
+def _answers(folder: Path, terms: Terms) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    config = read_party(folder / terms.student / CONFIG)
+    about = stored_answers(config)
+    assert about is not None
+    return about, read_arrays(config)

@@ -1,0 +1,73 @@
+"""One party as a process: `python -m tasks.party CONFIG`, what `terrine party teacher|guardian|student` runs.
+
+It loads neither torch nor Prefect (a teacher party that trains its own teachers loads torch when it does), so fifty
+parties fit on one machine for a trial.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+from tasks.party_config import PartyConfig, read_party
+from terrine.collaboration.credentials import Role
+from terrine.errors import TerrineError
+
+OUTCOME = "outcome.json"
+"""What came out, in the party's state folder."""
+
+
+def run_party(path: Path, role: Role | None = None) -> dict[str, Any]:
+    """Run the party that a configuration describes to its end; return and write down what came out.
+
+    Raises TerrineError when the session did not come to its end.
+    """
+    from terrine.privacy.files import write_atomically
+
+    config = read_party(path, role)
+    outcome = _host(config).run()
+    config.state.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(outcome, indent=2, sort_keys=True) + "\n"
+    write_atomically(config.state / OUTCOME, lambda file: file.write(text.encode()))
+    return outcome
+
+
+def _host(config: PartyConfig) -> Any:
+    # Each host loads what it needs: a teacher party has no use for a ledger.
+    if config.role == "guardian":
+        from tasks.party_guardian import GuardianHost
+
+        return GuardianHost(config)
+    if config.role == "student":
+        from tasks.party_student import StudentHost
+
+        return StudentHost(config)
+    from tasks.party_teacher import TeacherHost
+
+    return TeacherHost(config)
+
+
+def show_progress() -> None:
+    """Write what happens to standard error, a line each."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    logger = logging.getLogger("terrine.party")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+
+
+def main() -> None:
+    """Run one party; a user's error is one line on standard error, and exit code 1."""
+    show_progress()
+    try:
+        run_party(Path(sys.argv[1]))
+    except TerrineError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""How well the student serves each party: an average over all may hide that it serves some badly.
+
+The student is judged by records that the parties hold. It has never seen them, but their teachers have, and the figures
+name parties: they are private, and covered by no ε. Records of all parties are mixed in a batch, as a deployment would
+see them; the batches of a party alone would normalise away what is particular to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tasks.partition import read_assignment
+from tasks.run import Run
+from tasks.store import write_json
+from terrine.data.dataset import Dataset
+from terrine.randomness import numpy_generator
+
+MOST_OF_A_PARTY, MOST_IN_ALL = 100, 10_000
+"""Most records that are looked at."""
+
+NOTICE = "PRIVATE evaluation: computed on the parties' own records, covered by no guarantee. Do not publish."
+
+
+def write_party_accuracy(run: Run, dataset: Dataset, predict: Callable[[np.ndarray], np.ndarray]) -> None:
+    """Write the student's accuracy on every party's records; nothing where records were dealt at random.
+
+    predict: images (or rows) to class probabilities [images, classes].
+    """
+    content: dict[str, Any] = {"notice": NOTICE, "parties": None}
+    if run.params.partition.kind != "iid":
+        assignment, parties = read_assignment(run.folders), run.params.partition.teachers
+        chosen = some_of_each(assignment, parties, run.params.seed)
+        right = predict(dataset.train_images[chosen]).argmax(axis=1) == dataset.train_labels[chosen]
+        content |= party_figures(assignment[chosen], right, parties)
+        if run.params.partition.kind == "party":
+            content["names"] = list(dataset.party_names)
+    write_json(run.folders.party_accuracy, content)
+
+
+def some_of_each(assignment: np.ndarray, parties: int, seed: int) -> np.ndarray:
+    """Return numbers of records, ascending: of each party as many as of any other, or all it has."""
+    most = max(2, min(MOST_OF_A_PARTY, MOST_IN_ALL // parties))
+    order = numpy_generator(seed, "party accuracy").permutation(len(assignment))
+    by_party = order[np.argsort(assignment[order], kind="stable")]
+    counts = np.bincount(assignment, minlength=parties)
+    rank = np.arange(len(assignment)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.sort(by_party[rank < most])
+
+
+def party_figures(party: np.ndarray, right: np.ndarray, parties: int) -> dict[str, Any]:
+    """Return accuracy and number of records by party, and a summary; every party counts alike.
+
+    party int64 [records]; right bool [records]. A party without a record has accuracy None.
+    """
+    counts = np.bincount(party, minlength=parties)
+    hits = np.bincount(party, weights=right, minlength=parties)
+    seen = counts > 0
+    accuracy = hits[seen] / counts[seen]
+    return {
+        "parties": [float(hit / count) if count else None for hit, count in zip(hits, counts, strict=True)],
+        "records": counts.tolist(),
+        "mean": float(accuracy.mean()),
+        "deviation": float(accuracy.std()),
+        "worst_tenth": float(np.quantile(accuracy, 0.1)),
+        "worst": float(accuracy.min()),
+    }

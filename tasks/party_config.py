@@ -1,0 +1,172 @@
+"""party.yaml: what one party is, where its files are and how it reaches the others.
+
+Relative paths are taken from the file's own folder. What is unknown, impossible or not for the party's role is refused
+with the key and the remedy. This module is light: a party's process loads no torch and no Prefect.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError, model_validator
+
+from tasks.params import read_yaml
+from tasks.party_terms import Terms
+from tasks.sections import Section
+from terrine.collaboration.credentials import Credentials, Role, load_credentials
+from terrine.errors import SettingError
+
+TERMS = "terms.yaml"
+
+Address = str
+
+NEEDS: dict[str, tuple[str, ...]] = {
+    "teacher": ("guardian", "student"),
+    "guardian": ("listen", "ledger"),
+    "student": ("listen", "guardian", "answers"),
+}
+"""What must be set, by role."""
+MAY: dict[str, tuple[str, ...]] = {"teacher": ("votes", "own"), "guardian": (), "student": ()}
+
+
+class OwnTeachers(Section):
+    """A teacher party that trains its teachers on its own data, and has them vote on the public batch."""
+
+    params: dict[str, Any]
+    """Parameters as in params.yaml, as far as they concern this party: data, teachers, seed."""
+    images: Path
+    """The folder of the public query images, as a run has it in data/public/RUN/images."""
+    backbone: Path
+    """The folder of the public backbone, as a run has it in data/public/RUN/backbone."""
+    work: Path = Path("work")
+    """Where the party's own dataset, partition and teachers are kept."""
+
+
+class GuardianLedger(Section):
+    """Where the guardian keeps account."""
+
+    url: str = "sqlite:///ledger/ledger.db"
+    key: Path = Path("ledger/key")
+    store: Path = Path("ledger/releases")
+    account: str = Field(min_length=1)
+    """The name of the data that all parties hold together; with `named` false, its keyed digest itself."""
+    named: bool = True
+    epsilon: float | None = Field(None, gt=0)
+    """Budget of the account over all releases; null records and never refuses (public benchmark data only)."""
+    run: str = "collaboration"
+    """What the ledger says the release was for."""
+
+
+class PartyConfig(Section):
+    """One party."""
+
+    role: Role
+    terms: Terms
+    credentials: Path = Path("credentials")
+    state: Path = Path("state")
+    """Where the party keeps what must survive a crash. Private."""
+    deadline: float = Field(60.0, gt=0)
+    """Seconds that teacher parties are waited for."""
+    patience: float = Field(120.0, gt=0)
+    """Seconds that any other party is waited for."""
+    listen: Address | None = None
+    """guardian and student: host:port to wait at."""
+    guardian: Address | None = None
+    """teacher and student: where the guardian waits."""
+    student: Address | None = None
+    """teacher: where the student party waits."""
+    votes: Path | None = None
+    """teacher: an .npy file of votes, whole numbers [queries, teachers of this party]."""
+    own: OwnTeachers | None = None
+    """teacher: train and vote here, instead of a file of votes."""
+    ledger: GuardianLedger | None = None
+    noise: Literal["secure", "replay"] = "secure"
+    """guardian. replay: seeded, for tests; NOT PRIVATE."""
+    replay_seed: int | None = Field(None, ge=0)
+    answers: Path | None = None
+    """student: the folder the answers are written to."""
+
+    @model_validator(mode="after")
+    def _settings_of_the_role(self) -> PartyConfig:
+        for key in NEEDS[self.role]:
+            if getattr(self, key) is None:
+                raise ValueError(f"{key} is missing: a {self.role} needs it")
+        known = {key for keys in (*NEEDS.values(), *MAY.values()) for key in keys}
+        for key in sorted(known - set(NEEDS[self.role]) - set(MAY[self.role])):
+            if getattr(self, key) is not None:
+                raise ValueError(f"{key} has no meaning for a {self.role}. Remove it")
+        if self.role == "teacher" and (self.votes is None) == (self.own is None):
+            raise ValueError("votes or own: a teacher party gives a file of votes, or trains teachers of its own")
+        if (self.noise == "replay") != (self.replay_seed is not None):
+            raise ValueError("replay_seed goes with noise=replay, and only with it")
+        return self
+
+    def own_credentials(self) -> Credentials:
+        """Read the party's credentials, and check them against the terms.
+
+        Raises CredentialError for credentials that are unusable or for another role, and SettingError for a name that
+        the terms do not know in this role.
+        """
+        credentials = load_credentials(self.credentials, self.role)
+        if self.terms.roles().get(credentials.name) != self.role:
+            raise SettingError(
+                f"{self.credentials} holds the certificate of {credentials.name!r}, and the terms know no {self.role} "
+                "of this name. Use the credentials that belong to this party, or correct the terms at all parties."
+            )
+        return credentials
+
+
+def read_party(path: Path, role: Role | None = None) -> PartyConfig:
+    """Read a party's configuration; `terms` in it is a mapping or the path of a file.
+
+    Raises SettingError naming every key that is unknown, missing or impossible, and a role that is not `role`.
+    """
+    values = read_yaml(path)
+    terms = values.get("terms", TERMS)
+    if isinstance(terms, str):
+        values["terms"] = read_yaml(path.parent / terms)
+    try:
+        config = PartyConfig.model_validate(values)
+    except ValidationError as error:
+        raise SettingError(f"{path}: {_sentence(error)}") from error
+    if role is not None and config.role != role:
+        raise SettingError(
+            f"{path} is the configuration of a {config.role}. Run `terrine party {config.role} --config {path}`."
+        )
+    return _placed(config, path.resolve().parent)
+
+
+def _placed(config: PartyConfig, folder: Path) -> PartyConfig:
+    """The configuration with its paths taken from `folder`."""
+    changes: dict[str, Any] = {
+        key: folder / value
+        for key in ("credentials", "state", "votes", "answers")
+        if (value := getattr(config, key)) is not None
+    }
+    if config.own is not None:
+        own = {key: folder / getattr(config.own, key) for key in ("images", "backbone", "work")}
+        changes["own"] = config.own.model_copy(update=own)
+    if config.ledger is not None:
+        ledger: dict[str, Any] = {key: folder / getattr(config.ledger, key) for key in ("key", "store")}
+        prefix = "sqlite:///"
+        if config.ledger.url.startswith(prefix) and not config.ledger.url.startswith(prefix + "/"):
+            ledger["url"] = f"{prefix}{folder / config.ledger.url.removeprefix(prefix)}"
+        changes["ledger"] = config.ledger.model_copy(update=ledger)
+    return config.model_copy(update=changes)
+
+
+def _sentence(error: ValidationError) -> str:
+    lines = []
+    for finding in error.errors(include_url=False):
+        key = ".".join(str(part) for part in finding["loc"])
+        message = finding["msg"].removeprefix("Value error, ")
+        if finding["type"] == "extra_forbidden":
+            lines.append(f"{key}: there is no such setting.")
+        elif finding["type"] == "value_error":
+            lines.append(f"{message}." if not key else f"{key}: {message}.")
+        elif finding["type"] == "missing":
+            lines.append(f"{key} is missing.")
+        else:
+            lines.append(f"{key}={finding['input']!r}: {message[0].lower()}{message[1:]}.")
+    return " ".join(lines)

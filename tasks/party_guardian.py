@@ -1,0 +1,324 @@
+"""The host of the guardian: the only party that touches the ledger, and the one that convenes.
+
+The order of things is what keeps a release from being drawn twice, or from being drawn unpaid:
+
+1. Shares are gathered. They are uniform noise to whoever holds one side of them; up to here nothing was spent, and with
+   fewer teachers than agreed the round ends here.
+2. The student party has written down its sums. Only then does it say whose shares it has (`tasks.party_student`).
+3. The worst case is reserved in the ledger, the noise is drawn, and the noised sums are written down.
+4. The circuit is garbled. What is broken off from here on is finished in a new session with the same sums and the same
+   noise, whoever was restarted; teacher parties are not needed any more.
+5. The student party has written down its answers and says so. The cost that was realised is charged, what is left of
+   the reservation is given back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import secrets
+import time
+from typing import Any, Literal
+
+import numpy as np
+
+from tasks.party_config import PartyConfig
+from tasks.party_host import CollaborationError, Host, log
+from tasks.party_state import PartyState
+from tasks.reservation import Reservation
+from terrine.collaboration.gathering import share_blocks
+from terrine.collaboration.guardian import Guardian
+from terrine.collaboration.link import Arrived, Connected
+from terrine.collaboration.party import Agreement, ProtocolError
+from terrine.errors import LedgerError, SettingError, TerrineError
+from terrine.privacy.account import Account, price
+from terrine.privacy.events import Event, RepeatedEvent, compose, threshold_test, to_json, vote_answer
+from terrine.privacy.gaussian import round_up
+from terrine.privacy.identity import canonical_json, keyed_digest, load_or_create_key
+from terrine.privacy.ledger import Ledger, StoredRelease
+from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise, delta_slack
+
+_SUMS = "sums"
+_LINGER = 5.0  # seconds that the student party has to hear of a release that was made before
+
+
+class GuardianHost(Host):
+    """See `Host`. The outcome is the record of the release: what it cost, and nothing about any vote."""
+
+    def __init__(self, config: PartyConfig) -> None:
+        super().__init__(config)
+        assert config.ledger is not None
+        self._key = load_or_create_key(config.ledger.key)
+        self._noise: NoiseSource = SecureNoise() if config.replay_seed is None else ReplayNoise(config.replay_seed)
+        self._account = (
+            keyed_digest(self._key, "terrine ledger account", config.ledger.account.encode())
+            if config.ledger.named
+            else config.ledger.account
+        )
+        self._release = release_of(self._key, config, self._account, self._noise)
+        self._state = PartyState(config.state, self._release)
+        self._reservation = Reservation(
+            self._ledger,
+            dataset=self._account,
+            release_id=self._release,
+            run=config.ledger.run,
+            worst_case=event_of(config, None),
+            delta=config.terms.delta,
+            noise_kind=self._noise.kind,
+        )
+        self._closing_at = math.inf
+        self._refused: set[str] = set()
+        self._told = self._announced = False
+
+    # -- the ledger
+
+    def _ledger(self) -> Ledger:
+        settings = self.config.ledger
+        assert settings is not None
+        return Ledger(settings.url, settings.store, self._key, draw_patience=self.config.patience)
+
+    def _committed(self, ledger: Ledger) -> bool:
+        rows = ledger.rows()
+        return any(row.kind == "commit" and row.release_id == self._release for row in rows)
+
+    def _check_budget(self, ledger: Ledger) -> None:
+        """Refuse what could not be paid for, before anybody computes anything."""
+        assert self.config.ledger is not None
+        terms = self.config.terms
+        worst = event_of(self.config, None)
+        if not covers_budget(worst, terms.epsilon, terms.delta):
+            raise SettingError(
+                f"The terms ask {terms.asked} queries, which may cost ε={round_up(price(worst, terms.delta)):g} at "
+                f"δ={terms.delta:g}, more than the ε={terms.epsilon:g} agreed on. Ask fewer, or use more noise."
+            )
+        slack = delta_slack(terms.asked * (terms.classes + 1), terms.epsilon)
+        if not slack < terms.delta:
+            raise SettingError(f"The lattice of the noise alone would add {slack:.1g} to δ={terms.delta:g}: lower ε.")
+        mode: Literal["release", "replay"] = "replay" if self._noise.kind == "replay" else "release"
+        known = self._account in ledger.datasets()
+        # An account for public benchmark data takes secure noise as well.
+        if not (known and ledger.budget(self._account).mode == "replay"):
+            ledger.register(self._account, self.config.ledger.epsilon, terms.delta, mode)
+        if not any(row.release_id == self._release for row in ledger.rows()):
+            spent = dict(enumerate(ledger.events(self._account)))
+            Account(ledger.budget(self._account), {str(key): event for key, event in spent.items()}, {}).check(
+                worst, self._noise.kind
+            )
+
+    # -- sessions
+
+    def begin(self) -> None:
+        ledger = self._ledger()
+        if self._committed(ledger) and not self._state.folder.exists():
+            self._made_before(self._reservation.open())
+            return
+        if not self._committed(ledger):
+            self._check_budget(ledger)
+        assert self.config.listen is not None
+        expected = {name: role for name, role in self.config.terms.roles().items() if name != self.name}
+        port = self.wire.listen(self.config.listen, expected)
+        log.info("%s: listening at port %d, release %s", self.name, port, self._release[:16])
+        self._convene()
+
+    def _made_before(self, release: StoredRelease | None) -> None:
+        """The release is in the ledger already; what is left to do is to say so."""
+        assert release is not None
+        self.outcome = self._record(release, reused=True)
+        log.info("%s: release %s was made before, nothing is charged", self.name, self._release[:16])
+
+    def _tell_when_asked(self, present: list[str]) -> None:
+        """Stay for a moment: the release is charged, and the student party does not know."""
+        self.party = None
+        self.wire.greet(release=self._release, resumed=None, present=present, finished=self.outcome)
+        self.wire.begin(secrets.token_hex(16))
+        if self._is_heard():
+            self._state.clear()
+        else:
+            log.warning("%s: the student party has not heard; it will when both are run again", self.name)
+
+    def _is_heard(self) -> bool:
+        """Wait for the student party to say that it has written down what was charged."""
+        end = time.monotonic() + min(_LINGER, self.config.patience)
+        while time.monotonic() < end:
+            match self.wire.next(0.2):
+                case Arrived(peer, _, {"heard": True}) if peer == self.config.terms.student:
+                    return True
+                case Connected(peer, _, True) if peer == self.config.terms.student and self.party is not None:
+                    return False
+        return False
+
+    def _convene(self) -> None:
+        """Begin a session: with the sums that were written down, or from the start."""
+        session = secrets.token_hex(16)
+        stored = self._state.load(_SUMS)
+        self._told, self._announced, self._refused = stored is not None, False, set()
+        if stored is None:
+            self.party = Guardian(self._agreement(session), self._draw)
+            self._closing_at = time.monotonic() + self.config.deadline
+            self.wire.greet(release=self._release, resumed=None, present=None)
+        else:
+            state, about = stored
+            # What is written down was paid for, and its row is there: this charges nothing.
+            if (release := self._reservation.open()) is not None:
+                self._made_before(release)
+                return self._tell_when_asked(about["present"])
+            self.party = Guardian.resume(self._agreement(about["origin"]), state, session=session)
+            self._closing_at = math.inf
+            self.wire.greet(release=self._release, resumed=about["origin"], present=about["present"])
+        self.wire.begin(session)
+        log.info("%s: session %s%s", self.name, session[:8], "" if stored is None else ", resumed")
+        self.deliver(self.party.start())
+
+    def _agreement(self, session: str) -> Agreement:
+        return self.config.terms.agreement(session, self._release)
+
+    def _draw(self, kind: str, shape: tuple[int, ...]) -> np.ndarray:
+        """Noise for the guardian's sums; the worst case is charged before the first of it is drawn."""
+        agreement = self._agreement("0" * 32)
+        if self._reservation.open() is not None:
+            raise LedgerError("This batch was answered before. Nothing was drawn.")
+        sigma = agreement.sigma_threshold if kind == "threshold" else agreement.sigma
+        assert sigma is not None
+        return self._noise.gaussian(shape, sigma)
+
+    # -- what happens
+
+    @property
+    def _guardian(self) -> Guardian | None:
+        return self.party if isinstance(self.party, Guardian) else None
+
+    def on_connected(self, peer: str, greeting: dict[str, Any], restarted: bool) -> None:
+        if peer == self.config.terms.student and (restarted or self.party is None):
+            log.info("%s: the student party was started again: a new session", self.name)
+            self._convene()
+
+    def on_note(self, sender: str, content: dict[str, Any]) -> None:
+        if sender == self.config.terms.student and "aborted" in content:
+            raise CollaborationError(f"The student party ended the session: {content['aborted']}")
+
+    def on_refused(self, error: ProtocolError) -> None:
+        if error.sender not in self.config.terms.teachers:
+            raise CollaborationError(str(error))
+        log.warning("%s: %s", self.name, error)
+        party = self._guardian
+        if party is not None and not party.closed:
+            self._refused.add(error.sender)
+
+    def after_receive(self) -> None:
+        self._look()
+
+    def _look(self) -> None:
+        """Write down what was settled, before anything that follows from it leaves."""
+        party = self._guardian
+        if party is None or self._told:
+            return
+        if party.closed and party.present is None and party.aborted is None:
+            return
+        if party.aborted is not None:
+            raise CollaborationError(party.aborted + " Nothing was charged.")
+        if party.present is not None:
+            origin = party.agreement.session
+            self._state.save(_SUMS, party.state(), origin=origin, present=party.present)
+            self._told = True
+            self.wire.greet(release=self._release, resumed=origin, present=party.present)
+            absent = sorted(set(self.config.terms.teachers) - set(party.present))
+            log.info(
+                "%s: the votes of %d parties are counted%s",
+                self.name,
+                len(party.present),
+                f", without {', '.join(absent)}" if absent else "",
+            )
+            for teacher in self.config.terms.teachers:
+                self.wire.note(teacher, present=party.present)
+
+    def deliver(self, sends: Any) -> bool:
+        party = self._guardian
+        if party is not None and party.closed and not self._announced:
+            # The list of whose shares are here follows: the student may close as soon as it has them as well.
+            self._announced = True
+            self.wire.note(self.config.terms.student, closing=self._complete())
+        return super().deliver(sends)
+
+    def _complete(self) -> list[str]:
+        party = self._guardian
+        assert party is not None
+        blocks = len(share_blocks(party.agreement))
+        return [name for name in self.config.terms.teachers if party.expected(name) == blocks]
+
+    def after_answers(self) -> None:
+        party = self._guardian
+        if party is None:
+            return
+        if party.aborted is not None:
+            raise CollaborationError(party.aborted)
+        if party.finished:
+            passed = np.ones(self.config.terms.asked, bool) if party.result is None else party.result
+            release = self._reservation.settle({"passed": passed}, event_of(self.config, passed))
+            self.outcome = self._record(release, reused=False)
+
+    def look_at_the_clock(self) -> None:
+        party = self._guardian
+        if party is not None and not party.closed and time.monotonic() > self._closing_at:
+            absent = sorted(set(self.config.terms.teachers) - set(self._complete()))
+            log.warning("%s: the deadline is past, without %s", self.name, ", ".join(absent) or "nobody")
+            answers = party.close(self._refused)
+            self._look()
+            self.deliver(answers)
+            self.after_answers()
+        super().look_at_the_clock()
+
+    def on_error(self, error: TerrineError) -> None:
+        self._reservation.abandon()
+        self.last_word([name for name in self.config.terms.roles() if name != self.name], aborted=str(error))
+
+    def end(self) -> None:
+        party = self._guardian
+        if party is None:
+            return
+        present = party.present or []
+        for teacher in present:
+            self.wire.flush(teacher, 0.2)
+        with contextlib.suppress(TerrineError):
+            self.wire.note(self.config.terms.student, finished=self.outcome)
+        if self._is_heard():
+            self._state.clear()
+        else:
+            self._tell_when_asked(present)
+
+    def _record(self, release: StoredRelease, *, reused: bool) -> dict[str, Any]:
+        terms = self.config.terms
+        passed = release.arrays["passed"]
+        return {
+            "release_id": release.release_id,
+            "event": to_json(release.event),
+            "digest": release.digest,
+            "epsilon": round_up(price(release.event, terms.delta)),
+            "delta": terms.delta,
+            "epsilon_total": release.epsilon_total,
+            "noise": self._noise.kind,
+            "asked": terms.asked,
+            "answered": int(passed.sum()),
+            "reused": reused,
+        }
+
+
+def release_of(key: bytes, config: PartyConfig, account: str, noise: NoiseSource) -> str:
+    """The identity of the release: everything the parties agreed on, whose data it is, and where noise comes from."""
+    content = {"terms": config.terms.public(), "account": account, "noise": noise.describe()}
+    return keyed_digest(key, "terrine collaboration release", canonical_json(content))
+
+
+def event_of(config: PartyConfig, passed: np.ndarray | None) -> Event:
+    """What the release costs: as agreed on, whoever is absent. At most, where it is not known which queries passed."""
+    terms = config.terms
+    agreement = terms.agreement("0" * 32, "0" * 64)
+    answered = terms.asked if passed is None else int(passed.sum())
+    answers = RepeatedEvent(vote_answer(agreement.sigma), answered)
+    if agreement.sigma_threshold is None:
+        return answers
+    return compose(RepeatedEvent(threshold_test(agreement.sigma_threshold), terms.asked), answers)
+
+
+def covers_budget(event: Event, epsilon: float, delta: float) -> bool:
+    """Whether a budget pays for an event, up to rounding."""
+    return price(event, delta) <= epsilon * (1 + 1e-9)

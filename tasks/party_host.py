@@ -1,0 +1,175 @@
+"""What hosts of all parties share: a state machine on one side, a wire on the other, and a clock.
+
+A host passes frames to its party in the order they arrive, writes what the party must remember before the answers
+leave, and never waits for ever: whoever hears nothing for `deadline + patience` seconds ends with a sentence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Any
+
+from tasks.party_config import PartyConfig
+from terrine.collaboration.link import (
+    Arrived,
+    Connected,
+    Disconnected,
+    Event,
+    Failed,
+    Malformed,
+    PeerRestarted,
+    SessionOffered,
+)
+from terrine.collaboration.party import Party, ProtocolError, Send
+from terrine.collaboration.transport import Wire
+from terrine.errors import TerrineError
+
+log = logging.getLogger("terrine.party")
+
+_TICK = 0.5
+_FLUSH = 5.0  # seconds that a last word is given to arrive
+
+
+class CollaborationError(TerrineError):
+    """A session did not come to its end. The message says what it has cost, and whether it can be run again."""
+
+
+class Host(ABC):
+    """One party at work. `run` returns what came out, as JSON values.
+
+    Attributes:
+        config: The party's configuration.
+        name: Its name, from its certificate.
+        wire: Its connections.
+        party: The state machine of the current session; None between sessions.
+        outcome: What `run` will return; None while the session is under way.
+    """
+
+    def __init__(self, config: PartyConfig) -> None:
+        self.config = config
+        credentials = config.own_credentials()
+        self.name = credentials.name
+        self.wire = Wire(credentials, config.terms.public(), patience=config.patience)
+        self.party: Party | None = None
+        self.outcome: dict[str, Any] | None = None
+        self._heard = time.monotonic()
+
+    def run(self) -> dict[str, Any]:
+        """Take part until the session is over.
+
+        Raises CollaborationError or another TerrineError when it did not come to its end.
+        """
+        with self.wire:
+            try:
+                self.begin()
+                while self.outcome is None:
+                    event = self.wire.next(_TICK)
+                    if event is not None:
+                        self._heard = time.monotonic()
+                        self._handle(event)
+                    if self.outcome is None:
+                        self.look_at_the_clock()
+                self.end()
+            except TerrineError as error:
+                self.on_error(error)
+                raise
+        return self.outcome
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Listen, connect, and start what can be started."""
+
+    def end(self) -> None:  # noqa: B027
+        """Say the last word."""
+
+    def on_error(self, error: TerrineError) -> None:  # noqa: B027
+        """Tell the others that it cannot go on."""
+
+    def on_note(self, sender: str, content: dict[str, Any]) -> None:  # noqa: B027
+        """A note of the current session."""
+
+    def on_connected(self, peer: str, greeting: dict[str, Any], restarted: bool) -> None:  # noqa: B027
+        """A peer is there."""
+
+    def on_session(self, session: str, greeting: dict[str, Any]) -> None:  # noqa: B027
+        """The guardian is in another session."""
+
+    def on_refused(self, error: ProtocolError) -> None:
+        """A frame was refused."""
+        raise CollaborationError(str(error))
+
+    def look_at_the_clock(self) -> None:
+        """Called several times a second at least."""
+        limit = self.config.deadline + self.config.patience
+        if time.monotonic() - self._heard > limit:
+            raise CollaborationError(
+                f"{self.name} has heard nothing for {limit:g} s. The other parties were stopped or are cut off; run "
+                "again when they are back: a session that was begun is finished or dropped, and never answered twice."
+            )
+
+    def deliver(self, sends: Iterable[Send]) -> bool:
+        """Send frames as they are made; False when the session cannot go on, and a new one will begin."""
+        try:
+            for send in sends:
+                self.wire.send(send.to, send.frame)
+                self._heard = time.monotonic()
+        except PeerRestarted as error:
+            log.warning("%s", error)
+            self.party = None
+            return False
+        return True
+
+    def after_receive(self) -> None:  # noqa: B027
+        """Called when the party has taken a frame, before its answers are made or sent."""
+
+    def after_answers(self) -> None:  # noqa: B027
+        """Called when the answers to a frame have been sent."""
+
+    def _handle(self, event: Event) -> None:
+        match event:
+            case Arrived(peer, session, content):
+                if session != self.wire.session:
+                    return
+                if isinstance(content, dict):
+                    self.on_note(peer, content)
+                elif self.party is not None:
+                    self._take(peer, content)
+            case Connected(peer, greeting, restarted):
+                log.info("%s: %s is connected%s", self.name, peer, " again, newly started" if restarted else "")
+                self.on_connected(peer, greeting, restarted)
+            case Disconnected(peer, reason):
+                log.info("%s: %s: %s", self.name, peer, reason)
+            case SessionOffered(_, session, greeting):
+                self.on_session(session, greeting)
+            case Malformed(peer, reason):
+                log.warning("%s: %s", self.name, reason)
+            case Failed(peer, error):
+                self.on_failed(peer, error)
+
+    def on_failed(self, peer: str, error: TerrineError) -> None:
+        """A peer that we connect to refused us or is out of reach."""
+        raise error
+
+    def _take(self, sender: str, frame: bytes) -> None:
+        assert self.party is not None
+        try:
+            answers = self.party.receive(sender, frame)
+            self.after_receive()
+            if self.deliver(answers):
+                self.after_answers()
+        except ProtocolError as error:
+            self.on_refused(error)
+
+    def last_word(self, peers: Iterable[str], **content: Any) -> None:
+        """Send a note and give it a moment to arrive."""
+        peers = list(peers)
+        for peer in peers:
+            with contextlib.suppress(TerrineError):
+                self.wire.note(peer, **content)
+        end = time.monotonic() + _FLUSH
+        for peer in peers:
+            self.wire.flush(peer, max(0.05, end - time.monotonic()))

@@ -1,0 +1,80 @@
+"""What a party must remember across a crash: arrays and what they are about, written whole, in a private folder.
+
+One folder per release. A file is written before anything that follows from it is sent, so a party that is started
+again either has it, or has told nobody anything that depends on it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from terrine.errors import ArtefactError
+from terrine.privacy.files import write_atomically
+
+_ABOUT = "about"
+
+
+class PartyState:
+    """The files of one party about one release.
+
+    Args:
+        folder: The party's private folder; made when it is missing, for its owner alone.
+        release: The release's identity.
+    """
+
+    def __init__(self, folder: Path, release: str) -> None:
+        self.folder = folder / release[:32]
+
+    def save(self, name: str, arrays: Mapping[str, np.ndarray], **about: Any) -> None:
+        """Write arrays with what they are about, JSON values, in the place of what was there under this name."""
+        text = np.frombuffer(json.dumps(about, sort_keys=True).encode(), np.uint8)
+        self._make()
+        for abandoned in self.folder.glob(f".{name}.npz.*.tmp"):
+            abandoned.unlink(missing_ok=True)
+        write_atomically(
+            self.path(name), lambda file: np.savez(file, allow_pickle=False, **{_ABOUT: text}, **dict(arrays))
+        )
+
+    def load(self, name: str) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
+        """Return the arrays and what they are about, or None where nothing was saved.
+
+        Raises ArtefactError for a file that was changed or cut short.
+        """
+        path = self.path(name)
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                arrays = {key: file[key] for key in file.files}
+            about = json.loads(arrays.pop(_ABOUT).tobytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            raise ArtefactError(
+                f"{path} was changed or cut short. Restore it from a backup: the release it belongs to cannot be "
+                "finished without it, and is not drawn a second time."
+            ) from error
+        return arrays, about
+
+    def forget(self, name: str) -> None:
+        """Remove what was saved under this name."""
+        self.path(name).unlink(missing_ok=True)
+
+    def clear(self) -> None:
+        """Remove everything about the release."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def path(self, name: str) -> Path:
+        """Where it is kept."""
+        return self.folder / f"{name}.npz"
+
+    def _make(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for folder in (self.folder.parent, self.folder):
+            os.chmod(folder, 0o700)

@@ -1,0 +1,78 @@
+"""A teacher party that holds its own records: it trains its teachers on them and has them vote on the public batch.
+
+The teachers are those of a run, trained by the same tasks, in a folder that is the party's alone. From outside come the
+query images and the backbone, both public; nothing but votes comes out, and these only as shares.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tasks import dataset, partition, teach, vote
+from tasks.params import Params, merge, validate
+from tasks.party_config import OwnTeachers
+from tasks.party_terms import Terms
+from tasks.run import Run
+from tasks.store import file_digest, link, read_json
+from terrine.errors import InputError, SettingError
+
+_RUN = "own"
+_SECTIONS = ("seed", "device", "data", "privacy", "partition", "teachers", "backbone", "pretraining", "queries")
+# The guardian keeps the ledger and holds the budget; these are never looked at.
+_ELSEWHERE: dict[str, Any] = {"ledger": {"account": "kept by the guardian", "epsilon": 1.0}}
+
+
+def cast_votes(own: OwnTeachers, terms: Terms, held: int) -> np.ndarray:
+    """Return the votes of `held` teachers, trained here, on the public batch: unsigned integers [queries, held].
+
+    Votes that were cast before by the same teachers on the same batch are not cast again. Raises InputError for a batch
+    or data that are not those of the terms, and SettingError for parameters that a party cannot have.
+    """
+    run = Run(own.work, _RUN, own_params(own, held))
+    _check_batch(own.images, terms)
+    link(own.images, run.folders.images)
+    link(own.backbone, run.folders.backbone)
+    dataset.prepare_dataset.fn(run)
+    classes = len(read_json(run.folders.dataset / "manifest.json")["class_names"])
+    if classes != terms.classes:
+        raise InputError(f"This party's data has {classes} classes, and the terms say {terms.classes}.")
+    partition.deal_records.fn(run)
+    teach.extract_features.fn(run)
+    for group in teach.groups(run):
+        teach.train_group.fn(run, group)
+    teach.collect_teachers.fn(run)
+    vote.collect_votes.fn(run)
+    return vote.read_votes(run.folders)
+
+
+def own_params(own: OwnTeachers, held: int) -> Params:
+    """Return the parameters of a party's own little run: `held` teachers, each on its own part of the party's records.
+
+    Raises SettingError naming what is unknown, impossible or not a party's to say.
+    """
+    strange = [section for section in own.params if section not in _SECTIONS]
+    if strange:
+        raise SettingError(
+            f"own.params.{strange[0]} is not a teacher party's to set: it has {', '.join(_SECTIONS)}. What is "
+            "released, and how, stands in the terms."
+        )
+    given = own.params.get("partition", {}).get("teachers", held)
+    if given != held:
+        raise SettingError(f"own.params.partition.teachers={given}, and the terms say this party holds {held}.")
+    # Parameters know of two teachers at least; a party may hold one.
+    params = validate(merge(merge(_ELSEWHERE, own.params), {"partition": {"teachers": max(held, 2)}}))
+    if params.teachers.averages or params.teachers.block is not None:
+        raise SettingError("own.params.teachers: teachers that learn from one another are not for parties.")
+    return params.model_copy(update={"partition": params.partition.model_copy(update={"teachers": held})})
+
+
+def _check_batch(images: Path, terms: Terms) -> None:
+    found = file_digest(images / "manifest.json") if (images / "manifest.json").is_file() else "nothing"
+    if found != terms.queries_digest:
+        raise InputError(
+            f"{images} is not the batch that was agreed on: its manifest has the digest {found[:16]}, the terms say "
+            f"{terms.queries_digest[:16]}. Get the query images from whoever wrote the terms."
+        )

@@ -1,0 +1,393 @@
+"""transcribe: the one step that asks the teachers and writes what may be published.
+
+A `Session` is a transcription under way: the loop of `terrine.transcription`, the reservation in the ledger, and a
+folder in the private zone that holds what was paid for. The worst case is charged before the first question; each
+iteration's annotation is on disk before anybody learns from it; and only at the end is the release settled, once. A
+session that was interrupted takes up its own reservation, reads the annotations that exist, and asks for the rest.
+
+Clients answer in this process, all at once, or, with `per_task`, in tasks that any worker may carry: they read the
+question from the session's folder and leave what they say there. What they say is private until noise is added to the
+sum, here.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from tasks.progress import progress_reporter
+from tasks.reservation import Reservation
+from tasks.run import Run
+from tasks.statement_page import render_statement
+from tasks.step import step
+from tasks.store import (
+    atomic_folder,
+    read_array,
+    read_json,
+    read_tensors,
+    write_array,
+    write_json,
+    write_tensors,
+    write_text,
+)
+from tasks.transcribe_clients import groups, number_of_clients, read_clients, read_manifest
+from tasks.transcribe_release import (
+    check_run,
+    identity_of,
+    noise_kind,
+    noise_of,
+    open_account,
+    release_event,
+    responses_of,
+    statement_of,
+    stored_labels,
+)
+from tasks.transcribe_start import read_start, section, write_generator
+from tasks.transcription_params import Transcription
+from terrine.deployment.model import BACKBONE, HEAD, REFERENCE
+from terrine.deployment.reference import affordable, choose_reference
+from terrine.deployment.seal import MANIFEST, seal
+from terrine.device import resolve_device
+from terrine.errors import ArtefactError
+from terrine.models.backbone import save_backbone
+from terrine.pretraining.checkpoint import read_checkpoint, write_checkpoint
+from terrine.privacy.ledger import StoredRelease
+from terrine.privacy.statement import released_per_class
+from terrine.synthetic.sheet import contact_sheet
+from terrine.transcription.annotation import DataAnnotation
+from terrine.transcription.clients import NetworkClients
+from terrine.transcription.generator import random_vectors
+from terrine.transcription.loop import Discriminator, LoopSettings
+from terrine.transcription.loop import Transcription as Loop
+from terrine.transcription.objectives import GeneratorObjective
+from terrine.transcription.response import LabelAnnotation
+from terrine.transcription.student import Student
+
+CHECKPOINT_SECONDS = 60.0
+QUESTION, STATE = "question.safetensors", "state.safetensors"
+SHEET_IMAGES = 100
+
+
+class Session:
+    """A transcription under way; see the module's head. It lives in one process, from `begin` to `finish`."""
+
+    def __init__(self, run: Run) -> None:
+        self.run, self.settings = run, section(run.params)
+        self.manifest = read_manifest(run)
+        self.classes: int = self.manifest["classes"]
+        self.clients = number_of_clients(run)
+        self.groups = groups(run)
+        self.device = resolve_device(run.params.device)
+        self.fans_out = self.settings.per_task is not None
+        check_run(run, self.classes)
+        self.identity = identity_of(run)
+        self.folder = run.folders.work / f"transcription-{self.identity[:16]}"
+        self.release: StoredRelease | None = None
+        self.labels: StoredRelease | None = None  # of the labels, where these are what is protected
+        self._reservation: Reservation | None = None
+        self._saved = time.monotonic()
+        self._report: Callable[[float, str], None] | None = None
+        self.loop = self._new_loop()
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether there are annotations to learn from."""
+        return self.loop.iteration < self.settings.iterations
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the teachers are still to be asked in this iteration."""
+        return self.release is None and not self._annotation_path(self.loop.iteration).is_file()
+
+    def open(self) -> None:
+        """Charge the worst case, or find what was released before; then go on from the last checkpoint, if any."""
+        self.labels = stored_labels(self.run)
+        if self.labels is None:
+            ledger, account = open_account(self.run)
+            del ledger  # the reservation opens it by itself, in its own thread
+            self._reservation = Reservation(
+                lambda: open_account(self.run)[0],
+                dataset=account,
+                release_id=self.identity,
+                run=self.run.name,
+                worst_case=release_event(self.run, self.classes),
+                delta=self.settings.delta,
+                noise_kind=noise_kind(self.run),
+            )
+            self.release = self._reservation.open()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._restore()
+
+    def abandon(self) -> None:
+        """Let go of the ledger; what was charged stays charged, and what was annotated stays on disk."""
+        if self._reservation is not None:
+            self._reservation.abandon()
+
+    def ask_here(self) -> np.ndarray:
+        """Return what all clients say about the posed images; see `said_by`."""
+        posed = self.loop.pose()
+        return sum(
+            said_by(self.run, group, posed.iteration, posed.images, posed.probabilities) for group in self.groups
+        )  # type: ignore[return-value]  # there is at least one group
+
+    def annotation(self) -> Tensor:
+        """Return the annotation of this iteration: from disk or from the release, else drawn now and put on disk."""
+        number = self.loop.iteration
+        if self.release is not None:
+            return torch.from_numpy(np.array(self.release.arrays["annotations"][number]))
+        path = self._annotation_path(number)
+        if not path.is_file():
+            posed = self.loop.pose()
+            parts = [self._part_path(number, group) for group in self.groups]
+            total = sum(read_array(part) for part in parts) if self.fans_out else self.ask_here()
+            annotation = annotate(self.run, np.asarray(total), posed.probabilities, self.clients, number)
+            write_array(path, annotation.cpu().numpy())
+            for part in parts:
+                part.unlink(missing_ok=True)
+        return torch.from_numpy(read_array(path))
+
+    def learn(self) -> None:
+        """Learn from this iteration's annotation; now and then the state is put on disk."""
+        told = self.loop.learn(self.annotation())
+        done, iterations = self.loop.iteration, self.settings.iterations
+        if self._report is None:
+            self._report = progress_reporter("transcription")
+        losses = ", ".join(f"{name} {value:.4f}" for name, value in told.items())
+        self._report(done / iterations, f"iteration {done} of {iterations}, losses: {losses}")
+        if time.monotonic() - self._saved >= CHECKPOINT_SECONDS:
+            write_checkpoint(self.folder / STATE, self.loop.tensors(), {"iteration": done})
+            self._saved = time.monotonic()
+
+    def settle(self) -> StoredRelease:
+        """Give the ledger all annotations, at their cost, and return the release."""
+        if self.labels is not None:
+            return self.labels
+        if self.release is None:
+            assert self._reservation is not None
+            arrays = {"annotations": self.annotations()}
+            self.release = self._reservation.settle(arrays, release_event(self.run, self.classes))
+        return self.release
+
+    def write_question(self) -> None:
+        """Put the posed images and the student's probabilities where clients in other processes find them."""
+        posed = self.loop.pose()
+        write_tensors(
+            self.folder / QUESTION,
+            {
+                "iteration": np.array([posed.iteration]),
+                "images": posed.images.cpu().numpy(),
+                "probabilities": posed.probabilities.cpu().numpy(),
+            },
+        )
+
+    def annotations(self) -> np.ndarray:
+        """Return all annotations, float32 [T, b, classes]."""
+        if self.release is not None:
+            return self.release.arrays["annotations"]
+        return np.stack([read_array(self._annotation_path(number)) for number in range(self.settings.iterations)])
+
+    def _annotation_path(self, number: int) -> Path:
+        return self.folder / f"annotation-{number:06d}.npy"
+
+    def _part_path(self, number: int, group: range) -> Path:
+        return part_path(self.folder, number, group)
+
+    def _restore(self) -> None:
+        path = self.folder / STATE
+        if not path.is_file():
+            return
+        tensors, description = read_checkpoint(path)
+        self.loop.restore(tensors, int(description["iteration"]))
+
+    def _new_loop(self) -> Loop:
+        backbone, generator = read_start(self.run.folders)
+        seed, objective = self.run.params.seed, self.settings.generator
+        return Loop(
+            Student(backbone, self.classes, seed),
+            generator,
+            loop_settings(self.settings),
+            seed=seed,
+            device=self.device,
+            discriminator=self._discriminator() if objective.discriminator == "teacher" else None,
+        )
+
+    def _discriminator(self) -> Discriminator:
+        clients = read_clients(self.run, range(1))
+        assert isinstance(clients, NetworkClients)
+        return clients.discriminate
+
+
+def loop_settings(settings: Transcription) -> LoopSettings:
+    """Return what the loop is told of the parameters."""
+    student, generator = settings.student, settings.generator
+    return LoopSettings(
+        iterations=settings.iterations,
+        batch=settings.batch,
+        student_rate=student.learning_rate,
+        student_loss=student.loss,
+        student_steps=student.steps,
+        final_steps=student.final_steps,
+        decay=student.decay,
+        optimiser=student.optimiser,
+        generator_rate=generator.learning_rate,
+        generator_steps=generator.steps,
+        inputs=generator.inputs,
+        objective=GeneratorObjective(generator.one_hot, generator.entropy, generator.activation, generator.form),
+        memory=student.memory,
+    )
+
+
+def data_annotation(settings: Transcription) -> DataAnnotation:
+    """Return the mechanism of protect=data; for labels that are protected already, the same without noise."""
+    annotation = settings.annotation
+    return DataAnnotation(
+        beta=annotation.beta,
+        sigma=annotation.sigma or 0.0,
+        top_k=annotation.top_k,
+        step=annotation.step,
+        limit=annotation.limit,
+        stability=annotation.stability,
+        distillation=annotation.distillation,
+        balance=annotation.balance,
+        gradient_of=annotation.gradient_of,
+    )
+
+
+def label_annotation(settings: Transcription) -> LabelAnnotation:
+    """Return the mechanism of protect=answers."""
+    assert settings.annotation.epsilon is not None
+    return LabelAnnotation(settings.annotation.epsilon, settings.annotation.top_k)
+
+
+def said_by(run: Run, group: range, iteration: int, images: Tensor, probabilities: Tensor) -> np.ndarray:
+    """Return what a group of clients says, summed up: float64 [b, k] without noise, or their answers by class [b, c].
+
+    Answers by randomised response are noisy already; gradients get their noise when all clients have been heard.
+    """
+    settings = section(run.params)
+    teacher = read_clients(run, group).probabilities(images)
+    if settings.protect != "answers":
+        return data_annotation(settings).total(teacher, probabilities)
+    mechanism = label_annotation(settings)
+    answers = mechanism.answers(teacher, probabilities, responses_of(run, iteration, group.start))
+    classes = probabilities.shape[1]
+    return mechanism.annotate(answers, classes).double().cpu().numpy() * len(group)
+
+
+def annotate(run: Run, total: np.ndarray, probabilities: Tensor, clients: int, iteration: int) -> Tensor:
+    """Return the annotation [b, classes] that follows from what all clients said; noise is drawn here."""
+    settings = section(run.params)
+    if settings.protect == "answers":
+        return torch.from_numpy(total / clients).float()
+    return data_annotation(settings).annotate(total, probabilities, clients, noise_of(run, iteration))
+
+
+def part_path(folder: Path, number: int, group: range) -> Path:
+    """Return where a group of clients leaves what it says in an iteration."""
+    return folder / f"said-{number:06d}-{group.start:06d}-{group.stop - 1:06d}.npy"
+
+
+@step("reserve")
+def begin(session: Session) -> None:
+    """Charge what the transcription may cost, before anything is asked."""
+    session.open()
+
+
+@step("pose")
+def pose(session: Session) -> None:
+    """Put the next question where the clients find it."""
+    session.write_question()
+
+
+@step("ask", retries=2)
+def ask(run: Run, folder: Path, number: int, group: range) -> None:
+    """Let a group of clients answer the question of an iteration, unless they have."""
+    path = part_path(folder, number, group)
+    if path.is_file():
+        return
+    question = read_tensors(folder / QUESTION)
+    if int(question["iteration"][0]) != number:
+        raise ArtefactError(f"The question in {folder} is not that of iteration {number}: another session runs there.")
+    device = resolve_device(run.params.device)
+    images, probabilities = (torch.from_numpy(question[name]).to(device) for name in ("images", "probabilities"))
+    write_array(path, said_by(run, group, number, images, probabilities))
+
+
+@step("learn")
+def learn(session: Session) -> None:
+    """Add noise to what was said in this iteration, and learn from it."""
+    session.learn()
+
+
+@step("transcribe")
+def transcribe_here(session: Session) -> None:
+    """Take all iterations that are left, with clients that answer in this process."""
+    while session.unfinished:
+        session.learn()
+
+
+@step("settle")
+def finish(session: Session) -> None:
+    """Settle the release and write everything that may be published about it."""
+    run = session.run
+    release = session.settle()
+    annotations = session.annotations()
+    session.loop.finish()
+    with atomic_folder(run.folders.annotations) as folder:
+        write_array(folder / "annotations.npy", annotations)
+        write_json(folder / "manifest.json", {"release_id": release.release_id, "shape": list(annotations.shape)})
+    _write_generator(session)
+    _write_student(session)
+    answered = released_per_class(annotations.argmax(-1).ravel(), session.classes)
+    statement = statement_of(run, release, session.classes, answered).to_dict()
+    write_json(run.folders.statement, statement)
+    write_text(run.folders.statement.with_name("statement.html"), render_statement(statement))
+    shutil.rmtree(session.folder, ignore_errors=True)
+
+
+def _write_generator(session: Session) -> None:
+    generator = session.loop.generator
+    with atomic_folder(session.run.folders.generator) as folder:
+        write_generator(folder / "generator.safetensors", generator)
+        write_json(folder / "manifest.json", generator.describe())
+        sheet = contact_sheet(_images(session, SHEET_IMAGES), scale=2)
+        Image.fromarray(sheet).save(folder / "sheet.png", format="png")
+
+
+def _write_student(session: Session) -> None:
+    """Write the student in the form that is served, with reference images of the generator's."""
+    run, student = session.run, session.loop.student
+    data, names = run.params.data, read_json(run.folders.dataset / "manifest.json")["class_names"]
+    images = _images(session, session.settings.batch)
+    with torch.no_grad():
+        scores = student(torch.from_numpy(images).to(session.device))[1]
+    chosen = choose_reference(scores.softmax(1).cpu().numpy(), affordable(data.size, data.channels))
+    with atomic_folder(run.folders.student) as folder:
+        write_tensors(folder / HEAD, student.to_head().to_arrays())
+        save_backbone(student.backbone, folder / BACKBONE)
+        write_tensors(folder / REFERENCE, {"images": images[chosen]})
+        description: dict[str, Any] = {
+            "kind": "transcribed",
+            "statistics": "current",
+            "class_names": names,
+            "size": data.size,
+            "channels": data.channels,
+            "training": {"iterations": session.settings.iterations, "batch": session.settings.batch},
+        }
+        write_json(folder / MANIFEST, seal(folder, description))
+
+
+@torch.no_grad()
+def _images(session: Session, count: int) -> np.ndarray:
+    """Return images of the trained generator, uint8 [max(count, 2), C, H, W], the same each time."""
+    generator = session.loop.generator
+    vectors = random_vectors(max(2, count), generator.latent, session.run.params.seed, -1)
+    return (generator(vectors.to(session.device)) * 255).round().to(torch.uint8).cpu().numpy()

@@ -1,0 +1,114 @@
+"""The clients of a transcription as stored, and as they answer."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tasks.params import digest
+from tasks.run import Run
+from tasks.store import read_json, read_tensors
+from tasks.transcribe_start import read_student_start, section
+from tasks.transcription_params import TranscriptionTeacher
+from terrine.device import resolve_device
+from terrine.errors import ArtefactError
+from terrine.teachers.linear import LinearHeads
+from terrine.teachers.networks import NetworkSettings
+from terrine.teachers.scratch import ScratchTeachers
+from terrine.transcription.clients import Clients, LinearClients, NetworkClients
+from terrine.transcription.teacher_file import FileTeacher, load_model
+
+HEADS, MODEL = "heads.safetensors", "model.safetensors"
+
+
+def number_of_clients(run: Run) -> int:
+    """Return m."""
+    return run.params.partition.teachers if section(run.params).federated else 1
+
+
+def groups(run: Run) -> list[range]:
+    """Return the clients that answer in one task each; all of them in one where nothing else is asked for."""
+    everybody = range(number_of_clients(run))
+    size = section(run.params).per_task or len(everybody)
+    return [everybody[first : first + size] for first in range(0, len(everybody), size)]
+
+
+def network_kind(run: Run, classes: int) -> ScratchTeachers:
+    """Return the kind of teacher that the parameters ask for, where it is a network that is trained here."""
+    settings, data = section(run.params).teacher, run.params.data
+    own = NetworkSettings(
+        epochs=settings.epochs,
+        learning_rate=settings.learning_rate,
+        weight_decay=settings.weight_decay,
+        batch=settings.batch,
+        statistics=settings.statistics,
+    )
+    return ScratchTeachers(settings.architecture, data.channels, data.size, classes, own)
+
+
+def read_manifest(run: Run) -> dict[str, Any]:
+    """Return the manifest of the stored clients. Private."""
+    return read_json(run.folders.teachers / "manifest.json")
+
+
+def read_clients(run: Run, group: range) -> Clients:
+    """Return a group of clients, ready to answer; the last groups read are kept in memory."""
+    manifest = read_manifest(run)
+    device = str(resolve_device(run.params.device))
+    identity = digest({"clients": manifest["digest"], "settings": section(run.params).teacher.model_dump(mode="json")})
+    return _clients(run.root, run.name, identity, group, device, _Held(run))
+
+
+class _Held:
+    """A run as an argument of a cache, which goes by the digest of the stored clients instead."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Held)
+
+    def __hash__(self) -> int:
+        return 0
+
+
+@lru_cache(maxsize=8)
+def _clients(root: Path, name: str, identity: str, group: range, device: str, held: _Held) -> Clients:
+    run = held.run
+    settings, manifest = section(run.params).teacher, read_manifest(run)
+    folder, classes = run.folders.teachers, manifest["classes"]
+    if manifest["source"] == "file":
+        return _file_teacher(run, folder / MODEL, classes, settings, device)
+    if settings.architecture == "linear":
+        arrays = read_tensors(folder / HEADS)
+        heads = LinearHeads(arrays["weight"][group.start : group.stop], arrays["bias"][group.start : group.stop])
+        return LinearClients(read_student_start(run.folders), heads, settings.temperature, device)
+    kind = network_kind(run, classes)
+    states = [_state(folder, manifest["files"], client) for client in group]
+    return NetworkClients(kind.classifier(run.params.seed), states, settings.statistics, settings.temperature, device)
+
+
+def _file_teacher(run: Run, path: Path, classes: int, settings: TranscriptionTeacher, device: str) -> FileTeacher:
+    data = run.params.data
+    model, channels = load_model(path, settings.architecture, channels=data.channels, size=data.size, classes=classes)
+    return FileTeacher(
+        model,
+        mean=settings.mean,
+        deviation=settings.deviation,
+        channels=channels,
+        statistics=settings.statistics,
+        temperature=settings.temperature,
+        device=device,
+    )
+
+
+def _state(folder: Path, files: list[dict[str, Any]], client: int) -> dict[str, np.ndarray]:
+    for entry in files:
+        if entry["first"] <= client < entry["stop"]:
+            arrays = read_tensors(folder / entry["file"])
+            prefix = f"{client}."
+            return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}
+    raise ArtefactError(f"The stored teachers lack client {client}. Run the stage 'teach' again.")

@@ -1,0 +1,252 @@
+"""What a transcription charges the ledger, under which identity, and what it says about itself.
+
+A run releases once: either all its annotations, reserved before the first is drawn and settled after the last, or,
+where private labels are randomised before anybody learns from them, these labels. Whatever happens in between, the same
+identity never draws twice.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tasks.aggregate import ledger_account, open_ledger
+from tasks.dataset import read_dataset
+from tasks.keys import site_key
+from tasks.provenance import code_version
+from tasks.run import Run
+from tasks.store import file_digest, read_json
+from tasks.transcribe_clients import number_of_clients, read_manifest
+from tasks.transcribe_start import GENERATOR, STUDENT, section
+from tasks.transcription_params import Transcription
+from terrine.errors import LedgerError, SettingError
+from terrine.privacy.events import Event, NonPrivateEvent
+from terrine.privacy.identity import canonical_json, keyed_digest
+from terrine.privacy.ledger import Ledger, StoredRelease
+from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise, delta_slack
+from terrine.privacy.randomised_response import ReplayResponse, ResponseSource, SecureResponse
+from terrine.privacy.statement import PrivacyStatement, PublicInput
+from terrine.randomness import derive_seed
+from terrine.transcription.accounting import (
+    AnswerCost,
+    Cost,
+    DataCost,
+    LabelCost,
+    NoCost,
+    check_budget,
+    claimed_for_data,
+)
+
+FORM = 1
+"""Raised when the same settings would release something else, so that old releases are not taken for it."""
+
+
+def cost_of(settings: Transcription, classes: int) -> Cost:
+    """Return what a run with these settings releases."""
+    annotation = settings.annotation
+    if settings.unprotected:
+        return NoCost()
+    if settings.protect == "data":
+        assert annotation.sigma is not None
+        return DataCost(annotation.sigma, settings.samples, settings.samples * annotation.top_k)
+    assert annotation.epsilon is not None
+    if settings.protect == "answers":
+        return AnswerCost(annotation.epsilon, annotation.top_k, settings.samples)
+    return LabelCost(annotation.epsilon, classes)
+
+
+def check_run(run: Run, classes: int | None = None) -> None:
+    """Refuse a run that cannot meet its budget, or asks for more classes than there are, before any work is done.
+
+    classes: where they are known by now. Raises BudgetError that says what would meet the budget, SettingError.
+    """
+    settings = section(run.params)
+    if classes is not None and settings.annotation.top_k > classes:
+        raise SettingError(
+            f"transcription.annotation.top_k={settings.annotation.top_k}, but the data have {classes} classes. Set it "
+            f"to {classes} or less."
+        )
+    check_budget(cost_of(settings, classes or 2), settings.epsilon, settings.delta)
+
+
+def account_of(run: Run) -> str:
+    """Return whose budget the run draws on. Labels have an account of their own: protecting them protects no image."""
+    account = ledger_account(run)
+    if section(run.params).protect == "labels":
+        return keyed_digest(site_key(run), "terrine ledger account of labels", account.encode())
+    return account
+
+
+def open_account(run: Run) -> tuple[Ledger, str]:
+    """Return the ledger and the account the run draws on, registered with the budget that the parameters name.
+
+    Raises SettingError for a release about labels of records that were released about as a whole, where that counts.
+    """
+    ledger, account, settings = open_ledger(run), account_of(run), section(run.params)
+    budget = run.params.ledger.epsilon
+    if settings.protect == "labels" and budget is not None:
+        whole = ledger_account(run)
+        if whole in ledger.datasets() and ledger.events(whole):
+            raise SettingError(
+                "These records have releases that protect them as a whole, and transcription.protect=labels leaves "
+                "their images unprotected. Use protect=data or answers."
+            )
+    # Public benchmark data may be used for ablations with replayed noise; anything else never.
+    mode = "replay" if run.params.data.public_benchmark else "release"
+    ledger.register(account, budget, settings.delta, mode)
+    return ledger, account
+
+
+def noise_of(run: Run, iteration: int) -> NoiseSource | None:
+    """Return the noise of one iteration: of the operating system, replayed from a seed of its own, or none."""
+    settings = section(run.params)
+    if settings.protect != "data" or settings.noise == "none":
+        return None
+    if settings.noise == "secure":
+        return SecureNoise()
+    return ReplayNoise(derive_seed(run.params.seed, "replayed noise of annotations", iteration))
+
+
+def responses_of(run: Run, iteration: int, client: int) -> ResponseSource:
+    """Return where the answers of one iteration, from this client on, come from; labels are iteration 0, client 0."""
+    if section(run.params).noise == "secure":
+        return SecureResponse()
+    return ReplayResponse(derive_seed(run.params.seed, "replayed answers", iteration, client))
+
+
+def noise_kind(run: Run) -> str:
+    """Return the kind of the run's noise, as the ledger knows it: without any noise nothing is drawn twice, either."""
+    return "replay" if section(run.params).noise == "replay" else "secure"
+
+
+def release_event(run: Run, classes: int) -> Event:
+    """Return what the run's release costs."""
+    return cost_of(section(run.params), classes).event
+
+
+def identity_of(run: Run) -> str:
+    """Return the identity under which the ledger knows the run's annotations: of all that decides what is asked."""
+    settings, params = section(run.params), run.params
+    return keyed_digest(
+        site_key(run),
+        "terrine transcription",
+        canonical_json(
+            {
+                "form": FORM,
+                "account": account_of(run),
+                "teachers": read_manifest(run)["digest"],
+                "start": [file_digest(run.folders.start / name) for name in (STUDENT, GENERATOR)],
+                "transcription": settings.model_dump(mode="json", exclude={"per_task"}),
+                "seed": params.seed,
+            }
+        ),
+    )
+
+
+def identity_of_labels(run: Run, labels: np.ndarray, classes: int) -> str:
+    """Return the identity of the labels' release: the same labels and ε are never randomised twice."""
+    settings = section(run.params)
+    source = {"noise": settings.noise, "seed": run.params.seed} if settings.noise == "replay" else {"noise": "secure"}
+    description = {
+        "form": FORM,
+        "account": account_of(run),
+        "epsilon": settings.annotation.epsilon,
+        "classes": classes,
+        **source,
+    }
+    values = np.ascontiguousarray(labels, dtype="<i8").tobytes()
+    return keyed_digest(site_key(run), "terrine randomised labels", canonical_json(description), values)
+
+
+def statement_of(
+    run: Run, release: StoredRelease, classes: int, answered_per_class: tuple[int, ...]
+) -> PrivacyStatement:
+    """Say what the run guarantees, from its settings and the ledger alone."""
+    settings, annotation = section(run.params), section(run.params).annotation
+    partition = read_json(run.folders.partition / "manifest.json")
+    samples = settings.samples
+    event = NonPrivateEvent() if settings.unprotected else release.event
+    coordinates = samples * annotation.top_k if settings.protect == "data" and not settings.unprotected else 0
+    return PrivacyStatement(
+        run=run.name,
+        release_id=release.release_id,
+        dataset=account_of(run),
+        unit="label" if settings.protect == "labels" else run.params.privacy.unit,
+        trust_model="central",
+        event=event,
+        delta=settings.delta,
+        delta_slack=delta_slack(coordinates, settings.epsilon),
+        epsilon_budget=settings.epsilon,
+        epsilon_dataset=release.epsilon_total,
+        noise="replay" if settings.noise == "replay" else "secure",
+        mechanism=_mechanism(settings),
+        teachers=number_of_clients(run),
+        queries=samples,
+        asked=samples,
+        answered=samples,
+        answered_per_class=answered_per_class,
+        partition_digest=partition["hash"],
+        partition_disjoint=partition["every_record_in_exactly_one_part"],
+        public_inputs=_public_inputs(run),
+        epsilon_claimed=_claimed(settings, classes),
+        code_version=" ".join(f"{name} {value}" for name, value in code_version(run.root).items()),
+    )
+
+
+def _mechanism(settings: Transcription) -> dict[str, Any]:
+    annotation = settings.annotation
+    common: dict[str, Any] = {"samples": settings.samples, "top_k": annotation.top_k}
+    if settings.generator.discriminator == "teacher":
+        common["discriminator"] = "teacher"
+    if settings.protect == "data":
+        return {"mechanism": "annotation", "sigma": annotation.sigma or 0.0, "beta": annotation.beta, **common}
+    if settings.protect == "answers":
+        return {"mechanism": "answers", "epsilon": annotation.epsilon, **common}
+    return {"mechanism": "labels", "epsilon": annotation.epsilon}
+
+
+def _claimed(settings: Transcription, classes: int) -> float | None:
+    """Return what the paper's theorems say; None where it says nothing, which is so without noise."""
+    annotation = settings.annotation
+    if settings.protect != "data":
+        return annotation.epsilon
+    if not annotation.sigma:
+        return None
+    return claimed_for_data(annotation.beta, annotation.sigma, classes, settings.samples, settings.delta)
+
+
+def _public_inputs(run: Run) -> tuple[PublicInput, ...]:
+    start, seed = run.folders.start, run.params.seed
+    student = section(run.params).student.architecture
+    fixed = (
+        "fixed features, fitted to images of the untrained generator" if student == "scattering" else "initial weights"
+    )
+    return (
+        PublicInput("generator", f"initial weights drawn with seed {seed}", file_digest(start / GENERATOR)),
+        PublicInput("student", f"{student}: {fixed}, seed {seed}", file_digest(start / STUDENT)),
+    )
+
+
+def stored_labels(run: Run) -> StoredRelease | None:
+    """Return the release of the run's labels, where there is one: from the ledger, at no cost.
+
+    Raises LedgerError when they were not released.
+    """
+    if section(run.params).protect != "labels":
+        return None
+    dataset = read_dataset(run.folders)
+    ledger, account = open_account(run)
+
+    def never() -> tuple[dict[str, np.ndarray], Event]:
+        raise LedgerError("The labels of this run were never released. Run the stage 'labels' first.")
+
+    return ledger.release(
+        dataset=account,
+        release_id=identity_of_labels(run, dataset.train_labels, dataset.classes),
+        run=run.name,
+        worst_case=release_event(run, dataset.classes),
+        delta=section(run.params).delta,
+        noise_kind=noise_kind(run),
+        draw=never,
+    )

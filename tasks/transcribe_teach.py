@@ -1,0 +1,240 @@
+"""The teachers of a transcription: records dealt to clients, labels randomised where they are what is protected, and
+models trained on them, or read from a file."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from tasks.dataset import read_dataset
+from tasks.keys import site_key
+from tasks.params import digest
+from tasks.partition import deal_records, protected_groups, read_assignment
+from tasks.run import Run
+from tasks.step import step
+from tasks.store import (
+    atomic_folder,
+    file_digest,
+    link,
+    read_array,
+    read_json,
+    read_tensors,
+    write_array,
+    write_json,
+    write_tensors,
+)
+from tasks.transcribe_clients import HEADS, MODEL, groups, network_kind, number_of_clients, read_clients
+from tasks.transcribe_release import (
+    check_run,
+    identity_of_labels,
+    noise_kind,
+    open_account,
+    release_event,
+    responses_of,
+)
+from tasks.transcribe_start import STUDENT, read_student_start, section
+from terrine.data import partition as partitions
+from terrine.data.dataset import Dataset
+from terrine.device import resolve_device
+from terrine.models.backbone import features_in_batches
+from terrine.privacy.events import Event
+from terrine.randomness import numpy_generator
+from terrine.teachers.kind import Records, rows_of
+from terrine.teachers.linear import LinearSettings, train_heads
+from terrine.transcription.teacher_file import load_model
+
+TEST_IMAGES = 2_000
+"""Most test images on which teachers are judged, in batches of `TEST_BATCH`."""
+TEST_BATCH = 500
+NOTICE = "PRIVATE: models of private records, and how well they do. Do not publish."
+
+
+@step("partition")
+def deal_clients(run: Run) -> None:
+    """Deal the records to the clients, or give all of them to the one teacher there is.
+
+    Settings that no budget can meet, and a file that is no teacher for these data, are refused here, before any work.
+    """
+    dataset = read_dataset(run.folders)
+    check_run(run, dataset.classes)
+    _check_file(run, dataset)
+    if section(run.params).federated:
+        deal_records.fn(run)
+        return
+    assignment = np.zeros(dataset.records, dtype=np.int64)
+    proof = partitions.check(assignment, 1, protected_groups(run, dataset))
+    with atomic_folder(run.folders.partition) as folder:
+        write_array(folder / "assignment.npy", assignment)
+        write_json(
+            folder / "manifest.json",
+            {**proof, "hash": partitions.partition_hash(assignment, site_key(run)), "kind": "one teacher"},
+        )
+
+
+@step("labels")
+def respond(run: Run) -> None:
+    """Write the labels that teachers learn from: the records' own, or, once and for all, what is told instead."""
+    settings, dataset = section(run.params), read_dataset(run.folders)
+    labels = dataset.train_labels
+    manifest: dict[str, Any] = {"notice": NOTICE, "protect": settings.protect, "release_id": None}
+    if settings.protect == "labels":
+        event = release_event(run, dataset.classes)
+        epsilon = settings.annotation.epsilon
+        assert epsilon is not None
+
+        def draw() -> tuple[dict[str, np.ndarray], Event]:
+            told = responses_of(run, 0, 0).respond(dataset.train_labels, epsilon, dataset.classes)
+            return {"labels": told}, event
+
+        ledger, account = open_account(run)
+        release = ledger.release(
+            dataset=account,
+            release_id=identity_of_labels(run, labels, dataset.classes),
+            run=run.name,
+            worst_case=event,
+            delta=settings.delta,
+            noise_kind=noise_kind(run),
+            draw=draw,
+        )
+        labels = release.arrays["labels"]
+        manifest |= {"release_id": release.release_id, "kept": float((labels == dataset.train_labels).mean())}
+    with atomic_folder(run.folders.labels) as folder:
+        write_array(folder / "labels.npy", labels)
+        write_json(folder / "manifest.json", manifest)
+
+
+@step("teach clients", retries=2)
+def train_clients(run: Run, group: range) -> None:
+    """Train a group of clients, each on its own records, unless they are on disk. A file needs no training."""
+    settings = section(run.params).teacher
+    path = _work(run) / _group_name(group)
+    if settings.file is not None or path.is_file():
+        return
+    dataset = read_dataset(run.folders)
+    labels, assignment = read_array(run.folders.labels / "labels.npy"), read_assignment(run.folders)
+    device = resolve_device(run.params.device)
+    if settings.architecture == "linear":
+        write_tensors(path, _linear_heads(run, dataset, labels, assignment, group, device))
+        return
+    kind = network_kind(run, dataset.classes)
+    records = Records(dataset.train_images, labels, assignment, dataset.classes)
+    states = kind.train(records, group, seed=run.params.seed, device=device)
+    write_tensors(path, {f"{client}.{name}": value for client, state in states for name, value in state.items()})
+
+
+@step("collect clients")
+def collect_clients(run: Run) -> None:
+    """Write all clients as one artefact, with a digest, and how well they do on the test split."""
+    settings, dataset = section(run.params).teacher, read_dataset(run.folders)
+    manifest: dict[str, Any] = {
+        "notice": NOTICE,
+        "source": "file" if settings.file is not None else "trained",
+        "architecture": settings.architecture,
+        "clients": number_of_clients(run),
+        "classes": dataset.classes,
+        "files": [],
+    }
+    with atomic_folder(run.folders.teachers) as folder:
+        if settings.file is not None:
+            model, _ = _load_file(run, dataset)
+            write_tensors(folder / MODEL, {name: value.numpy() for name, value in model.state_dict().items()})
+        elif settings.architecture == "linear":
+            parts = [read_tensors(_work(run) / _group_name(group)) for group in groups(run)]
+            write_tensors(folder / HEADS, {n: np.concatenate([part[n] for part in parts]) for n in ("weight", "bias")})
+        else:
+            for group in groups(run):
+                link(_work(run) / _group_name(group), folder / _group_name(group))
+                manifest["files"].append({"file": _group_name(group), "first": group.start, "stop": group.stop})
+        weights = sorted(path.name for path in folder.iterdir())
+        manifest["digest"] = digest(
+            {name: file_digest(folder / name) for name in weights}
+            | {"student": file_digest(run.folders.start / STUDENT)},
+            64,
+        )
+        write_json(folder / "manifest.json", manifest)
+    manifest |= _accuracy(run, dataset)
+    write_json(run.folders.teachers / "manifest.json", manifest)
+    shutil.rmtree(_work(run), ignore_errors=True)
+
+
+def _check_file(run: Run, dataset: Dataset) -> None:
+    if section(run.params).teacher.file is not None:
+        _load_file(run, dataset)
+
+
+def _load_file(run: Run, dataset: Dataset) -> tuple[torch.nn.Module, int]:
+    settings, data = section(run.params).teacher, run.params.data
+    assert settings.file is not None
+    return load_model(
+        run.path(settings.file), settings.architecture, channels=data.channels, size=data.size, classes=dataset.classes
+    )
+
+
+def _group_name(group: range) -> str:
+    return f"clients-{group.start:06d}-{group.stop - 1:06d}.safetensors"
+
+
+def _work(run: Run) -> Path:
+    identity = {
+        "dataset": read_json(run.folders.dataset / "manifest.json")["fingerprint"],
+        "partition": read_json(run.folders.partition / "manifest.json")["hash"],
+        "labels": file_digest(run.folders.labels / "labels.npy"),
+        "student": file_digest(run.folders.start / STUDENT),
+        "teacher": section(run.params).teacher.model_dump(mode="json"),
+        "seed": run.params.seed,
+    }
+    return run.folders.work / f"clients-{digest(identity)}"
+
+
+def _linear_heads(
+    run: Run, dataset: Dataset, labels: np.ndarray, assignment: np.ndarray, group: range, device: torch.device
+) -> dict[str, np.ndarray]:
+    """Train the heads of a group of clients on features with the statistics of their own records."""
+    rows = rows_of(assignment, list(group))
+    own = np.concatenate(rows)
+    starts = np.cumsum([0, *map(len, rows)])
+    batches: list[np.ndarray] = []
+    for first, stop in itertools.pairwise(starts.tolist()):
+        # Shuffled: files are often sorted by class, and a batch's statistics should be the client's.
+        order = first + numpy_generator(run.params.seed, "feature batches", first).permutation(stop - first)
+        batches.extend(np.array_split(order, max(1, round((stop - first) / TEST_BATCH))))
+    backbone = read_student_start(run.folders)
+    images = np.ascontiguousarray(dataset.train_images[own])
+    features = features_in_batches(backbone, images, batches, "current", device)
+    heads = train_heads(
+        features,
+        labels[own],
+        assignment[own],
+        list(group),
+        dataset.classes,
+        LinearSettings(ridge=section(run.params).teacher.ridge),
+        seed=run.params.seed,
+        device=device,
+    )
+    return heads.to_arrays()
+
+
+def _accuracy(run: Run, dataset: Dataset) -> dict[str, float]:
+    """Return the mean accuracy of the clients, and that of their plurality, on up to `TEST_IMAGES` test images."""
+    order = numpy_generator(0, "evaluation order").permutation(len(dataset.test_labels))[:TEST_IMAGES]
+    votes = np.zeros((len(order), dataset.classes), dtype=np.int64)
+    right = 0
+    for group in groups(run):
+        clients = read_clients(run, group)
+        for part in np.array_split(np.arange(len(order)), max(1, round(len(order) / TEST_BATCH))):
+            images = torch.from_numpy(np.ascontiguousarray(dataset.test_images[order[part]]))
+            said = clients.probabilities(images.to(resolve_device(run.params.device))).argmax(-1).cpu().numpy()
+            right += int((said == dataset.test_labels[order[part]]).sum())
+            for own in said:
+                votes[part, own] += 1
+    plurality = float((votes.argmax(1) == dataset.test_labels[order]).mean())
+    return {
+        "accuracy": right / (len(order) * number_of_clients(run)),
+        "plurality_accuracy": plurality,
+        "test_images": len(order),
+    }

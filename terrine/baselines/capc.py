@@ -1,0 +1,157 @@
+"""CaPC's use of the same votes: teachers ask each other about private images, and learn from the answers.
+
+In CaPC (Choquette-Choo et al. 2021) no student leaves the building: a party that wants to improve its own model sends
+private, unlabelled images to the others and trains on the noisy labels that come back. 000_af12db1dbb9ad79b,
+section 5.2 and appendix A.5, compares two ways to spend a privacy budget:
+
+- *greedy teacher*: one party spends all of it, which is the most any party could gain and of use to nobody else;
+- *fair teachers*: the budget and the images are divided equally among all N parties.
+
+ε does not add up, so the paper divides the budget in Rényi differential privacy, the notion its accountant composes
+in. Terrine's accountant composes μ², exactly, and there every party gets μ²/N: what all spend together composes to the
+whole budget, by its very definition (`fair_share`).
+
+The party that asks does not vote on its own images: votes come from the N − 1 others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from terrine.aggregation.mechanism import Mechanism
+from terrine.aggregation.votes import histograms_of, validate_votes
+from terrine.errors import InputError, SettingError
+from terrine.privacy.events import Event, compose
+from terrine.privacy.gaussian import epsilon_of, mu_of, mu_squared
+from terrine.privacy.noise import NoiseSource
+
+
+@dataclass(frozen=True, eq=False)
+class Labelled:
+    """What a party got for its share of the budget.
+
+    Attributes:
+        teacher: The party that asked.
+        queries: int64 [answered], the numbers of the images that were answered.
+        labels: int64 [answered], their noisy labels.
+        asked: How many images it asked about before its share was spent.
+        event: What its questions cost.
+    """
+
+    teacher: int
+    queries: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    asked: int
+    event: Event
+
+
+def greedy_teacher(
+    votes: NDArray[np.integer],
+    classes: int,
+    teacher: int,
+    order: NDArray[np.integer],
+    mechanism: Mechanism,
+    *,
+    epsilon: float,
+    delta: float,
+    noise: NoiseSource,
+) -> Labelled:
+    """Let one party ask until the whole budget is spent.
+
+    Args:
+        votes: Whole numbers [queries, teachers]: what every teacher says about the private query images.
+        classes: Number of classes.
+        teacher: Who asks; its own column is left out.
+        order: The queries it asks about, in its order; numbers of rows of `votes`, each at most once.
+        mechanism: How the others answer.
+        epsilon: The budget, exact.
+        delta: δ in (0, 1).
+        noise: Where the noise comes from.
+
+    Raises:
+        InputError: votes that are none, or queries or a teacher that do not exist.
+        SettingError: an impossible budget.
+    """
+    checked = validate_votes(votes, classes)
+    numbers = _checked_order(order, len(checked))
+    if not 0 <= teacher < checked.shape[1] or checked.shape[1] < 2:
+        raise InputError(f"Teacher {teacher} of {checked.shape[1]} cannot ask others.")
+    others = np.delete(checked[numbers], teacher, axis=1)
+    answers = mechanism.answer(histograms_of(others, classes), epsilon=epsilon, delta=delta, noise=noise)
+    answered = np.flatnonzero(answers.answered)
+    return Labelled(teacher, numbers[answered], answers.labels[answered], answers.asked, answers.event)
+
+
+def fair_share(epsilon: float, delta: float, teachers: int) -> float:
+    """The ε, at the same δ, of each of N equal parts of a budget: μ² is divided, which composes by addition.
+
+    >>> round(fair_share(10.0, 1e-5, 200), 4)
+    0.4971
+    """
+    if teachers < 1:
+        raise SettingError(f"A budget is divided among at least one teacher, not {teachers}.")
+    return epsilon_of(mu_of(epsilon, delta) / math.sqrt(teachers), delta)
+
+
+def fair_teachers(
+    votes: NDArray[np.integer],
+    classes: int,
+    parts: Sequence[NDArray[np.integer]],
+    mechanism: Mechanism,
+    *,
+    epsilon: float,
+    delta: float,
+    noise: NoiseSource,
+) -> list[Labelled]:
+    """Let every party ask about its own part of the images for its equal share of the budget.
+
+    A party whose share does not pay for one question asks none. What is left of a share is lost: it is not handed on.
+
+    Args:
+        votes: Whole numbers [queries, teachers].
+        classes: Number of classes.
+        parts: The queries of each teacher, as many parts as teachers, no query twice.
+        mechanism: How the others answer.
+        epsilon: The budget of all teachers together, exact.
+        delta: δ in (0, 1).
+        noise: Where the noise comes from.
+
+    Raises:
+        InputError: votes that are none, or parts that are not disjoint or not one for each teacher.
+        SettingError: an impossible budget.
+    """
+    checked = validate_votes(votes, classes)
+    teachers = checked.shape[1]
+    if len(parts) != teachers:
+        raise InputError(f"There are {teachers} teachers and {len(parts)} parts of the queries: give each its own.")
+    _checked_order(np.concatenate([np.asarray(part, np.int64) for part in parts]), len(checked))
+    share = fair_share(epsilon, delta, teachers)
+    return [
+        greedy_teacher(checked, classes, teacher, part, mechanism, epsilon=share, delta=delta, noise=noise)
+        if len(part)
+        else Labelled(teacher, np.empty(0, np.int64), np.empty(0, np.int64), 0, compose())
+        for teacher, part in enumerate(parts)
+    ]
+
+
+def epsilon_together(labelled: Sequence[Labelled], delta: float) -> float:
+    """The exact ε of what all these parties were told, composed."""
+    return epsilon_of(math.sqrt(mu_squared(compose(*(part.event for part in labelled)))), delta)
+
+
+def _checked_order(order: NDArray[np.integer], queries: int) -> NDArray[np.int64]:
+    numbers = np.asarray(order)
+    if numbers.ndim != 1 or (numbers.size and not np.issubdtype(numbers.dtype, np.integer)):
+        raise InputError(
+            f"Queries are named by their numbers, one-dimensional, not by {numbers.dtype} {numbers.shape}."
+        )
+    if numbers.size and not (numbers.min() >= 0 and numbers.max() < queries):
+        raise InputError(f"There are {queries} queries, and one is asked about that does not exist.")
+    if len(np.unique(numbers)) < len(numbers):
+        raise InputError("A query is asked about twice: answers to it would be two draws, and cost twice.")
+    return numbers.astype(np.int64)

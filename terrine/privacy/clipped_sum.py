@@ -1,0 +1,155 @@
+"""The clipped sum: one vector of every owner, clipped, added up exactly, and released with Gaussian noise.
+
+Private teacher averaging and DP-FedAvg release nothing else. Every owner's vector is scaled down to norm `clip` S at
+most, and the sum is released with noise of standard deviation zS on every coordinate. Exchanging one record, or all
+records of an owner, exchanges the vector of one owner, so the sum moves by at most 2S: the release is μ-GDP with
+μ = 2/z, whatever the vectors are, how many they are and how long they are.
+
+Guarantees:
+- the bound 2S is kept in finite precision: vectors are rounded to the lattice that the noise is drawn on
+  (`terrine.privacy.noise`), added up as 64-bit integers, and clipped by so much more than S that rounding is paid for;
+- a vector with a number that is not finite (a training that diverged) counts as zero, so it moves no other;
+- the sum does not depend on the order of the owners, nor on how they are grouped.
+
+    >>> mechanism = ClippedSum(clip=1.0, noise_multiplier=4.0)
+    >>> mechanism.event                          # μ = 2/4
+    GaussianEvent(sensitivity=2.0, sigma=4.0)
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from terrine.errors import InputError, SettingError
+from terrine.privacy.events import GaussianEvent
+from terrine.privacy.gaussian import mu_of
+from terrine.privacy.noise import NoiseSource, lattice_step
+
+Floats = NDArray[np.float64]
+
+# Above the rounding of a norm of any length and of the scaling by it; far below any meaning.
+_ROUNDING = 1e-9
+# Rounding z up by this much keeps the sum of the costs, however it is added up, below its share.
+_HEADROOM = 1 + 1e-9
+# Of the steps of the lattice, on an owner's coordinate and on the sum: int64 holds their sum.
+_MOST_STEPS = 2.0**62
+
+
+@dataclass(frozen=True)
+class ClippedSum:
+    """A sum of clipped vectors with Gaussian noise.
+
+    Attributes:
+        clip: S, the largest norm of a vector.
+        noise_multiplier: z, the noise's standard deviation in units of S.
+
+    Raises:
+        SettingError: either is zero, negative or not finite: without a bound or without noise nothing is private.
+    """
+
+    clip: float
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        for name, value in (("clip", self.clip), ("noise_multiplier", self.noise_multiplier)):
+            if not 0 < value < math.inf:
+                raise SettingError(
+                    f"A clipped sum needs a {name} greater than 0, got {value!r}: without it nothing is private."
+                )
+
+    @property
+    def sigma(self) -> float:
+        """The noise's standard deviation on every coordinate of the sum."""
+        return self.clip * self.noise_multiplier
+
+    @property
+    def event(self) -> GaussianEvent:
+        """What one release costs: sensitivity 2S, noise zS."""
+        return GaussianEvent(sensitivity=2 * self.clip, sigma=self.sigma)
+
+    def clipped(self, vectors: ArrayLike) -> Floats:
+        """The vectors [owners, length], each of norm at most S; one that is not finite becomes zero."""
+        values = _matrix(vectors)
+        values = np.where(np.isfinite(values).all(axis=1, keepdims=True), values, 0.0)
+        # Scaled before it is squared, so that no norm overflows.
+        largest = np.abs(values).max(axis=1, initial=0.0, keepdims=True)
+        norms = largest * np.linalg.norm(values / np.where(largest > 0, largest, 1.0), axis=1, keepdims=True)
+        factor = np.minimum(1.0, self._bound(values.shape[1]) / np.where(norms > 0, norms, 1.0))
+        return np.asarray(values * factor)
+
+    def release(self, groups: Iterable[ArrayLike], noise: NoiseSource) -> Floats:
+        """The sum of all clipped vectors with noise, [length].
+
+        Args:
+            groups: Vectors [owners, length] of some owners each; every owner is in one group.
+            noise: Where the noise comes from.
+
+        Raises:
+            InputError: no vector, or vectors of different lengths.
+        """
+        step = lattice_step(self.sigma)
+        total: NDArray[np.int64] | None = None
+        owners = 0
+        for group in groups:
+            values = _matrix(group)
+            if total is None:
+                total = np.zeros(values.shape[1], dtype=np.int64)
+            if len(total) != values.shape[1]:
+                raise InputError(
+                    f"Vectors of {len(total)} and of {values.shape[1]} numbers cannot be added up: every owner gives "
+                    "one of the same length."
+                )
+            owners += len(values)
+            if owners * self.clip / step >= _MOST_STEPS:
+                raise SettingError(
+                    f"{owners:,} owners with a noise_multiplier of {self.noise_multiplier:g} do not fit an exact sum: "
+                    "use more noise, or fewer owners."
+                )
+            total += np.rint(self.clipped(values) / step).astype(np.int64).sum(axis=0)
+        if total is None or not owners or not len(total):
+            raise InputError("There is no vector to add up.")
+        drawn = np.rint(noise.gaussian(len(total), self.sigma) / step).astype(np.int64)
+        return np.asarray((total + drawn).astype(np.float64) * step)
+
+    def _bound(self, length: int) -> float:
+        """The norm that is kept to, so much below S that rounding every coordinate to the lattice stays within S."""
+        bound = self.clip * (1 - _ROUNDING) - math.sqrt(length) * lattice_step(self.sigma) / 2
+        if not bound > 0:
+            raise SettingError(
+                f"A noise_multiplier of {self.noise_multiplier:g} drowns vectors of {length:,} numbers in the lattice "
+                "that noise is drawn on. Use less noise, or a larger budget."
+            )
+        return bound
+
+
+def noise_multiplier_for(epsilon: float, delta: float, share: float, releases: int) -> float:
+    """The smallest z at which `releases` clipped sums cost the `share` of the budget's μ².
+
+    The cost is 4 · releases / z², exactly; what is left, (1 − share) · μ², composes with it to the whole budget.
+
+    Args:
+        epsilon: Budget, > 0.
+        delta: δ in (0, 1).
+        share: Of μ² (not of ε), in (0, 1]; 1 leaves nothing.
+        releases: How many vectors are released, ≥ 1.
+
+    Raises:
+        SettingError: an impossible number.
+    """
+    if not 0 < share <= 1:
+        raise SettingError(f"A share of a budget lies above 0 and at most at 1, got {share!r}.")
+    if isinstance(releases, bool) or not isinstance(releases, int) or releases < 1:
+        raise SettingError(f"The number of releases must be a whole number of at least 1, got {releases!r}.")
+    if not epsilon > 0:
+        raise SettingError(f"epsilon must be greater than 0, got {epsilon!r}.")
+    return 2 * math.sqrt(releases / share) / mu_of(epsilon, delta) * _HEADROOM
+
+
+def _matrix(vectors: ArrayLike) -> Floats:
+    values = np.asarray(vectors, dtype=np.float64)
+    if values.ndim != 2:
+        raise InputError(f"A clipped sum takes vectors [owners, length], got an array of shape {list(values.shape)}.")
+    return values

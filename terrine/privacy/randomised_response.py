@@ -1,0 +1,111 @@
+"""Randomised response: a category that is told the truth about with a known probability, else another one.
+
+    Pr[answer = y] = e^ε / (e^ε + k − 1) for the true category, 1 / (e^ε + k − 1) for each of the others
+
+(001_39f11e6b4a342aad, eq. 4, with k categories). `SecureResponse` takes its randomness from the operating system and
+has no seed; `ReplayResponse` draws the same from a seed, for tests and ablations, and is NOT PRIVATE.
+
+Guarantee of both distributions: pure ε-differential privacy towards the true category. A probability is a real number
+and a draw has 64 bits, so the truth is told with a probability that is rounded *down* to a multiple of 2^-64, and which
+of the others it is otherwise is drawn without any bias: the ratio of any two probabilities stays within e^ε.
+
+A truth that is outside the categories (−1) is answered uniformly. That is the average of the answers to all others, so
+no ratio, and by quasi-convexity no Rényi divergence, is larger than theirs: it costs what they cost.
+"""
+
+import math
+import secrets
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from terrine.errors import InputError, SettingError
+
+Labels = NDArray[np.int64]
+
+_LARGEST_EPSILON = 40.0
+"""e^40 is 2^57: above it 64 bits no longer tell e^ε from certainty."""
+
+
+class ResponseSource(Protocol):
+    """Answers in place of the truth."""
+
+    kind: Literal["secure", "replay"]
+
+    def respond(self, truth: ArrayLike, epsilon: float, categories: int) -> Labels:
+        """One answer in 0..categories−1 for each true category in −1..categories−1; −1 is answered uniformly."""
+
+
+def keep_probability(epsilon: float, categories: int) -> float:
+    """The probability of the truth.
+
+    Raises:
+        SettingError: an ε or a number of categories for which there is none.
+    """
+    if not 0 <= epsilon <= _LARGEST_EPSILON:
+        raise SettingError(f"Randomised response takes an epsilon from 0 to {_LARGEST_EPSILON:g}, got {epsilon!r}.")
+    if isinstance(categories, bool) or not isinstance(categories, int) or categories < 2:
+        raise SettingError(f"Randomised response needs at least 2 categories, got {categories!r}.")
+    return 1 / (1 + (categories - 1) * math.exp(-epsilon))
+
+
+class _Response:
+    """What both sources share: everything but where random bits come from."""
+
+    def _bits(self, count: int) -> NDArray[np.uint64]:
+        raise NotImplementedError
+
+    def respond(self, truth: ArrayLike, epsilon: float, categories: int) -> Labels:
+        """See `ResponseSource.respond`."""
+        labels = np.asarray(truth)
+        keep = keep_probability(epsilon, categories)
+        if labels.ndim != 1 or labels.dtype.kind not in "iu":
+            raise InputError(f"Randomised response takes whole numbers [labels], got {labels.dtype} {labels.shape}.")
+        if labels.size and not (labels.min() >= -1 and labels.max() < categories):
+            raise InputError(f"Labels run from {labels.min()} to {labels.max()}, outside −1..{categories - 1}.")
+        labels = labels.astype(np.int64)
+        # Rounded down beyond the rounding of the formula: never more often the truth than ε allows.
+        told = self._bits(len(labels)) < np.uint64(math.floor(keep * (1 - 1e-12) * 2**64))
+        other = self._below(len(labels), categories - 1)
+        other += other >= labels
+        answer = np.where(told, labels, other)
+        outside = labels < 0
+        answer[outside] = self._below(int(outside.sum()), categories)
+        return answer.astype(np.int64)
+
+    def _below(self, count: int, limit: int) -> Labels:
+        """Whole numbers in 0..limit−1, each exactly as likely as the others."""
+        most = 2**64 - 2**64 % limit
+        drawn = self._bits(count)
+        while most < 2**64 and (drawn >= np.uint64(most)).any():
+            again = drawn >= np.uint64(most)
+            drawn[again] = self._bits(int(again.sum()))
+        return (drawn % np.uint64(limit)).astype(np.int64)
+
+
+class SecureResponse(_Response):
+    """Answers from the operating system's entropy."""
+
+    kind: Literal["secure", "replay"] = "secure"
+
+    def _bits(self, count: int) -> NDArray[np.uint64]:
+        return np.frombuffer(secrets.token_bytes(8 * count), dtype=np.uint64).copy()
+
+
+class ReplayResponse(_Response):
+    """Answers from a seed: the same each time it is made. NOT PRIVATE; for tests and ablations.
+
+    Args:
+        seed: Any whole number ≥ 0. Successive calls go on in one stream.
+    """
+
+    kind: Literal["secure", "replay"] = "replay"
+
+    def __init__(self, seed: int) -> None:
+        if seed < 0:
+            raise SettingError(f"A seed of replayed answers is a whole number ≥ 0, got {seed}.")
+        self._generator = np.random.Generator(np.random.Philox(int(seed)))
+
+    def _bits(self, count: int) -> NDArray[np.uint64]:
+        return self._generator.integers(0, 2**64, count, dtype=np.uint64)

@@ -1,0 +1,126 @@
+"""What a client is to the loop: class probabilities for the images that the generator poses.
+
+Many clients are one computation where that is faster. Heads on shared public layers are one matrix product after one
+pass of the layers; networks of their own are a pass each on a CPU, where one after the other was measured to be faster
+than a stacked convolution (`terrine.teachers.networks`), and `TOGETHER` at a time on an accelerator.
+
+A client's answer depends on its own weights and on the batch of images, never on another client.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import functional_call, vmap
+
+from terrine.errors import SettingError
+from terrine.models.backbone import Backbone, as_float
+from terrine.models.statistics import Statistics, batch_statistics
+from terrine.parallel import side_by_side
+from terrine.teachers.kind import Arrays
+from terrine.teachers.linear import LinearHeads
+from terrine.teachers.networks import SMALL, TOGETHER, Classifier, load_state
+
+
+class Clients(Protocol):
+    """A group of clients."""
+
+    @property
+    def count(self) -> int:
+        """How many they are."""
+
+    def probabilities(self, images: Tensor) -> Tensor:
+        """Return float32 [clients, B, classes] for one batch of uint8 or float images [B, C, H, W], B ≥ 2. Private."""
+
+
+class LinearClients:
+    """Heads on one public backbone; probabilities are softmax(scores / temperature)."""
+
+    def __init__(
+        self, backbone: Backbone, heads: LinearHeads, temperature: float = 1.0, device: torch.device | str = "cpu"
+    ) -> None:
+        _check_temperature(temperature)
+        self.backbone, self.temperature = backbone.to(device), temperature
+        self.weight = torch.tensor(heads.weight, device=device).flatten(0, 1)
+        self.bias = torch.tensor(heads.bias, device=device).flatten()
+        self.count, self.classes = heads.weight.shape[:2]
+
+    @torch.no_grad()
+    def probabilities(self, images: Tensor) -> Tensor:
+        """See `Clients.probabilities`."""
+        scores = torch.addmm(self.bias, self.backbone.features(images, "current"), self.weight.T)
+        scores = scores.view(len(images), self.count, self.classes).transpose(0, 1)
+        return (scores / self.temperature).softmax(-1)
+
+
+class NetworkClients:
+    """Networks of one architecture, each with weights of its own.
+
+    frame: the architecture; states: what replaces its entries, one client after the other. statistics: of batch
+    normalisation, `current` (of the posed batch) or `original` (the client's own).
+    """
+
+    def __init__(
+        self,
+        frame: Classifier,
+        states: Sequence[Arrays],
+        statistics: Statistics = "current",
+        temperature: float = 1.0,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        _check_temperature(temperature)
+        self.statistics, self.temperature, self.device = statistics, temperature, torch.device(device)
+        self.count = len(states)
+        self.networks = []
+        for state in states:
+            network = copy.deepcopy(frame)
+            load_state(network, state)
+            self.networks.append(network.to(self.device).requires_grad_(False))
+        small = sum(value.numel() for value in frame.parameters()) <= SMALL
+        self.together = TOGETHER if small and self.device.type != "cpu" else 1
+
+    @torch.no_grad()
+    def probabilities(self, images: Tensor) -> Tensor:
+        """See `Clients.probabilities`."""
+        parts = [self.networks[first : first + self.together] for first in range(0, self.count, self.together)]
+        answer = self._one if self.together == 1 else self._several
+        scores = torch.cat(list(side_by_side(lambda part: answer(part, images), parts, self.device)))
+        return (scores / self.temperature).softmax(-1)
+
+    def discriminate(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return features and scores of the only client, with gradients for the images: NOT PRIVATE."""
+        if self.count != 1:
+            raise SettingError("Only a single teacher can take the student's place as discriminator.")
+        network = self.networks[0]
+        with batch_statistics(network, self.statistics):
+            features = network.network(as_float(images))
+            return features, network.head(features)
+
+    @torch.no_grad()
+    def _one(self, part: list[Classifier], images: Tensor) -> Tensor:
+        with batch_statistics(part[0], self.statistics):
+            return part[0](images)[None].float()
+
+    @torch.no_grad()
+    def _several(self, part: list[Classifier], images: Tensor) -> Tensor:
+        states = [network.state_dict() for network in part]
+        stacked = {name: torch.stack([state[name] for state in states]) for name in states[0]}
+        with batch_statistics(part[0], self.statistics):
+            scores = vmap(lambda own: functional_call(part[0], own, (images,)), randomness="error")(stacked)
+        return scores.float()
+
+
+def agreement(teacher: Tensor, student: Tensor) -> float:
+    """Return how often the student's class is the clients' plurality class: a private figure."""
+    votes = torch.nn.functional.one_hot(teacher.argmax(-1), teacher.shape[-1]).sum(0)
+    return float(np.mean((votes.argmax(-1) == student.argmax(-1)).cpu().numpy()))
+
+
+def _check_temperature(temperature: float) -> None:
+    if not 0 < temperature < float("inf"):
+        raise SettingError(f"teacher.temperature is {temperature!r}. It must be greater than 0.")

@@ -1,0 +1,69 @@
+"""The generator of data-free distillation: random vectors in, images of any size out.
+
+The DCGAN form of Chen et al. (2019), which the paper's settings come from: a linear layer to small maps, twice doubled
+and convolved, with batch normalisation and leaky rectifiers. The last map is normalised, scaled and squashed to [0, 1],
+where images live. It has no running statistics: every batch is normalised by itself, in training and afterwards.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from terrine.errors import SettingError
+from terrine.randomness import torch_generator
+
+_SLOPE = 0.2
+
+
+class Generator(nn.Module):
+    """Vectors [B, latent] to images [B, channels, size, size] in [0, 1], float; B ≥ 2.
+
+    width: maps of the first layers; the last hidden layer has half of them. Weights are drawn by Xavier's method
+    (Glorot and Bengio 2010; "initializes Φ_g with Xavier", 001_39f11e6b4a342aad, section III.B) and depend on the
+    arguments and the seed alone.
+    """
+
+    def __init__(self, channels: int, size: int, *, latent: int = 100, width: int = 128, seed: int) -> None:
+        super().__init__()
+        if latent < 1 or width < 2 or size < 4 or channels < 1:
+            raise SettingError(
+                f"generator: latent {latent}, width {width}, size {size} and channels {channels} must be at least 1, "
+                "2, 4 and 1."
+            )
+        self.channels, self.size, self.latent, self.width = channels, size, latent, width
+        self.start = math.ceil(size / 4)
+        self.linear = nn.Linear(latent, width * self.start**2, bias=False)
+        self.first = _norm(width)
+        self.second, self.second_norm = nn.Conv2d(width, width, 3, padding=1, bias=False), _norm(width)
+        self.third, self.third_norm = nn.Conv2d(width, width // 2, 3, padding=1, bias=False), _norm(width // 2)
+        self.last, self.last_norm = nn.Conv2d(width // 2, channels, 3, padding=1, bias=False), _norm(channels)
+        generator = torch_generator(seed, "generator", latent, width, channels, size)
+        for layer in (self.linear, self.second, self.third, self.last):
+            nn.init.xavier_normal_(layer.weight, generator=generator)
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        maps = self.first(self.linear(vectors).view(-1, self.width, self.start, self.start))
+        maps = F.interpolate(maps, size=self._half, mode="nearest")
+        maps = F.leaky_relu(self.second_norm(self.second(maps)), _SLOPE)
+        maps = F.interpolate(maps, size=self.size, mode="nearest")
+        maps = F.leaky_relu(self.third_norm(self.third(maps)), _SLOPE)
+        return torch.sigmoid(2 * self.last_norm(self.last(maps)))
+
+    @property
+    def _half(self) -> int:
+        return min(2 * self.start, math.ceil(self.size / 2))
+
+    def describe(self) -> dict[str, int]:
+        """Return what it takes to build the same architecture."""
+        return {"channels": self.channels, "size": self.size, "latent": self.latent, "width": self.width}
+
+
+def _norm(maps: int) -> nn.BatchNorm2d:
+    return nn.BatchNorm2d(maps, track_running_stats=False)
+
+
+def random_vectors(count: int, latent: int, seed: int, *index: int) -> Tensor:
+    """Return standard normal vectors [count, latent] on the CPU, a function of (seed, index)."""
+    return torch.randn(count, latent, generator=torch_generator(seed, "generator inputs", *index))

@@ -1,0 +1,116 @@
+"""A teacher from a file: weights that were trained elsewhere, in an architecture of timm, torchvision or Terrine.
+
+Nothing in a file is run: it is safetensors, or a state dict that torch reads with `weights_only`. It must hold all
+weights of the architecture with as many classes as the data have, which is checked before anything else is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from terrine import vision
+from terrine.errors import InputError, SettingError
+from terrine.models.backbone import as_float
+from terrine.models.registry import build_backbone
+from terrine.models.statistics import Statistics, batch_statistics
+from terrine.models.weights import read_state
+from terrine.teachers.networks import Classifier
+
+
+class FileTeacher:
+    """One client: a whole model. See `terrine.transcription.clients.Clients`.
+
+    mean, deviation: what the model's images were standardised with. Grey images are given to a model of colour three
+    times over.
+    """
+
+    count = 1
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        mean: float = 0.0,
+        deviation: float = 1.0,
+        channels: int | None = None,
+        statistics: Statistics = "original",
+        temperature: float = 1.0,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.model = model.to(device).eval().requires_grad_(False)
+        self.mean, self.deviation, self.channels = mean, deviation, channels
+        self.statistics, self.temperature = statistics, temperature
+
+    @torch.no_grad()
+    def probabilities(self, images: Tensor) -> Tensor:
+        """See `Clients.probabilities`: float32 [1, B, classes]."""
+        images = (as_float(images) - self.mean) / self.deviation
+        if self.channels == 3 and images.shape[1] == 1:
+            images = images.expand(-1, 3, -1, -1)
+        with batch_statistics(self.model, self.statistics):
+            return (self.model(images).float() / self.temperature).softmax(-1)[None]
+
+
+def load_model(path: Path, architecture: str, *, channels: int, size: int, classes: int) -> tuple[nn.Module, int]:
+    """Return the model in the file, images [B, C, size, size] to scores [B, classes], and its number of channels.
+
+    architecture: timm:NAME, torchvision:NAME (colour), or a network of `terrine.models` (a `Classifier`).
+
+    Raises:
+        SettingError: an architecture that nobody knows.
+        InputError: a file that is missing, damaged, of another architecture, or of another number of classes.
+    """
+    model, taken = _build(architecture, channels, size, classes)
+    state = read_state(path)
+    _check(path, architecture, model, state, classes)
+    own = model.state_dict()
+    model.load_state_dict({name: state[name] for name in own if name in state}, strict=False)
+    return model, taken
+
+
+def _build(architecture: str, channels: int, size: int, classes: int) -> tuple[nn.Module, int]:
+    library, colon, name = architecture.partition(":")
+    if not colon:
+        backbone = build_backbone(architecture, channels=channels, size=size, seed=0)
+        return Classifier(backbone.network, backbone.feature_dim, classes, 0), channels
+    if library == "timm":
+        if not vision.timm.is_model(name):
+            raise SettingError(f"transcription.teacher.architecture={architecture}: timm has no such model.")
+        return vision.timm.create_model(name, pretrained=False, num_classes=classes, in_chans=channels), channels
+    if library == "torchvision":
+        try:
+            return vision.torchvision.models.get_model(name, weights=None, num_classes=classes), 3
+        except ValueError as error:
+            raise SettingError(
+                f"transcription.teacher.architecture={architecture}: torchvision has no such model."
+            ) from error
+    raise SettingError(f"transcription.teacher.architecture={architecture}: use timm:NAME or torchvision:NAME.")
+
+
+def _check(path: Path, architecture: str, model: nn.Module, state: Mapping[str, Tensor], classes: int) -> None:
+    own = model.state_dict()
+    missing = [name for name in own if name not in state and not name.endswith("num_batches_tracked")]
+    foreign = [name for name in state if name not in own]
+    if missing or foreign:
+        which = f"it lacks '{missing[0]}'" if missing else f"it has '{foreign[0]}'"
+        raise InputError(
+            f"{path} holds no {architecture}: {which} ({len(missing)} missing, {len(foreign)} foreign). Set "
+            "transcription.teacher.architecture to what it was trained as."
+        )
+    for name, value in own.items():
+        given = state.get(name, value)
+        if given.shape == value.shape:
+            continue
+        if value.dim() and value.shape[0] == classes and given.shape[1:] == value.shape[1:]:
+            raise InputError(
+                f"{path} is a teacher of {given.shape[0]} classes, and the data have {classes}. Give a teacher of the "
+                "same classes, or the dataset it was trained for."
+            )
+        raise InputError(
+            f"{path}: '{name}' is {list(given.shape)} where {architecture} has {list(value.shape)}. Set data.channels "
+            "and data.size as it was trained."
+        )

@@ -1,0 +1,116 @@
+"""A trial on the command line: folders for every party, and a flow that runs them as processes."""
+
+import json
+
+import numpy as np
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from flows.cli import app
+from flows.collaborate import collaborate
+from flows.stages import run_stage
+from tasks.party_config import read_party
+from tasks.party_student import read_arrays
+from tasks.party_trial import TrialError
+from tasks.run import open_run
+from tasks.store import read_json
+from tasks.vote import read_votes
+from terrine.errors import SettingError, TerrineError
+from terrine.privacy.events import from_json
+from terrine.privacy.gaussian import mu_squared
+
+
+def terrine(*arguments):
+    return CliRunner().invoke(app, ["party", *map(str, arguments)])
+
+
+@pytest.fixture
+def voted(project):
+    for stage in ("parameters", "dataset", "partition", "synthesize", "pretrain"):
+        run_stage(project, "small", stage)
+    return open_run(project, "small")
+
+
+@pytest.mark.slow
+def test_parties_with_votes_and_one_with_its_own_data_vote_together(voted, prefect_server, tmp_path):
+    trial = tmp_path / "trial"
+    done = terrine("init", trial, "--parties", 3, "--minimum", 8, "--edition", "first")
+    assert done.exit_code == 0, done.output
+    assert "3 teacher parties with 12 teachers" in done.output
+    terms = read_party(trial / "student" / "party.yaml").terms
+    assert (terms.total, terms.minimum, terms.mechanism, terms.edition) == (12, 8, "histogram", "first")
+    assert read_party(trial / "guardian" / "party.yaml").ledger.epsilon == voted.params.aggregation.epsilon
+
+    # One has its own data, a copy of the public files, and credentials; the others bring votes.
+    own = {
+        "params": {"data": {"name": "digits", "size": voted.params.data.size}},
+        "images": str(voted.folders.images),
+        "backbone": str(voted.folders.backbone),
+    }
+    path = trial / "party-1" / "party.yaml"
+    config = yaml.safe_load(path.read_text())
+    config.pop("votes")
+    path.write_text(yaml.safe_dump(config | {"own": own}))
+    votes = np.random.default_rng(0).integers(10, size=(terms.queries, 8))
+    np.save(trial / "party-2" / "votes.npy", votes[:, :4])
+    np.save(trial / "party-3" / "votes.npy", votes[:, 4:])
+
+    outcome = collaborate(str(trial))
+    arrays = read_arrays(read_party(trial / "student" / "party.yaml"))
+    assert arrays["result"].shape == (terms.asked, 10)
+    assert outcome["guardian"]["asked"] == terms.asked > 20
+    assert mu_squared(from_json(outcome["guardian"]["event"])) == pytest.approx(2 * terms.asked / 36)
+    assert outcome["guardian"]["noise"] == "secure"
+    # The guardian's share of noise and all votes are in the sums; every row is N plus ten times that noise.
+    assert abs(arrays["result"].sum(axis=1).mean() - 12) < 12
+    work = trial / "party-1" / "work" / "data" / "private" / "own"
+    assert read_json(work / "votes" / "manifest.json")["teachers"] == 4
+
+    # Again: the stored answers, through the parties' own commands.
+    for role in ("student", "guardian"):
+        done = terrine(role, "--config", trial / role / "party.yaml")
+        assert done.exit_code == 0
+        assert json.loads(done.stdout[done.stdout.index("{") :])["asked"] == terms.asked
+    with pytest.raises(SettingError, match="terrine party student --config"):
+        raise terrine("guardian", "--config", trial / "student" / "party.yaml").exception
+    with pytest.raises(SettingError, match="exists already"):
+        raise terrine("init", trial).exception
+
+
+@pytest.mark.slow
+def test_a_trial_that_fails_says_why_in_a_partys_own_words(voted, prefect_server, tmp_path):
+    trial = tmp_path / "trial"
+    assert terrine("init", trial, "--parties", 2, "--epsilon", 1).exit_code == 0
+    for name in ("guardian", "student", "party-1", "party-2"):
+        path = trial / name / "party.yaml"
+        path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"patience": 1.0, "deadline": 1.0}))
+        if name.startswith("party"):
+            np.save(trial / name / "votes.npy", np.zeros((120, 6), np.uint8))
+    with pytest.raises((TrialError, TerrineError), match="past its budget of ε=1"):
+        collaborate(str(trial))
+
+
+def test_a_folder_without_parties_is_named(tmp_path):
+    from tasks.party_trial import configs_in
+
+    with pytest.raises(SettingError, match="holds no party"):
+        configs_in(tmp_path)
+
+
+def test_the_report_and_the_run_follow_from_answers_by_parties(project):
+    """The whole pipeline with `where: parties`: student, evaluation and report come from what the parties released."""
+    path = project / "experiments" / "small.yaml"
+    values = yaml.safe_load(path.read_text())
+    values["aggregation"] = values["aggregation"] | {"where": "parties"}
+    values["collaboration"] = {"parties": 3}
+    path.write_text(yaml.safe_dump(values))
+    from tasks.versioning import STAGES
+
+    for stage in STAGES:
+        run_stage(project, "small", stage)
+    run = open_run(project, "small")
+    assert read_json(run.folders.statement)["trust_model"] == "parties"
+    assert run.folders.evaluation.is_file()
+    assert "guardian" in run.folders.report.read_text()
+    assert read_votes(run.folders).shape == (120, 12)

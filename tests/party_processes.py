@@ -1,0 +1,160 @@
+"""Small trials with real processes, and processes that kill themselves at a chosen moment.
+
+Processes are forked from a server that has loaded what they need, so that a trial of five takes a second.
+"""
+
+import importlib
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from tasks.party_terms import Terms
+from tasks.party_trial import CONFIG, free_endpoints, lay_out, teachers_of_parties
+from terrine.aggregation.votes import histograms_of
+
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["tasks.party_guardian", "tasks.party_student", "tasks.party_teacher", "opendp.mod"])
+
+SEED = 11
+CLASSES = 4
+
+
+def terms_of(parties=3, held=2, queries=20, **changes):
+    """Terms of a small confident vote that most queries pass."""
+    teachers = teachers_of_parties(parties * held, parties)
+    values = {"mechanism": "confident", "threshold": parties * held / 2, "sigma1": 4.0, "sigma2": 3.0}
+    values |= {"teachers": teachers, "minimum": (parties - 1) * held, "queries": queries, "asked": queries}
+    values |= {"queries_digest": "a" * 64, "classes": CLASSES, "epsilon": 30.0, "delta": 1e-5}
+    return Terms(**(values | changes))
+
+
+def votes_on(terms, seed=0):
+    """Votes of each party, by name; teachers mostly agree."""
+    generator = np.random.default_rng(seed)
+    truth = generator.integers(terms.classes, size=terms.queries)
+    votes = {}
+    for name, held in terms.teachers.items():
+        own = generator.integers(terms.classes, size=(terms.queries, held))
+        votes[name] = np.where(generator.random(own.shape) < 0.7, truth[:, None], own).astype(np.uint8)
+    return votes
+
+
+def trial(folder, terms=None, votes=None, *, deadline=30.0, patience=40.0, guardian=None):
+    """Lay out a trial with replayed noise, and write the votes; return the terms and the votes."""
+    terms = terms or terms_of()
+    votes = votes or votes_on(terms)
+    settings = {"ledger": {"account": "trial", "epsilon": None}, "noise": "replay", "replay_seed": SEED}
+    lay_out(
+        folder,
+        terms,
+        free_endpoints(),
+        guardian=guardian or settings,
+        teachers={name: {"votes": "votes.npy"} for name in terms.teachers},
+        common={"deadline": deadline, "patience": patience},
+    )
+    for name, own in votes.items():
+        np.save(folder / name / "votes.npy", own)
+    return terms, votes
+
+
+def plain_answers(terms, votes, seed=SEED):
+    """What the plaintext mechanism answers on these votes and the guardian's noise, in whole votes on the counts."""
+    from terrine.privacy.noise import ReplayNoise
+
+    counts = histograms_of(np.concatenate(list(votes.values()), axis=1)[: terms.asked], terms.classes)
+    noise = ReplayNoise(seed)
+    if terms.mechanism == "confident":
+        passed = counts.max(axis=1) + noise.gaussian(len(counts), terms.sigma1) >= terms.threshold
+        noisy = counts + np.floor(noise.gaussian(counts.shape, terms.sigma2) + 0.5)
+    else:
+        passed = np.ones(len(counts), bool)
+        noisy = counts + np.floor(noise.gaussian(counts.shape, terms.sigma) + 0.5)
+    if terms.mechanism == "histogram":
+        return passed, noisy.astype(np.int64)
+    return passed, np.where(passed, noisy.argmax(axis=1), -1)
+
+
+def _run(config, kill):
+    log = open(Path(config).parent / "log.txt", "a")  # noqa: SIM115
+    for number in (1, 2):
+        os.dup2(log.fileno(), number)
+    logging.getLogger("terrine.party").handlers.clear()
+    if kill == "spoil":
+        _spoil_frames()
+    elif kill is not None:
+        _arm(*kill)
+    sys.argv = ["party", str(config)]
+    from tasks.party import main
+
+    main()
+
+
+def _spoil_frames():
+    """Have this process send frames in which one bit is wrong."""
+    from terrine.collaboration.transport import Wire
+
+    plain = Wire.send
+    Wire.send = lambda wire, to, frame: plain(wire, to, frame[:-1] + bytes([frame[-1] ^ 1]))
+
+
+def _arm(module, qualified, when, count):
+    """Have this process kill itself before or after the so-manyth call of a function."""
+    owner = importlib.import_module(module)
+    *path, name = qualified.split(".")
+    for part in path:
+        owner = getattr(owner, part)
+    plain, calls = getattr(owner, name), []
+
+    def armed(*arguments, **options):
+        calls.append(name)
+        if when == "before" and len(calls) == count:
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = plain(*arguments, **options)
+        if when == "after" and len(calls) == count:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    setattr(owner, name, armed)
+
+
+def start(folder, name, kill=None):
+    """Start one party of a trial."""
+    process = _context.Process(target=_run, args=(str(folder / name / CONFIG), kill), daemon=True)
+    process.start()
+    return process
+
+
+def words(folder, name):
+    """What a party said."""
+    path = folder / name / "log.txt"
+    return path.read_text() if path.exists() else ""
+
+
+def run(folder, names, *, victim=None, kill=None, again=True, limit=120.0):
+    """Run parties of a trial, one of which kills itself and is started again; return the exit codes by name."""
+    processes = {name: start(folder, name, kill if name == victim else None) for name in names}
+    try:
+        end = time.monotonic() + limit
+        while time.monotonic() < end:
+            if victim in processes and processes[victim].exitcode == -signal.SIGKILL and again:
+                processes[victim] = start(folder, victim)
+                again = False
+            if all(process.exitcode is not None for process in processes.values()):
+                break
+            time.sleep(0.02)
+        codes = {name: process.exitcode for name, process in processes.items()}
+        assert None not in codes.values(), f"{codes} after {limit} s\n" + "\n".join(
+            words(folder, name)[-1500:] for name in names
+        )
+        return codes
+    finally:
+        for process in processes.values():
+            if process.exitcode is None:
+                process.kill()
+            process.join(5)

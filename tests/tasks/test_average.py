@@ -1,0 +1,292 @@
+"""Averages as a stage: whoever carries which part, drawn once, charged before, and composed with the votes."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+from flows.stages import run_through
+from tasks import average, teach, vote
+from tasks.aggregate import open_account, release_answers
+from tasks.average_files import planned_event, read_average_manifest, read_start
+from tasks.params import merge, validate
+from tasks.run import Run
+from tasks.statement_page import statement_texts
+from tasks.store import read_array, read_json, read_tensors
+from terrine.errors import BudgetError, InputError, SettingError
+from terrine.privacy.account import price
+from terrine.privacy.events import GaussianEvent, NonPrivateEvent, compose, from_json
+from terrine.privacy.noise import SecureNoise
+from terrine.privacy.statement import statement_from
+
+ROUNDS = {"kind": "averaged", "statistics": "original", "rounds": 4, "steps": 2, "learning_rate": 2.0, "batch": 8}
+PRIVATE = {**ROUNDS, "clip": 1.0, "budget_share": 0.7, "centre": "shared"}
+PAPER = {**ROUNDS, "mode": "paper"}
+VALUES = {
+    "data": {"public_benchmark": True, "name": "digits", "size": 8},
+    "partition": {"teachers": 12, "kind": "similarity", "similarity": 0},
+    "queries": {"count": 60, "batch": 20, "sources": {"gaussian": 1}},
+    "backbone": {"projection": 12},
+    "teachers": {"per_task": 5, **PRIVATE},
+    "aggregation": {"mechanism": "histogram", "sigma": 40, "epsilon": 6, "noise": "secure"},
+}
+
+
+def run_with(root, **overrides):
+    return Run(root, "small", validate(merge(VALUES, overrides)))
+
+
+def with_teachers(root, teachers, **overrides):
+    values = {name: part for name, part in merge(VALUES, overrides).items() if name != "teachers"}
+    return Run(root, "small", validate({**values, "teachers": {"per_task": 5, **teachers}}))
+
+
+@pytest.fixture(scope="module")
+def origin(tmp_path_factory):
+    """A folder in which all stages before the averages have run."""
+    root = tmp_path_factory.mktemp("origin")
+    run_through(run_with(root), "dataset", "pretrain")
+    return root
+
+
+@pytest.fixture
+def prepared(origin):
+    """A function that gives a run such a folder of its own."""
+
+    def prepare(run):
+        shutil.copytree(origin / "data", run.root / "data", dirs_exist_ok=True)
+        return run
+
+    return prepare
+
+
+def releases(run):
+    ledger, account = open_account(run)
+    return ledger.events(account)
+
+
+def test_private_averages_and_votes_are_charged_each_once_and_stated_together(tmp_path, prepared):
+    run = prepared(run_with(tmp_path))
+    run_through(run, "average", "aggregate")
+    events = releases(run)
+    # The centre, three averages, and the votes.
+    assert len(events) == 5
+    assert all(isinstance(event, GaussianEvent) for event in events[:4])
+    statement = read_json(run.folders.statement)
+    stated = from_json(statement["event"])
+    assert price(stated, 1e-5) == pytest.approx(price(compose(*events), 1e-5))
+    assert price(compose(*events[:4]), 1e-5) == pytest.approx(price(planned_event(run.params), 1e-5))
+    assert 5 < statement["epsilon"] <= run.params.aggregation.epsilon
+    assert statement["epsilon_dataset"] == statement["epsilon"]
+    assert statement["private"]
+    assert statement["answered"] == 60
+    about = statement["mechanism"]["averaging"]
+    assert (about["mode"], about["averages"], about["vectors"], about["clip"]) == ("private", 3, 4, 1.0)
+    assert about["noise_multiplier"] > 1
+    statement_from(statement)
+    words = {key: value for key, value, _ in statement_texts(statement)["mechanism_parameters"]}
+    assert "noise multiplier" in words["averaging"]
+    assert len({"update", "own"} & read_tensors(run.folders.average / "average.safetensors").keys()) == 0
+
+
+def test_the_same_rounds_again_return_what_was_drawn_and_cost_nothing(tmp_path, prepared):
+    """Secure noise cannot be drawn twice alike, so equal averages were drawn once."""
+    run = prepared(run_with(tmp_path))
+    run_through(run, "average", "average")
+    first, events = read_start(run.folders), releases(run)
+    value, own = first.average.value.copy(), np.array(first.own)
+    run_through(run, "average", "average")
+    again = read_start(run.folders)
+    np.testing.assert_array_equal(again.average.value, value)
+    np.testing.assert_array_equal(again.centre, first.centre)
+    np.testing.assert_array_equal(again.own, own)
+    assert releases(run) == events
+
+
+@pytest.mark.parametrize("crash_at", ["local", "combine", "draw"])
+def test_a_crash_in_the_middle_is_continued_and_charged_once(tmp_path, prepared, monkeypatch, crash_at):
+    run = prepared(run_with(tmp_path))
+    calls = []
+
+    def dying(true, at):
+        def until_killed(*arguments, **options):
+            calls.append(1)
+            if len(calls) == at:
+                raise KeyboardInterrupt
+            return true(*arguments, **options)
+
+        return until_killed
+
+    if crash_at == "local":
+        monkeypatch.setattr(average, "local_round", dying(average.local_round, 5))
+    elif crash_at == "combine":
+        monkeypatch.setattr(average, "server_step", dying(average.server_step, 2))
+    else:
+        monkeypatch.setattr(SecureNoise, "gaussian", dying(SecureNoise.gaussian, 3))
+    with pytest.raises(KeyboardInterrupt):
+        run_through(run, "average", "average")
+    monkeypatch.undo()
+    charged = len(releases(run))
+    # Round 2 was charged where the crash came after its reservation: before its noise was there.
+    assert charged == {"local": 2, "combine": 3, "draw": 3}[crash_at]
+    run_through(run, "average", "average")
+    assert len(releases(run)) == 4
+    assert read_average_manifest(run.folders)["averages"] == 3
+
+
+@pytest.mark.parametrize(
+    "teachers", [PAPER, {**PAPER, "correction": "none"}, {**PRIVATE, "control_release": "released"}]
+)
+def test_averages_do_not_depend_on_who_carries_which_teachers(tmp_path, prepared, teachers):
+    found = []
+    for per_task in (1, 5, 12):
+        own = {**teachers, "per_task": per_task}
+        run = prepared(with_teachers(tmp_path / str(per_task), own, aggregation={"noise": "replay"}))
+        run_through(run, "average", "vote")
+        found.append((read_start(run.folders), vote.read_votes(run.folders)))
+    for start, votes in found[1:]:
+        np.testing.assert_array_equal(start.average.value, found[0][0].average.value)
+        np.testing.assert_array_equal(start.average.control, found[0][0].average.control)
+        np.testing.assert_array_equal(start.own, found[0][0].own)
+        np.testing.assert_array_equal(votes, found[0][1])
+    assert (found[0][0].average.control != 0).any() == (teachers.get("correction") != "none")
+
+
+def test_given_the_averages_a_record_touches_one_teacher_only(tmp_path, prepared):
+    run = prepared(run_with(tmp_path, teachers={"batch": None}))
+    run_through(run, "average", "teach")
+    before = teach.read_heads(run.folders)
+    # Another record of teacher 3, and the averages as they were released.
+    images = np.array(read_array(run.folders.dataset / "train_images.npy"))
+    assignment = read_array(run.folders.partition / "assignment.npy")
+    record = np.flatnonzero(assignment == 3)[0]
+    images[record] = 255 - images[record]
+    np.save(run.folders.dataset / "train_images.npy", images)
+    run_through(run, "teach", "teach")
+    after = teach.read_heads(run.folders)
+    changed = np.flatnonzero((before.weight != after.weight).any(axis=(1, 2)))
+    assert changed.tolist() == [3]
+
+
+def test_the_published_form_is_marked_has_no_epsilon_and_says_what_is_claimed(tmp_path, prepared):
+    run = prepared(with_teachers(tmp_path, PAPER))
+    run_through(run, "average", "aggregate")
+    assert releases(run) == [NonPrivateEvent()]
+    statement = read_json(run.folders.statement)
+    assert not statement["private"]
+    assert statement["epsilon"] is None
+    assert "NOT PRIVATE" in statement["warning"]
+    assert statement["epsilon_claimed"] == pytest.approx(price(from_votes(60, 40), 1e-5), abs=1e-4)
+    statement_from(statement)
+
+
+def from_votes(queries, sigma):
+    from terrine.privacy.events import RepeatedEvent, vote_answer
+
+    return RepeatedEvent(vote_answer(float(sigma)), queries)
+
+
+def test_groups_vote_as_one_and_cost_what_votes_cost(tmp_path, prepared):
+    blocks = {**ROUNDS, "averaging": "blocks", "block": 4, "centre": "shared"}
+    run = prepared(with_teachers(tmp_path, blocks))
+    run_through(run, "average", "aggregate")
+    assert vote.read_votes(run.folders).shape == (60, 3)
+    statement = read_json(run.folders.statement)
+    assert (statement["teachers"], statement["mechanism"]["block"]) == (3, 4)
+    assert releases(run) == [from_json(statement["event"])]
+    assert read_average_manifest(run.folders)["averages"] == 0
+
+
+def test_teachers_that_learn_alone_have_an_artefact_that_says_so(tmp_path, prepared):
+    run = prepared(with_teachers(tmp_path, {"kind": "linear"}))
+    run_through(run, "average", "average")
+    manifest = read_average_manifest(run.folders)
+    assert (manifest["averages"], manifest["event"], manifest["coordinates"]) == (0, None, 0)
+    assert releases(run) == []
+
+
+def test_a_run_that_the_account_cannot_pay_in_full_is_refused_before_anything_is_charged(tmp_path, prepared):
+    """Averages alone would have fitted, and nothing would have been left to vote with."""
+    budget = price(planned_event(run_with(tmp_path).params), 1e-5) + 0.05
+    run = prepared(run_with(tmp_path, ledger={"epsilon": budget}))
+    with pytest.raises(BudgetError, match="Averages and votes of this run together"):
+        run_through(run, "average", "average")
+    assert releases(run) == []
+    enough = run_with(tmp_path, ledger={"epsilon": budget}, aggregation={"epsilon": 4.5})
+    run_through(enough, "average", "aggregate")
+    assert len(releases(enough)) == 5
+
+
+def test_a_budget_beyond_what_the_noises_lattice_allows_is_refused_before_anything_is_charged(tmp_path, prepared):
+    run = prepared(run_with(tmp_path, aggregation={"epsilon": 1000}))
+    with pytest.raises(SettingError, match="too large"):
+        run_through(run, "average", "average")
+    assert releases(run) == []
+
+
+def test_other_settings_are_other_releases(tmp_path, prepared):
+    prepared(run_with(tmp_path))
+    identities = set()
+    for teachers in ({}, {"clip": 2.0}, {"budget_share": 0.6}, {"steps": 3}):
+        run = run_with(tmp_path, teachers=teachers)
+        run_through(run, "average", "average")
+        identities |= {entry["release_id"] for entry in read_average_manifest(run.folders)["history"]}
+    assert len(identities) == 12
+
+
+def test_release_answers_needs_the_averages_event(tmp_path, prepared):
+    """What is left for votes is what the averages left: with less noise on votes, fewer are answered."""
+    run = prepared(run_with(tmp_path, aggregation={"sigma": 8}))
+    run_through(run, "average", "vote")
+    release_answers.fn(run)
+    statement = read_json(run.folders.statement)
+    assert 0 < statement["answered"] < 60
+    assert statement["epsilon"] <= 6
+
+
+@pytest.mark.parametrize(
+    ("teachers", "key", "remedy"),
+    [
+        ({**PRIVATE, "clip": 0}, "teachers.clip", "greater than 0"),
+        ({**PRIVATE, "clip": None}, "clip is missing", "Set teachers.clip"),
+        ({**PRIVATE, "budget_share": 0}, "teachers.budget_share", "greater than 0"),
+        ({**PRIVATE, "budget_share": 1}, "teachers.budget_share", "less than 1"),
+        ({**PRIVATE, "budget_share": None}, "budget_share is missing", "Set teachers.budget_share"),
+        ({**PAPER, "clip": 1.0}, "clip=1 has no meaning", "Set teachers.clip=null"),
+        ({"kind": "linear", "block": 3}, "block=3 has no meaning", "Set teachers.block=null"),
+        ({**ROUNDS, "averaging": "blocks"}, "block is missing", "Set teachers.block"),
+        ({**ROUNDS, "averaging": "blocks", "block": 12}, "teachers.block=12 makes one group", "smaller"),
+        ({**PRIVATE, "rounds": 1}, "rounds=1", "teachers.averaging=none"),
+        ({**PRIVATE, "statistics": "current"}, "centre=shared", "statistics=original"),
+        ({**ROUNDS, "mode": "paper", "learner": "finetune"}, "learner=finetune", "resnet10"),
+        ({**ROUNDS, "mode": "paper", "learner": "network", "batch": 1}, "batch=1", "2 or more"),
+    ],
+)
+def test_settings_without_noise_without_a_norm_or_without_sense_are_refused(tmp_path, teachers, key, remedy):
+    with pytest.raises(SettingError) as caught:
+        with_teachers(tmp_path, teachers)
+    assert key in str(caught.value)
+    assert remedy in str(caught.value)
+
+
+def test_averages_without_noise_are_for_public_data_alone(tmp_path):
+    own = {
+        "data": {"public_benchmark": False},
+        "partition": {"kind": "iid", "similarity": None},
+        "ledger": {"epsilon": 9},
+    }
+    with pytest.raises(SettingError, match=r"teachers\.mode=paper averages without noise"):
+        with_teachers(tmp_path, PAPER, **own)
+    with pytest.raises(SettingError, match=r"teachers\.mode=paper averages without noise"):
+        with_teachers(tmp_path, PAPER, ledger={"epsilon": 9})
+    with_teachers(tmp_path, PRIVATE, **own)
+
+
+def test_a_party_without_records_is_refused_by_a_sentence(tmp_path, prepared):
+    run = prepared(with_teachers(tmp_path, PAPER))
+    teach.extract_features.fn(run)
+    assignment = np.array(read_array(run.folders.partition / "assignment.npy"))
+    assignment[assignment == 4] = 5
+    np.save(run.folders.partition / "assignment.npy", assignment)
+    with pytest.raises(InputError, match="Teacher 4 has no record"):
+        average.local_steps.fn(run, 0, range(4, 6))

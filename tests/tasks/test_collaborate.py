@@ -1,0 +1,172 @@
+"""A run whose parties vote apart: the same answers, the same cost, and the same stages afterwards as a local run."""
+
+import numpy as np
+import pytest
+
+from flows.stages import run_through
+from tasks import aggregate, student
+from tasks.collaborate import released_arrays
+from tasks.params import validate
+from tasks.party_config import OwnTeachers
+from tasks.party_teachers import cast_votes
+from tasks.run import Run
+from tasks.store import file_digest, read_array, read_json, read_table
+from tasks.vote import read_votes
+from terrine.aggregation.votes import histograms_of
+from terrine.errors import BudgetError, InputError, SettingError
+from tests.party_processes import terms_of
+
+VALUES = {
+    "data": {"public_benchmark": True, "name": "digits", "size": 8},
+    "partition": {"teachers": 20},
+    "queries": {"count": 60, "batch": 12, "sources": {"gaussian": 1, "dead_leaves": 1}},
+    "backbone": {"projection": 30},
+    "aggregation": {"mechanism": "histogram", "sigma": 20, "epsilon": 6, "noise": "replay"},
+    "collaboration": {"parties": 5},
+    "teachers": {},
+}
+CONFIDENT = {"mechanism": "confident", "sigma": None, "threshold": 9, "sigma1": 15, "sigma2": 20}
+
+
+def run_with(root, name="small", **sections):
+    return Run(root, name, validate({key: VALUES[key] | sections.get(key, {}) for key in VALUES}))
+
+
+@pytest.fixture(scope="module")
+def voted(tmp_path_factory):
+    """A folder in which all stages up to the votes have run."""
+    root = tmp_path_factory.mktemp("project")
+    run_through(run_with(root), "dataset", "vote")
+    return root
+
+
+class WholeVotes:
+    """The noise of a guardian: drawn for all queries, on counts in whole votes."""
+
+    def __init__(self, noise, passed=None):
+        self._noise, self._passed, self.kind = noise, passed, noise.kind
+        self.describe = noise.describe
+
+    def gaussian(self, shape, sigma):
+        if isinstance(shape, int):
+            return self._noise.gaussian(shape, sigma)  # the test's noise goes into the threshold as it is
+        if self._passed is None:
+            return np.floor(self._noise.gaussian(shape, sigma) + 0.5)
+        drawn = np.floor(self._noise.gaussian((len(self._passed), shape[1]), sigma) + 0.5)
+        return drawn[self._passed]
+
+
+@pytest.mark.parametrize("settings", [{}, {"mechanism": "gnmax"}, CONFIDENT], ids=["histogram", "gnmax", "confident"])
+def test_five_teacher_processes_release_what_the_local_pipeline_releases_with_the_same_noise(
+    settings, voted, monkeypatch
+):
+    run = run_with(voted, aggregation=settings | {"where": "parties"})
+    aggregate.release_answers.fn(run)
+    apart = read_table(run.folders.answers / "answers.parquet")
+    statement = read_json(run.folders.statement)
+    manifest = read_json(run.folders.answers / "manifest.json")
+    ledger, account = aggregate.open_account(run)
+    releases = len(ledger.events(account))
+
+    # Asked again: nothing is drawn, and no process is started.
+    monkeypatch.setattr("tasks.collaborate.run_trial", None)
+    aggregate.release_answers.fn(run)
+    assert read_table(run.folders.answers / "answers.parquet").equals(apart)
+    assert read_json(run.folders.statement) == statement
+    assert len(ledger.events(account)) == releases
+    student.train_student.fn(run)
+
+    local = run_with(voted, aggregation=settings)
+    passed, plain = None, aggregate.noise_source(local)
+    if settings.get("mechanism") == "confident":
+        counts = histograms_of(read_votes(run.folders), 10)
+        noise = aggregate.noise_source(local).gaussian(len(counts), 15.0)
+        passed = counts.max(axis=1) + noise >= 9
+        assert 0 < passed.sum() < len(passed)
+    monkeypatch.setattr(aggregate, "noise_source", lambda _: WholeVotes(plain, passed))
+    aggregate.release_answers.fn(local)
+    assert read_table(local.folders.answers / "answers.parquet").equals(apart)
+    together = read_json(local.folders.statement)
+    same = ("epsilon", "event", "asked", "answered", "answered_per_class", "teachers", "noise", "delta_slack")
+    assert {name: statement[name] for name in same} == {name: together[name] for name in same}
+    assert manifest["release_id"] != read_json(local.folders.answers / "manifest.json")["release_id"]
+    assert (statement["trust_model"], together["trust_model"]) == ("parties", "central")
+    assert "privacy guardian" in statement["trust_model_text"]
+
+
+def test_no_votes_and_no_authority_are_left_in_the_folders_of_a_trial_that_is_complete(voted):
+    run = run_with(voted, aggregation={"where": "parties"})
+    aggregate.release_answers.fn(run)
+    folder = next(trial for trial in (voted / "data/private/ledger/parties").iterdir())
+    assert sorted(path.name for path in folder.iterdir()) == ["guardian", "student", "terms.yaml"]
+    assert not list(folder.rglob("votes.npy"))
+    assert not [path for path in folder.rglob("*.npz") if path.name != "answers.npz"]
+
+
+def test_a_budget_that_pays_for_nothing_starts_nobody(voted):
+    run = run_with(voted, aggregation={"where": "parties", "epsilon": 0.01, "sigma": 1.0})
+    with pytest.raises(BudgetError, match="does not pay for one answer"):
+        aggregate.release_answers.fn(run)
+
+
+def test_what_was_not_asked_or_did_not_pass_has_no_label():
+    terms = terms_of(queries=5, asked=3)
+    arrays = released_arrays(terms, np.array([True, False, True]), np.array([2, -1, 0]))
+    assert arrays["labels"].tolist() == [2, -1, 0, -1, -1]
+    assert arrays["answered"].tolist() == [True, False, True, False, False]
+    assert arrays["round"].tolist() == [0, 0, 0, -1, -1]
+    terms = terms_of(queries=3, asked=2, mechanism="histogram", threshold=None, sigma1=None, sigma2=None, sigma=2.0)
+    arrays = released_arrays(terms, np.array([True, True]), np.array([[1, 5, -2, 0], [7, 7, 0, 0]]))
+    assert arrays["labels"].tolist() == [1, 0, -1]
+    np.testing.assert_array_equal(arrays["histograms"][:2], [[1, 5, -2, 0], [7, 7, 0, 0]])
+    assert np.isnan(arrays["histograms"][2]).all()
+
+
+@pytest.mark.parametrize(
+    ("sections", "sentence"),
+    [
+        ({"aggregation": CONFIDENT | {"mechanism": "interactive", "surprise": 1, "confidence": 0.5}}, "interactive"),
+        ({"queries": {"rounds": 2}}, "asks all queries at once"),
+        ({"collaboration": {"parties": 21}}, "collaboration.parties=21 is above"),
+        ({"collaboration": {"minimum": 21}}, "collaboration.minimum=21 is above"),
+        ({"collaboration": {"guardian": "here"}}, "collaboration.guardian"),
+    ],
+)
+def test_what_parties_cannot_do_together_is_refused_before_any_work(sections, sentence, tmp_path):
+    own = sections.get("aggregation", {})
+    if own.get("mechanism") == "interactive":
+        sections = sections | {"queries": {"rounds": 2}}
+    with pytest.raises(SettingError, match=sentence):
+        run_with(tmp_path, **(sections | {"aggregation": own | {"where": "parties"}}))
+
+
+def own_teachers(voted, work, **params):
+    run = run_with(voted)
+    values = {"data": VALUES["data"], "teachers": VALUES["teachers"], **params}
+    return OwnTeachers(params=values, images=run.folders.images, backbone=run.folders.backbone, work=work)
+
+
+def terms_on(voted, held, **changes):
+    digest = file_digest(run_with(voted).folders.images / "manifest.json")
+    return terms_of(parties=2, held=held, queries=60, classes=10, queries_digest=digest, epsilon=60.0, **changes)
+
+
+def test_a_party_with_its_own_data_votes_as_a_run_on_that_data_does(voted, tmp_path):
+    votes = cast_votes(own_teachers(voted, tmp_path), terms_on(voted, 20), 20)
+    np.testing.assert_array_equal(votes, read_votes(run_with(voted).folders))
+    alone = cast_votes(own_teachers(voted, tmp_path / "one"), terms_on(voted, 1), 1)
+    assert alone.shape == (60, 1)
+    labels = read_array(run_with(voted).folders.dataset / "train_labels.npy")
+    assert set(np.unique(alone)) <= set(np.unique(labels))
+
+
+def test_a_party_with_its_own_data_refuses_a_batch_or_classes_that_were_not_agreed_on(voted, tmp_path):
+    own = own_teachers(voted, tmp_path)
+    with pytest.raises(InputError, match="is not the batch that was agreed on"):
+        cast_votes(own, terms_of(), 2)
+    with pytest.raises(InputError, match="has 10 classes, and the terms say 4"):
+        cast_votes(own, terms_on(voted, 2).model_copy(update={"classes": 4}), 2)
+    with pytest.raises(SettingError, match=r"own\.params\.aggregation is not a teacher party's to set"):
+        cast_votes(own_teachers(voted, tmp_path, aggregation={"sigma": 1}), terms_on(voted, 2), 2)
+    with pytest.raises(SettingError, match="the terms say this party holds 2"):
+        cast_votes(own_teachers(voted, tmp_path, partition={"teachers": 3}), terms_on(voted, 2), 2)

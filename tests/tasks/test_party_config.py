@@ -1,0 +1,144 @@
+"""party.yaml and terms.yaml: what is wrong with them is said in a sentence."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tasks.party_config import read_party
+from tasks.party_terms import Terms
+from tasks.party_trial import free_endpoints, lay_out, teachers_of_parties
+from terrine.collaboration.credentials import CredentialError
+from terrine.errors import SettingError
+from tests.party_processes import terms_of
+
+
+@pytest.fixture
+def folder(tmp_path):
+    terms = terms_of()
+    guardian = {"ledger": {"account": "trial", "epsilon": 3.0}}
+    teachers = {name: {"votes": "votes.npy"} for name in terms.teachers}
+    lay_out(tmp_path, terms, free_endpoints(), guardian=guardian, teachers=teachers)
+    return tmp_path
+
+
+def change(path, **values):
+    content = yaml.safe_load(path.read_text())
+    content = {key: value for key, value in (content | values).items() if value is not None}
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+def test_a_trial_has_a_configuration_and_credentials_for_every_party(folder):
+    terms = terms_of()
+    assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == sorted([*terms.roles(), "authority"])
+    for name, role in terms.roles().items():
+        config = read_party(folder / name / "party.yaml", role)
+        assert config.terms == terms
+        assert config.own_credentials().identity == (config.own_credentials().identity.__class__(name, role))
+        assert config.state == folder / name / "state"
+        assert (folder / name).stat().st_mode & 0o077 == 0
+    ledger = read_party(folder / "guardian" / "party.yaml").ledger
+    assert ledger.url == f"sqlite:///{folder}/guardian/ledger/ledger.db"
+    assert ledger.store == folder / "guardian" / "ledger" / "releases"
+
+
+@pytest.mark.parametrize(
+    ("who", "values", "sentence"),
+    [
+        ("party-1", {"vote": "x"}, "vote: there is no such setting"),
+        ("party-1", {"votes": None}, "gives a file of votes, or trains teachers of its own"),
+        ("party-1", {"listen": "0.0.0.0:1"}, "listen has no meaning for a teacher"),
+        ("party-1", {"student": None}, "student is missing: a teacher needs it"),
+        ("party-1", {"deadline": 0}, "deadline=0"),
+        ("guardian", {"ledger": None}, "ledger is missing: a guardian needs it"),
+        ("guardian", {"noise": "replay"}, "replay_seed goes with noise=replay"),
+        ("guardian", {"votes": "votes.npy"}, "votes has no meaning for a guardian"),
+        ("student", {"answers": None}, "answers is missing"),
+    ],
+)
+def test_a_configuration_that_cannot_be_is_refused(who, values, sentence, folder):
+    with pytest.raises(SettingError, match=sentence):
+        read_party(change(folder / who / "party.yaml", **values))
+
+
+def test_a_configuration_of_another_role_is_refused_with_the_command_that_fits(folder):
+    with pytest.raises(SettingError, match="terrine party student --config"):
+        read_party(folder / "student" / "party.yaml", "guardian")
+
+
+def test_credentials_must_be_those_of_the_party_and_its_role(folder):
+    change(folder / "party-1" / "party.yaml", credentials="../student/credentials")
+    with pytest.raises(CredentialError, match="certificate for a student, not for a teacher"):
+        read_party(folder / "party-1" / "party.yaml").own_credentials()
+    path = folder / "party-1" / "terms.yaml"
+    teachers = {"elsewhere": 2, "party-2": 2, "party-3": 2}
+    change(path, teachers=teachers)
+    change(folder / "party-1" / "party.yaml", credentials="credentials")
+    with pytest.raises(SettingError, match="the terms know no teacher of this name"):
+        read_party(folder / "party-1" / "party.yaml").own_credentials()
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"student": "guardian"}, "must have different names"),
+        ({"teachers": {"guardian": 1}}, "must have different names"),
+        ({"teachers": {"a b": 1}, "minimum": 1}, "cannot be a party's name"),
+        ({"teachers": {"one": 0}}, "holds at least one"),
+        ({"minimum": 7}, "minimum=7 is above the 6 teachers"),
+        ({"asked": 21}, "asked=21 is above queries=20"),
+        ({"sigma": 4.0}, "sigma is not a part of confident"),
+        ({"sigma1": None}, "sigma1 is missing confident"),
+        ({"mechanism": "interactive"}, "mechanism='interactive'"),
+        ({"queries_digest": "x"}, "queries_digest='x'"),
+    ],
+)
+def test_terms_that_no_collaboration_could_have_are_refused(values, sentence, folder):
+    change(folder / "student" / "terms.yaml", **values)
+    with pytest.raises(SettingError, match=sentence):
+        read_party(folder / "student" / "party.yaml")
+
+
+def test_an_agreement_follows_from_the_terms():
+    terms = terms_of()
+    agreement = terms.agreement("1" * 32, "2" * 64)
+    assert (agreement.total, agreement.minimum, agreement.queries) == (6, 4, 20)
+    assert (agreement.reveal, agreement.threshold) == ("argmax", 3.0)
+    assert (agreement.sigma, agreement.sigma_threshold) == (3.0, 4.0)
+    plain = {"threshold": None, "sigma1": None, "sigma2": None, "sigma": 5.0}
+    agreement = terms_of(mechanism="histogram", asked=7, **plain).agreement("1" * 32, "2" * 64)
+    assert (agreement.reveal, agreement.sigma, agreement.sigma_threshold) == ("histogram", 5.0, None)
+    assert agreement.queries == 7
+
+
+def test_teachers_are_dealt_in_order_and_evenly():
+    assert teachers_of_parties(200, 50) == {f"party-{number:02d}": 4 for number in range(1, 51)}
+    assert list(teachers_of_parties(11, 4).values()) == [3, 3, 3, 2]
+    with pytest.raises(SettingError, match="each holds at least one"):
+        teachers_of_parties(3, 4)
+
+
+def test_laying_out_again_keeps_credentials_and_takes_new_addresses(folder):
+    before = (folder / "party-1" / "credentials" / "key.pem").read_bytes()
+    terms = Terms.model_validate(yaml.safe_load((folder / "terms.yaml").read_text()))
+    guardian = {"ledger": {"account": "trial", "epsilon": 3.0}}
+    teachers = {name: {"votes": "votes.npy"} for name in terms.teachers}
+    endpoints = free_endpoints()
+    lay_out(folder, terms, endpoints, guardian=guardian, teachers=teachers)
+    assert (folder / "party-1" / "credentials" / "key.pem").read_bytes() == before
+    assert read_party(folder / "party-1" / "party.yaml").guardian == endpoints.guardian
+
+
+@pytest.mark.parametrize(
+    "module", ["tasks.party_teacher", "tasks.party_student", "tasks.party_guardian", "flows.party"]
+)
+def test_a_partys_process_loads_no_heavy_library(module):
+    """Fifty of them start on one machine."""
+    heavy = ["torch", "prefect", "mlflow", "dvc", "pandas", "sklearn", "matplotlib"]
+    program = f"import sys, {module}; print([name for name in {heavy} if name in sys.modules])"
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

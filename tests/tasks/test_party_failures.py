@@ -1,0 +1,232 @@
+"""Parties that are killed, missing or misled: real processes on loopback with mutual TLS."""
+
+import json
+import signal
+
+import numpy as np
+import pytest
+
+from tasks.party_config import read_party
+from tasks.party_student import read_arrays
+from terrine.privacy.events import from_json
+from terrine.privacy.gaussian import mu_squared
+from terrine.privacy.ledger import Ledger, load_or_create_key
+from tests.party_processes import plain_answers, run, terms_of, trial, words
+
+SEND = ("terrine.collaboration.transport", "Wire.send")
+SAVE = ("tasks.party_state", "PartyState.save")
+SETTLE = ("tasks.reservation", "Reservation.settle")
+
+
+def ledger_of(folder):
+    place = folder / "guardian" / "ledger"
+    key = load_or_create_key(place / "key")
+    return Ledger(f"sqlite:///{place / 'ledger.db'}", place / "releases", key)
+
+
+def rows_of(folder, kind):
+    return [row for row in ledger_of(folder).rows() if row.kind == kind]
+
+
+def answers_of(folder):
+    arrays = read_arrays(read_party(folder / "student" / "party.yaml"))
+    return arrays["passed"], arrays["result"]
+
+
+def names_of(terms):
+    return ["guardian", "student", *terms.teachers]
+
+
+def check_answered_once(folder, terms, votes, absent=()):
+    """The answers are the plaintext mechanism's, the ledger has one release, charged with what it cost."""
+    counted = {name: own for name, own in votes.items() if name not in absent}
+    passed, result = plain_answers(terms, counted)
+    got_passed, got_result = answers_of(folder)
+    np.testing.assert_array_equal(got_passed, passed)
+    np.testing.assert_array_equal(got_result, result)
+    (reserve,), (commit,) = rows_of(folder, "reserve"), rows_of(folder, "commit")
+    assert reserve.release_id == commit.release_id
+    queries = terms.asked
+    if terms.mechanism == "confident":
+        cost, most = queries / terms.sigma1**2, 2 * queries / terms.sigma2**2 + queries / terms.sigma1**2
+        cost += 2 * passed.sum() / terms.sigma2**2
+    else:
+        cost = most = 2 * queries / terms.sigma**2
+    assert mu_squared(from_json(reserve.content["event"])) == pytest.approx(most)
+    assert mu_squared(from_json(commit.content["event"])) == pytest.approx(cost)
+    assert ledger_of(folder).verify() == 3
+
+
+@pytest.mark.parametrize("mechanism", ["confident", "gnmax", "histogram"])
+def test_parties_answer_as_the_plaintext_mechanism_and_a_batch_is_answered_once(mechanism, tmp_path):
+    own = {"gnmax": {"sigma": 4.0}, "histogram": {"sigma": 4.0}, "confident": {}}[mechanism]
+    if own:
+        own |= {"threshold": None, "sigma1": None, "sigma2": None}
+    terms, votes = trial(tmp_path, terms_of(mechanism=mechanism, **own))
+    assert set(run(tmp_path, names_of(terms)).values()) == {0}
+    check_answered_once(tmp_path, terms, votes)
+    first = answers_of(tmp_path)[1]
+    # Again, with the guardian and the student party alone: nothing is drawn and nothing is charged.
+    assert set(run(tmp_path, ["guardian", "student"]).values()) == {0}
+    np.testing.assert_array_equal(answers_of(tmp_path)[1], first)
+    check_answered_once(tmp_path, terms, votes)
+    outcome = json.loads((tmp_path / "guardian" / "state" / "outcome.json").read_text())
+    assert outcome["reused"]
+    # What would help to find votes out is gone.
+    assert not list(tmp_path.glob("*/state/*/*.npz"))
+
+
+KILLED = {
+    "guardian, with some shares": ("guardian", "terrine.collaboration.guardian", "Guardian.receive", "before", 2),
+    "guardian, noise drawn and not written down": ("guardian", *SAVE, "before", 1),
+    "guardian, noise written down and nothing sent": ("guardian", *SAVE, "after", 1),
+    "guardian, with the test garbled": ("guardian", *SEND, "before", 4),
+    "guardian, answered and not charged": ("guardian", *SETTLE, "before", 1),
+    "guardian, stored and not charged": ("guardian", "terrine.privacy.payload", "PayloadStore.write", "after", 1),
+    "guardian, charged and nobody told": ("guardian", *SETTLE, "after", 1),
+    "student, with some shares": ("student", "terrine.collaboration.student", "Student.receive", "before", 2),
+    "student, sums not written down": ("student", *SAVE, "before", 1),
+    "student, sums written down and nothing said": ("student", *SAVE, "after", 1),
+    "student, in the middle of the test": ("student", *SEND, "before", 3),
+    "student, in the middle of the argmax": ("student", *SEND, "before", 5),
+    "student, answers half written": ("student", "tasks.party_student", "StudentHost._write_about", "before", 1),
+    "student, answers written and nothing said": (
+        "student",
+        "tasks.party_student",
+        "StudentHost._write_about",
+        "after",
+        1,
+    ),
+    "student, not confirmed": ("student", "tasks.party_student", "StudentHost._confirmed", "before", 1),
+    "teacher, shares not written down": ("party-2", *SAVE, "before", 1),
+    "teacher, shares written down and not sent": ("party-2", *SAVE, "after", 1),
+    "teacher, one share sent": ("party-2", *SEND, "before", 2),
+    "teacher, both shares sent": ("party-2", *SEND, "after", 2),
+}
+
+
+@pytest.mark.parametrize("case", KILLED)
+def test_a_party_killed_at_any_moment_comes_back_and_the_batch_is_answered_once(case, tmp_path):
+    # Where all is done but for a word, a party waits for it for as long as its patience lasts.
+    terms, votes = trial(tmp_path, patience=8.0 if "not confirmed" in case else 40.0)
+    victim, *kill = KILLED[case]
+    codes = run(tmp_path, names_of(terms), victim=victim, kill=kill)
+    # A process that was killed was started again, so nobody may have failed; but a teacher party that was killed when
+    # all was sent may find that everybody has gone home.
+    assert codes["guardian"] == codes["student"] == 0, words(tmp_path, "guardian") + words(tmp_path, "student")
+    if not victim.startswith("party"):
+        assert victim in words(tmp_path, victim)
+    check_answered_once(tmp_path, terms, votes)
+    outcome = json.loads((tmp_path / "student" / "answers" / "answers.json").read_text())
+    if outcome["guardian"] is None:  # confirmed when both are run again, at no cost
+        run(tmp_path, ["guardian", "student"])
+        check_answered_once(tmp_path, terms, votes)
+
+
+@pytest.mark.parametrize(
+    ("kill", "charged"),
+    [
+        (("terrine.collaboration.guardian", "Guardian.receive", "before", 2), False),
+        ((*SAVE, "before", 1), True),
+        ((*SETTLE, "before", 1), True),
+    ],
+)
+def test_a_guardian_that_does_not_come_back_has_charged_the_worst_case_if_it_drew_noise(kill, charged, tmp_path):
+    terms, votes = trial(tmp_path, patience=6.0)
+    codes = run(tmp_path, names_of(terms), victim="guardian", kill=kill, again=False)
+    assert codes["guardian"] == -signal.SIGKILL
+    assert codes["student"] == 0 if kill[0] == SETTLE[0] else codes["student"] == 1
+    assert len(rows_of(tmp_path, "reserve")) == charged
+    assert not rows_of(tmp_path, "commit")
+    if charged:
+        most = 2 * terms.asked / terms.sigma2**2 + terms.asked / terms.sigma1**2
+        (spent,) = ledger_of(tmp_path).events(rows_of(tmp_path, "reserve")[0].dataset)
+        assert mu_squared(spent) == pytest.approx(most)
+    # Days later, everybody is back.
+    trial(tmp_path, terms, votes)
+    codes = run(tmp_path, names_of(terms))
+    assert codes["guardian"] == codes["student"] == 0
+    check_answered_once(tmp_path, terms, votes)
+
+
+def test_a_teacher_party_that_stays_away_is_left_out_and_the_accounting_stays_as_agreed(tmp_path):
+    terms, votes = trial(tmp_path, deadline=5.0)
+    codes = run(tmp_path, ["guardian", "student", "party-1", "party-3"])
+    assert set(codes.values()) == {0}
+    check_answered_once(tmp_path, terms, votes, absent=["party-2"])
+    assert "without party-2" in words(tmp_path, "guardian")
+
+
+def test_a_teacher_party_that_sends_damaged_frames_is_named_and_left_out(tmp_path):
+    terms, votes = trial(tmp_path, deadline=5.0)
+    codes = run(tmp_path, names_of(terms), victim="party-2", kill="spoil")
+    assert codes == {name: int(name == "party-2") for name in names_of(terms)}
+    check_answered_once(tmp_path, terms, votes, absent=["party-2"])
+    for name in ("guardian", "student"):
+        assert "A message from 'party-2' was refused: its checksum does not fit" in words(tmp_path, name)
+    assert "closed without party-2" in words(tmp_path, "party-2")
+
+
+def test_with_too_few_teachers_the_round_ends_at_no_cost_and_can_be_run_again(tmp_path):
+    terms, votes = trial(tmp_path, deadline=5.0)
+    codes = run(tmp_path, ["guardian", "student", "party-1"])
+    assert set(codes.values()) == {1}
+    for name in ("guardian", "student", "party-1"):
+        assert "the votes of 2 teachers are there, and 4 are needed" in words(tmp_path, name)
+    assert not rows_of(tmp_path, "reserve")
+    trial(tmp_path, terms, votes)
+    assert set(run(tmp_path, names_of(terms)).values()) == {0}
+    check_answered_once(tmp_path, terms, votes)
+
+
+def test_a_release_past_the_budget_is_refused_before_anybody_is_asked(tmp_path):
+    settings = {"ledger": {"account": "trial", "epsilon": 3.0}, "noise": "secure"}
+    trial(tmp_path, deadline=2.0, patience=1.0, guardian=settings)
+    assert run(tmp_path, ["guardian"]) == {"guardian": 1}
+    assert "past its budget of ε=3" in words(tmp_path, "guardian")
+    assert not rows_of(tmp_path, "reserve")
+
+
+def test_secure_noise_is_drawn_once_and_the_ledger_says_so(tmp_path):
+    settings = {"ledger": {"account": "trial", "epsilon": 100.0}}
+    terms, votes = trial(tmp_path, guardian=settings)
+    assert set(run(tmp_path, names_of(terms)).values()) == {0}
+    (commit,) = rows_of(tmp_path, "commit")
+    assert commit.content["noise"] == "secure"
+    passed, result = answers_of(tmp_path)
+    winners = np.concatenate(list(votes.values()), axis=1)
+    agree = [label in row for label, row in zip(result[passed], winners[passed], strict=True)]
+    assert np.mean(agree) > 0.7
+
+
+def test_a_party_with_other_terms_is_turned_away_in_a_sentence(tmp_path):
+    terms, _ = trial(tmp_path, deadline=5.0)
+    path = tmp_path / "party-2" / "terms.yaml"
+    path.write_text(path.read_text().replace("sigma2: 3.0", "sigma2: 2.5"))
+    codes = run(tmp_path, names_of(terms))
+    assert codes["party-2"] == 1
+    assert "did not agree on the same terms" in words(tmp_path, "party-2")
+    assert "sigma2" in words(tmp_path, "party-2")
+    assert codes["guardian"] == codes["student"] == 0
+
+
+def test_votes_that_are_none_never_leave_the_party(tmp_path):
+    _, votes = trial(tmp_path)
+    for spoilt, sentence in (
+        (votes["party-2"][:5], "whole numbers [20, 2]"),
+        (votes["party-2"].astype(float), "float64"),
+        (votes["party-2"] + 9, "the 4 classes are 0 to 3"),
+    ):
+        np.save(tmp_path / "party-2" / "votes.npy", spoilt)
+        assert run(tmp_path, ["party-2"]) == {"party-2": 1}
+        assert sentence in words(tmp_path, "party-2")
+
+
+def test_nobody_waits_for_ever(tmp_path):
+    trial(tmp_path, deadline=0.5, patience=1.0)
+    assert set(run(tmp_path, ["guardian"], limit=20).values()) == {1}
+    assert "heard nothing for 1.5 s" in words(tmp_path, "guardian")
+    assert set(run(tmp_path, ["student", "party-1"], limit=20).values()) == {1}
+    assert "could not be reached for 1 s" in words(tmp_path, "student") + words(tmp_path, "party-1")
+    assert words(tmp_path, "student").startswith("Error: ")
+    assert words(tmp_path, "party-1").startswith("Error: ")

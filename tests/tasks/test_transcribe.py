@@ -1,0 +1,333 @@
+"""A transcription as tasks: what is paid for is never asked again, and what is said about it holds."""
+
+import json
+import math
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from flows.transcribe import run_through
+from tasks import transcribe, transcribe_release
+from tasks.params import merge, validate
+from tasks.run import Run
+from tasks.store import folder_digest, read_array, read_json
+from tasks.transcribe_clients import read_manifest
+from terrine.deployment.model import StudentModel
+from terrine.errors import BudgetError, InputError, SettingError
+from terrine.privacy.account import price
+from terrine.privacy.events import RandomisedResponseEvent, RepeatedEvent
+from terrine.privacy.ledger import Ledger, load_or_create_key
+from terrine.privacy.statement import statement_from
+
+VALUES = {
+    "data": {"public_benchmark": True, "name": "digits", "size": 8, "test_fraction": 0.8},
+    "partition": {"teachers": 4},
+    "transcription": {
+        "noise": "replay",
+        "epsilon": 10,
+        "iterations": 4,
+        "batch": 12,
+        "federated": True,
+        "annotation": {
+            "sigma": 8,
+            "beta": 1.0,
+            "top_k": 10,
+            "limit": "clip",
+            "step": 1.0,
+            "distillation": "classic",
+            "gradient_of": "scores",
+        },
+        "teacher": {"architecture": "cryptonet", "epochs": 1, "batch": 32},
+        "student": {
+            "architecture": "cryptonet",
+            "learning_rate": 0.01,
+            "loss": "squared",
+            "steps": 2,
+            "final_steps": 2,
+        },
+        "generator": {"width": 4, "latent": 4, "inputs": "fresh", "form": "intended", "activation": 0},
+    },
+}
+ONE = {"transcription": {"federated": False}}
+ANSWERS = {"transcription": {"protect": "answers", "annotation": {"sigma": None, "epsilon": 0.1, "top_k": 3}}}
+LABELS = {"transcription": {"protect": "labels", "annotation": {"sigma": None, "epsilon": 2.0}, "federated": False}}
+
+
+def new_run(root, *changes):
+    values = VALUES
+    for change in changes:
+        values = merge(values, change)
+    return Run(root, "trial", validate(values))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Projects with everything up to the teachers, by the settings that made them."""
+    return tmp_path_factory.mktemp("made"), {}
+
+
+@pytest.fixture
+def prepared(made, tmp_path):
+    """A function that returns a run whose teachers are there, in a folder of its own."""
+    folder, known = made
+
+    def prepare(*changes, name="project"):
+        run = new_run(tmp_path / name, *changes)
+        transcription = run.params.transcription
+        key = json.dumps(
+            [transcription.federated, transcription.protect, transcription.noise, transcription.annotation.epsilon]
+        )
+        if key not in known:
+            known[key] = folder / str(len(known))
+            run_through(new_run(known[key], *changes), "dataset", "teach")
+        shutil.copytree(known[key], run.root)
+        return run
+
+    return prepare
+
+
+def ledger_of(run):
+    settings = run.params.ledger
+    return Ledger(run.database(settings.url), run.path(settings.store), load_or_create_key(run.path(settings.key)))
+
+
+def charges(run):
+    rows = ledger_of(run).rows()
+    return [sum(row.kind == kind for row in rows) for kind in ("reserve", "commit")]
+
+
+class Asked:
+    """Counts for which iterations clients were asked, and stops the session after some of them."""
+
+    def __init__(self, monkeypatch, stop_after=None):
+        self.iterations = []
+        ask, learn = transcribe.said_by, transcribe.Session.learn
+
+        def said_by(run, group, iteration, images, probabilities):
+            self.iterations.append(iteration)
+            return ask(run, group, iteration, images, probabilities)
+
+        def stopping(session):
+            if stop_after is not None and session.loop.iteration >= stop_after:
+                session.annotation()  # paid for and on disk, but nobody has learned from it yet
+                raise KeyboardInterrupt
+            learn(session)
+
+        monkeypatch.setattr(transcribe, "said_by", said_by)
+        monkeypatch.setattr(transcribe.Session, "learn", stopping)
+
+
+def test_a_transcription_writes_what_may_be_published_and_charges_once(prepared):
+    run = prepared()
+    run_through(run, "transcribe", "evaluate")
+    statement = read_json(run.folders.statement)
+    statement_from(statement)
+    assert statement["unit"] == "record"
+    assert statement["teachers"] == 4
+    assert statement["asked"] == 48
+    assert statement["epsilon"] == pytest.approx(8.3855, abs=1e-3)
+    assert statement["mechanism"]["mechanism"] == "annotation"
+    assert not statement["private"]  # its noise is replayed
+    assert read_array(run.folders.annotations / "annotations.npy").shape == (4, 12, 10)
+    assert (run.folders.generator / "sheet.png").is_file()
+    assert charges(run) == [1, 1]
+    assert 0 <= read_json(run.folders.evaluation)["accuracy"] <= 1
+    assert not run.folders.work.exists() or not any(run.folders.work.glob("transcription-*"))
+
+
+def test_its_student_is_served_like_any_other(prepared):
+    run = prepared()
+    run_through(run, "transcribe", "transcribe")
+    images = np.random.default_rng(0).integers(0, 256, (5, 1, 8, 8), dtype=np.uint8)
+    for statistics in ("current", "single", "frozen"):
+        answers = StudentModel.load(run.folders.student, statistics).predict(images)
+        assert answers.shape == (5, 10)
+        np.testing.assert_allclose(answers.sum(1), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize("stop_after", [0, 2])
+@pytest.mark.parametrize("checkpoint", [True, False])
+def test_an_interrupted_run_asks_for_the_rest_alone_and_is_charged_once(prepared, monkeypatch, stop_after, checkpoint):
+    whole, run = prepared(name="whole"), prepared(name="broken")
+    run_through(whole, "transcribe", "transcribe")
+    monkeypatch.setattr(transcribe, "CHECKPOINT_SECONDS", 0.0 if checkpoint else 1e9)
+    with monkeypatch.context() as patch:
+        first = Asked(patch, stop_after)
+        with pytest.raises(KeyboardInterrupt):
+            run_through(run, "transcribe", "transcribe")
+    assert first.iterations == list(range(stop_after + 1))
+    assert charges(run) == [1, 0]
+    assert not run.folders.student.exists()
+    paid = {path.name: path.read_bytes() for path in run.folders.work.glob("transcription-*/annotation-*.npy")}
+    assert len(paid) == stop_after + 1
+    with monkeypatch.context() as patch:
+        second = Asked(patch)
+        run_through(run, "transcribe", "transcribe")
+    assert second.iterations == list(range(stop_after + 1, 4))
+    assert charges(run) == [1, 1]
+    # The keys differ, so identities do; what was released and learned is the same to the last bit.
+    assert folder_digest(run.folders.student) == folder_digest(whole.folders.student)
+    assert folder_digest(run.folders.generator) == folder_digest(whole.folders.generator)
+
+
+def test_secure_noise_that_was_paid_for_is_kept_over_an_interruption(prepared, monkeypatch):
+    """Without a seed nothing could be drawn again: the annotations on disk must be those that are released."""
+    run = prepared({"transcription": {"noise": "secure"}})
+    with monkeypatch.context() as patch:
+        Asked(patch, 2)
+        with pytest.raises(KeyboardInterrupt):
+            run_through(run, "transcribe", "transcribe")
+    paid = [read_array(path) for path in sorted(run.folders.work.glob("transcription-*/annotation-*.npy"))]
+    run_through(run, "transcribe", "transcribe")
+    np.testing.assert_array_equal(read_array(run.folders.annotations / "annotations.npy")[:3], np.stack(paid))
+    assert read_json(run.folders.statement)["private"]
+
+
+def test_a_release_made_again_asks_nobody_and_costs_nothing(prepared, monkeypatch):
+    run = prepared({"transcription": {"noise": "secure"}})
+    run_through(run, "transcribe", "transcribe")
+    before = {name: folder_digest(run.folders.release / name) for name in ("annotations", "student", "generator")}
+    statement = read_json(run.folders.statement)
+    shutil.rmtree(run.folders.release)
+    asked = Asked(monkeypatch)
+    run_through(run, "transcribe", "transcribe")
+    assert asked.iterations == []
+    assert {name: folder_digest(run.folders.release / name) for name in before} == before
+    assert read_json(run.folders.statement) == statement
+    assert charges(run) == [1, 1]
+
+
+@pytest.mark.parametrize("changes", [{}, ANSWERS], ids=["data", "answers"])
+def test_clients_in_tasks_of_their_own_say_what_they_say_together(prepared, changes):
+    """Gradients of groups add up exactly; answers are drawn per group, so only their shape is compared."""
+    together, apart = prepared(changes, name="together"), prepared(changes, name="apart")
+    apart = Run(apart.root, apart.name, new_run(apart.root, changes, {"transcription": {"per_task": 3}}).params)
+    shutil.rmtree(apart.folders.teachers)
+    run_through(apart, "teach", "transcribe")
+    run_through(together, "transcribe", "transcribe")
+    annotations = [read_array(run.folders.annotations / "annotations.npy") for run in (together, apart)]
+    if changes:
+        assert annotations[0].shape == annotations[1].shape
+        np.testing.assert_allclose(annotations[1].sum(-1), 1, rtol=1e-6)
+    else:
+        np.testing.assert_array_equal(*annotations)
+        assert folder_digest(together.folders.student) == folder_digest(apart.folders.student)
+
+
+def test_answers_cost_one_event_for_every_sample(prepared):
+    run = prepared(ANSWERS)
+    run_through(run, "transcribe", "transcribe")
+    statement = read_json(run.folders.statement)
+    event = RepeatedEvent(RandomisedResponseEvent(0.1, 3), 48)
+    assert statement["epsilon"] == pytest.approx(price(event, 1e-5), abs=1e-3)
+    assert statement["epsilon_claimed"] == 0.1
+    annotations = read_array(run.folders.annotations / "annotations.npy")
+    # Means of four one-hot answers, one for each client.
+    np.testing.assert_allclose(annotations * 4, np.rint(annotations * 4), atol=1e-6)
+
+
+def test_labels_are_randomised_once_before_anybody_learns_from_them(prepared, monkeypatch):
+    run = prepared(LABELS)
+    truth = read_array(run.folders.dataset / "train_labels.npy")
+    told = read_array(run.folders.labels / "labels.npy")
+    kept = float((told == truth).mean())
+    expected = math.exp(2) / (math.exp(2) + 9)
+    assert abs(kept - expected) < 5 * math.sqrt(expected * (1 - expected) / len(truth))
+    run_through(run, "transcribe", "transcribe")
+    statement = read_json(run.folders.statement)
+    statement_from(statement)
+    assert (statement["unit"], statement["epsilon"], statement["epsilon_claimed"]) == ("label", 2.0, 2.0)
+    assert "its image is not protected" in statement_summary(run, private=True)
+    assert charges(run) == [1, 1]
+    run_through(run, "labels", "labels")
+    np.testing.assert_array_equal(read_array(run.folders.labels / "labels.npy"), told)
+    assert charges(run) == [1, 1]
+    # Records as a whole have an account of their own, on which nothing was charged.
+    assert transcribe_release.ledger_account(run) not in ledger_of(run).datasets()
+
+
+def statement_summary(run, *, private):
+    from dataclasses import replace
+
+    from terrine.privacy.statement import summary_sentence
+
+    statement = statement_from(read_json(run.folders.statement))
+    return summary_sentence(replace(statement, noise="secure") if private else statement)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"transcription": {"noise": "none", "annotation": {"sigma": 0}, "federated": False}},
+        {"transcription": {"generator": {"discriminator": "teacher"}, "federated": False}},
+    ],
+    ids=["without noise", "teacher as discriminator"],
+)
+def test_what_guarantees_nothing_says_so(prepared, changes):
+    run = prepared(changes)
+    run_through(run, "transcribe", "transcribe")
+    statement = read_json(run.folders.statement)
+    assert not statement["private"]
+    assert statement["epsilon"] is None
+    assert "NOT PRIVATE" in statement["warning"]
+    assert "NOT PRIVATE" in run.folders.statement.with_name("statement.html").read_text()
+
+
+def test_a_budget_over_all_runs_refuses_before_anything_is_drawn(prepared):
+    private = {
+        "data": {"public_benchmark": False},
+        "ledger": {"epsilon": 5.0},
+        "tracking": {"private_metrics": False},
+        "transcription": {"noise": "secure"},
+    }
+    run = prepared(private)
+    with pytest.raises(BudgetError, match="past its budget"):
+        run_through(run, "transcribe", "transcribe")
+    assert charges(run) == [0, 0]
+    assert not list(run.folders.work.glob("transcription-*/annotation-*"))
+
+
+def test_replayed_noise_is_refused_for_data_that_are_not_public(prepared):
+    from terrine.errors import LedgerError
+
+    private = {
+        "data": {"public_benchmark": False},
+        "ledger": {"epsilon": 20.0},
+        "tracking": {"private_metrics": False},
+    }
+    with pytest.raises(LedgerError, match="Replayed noise"):
+        run_through(prepared(private), "transcribe", "transcribe")
+
+
+def test_errors_come_before_any_work(tmp_path):
+    run = new_run(tmp_path, {"transcription": {"annotation": {"top_k": 11}}})
+    run_through(run, "dataset", "dataset")
+    with pytest.raises(SettingError, match="top_k=11, but the data have 10 classes"):
+        run_through(run, "partition", "partition")
+    run = new_run(tmp_path, {"transcription": {"annotation": {"sigma": 1}}})
+    with pytest.raises(BudgetError, match=r"annotation\.sigma to"):
+        run_through(run, "partition", "partition")
+    from terrine.models.registry import build_backbone
+    from terrine.teachers.networks import Classifier
+
+    backbone = build_backbone("cryptonet", channels=1, size=8, seed=0)
+    torch.save(Classifier(backbone.network, backbone.feature_dim, 7, 0).state_dict(), tmp_path / "seven.pt")
+    run = new_run(tmp_path, {"transcription": {"federated": False, "teacher": {"file": "seven.pt"}}})
+    with pytest.raises(InputError, match="teacher of 7 classes, and the data have 10"):
+        run_through(run, "partition", "partition")
+    assert not run.folders.partition.exists()
+
+
+def test_a_teacher_from_a_file_is_transcribed(tmp_path):
+    from terrine.models.registry import build_backbone
+    from terrine.teachers.networks import Classifier
+
+    backbone = build_backbone("cryptonet", channels=1, size=8, seed=0)
+    tmp_path.joinpath("project").mkdir()
+    torch.save(Classifier(backbone.network, backbone.feature_dim, 10, 0).state_dict(), tmp_path / "project/ten.pt")
+    run = new_run(tmp_path / "project", ONE, {"transcription": {"teacher": {"file": "ten.pt"}}})
+    run_through(run, "dataset", "transcribe")
+    assert read_manifest(run)["source"] == "file"
+    assert read_json(run.folders.statement)["teachers"] == 1

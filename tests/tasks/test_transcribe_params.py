@@ -1,0 +1,91 @@
+"""The section `transcription`: what it refuses, with the key and the remedy."""
+
+import pytest
+
+from tasks.params import merge, validate
+from tasks.run import Run
+from tasks.transcribe_release import check_run
+from tasks.transcribe_start import section
+from terrine.errors import BudgetError, SettingError
+
+PUBLIC = {"data": {"public_benchmark": True}, "transcription": {"annotation": {"sigma": 300.0}}}
+
+
+def params(**changes):
+    return validate(merge(PUBLIC, {"transcription": changes}))
+
+
+def test_a_run_without_the_section_is_no_transcription():
+    plain = validate({"data": {"public_benchmark": True}})
+    assert plain.transcription is None
+    with pytest.raises(SettingError, match="no section transcription"):
+        section(plain)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"annotation": {"beta": 0}}, r"transcription\.annotation\.beta=0"),
+        ({"annotation": {"beta": -1}}, r"transcription\.annotation\.beta=-1"),
+        ({"annotation": {"top_k": 1}}, r"transcription\.annotation\.top_k=1"),
+        ({"annotation": {"sigma": 0}}, r"annotation\.sigma=0 guarantees nothing.*noise=none"),
+        ({"annotation": {"sigma": None}}, r"annotation\.sigma is missing"),
+        ({"annotation": {"epsilon": 1}}, r"annotation\.epsilon=1 has no meaning"),
+        ({"noise": "none"}, r"annotation\.sigma=300 contradicts noise=none"),
+        ({"protect": "answers"}, r"annotation\.sigma=300 has no meaning"),
+        ({"protect": "answers", "annotation": {"sigma": None}}, r"annotation\.epsilon is missing"),
+        ({"protect": "labels", "noise": "none", "annotation": {"sigma": None, "epsilon": 1}}, "noise=none does not"),
+        ({"teacher": {"architecture": "linear"}}, r"student\.architecture=scattering"),
+        ({"teacher": {"architecture": "timm:resnet18"}}, r"teacher\.file"),
+        ({"teacher": {"architecture": "else:resnet18", "file": "a.pt"}}, "names no library"),
+        ({"teacher": {"file": "a.pt"}, "federated": True}, "one teacher that was trained elsewhere"),
+        ({"generator": {"discriminator": "teacher"}, "federated": True}, "needs one teacher"),
+        ({"per_task": 3}, "per_task=3 has no meaning"),
+        ({"student": {"unknown": 1}}, r"transcription\.student\.unknown: there is no such parameter. Known here: arch"),
+        ({"student": {"unknown": {"more": 1}}}, r"transcription\.student\.unknown"),
+    ],
+)
+def test_what_is_impossible_is_refused_with_the_key(changes, message):
+    with pytest.raises(SettingError, match=message):
+        params(**changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"noise": "none", "annotation": {"sigma": 0}}, {"generator": {"discriminator": "teacher"}}],
+)
+def test_what_guarantees_nothing_is_for_public_data_without_a_budget(changes):
+    assert params(**changes).transcription.unprotected
+    values = merge(PUBLIC, {"transcription": changes, "ledger": {"epsilon": 8}})
+    with pytest.raises(SettingError, match="guarantees nothing"):
+        validate(values)
+    private = {"data": {"public_benchmark": False}, "ledger": {"epsilon": 8}, "tracking": {"private_metrics": False}}
+    with pytest.raises(SettingError, match="guarantees nothing"):
+        validate(merge(values, private))
+
+
+def test_labels_are_protected_one_record_at_a_time():
+    with pytest.raises(SettingError, match=r"privacy\.unit=group does not go"):
+        validate(
+            merge(
+                PUBLIC,
+                {
+                    "privacy": {"unit": "group"},
+                    "transcription": {"protect": "labels", "annotation": {"sigma": None, "epsilon": 1}},
+                },
+            )
+        )
+
+
+def test_a_run_that_cannot_meet_its_budget_is_refused_with_the_sigma_that_would(tmp_path):
+    run = Run(tmp_path, "trial", params(annotation={"sigma": 100}, epsilon=10))
+    with pytest.raises(BudgetError, match=r"annotation\.sigma to 226\.23 or more"):
+        check_run(run)
+    check_run(Run(tmp_path, "trial", params(annotation={"sigma": 226.23}, epsilon=10)))
+
+
+def test_more_classes_than_the_data_have_are_refused(tmp_path):
+    run = Run(tmp_path, "trial", params(annotation={"top_k": 11}))
+    check_run(run)
+    with pytest.raises(SettingError, match="top_k=11, but the data have 10 classes"):
+        check_run(run, 10)

@@ -1,0 +1,157 @@
+"""The clipped sum: its bound holds in finite precision, its noise is what is charged, and nobody's numbers break it."""
+
+import math
+
+import numpy as np
+import pytest
+
+from terrine.errors import InputError, SettingError
+from terrine.privacy.audit import audit_scores
+from terrine.privacy.clipped_sum import ClippedSum, noise_multiplier_for
+from terrine.privacy.events import GaussianEvent, RepeatedEvent, compose, vote_answer
+from terrine.privacy.gaussian import epsilon_of, mu_of, mu_squared
+from terrine.privacy.noise import ReplayNoise, SecureNoise, lattice_step
+
+
+class Silence:
+    """A source that draws zeros: shows what is added up."""
+
+    kind = "replay"
+
+    def gaussian(self, shape, sigma):
+        return np.zeros(shape)
+
+
+def plainly_clipped(vectors, clip):
+    clipped = []
+    for vector in vectors:
+        norm = math.sqrt(sum(float(x) ** 2 for x in vector))
+        clipped.append([float(x) * min(1.0, clip / norm) if norm else 0.0 for x in vector])
+    return np.array(clipped)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e9])
+def test_clipping_equals_a_plain_loop_and_never_exceeds_the_norm(scale):
+    vectors = np.random.default_rng(0).normal(size=(40, 17)) * scale
+    vectors[3] = 0
+    mechanism = ClippedSum(2.0, 1.0)
+    clipped = mechanism.clipped(vectors)
+    np.testing.assert_allclose(clipped, plainly_clipped(vectors, 2.0), rtol=1e-8)
+    assert np.linalg.norm(clipped, axis=1).max() <= 2.0
+
+
+def test_the_sum_is_that_of_the_clipped_vectors_to_the_lattice():
+    vectors = np.random.default_rng(1).normal(size=(30, 8))
+    mechanism = ClippedSum(1.5, 3.0)
+    released = mechanism.release([vectors], Silence())
+    step = lattice_step(mechanism.sigma)
+    np.testing.assert_allclose(released, plainly_clipped(vectors, 1.5).sum(axis=0), atol=1e-8)
+    np.testing.assert_array_equal(released, np.rint(released / step) * step)
+
+
+def test_one_owner_moves_the_sum_by_at_most_the_charged_sensitivity_even_after_rounding():
+    generator = np.random.default_rng(2)
+    vectors = generator.normal(size=(5, 300)) * 50
+    mechanism = ClippedSum(1.0, 0.7)
+    with_one = mechanism.release([vectors], Silence())
+    for replacement in (-vectors[2], np.zeros(300), np.full(300, 1e300), np.full(300, np.inf)):
+        other = vectors.copy()
+        other[2] = replacement
+        moved = np.linalg.norm(with_one - mechanism.release([other], Silence()))
+        assert moved <= mechanism.event.sensitivity
+    other[2] = -vectors[2]
+    assert np.linalg.norm(with_one - mechanism.release([other], Silence())) > 1.9
+
+
+def test_the_sum_is_the_same_to_the_last_bit_however_owners_are_grouped_and_ordered():
+    vectors = np.random.default_rng(3).normal(size=(31, 9)).astype(np.float32)
+    mechanism = ClippedSum(1.0, 4.0)
+    whole = mechanism.release([vectors], ReplayNoise(5))
+    order = np.random.default_rng(4).permutation(31)
+    grouped = mechanism.release(np.array_split(vectors[order], 7), ReplayNoise(5))
+    np.testing.assert_array_equal(whole, grouped)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_vector_that_is_not_finite_counts_as_zero_and_moves_no_other(value):
+    vectors = np.ones((3, 4))
+    vectors[1, 2] = value
+    expected = ClippedSum(1.0, 1.0).release([np.ones((2, 4))], Silence())
+    np.testing.assert_array_equal(ClippedSum(1.0, 1.0).release([vectors], Silence()), expected)
+
+
+def test_the_noise_has_the_charged_deviation_on_every_coordinate():
+    mechanism = ClippedSum(0.5, 6.0)
+    drawn = mechanism.release([np.zeros((3, 4000))], SecureNoise())
+    # 4,000 values: the sample deviation is within 5 % of the true one with probability 1 - 1e-5.
+    assert drawn.std() == pytest.approx(3.0, rel=0.05)
+    assert abs(drawn.mean()) < 5 * 3.0 / math.sqrt(4000)
+    assert mechanism.event == GaussianEvent(sensitivity=1.0, sigma=3.0)
+
+
+def test_an_attack_on_one_release_finds_about_what_is_charged_and_not_more():
+    """The best attack projects on the direction in which the owner moved; a sum clipped to too much would be caught."""
+    mechanism = ClippedSum(1.0, 1.0)
+    direction = np.full(4, 0.5)
+    noise = ReplayNoise(11)
+    sides = [
+        np.array([mechanism.release([vector[None] * 3.0], noise) @ direction for _ in range(3000)])
+        for vector in (-direction, direction)
+    ]
+    bound = audit_scores(*sides, delta=1e-5, confidence=0.999)
+    charged = math.sqrt(mu_squared(mechanism.event))
+    assert 0.8 * charged < bound.mu <= charged
+
+
+@pytest.mark.parametrize(("clip", "noise_multiplier"), [(0, 1), (1, 0), (-1, 1), (1, -2), (math.inf, 1), (math.nan, 1)])
+def test_without_a_clipping_norm_or_noise_it_is_refused(clip, noise_multiplier):
+    with pytest.raises(SettingError, match="greater than 0"):
+        ClippedSum(clip, noise_multiplier)
+
+
+def test_vectors_that_do_not_fit_are_refused():
+    mechanism = ClippedSum(1.0, 1.0)
+    with pytest.raises(InputError, match="same length"):
+        mechanism.release([np.ones((2, 3)), np.ones((2, 4))], Silence())
+    with pytest.raises(InputError, match="no vector"):
+        mechanism.release([], Silence())
+    with pytest.raises(InputError, match="owners, length"):
+        mechanism.release([np.ones(3)], Silence())
+    with pytest.raises(SettingError, match="drowns"):
+        ClippedSum(2.0**-16, 2.0**45).clipped(np.ones((1, 4)))
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 2.0, 10.0])
+@pytest.mark.parametrize("share", [0.3, 0.8, 1.0])
+def test_releases_and_votes_that_share_a_budget_cost_exactly_the_budget(epsilon, share):
+    z = noise_multiplier_for(epsilon, 1e-5, share, releases=6)
+    spent = RepeatedEvent(ClippedSum(0.3, z).event, 6)
+    limit = mu_of(epsilon, 1e-5) ** 2
+    assert mu_squared(spent) == pytest.approx(share * limit, rel=1e-7)
+    assert mu_squared(spent) <= share * limit
+    if share < 1:
+        sigma = math.sqrt(2 * 1000 / ((1 - share) * limit))
+        whole = compose(spent, RepeatedEvent(vote_answer(sigma), 1000))
+        assert epsilon_of(math.sqrt(mu_squared(whole)), 1e-5) == pytest.approx(epsilon, rel=1e-6)
+
+
+def test_averages_and_votes_cost_what_the_privacy_loss_distribution_of_dp_accounting_says():
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    z, vectors, sigma, answers = 8.0, 5, 60.0, 500
+    event = compose(RepeatedEvent(ClippedSum(2.5, z).event, vectors), RepeatedEvent(vote_answer(sigma), answers))
+    averages = pld.from_gaussian_mechanism(z, sensitivity=2.0, value_discretization_interval=1e-3)
+    votes = pld.from_gaussian_mechanism(sigma, sensitivity=math.sqrt(2), value_discretization_interval=1e-3)
+    oracle = averages.self_compose(vectors).compose(votes.self_compose(answers))
+    ours = epsilon_of(math.sqrt(mu_squared(event)), 1e-5)
+    # The oracle rounds every loss up to its grid.
+    assert ours <= oracle.get_epsilon_for_delta(1e-5) <= ours + 1e-3 * (vectors + answers)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "share", "releases", "fault"),
+    [(0.0, 0.5, 1, "epsilon"), (1.0, 0.0, 1, "share"), (1.0, 1.5, 1, "share"), (1.0, 0.5, 0, "releases")],
+)
+def test_an_impossible_share_is_refused(epsilon, share, releases, fault):
+    with pytest.raises(SettingError, match=fault):
+        noise_multiplier_for(epsilon, 1e-5, share, releases)

@@ -1,0 +1,189 @@
+"""Algorithm 1 as published: equal to its plain form, whoever computes which part of it."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from terrine.errors import InputError, SettingError
+from terrine.teachers.averaged import (
+    Average,
+    AveragedSettings,
+    average_teachers,
+    derived_control,
+    exact_means,
+    local_round,
+    mean_of,
+    server_step,
+)
+from terrine.teachers.averaged_learners import LinearLearner, ModuleLearner
+from terrine.teachers.kind import Records
+from tests.terrine.teachers.averaged_help import plain_ttac, sorted_records
+
+SETTINGS = AveragedSettings(rounds=4, steps=3, learning_rate=0.7, decay=0.9, server_rate=0.8, batch=5)
+
+
+@pytest.fixture(scope="module")
+def parties():
+    return sorted_records(4, 13, 6, 3)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-6)])
+def test_average_control_and_control_variates_equal_the_plain_algorithm_after_three_rounds(parties, dtype, tolerance):
+    learner = LinearLearner(6, 3, dtype=dtype)
+    average, own = average_teachers(learner, parties, range(4), SETTINGS, rounds=3, seed=7)
+    theta, c, plain_own, _ = plain_ttac(parties, 4, SETTINGS, 3, seed=7)
+    np.testing.assert_allclose(average.value, theta, atol=tolerance)
+    np.testing.assert_allclose(average.control, c, atol=tolerance)
+    np.testing.assert_allclose(own, plain_own, atol=tolerance)
+    assert np.abs(theta).max() > 0.1
+    assert np.abs(c).max() > 0.01
+
+
+def test_teachers_of_the_last_round_equal_the_plain_algorithms(parties):
+    learner = LinearLearner(6, 3, dtype=torch.float64)
+    average, own = average_teachers(learner, parties, range(4), SETTINGS, rounds=3, seed=7)
+    last = local_round(learner, average, own, parties, range(4), SETTINGS, 3, seed=7)
+    _, _, _, local = plain_ttac(parties, 4, SETTINGS, 4, seed=7)
+    np.testing.assert_allclose(average.value + last.update, local, atol=1e-10)
+
+
+def test_without_correction_it_is_federated_averaging(parties):
+    settings = AveragedSettings(correction="none", steps=3, learning_rate=0.7, decay=0.9, server_rate=0.8, batch=5)
+    learner = LinearLearner(6, 3, dtype=torch.float64)
+    average, own = average_teachers(learner, parties, range(4), settings, rounds=3, seed=7)
+    theta, c, _, _ = plain_ttac(parties, 4, settings, 3, seed=7, correct=False)
+    np.testing.assert_allclose(average.value, theta, atol=1e-10)
+    assert not average.control.any()
+    assert not own.any()
+    assert not c.any()
+
+
+def test_the_correction_is_what_keeps_parties_of_one_class_together(parties):
+    """The reason for the method: local steps of parties that differ lead apart, and less so with the correction."""
+    apart = {}
+    for correction in ("none", "control_variates"):
+        settings = AveragedSettings(correction=correction, rounds=20, steps=10, learning_rate=1.0, batch=13)
+        learner = LinearLearner(6, 3)
+        average, own = average_teachers(learner, parties, range(4), settings, rounds=19, seed=1)
+        last = local_round(learner, average, own, parties, range(4), settings, 19, seed=1)
+        apart[correction] = np.linalg.norm(last.update - last.update.mean(axis=0), axis=1).mean()
+    assert apart["control_variates"] < 0.3 * apart["none"]
+
+
+def test_a_local_round_is_the_same_to_the_last_bit_however_teachers_are_grouped(parties):
+    learner = LinearLearner(6, 3)
+    average, own = average_teachers(learner, parties, range(4), SETTINGS, rounds=2, seed=7)
+    whole = local_round(learner, average, own, parties, range(4), SETTINGS, 2, seed=7)
+    for group in ([0], [1, 2], [3]):
+        part = local_round(learner, average, own[group], parties, group, SETTINGS, 2, seed=7)
+        np.testing.assert_array_equal(part.update, whole.update[group])
+        np.testing.assert_array_equal(part.own, whole.own[group])
+    groups = np.split(whole.update, [1, 3])
+    np.testing.assert_array_equal(mean_of(groups), mean_of([whole.update]))
+
+
+def test_a_teachers_part_of_a_round_does_not_see_other_teachers_records(parties):
+    learner = LinearLearner(6, 3)
+    average, own = average_teachers(learner, parties, range(4), SETTINGS, rounds=2, seed=7)
+    changed = parties.inputs.copy()
+    changed[parties.assignment == 2] *= -1
+    other = Records(changed, parties.labels, parties.assignment, 3)
+    first = local_round(learner, average, own, parties, range(4), SETTINGS, 2, seed=7).update
+    second = local_round(learner, average, own, other, range(4), SETTINGS, 2, seed=7).update
+    assert np.flatnonzero((first != second).any(axis=1)).tolist() == [2]
+
+
+def test_the_control_variates_mean_change_is_a_function_of_the_mean_update(parties):
+    """What makes its release superfluous: eq. 3 summed over the teachers."""
+    learner = LinearLearner(6, 3, dtype=torch.float64)
+    average, own = average_teachers(learner, parties, range(4), SETTINGS, rounds=2, seed=7)
+    local = local_round(learner, average, own, parties, range(4), SETTINGS, 2, seed=7)
+    update, change = exact_means(average, [local], own, 2)
+    np.testing.assert_allclose(derived_control(average, update, SETTINGS, 2), change, atol=1e-12)
+    after = server_step(average, update, change, SETTINGS)
+    np.testing.assert_allclose(after.control, local.own.mean(axis=0), atol=1e-12)
+
+
+def test_any_module_learns_as_the_linear_learner_does_when_it_is_one(parties):
+    class Unit(nn.Module):
+        def forward(self, inputs):
+            return inputs / inputs.norm(dim=1, keepdim=True)
+
+    layer = nn.Linear(6, 3).double()
+    nn.init.zeros_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    module = ModuleLearner(nn.Sequential(Unit(), layer), weight_decay=0.1)
+    module.inputs = "features"
+    records = Records(parties.inputs.astype(np.float64), parties.labels, parties.assignment, 3)
+    linear = LinearLearner(6, 3, weight_decay=0.1, dtype=torch.float64)
+    expected, _ = average_teachers(linear, records, range(4), SETTINGS, rounds=3, seed=7)
+    found, _ = average_teachers(module, records, range(4), SETTINGS, rounds=3, seed=7)
+    np.testing.assert_allclose(found.value, expected.value, atol=1e-10)
+
+
+def test_networks_in_one_computation_learn_as_one_by_one(records):
+    from terrine.teachers.scratch import ScratchTeachers
+
+    classifier = ScratchTeachers("pate_cnn", 1, 8, 3).classifier(0)
+    settings = AveragedSettings(steps=2, learning_rate=0.05, batch=4)
+    found = []
+    for together in (1, 3):
+        learner = ModuleLearner(classifier, together=together)
+        found.append(average_teachers(learner, records, range(5), settings, rounds=2, seed=0)[0].value)
+    np.testing.assert_allclose(found[0], found[1], atol=1e-5)
+    assert np.abs(found[0] - Average.start(ModuleLearner(classifier)).value).max() > 1e-3
+
+
+def test_all_records_may_be_taken_in_every_step_also_by_parties_of_different_sizes(feature_records):
+    settings = AveragedSettings(steps=2, learning_rate=1.0, batch=None)
+    learner = LinearLearner(feature_records.inputs.shape[1], 3, dtype=torch.float64)
+    local = local_round(
+        learner, Average.start(learner), np.zeros((5, learner.length)), feature_records, range(5), settings, 0, seed=0
+    )
+    from tests.terrine.teachers.averaged_help import plain_gradient
+
+    for teacher in range(5):
+        rows = feature_records.assignment == teacher
+        theta = np.zeros(learner.length)
+        for _ in range(2):
+            inputs = feature_records.inputs[rows].astype(np.float64)
+            theta = theta - plain_gradient(theta, inputs, feature_records.labels[rows], 3)
+        np.testing.assert_allclose(local.update[teacher], theta, atol=1e-9)
+
+
+def test_a_party_with_one_class_learns_and_one_without_records_is_refused_by_its_number(parties):
+    learner = LinearLearner(6, 3)
+    one_class = Records(parties.inputs, np.zeros_like(parties.labels), parties.assignment, 3)
+    average, _ = average_teachers(learner, one_class, range(4), SETTINGS, rounds=2, seed=0)
+    assert np.isfinite(average.value).all()
+    with pytest.raises(InputError, match="Teacher 4 has no record"):
+        average_teachers(learner, parties, range(5), SETTINGS, rounds=1, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "fault"),
+    [
+        ({"averaging": "some"}, "averaging"),
+        ({"correction": "some"}, "correction"),
+        ({"rounds": 0}, "rounds 0"),
+        ({"learning_rate": 0.0}, "learning_rate"),
+        ({"server_rate": -1.0}, "server_rate"),
+        ({"block": 3}, "block"),
+        ({"averaging": "blocks"}, "block"),
+        ({"averaging": "blocks", "block": 1}, "at least 2"),
+    ],
+)
+def test_impossible_settings_are_refused(wrong, fault):
+    with pytest.raises(SettingError, match=fault):
+        AveragedSettings(**wrong)
+
+
+def test_inputs_of_another_kind_are_refused(parties, records):
+    with pytest.raises(InputError, match="features"):
+        average_teachers(LinearLearner(6, 3), records, range(4), SETTINGS, rounds=1, seed=0)
+    images = ModuleLearner(nn.Sequential(nn.Flatten(), nn.Linear(6, 3)))
+    with pytest.raises(InputError, match="images"):
+        average_teachers(images, parties, range(4), SETTINGS, rounds=1, seed=0)
+    with pytest.raises(SettingError, match="no weights"):
+        ModuleLearner(nn.Flatten())

@@ -1,0 +1,287 @@
+"""Private averages: clipped, noised, priced with the votes; and what an attacker who sees everything can prove."""
+
+import math
+
+import numpy as np
+import pytest
+
+from terrine.aggregation.histogram import GaussianHistogram
+from terrine.aggregation.votes import histograms_of
+from terrine.errors import SettingError
+from terrine.privacy.audit import audit_scores
+from terrine.privacy.events import RepeatedEvent, compose, vote_answer
+from terrine.privacy.gaussian import epsilon_of, mu_of, mu_squared
+from terrine.privacy.noise import ReplayNoise
+from terrine.teachers.averaged import (
+    Average,
+    AveragedSettings,
+    average_teachers,
+    exact_means,
+    local_round,
+    server_step,
+)
+from terrine.teachers.averaged_kind import AveragedTeachers, LinearForm, Start
+from terrine.teachers.averaged_learners import LinearLearner
+from terrine.teachers.averaged_private import PrivateAveraging, calibrated
+from terrine.teachers.kind import Queries, Records
+from tests.terrine.teachers.averaged_help import sorted_records
+
+SETTINGS = AveragedSettings(rounds=4, steps=3, learning_rate=0.7, decay=0.5, batch=5)
+DELTA = 1e-5
+
+
+class Silence:
+    """A source that draws zeros: shows what is added up."""
+
+    kind = "replay"
+
+    def gaussian(self, shape, sigma):
+        return np.zeros(shape)
+
+
+@pytest.fixture(scope="module")
+def parties():
+    return sorted_records(4, 13, 6, 3)
+
+
+def test_without_clipping_and_noise_the_private_step_is_the_published_one(parties):
+    learner = LinearLearner(6, 3)
+    for control in ("derived", "released"):
+        averaging = PrivateAveraging(clip=1e3, noise_multiplier=1.0, control=control)
+        published, _ = average_teachers(learner, parties, range(4), SETTINGS, rounds=3, seed=7)
+        private, _ = average_teachers(
+            learner, parties, range(4), SETTINGS, rounds=3, seed=7, combine=averaging.combine(SETTINGS, Silence())
+        )
+        np.testing.assert_allclose(private.value, published.value, atol=1e-5)
+        np.testing.assert_allclose(private.control, published.control, atol=1e-5)
+
+
+def test_each_update_is_clipped_by_itself_before_the_mean(parties):
+    learner = LinearLearner(6, 3)
+    start, own = Average.start(learner), np.zeros((4, learner.length), np.float32)
+    local = local_round(learner, start, own, parties, range(4), SETTINGS, 0, seed=7)
+    norms = np.linalg.norm(local.update, axis=1)
+    clip = float(np.median(norms))
+    averaging = PrivateAveraging(clip, 2.0, "released")
+    released = averaging.release([local.update], [local.own - own], SETTINGS, 0, Silence())
+    plain = sum(update * min(1.0, clip / norm) for update, norm in zip(local.update, norms, strict=True)) / 4
+    np.testing.assert_allclose(released["update"], plain, atol=1e-6)
+    changes = local.own - own
+    limit = clip / (SETTINGS.steps * SETTINGS.rate(0))
+    plain = sum(change * min(1.0, limit / np.linalg.norm(change)) for change in changes) / 4
+    np.testing.assert_allclose(released["control_update"], plain, atol=1e-6)
+    assert (norms > clip).any()
+
+
+def test_a_round_releases_one_vector_or_two_and_the_centre_is_one_more():
+    derived = PrivateAveraging(1.0, 5.0)
+    released = PrivateAveraging(1.0, 5.0, "released")
+    centred = PrivateAveraging(1.0, 5.0, centred=True)
+    assert mu_squared(derived.event(SETTINGS, 3)) == pytest.approx(3 * (2 / 5) ** 2)
+    assert mu_squared(released.event(SETTINGS, 3)) == pytest.approx(6 * (2 / 5) ** 2)
+    assert mu_squared(centred.whole_event(SETTINGS)) == pytest.approx(4 * (2 / 5) ** 2)
+    plain = AveragedSettings(correction="none", rounds=4)
+    assert released.vectors(plain) == 1
+    for number in range(3):
+        for mechanism in released.mechanisms(SETTINGS, number):
+            assert mu_squared(mechanism.event) == pytest.approx((2 / 5) ** 2)
+
+
+@pytest.mark.parametrize("epsilon", [2.0, 6.0, 10.0])
+@pytest.mark.parametrize(("control", "centred"), [("derived", False), ("released", True)])
+def test_averages_take_their_share_and_leave_the_rest_to_the_votes_exactly(epsilon, control, centred):
+    averaging = calibrated(
+        SETTINGS, clip=0.4, control=control, centred=centred, epsilon=epsilon, delta=DELTA, share=0.7
+    )
+    limit = mu_of(epsilon, DELTA) ** 2
+    averages = averaging.whole_event(SETTINGS)
+    assert mu_squared(averages) == pytest.approx(0.7 * limit, rel=1e-7)
+    sigma = 50.0
+    answers = GaussianHistogram(sigma).certain(10**9, epsilon, DELTA, averages)
+    assert answers == math.floor(0.3 * limit * sigma**2 / 2)
+    whole = compose(averages, RepeatedEvent(vote_answer(sigma), answers))
+    assert epsilon - 0.05 < epsilon_of(math.sqrt(mu_squared(whole)), DELTA) <= epsilon
+
+
+def test_averages_and_votes_cost_what_dp_accounting_composes():
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    averaging = calibrated(SETTINGS, clip=0.4, centred=True, epsilon=4.0, delta=DELTA, share=0.7)
+    sigma, answers = 90.0, 400
+    whole = compose(averaging.whole_event(SETTINGS), RepeatedEvent(vote_answer(sigma), answers))
+    grid = 1e-3
+    # Four vectors of sensitivity 2S with noise zS, and votes that move by the square root of two.
+    vectors = pld.from_gaussian_mechanism(averaging.noise_multiplier / 2, value_discretization_interval=grid)
+    votes = pld.from_gaussian_mechanism(sigma / math.sqrt(2), value_discretization_interval=grid)
+    oracle = vectors.self_compose(4).compose(votes.self_compose(answers)).get_epsilon_for_delta(DELTA)
+    ours = epsilon_of(math.sqrt(mu_squared(whole)), DELTA)
+    assert ours <= oracle <= ours + grid * 404
+
+
+def test_where_nothing_is_averaged_no_budget_can_be_spent_on_it():
+    for settings in (AveragedSettings(rounds=1), AveragedSettings(averaging="none", rounds=5)):
+        with pytest.raises(SettingError, match="budget_share"):
+            calibrated(settings, clip=1.0, epsilon=1.0, delta=DELTA, share=0.5)
+
+
+@pytest.mark.parametrize("wrong", [{"clip": 0.0}, {"noise_multiplier": 0.0}, {"control": "some"}])
+def test_no_clipping_norm_no_noise_and_no_such_control_are_refused(wrong):
+    with pytest.raises(SettingError):
+        PrivateAveraging(**{"clip": 1.0, "noise_multiplier": 1.0, **wrong})
+
+
+def test_a_party_that_diverges_counts_as_nothing_and_the_average_stays_finite(parties):
+    inputs = parties.inputs.copy()
+    inputs[parties.assignment == 1] = np.inf
+    broken = Records(inputs, parties.labels, parties.assignment, 3)
+    combine = PrivateAveraging(1.0, 3.0).combine(SETTINGS, Silence())
+    average, _ = average_teachers(
+        LinearLearner(6, 3),
+        broken,
+        range(4),
+        SETTINGS,
+        rounds=1,
+        seed=7,
+        combine=combine,
+    )
+    rest, _ = average_teachers(
+        LinearLearner(6, 3),
+        parties,
+        [0, 2, 3],
+        SETTINGS,
+        rounds=1,
+        seed=7,
+        combine=combine,
+    )
+    np.testing.assert_allclose(average.value * 4, rest.value * 3, atol=1e-6)
+
+
+# An audit on the smallest case: ten parties in the plane, two classes, one record whose label is exchanged. The
+# attacker knows everything but which of the two data sets it is: other records, settings, and all that was released.
+
+PARTIES, LEARNER = 10, LinearLearner(2, 2)
+ROUNDS = AveragedSettings(rounds=3, steps=2, learning_rate=2.0, batch=1)
+
+
+def neighbours():
+    """Two data sets that differ in the label of one record, which is all its party has."""
+    angles = np.linspace(-1.2, 1.2, PARTIES)
+    labels = (angles > 0).astype(np.int64)
+    inputs = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+    other = labels.copy()
+    other[-1] = 0
+    assignment = np.arange(PARTIES)
+    return Records(inputs, labels, assignment, 2), Records(inputs, other, assignment, 2)
+
+
+def asked():
+    """Directions all around."""
+    angles = np.linspace(0, 2 * np.pi, 40, endpoint=False)
+    return Queries(np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32), [np.arange(40)])
+
+
+def votes_from(records, average, own):
+    kind = AveragedTeachers(LinearForm(LEARNER), ROUNDS, PARTIES, lambda: Start(average, own))
+    states = [state for _, state in kind.train(records, range(PARTIES), seed=0)]
+    return histograms_of(kind.vote(states, asked()), 2)
+
+
+def test_the_published_form_is_caught_when_its_claim_is_audited_as_if_it_held():
+    """One record moves the votes of many teachers at once, and the noise was measured for one."""
+    histograms = []
+    for records in neighbours():
+        average, own = average_teachers(LEARNER, records, range(PARTIES), ROUNDS, rounds=2, seed=0)
+        histograms.append(votes_from(records, average, own))
+    moved = histograms[1] - histograms[0]
+    most = np.abs(moved).max()
+    assert most > 3
+    sigma = 10.0
+    claimed = RepeatedEvent(vote_answer(sigma), len(moved))
+    noise = ReplayNoise(1)
+    scores = []
+    for histogram in histograms:
+        released = histogram + noise.gaussian((2000, *histogram.shape), sigma)
+        scores.append((released * moved).sum(axis=(1, 2)))
+    bound = audit_scores(*scores, delta=DELTA, confidence=0.999)
+    assert bound.mu > 1.5 * math.sqrt(mu_squared(claimed))
+    # What does hold, for any training: a record moves all votes at most.
+    assert bound.mu <= PARTIES * math.sqrt(mu_squared(claimed))
+
+
+def test_conventional_teachers_pass_the_same_audit():
+    settings = AveragedSettings(averaging="none", correction="none", rounds=3, steps=2, learning_rate=2.0, batch=1)
+    kind = AveragedTeachers(LinearForm(LEARNER), settings, PARTIES)
+    one, other = (
+        histograms_of(kind.vote([s for _, s in kind.train(r, range(PARTIES), seed=0)], asked()), 2)
+        for r in neighbours()
+    )
+    assert np.abs(one - other).max() == 1
+
+
+def repeated(records, runs):
+    """The same records once for every run, so that all runs learn as one problem."""
+    count = len(records.labels)
+    assignment = np.repeat(np.arange(runs), count) * PARTIES + np.tile(records.assignment, runs)
+    return Records(np.tile(records.inputs, (runs, 1)), np.tile(records.labels, runs), assignment, 2)
+
+
+def learned(records, average, own, number):
+    """What the parties of all runs do in a round, each run from its own average [runs, P]."""
+    each = Average(np.repeat(average.value, PARTIES, axis=0), np.repeat(average.control, PARTIES, axis=0))
+    return local_round(LEARNER, each, own, records, range(len(own)), ROUNDS, number, seed=0)
+
+
+def private_runs(hypothesis, runs, averaging, sigma, noise):
+    """Private runs on one of the data sets: the attacker's log likelihood ratio of all that each released, [runs]."""
+    sides = [repeated(records, runs) for records in neighbours()]
+    average = Average(np.zeros((runs, LEARNER.length)), np.zeros((runs, LEARNER.length)))
+    own = [np.zeros((runs * PARTIES, LEARNER.length), np.float32)] * 2
+    ratio = np.zeros(runs)
+
+    def each_run(values):
+        return values.reshape(runs, PARTIES, -1)
+
+    for number in range(ROUNDS.rounds - 1):
+        mechanism = averaging.mechanisms(ROUNDS, number)[0]
+        local = [learned(records, average, mine, number) for records, mine in zip(sides, own, strict=True)]
+        updates = each_run(local[hypothesis].update)
+        released = [averaging.release([of_run], [], ROUNDS, number, noise) for of_run in updates]
+        seen = np.stack([release["update"] for release in released]) * PARTIES
+        clean = [each_run(mechanism.clipped(part.update)).sum(axis=1) for part in local]
+        ratio += (((seen - clean[0]) ** 2) - ((seen - clean[1]) ** 2)).sum(axis=1) / (2 * mechanism.sigma**2)
+        update, change = averaging.means({"update": seen / PARTIES}, average, ROUNDS, number)
+        average, own = server_step(average, update, change, ROUNDS), [part.own for part in local]
+    histograms = []
+    for records, mine in zip(sides, own, strict=True):
+        values = np.repeat(average.value, PARTIES, axis=0) + learned(records, average, mine, ROUNDS.rounds - 1).update
+        votes = LinearForm(LEARNER).vote([LEARNER.state(weights) for weights in values], asked(), "cpu")
+        ones = votes.T.reshape(runs, PARTIES, -1).sum(axis=1)
+        histograms.append(np.stack([PARTIES - ones.astype(np.int64), ones.astype(np.int64)], axis=2))
+    assert np.abs(histograms[0] - histograms[1]).max() <= 1
+    seen = histograms[hypothesis] + noise.gaussian(histograms[0].shape, sigma)
+    return ratio + (((seen - histograms[0]) ** 2) - ((seen - histograms[1]) ** 2)).sum(axis=(1, 2)) / (2 * sigma**2)
+
+
+def test_the_private_form_withstands_the_best_attack_there_is_and_the_attack_is_no_weak_one():
+    """The exact likelihood ratio, of averages and votes together. It comes near what is charged, and not above."""
+    averaging, sigma = PrivateAveraging(clip=0.3, noise_multiplier=2.0), 15.0
+    charged = math.sqrt(mu_squared(compose(averaging.event(ROUNDS, 2), RepeatedEvent(vote_answer(sigma), 40))))
+    noise = ReplayNoise(3)
+    scores = [private_runs(side, 500, averaging, sigma, noise) for side in (0, 1)]
+    bound = audit_scores(*scores, delta=DELTA, confidence=0.99)
+    assert 0.4 * charged < bound.mu <= charged
+    assert bound.epsilon <= epsilon_of(charged, DELTA)
+    # The ratio of a μ-GDP mechanism grows by μ² at most from one side to the other.
+    assert np.mean(scores[1]) - np.mean(scores[0]) < 1.15 * charged**2
+
+
+def test_the_private_forms_audit_would_see_averages_without_noise(parties):
+    """The same attack on averages that are charged as private and are not: the test above can fail."""
+    start, own = Average.start(LEARNER), np.zeros((PARTIES, LEARNER.length), np.float32)
+    averaging = PrivateAveraging(clip=0.3, noise_multiplier=2.0)
+    exact = []
+    for records in neighbours():
+        local = local_round(LEARNER, start, own, records, range(PARTIES), ROUNDS, 0, seed=0)
+        exact.append(exact_means(start, [local], own, 0)[0] * PARTIES)
+    leak = np.linalg.norm(exact[0] - exact[1])
+    assert leak > averaging.mechanisms(ROUNDS, 0)[0].event.sensitivity

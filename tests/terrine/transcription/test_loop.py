@@ -1,0 +1,165 @@
+"""The loop: what it hears, what it learns, and that a restored one goes on with the same bits."""
+
+import pytest
+import torch
+
+from terrine.errors import ArtefactError, SettingError
+from terrine.models.registry import build_backbone
+from terrine.transcription.annotation import DataAnnotation
+from terrine.transcription.generator import Generator
+from terrine.transcription.loop import LoopSettings, Transcription
+from terrine.transcription.objectives import GeneratorObjective
+from terrine.transcription.student import Student
+
+SETTINGS = LoopSettings(
+    iterations=4,
+    batch=6,
+    student_rate=0.01,
+    generator_rate=0.01,
+    student_loss="squared",
+    student_steps=3,
+    generator_steps=2,
+    final_steps=3,
+    inputs="fresh",
+)
+
+
+def loop(settings=SETTINGS, architecture="cryptonet", **others):
+    student = Student(build_backbone(architecture, channels=1, size=8, seed=0), 4, 0)
+    return Transcription(student, Generator(1, 8, latent=3, width=4, seed=0), settings, seed=0, **others)
+
+
+def teacher(images):
+    """Some fixed function of images to probabilities [1, B, 4], on its own scale of loudness."""
+    flat = images.float().flatten(1) / 255
+    weights = torch.linspace(-1, 1, flat.shape[1] * 4).reshape(4, -1).sin()
+    return (flat @ weights.T * 3).softmax(-1)[None]
+
+
+def annotate(posed):
+    mechanism = DataAnnotation(beta=1.0, sigma=0, top_k=4, step=1.0, limit="clip", distillation="classic",
+                               gradient_of="scores")  # fmt: skip
+    return mechanism.annotate(mechanism.total(teacher(posed.images), posed.probabilities), posed.probabilities, 1, None)
+
+
+def run(state, iterations):
+    while state.iteration < iterations:
+        state.learn(annotate(state.pose()))
+    return state
+
+
+def same(first, second):
+    one, other = first.tensors(), second.tensors()
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("inputs", ["fresh", "trained"])
+@pytest.mark.parametrize("architecture", ["cryptonet", "scattering"])
+def test_a_restored_loop_goes_on_with_the_bits_of_one_that_was_not_interrupted(inputs, architecture):
+    settings = LoopSettings(**{**SETTINGS.__dict__, "inputs": inputs})
+    whole = run(loop(settings, architecture), 4)
+    half = run(loop(settings, architecture), 2)
+    kept = {name: value.clone() for name, value in half.tensors().items()}
+    resumed = loop(settings, architecture)
+    resumed.restore(kept, 2)
+    run(resumed, 4)
+    assert same(whole, resumed)
+    for each in (whole, resumed):
+        each.finish()
+    assert same(whole, resumed)
+
+
+def test_the_question_stays_the_same_until_it_is_answered():
+    state = loop()
+    assert state.pose() is state.pose()
+    state.learn(annotate(state.pose()))
+    assert state.pose().iteration == 1
+
+
+def test_nothing_is_heard_of_a_teacher_but_the_annotation():
+    """Two teachers that lead to equal annotations lead to equal students and generators."""
+    first, second = loop(), loop()
+    for _ in range(3):
+        first.learn(annotate(first.pose()))
+        posed = second.pose()
+        stored = annotate(posed).clone()
+        second.learn(stored)
+    assert same(first, second)
+
+
+def test_one_step_is_that_of_separate_passes():
+    """Sharing the forward pass changes nothing: the first step against one written out with passes of their own."""
+    settings = LoopSettings(iterations=1, batch=6, student_rate=0.05, optimiser="sgd", generator_rate=0.01)
+    shared, apart = loop(settings), loop(settings)
+    annotation = annotate(shared.pose())
+    shared.learn(annotation)
+
+    images = apart.generator(apart.vectors)
+    rounded = images + ((images * 255).round() / 255 - images).detach()
+    scores = apart.student(rounded.detach())[1]
+    own = apart.student.weights()
+    gradients = torch.autograd.grad(-(annotation * scores.log_softmax(1)).sum(1).mean(), own)
+    images = apart.generator(apart.vectors)
+    rounded = images + ((images * 255).round() / 255 - images).detach()
+    features, scores = apart.student(rounded)
+    total = GeneratorObjective().loss(scores, features) - (annotation * scores.log_softmax(1)).sum(1).mean()
+    optimiser = torch.optim.Adam([*apart.generator.parameters(), apart.vectors], lr=0.01)
+    total.backward()
+    optimiser.step()
+    with torch.no_grad():
+        for weight, gradient in zip(own, gradients, strict=True):
+            weight -= 0.05 * gradient
+    for name, value in shared.tensors().items():
+        if not name.startswith("optimiser"):
+            torch.testing.assert_close(value, apart.tensors()[name], atol=1e-6, rtol=1e-5)
+
+
+def test_inputs_are_trained_only_where_algorithm_1_is_followed():
+    for inputs, moved in (("trained", True), ("fresh", False)):
+        state = loop(LoopSettings(**{**SETTINGS.__dict__, "inputs": inputs}))
+        before = state.vectors.detach().clone()
+        run(state, 1)
+        assert torch.equal(before, state.vectors) != moved
+
+
+def test_a_generator_without_steps_stays_as_it_was_drawn():
+    state = loop(LoopSettings(**{**SETTINGS.__dict__, "generator_steps": 0}))
+    before = {name: value.clone() for name, value in state.generator.state_dict().items()}
+    run(state, 2)
+    assert all(torch.equal(before[name], value) for name, value in state.generator.state_dict().items())
+
+
+def test_another_discriminator_is_what_the_generator_learns_from():
+    seen = []
+
+    def discriminate(images):
+        seen.append(images.requires_grad)
+        return images.flatten(1), images.flatten(1)[:, :4]
+
+    run(loop(discriminator=discriminate), 1)
+    assert seen == [True, True]
+
+
+def test_the_student_follows_its_teacher():
+    settings = LoopSettings(**{**SETTINGS.__dict__, "iterations": 6, "batch": 48, "student_steps": 12})
+    state = loop(settings, "small_cnn")
+    posed = state.pose()
+    before = float((posed.probabilities.argmax(1) == teacher(posed.images)[0].argmax(1)).float().mean())
+    run(state, 6)
+    posed = state.pose()
+    after = float((posed.probabilities.argmax(1) == teacher(posed.images)[0].argmax(1)).float().mean())
+    assert after > max(0.8, before)
+
+
+def test_what_does_not_fit_is_refused():
+    state = loop()
+    with pytest.raises(SettingError, match="annotation is"):
+        state.learn(torch.zeros(6, 3))
+    with pytest.raises(ArtefactError, match="not one of this transcription"):
+        state.restore({"student.head.weight": torch.zeros(1)}, 1)
+    with pytest.raises(SettingError, match="batch is 1"):
+        LoopSettings(batch=1)
+    with pytest.raises(SettingError, match="student_rate"):
+        LoopSettings(student_rate=0.0)
+    with pytest.raises(SettingError, match="inputs are"):
+        loop(vectors=torch.zeros(2, 3))
