@@ -193,8 +193,8 @@ class Backbone(Section):
             )
         if self.weights is not None and (not self.has_weights or self.kind == "concatenated"):
             raise ValueError(
-                f"weights={self.weights} has no meaning for kind={self.kind}. Set backbone.weights=null, or backbone.kind "
-                "to what the weights were made for"
+                f"weights={self.weights} has no meaning for kind={self.kind}. Set backbone.weights=null, or "
+                "backbone.kind to what the weights were made for"
             )
         if self.kind == "concatenated" and self.invariance:
             raise ValueError(
@@ -260,11 +260,11 @@ class Estimator(Section):
     """A classifier of scikit-learn."""
 
     name: str = Field("RandomForestClassifier", min_length=1)
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = Field(default_factory=dict)
 
 
 class Prompt(Section):
-    """A frame around the image and a mapping of the source's outputs (docs/prompts.md); the defaults are the paper's."""
+    """A frame around the image and a mapping of what the source makes of it; the paper's (docs/prompts.md)."""
 
     inner: int | None = Field(None, ge=1)
     """Side of the shrunken image on the source's canvas; null is 192/224 of the canvas."""
@@ -678,8 +678,8 @@ class Params(Section):
         if threshold is not None and threshold > voters:
             of = "" if voters == self.partition.teachers else f" in {voters} groups that vote"
             raise ValueError(
-                f"aggregation.threshold={threshold:g} is above partition.teachers={self.partition.teachers}{of}: hardly "
-                "any query could pass. Lower the threshold or use more teachers"
+                f"aggregation.threshold={threshold:g} is above partition.teachers={self.partition.teachers}{of}: "
+                "hardly any query could pass. Lower the threshold or use more teachers"
             )
         self._check_averages()
         table, columns = self.data.name == "table", self.backbone.kind == "columns"

@@ -92,7 +92,7 @@ def _name(backbone: Backbone) -> str:
 
 
 def read_state(path: Path) -> Mapping[str, Tensor]:
-    """Return the state dict in a file. Raises InputError for a file that is missing, damaged, or holds anything else."""
+    """Return the state dict in a file. Raises InputError where it is missing, damaged, or holds anything else."""
     if not path.is_file():
         raise InputError(f"There is no file {path}. Point backbone.weights at the weights, or set it to null.")
     if path.suffix == ".safetensors":
