@@ -78,7 +78,7 @@ def mixed_order():
 BAD = [*map(bytes.fromhex, [*SMALL_ORDER, *NOT_CANONICAL, NOT_ON_CURVE]), mixed_order()]
 
 
-@pytest.mark.parametrize("point", BAD, ids=lambda point: point.hex()[:8] + point.hex()[-4:])
+@pytest.mark.parametrize("point", BAD, ids=range(len(BAD)))
 def test_points_outside_the_group_are_refused_by_both_sides(delta, transfers, point):
     sender, receiver, _ = transfers
     with pytest.raises(TransferError, match="group"):
