@@ -5,8 +5,9 @@ Formal guarantees of every kind:
   it, not even through batch statistics, so one record touches one teacher and moves one vote.
 - On the CPU it is the same to the last bit whichever teachers are trained with it, however they are grouped into tasks
   and however many threads there are. (`linear` stacks teachers in products that treat them one by one; the others are
-  trained one teacher at a time, each by one thread.) On an accelerator networks of equal shape are trained together,
-  and a teacher agrees with itself in another group within floating point.
+  trained one teacher at a time, each by one thread.) `prompt` teachers share passes through a frozen network, and on an
+  accelerator networks of equal shape are trained together: there a teacher agrees with itself in another group within
+  floating point, and the values of another teacher's records still do not move a bit of it.
 - Its state is arrays of numbers by name, so it travels as safetensors; nothing is pickled.
 - Votes are cast on fixed batches of queries, which all teachers share, and touch no state.
 """

@@ -24,7 +24,7 @@ def test_every_kind_takes_small_images(kind, size):
 
 
 def test_the_kinds_of_a_run_are_those_of_the_registry_but_the_networks_of_teachers():
-    assert {*KINDS, "small_cnn", "cryptonet"} - {"columns"} == set(BACKBONES)
+    assert {*KINDS, "small_cnn", "cryptonet", "pate_cnn"} - {"columns"} == set(BACKBONES)
 
 
 def test_a_densenet_gets_the_small_stem_where_the_stock_one_fails_and_keeps_it_where_it_does_not():
