@@ -71,5 +71,6 @@ def test_every_kind_keeps_what_the_protocol_promises(
 
 
 def test_an_unknown_kind_is_named_with_the_known():
-    with pytest.raises(SettingError, match=r"'forest' is unknown\. Known: averaged, estimator, finetune, linear, prompt, scratch"):
+    known = "averaged, estimator, finetune, linear, prompt, scratch"
+    with pytest.raises(SettingError, match=rf"'forest' is unknown\. Known: {known}"):
         build_teachers(TeacherSettings(kind="forest"), IMAGES)
