@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
+# One more than there are cores: tests of flows and of parties wait for servers and for processes they start.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(1 + len(os.sched_getaffinity(0)))')
 export PATH := $(BIN):$(PATH)
 
 .PHONY: run test lint install ui deploy-local clean
@@ -10,7 +12,7 @@ run: $(VENV)/installed
 	@terrine run
 
 test: $(VENV)/installed lint
-	@OMP_NUM_THREADS=1 python -m pytest -n logical --dist loadfile --no-loadscope-reorder
+	@OMP_NUM_THREADS=1 python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/installed
 	@ruff check .
