@@ -2,13 +2,18 @@
 
     python benchmarks/prom_pate.py kinds      [--root FOLDER] [--seeds 0 1 2 3 4] [--teachers 80]
     python benchmarks/prom_pate.py ablations  [--seeds 0]
+    python benchmarks/prom_pate.py students   [--seeds 0]
 
 Data: pbc-blood/blood_28.npz under --root: 11,959 private training images, its validation split as the public pool, its
 test split for evaluation; no image is in two of them. The backbones saw synthetic images alone: a scattering transform
-of 500 projected features, and a ResNet10 that SimCLR taught on --images of them. Teachers are trained once per row and
-seed; their votes on the pool are then released at each exact ε, as noisy histograms and by Confident-GNMax until the
-budget ends; the student is a linear head on the backbone. Votes and figures are kept in --work; an interrupted run goes
-on.
+whose 100 features forget turns and small shifts, and a ResNet10 that SimCLR taught on --images of them. Teachers are
+trained once per row and seed; their votes on the pool are then released at each exact ε, as noisy histograms and by
+Confident-GNMax until the budget ends; the student is a linear head on the backbone. Votes and figures are kept in
+--work; an interrupted run goes on.
+
+`ablations` varies mapping, mask, inner size and number of prompt teachers (Tables 6, 9, 10 and 11 of the paper).
+`students` is its Table 3: prompted, transferred and scratch teachers, and FixMatch students that start from the
+pretrained ResNet10 or from scratch and see all of the pool.
 """
 
 import argparse
@@ -27,21 +32,28 @@ from terrine.data.dataset import Dataset
 from terrine.data.partition import iid
 from terrine.data.pool import Pool, check_disjoint
 from terrine.data.registry import load
+from terrine.heads import predict
 from terrine.models.backbone import Backbone, features_in_batches
 from terrine.models.reference import fit_reference
 from terrine.models.registry import build_backbone
+from terrine.pretraining.invariance import Deformations, learn_projection
 from terrine.privacy.calibrate import calibrate
 from terrine.privacy.noise import ReplayNoise
 from terrine.randomness import derive_seed, numpy_generator
-from terrine.students.linear import StudentSettings, fit_histograms, fit_labels, predict
+from terrine.students.answers import Answers, histogram_answers, label_answers
+from terrine.students.fixmatch import FixMatch
+from terrine.students.kind import ImagePool, Material
+from terrine.students.linear import StudentSettings, fit
 from terrine.teachers.kind import Queries, Records, TeacherKind
 from terrine.teachers.registry import Surroundings, TeacherSettings, build_teachers
 
 EPSILONS = (2.0, 6.0, 7.2, 10.0)
 """7.2 is the exact ε of the paper's own release."""
 FINETUNE = TeacherSettings(kind="finetune", trainable=50, epochs=10, batch=16)
-LINEAR = TeacherSettings(kind="linear", optimiser="ridge", ridge=0.3)
-PROJECTION = 500
+SCRATCH = TeacherSettings(kind="scratch", architecture="small_cnn", epochs=30, batch=16)
+FIXMATCH = FixMatch(steps=600, batch=64, flip=True, learning_rate=1e-3)
+LINEAR = TeacherSettings(kind="linear", optimiser="ridge", ridge=0.1)
+PROJECTION, DEFORMATIONS = 100, Deformations(rotation=180, shift=0.07)
 
 
 def prompted(**own: object) -> TeacherSettings:
@@ -51,11 +63,18 @@ def prompted(**own: object) -> TeacherSettings:
 
 @dataclass(frozen=True)
 class Case:
-    """A row of a table; teachers None is what --teachers says."""
+    """A row of a table; teachers None is what --teachers says.
+
+    backbone: of the teachers. student: of a linear student, where it is another. start: of a FixMatch student, instead.
+    votes: the row of KINDS whose teachers vote, where that is not the row itself.
+    """
 
     settings: TeacherSettings
     backbone: str = "resnet10"
     teachers: int | None = None
+    student: str | None = None
+    start: str | None = None
+    votes: str | None = None
 
 
 KINDS = {
@@ -63,6 +82,9 @@ KINDS = {
     "linear on ResNet10": Case(LINEAR),
     "Transfer-PATE on ResNet10": Case(FINETUNE),
     "Prom-PATE on ResNet10": Case(prompted()),
+    "Prom-PATE on ResNet10, student on scattering": Case(
+        prompted(), student="scattering", votes="Prom-PATE on ResNet10"
+    ),
     "Prom-PATE on scattering": Case(prompted(), "scattering"),
 }
 _ABLATED = {
@@ -80,15 +102,35 @@ ABLATIONS = {name: Case(settings) for name, settings in _ABLATED.items()} | {
 }
 
 
+_TAUGHT = {"prompted": prompted(), "transferred": FINETUNE, "scratch": SCRATCH}
+_VOTES = {
+    "prompted": "Prom-PATE on ResNet10",
+    "transferred": "Transfer-PATE on ResNet10",
+    "scratch": "scratch teachers",
+}
+STUDENTS = {
+    f"{letter}: {teachers} teachers, {start} student": Case(
+        _TAUGHT[teachers], start="resnet10" if start == "pretrained" else "untrained", votes=_VOTES[teachers]
+    )
+    for letter, (teachers, start) in zip(
+        "ABCDEF", ((teachers, start) for teachers in _TAUGHT for start in ("pretrained", "scratch")), strict=True
+    )
+}
+TABLES = {"kinds": (KINDS, EPSILONS), "ablations": (ABLATIONS, (7.2,)), "students": (STUDENTS, (7.2,))}
+
+
 def shuffled(count: int) -> np.ndarray:
     """Return the numbers 0 .. count - 1 in a fixed order: the file's own may be sorted by class."""
     return numpy_generator(0, "batches of real images").permutation(count)
 
 
 def votes_of(
-    settings: TeacherSettings, name: str, data: Dataset, backbone: Backbone, teachers: int, seed: int, work: Path
+    case: Case, name: str, data: Dataset, backbone: Backbone, teachers: int, seed: int, work: Path
 ) -> np.ndarray:
     """Return votes [pool, teachers], from the work folder or from teachers trained now."""
+    settings = case.settings
+    if case.backbone == "scattering":
+        name = f"{name} {PROJECTION}"
     path = work / f"prom-pate-votes-{name.replace(' ', '_').replace(',', '')}-{teachers}-{seed}.npy"
     if path.is_file():
         return np.load(path)
@@ -118,36 +160,64 @@ def votes_of(
     return votes
 
 
-def figures(
-    votes: np.ndarray, data: Dataset, features: tuple[np.ndarray, np.ndarray], epsilon: float, seed: int, mechanism: str
-) -> dict[str, float]:
-    """Release the votes at an exact ε, train the student, and return what came of it."""
+@dataclass(frozen=True)
+class Release:
+    """rows: of the pool, those that were answered. answers: theirs. told: figures of the release itself."""
+
+    rows: np.ndarray
+    answers: Answers
+    told: dict[str, float]
+
+
+def release(votes: np.ndarray, data: Dataset, epsilon: float, seed: int, mechanism: str) -> Release:
+    """Release the votes at an exact ε."""
     teachers, truth = votes.shape[1], data.pool_labels
     assert truth is not None
     histograms = histograms_of(votes, data.classes)
     noise = ReplayNoise(derive_seed(seed, "replayed noise"))
-    pool, test = features
-    settings = StudentSettings(l2=0.3)
     if mechanism == "histogram":
         sigma = calibrate(epsilon, DELTA, len(votes)).sigma
         released = GaussianHistogram(sigma).answer(histograms, epsilon=epsilon, delta=DELTA, noise=noise)
         assert released.histograms is not None
-        head = fit_histograms(pool, released.histograms, teachers, sigma, settings, seed=seed)
-        answers = released.histograms.argmax(axis=1)
+        labels, answers = released.histograms.argmax(1), histogram_answers(released.histograms, teachers, sigma)
     else:
         confident = ConfidentGNMax(threshold=0.6 * teachers, sigma1=0.3 * teachers, sigma2=0.1 * teachers)
         released = confident.answer(histograms, epsilon=epsilon, delta=DELTA, noise=noise)
-        rows = np.flatnonzero(released.answered)
-        answers = released.labels
-        head = fit_labels(pool[rows], answers[rows], data.classes, settings, seed=seed)
+        labels = released.labels
+        answers = label_answers(labels[released.answered], data.classes)
     answered = released.answered
-    return {
+    told = {
         "answered": float(answered.sum()),
-        "right": float((answers[answered] == truth[answered]).mean()) if answered.any() else 0.0,
+        "right": float((labels[answered] == truth[answered]).mean()) if answered.any() else 0.0,
         "teacher": float((votes == truth[:, None]).mean()),
         "votes": float((histograms.argmax(axis=1) == truth).mean()),
-        "accuracy": float((predict(head, test).argmax(axis=1) == data.test_labels).mean()),
     }
+    return Release(np.flatnonzero(answered), answers, told)
+
+
+def figures(
+    votes: np.ndarray, data: Dataset, features: tuple[np.ndarray, np.ndarray], epsilon: float, seed: int, mechanism: str
+) -> dict[str, float]:
+    """Release the votes at an exact ε, train a linear student, and return what came of it."""
+    pool, test = features
+    released = release(votes, data, epsilon, seed, mechanism)
+    head = fit(pool[released.rows], released.answers, StudentSettings(l2=0.3), seed=seed)
+    return {**released.told, "accuracy": float((predict(head, test).argmax(axis=1) == data.test_labels).mean())}
+
+
+def matched(
+    votes: np.ndarray, data: Dataset, start: Backbone, epsilon: float, seed: int, mechanism: str
+) -> dict[str, float]:
+    """Release the votes at an exact ε, train a FixMatch student from `start`, and return what came of it."""
+    assert data.pool_images is not None
+    released = release(votes, data, epsilon, seed, mechanism)
+    batches = near_equal(shuffled(len(data.pool_images)))
+    pool = ImagePool(data.pool_images, batches, ["pool"] * len(batches))
+    material = Material(pool, released.rows, released.answers, start, "current")
+    trained = FIXMATCH.train(material, seed=seed)
+    own = trained.backbone or start
+    test = features_in_batches(own, data.test_images, near_equal(shuffled(len(data.test_images))), "current")
+    return {**released.told, "accuracy": float((predict(trained.head, test).argmax(1) == data.test_labels).mean())}
 
 
 def features_of(data: Dataset, backbone: Backbone) -> tuple[np.ndarray, np.ndarray]:
@@ -161,10 +231,12 @@ def features_of(data: Dataset, backbone: Backbone) -> tuple[np.ndarray, np.ndarr
 
 
 def scattering() -> Backbone:
-    """Return the scattering backbone, its standardisation fitted to synthetic images."""
+    """Return the scattering backbone; what it knows it learned on synthetic images."""
     backbone = build_backbone("scattering", channels=3, size=SIZE, seed=0, projection=PROJECTION)
-    images = np.concatenate([query_images(kind, 500, 3, seed=0) for kind in SOURCES])
-    fit_reference(backbone, images, near_equal(np.arange(len(images))))
+    images = np.concatenate([query_images(kind, 1000, 3, seed=0) for kind in SOURCES])
+    batches = near_equal(np.arange(len(images)))
+    learn_projection(backbone, images, batches, seed=0, deformations=DEFORMATIONS)
+    fit_reference(backbone, images, batches)
     return backbone
 
 
@@ -177,7 +249,10 @@ def rows_of(
 ) -> list[str]:
     """Make the rows of a table, seed by seed, so that an early end has some of every row."""
     kept = Kept(arguments.work / "prom_pate.json")
-    features = {name: features_of(data, backbone) for name, backbone in backbones.items()}
+    features = {
+        name: features_of(data, backbones[name])
+        for name in sorted({case.student or case.backbone for case in cases.values()})
+    }
     found: dict[tuple[str, str, float], list[dict[str, float]]] = {}
     assert data.pool_images is not None
     for seed in arguments.seeds:
@@ -185,14 +260,17 @@ def rows_of(
             teachers, backbone = case.teachers or arguments.teachers, backbones[case.backbone]
             for mechanism in arguments.mechanisms:
                 for epsilon in epsilons:
-                    where = f"{teachers} teachers, seed {seed}, {arguments.name}"
+                    saw = arguments.name if case.backbone == "resnet10" else f"{PROJECTION} features"
+                    where = f"{teachers} teachers, seed {seed}, {saw}"
 
                     def compute(
                         name: str = name, case: Case = case, epsilon: float = epsilon, seed: int = seed,
                         mechanism: str = mechanism, teachers: int = teachers, backbone: Backbone = backbone,
                     ) -> dict[str, float]:  # fmt: skip
-                        votes = votes_of(case.settings, name, data, backbone, teachers, seed, arguments.work)
-                        return figures(votes, data, features[case.backbone], epsilon, seed, mechanism)
+                        votes = votes_of(case, case.votes or name, data, backbone, teachers, seed, arguments.work)
+                        if case.start is not None:
+                            return matched(votes, data, backbones[case.start], epsilon, seed, mechanism)
+                        return figures(votes, data, features[case.student or case.backbone], epsilon, seed, mechanism)
 
                     key = f"{name}, {mechanism}, eps {epsilon:g}, {where}"
                     found.setdefault((name, mechanism, epsilon), []).append(kept.row(key, compute))
@@ -208,7 +286,7 @@ def rows_of(
 def main() -> None:
     """Make a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", choices=["kinds", "ablations"])
+    parser.add_argument("table", choices=list(TABLES))
     parser.add_argument("--root", type=Path, default=default_root())
     parser.add_argument("--work", type=Path, default=Path("data/private/benchmarks"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
@@ -226,12 +304,14 @@ def main() -> None:
     backbones = {
         "resnet10": pretrained("resnet10", 3, arguments.work, images=arguments.images, epochs=arguments.epochs),
         "scattering": scattering(),
+        "untrained": build_backbone("resnet10", channels=3, size=SIZE, seed=0),
     }
     arguments.name = f"{arguments.images} images, {arguments.epochs} epochs"
     print(
-        f"{parts} images, none in two parts; batches of about {BATCH}; {arguments.name}; {len(arguments.seeds)} seeds\n"
+        f"images: {parts}; no test image in the pool; batches of about {BATCH}; {arguments.name}; "
+        f"{len(arguments.seeds)} seeds\n"
     )
-    cases, epsilons = (KINDS, EPSILONS) if arguments.table == "kinds" else (ABLATIONS, EPSILONS[1:2])
+    cases, epsilons = TABLES[arguments.table]
     if arguments.rows:
         cases = {name: case for name, case in cases.items() if name.startswith(tuple(arguments.rows))}
     lines = rows_of(cases, data, backbones, epsilons, arguments)

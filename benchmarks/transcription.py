@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from flows.transcribe import run_through
+from flows.transcription_stages import run_through
 from tasks.params import Params, digest, merge, parse_assignment, read_yaml, validate
 from tasks.run import Run
 from tasks.store import link, read_json
@@ -220,6 +220,17 @@ def tables(cells: Cells, seeds: Sequence[int]) -> None:
             }
         }
         cells.row(f"ε = {epsilon}", "dpsd-label-source", merge(DIGITS, changes), seeds)
+    header("Table IV, digits: answers by randomised response, as published, by ε of one answer")
+    for epsilon in (1, 2, 4, 8):
+        answers = {
+            "transcription": {
+                "protect": "answers",
+                "epsilon": 1e6,  # every one of 2,560 answers costs ε
+                "annotation": {"epsilon": epsilon, "top_k": 3},
+                "student": {"loss": "cross_entropy"},
+            }
+        }
+        cells.row(f"ε = {epsilon} an answer", "dpsd-label-source", merge(DIGITS, answers), seeds)
     header("Table V, digits: federated, without noise's help from many clients, by partition")
     for name, partition in (("IID", {"kind": "iid"}), ("Dirichlet 0.5", {"kind": "dirichlet", "alpha": 0.5})):
         for count in (5, 50):
@@ -263,7 +274,7 @@ def audit(cells: Cells, seeds: Sequence[int]) -> None:
     print("\n### Membership inference, digits, many teachers\n")
     print("| ε ≤ | area under the ROC curve | ε at least | ε charged |")
     print("|---|---|---|---|")
-    for epsilon in (10, 100):
+    for epsilon in (10, 30):
         changes = merge(DIGITS, budget(epsilon, 10, 256))
         cells.get("dpsd-many-teachers", changes, seeds[0])
         params = cells._params("dpsd-many-teachers", changes, seeds[0])

@@ -52,13 +52,13 @@ def run(
 ) -> None:
     """Make a run and print what came out; a run that is complete does nothing."""
     from tasks.presets import derive, project_root, resolve, selected_run
+    from tasks.run import refuse_transcription
     from tasks.versioning import changed_stages
 
     root = project_root()
     assignments = list(set_ or []) + ([f"seed={seed}"] if seed is not None else [])
     name = derive(root, preset or selected_run(root), assignments)
-    if resolve(root, name).transcription is not None:
-        raise TerrineError(f"The run {name} is a transcription: make it with terrine transcribe --preset {name}.")
+    refuse_transcription(name, resolve(root, name))
     changed = changed_stages(root, name)
     if changed:
         console.print(f"Run [bold]{name}[/bold]: {', '.join(changed)}")

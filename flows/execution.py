@@ -87,6 +87,8 @@ class InFlow:
 
     def map(self, task: Step, calls: Sequence[tuple[Any, ...]], names: Sequence[str]) -> None:
         parts = _parts(calls, names)
+        if not parts:
+            return  # nothing to draw, for instance, where a public pool is all that is asked about
         failures = _submit(_named_submit(task.task), parts)
         for at_once in (len(parts), 1):
             failures = _again_where_the_pool_broke(task.task, failures, at_once)

@@ -55,7 +55,7 @@ def membership(
 def make_shadow(shadow: Run) -> None:
     """Take a shadow run from its records to its student."""
     if shadow.params.transcription is not None:
-        from flows.transcribe import run_through as transcribe_through
+        from flows.transcription_stages import run_through as transcribe_through
 
         transcribe_through(shadow, "partition", "labels")
         transcribe_through(shadow, "teach", "transcribe")
@@ -77,11 +77,13 @@ def _show(run: str, result: dict[str, Any]) -> None:
     for fpr, rate in result["true_positive_rate"].items():
         table.add_row(f"members found at {float(fpr):.1%} false alarms", f"{rate:.2%}", f"{float(fpr):.2%} is chance")
     table.add_row(f"ε at least, with confidence {result['confidence']:.0%}", f"{result['epsilon_at_least']:.3f}", "")
-    table.add_row("ε charged", f"{result['epsilon_charged']:.4f}", f"δ = {result['delta']:g}")
+    charged = result["epsilon_charged"]
+    table.add_row("ε charged", "none: NOT PRIVATE" if charged is None else f"{charged:.4f}", f"δ = {result['delta']:g}")
     console.print(table)
-    console.print(
-        "\n[bold red]The student gives away more than is charged.[/]"
-        if result["caught"]
-        else "\nNothing beyond the charge was found; that proves nothing."
-    )
+    if charged is None:
+        console.print("\nThe release promises nothing that an attack could refute.")
+    elif result["caught"]:
+        console.print("\n[bold red]The student gives away more than is charged.[/]")
+    else:
+        console.print("\nNothing beyond the charge was found; that proves nothing.")
     console.print(result["notice"])

@@ -21,8 +21,8 @@ def reproduce(
 ) -> None:
     """Run presets over several seeds and print the table of docs/results.md; finished runs are not run again."""
     from flows.pipeline import pipeline
-    from tasks.presets import derive, project_root
-    from tasks.run import open_run
+    from tasks.presets import derive, project_root, resolve
+    from tasks.run import open_run, refuse_transcription
     from tasks.summary import figures
     from tasks.versioning import changed_stages
 
@@ -33,6 +33,7 @@ def reproduce(
         measured = []
         for seed in range(seeds):
             run = derive(root, preset, [*overrides, *([f"seed={seed}"] if seed else [])])
+            refuse_transcription(run, resolve(root, run))
             if changed_stages(root, run):
                 pipeline(preset=run)
             measured.append(figures(open_run(root, run)))
@@ -50,10 +51,11 @@ def markdown_table(rows: list[tuple[str, list[dict[str, float]]]], overrides: li
         accuracies = [100 * run["accuracy"] for run in measured]
         spread = statistics.stdev(accuracies) if len(accuracies) > 1 else 0.0
         name = " ".join([preset, *(f"--set {override}" for override in overrides)])
-        worst = max(run["epsilon"] for run in measured)
+        found = [run["epsilon"] for run in measured]
+        worst = "none" if None in found else f"{max(found):.4f}"
         answered = statistics.mean(run["answered"] for run in measured)
         lines.append(
-            f"| `{name}` | {statistics.mean(accuracies):.2f} ± {spread:.2f} | {worst:.4f} | {measured[0]['delta']:g} "
+            f"| `{name}` | {statistics.mean(accuracies):.2f} ± {spread:.2f} | {worst} | {measured[0]['delta']:g} "
             f"| {answered:.0f} / {measured[0]['queries']:.0f} | {measured[0]['teachers']:.0f} | {len(measured)} |"
         )
     return "\n".join(lines)

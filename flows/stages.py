@@ -5,12 +5,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from flows.execution import Executor, InProcess, executor
 from tasks import timing
-from tasks.run import Run, open_run, write_parameters
+from tasks.presets import resolve
+from tasks.run import Run, open_run, refuse_transcription, write_parameters
+
+Stages = Mapping[str, Callable[[Run, Executor], None]]
+"""What each stage does, in order."""
+
+
+def over_groups(
+    run: Run, execute: Executor, task: Any, groups: Sequence[range], *arguments: Any, name: str = ""
+) -> None:
+    """Call task(run, *arguments, group) for every group of teachers, each in its place, as `name` and who they are."""
+    calls = [(execute.place(run, part), *arguments, group) for part, group in enumerate(groups)]
+    execute.map(task, calls, [f"{name}{group.start}-{group.stop - 1}" for group in groups])
 
 
 def _dataset(run: Run, execute: Executor) -> None:
@@ -43,17 +56,13 @@ def _pretrain(run: Run, execute: Executor) -> None:
 def _average(run: Run, execute: Executor) -> None:
     from tasks import average, teach
 
-    parties = range(run.params.partition.teachers)
-    size = run.params.teachers.per_task
-    groups = [parties[first : first + size] for first in range(0, len(parties), size)]
+    groups = average.groups(run)
     if average.rounds(run):
         execute.run(average.check_budget, run)
         execute.run(teach.extract_features, run)
         execute.run(average.release_centre, run)
     for number in range(average.rounds(run)):
-        names = [f"round {number + 1}, {group.start}-{group.stop - 1}" for group in groups]
-        calls = [(execute.place(run, part), number, group) for part, group in enumerate(groups)]
-        execute.map(average.local_steps, calls, names)
+        over_groups(run, execute, average.local_steps, groups, number, name=f"round {number + 1}, ")
         execute.run(average.combine, run, number, groups)
     execute.run(average.collect_averages, run)
 
@@ -62,9 +71,7 @@ def _teach(run: Run, execute: Executor) -> None:
     from tasks import teach
 
     execute.run(teach.extract_features, run)
-    groups = teach.groups(run)
-    names = [f"{group.start}-{group.stop - 1}" for group in groups]
-    execute.map(teach.train_group, [(execute.place(run, part), group) for part, group in enumerate(groups)], names)
+    over_groups(run, execute, teach.train_group, teach.groups(run))
     execute.run(teach.collect_teachers, run)
 
 
@@ -105,7 +112,7 @@ def _report(run: Run, execute: Executor) -> None:
     execute.run(tracking.log_run, run)
 
 
-STAGES: dict[str, Callable[[Run, Executor], None]] = {
+STAGES: Stages = {
     "dataset": _dataset,
     "partition": _partition,
     "synthesize": _synthesize,
@@ -121,18 +128,24 @@ STAGES: dict[str, Callable[[Run, Executor], None]] = {
 }
 
 
-def run_through(run: Run, first: str, last: str) -> None:
+def run_through(run: Run, first: str, last: str, stages: Stages = STAGES) -> None:
     """Run the stages from `first` to `last` in this process, without DVC and without a server: for runs apart."""
-    names = list(STAGES)
+    if stages is STAGES:
+        refuse_transcription(run.name, run.params)
+    names = list(stages)
     for stage in names[names.index(first) : names.index(last) + 1]:
-        STAGES[stage](run, InProcess())
+        stages[stage](run, InProcess())
 
 
-def run_stage(root: Path, name: str, stage: str) -> None:
+def run_stage(root: Path, name: str, stage: str, stages: Stages = STAGES) -> None:
     """Run one stage of a run, wherever we are: inside a flow or as a DVC command."""
     if stage == "parameters":
+        if stages is STAGES:
+            refuse_transcription(name, resolve(root, name))
         write_parameters(root, name)
         return
     run = open_run(root, name)
+    if stages is STAGES:
+        refuse_transcription(name, run.params)
     with timing.measured(run, stage):
-        STAGES[stage](run, executor())
+        stages[stage](run, executor())

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tasks.accounts import ledger_account, open_account
 from tasks.advise import adviser
 from tasks.advise import describe as describe_order
 from tasks.assurance import assurance
@@ -35,8 +36,7 @@ from terrine.aggregation.votes import histograms_of
 from terrine.errors import SettingError
 from terrine.privacy.claimed import claimed_epsilon
 from terrine.privacy.events import Event, NonPrivateEvent, compose, to_json
-from terrine.privacy.identity import keyed_digest
-from terrine.privacy.ledger import Ledger, StoredRelease, release_identity
+from terrine.privacy.ledger import StoredRelease, release_identity
 from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise, delta_slack
 from terrine.privacy.statement import PrivacyStatement, PublicInput, released_per_class
 from terrine.randomness import derive_seed
@@ -46,34 +46,11 @@ UNGUIDED = -1
 """The start of a query that was there from the start."""
 
 
-def open_ledger(run: Run) -> Ledger:
-    """Open the project's ledger, or begin it."""
-    settings = run.params.ledger
-    return Ledger(run.database(settings.url), run.path(settings.store), site_key(run))
-
-
 def noise_source(run: Run) -> NoiseSource:
     """Return the operating system's noise, or replayed noise for an ablation."""
     if run.params.aggregation.noise == "secure":
         return SecureNoise()
     return ReplayNoise(derive_seed(run.params.seed, "replayed noise"))
-
-
-def ledger_account(run: Run) -> str:
-    """Return whose budget the run draws on: the named account, else the dataset by its keyed fingerprint."""
-    name = run.params.ledger.account
-    if name is not None:
-        return keyed_digest(site_key(run), "terrine ledger account", name.encode())
-    return str(read_json(run.folders.dataset / "manifest.json")["fingerprint"])
-
-
-def open_account(run: Run) -> tuple[Ledger, str]:
-    """Return the ledger and the account the run draws on, registered with the budget that the parameters name."""
-    ledger, dataset = open_ledger(run), ledger_account(run)
-    # Public benchmark data may be used for ablations with replayed noise; anything else never.
-    mode = "replay" if run.params.data.public_benchmark else "release"
-    ledger.register(dataset, run.params.ledger.epsilon, run.params.aggregation.delta, mode)
-    return ledger, dataset
 
 
 def identity_of_release(run: Run, mechanism: Mechanism, votes: np.ndarray) -> str:

@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from tasks.aggregate import ledger_account, open_account
+from tasks.accounts import ledger_account, open_account
 from tasks.average_files import AVERAGE, OWN, describe, planned_event, private_averaging, teacher_settings
 from tasks.dataset import read_dataset
 from tasks.keys import site_key
 from tasks.params import digest
-from tasks.partition import read_assignment
+from tasks.partition import in_groups, read_assignment
 from tasks.run import Run
 from tasks.step import step
 from tasks.store import (
@@ -65,6 +65,11 @@ FORM = 1
 def rounds(run: Run) -> int:
     """Return how many averages the run makes: one fewer than rounds of training, none where none are wanted."""
     return run.params.teachers.rounds - 1 if run.params.teachers.averages else 0
+
+
+def groups(run: Run) -> list[range]:
+    """Return the teachers whose local steps are one task."""
+    return in_groups(run.params.partition.teachers, run.params.teachers.per_task)
 
 
 def work_folder(run: Run) -> Path:

@@ -137,6 +137,7 @@ def _lay_out(run: Run, folder: Path, terms: Terms, votes: np.ndarray, account: s
             "account": account,
             "named": False,
             "epsilon": ledger.epsilon,
+            "unit": run.params.privacy.unit,
             "run": run.name,
         },
         "noise": settings.noise,

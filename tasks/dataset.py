@@ -22,29 +22,14 @@ def prepare_dataset(run: Run) -> None:
 
     Everything is checked before the first byte is written; a bad file leaves what was there as it was.
     """
-    settings = run.params.data
-    dataset = registry.load(
-        settings.name,
-        root=run.path(settings.root),
-        path=run.path(settings.path) if settings.path is not None else None,
-        size=settings.size,
-        channels=settings.channels,
-        test_fraction=settings.test_fraction,
-        seed=SPLIT_SEED,
-        download=settings.download,
-        target=settings.target,
-        group=settings.group,
-        party=settings.party,
-        public_fraction=settings.public_fraction,
-        pool=public_pool(run),
-    )
+    dataset = load_dataset(run)
     dataset.validate()
     manifest = {
         **dataset.describe(),
         "class_names": list(dataset.class_names),
         "fingerprint": fingerprint(dataset, site_key(run)),
         **({"party_names": list(dataset.party_names)} if dataset.train_parties is not None else {}),
-        **({"disjoint": check_disjoint(dataset)} if dataset.pool_images is not None else {}),
+        **({"parts": check_disjoint(dataset)} if dataset.pool_images is not None else {}),
     }
     with atomic_folder(run.folders.dataset) as folder:
         write_array(folder / "train_images.npy", dataset.train_images)
@@ -60,10 +45,24 @@ def prepare_dataset(run: Run) -> None:
         write_json(folder / "manifest.json", manifest)
 
 
-def public_pool(run: Run) -> Pool | None:
-    """Return which images of the run's data are declared public."""
+def load_dataset(run: Run) -> Dataset:
+    """Read the dataset that the parameters name from its own source."""
     settings = run.params.data
-    return None if settings.pool is None else Pool(settings.pool, settings.pool_fraction)
+    return registry.load(
+        settings.name,
+        root=run.path(settings.root),
+        path=run.path(settings.path) if settings.path is not None else None,
+        size=settings.size,
+        channels=settings.channels,
+        test_fraction=settings.test_fraction,
+        seed=SPLIT_SEED,
+        download=settings.download,
+        target=settings.target,
+        group=settings.group,
+        party=settings.party,
+        public_fraction=settings.public_fraction,
+        pool=None if settings.pool is None else Pool(settings.pool, settings.pool_fraction),
+    )
 
 
 def read_pool_labels(folders: Folders) -> np.ndarray | None:

@@ -22,6 +22,7 @@ from tasks.evaluate import probabilities
 from tasks.params import LedgerSettings, Params, digest
 from tasks.run import Run
 from tasks.store import atomic_folder, file_digest, link, read_array, read_json, write_array, write_json
+from tasks.transcription_params import Transcription
 from terrine.data.dataset import Dataset
 from terrine.errors import ArtefactError, SettingError
 from terrine.privacy.membership import attack, logit_scores
@@ -51,6 +52,7 @@ def audit_student(
         raise SettingError(f"An attack needs at least {FEWEST} shadow runs, not {shadows}.")
     if not run.folders.statement.is_file():
         raise ArtefactError(f"The run {run.name} has released nothing yet: make it first (terrine run).")
+    _check_attackable(run.params.transcription)
     dataset = read_dataset(run.folders)
     units = units_of(dataset, run.params)
     rows, coins = [], []
@@ -73,10 +75,26 @@ def audit_student(
         "confidence": found.confidence,
         "delta": found.delta,
         "epsilon_charged": statement["epsilon"],
-        "caught": found.epsilon > statement["epsilon"],
+        "caught": statement["epsilon"] is not None and found.epsilon > statement["epsilon"],
     }
     write_json(run.folders.private / "membership.json", result)
     return result
+
+
+def _check_attackable(transcription: Transcription | None) -> None:
+    """Raise SettingError where leaving out records is no attack on what the run protects."""
+    if transcription is None:
+        return
+    if transcription.protect == "labels":
+        raise SettingError(
+            "transcription.protect=labels protects labels, not membership: whether a record was there is not hidden, "
+            "and finding out refutes nothing."
+        )
+    if transcription.teacher.file is not None:
+        raise SettingError(
+            "transcription.teacher.file was trained elsewhere: no shadow run could train it without a record, so the "
+            "attack would find nothing whatever there is."
+        )
 
 
 def units_of(dataset: Dataset, params: Params) -> np.ndarray:

@@ -49,7 +49,7 @@ class Data(Section):
     """The share held out for evaluation where the source has no test split of its own."""
     pool: Literal["validation", "test"] | None = None
     """Real images that you declare public, as the source `pool` of queries: the validation split, or a part of the test
-    split. Private records, pool and test images are kept disjoint."""
+    split. No record is in two of private records, pool and test images, and no test image is in the pool."""
     pool_fraction: float = Field(0.7, gt=0, lt=1)
     """pool=test: the share of the test split, drawn by position, that is public."""
     download: bool = True
@@ -142,6 +142,17 @@ class Queries(Images):
     """How often the student looks at what was released and chooses again."""
 
 
+class Deformed(Section):
+    """The largest amount of each deformation that a learned projection forgets."""
+
+    rotation: float = Field(15.0, ge=0, le=180)
+    """Degrees; 180 for cells and tissue, which have no upright."""
+    scale: float = Field(0.12, ge=0, lt=1)
+    shear: float = Field(0.2, ge=0)
+    shift: float = Field(1 / 7, ge=0)
+    """As a share of half the image's side."""
+
+
 class Backbone(Section):
     """The feature extractor that teachers and student share."""
 
@@ -171,6 +182,11 @@ class Backbone(Section):
     """Number of features that the scattering coefficients are projected to."""
     invariance: bool = False
     """Scattering: learn the projection on deformed query images, in closed form, instead of drawing it at random."""
+    deformations: Deformed | None = None
+    """Scattering with invariance: what is done to an image that leaves it the same; null is what leaves a digit one."""
+    fitted_to: Literal["queries", "pretraining"] = "queries"
+    """Scattering: the images that its projection and its original statistics are fitted to. `pretraining` where the
+    queries are real ones that it is not to know."""
     stem: Literal["standard", "small"] = "standard"
     """ResNet, DenseNet: the stock 7x7 stem, or a 3x3 stem that keeps the resolution of small images. DenseNet121 takes
     the small one wherever the stock one fails."""
@@ -195,6 +211,16 @@ class Backbone(Section):
             raise ValueError(
                 f"weights={self.weights} has no meaning for kind={self.kind}. Set backbone.weights=null, or "
                 "backbone.kind to what the weights were made for"
+            )
+        if self.deformations is not None and not self.invariance:
+            raise ValueError(
+                "deformations have no meaning without invariance. Set backbone.invariance=true, or "
+                "backbone.deformations=null"
+            )
+        if self.fitted_to != "queries" and self.kind != "scattering":
+            raise ValueError(
+                f"fitted_to={self.fitted_to} has no meaning for kind={self.kind}: it is for kind=scattering. Set "
+                "backbone.fitted_to=queries"
             )
         if self.kind == "concatenated" and self.invariance:
             raise ValueError(
@@ -239,7 +265,9 @@ class Backbone(Section):
 
     def identity(self) -> dict[str, Any]:
         """Return the parameters that the backbone depends on, as JSON values; those that are not set are left out."""
-        own = self.model_dump(mode="json", exclude={"invariance"} if self.has_weights else set())
+        own = self.model_dump(mode="json", exclude={"invariance", "deformations"} if self.has_weights else set())
+        if self.fitted_to == "queries":
+            del own["fitted_to"]
         return {key: value for key, value in own.items() if value is not None}
 
 
@@ -281,7 +309,9 @@ class Prompt(Section):
     batch: int = Field(16, ge=2)
     """Records of a teacher in a step."""
     together: int = Field(256, ge=2)
-    """Most records, of many teachers, in one pass through the source: it bounds the memory."""
+    """Most records, of many teachers, in one pass through the source: with the number of passes side by side (one a
+    core; one on a GPU) it bounds the memory of training, and of voting with original statistics. With current ones a
+    vote takes a query batch at once."""
 
 
 class Teachers(Section):
@@ -664,7 +694,12 @@ class Params(Section):
             if self.data.name == "table":
                 raise ValueError("data.name=table has no images that a generator could make. Use a dataset of images")
             self.transcription.check(
-                self.data.public_benchmark, self.ledger.epsilon, self.partition.reads_labels, self.privacy.unit
+                self.data.public_benchmark,
+                self.ledger.epsilon,
+                self.ledger.account,
+                self.tracking.private_metrics,
+                self.partition.reads_labels,
+                self.privacy.unit,
             )
         if self.partition.reads_labels and not self.data.public_benchmark:
             raise ValueError(
@@ -693,6 +728,8 @@ class Params(Section):
                 f"teachers.kind={self.teachers.kind} learns from images, and data.name=table has none. Set "
                 "teachers.kind to estimator or linear"
             )
+        if self.teachers.kind == "prompt":
+            self._check_prompt()
         if self.teachers.kind == "finetune" and not self.backbone.has_weights:
             raise ValueError(
                 f"teachers.kind=finetune trains weights of the backbone, and backbone.kind={self.backbone.kind} has "
@@ -707,6 +744,11 @@ class Params(Section):
             raise ValueError(
                 f"pretraining.images is missing: backbone.kind={self.backbone.kind} is pretrained on synthetic images. "
                 "Set pretraining.images.count and pretraining.images.sources"
+            )
+        if self.backbone.fitted_to == "pretraining" and self.pretraining.images is None:
+            raise ValueError(
+                "pretraining.images is missing: backbone.fitted_to=pretraining fits the backbone to them. Set "
+                "pretraining.images.count and pretraining.images.sources"
             )
         if self.ledger.epsilon is None and not self.data.public_benchmark:
             raise ValueError(
@@ -724,6 +766,20 @@ class Params(Section):
                 "(data.public_benchmark=true only if anyone may read the data)"
             )
         return self
+
+    def _check_prompt(self) -> None:
+        prompt, backbone = self.teachers.prompt, self.backbone
+        canvas = backbone.enlarge or self.data.size
+        known = backbone.enlarge is not None or backbone.kind not in ("timm", "tiny_vit")
+        if known and prompt.inner is not None and prompt.inner >= canvas + (not prompt.mask):
+            raise ValueError(
+                f"teachers.prompt.inner={prompt.inner} leaves no border on a canvas of {canvas}. Use 1 to {canvas - 1}"
+            )
+        if prompt.together < prompt.batch:
+            raise ValueError(
+                f"teachers.prompt.together={prompt.together} is less than the records of one teacher in a step, "
+                f"teachers.prompt.batch={prompt.batch}. Raise it, or lower the batch"
+            )
 
     def _check_averages(self) -> None:
         """Raise ValueError where teachers with averages do not suit the rest."""

@@ -17,6 +17,11 @@ from terrine.data.parties import check_parties
 from terrine.errors import SettingError
 
 
+def in_groups(count: int, size: int) -> list[range]:
+    """Return the numbers 0 .. count - 1 in order, `size` to a group: who share a task."""
+    return [range(first, min(first + size, count)) for first in range(0, count, size)]
+
+
 @step("partition")
 def deal_records(run: Run) -> None:
     """Write the teacher of every record, every teacher's labels, and a manifest that proves that the parts are disjoint

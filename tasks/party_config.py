@@ -54,6 +54,8 @@ class GuardianLedger(Section):
     named: bool = True
     epsilon: float | None = Field(None, gt=0)
     """Budget of the account over all releases; null records and never refuses (public benchmark data only)."""
+    unit: Literal["record", "group"] = "record"
+    """What lies with one teacher alone: a record, or all records of a person."""
     run: str = "collaboration"
     """What the ledger says the release was for."""
 

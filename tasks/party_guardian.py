@@ -94,11 +94,11 @@ class GuardianHost(Host):
         slack = delta_slack(terms.asked * (terms.classes + 1), terms.epsilon)
         if not slack < terms.delta:
             raise SettingError(f"The lattice of the noise alone would add {slack:.1g} to δ={terms.delta:g}: lower ε.")
-        mode: Literal["release", "replay"] = "replay" if self._noise.kind == "replay" else "release"
-        known = self._account in ledger.datasets()
+        own = self.config.ledger
         # An account for public benchmark data takes secure noise as well.
-        if not (known and ledger.budget(self._account).mode == "replay"):
-            ledger.register(self._account, self.config.ledger.epsilon, terms.delta, mode)
+        public = self._account in ledger.datasets() and ledger.budget(self._account).mode == "replay"
+        mode: Literal["release", "replay"] = "replay" if public or self._noise.kind == "replay" else "release"
+        ledger.register(self._account, own.epsilon, terms.delta, mode, unit=own.unit)
         if not any(row.release_id == self._release for row in ledger.rows()):
             spent = dict(enumerate(ledger.events(self._account)))
             Account(ledger.budget(self._account), {str(key): event for key, event in spent.items()}, {}).check(

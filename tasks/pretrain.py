@@ -1,14 +1,16 @@
-"""pretrain: the backbone that every teacher and the student share, made from synthetic images alone.
+"""pretrain: the backbone that every teacher and the student share, made from public images alone.
 
-What has weights is trained by SimCLR, unless weights from elsewhere are given; what has none, the scattering transform
-alone or as a part, is fitted to queries.
-Of a table it is the columns themselves, and nothing is trained.
+What has weights is trained by SimCLR on synthetic images, unless weights from elsewhere are given; what has none, the
+scattering transform alone or as a part, is fitted to the queries, or to the pretraining images. Of a table it is the
+columns themselves, and nothing is trained. The manifest says what it has seen, and the privacy statement quotes that.
 """
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from tasks.params import digest
@@ -16,15 +18,16 @@ from tasks.progress import progress_reporter
 from tasks.run import Run
 from tasks.step import step
 from tasks.store import Folders, file_digest, link, read_json, write_json
-from tasks.synthesize import read_pretraining, read_queries
+from tasks.synthesize import POOL, read_pretraining, read_queries
 from terrine.device import resolve_device
 from terrine.errors import InputError
+from terrine.mapped import Rows
 from terrine.models.backbone import Backbone, load_backbone, save_backbone
 from terrine.models.choice import build_chosen
 from terrine.models.columns import Columns
 from terrine.models.reference import fit_reference
 from terrine.models.weights import FROM_TIMM, download_weights, load_weights
-from terrine.pretraining.invariance import learn_projection
+from terrine.pretraining.invariance import Deformations, learn_projection
 
 REFERENCE_BATCHES = 8
 """Query batches from which a backbone without weights gets its original statistics; sources take turns in them."""
@@ -33,13 +36,19 @@ PROJECTION_BATCHES = 16
 """Query batches on which an invariant projection is learned."""
 
 
+SYNTHETIC = "synthetic images only"
+
+
 def backbone_identity(run: Run) -> str:
     """Return the digest of everything the backbone depends on: parameters, seed, and the images' digests."""
     manifest = read_json(run.folders.images / "manifest.json")
     settings = run.params.backbone
-    shards = manifest["shards"]["pretraining" if settings.pretrained_here else "queries"]
+    on_pretraining = settings.pretrained_here or settings.fitted_to == "pretraining"
+    shards = manifest["shards"]["pretraining" if on_pretraining else "queries"]
     if settings.weights is not None:
         shards, batches = [], []
+    elif settings.fitted_to == "pretraining":
+        batches = [run.params.queries.batch]
     else:
         batches = manifest["batches"][: max(REFERENCE_BATCHES, PROJECTION_BATCHES)]
     parts = {
@@ -54,6 +63,8 @@ def backbone_identity(run: Run) -> str:
     }
     if settings.weights is not None:
         parts["weights"] = _weights_digest(run)
+    elif (origin := _images_seen(run)) != SYNTHETIC:
+        parts["origin"] = origin
     if settings.has_weights and settings.kind == "concatenated":
         # Its standardisation is fitted to the queries.
         parts["reference"] = [batches, [shard["sha256"] for shard in manifest["shards"]["queries"]]]
@@ -109,10 +120,19 @@ def _origin(run: Run) -> str:
     if settings.kind == "columns":
         return "nothing is learned"
     if settings.weights is None:
-        return "synthetic images only"
+        return _images_seen(run)
     if str(settings.weights) == FROM_TIMM:
         return f"non-private pretraining: the weights that timm publishes for {settings.architecture}"
     return f"non-private pretraining: weights from {settings.weights.name}, SHA-256 {_weights_digest(run)}"
+
+
+def _images_seen(run: Run) -> str:
+    settings, queries = run.params.backbone, run.params.queries
+    fitted_to_queries = settings.kind in ("scattering", "concatenated") and settings.fitted_to == "queries"
+    if not fitted_to_queries or POOL not in queries.sources:
+        return SYNTHETIC
+    pool = "the public pool of real images that the teachers are asked about"
+    return f"synthetic images and {pool}" if settings.pretrained_here or len(queries.sources) > 1 else f"only {pool}"
 
 
 def _build(run: Run) -> Backbone:
@@ -138,12 +158,32 @@ def _fit(run: Run, backbone: Backbone, checkpoint: Path, device: torch.device) -
         return []
     history = _train(run, backbone, checkpoint, device) if settings.has_weights else []
     if settings.kind in ("scattering", "concatenated"):
-        queries = read_queries(run.folders)
+        images, batches = _fitted_to(run)
         if settings.invariance:
-            batches = queries.batches[:PROJECTION_BATCHES]
-            learn_projection(backbone, queries.images, batches, seed=run.params.seed, device=device)
-        fit_reference(backbone, queries.images, queries.batches[:REFERENCE_BATCHES], device)
+            own = settings.deformations
+            deformations = None if own is None else Deformations(**own.model_dump())
+            projected = batches[:PROJECTION_BATCHES]
+            learn_projection(
+                backbone, images, projected, seed=run.params.seed, device=device, deformations=deformations
+            )
+        fit_reference(backbone, images, batches[:REFERENCE_BATCHES], device)
     return history
+
+
+def _fitted_to(run: Run) -> tuple[Rows, list[np.ndarray]]:
+    """Return the images that a backbone without weights is fitted to, and batches of one source each, in turns."""
+    if run.params.backbone.fitted_to == "queries":
+        queries = read_queries(run.folders)
+        return queries.images, queries.batches
+    by_source: dict[str, list[np.ndarray]] = {}
+    first = 0
+    for shard in read_json(run.folders.images / "manifest.json")["shards"]["pretraining"]:
+        parts = max(1, round(shard["count"] / run.params.queries.batch))
+        own = np.array_split(np.arange(first, first + shard["count"]), parts)
+        by_source.setdefault(shard["kind"], []).extend(own)
+        first += shard["count"]
+    turns = zip_longest(*by_source.values())
+    return read_pretraining(run.folders), [batch for turn in turns for batch in turn if batch is not None]
 
 
 def _train(run: Run, backbone: Backbone, checkpoint: Path, device: torch.device) -> list[dict[str, float]]:

@@ -10,7 +10,7 @@ import yaml
 from tasks.params import Params, read_yaml, validate
 from tasks.presets import resolve
 from tasks.store import Folders, write_text
-from terrine.errors import ArtefactError
+from terrine.errors import ArtefactError, SettingError
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,12 @@ def open_run(root: Path, name: str) -> Run:
     if not path.is_file():
         raise ArtefactError(f"{path} is missing: run the stage 'parameters' of run {name} first.")
     return Run(root, name, validate(read_yaml(path)))
+
+
+def refuse_transcription(name: str, params: Params) -> None:
+    """Raise SettingError for a run that the main pipeline must not make: its release would be another one."""
+    if params.transcription is not None:
+        raise SettingError(f"The run {name} is a transcription: make it with terrine transcribe --preset {name}.")
 
 
 def write_parameters(root: Path, name: str) -> Run:

@@ -26,7 +26,7 @@ from fastapi import FastAPI, HTTPException, Request
 
 from terrine.data.image_files import decode_image
 from terrine.deployment.model import StudentModel
-from terrine.errors import InputError
+from terrine.errors import InputError, first_line
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -76,7 +76,7 @@ def _decode(body: bytes, content: str, student: StudentModel) -> np.ndarray:
             return np.load(io.BytesIO(body), allow_pickle=False)
         except (ValueError, EOFError, OSError, SyntaxError) as error:
             raise InputError(
-                f"The body is no .npy file of numbers ({_first_line(error)}). Write it with numpy.save."
+                f"The body is no .npy file of numbers ({first_line(error)}). Write it with numpy.save."
             ) from error
     if content.startswith("image/") and not student.takes_rows:
         return decode_image(body, size=student.size, channels=student.channels, most_pixels=MOST_PIXELS)[None]
@@ -213,7 +213,3 @@ async def _refuse(send: Send, status: int, sentence: str) -> None:
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__

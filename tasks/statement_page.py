@@ -36,7 +36,7 @@ MECHANISM_TEXTS = {
 }
 
 PARAMETER_TEXTS = {
-    "sigma": "standard deviation of the noise, in votes (of annotations: in units of beta)",
+    "sigma": "standard deviation of the noise, in votes; of annotations: in units of beta",
     "scale": "scale of the noise, in votes",
     "threshold": "votes that the winning class needs, noise included",
     "sigma1": "standard deviation of the noise on the test, in votes",

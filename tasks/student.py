@@ -117,20 +117,23 @@ def student_kind(run: Run) -> StudentKind:
 
 
 def student_pool(run: Run) -> ImagePool:
-    """Return the images the student may look at: the queries, then the pretraining images where its kind uses them.
+    """Return the images the student may look at: the queries, then, where its kind uses them, images without answers.
 
-    Guided queries are among the queries, in the batches they were asked in.
-
-    Pretraining images are put into batches of one source, as large as the queries'.
+    Guided queries are among the queries, in the batches they were asked in. Images without answers are what was not
+    asked about of a public pool, and at most `student.pool` of the pretraining images, in batches of one source, as
+    large as the queries'.
     """
     queries = read_all_queries(run.folders)
     images, batches, sources = [queries.images], list(queries.batches), list(queries.kinds)
     size = max(len(batch) for batch in batches)
     first, left = len(queries.images), run.params.student.pool
-    shards = read_json(run.folders.images / "manifest.json")["shards"].get("pretraining", [])
-    for shard in shards if run.params.student.kind in ("fixmatch", "freematch", "vat") else []:
-        own = read_array(run.folders.images / shard["file"], memory_map=True)[:left]
-        left = None if left is None else left - len(own)
+    shards = read_json(run.folders.images / "manifest.json")["shards"]
+    unasked, drawn = shards.get("unlabelled", []), shards.get("pretraining", [])
+    for shard in [*unasked, *drawn] if run.params.student.kind in ("fixmatch", "freematch", "vat") else []:
+        own = read_array(run.folders.images / shard["file"], memory_map=True)
+        if shard in drawn:
+            own = own[:left]
+            left = None if left is None else left - len(own)
         if len(own) < 2:
             continue
         images.append(own)

@@ -27,7 +27,11 @@ def summary_tables(run: Run) -> list[Table]:
     result.add_row("accuracy (private test split)", f"{100 * evaluation['accuracy']:.2f} %")
     if "accuracy" in evaluation.get("answers", {}):
         result.add_row("answers that are right (public pool)", f"{100 * evaluation['answers']['accuracy']:.2f} %")
-    result.add_row("ε exact", f"{statement['epsilon']:.4f} at δ = {statement['delta']:g}")
+    epsilon = statement["epsilon"]
+    none = "[bold red]none: NOT PRIVATE[/bold red]"
+    result.add_row("ε exact", none if epsilon is None else f"{epsilon:.4f} at δ = {statement['delta']:g}")
+    if statement["epsilon_claimed"] is not None:
+        result.add_row("ε as the paper claims it", f"{statement['epsilon_claimed']:.4f}: does not hold")
     if statement["noise"] != "secure":
         result.add_row("noise", "[bold red]NOT PRIVATE: replayed from a seed[/bold red]")
     result.add_row("answered / asked", f"{statement['answered']} / {statement['queries']}")
@@ -37,7 +41,9 @@ def summary_tables(run: Run) -> list[Table]:
         record = read_json(tracking)
         result.add_row("MLflow run", f"{record['run_id']} (make ui)")
     result.add_row("report (private)", str(run.folders.report.relative_to(run.root)))
-    result.add_row("may be published", str(run.folders.release.relative_to(run.root)))
+    result.add_row(
+        "may be published" if statement["private"] else "results", str(run.folders.release.relative_to(run.root))
+    )
     costs = Table("stage", "seconds", "memory MB", box=None, pad_edge=False)
     measured = timings(run)
     for stage in STAGES:

@@ -15,11 +15,12 @@ from typing import Any, Literal
 
 import yaml
 
-from tasks.aggregate import identity_of_release, noise_source, open_account
+from tasks.accounts import open_account
+from tasks.aggregate import identity_of_release, noise_source
 from tasks.average_files import planned_event
 from tasks.params import Params, digest, read_yaml, validate
 from tasks.presets import PRESETS, derive, resolve
-from tasks.run import Run, open_run
+from tasks.run import Run, open_run, refuse_transcription
 from tasks.store import Folders, link, read_json
 from tasks.versioning import STAGES, changed_stages, commit, is_changed
 from tasks.vote import read_votes
@@ -125,7 +126,9 @@ def candidates_of(root: Path, preset: str, assignments: list[str], varied: list[
             run = derive(root, preset, [*assignments, *chosen])
         except SettingError as error:
             raise SettingError(f"The candidate {', '.join(chosen)} is impossible:\n{error}") from error
-        candidates.setdefault(run, Candidate(run, settings, resolve(root, run)))
+        params = resolve(root, run)
+        refuse_transcription(run, params)
+        candidates.setdefault(run, Candidate(run, settings, params))
     return list(candidates.values())
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.dataset import SPLIT_SEED, public_pool
+from tasks.dataset import SPLIT_SEED, load_dataset
 from tasks.params import Images, digest
 from tasks.progress import progress_reporter
 from tasks.run import Run
@@ -181,10 +181,14 @@ def assemble_images(run: Run, draws: list[Draw]) -> None:
             shards[draw.purpose].append(entry)
         pool = run.params.queries.shares().get(POOL, 0)
         if pool:
-            name = "queries-pool.npy"
-            write_array(folder / name, _pool_images(run, pool))
-            entry = {"file": name, "kind": POOL, "count": pool, "sha256": file_digest(folder / name)}
-            shards["queries"].append(entry)
+            images = _pool_images(run, pool)
+            for purpose, part in (("queries", images[:pool]), ("unlabelled", images[pool:])):
+                if not len(part):
+                    continue
+                name = f"{purpose}-pool.npy"
+                write_array(folder / name, part)
+                entry = {"file": name, "kind": POOL, "count": len(part), "sha256": file_digest(folder / name)}
+                shards.setdefault(purpose, []).append(entry)
         manifest = {
             "size": run.params.data.size,
             "channels": run.params.data.channels,
@@ -201,29 +205,19 @@ def pool_order(seed: int, images: int) -> np.ndarray:
 
 
 def _pool_images(run: Run, count: int) -> np.ndarray:
-    """Return the first `count` images of the public pool, read from the data's own source and not the private zone."""
-    from terrine.data.registry import load  # datasets' readers, which other runs do without
+    """Return the public pool in the order in which it is asked about, at least `count` images.
 
-    settings = run.params.data
-    images = load(
-        settings.name,
-        root=run.path(settings.root),
-        path=run.path(settings.path) if settings.path is not None else None,
-        size=settings.size,
-        channels=settings.channels,
-        test_fraction=settings.test_fraction,
-        seed=SPLIT_SEED,
-        download=settings.download,
-        pool=public_pool(run),
-    ).pool_images
+    It is read from the data's own source and not from the private zone.
+    """
+    images = load_dataset(run).pool_images
     if images is None:
         raise SettingError("queries.sources has the source `pool`, but data.pool is null. Set data.pool.")
     if count > len(images):
         raise SettingError(
-            f"queries: {count:,} images of the source `pool` are asked for, and data.pool={settings.pool} holds "
+            f"queries: {count:,} images of the source `pool` are asked for, and data.pool={run.params.data.pool} holds "
             f"{len(images):,}. Lower queries.count, or the source's weight."
         )
-    return images[pool_order(run.params.seed, len(images))[:count]]
+    return images[pool_order(run.params.seed, len(images))]
 
 
 PUBLIC_ROWS = "public rows"

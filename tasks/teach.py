@@ -19,7 +19,7 @@ import numpy as np
 from tasks.average_files import read_start, teacher_settings
 from tasks.dataset import read_dataset
 from tasks.params import digest
-from tasks.partition import read_assignment
+from tasks.partition import in_groups, read_assignment
 from tasks.pretrain import read_backbone
 from tasks.run import Run
 from tasks.step import step
@@ -72,8 +72,7 @@ def voters(run: Run) -> int:
 
 def groups(run: Run) -> list[range]:
     """Return the teachers of each task; with averaging in blocks, the blocks."""
-    count, size = voters(run), run.params.teachers.per_task
-    return [range(first, min(first + size, count)) for first in range(0, count, size)]
+    return in_groups(voters(run), run.params.teachers.per_task)
 
 
 def teacher_kind(run: Run) -> TeacherKind:

@@ -6,6 +6,8 @@ params.yaml permits for public benchmark data alone.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from tasks.distance import distance_metrics
@@ -16,35 +18,57 @@ from tasks.step import step
 from tasks.store import read_json, write_json
 from tasks.synthesize import drawing_cost
 from tasks.timing import timings
-from tasks.versioning import lock_digest
+from tasks.versioning import MAIN, Pipeline, lock_digest
 
 
 @step("track")
 def log_run(run: Run) -> str:
     """Log a finished run to MLflow and return the MLflow run's id."""
+    statement = read_json(run.folders.statement)
+    return log_finished(run, MAIN, flat(run.params.model_dump(mode="json")), _metrics(run, statement))
+
+
+def log_finished(
+    run: Run,
+    pipeline: Pipeline,
+    parameters: dict[str, Any],
+    metrics: Mapping[str, float | None],
+    tags: Mapping[str, str] | None = None,
+    released: Sequence[Path] = (),
+) -> str:
+    """Log what every finished run has, and what one kind of run has of its own; return the MLflow run's id.
+
+    metrics: those that are None are left out: what was published without a guarantee has no ε, and MLflow takes no such
+    metric. The cost of the stages is added. released: folders of the release beside the student.
+    """
     import mlflow
 
-    settings = run.params.tracking
+    settings, statement = run.params.tracking, read_json(run.folders.statement)
     mlflow.set_tracking_uri(run.database(settings.uri))
     if mlflow.get_experiment_by_name(settings.experiment) is None:
         mlflow.create_experiment(settings.experiment, artifact_location=(run.root / "mlartifacts").as_uri())
     mlflow.set_experiment(settings.experiment)
-    statement = read_json(run.folders.statement)
+    costs = {
+        f"{name}_{stage}": value
+        for stage, record in timings(run).items()
+        for name, value in (("seconds", record["seconds"]), ("memory_mb", record["memory_mb"]))
+    }
     with mlflow.start_run(run_name=run.name) as active:
-        mlflow.log_params(flat(run.params.model_dump(mode="json")))
+        mlflow.log_params(parameters)
         mlflow.set_tags(
             {
                 "git_commit": code_version(run.root).get("commit", "none"),
-                "dvc_lock": lock_digest(run.root, run.name),
+                "dvc_lock": lock_digest(run.root, run.name, pipeline),
                 "noise": statement["noise"],
-                "private": "yes" if statement["noise"] == "secure" else "NOT PRIVATE",
+                "private": "yes" if statement["private"] else "NOT PRIVATE",
+                **(tags or {}),
             }
         )
-        mlflow.log_metrics(_metrics(run, statement))
-        mlflow.log_artifact(str(run.folders.statement), "release")
-        mlflow.log_artifact(str(run.folders.statement.with_name("statement.html")), "release")
-        mlflow.log_artifact(str(run.folders.evaluation), "release")
-        mlflow.log_artifacts(str(run.folders.student), "release/student")
+        mlflow.log_metrics({name: value for name, value in metrics.items() if value is not None} | costs)
+        for path in (run.folders.statement, run.folders.statement.with_name("statement.html"), run.folders.evaluation):
+            mlflow.log_artifact(str(path), "release")
+        for folder in (run.folders.student, *released):
+            mlflow.log_artifacts(str(folder), f"release/{folder.name}")
         if settings.private_metrics:
             mlflow.log_artifact(str(run.folders.report), "report")
         if settings.register_student:
@@ -56,19 +80,16 @@ def log_run(run: Run) -> str:
     return identity
 
 
-def _metrics(run: Run, statement: dict[str, Any]) -> dict[str, float]:
+def _metrics(run: Run, statement: dict[str, Any]) -> dict[str, float | None]:
     answers = read_json(run.folders.answers / "manifest.json")
     evaluation = read_json(run.folders.evaluation)
-    metrics: dict[str, float] = {
+    metrics: dict[str, float | None] = {
         "epsilon": statement["epsilon"],
         "delta": statement["delta"],
         "accuracy": evaluation["accuracy"],
         "queries": answers["queries"],
         "answered": answers["answered"],
     }
-    for stage, record in timings(run).items():
-        metrics[f"seconds_{stage}"] = record["seconds"]
-        metrics[f"memory_mb_{stage}"] = record["memory_mb"]
     metrics |= {f"drawing_{name}": value for name, value in drawing_cost(run).items()}
     if run.params.tracking.private_metrics:
         figures = read_json(run.folders.accounting / "figures.json")

@@ -12,9 +12,11 @@ sum, here.
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from tasks.params import digest
 from tasks.progress import progress_reporter
 from tasks.reservation import Reservation
 from tasks.run import Run
@@ -40,7 +43,9 @@ from tasks.store import (
 )
 from tasks.transcribe_clients import groups, number_of_clients, read_clients, read_manifest
 from tasks.transcribe_release import (
+    account_of,
     check_run,
+    data_annotation,
     identity_of,
     noise_kind,
     noise_of,
@@ -62,7 +67,6 @@ from terrine.pretraining.checkpoint import read_checkpoint, write_checkpoint
 from terrine.privacy.ledger import StoredRelease
 from terrine.privacy.statement import released_per_class
 from terrine.synthetic.sheet import contact_sheet
-from terrine.transcription.annotation import DataAnnotation
 from terrine.transcription.clients import NetworkClients
 from terrine.transcription.generator import random_vectors
 from terrine.transcription.loop import Discriminator, LoopSettings
@@ -94,6 +98,7 @@ class Session:
         self.labels: StoredRelease | None = None  # of the labels, where these are what is protected
         self._reservation: Reservation | None = None
         self._saved = time.monotonic()
+        self._heard = hashlib.sha256()  # the annotations that the loop has learned from
         self._report: Callable[[float, str], None] | None = None
         self.loop = self._new_loop()
 
@@ -111,11 +116,9 @@ class Session:
         """Charge the worst case, or find what was released before; then go on from the last checkpoint, if any."""
         self.labels = stored_labels(self.run)
         if self.labels is None:
-            ledger, account = open_account(self.run)
-            del ledger  # the reservation opens it by itself, in its own thread
             self._reservation = Reservation(
-                lambda: open_account(self.run)[0],
-                dataset=account,
+                lambda: open_account(self.run)[0],  # in a thread of its own
+                dataset=account_of(self.run),
                 release_id=self.identity,
                 run=self.run.name,
                 worst_case=release_event(self.run, self.classes),
@@ -141,10 +144,8 @@ class Session:
     def annotation(self) -> Tensor:
         """Return the annotation of this iteration: from disk or from the release, else drawn now and put on disk."""
         number = self.loop.iteration
-        if self.release is not None:
-            return torch.from_numpy(np.array(self.release.arrays["annotations"][number]))
         path = self._annotation_path(number)
-        if not path.is_file():
+        if self.release is None and not path.is_file():
             posed = self.loop.pose()
             parts = [self._part_path(number, group) for group in self.groups]
             total = sum(read_array(part) for part in parts) if self.fans_out else self.ask_here()
@@ -152,18 +153,21 @@ class Session:
             write_array(path, annotation.cpu().numpy())
             for part in parts:
                 part.unlink(missing_ok=True)
-        return torch.from_numpy(read_array(path))
+        return torch.from_numpy(self._stored(number))
 
     def learn(self) -> None:
         """Learn from this iteration's annotation; now and then the state is put on disk."""
-        told = self.loop.learn(self.annotation())
+        annotation = self.annotation()
+        self.loop.learn(annotation)
+        self._heard.update(annotation.numpy().tobytes())
         done, iterations = self.loop.iteration, self.settings.iterations
         if self._report is None:
             self._report = progress_reporter("transcription")
-        losses = ", ".join(f"{name} {value:.4f}" for name, value in told.items())
-        self._report(done / iterations, f"iteration {done} of {iterations}, losses: {losses}")
+        # No losses: should this draw be lost and made again, what was told of it would be a second release.
+        self._report(done / iterations, f"iteration {done} of {iterations}")
         if time.monotonic() - self._saved >= CHECKPOINT_SECONDS:
-            write_checkpoint(self.folder / STATE, self.loop.tensors(), {"iteration": done})
+            description = {"iteration": done, "heard": self._heard.hexdigest(), "loop": self._loop_digest()}
+            write_checkpoint(self.folder / STATE, self.loop.tensors(), description)
             self._saved = time.monotonic()
 
     def settle(self) -> StoredRelease:
@@ -194,6 +198,12 @@ class Session:
             return self.release.arrays["annotations"]
         return np.stack([read_array(self._annotation_path(number)) for number in range(self.settings.iterations)])
 
+    def _stored(self, number: int) -> np.ndarray:
+        """Return an annotation, float32 [b, classes]: of the release where there is one, else as it was put on disk."""
+        if self.release is not None:
+            return np.array(self.release.arrays["annotations"][number])
+        return read_array(self._annotation_path(number))
+
     def _annotation_path(self, number: int) -> Path:
         return self.folder / f"annotation-{number:06d}.npy"
 
@@ -201,11 +211,30 @@ class Session:
         return part_path(self.folder, number, group)
 
     def _restore(self) -> None:
+        """Go on from the checkpoint, if it is one of the annotations that are there now, and of this loop.
+
+        What the release does not hang on (final steps) may be another than when the checkpoint was written, and decides
+        what the loop remembers. And another session with the same identity may have finished first. Then its
+        annotations are the release, and what was learned from our own, which nobody has paid for, must not go into
+        anything that is published.
+        """
         path = self.folder / STATE
         if not path.is_file():
             return
         tensors, description = read_checkpoint(path)
-        self.loop.restore(tensors, int(description["iteration"]))
+        done, heard = int(description["iteration"]), hashlib.sha256()
+        for number in range(done):
+            if self.release is None and not self._annotation_path(number).is_file():
+                break
+            heard.update(self._stored(number).tobytes())
+        if (heard.hexdigest(), self._loop_digest()) != (description.get("heard"), description.get("loop")):
+            path.unlink()
+            return
+        self.loop.restore(tensors, done)
+        self._heard = heard
+
+    def _loop_digest(self) -> str:
+        return digest(asdict(loop_settings(self.settings)), 64)
 
     def _new_loop(self) -> Loop:
         backbone, generator = read_start(self.run.folders)
@@ -245,22 +274,6 @@ def loop_settings(settings: Transcription) -> LoopSettings:
     )
 
 
-def data_annotation(settings: Transcription) -> DataAnnotation:
-    """Return the mechanism of protect=data; for labels that are protected already, the same without noise."""
-    annotation = settings.annotation
-    return DataAnnotation(
-        beta=annotation.beta,
-        sigma=annotation.sigma or 0.0,
-        top_k=annotation.top_k,
-        step=annotation.step,
-        limit=annotation.limit,
-        stability=annotation.stability,
-        distillation=annotation.distillation,
-        balance=annotation.balance,
-        gradient_of=annotation.gradient_of,
-    )
-
-
 def label_annotation(settings: Transcription) -> LabelAnnotation:
     """Return the mechanism of protect=answers."""
     assert settings.annotation.epsilon is not None
@@ -268,7 +281,7 @@ def label_annotation(settings: Transcription) -> LabelAnnotation:
 
 
 def said_by(run: Run, group: range, iteration: int, images: Tensor, probabilities: Tensor) -> np.ndarray:
-    """Return what a group of clients says, summed up: float64 [b, k] without noise, or their answers by class [b, c].
+    """Return what a group of clients says, summed up: [b, k] without noise yet, or their answers by class [b, c].
 
     Answers by randomised response are noisy already; gradients get their noise when all clients have been heard.
     """

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tasks.params import digest
+from tasks.partition import in_groups
 from tasks.run import Run
 from tasks.store import read_json, read_tensors
 from tasks.transcribe_start import read_student_start, section
@@ -31,9 +32,8 @@ def number_of_clients(run: Run) -> int:
 
 def groups(run: Run) -> list[range]:
     """Return the clients that answer in one task each; all of them in one where nothing else is asked for."""
-    everybody = range(number_of_clients(run))
-    size = section(run.params).per_task or len(everybody)
-    return [everybody[first : first + size] for first in range(0, len(everybody), size)]
+    clients = number_of_clients(run)
+    return in_groups(clients, section(run.params).per_task or clients)
 
 
 def network_kind(run: Run, classes: int) -> ScratchTeachers:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.aggregate import ledger_account, open_ledger
+from tasks.accounts import ledger_account, open_registered
 from tasks.dataset import read_dataset
 from tasks.keys import site_key
 from tasks.provenance import code_version
@@ -37,8 +37,9 @@ from terrine.transcription.accounting import (
     check_budget,
     claimed_for_data,
 )
+from terrine.transcription.annotation import DataAnnotation
 
-FORM = 1
+FORM, FORM_OF_LABELS = 2, 1
 """Raised when the same settings would release something else, so that old releases are not taken for it."""
 
 
@@ -56,6 +57,22 @@ def cost_of(settings: Transcription, classes: int) -> Cost:
     return LabelCost(annotation.epsilon, classes)
 
 
+def data_annotation(settings: Transcription) -> DataAnnotation:
+    """Return the mechanism of protect=data; for labels that are protected already, the same without noise."""
+    annotation = settings.annotation
+    return DataAnnotation(
+        beta=annotation.beta,
+        sigma=annotation.sigma or 0.0,
+        top_k=annotation.top_k,
+        step=annotation.step,
+        limit=annotation.limit,
+        stability=annotation.stability,
+        distillation=annotation.distillation,
+        balance=annotation.balance,
+        gradient_of=annotation.gradient_of,
+    )
+
+
 def check_run(run: Run, classes: int | None = None) -> None:
     """Refuse a run that cannot meet its budget, or asks for more classes than there are, before any work is done.
 
@@ -67,35 +84,33 @@ def check_run(run: Run, classes: int | None = None) -> None:
             f"transcription.annotation.top_k={settings.annotation.top_k}, but the data have {classes} classes. Set it "
             f"to {classes} or less."
         )
+    if settings.protect == "data":
+        data_annotation(settings).check_clients(number_of_clients(run))
     check_budget(cost_of(settings, classes or 2), settings.epsilon, settings.delta)
 
 
 def account_of(run: Run) -> str:
-    """Return whose budget the run draws on. Labels have an account of their own: protecting them protects no image."""
+    """Return whose budget the run draws on.
+
+    An account with a budget is for one unit (`Ledger.register`), so labels and whole records exclude one another there.
+    Where nothing is ever refused, labels have an account of their own.
+    """
     account = ledger_account(run)
-    if section(run.params).protect == "labels":
+    if section(run.params).protect == "labels" and run.params.ledger.epsilon is None:
         return keyed_digest(site_key(run), "terrine ledger account of labels", account.encode())
     return account
 
 
-def open_account(run: Run) -> tuple[Ledger, str]:
-    """Return the ledger and the account the run draws on, registered with the budget that the parameters name.
+def unit_of(run: Run) -> str:
+    """Return what the run's release protects."""
+    return "label" if section(run.params).protect == "labels" else run.params.privacy.unit
 
-    Raises SettingError for a release about labels of records that were released about as a whole, where that counts.
-    """
-    ledger, account, settings = open_ledger(run), account_of(run), section(run.params)
-    budget = run.params.ledger.epsilon
-    if settings.protect == "labels" and budget is not None:
-        whole = ledger_account(run)
-        if whole in ledger.datasets() and ledger.events(whole):
-            raise SettingError(
-                "These records have releases that protect them as a whole, and transcription.protect=labels leaves "
-                "their images unprotected. Use protect=data or answers."
-            )
-    # Public benchmark data may be used for ablations with replayed noise; anything else never.
-    mode = "replay" if run.params.data.public_benchmark else "release"
-    ledger.register(account, budget, settings.delta, mode)
-    return ledger, account
+
+def open_account(run: Run) -> tuple[Ledger, str]:
+    """Return the ledger and the account the run draws on, as `tasks.accounts.open_registered` does."""
+    account, settings = account_of(run), section(run.params)
+    public = run.params.data.public_benchmark and settings.teacher.anyone_may_know
+    return open_registered(run, account, delta=settings.delta, unit=unit_of(run), public=public), account
 
 
 def noise_of(run: Run, iteration: int) -> NoiseSource | None:
@@ -126,8 +141,12 @@ def release_event(run: Run, classes: int) -> Event:
 
 
 def identity_of(run: Run) -> str:
-    """Return the identity under which the ledger knows the run's annotations: of all that decides what is asked."""
+    """Return the identity under which the ledger knows the run's annotations: of all that decides what is asked.
+
+    What is done with them in the end, how clients share tasks, and what budget there is, decide nothing.
+    """
     settings, params = section(run.params), run.params
+    unasked = {"per_task": True, "epsilon": True, "delta": True, "student": {"final_steps"}}
     return keyed_digest(
         site_key(run),
         "terrine transcription",
@@ -137,7 +156,7 @@ def identity_of(run: Run) -> str:
                 "account": account_of(run),
                 "teachers": read_manifest(run)["digest"],
                 "start": [file_digest(run.folders.start / name) for name in (STUDENT, GENERATOR)],
-                "transcription": settings.model_dump(mode="json", exclude={"per_task"}),
+                "transcription": settings.model_dump(mode="json", exclude=unasked),
                 "seed": params.seed,
             }
         ),
@@ -149,7 +168,7 @@ def identity_of_labels(run: Run, labels: np.ndarray, classes: int) -> str:
     settings = section(run.params)
     source = {"noise": settings.noise, "seed": run.params.seed} if settings.noise == "replay" else {"noise": "secure"}
     description = {
-        "form": FORM,
+        "form": FORM_OF_LABELS,
         "account": account_of(run),
         "epsilon": settings.annotation.epsilon,
         "classes": classes,
@@ -207,9 +226,9 @@ def _mechanism(settings: Transcription) -> dict[str, Any]:
 
 
 def _claimed(settings: Transcription, classes: int) -> float | None:
-    """Return what the paper's theorems say; None where it says nothing, which is so without noise."""
+    """Return what the paper's theorems say; None where they say nothing: without noise, of labels at their source."""
     annotation = settings.annotation
-    if settings.protect != "data":
+    if settings.protect == "answers":
         return annotation.epsilon
     if not annotation.sigma:
         return None
@@ -238,12 +257,16 @@ def stored_labels(run: Run) -> StoredRelease | None:
     dataset = read_dataset(run.folders)
     ledger, account = open_account(run)
 
+    release_id = identity_of_labels(run, dataset.train_labels, dataset.classes)
+
     def never() -> tuple[dict[str, np.ndarray], Event]:
         raise LedgerError("The labels of this run were never released. Run the stage 'labels' first.")
 
+    if not any(row.kind == "commit" and row.release_id == release_id for row in ledger.rows()):
+        never()  # before anything is reserved for it
     return ledger.release(
         dataset=account,
-        release_id=identity_of_labels(run, dataset.train_labels, dataset.classes),
+        release_id=release_id,
         run=run.name,
         worst_case=release_event(run, dataset.classes),
         delta=section(run.params).delta,

@@ -3,6 +3,7 @@ models trained on them, or read from a file."""
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import shutil
 from pathlib import Path
@@ -41,11 +42,13 @@ from tasks.transcribe_start import STUDENT, read_student_start, section
 from terrine.data import partition as partitions
 from terrine.data.dataset import Dataset
 from terrine.device import resolve_device
+from terrine.errors import SettingError
 from terrine.models.backbone import features_in_batches
 from terrine.privacy.events import Event
 from terrine.randomness import numpy_generator
 from terrine.teachers.kind import Records, rows_of
 from terrine.teachers.linear import LinearSettings, train_heads
+from terrine.teachers.scratch import ARCHITECTURES
 from terrine.transcription.teacher_file import load_model
 
 TEST_IMAGES = 2_000
@@ -62,7 +65,7 @@ def deal_clients(run: Run) -> None:
     """
     dataset = read_dataset(run.folders)
     check_run(run, dataset.classes)
-    _check_file(run, dataset)
+    _check_teacher(run, dataset)
     if section(run.params).federated:
         deal_records.fn(run)
         return
@@ -80,6 +83,7 @@ def deal_clients(run: Run) -> None:
 def respond(run: Run) -> None:
     """Write the labels that teachers learn from: the records' own, or, once and for all, what is told instead."""
     settings, dataset = section(run.params), read_dataset(run.folders)
+    check_run(run, dataset.classes)
     labels = dataset.train_labels
     manifest: dict[str, Any] = {"notice": NOTICE, "protect": settings.protect, "release_id": None}
     if settings.protect == "labels":
@@ -142,6 +146,7 @@ def collect_clients(run: Run) -> None:
     with atomic_folder(run.folders.teachers) as folder:
         if settings.file is not None:
             model, _ = _load_file(run, dataset)
+            manifest["file_digest"] = file_digest(run.path(settings.file))
             write_tensors(folder / MODEL, {name: value.numpy() for name, value in model.state_dict().items()})
         elif settings.architecture == "linear":
             parts = [read_tensors(_work(run) / _group_name(group)) for group in groups(run)]
@@ -150,11 +155,8 @@ def collect_clients(run: Run) -> None:
             for group in groups(run):
                 link(_work(run) / _group_name(group), folder / _group_name(group))
                 manifest["files"].append({"file": _group_name(group), "first": group.start, "stop": group.stop})
-        weights = sorted(path.name for path in folder.iterdir())
         manifest["digest"] = digest(
-            {name: file_digest(folder / name) for name in weights}
-            | {"student": file_digest(run.folders.start / STUDENT)},
-            64,
+            {"weights": _weights_digest(folder), "student": file_digest(run.folders.start / STUDENT)}, 64
         )
         write_json(folder / "manifest.json", manifest)
     manifest |= _accuracy(run, dataset)
@@ -162,17 +164,49 @@ def collect_clients(run: Run) -> None:
     shutil.rmtree(_work(run), ignore_errors=True)
 
 
-def _check_file(run: Run, dataset: Dataset) -> None:
-    if section(run.params).teacher.file is not None:
+def _weights_digest(folder: Path) -> str:
+    """Return a digest of all clients' weights, however they are spread over files."""
+    values = {
+        name: hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
+        for path in sorted(folder.glob("*.safetensors"))
+        for name, value in read_tensors(path).items()
+    }
+    return digest(values, 64)
+
+
+def _check_teacher(run: Run, dataset: Dataset) -> None:
+    settings = section(run.params).teacher
+    if settings.file is not None:
         _load_file(run, dataset)
+    elif settings.architecture not in ("linear", *ARCHITECTURES):
+        raise SettingError(
+            f"transcription.teacher.architecture={settings.architecture} is unknown. Take one of linear, "
+            f"{', '.join(ARCHITECTURES)}."
+        )
+
+
+def forget_replaced_teacher(run: Run) -> None:
+    """Remove the stored teacher where the file it came from is another one by now, so that it is read again."""
+    file, manifest = section(run.params).teacher.file, run.folders.teachers / "manifest.json"
+    if file is None or not (run.path(file).is_file() and manifest.is_file()):
+        return
+    if read_json(manifest).get("file_digest") != file_digest(run.path(file)):
+        shutil.rmtree(run.folders.teachers)
 
 
 def _load_file(run: Run, dataset: Dataset) -> tuple[torch.nn.Module, int]:
     settings, data = section(run.params).teacher, run.params.data
     assert settings.file is not None
-    return load_model(
+    model, channels = load_model(
         run.path(settings.file), settings.architecture, channels=data.channels, size=data.size, classes=dataset.classes
     )
+    for name, value in (("mean", settings.mean), ("deviation", settings.deviation)):
+        if isinstance(value, tuple) and len(value) not in (1, channels):
+            raise SettingError(
+                f"transcription.teacher.{name} has {len(value)} numbers, and the model {channels} channel(s). Give one "
+                "number, or one for each channel."
+            )
+    return model, channels
 
 
 def _group_name(group: range) -> str:
@@ -199,9 +233,10 @@ def _linear_heads(
     own = np.concatenate(rows)
     starts = np.cumsum([0, *map(len, rows)])
     batches: list[np.ndarray] = []
-    for first, stop in itertools.pairwise(starts.tolist()):
-        # Shuffled: files are often sorted by class, and a batch's statistics should be the client's.
-        order = first + numpy_generator(run.params.seed, "feature batches", first).permutation(stop - first)
+    for client, (first, stop) in zip(group, itertools.pairwise(starts.tolist()), strict=True):
+        # Shuffled: files are often sorted by class, and a batch's statistics should be the client's. The order hangs
+        # on the client alone: on how many records others have, one record more would move them all.
+        order = first + numpy_generator(run.params.seed, "feature batches", client).permutation(stop - first)
         batches.extend(np.array_split(order, max(1, round((stop - first) / TEST_BATCH))))
     backbone = read_student_start(run.folders)
     images = np.ascontiguousarray(dataset.train_images[own])

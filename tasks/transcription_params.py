@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, PositiveFloat, model_validator
 
 from tasks.sections import Section
 
@@ -19,7 +19,7 @@ class Annotation(Section):
 
     sigma: float | None = Field(None, ge=0)
     """σ: standard deviation of the noise in units of beta (protect=data); 0 only with noise=none."""
-    epsilon: float | None = Field(None, gt=0)
+    epsilon: float | None = Field(None, gt=0, le=40)
     """ε of one answer (protect=answers), or of a private label (protect=labels)."""
     beta: float = Field(1e-3, gt=0)
     """β: largest norm of what a client says about a sample."""
@@ -45,9 +45,12 @@ class TranscriptionTeacher(Section):
     architecture: str = Field("small_cnn", min_length=1)
     """`linear`: a head on the student's public backbone. Else a network of `terrine.models`, timm:NAME or
     torchvision:NAME."""
-    mean: float = 0.0
-    """Of a file: images are (pixels in [0, 1] − mean) / deviation, as the model was trained on."""
-    deviation: float = Field(1.0, gt=0)
+    public: bool = False
+    """Of a file: whether anyone may read what it was trained on. If not, its people have an account of their own."""
+    mean: float | tuple[float, ...] = 0.0
+    """Of a file: images are (pixels in [0, 1] − mean) / deviation, as the model was trained on; one number, or one for
+    each channel."""
+    deviation: PositiveFloat | tuple[PositiveFloat, ...] = 1.0
     statistics: Literal["current", "original"] = "current"
     """Batch normalisation of the posed batch, or the teacher's own."""
     temperature: float = Field(1.0, gt=0)
@@ -58,6 +61,11 @@ class TranscriptionTeacher(Section):
     batch: int = Field(256, ge=2)
     ridge: float = Field(0.3, ge=1e-6)
     """`linear`: the penalty."""
+
+    @property
+    def anyone_may_know(self) -> bool:
+        """Whether nothing but the dataset is private."""
+        return self.file is None or self.public
 
     @model_validator(mode="after")
     def _file_and_kind(self) -> TranscriptionTeacher:
@@ -74,6 +82,9 @@ class TranscriptionTeacher(Section):
             )
         if self.architecture == "linear" and self.file is not None:
             raise ValueError("file has no meaning for architecture=linear: it is trained. Set teacher.file=null")
+        for name, value in (("mean", self.mean), ("deviation", self.deviation)):
+            if isinstance(value, tuple) and len(value) not in (1, 3):
+                raise ValueError(f"{name} has {len(value)} numbers. Give one, or one for each of three channels")
         return self
 
 
@@ -178,10 +189,10 @@ class Transcription(Section):
                 "answers"
             )
         if self.generator.discriminator == "teacher" and (
-            self.federated or teacher.architecture == "linear" or ":" in teacher.architecture
+            self.federated or teacher.architecture == "linear" or teacher.file is not None
         ):
             raise ValueError(
-                "generator.discriminator=teacher needs one teacher that is a network of Terrine's own. Use student"
+                "generator.discriminator=teacher needs one teacher that is a network trained here. Use student"
             )
         if teacher.architecture == "linear" and self.student.architecture != "scattering":
             raise ValueError(
@@ -202,12 +213,22 @@ class Transcription(Section):
         """Whether nothing is guaranteed, whatever the noise: NOT PRIVATE."""
         return self.noise == "none" or self.generator.discriminator == "teacher"
 
-    def check(self, public_benchmark: bool, budget: float | None, reads_labels: bool, unit: str) -> None:
+    def check(
+        self,
+        public_benchmark: bool,
+        budget: float | None,
+        account: str | None,
+        private_metrics: bool,
+        reads_labels: bool,
+        unit: str,
+    ) -> None:
         """Raise ValueError where the rest of the parameters does not allow this.
 
-        public_benchmark, budget: of the data and the ledger. reads_labels: whether the partition does. unit: whose
-        privacy is protected.
+        public_benchmark: of the data. budget, account: of the ledger. private_metrics: whether MLflow sees them.
+        reads_labels: whether the partition does. unit: whose privacy is protected.
         """
+        if not self.teacher.anyone_may_know:
+            self._check_private_file(budget, account, private_metrics)
         if self.unprotected and not (public_benchmark and budget is None):
             what = "noise=none" if self.noise == "none" else "generator.discriminator=teacher"
             raise ValueError(
@@ -224,3 +245,16 @@ class Transcription(Section):
                 "partition.kind reads labels before they are randomised. Use iid or party with "
                 "transcription.protect=labels"
             )
+
+    def _check_private_file(self, budget: float | None, account: str | None, private_metrics: bool) -> None:
+        what = "transcription.teacher.file may have been trained on private data"
+        otherwise = "(transcription.teacher.public=true only if anyone may read them)"
+        if budget is None or account is None:
+            raise ValueError(
+                f"{what}, whose people need a budget of their own: set ledger.account to a name for that data, and "
+                f"ledger.epsilon {otherwise}"
+            )
+        if self.unprotected or self.noise != "secure":
+            raise ValueError(f"{what}: transcribe it with secure noise, and with nothing left unprotected {otherwise}")
+        if private_metrics:
+            raise ValueError(f"{what}: set tracking.private_metrics=false {otherwise}")

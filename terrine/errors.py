@@ -27,3 +27,8 @@ class LedgerError(TerrineError):
 
 class ArtefactError(TerrineError):
     """A stored artefact is missing, incomplete or does not match its digest."""
+
+
+def first_line(error: Exception) -> str:
+    """Return what another library's error says, in one line for a sentence of ours; its name where it says nothing."""
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

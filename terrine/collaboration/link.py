@@ -114,6 +114,7 @@ class Link:
         wake, room: Set when there is something to write, and something less in `outgoing`.
         stream: What serves the connection there is.
         offered: The session it was last said to be in.
+        beginnings: How often it began anew: what a connection of before still brings belongs to nothing.
     """
 
     peer: str
@@ -131,9 +132,11 @@ class Link:
     room: asyncio.Event = field(default_factory=asyncio.Event)
     stream: asyncio.Task[Any] | None = None
     offered: str | None = None
+    beginnings: int = 0
 
     def reset(self) -> None:
         """Begin anew."""
+        self.beginnings += 1
         self.outgoing.clear()
         self.number = self.kept = self.held = self.received = self.acknowledged = self.cursor = 0
         self.offered = self.instance = None

@@ -70,6 +70,7 @@ _UNREAD = 48 * 2**20  # bytes that wait for the host before peers must wait
 _GREETING_SECONDS = 10.0
 _LAST_SECONDS = 0.5
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+_ELSEWHERE = "has been in no session with us"
 
 _OPTIONS = [
     ("grpc.max_receive_message_length", LARGEST_FRAME + HEADER),
@@ -444,7 +445,10 @@ class Wire:
                 pause, since = _FIRST_PAUSE, time.monotonic()
             if time.monotonic() - since > self._patience:
                 sentence = f"{link.peer!r} at {address} could not be reached for {self._patience:g} s: {why}. "
-                if datetime.now(UTC) > own.expires:
+                if why == _ELSEWHERE:
+                    sentence = f"{link.peer!r} at {address} is there, and {why} for {self._patience:g} s. "
+                    sentence += "Is the guardian running, and can it be reached from both?"
+                elif datetime.now(UTC) > own.expires:
                     sentence += f"Our own certificate expired on {own.expires:%Y-%m-%d %H:%M} UTC: ask for another."
                 else:
                     sentence += "Is it running, and is the address right?"
@@ -468,7 +472,7 @@ class Wire:
                 if hello["session"] is None or hello["session"] != self.session:
                     if convenes and hello["session"] is not None:
                         await self._offer(link, hello)
-                    return False, "it is in no session, or in another one"
+                    return False, _ELSEWHERE
                 reached = True
                 # A stream that `begin` cancels must not take the loop of reconnections with it.
                 link.stream = self._start(self._stay(link, call, hello))
@@ -525,11 +529,12 @@ class Wire:
             await asyncio.gather(reading, writing, return_exceptions=True)
 
     async def _read(self, link: Link, read: Read) -> None:
-        session = self.session
+        session, beginning = self.session, link.beginnings
         assert session is not None
         while True:
             message = await read()
-            if message is grpc.aio.EOF:
+            # A message may be there already when a new session cancels this: its number counts in no other one.
+            if message is grpc.aio.EOF or link.beginnings != beginning:
                 return
             kind, number, body = parsed(message)
             if kind == b"A":
@@ -547,11 +552,14 @@ class Wire:
                 await self._space.wait()
 
     async def _write(self, link: Link, write: Write) -> None:
-        while True:
+        beginning = link.beginnings
+        while link.beginnings == beginning:
             link.wake.clear()
             if link.acknowledged < link.received:
                 number = link.received
                 await write(b"A" + number.to_bytes(8, "big"))
+                if link.beginnings != beginning:
+                    return
                 link.acknowledged = max(link.acknowledged, number)
             if link.cursor < len(link.outgoing):
                 number, kind, body = link.outgoing[link.cursor]

@@ -13,7 +13,7 @@ import numpy as np
 from terrine.data.digest import keyed_digest
 from terrine.data.duplicates import duplicate_counts, exact_duplicates, shared_images
 from terrine.data.images import refuse_not_finite
-from terrine.data.splits import stratified
+from terrine.data.splits import split_records
 from terrine.errors import InputError
 
 
@@ -167,9 +167,10 @@ def from_one_set(
     public_benchmark: bool = False,
     parties: np.ndarray | None = None,
     party_names: tuple[str, ...] = (),
+    label_blind: bool = False,
 ) -> Dataset:
-    """Return the dataset of one set of records, uint8 [N, C, H, W] and int64 [N], split by `splits.stratified`."""
-    train, test = stratified(labels, test_fraction, groups=groups, seed=seed)
+    """Return the dataset of one set of records, uint8 [N, C, H, W] and int64 [N], split by `splits.split_records`."""
+    train, test = split_records(labels, test_fraction, groups=groups, label_blind=label_blind, seed=seed)
     return Dataset(
         name=name,
         train_images=images[train],

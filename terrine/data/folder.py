@@ -20,7 +20,7 @@ from terrine.data.dataset import Dataset
 from terrine.data.image_files import SUFFIXES, Progress, read_images
 from terrine.data.labels import encode_groups, encode_labels
 from terrine.data.parties import encode_parties
-from terrine.data.splits import stratified
+from terrine.data.splits import split_records
 from terrine.errors import InputError
 
 DEFAULT_SIZE = 28
@@ -46,13 +46,15 @@ def load(
     channels: int | None = None,
     test_fraction: float = 0.2,
     seed: int = 0,
+    label_blind: bool = False,
     progress: Progress | None = None,
 ) -> Dataset:
     """Return the images under the folder `path`, or listed by the CSV file `path`; see the module docstring.
 
     Images become `size` × `size` (28) with `channels` (None: one when all files are grey, else three). Classes are
     numbered in alphabetical order, or by value when all are integers. Unless the split is given, `test_fraction` of
-    the records is held out, stratified and with every group on one side. Memory: the result and a few pictures.
+    the records is held out, with every group on one side, and stratified, or `label_blind`
+    (`terrine.data.splits.by_place`). Memory: the result and a few pictures.
 
     Raises InputError that names the file, or the line of the table, that cannot be used.
     """
@@ -66,7 +68,11 @@ def load(
         train, test = np.flatnonzero(~in_test), np.flatnonzero(in_test)
         _check_split(train, test, groups, listing, where)
     else:
-        train, test = stratified(labels, test_fraction, groups=groups, seed=seed)
+        # In class folders a place says the class; a table's line does not.
+        called = None if path.suffix.lower() == ".csv" else [file.name for file in listing.paths]
+        train, test = split_records(
+            labels, test_fraction, groups=groups, names=called, label_blind=label_blind, seed=seed
+        )
     parties, party_names = None, ()
     if listing.parties:
         # Where the split is given, a party that has test images only is no party of the training data.

@@ -24,12 +24,19 @@ _PREFIXES = ("train_", "val_", "test_")
 _KEYS = {f"{prefix}{array}" for prefix in ("", *_PREFIXES) for array in ("images", "labels", "groups", "parties")}
 
 
-def load(path: Path, *, test_fraction: float = 0.2, seed: int = 0, validation_apart: bool = False) -> Dataset:
+def load(
+    path: Path,
+    *,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+    validation_apart: bool = False,
+    label_blind: bool = False,
+) -> Dataset:
     """Return the dataset in the .npz file at `path`; the module docstring lists the arrays it may hold.
 
-    A file with `images` is split by `test_fraction` and `seed`, stratified and with every group on one side;
-    `validation_apart` is that of `from_arrays`. Raises
-    InputError when the file is missing, truncated or pickled, lacks an array, or holds arrays that do not fit.
+    A file with `images` is split by `test_fraction` and `seed`, stratified and with every group on one side.
+    `validation_apart` and `label_blind` are those of `from_arrays`. Raises InputError when the file is missing, damaged
+    or pickled, lacks an array, or holds arrays that do not fit.
     """
     return from_arrays(
         read_arrays(path, {*_KEYS, "class_names"}),
@@ -38,6 +45,7 @@ def load(path: Path, *, test_fraction: float = 0.2, seed: int = 0, validation_ap
         test_fraction=test_fraction,
         seed=seed,
         validation_apart=validation_apart,
+        label_blind=label_blind,
     )
 
 
@@ -74,10 +82,12 @@ def from_arrays(
     seed: int = 0,
     public_benchmark: bool = False,
     validation_apart: bool = False,
+    label_blind: bool = False,
 ) -> Dataset:
     """Return the dataset in `arrays`, named as in the module docstring; `where` says in errors where they come from.
 
-    validation_apart: the validation split does not join train but becomes the dataset's public pool.
+    validation_apart: the validation split does not join train but becomes the dataset's public pool. label_blind: where
+    there is no split, labels decide nothing about it (`terrine.data.splits.by_place`).
     """
     if class_names is None and "class_names" in arrays:
         class_names = [str(text) for text in arrays["class_names"].ravel()]
@@ -114,6 +124,7 @@ def from_arrays(
             public_benchmark=public_benchmark,
             parties=parties.get("parties"),
             party_names=party_names,
+            label_blind=label_blind,
         )
     pool = "val_" if validation_apart and "val_" in prefixes else None
     train = [prefix for prefix in prefixes if prefix not in ("test_", pool)]

@@ -1,10 +1,13 @@
 """A public pool: images of the private data's own kind that their owner declares public, to be asked about.
 
 Published systems (003_8743359052d80cf0) let students learn from part of a benchmark's test split. Here the pool is cut
-off before anything else is done with the data, from the validation split or from the test split, so that private
-records, pool and test images are disjoint by construction; and a private or test image with the very pixels of a pool
-image is left out where it lies, since it is public already. What is left out follows from the public images alone,
-record by record: exchanging a private record moves no other one, and never changes the pool.
+off before anything else is done with the data, from the validation split or from the test split, so that no record is
+in two of private records, pool and test images; and a test image with the very pixels of a pool image is left out, so
+that nothing is tested that a student may have seen. A private record stays where it is, whatever it shows: were one
+left out for being like a public image, all after it would be dealt to other teachers. Exchanging a private record moves
+no other one, and never changes the pool. Where your own data have no test split, one is drawn blind to labels
+(`terrine.data.splits.by_place`) before the pool is cut from it. Digits, which anyone may read, keep their stratified
+one.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ class Pool:
 
 
 def take_pool(dataset: Dataset, pool: Pool, *, seed: int) -> Dataset:
-    """Return the dataset with its public pool apart from its private and its test images.
+    """Return the dataset with its public pool apart; its private records are those it had, in their order.
 
     `dataset.pool_images` and `pool_labels` hold the validation split where the data have one. Raises InputError when
     there is none to take, or nothing would be left to teach with or to test on.
@@ -52,19 +55,14 @@ def take_pool(dataset: Dataset, pool: Pool, *, seed: int) -> Dataset:
             f"{dataset.name} has no validation split to be the public pool. Use data.pool=test, which takes a part of "
             "the test split."
         )
-    train = np.flatnonzero(~seen_images(images, dataset.train_images))
     test = test[~seen_images(images, dataset.test_images[test])]
-    if not (len(images) and len(train) and len(test)):
+    if not (len(images) and len(test)):
         raise InputError(
-            f"{dataset.name}: a public pool of {len(images)} images leaves {len(train)} private and {len(test)} test "
-            "images. There must be some of each: choose another data.pool or data.pool_fraction."
+            f"{dataset.name}: a public pool of {len(images)} images leaves {len(test)} test images. There must be some "
+            "of each: choose another data.pool or data.pool_fraction."
         )
     return replace(
         dataset,
-        train_images=dataset.train_images[train],
-        train_labels=dataset.train_labels[train],
-        train_groups=None if dataset.train_groups is None else dataset.train_groups[train],
-        train_parties=None if dataset.train_parties is None else dataset.train_parties[train],
         test_images=dataset.test_images[test],
         test_labels=dataset.test_labels[test],
         pool_images=images,
@@ -73,15 +71,22 @@ def take_pool(dataset: Dataset, pool: Pool, *, seed: int) -> Dataset:
 
 
 def check_disjoint(dataset: Dataset) -> dict[str, int]:
-    """Return how many images each part has, after proof that the pool shares none with the others.
+    """Return how many images each part has, and how many are in two, after proof that no test image is in the pool.
 
-    Raises InputError where one image is in two parts, or there is no pool.
+    `private in pool` and `test in private` count images that the data hold twice: private figures, and reasons why
+    answers and students may look better than they are. Raises InputError where a test image is in the pool, or there is
+    no pool.
     """
     images = dataset.pool_images
     if images is None:
         raise InputError(f"{dataset.name} has no public pool.")
-    for part, others in (("private", dataset.train_images), ("test", dataset.test_images)):
-        count = int(seen_images(images, others).sum())
-        if count:
-            raise InputError(f"{dataset.name}: {count} {part} images are in the public pool as well. Keep them apart.")
-    return {"private": len(dataset.train_images), "pool": len(images), "test": len(dataset.test_images)}
+    count = int(seen_images(images, dataset.test_images).sum())
+    if count:
+        raise InputError(f"{dataset.name}: {count} test images are in the public pool as well. Keep them apart.")
+    return {
+        "private": len(dataset.train_images),
+        "pool": len(images),
+        "test": len(dataset.test_images),
+        "private in pool": int(seen_images(images, dataset.train_images).sum()),
+        "test in private": int(seen_images(dataset.train_images, dataset.test_images).sum()),
+    }

@@ -78,8 +78,7 @@ def load(
         dataset = rows.to_dataset()
         dataset.validate()
         return dataset
-    apart = pool is not None and pool.source == "validation"
-    dataset = _load(name, root, path, size, channels, test_fraction, seed, download, apart, progress)
+    dataset = _load(name, root, path, size, channels, test_fraction, seed, download, pool, progress)
     dataset = _fitted(dataset, size, channels)
     if pool is not None:
         dataset = take_pool(dataset, pool, seed=seed)
@@ -96,9 +95,12 @@ def _load(
     test_fraction: float,
     seed: int,
     download: bool,
-    validation_apart: bool,
+    pool: Pool | None,
     progress: Progress | None,
 ) -> Dataset:
+    validation_apart = pool is not None and pool.source == "validation"
+    # Part of the test split becomes public: then no private label may decide what is in it.
+    label_blind = pool is not None and pool.source == "test"
     if name == "digits":
         return digits.load(size=size, test_fraction=test_fraction, seed=seed)
     if name in torchvision_sets.CLASSES:
@@ -107,7 +109,11 @@ def _load(
         return medmnist_sets.load(name, root=root, size=size, download=download, validation_apart=validation_apart)
     if name == "npz":
         return npz.load(
-            _required(path, name), test_fraction=test_fraction, seed=seed, validation_apart=validation_apart
+            _required(path, name),
+            test_fraction=test_fraction,
+            seed=seed,
+            validation_apart=validation_apart,
+            label_blind=label_blind,
         )
     if name == "folder":
         return folder.load(
@@ -116,6 +122,7 @@ def _load(
             channels=channels,
             test_fraction=test_fraction,
             seed=seed,
+            label_blind=label_blind,
             progress=progress,
         )
     raise SettingError(f"data.name: there is no dataset '{name}'. Known are {', '.join(names())}.")

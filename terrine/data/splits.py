@@ -1,4 +1,4 @@
-"""Train and test: stratified by class, and no person in both.
+"""Train and test: stratified by class, or blind to it, and no person in both.
 
 >>> import numpy as np
 >>> train, test = stratified(np.arange(100) % 2, test_fraction=0.2, seed=0)
@@ -6,10 +6,31 @@
 (80, 20)
 """
 
+import hashlib
+from collections.abc import Sequence
+
 import numpy as np
 
 from terrine.errors import InputError, SettingError
 from terrine.randomness import numpy_generator
+
+
+def split_records(
+    labels: np.ndarray,
+    test_fraction: float,
+    *,
+    groups: np.ndarray | None = None,
+    names: Sequence[str] | None = None,
+    label_blind: bool = False,
+    seed: int,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return (train, test) as `stratified` does, or, `label_blind`, as `by_place` does with `names`.
+
+    Raises SettingError for a fraction outside (0, 1) and InputError when no such split exists.
+    """
+    if label_blind:
+        return by_place(len(labels), test_fraction, groups=groups, names=names, seed=seed)
+    return stratified(labels, test_fraction, groups=groups, seed=seed)
 
 
 def stratified(
@@ -24,10 +45,7 @@ def stratified(
 
     Raises SettingError for a fraction outside (0, 1) and InputError when no such split exists.
     """
-    if not 0 < test_fraction < 1:
-        raise SettingError(f"data.test_fraction is {test_fraction}. It must lie between 0 and 1, for example 0.2.")
-    if groups is not None and len(groups) != len(labels):
-        raise InputError(f"groups has {len(groups)} entries, labels has {len(labels)}. Give one group per record.")
+    _check(test_fraction, groups, len(labels))
     if groups is None:
         in_test = _by_record(labels, test_fraction, seed)
     else:
@@ -38,6 +56,44 @@ def stratified(
             "record and no group is divided. Raise data.test_fraction or bring more records (or more groups)."
         )
     return np.flatnonzero(~in_test), np.flatnonzero(in_test)
+
+
+def by_place(
+    count: int,
+    test_fraction: float,
+    *,
+    groups: np.ndarray | None = None,
+    names: Sequence[str] | None = None,
+    seed: int,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return (train, test) as `stratified` does, but blind to labels: every record, or group, draws by itself.
+
+    For data of which a part is to be public: who is in which part then says nothing about anybody's label, and another
+    record, or one more at the end, moves nobody. A record draws by its place, or by its name where its place says its
+    class, as in class folders; a group by the order in which groups first occur. About `test_fraction` of all go to the
+    test split, in the order of what they drew, which says nothing either; a rare class may be missing in one.
+    """
+    _check(test_fraction, groups, count)
+    if names is not None:
+        digests = (hashlib.sha256(f"data.split.names {seed} {name}".encode()).digest() for name in names)
+        draws = np.array([int.from_bytes(digest[:8], "big") / 2**64 for digest in digests])
+    else:
+        draws = numpy_generator(seed, "data.split.places").random(count)
+    if groups is not None:
+        _, first, group = np.unique(groups, return_index=True, return_inverse=True)
+        draws = draws[np.argsort(np.argsort(first))][group]
+    in_test = draws < test_fraction
+    if in_test.all() or not in_test.any():
+        raise InputError(f"{count} records are too few to draw a test split of {test_fraction} from. Bring more.")
+    test = np.flatnonzero(in_test)
+    return np.flatnonzero(~in_test), test[np.argsort(draws[test], kind="stable")]
+
+
+def _check(test_fraction: float, groups: np.ndarray | None, count: int) -> None:
+    if not 0 < test_fraction < 1:
+        raise SettingError(f"data.test_fraction is {test_fraction}. It must lie between 0 and 1, for example 0.2.")
+    if groups is not None and len(groups) != count:
+        raise InputError(f"groups has {len(groups)} entries, labels has {count}. Give one group per record.")
 
 
 def _by_record(labels: np.ndarray, test_fraction: float, seed: int) -> np.ndarray:

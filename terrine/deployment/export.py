@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from terrine.deployment.model import StudentModel
-from terrine.errors import ArtefactError, SettingError
+from terrine.errors import ArtefactError, SettingError, first_line
 
 Format = Literal["onnx", "pt2"]
 FORMATS: tuple[Format, ...] = ("onnx", "pt2")
@@ -84,7 +84,7 @@ def exported_program(model: StudentModel) -> torch.export.ExportedProgram:
                 network, (example,), dynamic_shapes={"images": {0: torch.export.Dim("batch", min=least)}}
             )
     except Exception as error:  # torch.export raises errors of many kinds, most of them undocumented
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = first_line(error)
         raise ArtefactError(f"This student's network cannot be exported: {reason}") from error
     finally:
         model.network.to(model.device)
@@ -108,7 +108,7 @@ def _write_onnx(program: torch.export.ExportedProgram, path: Path) -> None:
             )
             result.save(str(path))
     except Exception as error:  # as above
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = first_line(error)
         raise ArtefactError(f"This student's network cannot be written as ONNX: {reason}") from error
 
 

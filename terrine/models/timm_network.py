@@ -7,11 +7,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from terrine import vision
-from terrine.errors import SettingError
+from terrine.errors import SettingError, first_line
 
 
 class TimmNetwork(nn.Module):
     """timm's `name` from float images [B, channels, size, size] to its pooled features [B, `feature_dim`].
+
+    Images in [0, 1] are standardised as timm's own weights for the architecture expect them; grey ones by the mean over
+    its colours. How, is stored with the weights.
 
     enlarge: side to which images are resized (bilinearly) first, for architectures that small images do not survive;
     None feeds them as they are. Raises SettingError when the architecture cannot take the images.
@@ -22,20 +25,31 @@ class TimmNetwork(nn.Module):
         self.side = enlarge
         side = enlarge or size
         self.model = _create(name, channels, side)
+        for key, values in zip(("mean", "deviation"), _standardisation(self.model, channels), strict=True):
+            self.register_buffer(key, torch.tensor(values).reshape(1, -1, 1, 1))
         try:
             with torch.no_grad():
                 features = self.model.eval()(torch.zeros(2, channels, side, side))
         except (RuntimeError, ValueError, AssertionError) as error:
             raise SettingError(
-                f"backbone: timm's '{name}' cannot take images of side {side} ({_first_line(error)}). Set enlarge to a "
+                f"backbone: timm's '{name}' cannot take images of side {side} ({first_line(error)}). Set enlarge to a "
                 "larger side, 64 or 224 say: images are then resized before they enter."
             ) from error
         self.feature_dim = int(features.shape[1])
 
+    mean: Tensor
+    deviation: Tensor
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *others: Any) -> None:
+        # Weights that were stored without standardisation were trained without.
+        state.setdefault(prefix + "mean", torch.zeros_like(self.mean))
+        state.setdefault(prefix + "deviation", torch.ones_like(self.deviation))
+        super()._load_from_state_dict(state, prefix, *others)
+
     def forward(self, images: Tensor) -> Tensor:
         if self.side is not None and self.side != images.shape[-1]:
             images = F.interpolate(images, size=(self.side, self.side), mode="bilinear", align_corners=False)
-        return self.model(images)
+        return self.model((images - self.mean) / self.deviation)
 
 
 def _create(name: str, channels: int, side: int) -> Any:
@@ -46,5 +60,10 @@ def _create(name: str, channels: int, side: int) -> Any:
         return vision.timm.create_model(name, **arguments)
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
+def _standardisation(model: Any, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return mean and standard deviation of every channel, as the weights that timm publishes were trained with."""
+    config = model.pretrained_cfg
+    mean, deviation = (tuple(config.get(key, (plain,))) for key, plain in (("mean", 0.0), ("std", 1.0)))
+    if channels != len(mean):
+        mean, deviation = (sum(mean) / len(mean),), (sum(deviation) / len(deviation),)
+    return mean, deviation

@@ -91,10 +91,13 @@ def _name(backbone: Backbone) -> str:
     return str(description["options"].get("architecture", description["kind"]))
 
 
-def read_state(path: Path) -> Mapping[str, Tensor]:
-    """Return the state dict in a file. Raises InputError where it is missing, damaged, or holds anything else."""
+def read_state(path: Path, setting: str = "backbone.weights") -> Mapping[str, Tensor]:
+    """Return the state dict in a file, which the parameter `setting` names.
+
+    Raises InputError where it is missing, damaged, or holds anything else.
+    """
     if not path.is_file():
-        raise InputError(f"There is no file {path}. Point backbone.weights at the weights, or set it to null.")
+        raise InputError(f"There is no file {path}. Point {setting} at the weights, or set it to null.")
     if path.suffix == ".safetensors":
         import safetensors.torch
         from safetensors import SafetensorError

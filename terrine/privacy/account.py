@@ -64,16 +64,19 @@ class Account:
         budget: The budget in force.
         reserved: Worst case by release, in the order of reservation.
         committed: Realised cost by release.
+        unit: What its releases protect (`record`, `group`, `label`), where that was said when it was opened.
     """
 
     budget: Budget
     reserved: dict[str, Event]
     committed: dict[str, Event]
+    unit: str | None = None
 
     @classmethod
     def of(cls, dataset: str, rows: Sequence[Row]) -> Self | None:
         """The account that these rows describe, None where the dataset is not registered."""
         budget: Budget | None = None
+        unit: str | None = None
         reserved: dict[str, Event] = {}
         committed: dict[str, Event] = {}
         for row in rows:
@@ -82,13 +85,14 @@ class Account:
             content = row.content
             if row.kind == "register":
                 budget = Budget(dataset, content["epsilon"], content["delta"], content["mode"])
+                unit = content.get("unit")
             elif row.kind == "budget" and budget is not None:
                 budget = Budget(dataset, content["epsilon"], content["delta"], budget.mode)
             elif row.kind == "reserve" and row.release_id is not None:
                 reserved[row.release_id] = from_json(content["event"])
             elif row.kind == "commit" and row.release_id is not None:
                 committed[row.release_id] = from_json(content["event"])
-        return None if budget is None else cls(budget, reserved, committed)
+        return None if budget is None else cls(budget, reserved, committed, unit)
 
     def events(self) -> list[Event]:
         """One event a release: what it cost, or its worst case while that is not known."""

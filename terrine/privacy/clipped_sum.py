@@ -29,6 +29,7 @@ from terrine.privacy.gaussian import mu_of
 from terrine.privacy.noise import NoiseSource, lattice_step
 
 Floats = NDArray[np.float64]
+Steps = NDArray[np.int64]
 
 # Above the rounding of a norm of any length and of the scaling by it; far below any meaning.
 _ROUNDING = 1e-9
@@ -80,6 +81,20 @@ class ClippedSum:
         factor = np.minimum(1.0, self._bound(values.shape[1]) / np.where(norms > 0, norms, 1.0))
         return np.asarray(values * factor)
 
+    def steps(self, vectors: ArrayLike) -> Steps:
+        """The clipped vectors in whole steps of the noise's lattice, int64 [owners, length]: they add up exactly."""
+        return np.asarray(np.rint(self.clipped(vectors) / lattice_step(self.sigma)).astype(np.int64))
+
+    def fits(self, owners: int) -> bool:
+        """Whether the steps of so many owners, and the noise, have an exact sum in 64 bits."""
+        return owners * self.clip / lattice_step(self.sigma) < _MOST_STEPS
+
+    def noised(self, total: Steps, noise: NoiseSource) -> Floats:
+        """A sum of all owners' steps, of any shape, with noise. What floating point makes of it is post-processing."""
+        step = lattice_step(self.sigma)
+        drawn = np.rint(noise.gaussian(total.shape, self.sigma) / step).astype(np.int64)
+        return np.asarray((total + drawn).astype(np.float64) * step)
+
     def release(self, groups: Iterable[ArrayLike], noise: NoiseSource) -> Floats:
         """The sum of all clipped vectors with noise, [length].
 
@@ -90,8 +105,7 @@ class ClippedSum:
         Raises:
             InputError: no vector, or vectors of different lengths.
         """
-        step = lattice_step(self.sigma)
-        total: NDArray[np.int64] | None = None
+        total: Steps | None = None
         owners = 0
         for group in groups:
             values = _matrix(group)
@@ -103,16 +117,15 @@ class ClippedSum:
                     "one of the same length."
                 )
             owners += len(values)
-            if owners * self.clip / step >= _MOST_STEPS:
+            if not self.fits(owners):
                 raise SettingError(
                     f"{owners:,} owners with a noise_multiplier of {self.noise_multiplier:g} do not fit an exact sum: "
                     "use more noise, or fewer owners."
                 )
-            total += np.rint(self.clipped(values) / step).astype(np.int64).sum(axis=0)
+            total += self.steps(values).sum(axis=0)
         if total is None or not owners or not len(total):
             raise InputError("There is no vector to add up.")
-        drawn = np.rint(noise.gaussian(len(total), self.sigma) / step).astype(np.int64)
-        return np.asarray((total + drawn).astype(np.float64) * step)
+        return self.noised(total, noise)
 
     def _bound(self, length: int) -> float:
         """The norm that is kept to, so much below S that rounding every coordinate to the lattice stays within S."""

@@ -106,17 +106,27 @@ class Ledger:
         self._database = Database(url, patience=patience, create=create)
         self._books = Bookkeeper(self._database, Head(self._store / "head.json", key), key)
 
-    def register(self, dataset: str, epsilon: float | None, delta: float, mode: Literal["release", "replay"]) -> None:
-        """Open the account of a dataset. The same again changes nothing; without a budget, δ may differ.
+    def register(
+        self,
+        dataset: str,
+        epsilon: float | None,
+        delta: float,
+        mode: Literal["release", "replay"],
+        *,
+        unit: str | None = None,
+    ) -> None:
+        """Open the account of a dataset. The same again changes nothing; without a budget, δ and unit may differ.
 
         Args:
             dataset: Its keyed fingerprint.
             epsilon: Budget over all runs; None to record and compose without ever refusing (public benchmark data).
             delta: δ of the budget.
             mode: `release` for secure noise only, `replay` to allow replayed noise too.
+            unit: What its releases protect: `record`, `group`, `label`. ε of records says nothing about a group, and
+                that of labels nothing about images, so an account with a budget keeps to one.
 
         Raises:
-            LedgerError: it is registered with another budget or mode.
+            LedgerError: it is registered with another budget, mode or unit.
             SettingError: an impossible budget.
         """
         if mode not in ("release", "replay"):
@@ -127,11 +137,17 @@ class Ledger:
             known = book.account(dataset)
             if known is None:
                 body = {"epsilon": wanted.epsilon, "delta": wanted.delta, "mode": mode}
-                book.append("register", dataset, None, body)
+                book.append("register", dataset, None, body if unit is None else body | {"unit": unit})
             elif known.budget != wanted and not (known.budget.mode == mode and known.budget.epsilon is epsilon is None):
                 raise LedgerError(
                     f"The dataset is registered with {known.budget}, not with {wanted}. Set ledger.epsilon and δ to "
                     "what is registered, or change that by `terrine ledger set-budget`; its mode stays what it was."
+                )
+            elif epsilon is not None and unit is not None and known.unit not in (None, unit):
+                raise LedgerError(
+                    f"The account is for releases that protect a {known.unit}, and this one protects a {unit}: their ε "
+                    f"do not add up, and records that were released about in one unit are not protected in another. "
+                    f"Protect a {known.unit}, or use an account of other people's data. Nothing was released."
                 )
 
         self._books.transact(work)

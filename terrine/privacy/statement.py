@@ -243,7 +243,7 @@ def statement_from(content: Mapping[str, Any]) -> PrivacyStatement:
 
 def summary_sentence(statement: PrivacyStatement) -> str:
     """The guarantee in two or three sentences for whoever has to approve the release."""
-    answers = f"{statement.answered} labels, released for {statement.asked} of {statement.queries} queries"
+    answers = f"{statement.answered} answers, released for {statement.asked} of {statement.queries} queries"
     if not statement.private:
         return f"{_warning(statement)} These are {answers}; treat them as private data."
     epsilon = round_up(statement.epsilon)

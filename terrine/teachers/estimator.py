@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
-from terrine.errors import ArtefactError, InputError, SettingError
+from terrine.errors import ArtefactError, InputError, SettingError, first_line
 from terrine.parallel import side_by_side
 from terrine.randomness import derive_seed
 from terrine.teachers.kind import Arrays, Queries, Records, rows_of, vote_type
@@ -78,7 +78,7 @@ class EstimatorTeachers:
             except (ValueError, TypeError) as error:
                 raise SettingError(
                     f"teachers.estimator: {self.name} cannot learn teacher {teachers[position]}'s {len(labels)} "
-                    f"records ({_first_line(error)}). Choose other options, another classifier or fewer teachers."
+                    f"records ({first_line(error)}). Choose other options, another classifier or fewer teachers."
                 ) from error
             return teachers[position], {"skops": np.frombuffer(to_bytes(estimator), np.uint8)}
 
@@ -138,10 +138,6 @@ def _classifiers() -> dict[str, Any]:
 
     warnings.filterwarnings("ignore", category=ConvergenceWarning)
     return dict(all_estimators(type_filter="classifier"))
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 class _Limit:
@@ -218,6 +214,6 @@ def from_bytes(data: bytes) -> Any:
         return skops.io.loads(data, trusted=unknown)
     except (zipfile.BadZipFile, KeyError, ValueError, TypeError, AttributeError, ImportError) as error:
         raise ArtefactError(
-            f"A teacher's classifier cannot be read ({_first_line(error)}). Delete the teachers and run the stage "
+            f"A teacher's classifier cannot be read ({first_line(error)}). Delete the teachers and run the stage "
             "'teach' again, with the scikit-learn that shall vote."
         ) from error

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
+from terrine.errors import first_line
 from terrine.teachers.kind import Arrays
 
 _logger = logging.getLogger(__name__)
@@ -44,7 +45,7 @@ def train_within_memory(
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            reason = first_line(error)
         if not reason:
             continue
         # Outside the handler, whose traceback holds on to the tensors that did not fit.

@@ -55,8 +55,9 @@ class PromptSettings:
     inner: side of the shrunken image in pixels; None is 192/224 of the canvas. mask: see the module's docstring.
     mapping: `random`: each class is one of the source's outputs, drawn beforehand and not trained; `fc1`, `fc2`: one
     or two layers, the first of two with `hidden` units. learning_rate: of Adam, times `decay` after every epoch (the
-    paper does not say after what). batch: records of a teacher in a step. together: most records, of all
-    teachers, in one pass: it bounds the memory.
+    paper does not say after what). batch: records of a teacher in a step. together: most records, of all teachers, in
+    one pass, and most queries where statistics are the source's own: with the passes that run side by side (one a core)
+    it bounds the memory. Under current statistics a vote takes a query batch at once, since it is its own statistics.
     """
 
     inner: int | None = None
@@ -77,6 +78,11 @@ class PromptSettings:
         for name, least in (("hidden", 1), ("epochs", 1), ("batch", 2), ("together", 2)):
             if getattr(self, name) < least:
                 raise SettingError(f"teachers.prompt: {name} is {getattr(self, name)}. It must be {least} or more.")
+        if self.together < self.batch:
+            raise SettingError(
+                f"teachers.prompt: together is {self.together} and batch is {self.batch}. A step of one teacher needs "
+                "batch records in one pass: raise together, or lower batch."
+            )
         if not self.learning_rate > 0 or not 0 < self.decay <= 1:
             raise SettingError(
                 f"teachers.prompt: learning_rate is {self.learning_rate:g} and decay is {self.decay:g}. Both must be "
@@ -103,8 +109,10 @@ class PromptTeachers:
     def __init__(self, backbone: Backbone, classes: int, settings: PromptSettings | None = None) -> None:
         if backbone.describe()["kind"] == "columns":
             raise SettingError("teachers.kind=prompt frames images, and a table has none. Use linear or estimator.")
-        # A frozen copy: the backbone is shared with others, who may train it.
-        self.backbone, self.classes = copy.deepcopy(backbone).requires_grad_(False), classes
+        # A frozen copy: the backbone is shared with others, who may train it. Channels last makes convolutions a fifth
+        # faster, forth and back.
+        self.backbone = copy.deepcopy(backbone).requires_grad_(False).to(memory_format=torch.channels_last)
+        self.classes = classes
         self.settings = settings or PromptSettings()
         self.canvas = int(getattr(backbone.network, "side", None) or backbone.size)
         inner = self.settings.inner
@@ -256,7 +264,11 @@ class PromptTeachers:
                     outputs = self.backbone.network(self.framed(placed, omega["border"]))
                     votes[batch, teacher] = self.scores(outputs, omega, own).argmax(dim=1).cpu().numpy()
 
-        for _ in side_by_side(compute, queries.batches, device):
+        parts = list(queries.batches)
+        if self.settings.statistics == "original":
+            together = self.settings.together
+            parts = [part for own in parts for part in np.array_split(own, -(-len(own) // together))]
+        for _ in side_by_side(compute, parts, device):
             pass
         return votes
 

@@ -31,11 +31,12 @@ from torch import Tensor
 from terrine.errors import InputError, SettingError
 from terrine.privacy.clipped_sum import ClippedSum
 from terrine.privacy.events import GaussianEvent
-from terrine.privacy.noise import NoiseSource, lattice_step
+from terrine.privacy.noise import NoiseSource
 from terrine.transcription.distillation import Distillation, GradientOf, gradient
 
 Limit = Literal["normalise", "clip"]
-Sums = NDArray[np.float64]
+Sums = NDArray[np.float64] | NDArray[np.int64]
+"""Without noise, what is said in units of β; with noise to come, whole steps of its lattice."""
 
 
 @dataclass(frozen=True)
@@ -99,20 +100,25 @@ class DataAnnotation:
         return found / self.beta * torch.clamp(self.beta / norms.clamp(min=torch.finfo(norms.dtype).tiny), max=1.0)
 
     def total(self, teacher: Tensor, student: Tensor) -> Sums:
-        """Return the sum over the clients at hand of what they say, in units of β: float64 [B, k].
+        """Return the sum over the clients at hand of what they say, [B, k]; see `Sums`.
 
-        With noise to come it is a whole number of the noise's lattice steps, so sums of groups of clients add up
-        exactly and in any order. Private: it has no noise yet.
+        With noise to come these are whole numbers, so sums of groups of clients add up exactly and in any order.
+        Private: there is no noise yet.
         """
         said = self.said(teacher, student).detach().cpu().numpy()
         if self.sigma == 0:
             return np.asarray(said.sum(axis=0))
         clients, samples, kept = said.shape
-        limited = self._mechanism.clipped(said.reshape(-1, kept)).reshape(clients, samples, kept)
-        step = self._lattice
-        if clients / step >= 2.0**52:
-            raise SettingError(f"{clients:,} clients do not fit an exact sum at sigma={self.sigma:g}. Use more noise.")
-        return np.asarray(np.rint(limited / step).sum(axis=0) * step)
+        self.check_clients(clients)
+        steps = self._mechanism.steps(said.reshape(-1, kept)).reshape(clients, samples, kept)
+        return np.asarray(steps.sum(axis=0))
+
+    def check_clients(self, clients: int) -> None:
+        """Raise SettingError where what so many clients say, in groups or together, has no exact sum with noise."""
+        if self.sigma > 0 and not self._mechanism.fits(clients):
+            raise SettingError(
+                f"{clients:,} clients do not fit an exact sum at annotation.sigma={self.sigma:g}. Take fewer clients."
+            )
 
     def annotate(self, total: Sums, student: Tensor, clients: int, noise: NoiseSource | None) -> Tensor:
         """Return the annotation y, float32 [B, classes] on the student's device.
@@ -123,7 +129,7 @@ class DataAnnotation:
         if (noise is None) != (self.sigma == 0):
             raise SettingError("Annotation takes a source of noise exactly when sigma is above 0.")
         if noise is not None:
-            total = total + noise.gaussian(total.shape, self.sigma)
+            total = self._mechanism.noised(total, noise)
         change = torch.from_numpy(total * (self.beta * self.step / clients)).to(student.device)
         chosen = self.mask(student)
         moved = student.double().scatter_add(-1, chosen, -change.to(torch.float64))
@@ -136,10 +142,6 @@ class DataAnnotation:
     @property
     def _mechanism(self) -> ClippedSum:
         return ClippedSum(clip=1.0, noise_multiplier=self.sigma)
-
-    @property
-    def _lattice(self) -> float:
-        return lattice_step(self.sigma)
 
 
 def _check_top_k(top_k: int, classes: int) -> None:

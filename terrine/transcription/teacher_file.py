@@ -6,14 +6,14 @@ weights of the architecture with as many classes as the data have, which is chec
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from terrine import vision
-from terrine.errors import InputError, SettingError
+from terrine.errors import InputError, SettingError, first_line
 from terrine.models.backbone import as_float
 from terrine.models.registry import build_backbone
 from terrine.models.statistics import Statistics, batch_statistics
@@ -24,8 +24,8 @@ from terrine.teachers.networks import Classifier
 class FileTeacher:
     """One client: a whole model. See `terrine.transcription.clients.Clients`.
 
-    mean, deviation: what the model's images were standardised with. Grey images are given to a model of colour three
-    times over.
+    mean, deviation: what the model's images were standardised with, one number or one for each of its channels. Grey
+    images are given to a model of colour three times over.
     """
 
     count = 1
@@ -34,23 +34,27 @@ class FileTeacher:
         self,
         model: nn.Module,
         *,
-        mean: float = 0.0,
-        deviation: float = 1.0,
+        mean: float | Sequence[float] = 0.0,
+        deviation: float | Sequence[float] = 1.0,
         channels: int | None = None,
         statistics: Statistics = "original",
         temperature: float = 1.0,
         device: torch.device | str = "cpu",
     ) -> None:
         self.model = model.to(device).eval().requires_grad_(False)
-        self.mean, self.deviation, self.channels = mean, deviation, channels
+        self.mean, self.deviation = (
+            torch.tensor(value, dtype=torch.float32, device=device).reshape(1, -1, 1, 1) for value in (mean, deviation)
+        )
+        self.channels = channels
         self.statistics, self.temperature = statistics, temperature
 
     @torch.no_grad()
     def probabilities(self, images: Tensor) -> Tensor:
         """See `Clients.probabilities`: float32 [1, B, classes]."""
-        images = (as_float(images) - self.mean) / self.deviation
+        images = as_float(images)
         if self.channels == 3 and images.shape[1] == 1:
             images = images.expand(-1, 3, -1, -1)
+        images = (images - self.mean) / self.deviation
         with batch_statistics(self.model, self.statistics):
             return (self.model(images).float() / self.temperature).softmax(-1)[None]
 
@@ -61,11 +65,12 @@ def load_model(path: Path, architecture: str, *, channels: int, size: int, class
     architecture: timm:NAME, torchvision:NAME (colour), or a network of `terrine.models` (a `Classifier`).
 
     Raises:
-        SettingError: an architecture that nobody knows.
+        SettingError: an architecture that nobody knows, or that takes no images of this size.
         InputError: a file that is missing, damaged, of another architecture, or of another number of classes.
     """
     model, taken = _build(architecture, channels, size, classes)
-    state = read_state(path)
+    _try(model, architecture, taken, size, classes)
+    state = read_state(path, "transcription.teacher.file")
     _check(path, architecture, model, state, classes)
     own = model.state_dict()
     model.load_state_dict({name: state[name] for name in own if name in state}, strict=False)
@@ -83,12 +88,34 @@ def _build(architecture: str, channels: int, size: int, classes: int) -> tuple[n
         return vision.timm.create_model(name, pretrained=False, num_classes=classes, in_chans=channels), channels
     if library == "torchvision":
         try:
-            return vision.torchvision.models.get_model(name, weights=None, num_classes=classes), 3
+            models = vision.torchvision.models
+            if name not in models.list_models(module=models):  # detectors and others would fetch weights, too
+                raise ValueError(name)
+            return models.get_model(name, weights=None, num_classes=classes), 3
         except ValueError as error:
             raise SettingError(
-                f"transcription.teacher.architecture={architecture}: torchvision has no such model."
+                f"transcription.teacher.architecture={architecture}: torchvision has no such model that classifies "
+                "images."
             ) from error
     raise SettingError(f"transcription.teacher.architecture={architecture}: use timm:NAME or torchvision:NAME.")
+
+
+@torch.no_grad()
+def _try(model: nn.Module, architecture: str, channels: int, size: int, classes: int) -> None:
+    """Raise SettingError where the model makes no scores of images of this size: many take one size alone."""
+    try:
+        scores = model.eval()(torch.zeros(2, channels, size, size))
+        fits = isinstance(scores, Tensor) and scores.shape == (2, classes)
+    except (RuntimeError, AssertionError, ValueError) as error:
+        raise SettingError(
+            f"transcription.teacher.architecture={architecture} takes no images of {size} × {size} pixels "
+            f"({first_line(error)}). Set data.size as it was trained."
+        ) from error
+    if not fits:
+        raise SettingError(
+            f"transcription.teacher.architecture={architecture} makes no {classes} scores of an image. Take a model "
+            "that classifies images."
+        )
 
 
 def _check(path: Path, architecture: str, model: nn.Module, state: Mapping[str, Tensor], classes: int) -> None:

@@ -66,6 +66,12 @@ def test_outside_a_flow_tasks_run_in_this_process():
     assert isinstance(executor(), InProcess)
 
 
+def test_a_fan_out_of_nothing_does_nothing(prefect_server):
+    map_in_flow(Runner(kind="threads"), work, [], [])
+    InProcess().map(work, [], [])
+    assert CALLS == []
+
+
 def test_all_parts_are_tried_and_the_failed_ones_named():
     with pytest.raises(
         RuntimeError,

@@ -70,7 +70,7 @@ def test_public_beginnings_depend_on_nothing_private(stages):
 
 
 def test_the_flow_walks_the_stages_of_its_pipeline_file_in_order(stages):
-    from flows.transcribe import STAGES as KNOWN
+    from flows.transcription_stages import STAGES as KNOWN
 
     assert list(stages) == list(TRANSCRIPTION.stages) == ["parameters", *KNOWN]
     for name, stage in stages.items():
@@ -104,10 +104,21 @@ def test_two_doors_lead_to_one_result_and_the_other_pipeline_is_left_alone(tiny,
 
 def test_each_command_makes_its_own_kind_of_run(tiny):
     from flows.cli import run
+    from flows.reproduce import reproduce
+    from flows.stages import run_stage
     from flows.transcribe import chosen_run
+    from tasks.sweep import candidates_of
 
-    with pytest.raises(TerrineError, match="terrine transcribe --preset tiny"):
-        run(preset="tiny", set_=None, seed=None)
+    selected = (tiny / "params.yaml").read_text()
+    for make in (
+        lambda: run(preset="tiny", set_=None, seed=None),
+        lambda: reproduce(["tiny"], seeds=1, set_=None),
+        lambda: candidates_of(tiny, "tiny", [], ["transcription.annotation.step=0.5,1"]),
+        lambda: run_stage(tiny, "tiny", "parameters"),
+    ):
+        with pytest.raises(TerrineError, match="terrine transcribe --preset tiny"):
+            make()
+    assert (tiny / "params.yaml").read_text() == selected
     with pytest.raises(SettingError, match="made by `terrine run`"):
         chosen_run(tiny, "small", [])
     with pytest.raises(SettingError, match="name one with --preset"):

@@ -7,12 +7,14 @@ import pytest
 
 from flows.stages import run_through
 from tasks import average, teach, vote
-from tasks.aggregate import open_account, release_answers
+from tasks.accounts import open_account
+from tasks.aggregate import release_answers
 from tasks.average_files import planned_event, read_average_manifest, read_start
 from tasks.params import merge, validate
 from tasks.run import Run
 from tasks.statement_page import statement_texts
 from tasks.store import read_array, read_json, read_tensors
+from tasks.summary import summary_tables
 from terrine.errors import BudgetError, InputError, SettingError
 from terrine.privacy.account import price
 from terrine.privacy.events import GaussianEvent, NonPrivateEvent, compose, from_json
@@ -178,6 +180,25 @@ def test_the_published_form_is_marked_has_no_epsilon_and_says_what_is_claimed(tm
     assert "NOT PRIVATE" in statement["warning"]
     assert statement["epsilon_claimed"] == pytest.approx(price(from_votes(60, 40), 1e-5), abs=1e-4)
     statement_from(statement)
+
+
+def test_the_published_form_is_reported_and_tracked_as_what_it_is(tmp_path, prepared):
+    import mlflow
+
+    run = prepared(with_teachers(tmp_path, PAPER, tracking={"register_student": False}))
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments" / "small.yaml").write_text("description: as published\n")
+    run_through(run, "average", "report")
+    assert "NOT PRIVATE" in run.folders.report.read_text(encoding="utf-8")
+    tracked = read_json(run.folders.private / "tracking.json")
+    mlflow.set_tracking_uri(tracked["uri"] if "///" not in tracked["uri"] else run.database(run.params.tracking.uri))
+    logged = mlflow.get_run(tracked["run_id"]).data
+    assert logged.tags["private"] == "NOT PRIVATE"
+    assert "epsilon" not in logged.metrics
+    shown = [cell for table in summary_tables(run) for column in table.columns for cell in column.cells]
+    assert any("NOT PRIVATE" in str(cell) for cell in shown)
+    assert "may be published" not in shown
+    assert logged.metrics["accuracy"] > 0
 
 
 def from_votes(queries, sigma):

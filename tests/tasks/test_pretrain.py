@@ -1,5 +1,7 @@
 """The backbone of a run: every kind, trained and fitted as it needs, on one device or several."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,7 @@ from tasks.run import Run
 from tasks.store import file_digest, read_json
 from terrine.errors import SettingError
 from terrine.mapped import MappedRows
-from terrine.models.backbone import features_in_batches
+from terrine.models.backbone import as_float, features_in_batches
 from terrine.pretraining import launch
 
 VALUES = {
@@ -151,6 +153,9 @@ def test_several_devices_are_handed_to_the_launcher_with_images_that_are_mapped(
         ({"kind": "concatenated", "parts": ["vgg9", "columns"]}, r"parts has 'columns'"),
         ({"kind": "concatenated", "parts": ["vgg9", "nothing"]}, r"'nothing', which timm does not know.*resnet10"),
         ({"kind": "concatenated", "invariance": True}, r"invariance=true has no meaning for kind=concatenated"),
+        ({"deformations": {"rotation": 180}}, r"deformations have no meaning without invariance"),
+        ({"kind": "vgg9", "fitted_to": "pretraining"}, r"fitted_to=pretraining has no meaning for kind=vgg9"),
+        ({"invariance": True, "deformations": {"rotation": 181}}, r"backbone\.deformations\.rotation=181"),
     ],
 )
 def test_what_goes_with_no_kind_is_refused_before_any_work(backbone, message):
@@ -166,3 +171,73 @@ def test_teachers_may_be_fine_tuned_on_what_has_weights_and_on_nothing_else():
         validate(merge(VALUES, {"backbone": without, "teachers": teachers}))
     with pytest.raises(SettingError, match=r"pretraining\.images is missing"):
         validate(merge(VALUES, {"backbone": {"kind": "vgg9"}, "pretraining": {"images": None}}))
+
+
+def test_a_projection_forgets_the_deformations_that_are_named(tmp_path):
+    own = {"kind": "scattering", "projection": 20, "invariance": True}
+    queries = {"count": 400, "batch": 200, "sources": {"dead_leaves": 1}}
+    digits, cells = (
+        make(tmp_path / name, queries=queries, backbone={**own, "deformations": deformations})
+        for name, deformations in (("digits", None), ("cells", {"rotation": 180, "shift": 0}))
+    )
+    for run in (digits, cells):
+        pretrain.pretrain_backbone.fn(run)
+    images = np.asarray(synthesize.read_queries(digits.folders).images)
+    straight, turned = (torch.from_numpy(np.rot90(images, turns, axes=(2, 3)).copy()) for turns in (0, 1))
+
+    def moved(run) -> float:
+        backbone = pretrain.read_backbone(run.folders)
+        with torch.no_grad():
+            before, after = (backbone.features(as_float(images), "current") for images in (straight, turned))
+        return float((before - after).norm() / before.norm())
+
+    assert moved(cells) < 0.9 * moved(digits)
+
+
+FITTED = {"kind": "scattering", "projection": 6, "invariance": True}
+
+
+def test_fitted_to_pretraining_images_it_does_not_depend_on_the_queries(tmp_path):
+    own = {**FITTED, "fitted_to": "pretraining"}
+    first, second, usual = (
+        make(tmp_path / name, backbone=backbone, queries={**VALUES["queries"], "sources": {source: 1}})
+        for name, source, backbone in (
+            ("first", "gaussian", own),
+            ("second", "shaders", own),
+            ("usual", "gaussian", FITTED),
+        )
+    )
+    for run in (first, second, usual):
+        pretrain.pretrain_backbone.fn(run)
+    digests = [file_digest(run.folders.backbone / "backbone.safetensors") for run in (first, second, usual)]
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_images_of_two_sources_never_share_a_batch_that_a_backbone_is_fitted_to(tmp_path):
+    images = {"count": 40, "sources": {"stylegan": 1, "gaussian": 1}}
+    run = make(tmp_path, backbone={**FITTED, "fitted_to": "pretraining"}, pretraining={"images": images})
+    found, batches = pretrain._fitted_to(run)
+    assert sorted(np.concatenate(batches)) == list(range(len(found)))
+    shards = read_json(run.folders.images / "manifest.json")["shards"]["pretraining"]
+    kinds = np.repeat([shard["kind"] for shard in shards], [shard["count"] for shard in shards])
+    assert [set(kinds[batch]) for batch in batches[:2]] == [{kinds[0]}, set(kinds) - {kinds[0]}]
+    assert all(len(set(kinds[batch])) == 1 for batch in batches)
+
+
+@pytest.mark.parametrize(
+    ("backbone", "sources", "origin"),
+    [
+        (FITTED, {"gaussian": 1}, "synthetic images only"),
+        (FITTED, {"pool": 1}, "only the public pool"),
+        (FITTED, {"pool": 1, "gaussian": 1}, "synthetic images and the public pool"),
+        ({**FITTED, "fitted_to": "pretraining"}, {"pool": 1}, "synthetic images only"),
+        ({"kind": "resnet10"}, {"pool": 1}, "synthetic images only"),
+        (CONCATENATED, {"pool": 1}, "synthetic images and the public pool"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-".join(map(str, value)),
+)
+def test_the_statement_says_whether_the_backbone_saw_real_images(backbone, sources, origin):
+    data = {"name": "mnist", "size": 28, "pool": "test" if "pool" in sources else None}
+    overrides = {"data": data, "backbone": backbone, "queries": {"sources": sources}}
+    params = validate(merge(VALUES, overrides))
+    assert pretrain._origin(Run(Path(), "some", params)).startswith(origin)

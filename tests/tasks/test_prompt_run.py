@@ -11,6 +11,7 @@ from tasks.dataset import SPLIT_SEED, read_dataset, read_pool_labels
 from tasks.params import merge, validate
 from tasks.run import Run
 from tasks.store import read_json, read_table, write_json
+from tasks.student import student_pool
 from terrine.data.registry import load
 from terrine.errors import InputError, SettingError
 from terrine.models.registry import build_backbone
@@ -42,10 +43,12 @@ def finished(tmp_path_factory):
 def test_private_records_pool_and_test_images_are_three_parts_and_the_manifest_says_so(finished):
     dataset, labels = read_dataset(finished.folders), read_pool_labels(finished.folders)
     manifest = read_json(finished.folders.dataset / "manifest.json")
-    assert manifest["disjoint"] == {
+    assert manifest["parts"] == {
         "private": len(dataset.train_images),
         "pool": len(labels),
         "test": len(dataset.test_images),
+        "private in pool": 0,
+        "test in private": 0,
     }
     queries = synthesize.read_queries(finished.folders)
     asked = np.concatenate(
@@ -55,6 +58,20 @@ def test_private_records_pool_and_test_images_are_three_parts_and_the_manifest_s
     private = {image.tobytes() for image in np.asarray(dataset.train_images)}
     test = {image.tobytes() for image in np.asarray(dataset.test_images)}
     assert not {image.tobytes() for image in asked} & (private | test)
+
+
+def test_a_semi_supervised_student_has_the_rest_of_the_pool_without_answers(finished):
+    params = finished.params
+    others = {}
+    for kind in ("linear", "fixmatch"):
+        changed = params.model_copy(update={"student": params.student.model_copy(update={"kind": kind})})
+        others[kind] = student_pool(Run(finished.root, finished.name, changed))
+    assert len(others["linear"].images) == 60
+    pool = read_pool_labels(finished.folders)
+    assert len(others["fixmatch"].images) == 60 + len(pool) - 45
+    known = {image.tobytes() for image in np.asarray(read_dataset(finished.folders).test_images)}
+    assert not known & {image.tobytes() for image in others["fixmatch"].images}
+    assert sorted(np.concatenate(others["fixmatch"].batches)) == list(range(len(others["fixmatch"].images)))
 
 
 def test_the_statement_says_that_real_images_were_asked_about_and_whose_weights_those_are(finished):
@@ -117,6 +134,8 @@ def test_more_queries_than_the_pool_holds_are_refused(finished, tmp_path):
         ({"teachers": {"prompt": {"mapping": "fc3"}}}, r"teachers\.prompt\.mapping='fc3'"),
         ({"teachers": {"prompt": {"lr": 1}}}, r"teachers\.prompt\.lr: there is no such parameter"),
         ({"data": {"pool_fraction": 1.0}}, r"data\.pool_fraction=1\.0"),
+        ({"teachers": {"prompt": {"inner": 8}}}, r"teachers\.prompt\.inner=8 leaves no border on a canvas of 8"),
+        ({"teachers": {"prompt": {"together": 8}}}, r"teachers\.prompt\.together=8 is less than"),
     ],
 )
 def test_impossible_settings_are_refused_with_key_value_and_remedy(overrides, message):

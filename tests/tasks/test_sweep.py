@@ -12,7 +12,8 @@ import flows.sweep
 import tasks.sweep
 import tasks.versioning
 from flows.sweep import Select
-from tasks.aggregate import open_account, release_once
+from tasks.accounts import open_account
+from tasks.aggregate import release_once
 from tasks.assurance import assurance
 from tasks.presets import select_run, selected_run
 from tasks.run import open_run, write_parameters

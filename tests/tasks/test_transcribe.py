@@ -3,19 +3,21 @@
 import json
 import math
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from flows.transcribe import run_through
-from tasks import transcribe, transcribe_release
+from flows.stages import run_through as run_pipeline_through
+from flows.transcription_stages import run_through
+from tasks import transcribe, transcribe_release, transcribe_teach
 from tasks.params import merge, validate
 from tasks.run import Run
 from tasks.store import folder_digest, read_array, read_json
 from tasks.transcribe_clients import read_manifest
 from terrine.deployment.model import StudentModel
-from terrine.errors import BudgetError, InputError, SettingError
+from terrine.errors import BudgetError, InputError, LedgerError, SettingError
 from terrine.privacy.account import price
 from terrine.privacy.events import RandomisedResponseEvent, RepeatedEvent
 from terrine.privacy.ledger import Ledger, load_or_create_key
@@ -199,6 +201,55 @@ def test_a_release_made_again_asks_nobody_and_costs_nothing(prepared, monkeypatc
     assert charges(run) == [1, 1]
 
 
+def test_a_lost_draw_leaves_nothing_in_what_is_published(prepared, monkeypatch):
+    """The same release under another name may be finished first; then its annotations are the ones that were paid."""
+    first = prepared({"transcription": {"noise": "secure"}})
+    second = Run(first.root, "twin", first.params)
+    for zone in ("public", "private"):
+        shutil.copytree(first.root / "data" / zone / first.name, first.root / "data" / zone / second.name)
+    monkeypatch.setattr(transcribe, "CHECKPOINT_SECONDS", 0.0)
+    with monkeypatch.context() as patch:
+        Asked(patch, 2)
+        with pytest.raises(KeyboardInterrupt):
+            run_through(first, "transcribe", "transcribe")
+    assert list(first.folders.work.glob("transcription-*/state.safetensors"))
+    run_through(second, "transcribe", "transcribe")
+    run_through(first, "transcribe", "transcribe")
+    assert charges(first) == [1, 1]
+    for name in ("annotations", "student", "generator"):
+        assert folder_digest(first.folders.release / name) == folder_digest(second.folders.release / name)
+
+
+def test_a_checkpoint_of_a_loop_that_remembered_less_is_not_gone_on_from(prepared, monkeypatch):
+    """Final steps decide nothing about the questions, but what the loop keeps: they may come after an interruption."""
+    steps = {"transcription": {"student": {"steps": 1, "final_steps": 0}}}
+    whole, run = prepared(name="whole"), prepared(steps, name="broken")
+    monkeypatch.setattr(transcribe, "CHECKPOINT_SECONDS", 0.0)
+    with monkeypatch.context() as patch:
+        Asked(patch, 2)
+        with pytest.raises(KeyboardInterrupt):
+            run_through(run, "transcribe", "transcribe")
+    more = {"transcription": {"student": {"steps": 1, "final_steps": 5}}}
+    for each in (whole, run):
+        run_through(Run(each.root, each.name, new_run(each.root, more).params), "transcribe", "transcribe")
+        assert charges(each) == [1, 1]
+    assert folder_digest(run.folders.student) == folder_digest(whole.folders.student)
+
+
+def test_what_decides_nothing_about_the_questions_makes_no_second_release(prepared, monkeypatch):
+    run = prepared({"transcription": {"noise": "secure"}})
+    run_through(run, "transcribe", "transcribe")
+    before = {name: folder_digest(run.folders.release / name) for name in ("annotations", "student")}
+    other = {"noise": "secure", "per_task": 3, "epsilon": 12, "student": {"final_steps": 9}}
+    again = Run(run.root, run.name, new_run(run.root, {"transcription": other}).params)
+    asked = Asked(monkeypatch)
+    run_through(again, "teach", "transcribe")  # the clients lie in other files now
+    assert asked.iterations == []
+    assert charges(run) == [1, 1]
+    assert folder_digest(run.folders.annotations) == before["annotations"]
+    assert folder_digest(run.folders.student) != before["student"]
+
+
 @pytest.mark.parametrize("changes", [{}, ANSWERS], ids=["data", "answers"])
 def test_clients_in_tasks_of_their_own_say_what_they_say_together(prepared, changes):
     """Gradients of groups add up exactly; answers are drawn per group, so only their shape is compared."""
@@ -238,7 +289,7 @@ def test_labels_are_randomised_once_before_anybody_learns_from_them(prepared, mo
     run_through(run, "transcribe", "transcribe")
     statement = read_json(run.folders.statement)
     statement_from(statement)
-    assert (statement["unit"], statement["epsilon"], statement["epsilon_claimed"]) == ("label", 2.0, 2.0)
+    assert (statement["unit"], statement["epsilon"], statement["epsilon_claimed"]) == ("label", 2.0, None)
     assert "its image is not protected" in statement_summary(run, private=True)
     assert charges(run) == [1, 1]
     run_through(run, "labels", "labels")
@@ -309,12 +360,22 @@ def test_errors_come_before_any_work(tmp_path):
     run = new_run(tmp_path, {"transcription": {"annotation": {"sigma": 1}}})
     with pytest.raises(BudgetError, match=r"annotation\.sigma to"):
         run_through(run, "partition", "partition")
+    run = new_run(tmp_path, LABELS, {"transcription": {"annotation": {"epsilon": 12.0}}})
+    with pytest.raises(BudgetError):
+        run_through(run, "labels", "labels")
+    assert charges(run) == [0, 0]
+    run = new_run(tmp_path, {"transcription": {"teacher": {"architecture": "resnet9000"}}})
+    with pytest.raises(SettingError, match=r"transcription\.teacher\.architecture=resnet9000 is unknown. Take one of"):
+        run_through(run, "partition", "partition")
+    run = new_run(tmp_path, ONE, {"transcription": {"teacher": {"file": "gone.pt", "public": True}}})
+    with pytest.raises(InputError, match=r"Point transcription\.teacher\.file at"):
+        run_through(run, "partition", "partition")
     from terrine.models.registry import build_backbone
     from terrine.teachers.networks import Classifier
 
     backbone = build_backbone("cryptonet", channels=1, size=8, seed=0)
     torch.save(Classifier(backbone.network, backbone.feature_dim, 7, 0).state_dict(), tmp_path / "seven.pt")
-    run = new_run(tmp_path, {"transcription": {"federated": False, "teacher": {"file": "seven.pt"}}})
+    run = new_run(tmp_path, {"transcription": {"federated": False, "teacher": {"file": "seven.pt", "public": True}}})
     with pytest.raises(InputError, match="teacher of 7 classes, and the data have 10"):
         run_through(run, "partition", "partition")
     assert not run.folders.partition.exists()
@@ -327,7 +388,95 @@ def test_a_teacher_from_a_file_is_transcribed(tmp_path):
     backbone = build_backbone("cryptonet", channels=1, size=8, seed=0)
     tmp_path.joinpath("project").mkdir()
     torch.save(Classifier(backbone.network, backbone.feature_dim, 10, 0).state_dict(), tmp_path / "project/ten.pt")
-    run = new_run(tmp_path / "project", ONE, {"transcription": {"teacher": {"file": "ten.pt"}}})
+    run = new_run(tmp_path / "project", ONE, {"transcription": {"teacher": {"file": "ten.pt", "public": True}}})
     run_through(run, "dataset", "transcribe")
     assert read_manifest(run)["source"] == "file"
     assert read_json(run.folders.statement)["teachers"] == 1
+    transcribe_teach.forget_replaced_teacher(run)
+    assert run.folders.teachers.is_dir()
+    torch.save(Classifier(backbone.network, backbone.feature_dim, 10, 1).state_dict(), tmp_path / "project/ten.pt")
+    transcribe_teach.forget_replaced_teacher(run)
+    assert not run.folders.teachers.exists()
+
+
+@pytest.mark.parametrize(
+    ("architecture", "message"),
+    [
+        ("torchvision:vit_b_16", "takes no images of 8 × 8 pixels"),
+        ("timm:vit_tiny_patch16_224", "takes no images of 8 × 8 pixels"),
+        ("torchvision:ssd300_vgg16", "no such model that classifies"),
+    ],
+)
+def test_an_architecture_that_cannot_look_at_the_images_is_refused_before_any_work(tmp_path, architecture, message):
+    file = {"file": "never-read.pt", "architecture": architecture, "public": True}
+    run = new_run(tmp_path, ONE, {"transcription": {"teacher": file}})
+    run_through(run, "dataset", "dataset")
+    with pytest.raises(SettingError, match=message):
+        run_through(run, "partition", "partition")
+
+
+def test_the_main_pipeline_does_not_take_a_transcription(prepared):
+    run = prepared()
+    with pytest.raises(SettingError, match="is a transcription: make it with terrine transcribe"):
+        run_pipeline_through(run, "dataset", "dataset")
+    assert not ledger_of(run).rows()
+
+
+PRIVATE = {
+    "data": {"public_benchmark": False},
+    "ledger": {"epsilon": 200.0, "account": "people"},
+    "tracking": {"private_metrics": False},
+    "transcription": {"noise": "secure"},
+}
+
+
+@pytest.mark.parametrize("first", ["labels", "records"])
+def test_on_one_budget_labels_and_whole_records_exclude_one_another(prepared, first):
+    def released(changes, name, start):
+        run = prepared(changes, PRIVATE, name=name)
+        # One ledger for both.
+        for part in ("key", "releases", "ledger.db"):
+            own = run.root / "data/private/ledger" / part
+            other = start and start.root / "data/private/ledger" / part
+            if other:
+                shutil.rmtree(own, ignore_errors=True) if own.is_dir() else own.unlink(missing_ok=True)
+                (shutil.copytree if other.is_dir() else shutil.copy)(other, own)
+        return run
+
+    order = [LABELS, {}] if first == "labels" else [{}, LABELS]
+    start = released(order[0], "first", None)
+    transcribe_release.open_account(start)
+    later = released(order[1], "second", start)
+    with pytest.raises(LedgerError, match="do not add up"):
+        transcribe_release.open_account(later)
+
+
+def test_a_record_more_with_one_client_moves_no_other(tmp_path):
+    from tasks.dataset import read_dataset
+
+    linear = {
+        "transcription": {
+            "teacher": {"architecture": "linear"},
+            "student": {"architecture": "scattering", "projection": 8, "invariance": False},
+        }
+    }
+    run = new_run(tmp_path, linear)
+    run_through(run, "dataset", "start")
+    dataset = read_dataset(run.folders)
+    # Clients large enough for several batches, whose cut would move with the records before them.
+    many = 3 * transcribe_teach.TEST_BATCH
+    images = np.resize(dataset.train_images, (3 * many, *dataset.train_images.shape[1:]))
+    labels = np.resize(dataset.train_labels, 3 * many)
+    assignment = np.repeat(np.arange(3), many)
+
+    def heads(*, more):
+        extra = [0] if more else []
+        grown = replace(dataset, train_images=np.concatenate([images, images[extra]]))
+        whose = np.append(assignment, np.zeros(len(extra), np.int64))
+        told = np.append(labels, labels[extra])
+        found = transcribe_teach._linear_heads(run, grown, told, whose, range(3), torch.device("cpu"))
+        return found["weight"]
+
+    before, after = heads(more=False), heads(more=True)
+    assert np.abs(after[0] - before[0]).max() > 0
+    np.testing.assert_allclose(after[1:], before[1:], atol=1e-6)

@@ -124,3 +124,41 @@ def test_the_sound_preset_has_200_clients_and_spends_ten(pytestconfig):
     values = presets_of_transcriptions(pytestconfig.rootpath)["dpsd-many-teachers"]
     assert (values.partition.teachers, values.transcription.federated) == (200, True)
     assert values.transcription.epsilon == 10
+
+
+PRIVATE_FILE = {
+    "transcription": {"teacher": {"file": "a.pt"}},
+    "ledger": {"account": "hospital", "epsilon": 30.0},
+    "tracking": {"private_metrics": False},
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"ledger": {"account": None}}, r"set ledger\.account"),
+        ({"ledger": {"epsilon": None}}, r"set .*ledger\.epsilon"),
+        ({"transcription": {"noise": "replay"}}, "secure noise"),
+        ({"tracking": {"private_metrics": True}}, r"tracking\.private_metrics=false"),
+    ],
+)
+def test_a_file_is_taken_for_private_whatever_the_dataset_is(changes, message):
+    values = merge(PUBLIC, PRIVATE_FILE)
+    assert not validate(values).transcription.teacher.anyone_may_know
+    with pytest.raises(SettingError, match=message):
+        validate(merge(values, changes))
+    public = merge(merge(values, changes), {"transcription": {"teacher": {"public": True}}})
+    assert validate(public).transcription.teacher.anyone_may_know
+
+
+def test_a_file_is_never_asked_without_noise_nor_by_the_generator():
+    values = merge(PUBLIC, PRIVATE_FILE)
+    with pytest.raises(SettingError, match="nothing left unprotected"):
+        validate(merge(values, {"transcription": {"noise": "none", "annotation": {"sigma": 0}}}))
+    with pytest.raises(SettingError, match="a network trained here"):
+        validate(merge(values, {"transcription": {"generator": {"discriminator": "teacher"}}}))
+
+
+def test_an_answer_that_no_64_bits_can_tell_from_certainty_is_refused_before_any_work():
+    with pytest.raises(SettingError, match=r"annotation\.epsilon=41"):
+        params(protect="answers", annotation={"sigma": None, "epsilon": 41})

@@ -198,6 +198,66 @@ def test_nothing_is_lost_or_doubled_when_the_network_is_cut_again_and_again(guar
         proxy.close()
 
 
+def test_what_a_connection_brings_after_a_new_session_began_counts_in_neither(wires):
+    """A message of the old session that is there when the new one begins must not pass for the new one's first."""
+    wire, link, written = wires("guardian"), Link("one", "teacher"), []
+
+    def begin():
+        link.reset()
+        link.put(b"F", b"of the new session")
+
+    async def trial(message):
+        link.reset()
+        link.put(b"F", b"of the old session")
+
+        async def read():
+            begin()
+            return message
+
+        await wire._read(link, read)
+        return link.received, list(link.outgoing)
+
+    async def writing():
+        link.reset()
+        link.received = 3  # to be acknowledged
+
+        async def write(message):
+            written.append(message)
+            begin()
+
+        await wire._write(link, write)
+        return link.acknowledged, link.cursor
+
+    async def session():
+        wire.session = SESSION
+
+    for work in (trial(b"F" + (1).to_bytes(8, "big") + b"x"), trial(b"A" + (1).to_bytes(8, "big"))):
+        wire._call(session(), 5.0)
+        assert wire._call(work, 5.0) == (0, [(1, b"F", b"of the new session")])
+    assert wire.next(0.0) is None
+    assert wire._call(writing(), 5.0) == (0, 0)
+    assert written == [b"A" + (3).to_bytes(8, "big")]
+
+
+def test_what_a_party_says_is_not_held_up_by_acknowledging_what_it_hears(wires):
+    wire, link, written = wires("guardian"), Link("one", "teacher"), []
+    link.put(b"F", b"own")
+    link.received = 1
+
+    async def write(message):
+        written.append(message[:1])
+        link.received += 1  # the peer goes on and on
+        link.wake.set()
+        if len(written) == 6:
+            link.reset()
+
+    async def writing():
+        await wire._write(link, write)
+
+    wire._call(writing(), 5.0)
+    assert written[:3] == [b"A", b"F", b"A"]
+
+
 def test_a_client_that_cannot_get_through_gives_up_with_a_sentence(guardian, wires):
     _, address = guardian
     proxy = Proxy(address)

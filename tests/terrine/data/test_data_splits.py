@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from terrine.data.splits import stratified
+from terrine.data.splits import by_place, stratified
 from terrine.errors import InputError, SettingError
 
 
@@ -88,3 +88,33 @@ def test_impossible_fractions_are_refused(fraction: float) -> None:
 def test_groups_of_another_length_are_refused() -> None:
     with pytest.raises(InputError, match="groups has 3 entries, labels has 10"):
         stratified(np.arange(10) % 2, 0.2, groups=np.arange(3), seed=0)
+
+
+def test_blind_to_labels_another_record_moves_nobody():
+    train, test = by_place(500, 0.3, seed=1)
+    assert sorted([*train, *test]) == list(range(500))
+    assert 110 < len(test) < 190
+    _, one_more = by_place(501, 0.3, seed=1)
+    assert set(one_more) - {500} == set(test)
+
+
+def test_blind_to_labels_groups_stay_together_and_a_new_one_moves_nobody():
+    groups = np.array([7, 3, 7, 9, 3, 1] * 20)
+    _, test = by_place(len(groups), 0.5, groups=groups, seed=2)
+    assert not set(groups[test]) & set(np.delete(groups, test))
+    _, one_more = by_place(len(groups) + 1, 0.5, groups=np.append(groups, 0), seed=2)
+    assert set(one_more) - {len(groups)} == set(test)
+
+
+def test_by_name_a_record_is_where_it_is_whatever_lies_before_it():
+    names = [f"{number}.png" for number in range(200)]
+    _, test = by_place(200, 0.3, names=names, seed=3)
+    _, turned = by_place(200, 0.3, names=names[::-1], seed=3)
+    assert {names[index] for index in test} == {names[::-1][index] for index in turned}
+
+
+def test_too_few_to_split_blindly_are_refused():
+    with pytest.raises(InputError, match="too few"):
+        by_place(1, 0.2, seed=0)
+    with pytest.raises(SettingError, match="test_fraction is 1"):
+        by_place(10, 1.0, seed=0)

@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from terrine.data.dataset import Dataset
+from terrine.data.partition import iid
 from terrine.data.pool import Pool, check_disjoint, take_pool
 from terrine.data.registry import load
 from terrine.errors import InputError, SettingError
@@ -37,6 +39,12 @@ def dataset(train=60, test=40, validation=0):
     )
 
 
+def parts(private, pool, test, private_in_pool=0, test_in_private=0):
+    """What the check of the parts says."""
+    twice = {"private in pool": private_in_pool, "test in private": test_in_private}
+    return {"private": private, "pool": pool, "test": test, **twice}
+
+
 def keys(stack):
     return [image.tobytes() for image in stack]
 
@@ -51,28 +59,51 @@ def test_a_part_of_the_test_split_becomes_the_pool_and_nothing_is_lost_or_in_two
     assert [truth[key] for key in keys(found.pool_images)] == found.pool_labels.tolist()
     assert [truth[key] for key in keys(found.test_images)] == found.test_labels.tolist()
     assert np.array_equal(found.train_images, whole.train_images)
-    assert check_disjoint(found) == {"private": 60, "pool": 28, "test": 12}
+    assert check_disjoint(found) == parts(60, 28, 12)
     found.validate()
+
+
+@pytest.mark.parametrize("form", ["npz", "npz with groups", "folder"])
+def test_without_a_split_of_its_own_no_label_decides_what_is_public(tmp_path, form):
+    everything, labels = images(1, 80), np.arange(80) % 2
+    for record in (0, 13, 79):
+        exchanged = labels.copy()
+        exchanged[record] = 1 - exchanged[record]
+        found = []
+        for number, own in enumerate((labels, exchanged)):
+            if form == "folder":
+                path = tmp_path / f"{record}-{number}"
+                for index, label in enumerate(own):
+                    (path / NAMES[label]).mkdir(parents=True, exist_ok=True)
+                    Image.fromarray(everything[index, 0]).save(path / NAMES[label] / f"{index:03d}.png")
+            else:
+                path = tmp_path / f"{record}-{number}.npz"
+                groups = {"groups": np.arange(80) // 4} if form == "npz with groups" else {}
+                np.savez(path, images=everything, labels=own, **groups)
+            name = form.split()[0]
+            found.append(load(name, root=tmp_path, path=path, size=4, channels=1, pool=Pool("test", 0.5)))
+        pools = [sorted(keys(each.pool_images)) for each in found]
+        assert pools[0] == pools[1]
+        assert sorted(keys(found[0].train_images)) == sorted(keys(found[1].train_images))
 
 
 def test_the_validation_split_becomes_the_pool():
     found = take_pool(dataset(validation=9), Pool("validation"), seed=0)
     assert keys(found.pool_images) == keys(images(2_000, 9))
-    assert check_disjoint(found) == {"private": 60, "pool": 9, "test": 40}
+    assert check_disjoint(found) == parts(60, 9, 40)
 
 
-def test_private_and_test_images_with_the_pixels_of_a_pool_image_are_left_out_where_they_lie():
+def test_a_test_image_with_the_pixels_of_a_pool_image_is_left_out_and_a_private_one_stays_and_is_counted():
     whole = dataset(validation=9)
     train, test = whole.train_images.copy(), whole.test_images.copy()
-    train[[3, 17]], test[5] = whole.pool_images[[0, 4]], whole.pool_images[8]
+    train[[3, 17]], test[5], test[7] = whole.pool_images[[0, 4]], whole.pool_images[8], whole.train_images[9]
     found = take_pool(replace(whole, train_images=train, test_images=test), Pool("validation"), seed=0)
-    kept = np.delete(np.arange(60), [3, 17])
-    assert keys(found.train_images) == keys(whole.train_images[kept])
+    assert keys(found.train_images) == keys(train)
     for name in ("train_labels", "train_groups", "train_parties"):
-        np.testing.assert_array_equal(getattr(found, name), getattr(whole, name)[kept])
-    assert keys(found.test_images) == keys(np.delete(whole.test_images, 5, axis=0))
+        np.testing.assert_array_equal(getattr(found, name), getattr(whole, name))
+    assert keys(found.test_images) == keys(np.delete(test, 5, axis=0))
     assert keys(found.pool_images) == keys(whole.pool_images)
-    assert check_disjoint(found) == {"private": 58, "pool": 9, "test": 39}
+    assert check_disjoint(found) == parts(60, 9, 39, private_in_pool=2, test_in_private=1)
 
 
 def test_a_private_record_has_no_say_in_the_pool():
@@ -84,11 +115,23 @@ def test_a_private_record_has_no_say_in_the_pool():
     assert keys(pools[0].test_images) == keys(pools[1].test_images)
 
 
+def test_a_private_record_that_becomes_a_public_image_moves_no_other_record():
+    whole = dataset(validation=9)
+    dealt = []
+    for changed in (False, True):
+        train = whole.train_images.copy()
+        if changed:
+            train[5] = whole.pool_images[3]
+        found = take_pool(replace(whole, train_images=train), Pool("validation"), seed=0)
+        teacher = iid(found.records, 10, seed=0)
+        dealt.append(dict(zip(keys(found.train_images), teacher.tolist(), strict=True)))
+    before, after = dealt
+    assert set(before) - set(after) == {keys(whole.train_images)[5]}
+    assert all(after[key] == teacher for key, teacher in before.items() if key in after)
+
+
 def test_images_in_two_parts_are_found():
     found = take_pool(dataset(), Pool("test"), seed=0)
-    broken = replace(found, train_images=np.concatenate([found.train_images[:-1], found.pool_images[:1]]))
-    with pytest.raises(InputError, match="1 private images are in the public pool"):
-        check_disjoint(broken)
     broken = replace(found, test_images=np.concatenate([found.test_images[:-1], found.pool_images[2:3]]))
     with pytest.raises(InputError, match="1 test images are in the public pool"):
         check_disjoint(broken)
@@ -99,7 +142,7 @@ def test_impossible_pools_are_refused():
         take_pool(dataset(), Pool("validation"), seed=0)
     with pytest.raises(SettingError, match="pool_fraction is 1"):
         Pool("test", 1.0)
-    with pytest.raises(InputError, match="leaves 60 private and 0 test images"):
+    with pytest.raises(InputError, match="leaves 0 test images"):
         take_pool(dataset(test=2), Pool("test", 0.9), seed=0)
 
 

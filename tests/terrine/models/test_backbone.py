@@ -188,6 +188,23 @@ def test_impossible_backbones_are_refused(kind, arguments, message):
         build_backbone(kind, **{"channels": 1, "size": 12, "seed": 0, **arguments})
 
 
+def test_images_are_standardised_as_timms_own_weights_expect_them():
+    seen = []
+    for channels, mean, deviation in ((3, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)), (1, (0.449,), (0.226,))):
+        backbone = build_backbone("timm", channels=channels, size=32, seed=0, architecture="resnet10t", enlarge=64)
+        backbone.network.model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+        backbone(torch.full((2, channels, 32, 32), 255, dtype=torch.uint8))
+        expected = [(1 - own) / spread for own, spread in zip(mean, deviation, strict=True)]
+        torch.testing.assert_close(seen[-1][0, :, 5, 5], torch.tensor(expected), atol=1e-4, rtol=0)
+        # Stored with the weights; weights that were stored before there was such a thing stay what they were.
+        state = backbone.network.state_dict()
+        assert state["mean"].flatten().tolist() == pytest.approx(list(mean), abs=1e-4)
+        old = {name: value for name, value in state.items() if name not in ("mean", "deviation")}
+        backbone.network.load_state_dict(old)
+        backbone(torch.full((2, channels, 32, 32), 255, dtype=torch.uint8))
+        assert (seen[-1] == 1).all()
+
+
 def test_any_architecture_of_timm_is_a_kind_and_small_images_can_be_enlarged_for_it():
     backbone = build_backbone("convnext_atto", channels=3, size=12, seed=0, enlarge=32)
     assert backbone.describe()["kind"] == "timm"

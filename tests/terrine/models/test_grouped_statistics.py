@@ -8,7 +8,12 @@ from terrine.models.grouped_statistics import grouped_statistics
 from terrine.models.registry import build_backbone
 from terrine.models.statistics import batch_statistics
 
-GROUPS = torch.tensor([3, 3, 0, 0, 0, 7, 7, 3])
+MIXED, IN_ORDER = torch.tensor([3, 3, 0, 0, 0, 7, 7, 3]), torch.tensor([0, 0, 3, 3, 3, 7, 7, 7])
+
+
+@pytest.fixture(params=[MIXED, IN_ORDER], ids=["mixed", "in order"])
+def groups(request):
+    return request.param
 
 
 @pytest.fixture(scope="module")
@@ -22,37 +27,37 @@ def images():
     return torch.rand(8, 1, 16, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
 
-def test_a_groups_features_are_those_of_a_pass_of_its_own(backbone, images):
-    with torch.no_grad(), grouped_statistics(GROUPS):
+def test_a_groups_features_are_those_of_a_pass_of_its_own(backbone, images, groups):
+    with torch.no_grad(), grouped_statistics(groups):
         found = backbone(images)
     for group in (0, 3, 7):
-        own = group == GROUPS
+        own = group == groups
         with torch.no_grad(), batch_statistics(backbone, "current"):
             expected = backbone(images[own])
         torch.testing.assert_close(found[own], expected, atol=1e-9, rtol=1e-9)
 
 
-def test_gradients_are_those_of_a_pass_of_its_own(backbone, images):
+def test_gradients_are_those_of_a_pass_of_its_own(backbone, images, groups):
     weight = torch.randn(backbone.feature_dim, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     together = images.clone().requires_grad_()
-    with grouped_statistics(GROUPS):
+    with grouped_statistics(groups):
         (backbone(together) @ weight).square().sum().backward()
     for group in (0, 3, 7):
-        own = group == GROUPS
+        own = group == groups
         alone = images[own].clone().requires_grad_()
         with batch_statistics(backbone, "current"):
             (backbone(alone) @ weight).square().sum().backward()
         torch.testing.assert_close(together.grad[own], alone.grad, atol=1e-8, rtol=1e-8)
 
 
-def test_another_groups_images_do_not_reach_a_group(backbone, images):
+def test_another_groups_images_do_not_reach_a_group(backbone, images, groups):
     changed = images.clone()
-    changed[GROUPS == 7] = 1 - changed[GROUPS == 7]
+    changed[groups == 7] = 1 - changed[groups == 7]
     results = []
     for batch in (images, changed):
-        with torch.no_grad(), grouped_statistics(GROUPS):
+        with torch.no_grad(), grouped_statistics(groups):
             results.append(backbone(batch))
-    others = GROUPS != 7
+    others = groups != 7
     assert torch.equal(results[0][others], results[1][others])
     assert not torch.allclose(results[0][~others], results[1][~others])
 

@@ -45,9 +45,9 @@ def test_weights_of_a_file_are_those_the_features_come_from(published, tmp_path,
     own = backbone()
     load_weights(own, next(tmp_path.iterdir()))
     with torch.no_grad():
-        expected = published.global_pool(published.forward_features(torch.rand(
-            3, 3, 32, 32, generator=torch.Generator().manual_seed(0)
-        )))  # fmt: skip
+        images = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+        mean, deviation = (torch.tensor(published.pretrained_cfg[key]).reshape(3, 1, 1) for key in ("mean", "std"))
+        expected = published.global_pool(published.forward_features((images - mean) / deviation))
     torch.testing.assert_close(features(own), expected)
 
 

@@ -159,6 +159,26 @@ def test_registering_the_same_again_changes_nothing_and_something_else_is_refuse
     assert ledger.datasets() == [DATASET, "benchmark"]
 
 
+def test_an_account_with_a_budget_keeps_to_one_unit(place: Place) -> None:
+    ledger = place.open()
+    ledger.register(DATASET, 2.0, 1e-5, "release", unit="record")
+    ledger.register(DATASET, 2.0, 1e-5, "release", unit="record")
+    ledger.register(DATASET, 2.0, 1e-5, "release")
+    for unit in ("group", "label"):
+        with pytest.raises(LedgerError, match=f"protect a record, and this one protects a {unit}"):
+            ledger.register(DATASET, 2.0, 1e-5, "release", unit=unit)
+    ledger.register("labels", 2.0, 1e-5, "release", unit="label")
+    with pytest.raises(LedgerError, match="protect a label, and this one protects a record"):
+        ledger.register("labels", 2.0, 1e-5, "release", unit="record")
+    # An account from before units were kept, and one that never refuses.
+    ledger.register("old", 2.0, 1e-5, "release")
+    ledger.register("old", 2.0, 1e-5, "release", unit="group")
+    ledger.register("benchmark", None, 1e-5, "replay", unit="record")
+    ledger.register("benchmark", None, 1e-5, "replay", unit="group")
+    assert len(ledger.rows()) == 4
+    assert place.open(create=False).verify() == 4
+
+
 def test_a_budget_is_changed_by_a_row_of_its_own(ledger: Ledger) -> None:
     ask(ledger, "a", Draw())
     ledger.set_budget(DATASET, 0.1)

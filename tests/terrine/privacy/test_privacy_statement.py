@@ -173,7 +173,7 @@ def test_an_audit_bound_is_rounded_down() -> None:
 
 def test_the_summary_names_the_figures_and_who_is_trusted() -> None:
     text = summary_sentence(statement())
-    assert "286 labels, released for 640 of 1000 queries" in text
+    assert "286 answers, released for 640 of 1000 queries" in text
     assert "(2.5427, 1e-05)-differentially private" in text
     assert "ε=3.5" in text
     assert "one record" in text

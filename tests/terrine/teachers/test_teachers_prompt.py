@@ -208,6 +208,17 @@ def test_votes_are_those_of_each_teacher_asked_alone_batch_by_batch(backbone, re
             np.testing.assert_array_equal(votes[batch, teacher], plain_scores(outputs, omega).argmax(dim=1).numpy())
 
 
+def test_votes_on_the_sources_own_statistics_take_no_more_images_at_once_than_is_allowed(backbone, records):
+    kinds = [teachers(backbone, statistics="original", together=together) for together in (8, 256)]
+    states = list(dict(kinds[0].train(records, range(2), seed=0)).values())
+    queries = Queries(records.inputs, [np.arange(20), np.arange(20, len(records.inputs))])
+    sizes = []
+    with kinds[0].backbone.network.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0]))):
+        few = kinds[0].vote(states, queries)
+    assert max(sizes) <= 8
+    np.testing.assert_array_equal(few, kinds[1].vote(states, queries))
+
+
 def plain_frame_of(kind, placed, border):
     first = (SIZE - kind.inner) // 2
     return plain_frame(
@@ -243,6 +254,7 @@ def test_an_initial_mapping_is_the_projects_initial_head(backbone):
         ({"inner": SIZE + 1, "mask": False}, "Leave a border"),
         ({"mapping": "fc3"}, "random, fc1 or fc2"),
         ({"batch": 1}, "batch is 1"),
+        ({"batch": 16, "together": 8}, "together is 8 and batch is 16"),
         ({"decay": 0.0}, "decay is 0"),
     ],
 )

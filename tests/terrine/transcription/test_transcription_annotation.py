@@ -9,7 +9,7 @@ import torch
 
 from terrine.errors import InputError, SettingError
 from terrine.privacy.gaussian import mu_squared
-from terrine.privacy.noise import ReplayNoise, SecureNoise
+from terrine.privacy.noise import ReplayNoise, SecureNoise, lattice_step
 from terrine.transcription.annotation import DataAnnotation
 from terrine.transcription.distillation import gradient
 
@@ -60,9 +60,10 @@ def test_the_annotation_is_the_papers_equation(limit, distillation, of, top_k):
 def test_sums_for_noise_are_those_without_it_up_to_the_lattice():
     teacher, student = distributions(4, 7, 5), distributions(7, 5, seed=1)
     noisy = DataAnnotation(beta=0.3, sigma=20.0, top_k=3)
-    np.testing.assert_allclose(
-        noisy.total(teacher, student), noisy.without_noise().total(teacher, student), atol=1e-7, rtol=0
-    )
+    steps = noisy.total(teacher, student)
+    assert steps.dtype == np.int64
+    plain = noisy.without_noise().total(teacher, student)
+    np.testing.assert_allclose(steps * lattice_step(20.0), plain, atol=1e-7, rtol=0)
 
 
 @pytest.mark.parametrize("limit", ["normalise", "clip"])
@@ -73,7 +74,8 @@ def test_no_client_says_more_than_the_bound_that_is_charged(limit):
     student = distributions(5, 6, seed=1, sharp=30.0)
     settings = DataAnnotation(beta=0.05, sigma=3.0, top_k=6, limit=limit)
     for client in teacher:
-        assert np.linalg.norm(settings.total(client[None], student), axis=1).max() <= 1
+        steps = settings.total(client[None], student).astype(object)  # squares of whole numbers, exactly
+        assert (steps**2).sum(axis=1).max() <= int(1 / lattice_step(3.0)) ** 2
 
 
 def test_a_client_that_diverged_says_nothing():
@@ -172,3 +174,16 @@ def test_noise_is_given_exactly_where_there_is_a_sigma():
 def test_probabilities_of_another_shape_are_refused():
     with pytest.raises(InputError, match="clients, samples, classes"):
         DataAnnotation().total(distributions(2, 5, 4), distributions(4, 4))
+
+
+def test_more_clients_than_an_exact_sum_takes_are_refused_however_they_are_grouped():
+    annotation = DataAnnotation(beta=1.0, sigma=1.0, top_k=2)
+    annotation.check_clients(100_000)
+    with pytest.raises(SettingError, match="do not fit an exact sum"):
+        annotation.check_clients(2**40)
+    # As many as fit, all of one opinion: noise is added without overflow.
+    student = distributions(4, 5)
+    most = np.full((4, 2), int((2**18 - 1) / lattice_step(1.0)), dtype=np.int64)
+    found = annotation.annotate(most, student, 2**18, ReplayNoise(0))
+    assert (found.gather(-1, annotation.mask(student)) < student.gather(-1, annotation.mask(student))).all()
+    DataAnnotation(beta=1.0, sigma=0, top_k=2).check_clients(2**60)

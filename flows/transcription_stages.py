@@ -1,0 +1,88 @@
+"""The stages of a transcription (transcribe/dvc.yaml): which tasks each consists of, and in what order.
+
+As in `flows.stages`, each stage imports its own tasks and no other's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flows import stages
+from flows.execution import Executor
+from flows.stages import Stages, over_groups
+from tasks.run import Run
+
+
+def _partition(run: Run, execute: Executor) -> None:
+    from tasks import transcribe_teach
+
+    execute.run(transcribe_teach.deal_clients, run)
+
+
+def _labels(run: Run, execute: Executor) -> None:
+    from tasks import transcribe_teach
+
+    execute.run(transcribe_teach.respond, run)
+
+
+def _start(run: Run, execute: Executor) -> None:
+    from tasks import transcribe_start
+
+    execute.run(transcribe_start.prepare_start, run)
+
+
+def _teach(run: Run, execute: Executor) -> None:
+    from tasks import transcribe_clients, transcribe_teach
+
+    over_groups(run, execute, transcribe_teach.train_clients, transcribe_clients.groups(run))
+    execute.run(transcribe_teach.collect_clients, run)
+
+
+def _transcribe(run: Run, execute: Executor) -> None:
+    from tasks import transcribe as tasks
+
+    session = tasks.Session(run)
+    try:
+        execute.run(tasks.begin, session)
+        if session.fans_out:
+            while session.unfinished:
+                if session.waiting:
+                    _ask_the_clients(session, execute)
+                execute.run(tasks.learn, session)
+        else:
+            execute.run(tasks.transcribe_here, session)
+        execute.run(tasks.finish, session)
+    finally:
+        session.abandon()
+
+
+def _ask_the_clients(session: Any, execute: Executor) -> None:
+    from tasks import transcribe as tasks
+
+    execute.run(tasks.pose, session)
+    number = session.loop.iteration
+    over_groups(session.run, execute, tasks.ask, session.groups, session.folder, number, name=f"{number + 1}, ")
+
+
+def _report(run: Run, execute: Executor) -> None:
+    from tasks import transcribe_report
+
+    execute.run(transcribe_report.write_report, run)
+    execute.run(transcribe_report.log_run, run)
+
+
+STAGES: Stages = {
+    "dataset": stages.STAGES["dataset"],
+    "partition": _partition,
+    "labels": _labels,
+    "start": _start,
+    "teach": _teach,
+    "transcribe": _transcribe,
+    "evaluate": stages.STAGES["evaluate"],
+    "report": _report,
+}
+
+
+def run_through(run: Run, first: str, last: str) -> None:
+    """Run the stages from `first` to `last` in this process: see `flows.stages.run_through`."""
+    stages.run_through(run, first, last, STAGES)

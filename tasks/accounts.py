@@ -1,0 +1,43 @@
+"""Whose budget a run draws on, and in which ledger."""
+
+from __future__ import annotations
+
+from tasks.keys import site_key
+from tasks.run import Run
+from tasks.store import read_json
+from terrine.privacy.identity import keyed_digest
+from terrine.privacy.ledger import Ledger
+
+
+def open_ledger(run: Run) -> Ledger:
+    """Open the project's ledger, or begin it."""
+    settings = run.params.ledger
+    return Ledger(run.database(settings.url), run.path(settings.store), site_key(run))
+
+
+def ledger_account(run: Run) -> str:
+    """Return whose budget the run draws on: the named account, else the dataset by its keyed fingerprint."""
+    name = run.params.ledger.account
+    if name is not None:
+        return keyed_digest(site_key(run), "terrine ledger account", name.encode())
+    return str(read_json(run.folders.dataset / "manifest.json")["fingerprint"])
+
+
+def open_registered(run: Run, account: str, *, delta: float, unit: str, public: bool) -> Ledger:
+    """Return the ledger, with the account registered in it with the budget that the parameters name.
+
+    public: what anyone may know, which may be used for ablations with replayed noise; anything else never.
+    Raises LedgerError where the account is registered with another budget or mode, or for releases in another unit.
+    """
+    ledger = open_ledger(run)
+    ledger.register(account, run.params.ledger.epsilon, delta, "replay" if public else "release", unit=unit)
+    return ledger
+
+
+def open_account(run: Run) -> tuple[Ledger, str]:
+    """Return the ledger and the account that a release of votes or averages draws on."""
+    account, params = ledger_account(run), run.params
+    ledger = open_registered(
+        run, account, delta=params.aggregation.delta, unit=params.privacy.unit, public=params.data.public_benchmark
+    )
+    return ledger, account
