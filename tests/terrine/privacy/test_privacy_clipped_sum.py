@@ -83,9 +83,9 @@ def test_a_vector_that_is_not_finite_counts_as_zero_and_moves_no_other(value):
 def test_the_noise_has_the_charged_deviation_on_every_coordinate():
     mechanism = ClippedSum(0.5, 6.0)
     drawn = mechanism.release([np.zeros((3, 4000))], SecureNoise())
-    # 4,000 values: the sample deviation is within 5 % of the true one with probability 1 - 1e-5.
-    assert drawn.std() == pytest.approx(3.0, rel=0.05)
-    assert abs(drawn.mean()) < 5 * 3.0 / math.sqrt(4000)
+    # 4,000 values: each bound is missed by one draw in 10^10.
+    assert drawn.std() == pytest.approx(3.0, rel=6.5 / math.sqrt(8000))
+    assert abs(drawn.mean()) < 6.5 * 3.0 / math.sqrt(4000)
     assert mechanism.event == GaussianEvent(sensitivity=1.0, sigma=3.0)
 
 
