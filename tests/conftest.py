@@ -1,15 +1,37 @@
 """What every test may use."""
 
 import os
+import random
+import sys
 from pathlib import Path
 
+# Before anything loads OpenMP, and for child processes too: tests run beside each other, and some compare the bytes of
+# results with those of a child, whose sums another number of threads would round otherwise.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import hypothesis
+import numpy as np
 import pytest
 
 from flows.environment import prepare_environment
 
 prepare_environment()
 
+# The same examples each time, so that only a change turns a test red. HYPOTHESIS_PROFILE=explore looks for new ones.
+hypothesis.settings.register_profile("repeat", derandomize=True, deadline=None)
+hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
+
 REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Give each test, and the fixtures made for it, the same random numbers in whatever order tests run."""
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
 
 
 @pytest.fixture(scope="session")
