@@ -25,6 +25,7 @@ from terrine.collaboration.link import (
     greeting_message,
 )
 from terrine.collaboration.messages import LARGEST_FRAME
+from terrine.collaboration.stream import read_messages, write_messages
 from terrine.collaboration.transport import Wire
 
 TERMS = {"queries": 3}
@@ -214,7 +215,7 @@ def test_what_a_connection_brings_after_a_new_session_began_counts_in_neither(wi
             begin()
             return message
 
-        await wire._read(link, read)
+        await read_messages(wire._station, link, read)
         return link.received, list(link.outgoing)
 
     async def writing():
@@ -225,11 +226,11 @@ def test_what_a_connection_brings_after_a_new_session_began_counts_in_neither(wi
             written.append(message)
             begin()
 
-        await wire._write(link, write)
+        await write_messages(link, write)
         return link.acknowledged, link.cursor
 
     async def session():
-        wire.session = SESSION
+        wire._station.session = SESSION
 
     for work in (trial(b"F" + (1).to_bytes(8, "big") + b"x"), trial(b"A" + (1).to_bytes(8, "big"))):
         wire._call(session(), 5.0)
@@ -252,7 +253,7 @@ def test_what_a_party_says_is_not_held_up_by_acknowledging_what_it_hears(wires):
             link.reset()
 
     async def writing():
-        await wire._write(link, write)
+        await write_messages(link, write)
 
     wire._call(writing(), 5.0)
     assert written[:3] == [b"A", b"F", b"A"]
