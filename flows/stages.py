@@ -54,14 +54,18 @@ def _pretrain(run: Run, execute: Executor) -> None:
 
 
 def _average(run: Run, execute: Executor) -> None:
+    from tasks.average_files import nothing_averaged, rounds
+
+    if not rounds(run):
+        execute.run(nothing_averaged, run)
+        return
     from tasks import average, teach
 
     groups = average.groups(run)
-    if average.rounds(run):
-        execute.run(average.check_budget, run)
-        execute.run(teach.extract_features, run)
-        execute.run(average.release_centre, run)
-    for number in range(average.rounds(run)):
+    execute.run(average.check_budget, run)
+    execute.run(teach.extract_features, run)
+    execute.run(average.release_centre, run)
+    for number in range(rounds(run)):
         over_groups(run, execute, average.local_steps, groups, number, name=f"round {number + 1}, ")
         execute.run(average.combine, run, number, groups)
     execute.run(average.collect_averages, run)

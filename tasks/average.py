@@ -6,7 +6,7 @@ under an identity of its own, is charged before its noise is drawn, and is drawn
 crash or by `dvc repro --force`, gets what was drawn before. The averages stay in the private zone all the same, since
 nobody but the teachers needs them; what they cost composes with the votes in the statement of the release.
 
-For teachers that learn from nobody else there is nothing to do.
+For teachers that learn from nobody else there is nothing to do (`average_files.nothing_averaged`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from tasks.accounts import ledger_account, open_account
-from tasks.average_files import AVERAGE, OWN, describe, planned_event, private_averaging, teacher_settings
+from tasks.average_files import AVERAGE, OWN, manifest, rounds
+from tasks.average_settings import describe, planned_event, private_averaging, teacher_settings
 from tasks.dataset import read_dataset
 from tasks.keys import site_key
 from tasks.params import digest
@@ -60,11 +61,6 @@ CENTRE_FILE = "centre.npy"
 
 FORM = 1
 """Raised when the same settings would release something else, so that old releases are not taken for it."""
-
-
-def rounds(run: Run) -> int:
-    """Return how many averages the run makes: one fewer than rounds of training, none where none are wanted."""
-    return run.params.teachers.rounds - 1 if run.params.teachers.averages else 0
 
 
 def groups(run: Run) -> list[range]:
@@ -248,32 +244,24 @@ def combine(run: Run, number: int, groups: list[range]) -> None:
 def collect_averages(run: Run) -> None:
     """Write the artefact: the last average, the teachers' control variates, what all of it cost, private figures."""
     count = rounds(run)
+    last = _round_folder(run, count - 1)
     averaging = private_averaging(run.params)
-    manifest: dict[str, Any] = {
-        "notice": "PRIVATE: control variates and figures of updates. Do not publish.",
-        "averages": count,
-        "mode": run.params.teachers.mode if count else None,
-        **describe(averaging),
-        "vectors": 0,
-        "coordinates": 0,
-        "noise": run.params.aggregation.noise if averaging is not None else None,
-        "event": to_json(planned_event(run.params)) if count else None,
-        "history": [],
-        "files": {},
-    }
+    about: dict[str, Any] = {"averages": count, "mode": run.params.teachers.mode, **describe(averaging)}
     if averaging is not None:
         vectors = count * averaging.vectors(teacher_settings(run.params).averaged()) + averaging.centred
-        manifest |= {"vectors": vectors, "coordinates": _coordinates(run)}
+        about |= {"vectors": vectors, "coordinates": _coordinates(run), "noise": run.params.aggregation.noise}
     with atomic_folder(run.folders.average) as folder:
-        if count:
-            last = _round_folder(run, count - 1)
-            centre = work_folder(run) / CENTRE_FILE
-            arrays = {"centre": read_array(centre)} if centre.is_file() else {}
-            write_tensors(folder / AVERAGE, read_tensors(last / AVERAGE) | arrays)
-            write_array(folder / OWN, read_array(last / OWN))
-            manifest["history"] = [read_json(_round_folder(run, number) / "history.json") for number in range(count)]
-            manifest["files"] = {name: file_digest(folder / name) for name in (AVERAGE, OWN)}
-        write_json(folder / "manifest.json", manifest)
+        centre = work_folder(run) / CENTRE_FILE
+        arrays = {"centre": read_array(centre)} if centre.is_file() else {}
+        write_tensors(folder / AVERAGE, read_tensors(last / AVERAGE) | arrays)
+        write_array(folder / OWN, read_array(last / OWN))
+        content = manifest(
+            **about,
+            event=to_json(planned_event(run.params)),
+            history=[read_json(_round_folder(run, number) / "history.json") for number in range(count)],
+            files={name: file_digest(folder / name) for name in (AVERAGE, OWN)},
+        )
+        write_json(folder / "manifest.json", content)
     shutil.rmtree(work_folder(run), ignore_errors=True)
 
 

@@ -1,93 +1,53 @@
 """What the stage `average` leaves behind, and what its averages cost: for the stages that come after it.
 
-A run whose teachers learn from nobody else has the artefact too; it says that nothing was averaged.
+A run whose teachers learn from nobody else has the artefact too; it says that nothing was averaged. Nothing here needs
+torch, which takes seconds to load.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import asdict
 from typing import Any
 
-from tasks.params import Params
 from tasks.run import Run
-from tasks.store import Folders, file_digest, read_array, read_json, read_tensors
-from terrine.errors import ArtefactError
-from terrine.privacy.events import Event, NonPrivateEvent, compose, from_json
-from terrine.teachers.averaged import Average
-from terrine.teachers.averaged_kind import Start
-from terrine.teachers.averaged_private import PrivateAveraging, calibrated
-from terrine.teachers.registry import TeacherSettings
+from tasks.step import step
+from tasks.store import Folders, atomic_folder, read_json, write_json
+from terrine.privacy.events import Event, compose, from_json
 
 AVERAGE, OWN = "average.safetensors", "own.npy"
-_NOT_SETTINGS_OF_A_KIND = {
-    "per_task",
-    "feature_batch",
-    "estimator",
-    "prompt",
-    "mode",
-    "clip",
-    "budget_share",
-    "control_release",
-}
 
 
-def teacher_settings(params: Params) -> TeacherSettings:
-    """Return what the kinds of teachers look at."""
-    settings = params.teachers
-    own = settings.model_dump(exclude=_NOT_SETTINGS_OF_A_KIND)
-    return TeacherSettings(
-        **own,
-        estimator=settings.estimator.name,
-        options=settings.estimator.options,
-        prompt=settings.prompt.model_dump(),
-    )
+def rounds(run: Run) -> int:
+    """Return how many averages the run makes: one fewer than rounds of training, none where none are wanted."""
+    return run.params.teachers.rounds - 1 if run.params.teachers.averages else 0
 
 
-def private_averaging(params: Params) -> PrivateAveraging | None:
-    """Return how the averages are made private, with the noise that the share of the budget buys; None without any."""
-    teachers = params.teachers
-    if not teachers.releases_averages:
-        return None
-    assert teachers.clip is not None
-    assert teachers.budget_share is not None
-    return calibrated(
-        teacher_settings(params).averaged(),
-        clip=teachers.clip,
-        control=teachers.control_release,
-        centred=teachers.centre == "shared",
-        epsilon=params.aggregation.epsilon,
-        delta=params.aggregation.delta,
-        share=teachers.budget_share,
-    )
+@step("nothing to average")
+def nothing_averaged(run: Run) -> None:
+    """Write the artefact of a run whose teachers learn from nobody else."""
+    with atomic_folder(run.folders.average) as folder:
+        write_json(folder / "manifest.json", manifest())
 
 
-def planned_event(params: Params) -> Event:
-    """Return what the averages of a run will cost, from parameters alone; nothing where nothing is averaged."""
-    if params.teachers.unprotected:
-        return NonPrivateEvent()
-    averaging = private_averaging(params)
-    if averaging is None:
-        return compose()
-    return averaging.whole_event(teacher_settings(params).averaged())
+def manifest(**content: Any) -> dict[str, Any]:
+    """Return the manifest of the artefact; what is not given is that of nothing."""
+    nothing: dict[str, Any] = {
+        "notice": "PRIVATE: control variates and figures of updates. Do not publish.",
+        "averages": 0,
+        **dict.fromkeys(("mode", "clip", "noise_multiplier", "control", "centred")),
+        "vectors": 0,
+        "coordinates": 0,
+        "noise": None,
+        "event": None,
+        "history": [],
+        "files": {},
+    }
+    return nothing | content
 
 
 def read_average_manifest(folders: Folders) -> dict[str, Any]:
     """Return what the artefact's manifest says."""
     manifest: dict[str, Any] = read_json(folders.average / "manifest.json")
     return manifest
-
-
-def read_start(folders: Folders) -> Start:
-    """Return what the last round starts from. Raises ArtefactError for files that are missing or were changed."""
-    manifest = read_average_manifest(folders)
-    for name in (AVERAGE, OWN):
-        path = folders.average / name
-        if not path.is_file() or file_digest(path) != manifest["files"].get(name):
-            raise ArtefactError(f"{path} is missing or was changed. Run the stage 'average' again.")
-    arrays = read_tensors(folders.average / AVERAGE)
-    own = read_array(folders.average / OWN, memory_map=True)
-    return Start(Average(arrays["value"], arrays["control"]), own, arrays.get("centre"))
 
 
 def spent_on_averages(run: Run) -> Event:
@@ -109,12 +69,3 @@ def about_averages(run: Run) -> dict[str, Any]:
 def coordinates_released(run: Run) -> int:
     """Return how many numbers with noise the averages were."""
     return int(read_average_manifest(run.folders)["coordinates"]) if run.params.teachers.averages else 0
-
-
-def describe(averaging: PrivateAveraging | None) -> dict[str, Any]:
-    """Return the parameters of the noise as JSON values, None each where there is none."""
-    if averaging is None:
-        return dict.fromkeys(("clip", "noise_multiplier", "control", "centred"))
-    described = asdict(averaging)
-    assert all(math.isfinite(described[name]) for name in ("clip", "noise_multiplier"))
-    return described

@@ -17,7 +17,7 @@ import yaml
 
 from tasks.accounts import open_account
 from tasks.aggregate import identity_of_release, noise_source
-from tasks.average_files import planned_event
+from tasks.average_settings import planned_event
 from tasks.params import Params, digest, read_yaml, validate
 from tasks.presets import PRESETS, derive, resolve
 from tasks.run import Run, open_run, refuse_transcription

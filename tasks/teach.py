@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.average_files import read_start, teacher_settings
+from tasks.average_files import AVERAGE, OWN, read_average_manifest
+from tasks.average_settings import teacher_settings
 from tasks.dataset import read_dataset
 from tasks.params import digest
 from tasks.partition import in_groups, read_assignment
@@ -39,6 +40,8 @@ from terrine.data.dataset import Dataset
 from terrine.device import resolve_device
 from terrine.errors import ArtefactError
 from terrine.models.backbone import features_in_batches
+from terrine.teachers.averaged import Average
+from terrine.teachers.averaged_kind import Start
 from terrine.teachers.finetune import FinetuneTeachers
 from terrine.teachers.kind import Arrays, Records, TeacherKind, teachers_missing_a_class
 from terrine.teachers.linear import LinearHeads
@@ -91,6 +94,18 @@ def surroundings(run: Run) -> Surroundings:
         parties=run.params.partition.teachers,
         start=lambda: read_start(run.folders),
     )
+
+
+def read_start(folders: Folders) -> Start:
+    """Return what the last round starts from. Raises ArtefactError for files that are missing or were changed."""
+    manifest = read_average_manifest(folders)
+    for name in (AVERAGE, OWN):
+        path = folders.average / name
+        if not path.is_file() or file_digest(path) != manifest["files"].get(name):
+            raise ArtefactError(f"{path} is missing or was changed. Run the stage 'average' again.")
+    arrays = read_tensors(folders.average / AVERAGE)
+    own = read_array(folders.average / OWN, memory_map=True)
+    return Start(Average(arrays["value"], arrays["control"]), own, arrays.get("centre"))
 
 
 def record_batches(assignment: np.ndarray, teachers: int, most: int) -> list[np.ndarray]:

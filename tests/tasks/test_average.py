@@ -9,12 +9,14 @@ from flows.stages import run_through
 from tasks import average, teach, vote
 from tasks.accounts import open_account
 from tasks.aggregate import release_answers
-from tasks.average_files import planned_event, read_average_manifest, read_start
+from tasks.average_files import read_average_manifest
+from tasks.average_settings import planned_event
 from tasks.params import merge, validate
 from tasks.run import Run
 from tasks.statement_page import statement_texts
 from tasks.store import read_array, read_json, read_tensors
 from tasks.summary import summary_tables
+from tasks.teach import read_start
 from terrine.errors import BudgetError, InputError, SettingError
 from terrine.privacy.account import price
 from terrine.privacy.events import GaussianEvent, NonPrivateEvent, compose, from_json
