@@ -19,8 +19,11 @@ def figures(run: Run) -> dict[str, float]:
     }
 
 
-def summary_tables(run: Run) -> list[Table]:
-    """Return the result of a run and the cost of its stages as tables for the terminal."""
+def result_table(run: Run, *own: tuple[str, str]) -> Table:
+    """Return the result of a finished run of any pipeline: accuracy, what holds and what is claimed, where to look.
+
+    own: rows that this pipeline alone has, before those that say where to look.
+    """
     statement = read_json(run.folders.statement)
     evaluation = read_json(run.folders.evaluation)
     result = Table("result", "", title=f"Run {run.name}", title_justify="left", show_header=False)
@@ -29,21 +32,29 @@ def summary_tables(run: Run) -> list[Table]:
         result.add_row("answers that are right (public pool)", f"{100 * evaluation['answers']['accuracy']:.2f} %")
     epsilon = statement["epsilon"]
     none = "[bold red]none: NOT PRIVATE[/bold red]"
-    result.add_row("ε exact", none if epsilon is None else f"{epsilon:.4f} at δ = {statement['delta']:g}")
+    exact = none if epsilon is None else f"{epsilon:.4f} at δ = {statement['delta']:g}"
+    result.add_row(f"ε exact, per {statement['unit']}", exact)
     if statement["epsilon_claimed"] is not None:
         result.add_row("ε as the paper claims it", f"{statement['epsilon_claimed']:.4f}: does not hold")
     if statement["noise"] != "secure":
         result.add_row("noise", "[bold red]NOT PRIVATE: replayed from a seed[/bold red]")
-    result.add_row("answered / asked", f"{statement['answered']} / {statement['queries']}")
-    result.add_row("teachers", str(statement["teachers"]))
+    for name, value in own:
+        result.add_row(name, value)
     tracking = run.folders.private / "tracking.json"
     if tracking.is_file():
-        record = read_json(tracking)
-        result.add_row("MLflow run", f"{record['run_id']} (make ui)")
+        result.add_row("MLflow run", f"{read_json(tracking)['run_id']} (make ui)")
     result.add_row("report (private)", str(run.folders.report.relative_to(run.root)))
     result.add_row(
         "may be published" if statement["private"] else "results", str(run.folders.release.relative_to(run.root))
     )
+    return result
+
+
+def summary_tables(run: Run) -> list[Table]:
+    """Return the result of a run and the cost of its stages as tables for the terminal."""
+    statement = read_json(run.folders.statement)
+    answered = ("answered / asked", f"{statement['answered']} / {statement['queries']}")
+    result = result_table(run, answered, ("teachers", str(statement["teachers"])))
     costs = Table("stage", "seconds", "memory MB", box=None, pad_edge=False)
     measured = timings(run)
     for stage in STAGES:

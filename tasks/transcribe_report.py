@@ -18,6 +18,7 @@ from tasks.run import Run
 from tasks.statement_page import statement_texts
 from tasks.step import step
 from tasks.store import read_json, write_text
+from tasks.summary import result_table
 from tasks.tracking import log_finished
 from tasks.transcribe_clients import read_manifest
 from tasks.versioning import TRANSCRIPTION
@@ -73,18 +74,5 @@ def log_run(run: Run) -> str:
 def summary_table(run: Run) -> Table:
     """Return the result as a table for the terminal: what holds and what is claimed, side by side."""
     statement = read_json(run.folders.statement)
-    table = Table("result", "", title=f"Run {run.name}", title_justify="left", show_header=False)
-    accuracy = read_json(run.folders.evaluation)["accuracy"]
-    table.add_row("accuracy of the student (private test split)", f"{100 * accuracy:.2f} %")
-    epsilon = statement["epsilon"]
-    sound = "none: NOT PRIVATE" if epsilon is None else f"{epsilon:.4f} at δ = {statement['delta']:g}"
-    table.add_row(f"ε, per {statement['unit']}", sound)
-    claimed = statement["epsilon_claimed"]
-    if claimed is not None:
-        table.add_row("ε as the paper claims it", f"{claimed:.4f}: does not hold")
-    if statement["noise"] != "secure":
-        table.add_row("noise", "[bold red]NOT PRIVATE: replayed from a seed[/bold red]")
-    table.add_row("samples annotated", f"{statement['answered']:,} by {statement['teachers']:,} teacher(s)")
-    table.add_row("report (private)", str(run.folders.report.relative_to(run.root)))
-    table.add_row("may be published" if statement["private"] else "results", f"data/release/{run.name}")
-    return table
+    said = f"{statement['answered']:,} by {statement['teachers']:,} teacher(s)"
+    return result_table(run, ("samples annotated", said))

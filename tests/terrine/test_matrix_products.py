@@ -4,7 +4,7 @@ import pytest
 import torch
 
 
-@pytest.mark.parametrize("columns", [1, 2, 4, 10, 11, 30])
+@pytest.mark.parametrize("columns", [2, 4, 10, 11, 30])
 @pytest.mark.parametrize("inner", [9, 30, 33, 81, 500])
 def test_rows_have_the_same_product_wherever_they_lie(inner, columns):
     generator = torch.Generator().manual_seed(0)
