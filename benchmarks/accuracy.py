@@ -10,15 +10,12 @@ MNIST is public, so nothing is charged. Each seed's figures are kept as well: an
 """
 
 import argparse
-import json
-import os
-import time
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import torch
+from cells import Cells, datasets, spread
 
 from terrine.aggregation.confident import ConfidentGNMax
 from terrine.aggregation.gnmax import GNMax
@@ -224,28 +221,12 @@ def release_guided(
     return released, features, np.concatenate([histograms, study.histograms_on(features, seed, teachers, ridge)])
 
 
-def kept(path: Path, key: str, compute: Callable[[], dict[str, float]]) -> dict[str, float]:
-    """Return a figure that was made before, or make and keep it."""
-    known = json.loads(path.read_text()) if path.is_file() else {}
-    if key not in known:
-        start = time.monotonic()
-        known[key] = compute()
-        path.write_text(json.dumps(known, indent=1))
-        print(f"{key}: {known[key]} ({time.monotonic() - start:.0f} s)", flush=True)
-    return known[key]
-
-
-def spread(values: list[float]) -> str:
-    """Mean ± standard deviation."""
-    return f"{np.mean(values):.2f} ± {np.std(values, ddof=1) if len(values) > 1 else 0:.2f}"
-
-
 def ridge_for(teachers: int) -> float:
     """The presets' penalties: fewer records, less of it."""
     return 0.3 if teachers <= 200 else 0.1
 
 
-def by_teachers(study: Study, work: Path, seeds: list[int]) -> None:
+def by_teachers(study: Study, cells: Cells, seeds: list[int]) -> None:
     """Accuracy of noisy histograms for numbers of teachers and budgets."""
     budgets = (1.0, 2.0, 6.0)
     rows = {}
@@ -264,16 +245,16 @@ def by_teachers(study: Study, work: Path, seeds: list[int]) -> None:
                         "answered": int(released.answers.answered.sum()),
                     }
 
-                row = kept(work / "teachers.json", f"{teachers} teachers, seed {seed}, epsilon {epsilon:g}", compute)
+                row = cells.get(f"{teachers} teachers, seed {seed}, epsilon {epsilon:g}", compute)
                 rows.setdefault((teachers, epsilon), []).append(row["accuracy"])
     print(f"\n| teachers | records each | {' | '.join(f'ε = {epsilon:g}' for epsilon in budgets)} |")
     print("|---|---|" + "---|" * len(budgets))
     for teachers in sorted({teachers for teachers, _ in rows}):
-        cells = " | ".join(spread(rows[teachers, epsilon]) for epsilon in budgets)
-        print(f"| {teachers:,} | {study.data.records // teachers} | {cells} |")
+        texts = " | ".join(spread(rows[teachers, epsilon], 2, 1.0) for epsilon in budgets)
+        print(f"| {teachers:,} | {study.data.records // teachers} | {texts} |")
 
 
-def by_selection(study: Study, work: Path, seeds: list[int]) -> None:
+def by_selection(study: Study, cells: Cells, seeds: list[int]) -> None:
     """Accuracy by what is asked: the rules of query selection, and Interactive- beside Confident-GNMax."""
     teachers = 200
     cases: list[tuple[str, Mechanism, float, str, int]] = []
@@ -306,13 +287,14 @@ def by_selection(study: Study, work: Path, seeds: list[int]) -> None:
                     "right": float((answers.labels == histograms.argmax(axis=1))[answers.answered].mean()),
                 }
 
-            row = kept(work / "selection.json", f"{name}, epsilon {epsilon:g}, seed {seed}", compute)
+            row = cells.get(f"{name}, epsilon {epsilon:g}, seed {seed}", compute)
             table.setdefault(name, []).append(row)
     print("\n| what is asked | accuracy % | exact ε | asked | answered | agree with the votes |")
     print("|---|---|---|---|---|---|")
     for name, rows in table.items():
         print(
-            f"| {name} | {spread([row['accuracy'] for row in rows])} | {max(row['epsilon'] for row in rows):.4f} | "
+            f"| {name} | {spread([row['accuracy'] for row in rows], 2, 1.0)} | "
+            f"{max(row['epsilon'] for row in rows):.4f} | "
             f"{np.mean([row['asked'] for row in rows]):.0f} | {np.mean([row['answered'] for row in rows]):.0f} | "
             f"{np.mean([row['right'] for row in rows]):.1%} |"
         )
@@ -322,12 +304,13 @@ def main() -> None:
     """Make one of the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("table", choices=["teachers", "selection"])
-    parser.add_argument("--root", type=Path, default=Path(os.environ.get("TERRINE_SHARED", "../shared")) / "datasets")
+    parser.add_argument("--root", type=Path, default=datasets())
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(5)))
     parser.add_argument("--work", type=Path, default=Path("data/private/benchmarks"))
     arguments = parser.parse_args()
     study = Study(arguments.root, arguments.work)
-    {"teachers": by_teachers, "selection": by_selection}[arguments.table](study, arguments.work, arguments.seeds)
+    cells = Cells(arguments.work / f"{arguments.table}.jsonl")
+    {"teachers": by_teachers, "selection": by_selection}[arguments.table](study, cells, arguments.seeds)
 
 
 if __name__ == "__main__":

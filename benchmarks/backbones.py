@@ -17,16 +17,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from cells import Cells, datasets, spread
 from transfer import (
     SETTINGS,
     SIZE,
     SOURCES,
-    Kept,
-    default_root,
     near_equal,
     pretrained,
     query_images,
-    spread,
     teach,
     transfer,
 )
@@ -79,7 +77,7 @@ def mnist_probe(backbone: Backbone, data: Dataset, seed: int) -> float:
 def main() -> None:
     """Make the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", type=Path, default=default_root())
+    parser.add_argument("--root", type=Path, default=datasets())
     parser.add_argument("--work", type=Path, default=Path("data/private/benchmarks"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--images", type=int, default=32_768)
@@ -124,16 +122,16 @@ def main() -> None:
         "scattering and untrained ResNet18": lambda seed: side_by_side_with(untrained(seed), seed, arguments.stem),
         "scattering and SimCLR-ResNet18": lambda seed: side_by_side_with(resnet, seed, arguments.stem),
     }
-    kept = Kept(arguments.work / "backbones.json")
+    cells = Cells(arguments.work / "backbones.jsonl")
     name = (
         f"{arguments.stem} stem, {arguments.images} images, {arguments.epochs} epochs, batch {arguments.batch}, "
         f"{data.records} records, {arguments.teachers} teachers, {arguments.queries} queries"
     )
-    print("\n".join(_table(cases, arguments, data, kept, name)))
+    print("\n".join(_table(cases, arguments, data, cells, name)))
 
 
 def _table(
-    cases: dict[str, Callable[[int], Backbone]], arguments: argparse.Namespace, data: Dataset, kept: Kept, name: str
+    cases: dict[str, Callable[[int], Backbone]], arguments: argparse.Namespace, data: Dataset, cells: Cells, name: str
 ) -> list[str]:
     lines = [
         f"\n{name}, {len(arguments.seeds)} seeds\n",
@@ -155,10 +153,10 @@ def _table(
 
         with torch.no_grad():
             found = [
-                kept.row(f"{name}, {case}, seed {seed}", lambda seed=seed: compute(seed)) for seed in arguments.seeds
+                cells.get(f"{name}, {case}, seed {seed}", lambda seed=seed: compute(seed)) for seed in arguments.seeds
             ]
-        cells = [spread([row[column] for row in found], 2) for column in COLUMNS]
-        lines.append(f"| {case} | {found[0]['features']:,.0f} | {' | '.join(cells)} |")
+        texts = [spread([row[column] for row in found], 2) for column in COLUMNS]
+        lines.append(f"| {case} | {found[0]['features']:,.0f} | {' | '.join(texts)} |")
     return lines
 
 

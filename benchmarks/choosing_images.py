@@ -16,7 +16,8 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-from transfer import SETTINGS, SIZE, Kept, Setting, Taught, default_root, query_images, spread, teach, transfer
+from cells import Cells, datasets, spread
+from transfer import SETTINGS, SIZE, Setting, Taught, query_images, teach, transfer
 
 from terrine.data.dataset import Dataset
 from terrine.models.backbone import Backbone
@@ -27,7 +28,9 @@ from terrine.synthetic.registry import PROGRAMS
 SOURCES = [*PROGRAMS, "dead_leaves,stylegan"]
 
 
-def rows(setting: Setting, data: Dataset, sources: list[str], seeds: list[int], features: int, kept: Kept) -> list[str]:
+def rows(
+    setting: Setting, data: Dataset, sources: list[str], seeds: list[int], features: int, cells: Cells
+) -> list[str]:
     """Make what is missing of a dataset, and return its lines of the table, the best student first."""
     extractor = scattering_extractor(setting.channels)
 
@@ -47,7 +50,7 @@ def rows(setting: Setting, data: Dataset, sources: list[str], seeds: list[int], 
     for seed in seeds:
         for source in sources:
             key = f"{setting.name}, {setting.teachers} teachers, {setting.queries} queries, {features} features"
-            row = kept.row(f"{key}, {source}, seed {seed}", lambda source=source, seed=seed: figures(source, seed))
+            row = cells.get(f"{key}, {source}, seed {seed}", lambda source=source, seed=seed: figures(source, seed))
             found.setdefault(source, []).append(row)
         taught.cache_clear()
     order = sorted(found, key=lambda source: -np.mean([row["accuracy"] for row in found[source]]))
@@ -56,20 +59,20 @@ def rows(setting: Setting, data: Dataset, sources: list[str], seeds: list[int], 
         values = {
             name: [row[name] for row in found[source]] for name in ("distance", "agreement", "classes", "accuracy")
         }
-        cells = [
+        texts = [
             spread(values["distance"], 3, 1.0),
             spread(values["agreement"]),
             spread(values["classes"], 1, 1.0),
             spread(values["accuracy"], 2),
         ]
-        lines.append(f"| {setting.name} | {source.replace(',', ' and ')} | {' | '.join(cells)} |")
+        lines.append(f"| {setting.name} | {source.replace(',', ' and ')} | {' | '.join(texts)} |")
     return lines
 
 
 def main() -> None:
     """Make the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", type=Path, default=default_root())
+    parser.add_argument("--root", type=Path, default=datasets())
     parser.add_argument("--datasets", nargs="+", choices=list(SETTINGS), default=list(SETTINGS))
     parser.add_argument("--sources", nargs="+", default=SOURCES)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
@@ -78,7 +81,7 @@ def main() -> None:
     parser.add_argument("--teachers", type=int, help="instead of the dataset's own number")
     parser.add_argument("--features", type=int, default=200)
     arguments = parser.parse_args()
-    kept = Kept(arguments.work / "choosing-images.json")
+    cells = Cells(arguments.work / "choosing-images.jsonl")
     table = []
     for name in arguments.datasets:
         own = {"queries": arguments.queries, "teachers": arguments.teachers}
@@ -87,7 +90,7 @@ def main() -> None:
         if data is None:
             print(f"{name}: not under {arguments.root}, left out", flush=True)
             continue
-        table += rows(setting, data, arguments.sources, arguments.seeds, arguments.features, kept)
+        table += rows(setting, data, arguments.sources, arguments.seeds, arguments.features, cells)
     print("\n| private data | queries | kernel distance | agreement % | winning classes | student % at ε = 6 |")
     print("|---|---|---:|---:|---:|---:|")
     print("\n".join(table))

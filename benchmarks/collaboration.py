@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from cells import datasets
 
 from flows.stages import run_through
 from tasks import aggregate
@@ -132,12 +133,11 @@ def plain_reference(run: Run) -> tuple[float, Any, dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    shared = Path(os.environ.get("TERRINE_SHARED", REPOSITORY.parent / "shared"))
     parser.add_argument("--preset", default="terrine-mnist")
     parser.add_argument("--parties", type=int, default=50)
     parser.add_argument("--queries", type=int, default=2000)
     parser.add_argument("--mechanism", default="confident", choices=list(MECHANISMS))
-    parser.add_argument("--root", type=Path, default=shared / "datasets")
+    parser.add_argument("--root", type=Path, default=datasets())
     parser.add_argument("--work", type=Path)
     parser.add_argument("--set", action="append", default=[], help="override of a preset, as in terrine run")
     options = parser.parse_args()

@@ -20,13 +20,13 @@ method by itself: σ of greedy and fair teachers buys as many answers as `--answ
 """
 
 import argparse
-import os
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from cells import datasets
 
 from flows.stages import run_through
 from tasks import aggregate, student
@@ -223,11 +223,10 @@ def measure(setting: Setting, options: argparse.Namespace) -> dict[str, tuple[fl
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    shared = Path(os.environ.get("TERRINE_SHARED", REPOSITORY.parent / "shared"))
     parser.add_argument("--preset", default="terrine-mnist-labels")
     parser.add_argument("--epsilon", type=float, default=10.0)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--root", type=Path, default=shared / "datasets")
+    parser.add_argument("--root", type=Path, default=datasets())
     parser.add_argument("--work", type=Path)
     parser.add_argument("--held-out", type=int, default=1000)
     parser.add_argument("--answers", type=int, default=9000, help="private images that CaPC's parties may ask about")

@@ -23,9 +23,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -34,6 +32,7 @@ from typing import Any
 import numpy as np
 import torch
 from accuracy import Study, log_coefficients
+from cells import Cells, datasets, spread
 
 from terrine.aggregation.gnmax import GNMax
 from terrine.aggregation.histogram import GaussianHistogram
@@ -158,37 +157,6 @@ def project(values: np.ndarray, mean: np.ndarray, deviation: np.ndarray, project
     )
 
 
-class Cells:
-    """Figures that were made, one line each; what is there is not made again."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        lines = path.read_text().splitlines() if path.is_file() else []
-        self.known: dict[str, dict[str, Any]] = {}
-        for line in lines:
-            entry = json.loads(line)
-            self.known[entry["cell"]] = entry
-
-    def get(self, cell: dict[str, Any], compute: Callable[[], dict[str, float]]) -> dict[str, float]:
-        """Return a cell's figures."""
-        key = json.dumps(cell, sort_keys=True)
-        if key not in self.known:
-            start = time.monotonic()
-            entry = {"cell": key, **compute(), "seconds": round(time.monotonic() - start, 2)}
-            self.known[key] = entry
-            with self.path.open("a") as file:
-                file.write(json.dumps(entry) + "\n")
-            shown = ", ".join(f"{name} {value:.3f}" for name, value in entry.items() if name != "cell")
-            print(f"{', '.join(str(value) for value in cell.values())}: {shown}", flush=True)
-        return self.known[key]
-
-
-def spread(values: Iterable[float]) -> str:
-    """Mean ± standard deviation, in per cent."""
-    found = [100 * value for value in values]
-    return f"{np.mean(found):.1f} ± {np.std(found, ddof=1) if len(found) > 1 else 0:.1f}"
-
-
 def dealt(images: Images, kind: str, parties: int, seed: int) -> np.ndarray:
     """The party of every record: `s=PERCENT`, or `dirichlet=ALPHA`."""
     name, _, value = kind.partition("=")
@@ -283,7 +251,9 @@ def table1(images: Images, cells: Cells, seeds: list[int], similarities: list[fl
                             return found
 
                         cell = {"table": 1, "learner": learner, "s": similarity, "method": method, "seed": seed}
-                        found = cells.get(cell | {"queries": queries, "gamma": gamma}, compute)
+                        found = cells.get(
+                            json.dumps(cell | {"queries": queries, "gamma": gamma}, sort_keys=True), compute
+                        )
                         rows.setdefault((similarity, method), {}).setdefault((queries, gamma), []).append(found)
     names = {"student": "Student accuracy", "labels": "Right labels", "network": "A student like its teachers"}
     for figure, name in names.items():
@@ -341,7 +311,9 @@ def private(images: Images, cells: Cells, seeds: list[int], queries: str, partie
                             return judged(material, votes(CONVERGED if method == methods[0] else BLOCKS), epsilon, seed)
 
                         cell = {"queries": queries, "partition": kind, "parties": count, "seed": seed}
-                        found = cells.get(cell | {"method": method, "epsilon": epsilon}, compute)
+                        found = cells.get(
+                            json.dumps(cell | {"method": method, "epsilon": epsilon}, sort_keys=True), compute
+                        )
                         assert found["epsilon"] <= epsilon
                         table.setdefault((kind, count, method), {}).setdefault(epsilon, []).append(found["student"])
     print(f"\nStudent accuracy, per cent, {len(seeds)} seeds, {queries} queries, exact ε at δ = 1e-5\n")
@@ -445,7 +417,7 @@ def main() -> None:
     """Make one of the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("table", choices=["table1", "private"])
-    parser.add_argument("--root", type=Path, default=Path(os.environ.get("TERRINE_SHARED", "../shared")) / "datasets")
+    parser.add_argument("--root", type=Path, default=datasets())
     parser.add_argument("--work", type=Path, default=Path("data/private/benchmarks"))
     parser.add_argument("--seeds", type=int, nargs="+")
     parser.add_argument("--similarities", type=float, nargs="+", default=[0.0, 1.0, 10.0, 100.0])

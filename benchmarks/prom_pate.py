@@ -23,7 +23,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from transfer import BATCH, DELTA, SIZE, SOURCES, Kept, default_root, near_equal, pretrained, query_images, spread
+from cells import Cells, datasets, spread
+from transfer import BATCH, DELTA, SIZE, SOURCES, near_equal, pretrained, query_images
 
 from terrine.aggregation.confident import ConfidentGNMax
 from terrine.aggregation.histogram import GaussianHistogram
@@ -248,7 +249,7 @@ def rows_of(
     arguments: argparse.Namespace,
 ) -> list[str]:
     """Make the rows of a table, seed by seed, so that an early end has some of every row."""
-    kept = Kept(arguments.work / "prom_pate.json")
+    cells = Cells(arguments.work / "prom_pate.jsonl")
     features = {
         name: features_of(data, backbones[name])
         for name in sorted({case.student or case.backbone for case in cases.values()})
@@ -273,13 +274,13 @@ def rows_of(
                         return figures(votes, data, features[case.student or case.backbone], epsilon, seed, mechanism)
 
                     key = f"{name}, {mechanism}, eps {epsilon:g}, {where}"
-                    found.setdefault((name, mechanism, epsilon), []).append(kept.row(key, compute))
+                    found.setdefault((name, mechanism, epsilon), []).append(cells.get(key, compute))
     lines = []
     for (name, mechanism, epsilon), rows in found.items():
-        cells = [spread([row[column] for row in rows], 1) for column in ("teacher", "votes", "right", "accuracy")]
+        texts = [spread([row[column] for row in rows], 1) for column in ("teacher", "votes", "right", "accuracy")]
         answered = np.mean([row["answered"] for row in rows])
         teachers = cases[name].teachers or arguments.teachers
-        lines.append(f"| {name} | {teachers} | {mechanism} | {epsilon:g} | {answered:,.0f} | {' | '.join(cells)} |")
+        lines.append(f"| {name} | {teachers} | {mechanism} | {epsilon:g} | {answered:,.0f} | {' | '.join(texts)} |")
     return lines
 
 
@@ -287,7 +288,7 @@ def main() -> None:
     """Make a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("table", choices=list(TABLES))
-    parser.add_argument("--root", type=Path, default=default_root())
+    parser.add_argument("--root", type=Path, default=datasets())
     parser.add_argument("--work", type=Path, default=Path("data/private/benchmarks"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--teachers", type=int, default=80)

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from cells import datasets, spread
 
 from flows.stages import run_through
 from tasks import student
@@ -105,13 +106,13 @@ def compare(runs: list[Run], names: list[str], steps: int) -> None:
         own = [trained(run, options) for run in runs]
         kept = np.array([100 * evaluator.accuracy(run) for run, _ in own])
         seconds = np.mean([cost for _, cost in own])
-        columns = [_spread(kept), _spread(kept - reference, signed=True), "", "", "", f"{seconds:.1f}"]
+        columns = [spread(kept, 2, 1.0), spread(kept - reference, 2, 1.0, signed=True), "", "", "", f"{seconds:.1f}"]
         if options["kind"] != "linear":
             chosen = [student.read_student(run.folders)[2]["training"]["chosen_step"] for run, _ in own]
             columns[2] = ", ".join(map(str, chosen))
             last = [evaluator.accuracy(trained(run, options | {"patience": None})[0]) for run in runs]
-            columns[3] = _spread(100 * np.array(last))
-            columns[4] = _spread(100 * np.array(last) - reference, signed=True)
+            columns[3] = spread(last, 2)
+            columns[4] = spread(100 * np.array(last) - reference, 2, 1.0, signed=True)
         print(f"| {name} | {' | '.join(columns)} |", flush=True)
 
 
@@ -126,15 +127,9 @@ def trained(run: Run, options: dict[str, Any]) -> tuple[Run, float]:
     return own, seconds
 
 
-def _spread(values: np.ndarray, *, signed: bool = False) -> str:
-    mean = f"{values.mean():{'+' if signed else ''}.2f}"
-    return f"{mean} ± {values.std(ddof=1):.2f}" if len(values) > 1 else mean
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    shared = Path(os.environ.get("TERRINE_SHARED", REPOSITORY.parent / "shared"))
-    parser.add_argument("--root", type=Path, default=shared / "datasets")
+    parser.add_argument("--root", type=Path, default=datasets())
     parser.add_argument("--work", type=Path)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--presets", nargs="+", default=PRESETS)

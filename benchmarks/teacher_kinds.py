@@ -26,7 +26,6 @@ is a ResNet10 pretrained by SimCLR on StyleGAN images, anew for every seed.
 """
 
 import argparse
-import os
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -34,6 +33,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from cells import datasets
 
 from terrine.aggregation.votes import histograms_of
 from terrine.data.partition import iid
@@ -228,8 +228,7 @@ def table(found: list[Row]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    shared = Path(os.environ.get("TERRINE_SHARED", Path(__file__).resolve().parents[2] / "shared"))
-    parser.add_argument("--root", type=Path, default=shared / "datasets")
+    parser.add_argument("--root", type=Path, default=datasets())
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--teachers", type=int, default=16)
     parser.add_argument("--records", type=int, default=3200)

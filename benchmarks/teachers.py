@@ -15,7 +15,6 @@ Seconds are wall time, so compare the ratios when the machine has other work to 
 """
 
 import argparse
-import os
 import resource
 import time
 from collections.abc import Callable, Sequence
@@ -24,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from cells import datasets
 
 from terrine.data.partition import iid
 from terrine.data.registry import load
@@ -108,8 +108,7 @@ def together(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    shared = Path(os.environ.get("TERRINE_SHARED", Path(__file__).resolve().parents[2] / "shared"))
-    parser.add_argument("--root", type=Path, default=shared / "datasets")
+    parser.add_argument("--root", type=Path, default=datasets())
     parser.add_argument("--records", type=int, default=60000)
     parser.add_argument("--queries", type=int, default=10000)
     parser.add_argument("--projection", type=int, default=1000)

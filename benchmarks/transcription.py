@@ -19,8 +19,6 @@ MNIST; digits need nothing.
 """
 
 import argparse
-import json
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,6 +26,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from cells import Cells, datasets, spread
 
 from flows.transcription_stages import run_through
 from tasks.params import Params, digest, merge, parse_assignment, read_yaml, validate
@@ -52,28 +51,25 @@ DIGITS: dict[str, Any] = {"data": {"name": "digits", "size": 28}, "partition": {
 """Digits: 1,438 records, so 50 clients have about 29 each."""
 
 
-class Cells:
+class Runs:
     """Runs, and what came out of them."""
 
     def __init__(self, work: Path, root: Path, settings: list[str]) -> None:
         self.work, self.root, self.settings = work.resolve(), root.resolve(), settings
-        self.path = self.work / "transcription.jsonl"
-        self.work.mkdir(parents=True, exist_ok=True)
-        lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.is_file() else []
-        self.known = {line["cell"]: line for line in map(json.loads, lines)}
+        self.cells = Cells(self.work / "transcription.jsonl")
 
     def get(self, preset: str, changes: dict[str, Any], seed: int) -> dict[str, Any]:
         """Return the figures of one cell, made unless its line is there."""
         params = self._params(preset, changes, seed)
         cell = f"{preset}-{digest(params)}"
-        if cell not in self.known:
+
+        def compute() -> dict[str, Any]:
             start = time.perf_counter()
             run = self._prepared(params, cell)
             taught = time.perf_counter()
             run_through(run, "transcribe", "evaluate")
             statement, teachers = read_json(run.folders.statement), read_manifest(run)
-            line = {
-                "cell": cell,
+            return {
                 "preset": preset,
                 "seed": seed,
                 "changes": changes,
@@ -83,13 +79,10 @@ class Cells:
                 "epsilon": statement["epsilon"],
                 "claimed": statement["epsilon_claimed"],
                 "seconds_before": round(taught - start, 1),
-                "seconds": round(time.perf_counter() - taught, 1),
+                "seconds_asking": round(time.perf_counter() - taught, 1),
             }
-            with self.path.open("a", encoding="utf-8") as stream:
-                stream.write(json.dumps(line) + "\n")
-            self.known[cell] = line
-            print(f"<!-- {cell}: {line['accuracy']:.2f} %, {line['seconds']} s -->", flush=True)
-        return self.known[cell]
+
+        return self.cells.get(cell, compute)
 
     def row(self, name: str, preset: str, changes: dict[str, Any], seeds: Sequence[int]) -> None:
         """Print one row of a table."""
@@ -97,12 +90,12 @@ class Cells:
         epsilon, claimed = lines[0]["epsilon"], lines[0]["claimed"]
         columns = [
             name,
-            spread([line["accuracy"] for line in lines]),
-            spread([line["teacher"] for line in lines]),
-            spread([line["plurality"] for line in lines]),
+            spread([line["accuracy"] for line in lines], 2, 1.0),
+            spread([line["teacher"] for line in lines], 2, 1.0),
+            spread([line["plurality"] for line in lines], 2, 1.0),
             "none" if epsilon is None else f"{epsilon:.4g}",
             "–" if claimed is None else f"{claimed:.4g}",
-            f"{np.mean([line['seconds'] for line in lines]):.0f}",
+            f"{np.mean([line['seconds_asking'] for line in lines]):.0f}",
         ]
         print(f"| {' | '.join(columns)} |", flush=True)
 
@@ -145,12 +138,6 @@ class Cells:
         return run
 
 
-def spread(values: list[float]) -> str:
-    """Return mean ± standard deviation."""
-    mean = f"{np.mean(values):.2f}"
-    return f"{mean} ± {np.std(values, ddof=1):.2f}" if len(values) > 1 else mean
-
-
 def header(title: str) -> None:
     """Print the head of a table of rows."""
     print(f"\n### {title}\n")
@@ -158,26 +145,26 @@ def header(title: str) -> None:
     print("|---|---|---|---|---|---|---|", flush=True)
 
 
-def limit(cells: Cells, seeds: Sequence[int]) -> None:
+def limit(runs: Runs, seeds: Sequence[int]) -> None:
     """Run the non-private limit."""
     header("MNIST without noise: NOT PRIVATE")
-    cells.row("`dpsd-mnist-limit`: a head on fixed features", "dpsd-mnist-limit", {}, seeds)
+    runs.row("`dpsd-mnist-limit`: a head on fixed features", "dpsd-mnist-limit", {}, seeds)
     network = {
         "iterations": 400,
         "teacher": {"architecture": "small_cnn", "epochs": 2, "learning_rate": 0.002, "batch": 128, "temperature": 1.0},
         "student": {"architecture": "small_cnn", "learning_rate": 0.002, "loss": "cross_entropy", "steps": 4},
         "generator": {"form": "printed", "learning_rate": 0.003},
     }
-    cells.row("networks of their own, T=400", "dpsd-mnist-limit", {"transcription": network}, seeds)
+    runs.row("networks of their own, T=400", "dpsd-mnist-limit", {"transcription": network}, seeds)
 
 
-def teachers(cells: Cells, seeds: Sequence[int]) -> None:
+def teachers(runs: Runs, seeds: Sequence[int]) -> None:
     """Run many teachers at three budgets."""
     header("MNIST, `dpsd-many-teachers`: annotations of 200 clients, σ from the budget")
     for epsilon in (10, 6, 2):
-        cells.row(f"ε ≤ {epsilon}, 200 clients", "dpsd-many-teachers", budget(epsilon, 10, 256), seeds)
+        runs.row(f"ε ≤ {epsilon}, 200 clients", "dpsd-many-teachers", budget(epsilon, 10, 256), seeds)
     more = merge(budget(2, 10, 256), {"partition": {"teachers": 600}})
-    cells.row("ε ≤ 2, 600 clients", "dpsd-many-teachers", more, seeds)
+    runs.row("ε ≤ 2, 600 clients", "dpsd-many-teachers", more, seeds)
 
 
 def budget(epsilon: float, iterations: int, batch: int) -> dict[str, Any]:
@@ -193,22 +180,22 @@ def budget(epsilon: float, iterations: int, batch: int) -> dict[str, Any]:
     }
 
 
-def published(cells: Cells, seeds: Sequence[int]) -> None:
+def published(runs: Runs, seeds: Sequence[int]) -> None:
     """Run the paper's settings."""
     header("MNIST, the published settings")
-    cells.row("DPSD, β=1e-3", "dpsd-mnist-small", {}, seeds)
-    cells.row("DPSD, β=5e-3", "dpsd-mnist-small", {"transcription": {"annotation": {"beta": 0.005}}}, seeds)
-    cells.row("FedDPSD, 5 clients, Dirichlet 0.5", "feddpsd-mnist", {}, seeds)
-    cells.row("labels, ε=1 per answer", "dpsd-mnist-answers", {}, seeds)
-    cells.row("labels at the source, ε=2", "dpsd-label-source", {}, seeds)
+    runs.row("DPSD, β=1e-3", "dpsd-mnist-small", {}, seeds)
+    runs.row("DPSD, β=5e-3", "dpsd-mnist-small", {"transcription": {"annotation": {"beta": 0.005}}}, seeds)
+    runs.row("FedDPSD, 5 clients, Dirichlet 0.5", "feddpsd-mnist", {}, seeds)
+    runs.row("labels, ε=1 per answer", "dpsd-mnist-answers", {}, seeds)
+    runs.row("labels at the source, ε=2", "dpsd-label-source", {}, seeds)
 
 
-def tables(cells: Cells, seeds: Sequence[int]) -> None:
+def tables(runs: Runs, seeds: Sequence[int]) -> None:
     """Run the analogues of the paper's tables and of Figure 5, on digits."""
     preset, base = "dpsd-many-teachers", DIGITS
     header("Table I, digits: data-sensitive, many teachers, by budget")
     for epsilon in (1, 2, 6, 10):
-        cells.row(f"ε ≤ {epsilon}", preset, merge(base, budget(epsilon, 10, 256)), seeds)
+        runs.row(f"ε ≤ {epsilon}", preset, merge(base, budget(epsilon, 10, 256)), seeds)
     header("Table IV, digits: labels at the source, by ε")
     for epsilon in (1, 2, 4, 8):
         kept = (np.exp(epsilon) - 1) / (np.exp(epsilon) + 9)  # what randomisation leaves of a score
@@ -219,7 +206,7 @@ def tables(cells: Cells, seeds: Sequence[int]) -> None:
                 "teacher": {"temperature": round(0.1 * float(kept), 4)},
             }
         }
-        cells.row(f"ε = {epsilon}", "dpsd-label-source", merge(DIGITS, changes), seeds)
+        runs.row(f"ε = {epsilon}", "dpsd-label-source", merge(DIGITS, changes), seeds)
     header("Table IV, digits: answers by randomised response, as published, by ε of one answer")
     for epsilon in (1, 2, 4, 8):
         answers = {
@@ -230,12 +217,12 @@ def tables(cells: Cells, seeds: Sequence[int]) -> None:
                 "student": {"loss": "cross_entropy"},
             }
         }
-        cells.row(f"ε = {epsilon} an answer", "dpsd-label-source", merge(DIGITS, answers), seeds)
+        runs.row(f"ε = {epsilon} an answer", "dpsd-label-source", merge(DIGITS, answers), seeds)
     header("Table V, digits: federated, without noise's help from many clients, by partition")
     for name, partition in (("IID", {"kind": "iid"}), ("Dirichlet 0.5", {"kind": "dirichlet", "alpha": 0.5})):
         for count in (5, 50):
             changes = merge(budget(10, 10, 256), {"partition": {**partition, "teachers": count}})
-            cells.row(f"{count} clients, {name}, ε ≤ 10", preset, merge(base, changes), seeds)
+            runs.row(f"{count} clients, {name}, ε ≤ 10", preset, merge(base, changes), seeds)
     header("Table VI, digits: losses of the generator, ε ≤ 10")
     for name, weights in (
         ("all three", (1, 1, 1)),
@@ -249,24 +236,24 @@ def tables(cells: Cells, seeds: Sequence[int]) -> None:
         )
         for form in ("printed", "intended") if weights is not None else ("intended",):
             changes = merge(budget(10, 10, 256), {"transcription": {"generator": {**generator, "form": form}}})
-            cells.row(f"{name}, {form}", preset, merge(base, changes), seeds)
+            runs.row(f"{name}, {form}", preset, merge(base, changes), seeds)
     header("Figure 5, digits: annotation, ε ≤ 10 (σ follows the number of samples)")
     for limit_ in ("normalise", "clip"):
         for beta in (0.1, 0.3, 1.0):
             changes = {"transcription": {"annotation": {"limit": limit_, "beta": beta}}}
-            cells.row(f"{limit_}, β={beta:g}", preset, merge(merge(base, budget(10, 10, 256)), changes), seeds)
+            runs.row(f"{limit_}, β={beta:g}", preset, merge(merge(base, budget(10, 10, 256)), changes), seeds)
     for iterations in (5, 10, 20, 40):
-        cells.row(f"T={iterations}", preset, merge(base, budget(10, iterations, 256)), seeds)
+        runs.row(f"T={iterations}", preset, merge(base, budget(10, iterations, 256)), seeds)
     for top_k in (2, 3, 5, 10):
         changes = {"transcription": {"annotation": {"top_k": top_k}}}
-        cells.row(f"k={top_k}", preset, merge(merge(base, budget(10, 10, 256)), changes), seeds)
+        runs.row(f"k={top_k}", preset, merge(merge(base, budget(10, 10, 256)), changes), seeds)
     for distillation in ("classic", "decoupled"):
         for of in ("scores", "probabilities"):
             changes = {"transcription": {"annotation": {"distillation": distillation, "gradient_of": of}}}
-            cells.row(f"{distillation}, of {of}", preset, merge(merge(base, budget(10, 10, 256)), changes), seeds)
+            runs.row(f"{distillation}, of {of}", preset, merge(merge(base, budget(10, 10, 256)), changes), seeds)
 
 
-def audit(cells: Cells, seeds: Sequence[int]) -> None:
+def audit(runs: Runs, seeds: Sequence[int]) -> None:
     """Attack the student of many teachers on digits with shadow runs."""
     from flows.membership import make_shadow
     from tasks.membership import audit_student
@@ -276,10 +263,10 @@ def audit(cells: Cells, seeds: Sequence[int]) -> None:
     print("|---|---|---|---|")
     for epsilon in (10, 30):
         changes = merge(DIGITS, budget(epsilon, 10, 256))
-        cells.get("dpsd-many-teachers", changes, seeds[0])
-        params = cells._params("dpsd-many-teachers", changes, seeds[0])
+        runs.get("dpsd-many-teachers", changes, seeds[0])
+        params = runs._params("dpsd-many-teachers", changes, seeds[0])
         run = Run(
-            cells.work / "cells" / f"dpsd-many-teachers-{digest(params)}",
+            runs.work / "cells" / f"dpsd-many-teachers-{digest(params)}",
             f"dpsd-many-teachers-{digest(params)}",
             params,
         )
@@ -287,9 +274,9 @@ def audit(cells: Cells, seeds: Sequence[int]) -> None:
         print(f"| {epsilon} | {found['auc']:.3f} | {found['epsilon_at_least']:.3f} | {found['epsilon_charged']:.4g} |")
 
 
-def iteration(cells: Cells, seeds: Sequence[int]) -> None:
+def iteration(runs: Runs, seeds: Sequence[int]) -> None:
     """Time one iteration at the paper's size, and clients by their number."""
-    del cells, seeds
+    del runs, seeds
     threads = torch.get_num_threads()
     print(f"\n### One iteration at b = 256, 28x28, {threads} threads\n")
     print("| generator's width | forward passes | seconds | images/s |")
@@ -375,16 +362,15 @@ PARTS = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    shared = Path(os.environ.get("TERRINE_SHARED", REPOSITORY.parent / "shared"))
     parser.add_argument("parts", nargs="+", choices=list(PARTS))
-    parser.add_argument("--root", type=Path, default=shared / "datasets")
+    parser.add_argument("--root", type=Path, default=datasets())
     parser.add_argument("--work", type=Path, default=Path("transcription-benchmark"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--set", action="append", default=[], help="override of every cell, as in terrine transcribe")
     arguments = parser.parse_args()
-    cells = Cells(arguments.work, arguments.root, arguments.set)
+    runs = Runs(arguments.work, arguments.root, arguments.set)
     for part in arguments.parts:
-        PARTS[part](cells, arguments.seeds)
+        PARTS[part](runs, arguments.seeds)
 
 
 if __name__ == "__main__":

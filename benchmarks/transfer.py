@@ -5,10 +5,7 @@ replayed noise at an exact ε, the student a linear head: the functions that the
 preset terrine-mnist unless a dataset is too small for them. The datasets are public benchmarks; nothing is charged.
 """
 
-import json
-import os
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -192,38 +189,3 @@ def _pretraining_images(work: Path, count: int, channels: int) -> MappedRows:
         finish(folder, recipe)
         segments += open_shards(folder).segments
     return MappedRows(segments)
-
-
-class Kept:
-    """Rows by key in a JSON file: what is there is not made again, and a killed script loses one row at most."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.rows: dict[str, dict[str, float]] = json.loads(path.read_text()) if path.is_file() else {}
-
-    def __contains__(self, key: str) -> bool:
-        return key in self.rows
-
-    def row(self, key: str, compute: Callable[[], dict[str, float]]) -> dict[str, float]:
-        """Return a row, made now if it is not there."""
-        if key not in self.rows:
-            start = time.monotonic()
-            self.rows[key] = compute()
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = self.path.with_suffix(f".{os.getpid()}.tmp")
-            temporary.write_text(json.dumps(self.rows, indent=1))
-            temporary.replace(self.path)
-            shown = ", ".join(f"{name} {value:.4g}" for name, value in self.rows[key].items())
-            print(f"{key}: {shown} ({time.monotonic() - start:.0f} s)", flush=True)
-        return self.rows[key]
-
-
-def spread(values: Sequence[float], digits: int = 1, scale: float = 100.0) -> str:
-    """Mean ± standard deviation over seeds."""
-    deviation = np.std(values, ddof=1) if len(values) > 1 else 0.0
-    return f"{scale * np.mean(values):.{digits}f} ± {scale * deviation:.{digits}f}"
-
-
-def default_root() -> Path:
-    """Where datasets lie unless --root says otherwise."""
-    return Path(os.environ.get("TERRINE_SHARED", Path(__file__).resolve().parents[2] / "shared")) / "datasets"

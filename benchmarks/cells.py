@@ -1,0 +1,50 @@
+"""What the tables of several benchmarks are made with: figures that are kept, their spread, where data lie."""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+class Cells:
+    """Figures by key, one line of JSON each: what is there is not made again, so an interrupted benchmark goes on.
+
+    A killed script loses one cell at most, and several may add to one file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+        self._known: dict[str, dict[str, Any]] = {line["cell"]: line for line in map(json.loads, lines)}
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._known
+
+    def get(self, key: str, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Return a cell's figures, made now if they are not there; `seconds` says what they took."""
+        if key not in self._known:
+            start = time.monotonic()
+            line = {"cell": key, **compute(), "seconds": round(time.monotonic() - start, 2)}
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+            self._known[key] = line
+            figures = [f"{name} {value:.4g}" for name, value in line.items() if isinstance(value, int | float)]
+            print(f"{key}: {', '.join(figures)}", flush=True)
+        return self._known[key]
+
+
+def spread(values: Iterable[float], digits: int = 1, scale: float = 100.0, *, signed: bool = False) -> str:
+    """Mean ± standard deviation over seeds, of a single value the value alone; in per cent unless `scale` says else."""
+    found = scale * np.array(list(values))
+    mean = f"{found.mean():{'+' if signed else ''}.{digits}f}"
+    return f"{mean} ± {found.std(ddof=1):.{digits}f}" if len(found) > 1 else mean
+
+
+def datasets() -> Path:
+    """Where datasets lie unless --root says otherwise."""
+    return Path(os.environ.get("TERRINE_SHARED", Path(__file__).resolve().parents[2] / "shared")) / "datasets"
