@@ -80,10 +80,12 @@ def audit_run(name: str, **options: Any) -> dict[str, Any]:
     from tasks.presets import project_root
     from tasks.run import open_run
     from terrine.aggregation.registry import build
-    from terrine.errors import ArtefactError
+    from terrine.errors import ArtefactError, SettingError
 
     root = project_root()
     run = open_run(root, name)
+    if run.params.transcription is not None:
+        raise SettingError(f"The run {name} is a transcription: terrine audit is for mechanisms that count votes.")
     if not run.folders.statement.is_file():
         raise ArtefactError(f"The run {name} has released nothing yet: make it first (terrine run).")
     settings = run.params.aggregation

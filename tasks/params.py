@@ -314,13 +314,27 @@ class Prompt(Section):
     vote takes a query batch at once."""
 
 
+_OF_ROUNDS = (
+    "mode",
+    "learner",
+    "averaging",
+    "correction",
+    "rounds",
+    "steps",
+    "step_decay",
+    "server_rate",
+    "control_release",
+)
+"""Settings of teachers of the kind `averaged` alone that have a default."""
+
+
 class Teachers(Section):
     """The models that vote."""
 
     kind: Literal["linear", "finetune", "scratch", "estimator", "averaged", "prompt"] = "linear"
     """`linear`: a head on the backbone's features. `finetune`: the backbone's last layers and a head. `scratch`: a
     whole network. `estimator`: a scikit-learn classifier on the features. `averaged`: teachers that learn in rounds,
-    with averages between them (docs/heterogeneous.md)."""
+    with averages between them (docs/heterogeneous.md). `prompt`: a frame around the image (docs/prompts.md)."""
     statistics: Statistics = "current"
     initialisation: Literal["shared", "own"] = "shared"
     """Whether all teachers start from the same public random weights, or each from its own."""
@@ -381,6 +395,13 @@ class Teachers(Section):
 
     @model_validator(mode="after")
     def _parameters_of_the_averages(self) -> Teachers:
+        for key in _OF_ROUNDS if self.kind != "averaged" else ():
+            value = getattr(self, key)
+            if value != type(self).model_fields[key].default:
+                raise ValueError(
+                    f"{key}={value} has no meaning for kind={self.kind}: it is for teachers that learn in rounds. Set "
+                    f"teachers.kind=averaged, or leave teachers.{key} out"
+                )
         wanted = {
             "block": self.kind == "averaged" and self.averaging == "blocks",
             "clip": self.releases_averages,

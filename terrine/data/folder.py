@@ -102,6 +102,8 @@ def load(
 
 def _walk(folder: Path) -> _Listing:
     """List class folders, or the class folders in `train` and `test` when these are the only folders."""
+    if folder.suffix == ".npz" and folder.is_file():
+        raise InputError(f"{folder} is an .npz file. Set data.name=npz.")
     if not folder.is_dir():
         raise InputError(
             f"There is no folder {folder}. Point data.path at a folder with one subfolder per class, or at a CSV file "

@@ -103,10 +103,12 @@ def test_two_doors_lead_to_one_result_and_the_other_pipeline_is_left_alone(tiny,
 
 
 def test_each_command_makes_its_own_kind_of_run(tiny):
+    from flows.audit import audit_run
     from flows.cli import run
     from flows.reproduce import reproduce
     from flows.stages import run_stage
     from flows.transcribe import chosen_run
+    from tasks.run import write_parameters
     from tasks.sweep import candidates_of
 
     selected = (tiny / "params.yaml").read_text()
@@ -119,6 +121,9 @@ def test_each_command_makes_its_own_kind_of_run(tiny):
         with pytest.raises(TerrineError, match="terrine transcribe --preset tiny"):
             make()
     assert (tiny / "params.yaml").read_text() == selected
+    write_parameters(tiny, "tiny")
+    with pytest.raises(SettingError, match="tiny is a transcription: terrine audit is for mechanisms"):
+        audit_run("tiny")
     with pytest.raises(SettingError, match="made by `terrine run`"):
         chosen_run(tiny, "small", [])
     with pytest.raises(SettingError, match="name one with --preset"):

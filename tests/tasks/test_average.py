@@ -277,6 +277,7 @@ def test_release_answers_needs_the_averages_event(tmp_path, prepared):
         ({**PRIVATE, "budget_share": None}, "budget_share is missing", "Set teachers.budget_share"),
         ({**PAPER, "clip": 1.0}, "clip=1 has no meaning", "Set teachers.clip=null"),
         ({"kind": "linear", "block": 3}, "block=3 has no meaning", "Set teachers.block=null"),
+        ({"kind": "linear", "averaging": "blocks"}, "averaging=blocks has no meaning", "Set teachers.kind=averaged"),
         ({**ROUNDS, "averaging": "blocks"}, "block is missing", "Set teachers.block"),
         ({**ROUNDS, "averaging": "blocks", "block": 12}, "teachers.block=12 makes one group", "smaller"),
         ({**PRIVATE, "rounds": 1}, "rounds=1", "teachers.averaging=none"),

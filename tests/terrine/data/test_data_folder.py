@@ -209,6 +209,9 @@ def test_missing_folders_and_tables_are_named(tmp_path: Path) -> None:
         folder.load(tmp_path / "nowhere")
     with pytest.raises(InputError, match=r"There is no file .*nowhere\.csv"):
         folder.load(tmp_path / "nowhere.csv")
+    (tmp_path / "images.npz").write_bytes(b"")
+    with pytest.raises(InputError, match=r"images\.npz is an \.npz file\. Set data\.name=npz\."):
+        folder.load(tmp_path / "images.npz")
 
 
 def test_a_column_of_the_table_names_the_party(class_folders: Path) -> None:
