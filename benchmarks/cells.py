@@ -1,7 +1,9 @@
 """What the tables of several benchmarks are made with: figures that are kept, their spread, where data lie."""
 
+import contextlib
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -18,8 +20,15 @@ class Cells:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-        self._known: dict[str, dict[str, Any]] = {line["cell"]: line for line in map(json.loads, lines)}
+        self._known: dict[str, dict[str, Any]] = {}
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+        if text and not text.endswith("\n"):  # the disk was full
+            with path.open("a", encoding="utf-8") as file:
+                file.write("\n")
+        for line in text.splitlines():
+            with contextlib.suppress(json.JSONDecodeError):
+                figures = json.loads(line)
+                self._known[figures["cell"]] = figures
 
     def __contains__(self, key: str) -> bool:
         return key in self._known
@@ -34,7 +43,7 @@ class Cells:
                 file.write(json.dumps(line) + "\n")
             self._known[key] = line
             figures = [f"{name} {value:.4g}" for name, value in line.items() if isinstance(value, int | float)]
-            print(f"{key}: {', '.join(figures)}", flush=True)
+            print(f"{key}: {', '.join(figures)}", file=sys.stderr)
         return self._known[key]
 
 

@@ -21,6 +21,7 @@ Every cell is a line of JSON in `--work`, so an interrupted benchmark goes on.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import math
 from collections.abc import Callable
@@ -178,8 +179,11 @@ def trained(
 
 
 def paper_votes(images: Images, method: str, similarity: float, seed: int, learner: str) -> np.ndarray:
-    """Histograms of ten teachers on the first 1,000 queries, int64 [1000, classes]; kept: networks take minutes."""
-    path = images.work / f"votes-{learner}-{method}-{similarity:g}-{seed}.npy"
+    """Histograms of ten teachers on the first 1,000 queries, int64 [1000, classes]; those of networks are kept."""
+    if learner == "linear":
+        return _paper_votes(images, method, similarity, seed, learner)
+    settings = hashlib.sha256(repr(NETWORK).encode()).hexdigest()[:8]
+    path = images.work / f"votes-{learner}-{method}-{similarity:g}-{seed}-{settings}.npy"
     if not path.is_file():
         np.save(path.with_suffix(".tmp.npy"), _paper_votes(images, method, similarity, seed, learner))
         path.with_suffix(".tmp.npy").replace(path)
@@ -251,6 +255,7 @@ def table1(images: Images, cells: Cells, seeds: list[int], similarities: list[fl
                             return found
 
                         cell = {"table": 1, "learner": learner, "s": similarity, "method": method, "seed": seed}
+                        cell |= {} if learner == "linear" else {"students": ["linear", learner]}
                         found = cells.get(
                             json.dumps(cell | {"queries": queries, "gamma": gamma}, sort_keys=True), compute
                         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import grpc
 import grpc.aio
@@ -130,12 +130,12 @@ class Listener:
             )
         return hello
 
-    async def _refuse(self, context: Any, peer: str, sentence: str, error: Exception) -> None:
-        """Turn a peer away, and tell the host; ends the stream, so it does not return."""
+    async def _refuse(self, context: Any, peer: str, sentence: str, error: Exception) -> NoReturn:
+        """Turn a peer away, and tell the host; gRPC's abort raises, so it does not return."""
         self._station.emit(Malformed(peer, sentence))
         await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{self._station.credentials.name}: {error}")
 
-    async def _fault(self, context: Any, peer: str, error: Fault) -> None:
+    async def _fault(self, context: Any, peer: str, error: Fault) -> NoReturn:
         """End the stream of a peer that does not keep to the protocol, and tell the host; it does not return."""
         self._station.emit(Malformed(peer, f"A connection of {peer!r} was closed: {error}."))
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{self._station.credentials.name}: {error}.")

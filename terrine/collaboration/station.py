@@ -153,7 +153,7 @@ class Station:
         self.emit(Connected(link.peer, hello["greeting"], restarted))
 
     async def end(self) -> None:
-        """End all connections."""
+        """End what this party began, once its peers have heard that their last words arrived."""
         # A peer that waits to hear that its last word has arrived hears it.
         late = time.monotonic() + _LAST_SECONDS
         while any(link.stream and link.acknowledged < link.received for link in self.links.values()):

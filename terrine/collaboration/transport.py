@@ -12,7 +12,7 @@ What ends a link for good is a new session: then both sides begin anew.
     wire.send("student", frame)
 
 `Wire` is what the host's thread holds. The network's thread has a `Station` (what all connections share), a `Listener`
-or `Dialler`s, and pumps each `Link` over the stream of the moment.
+and `Dialler`s, and pumps each `Link` over the stream of the moment.
 
 Formal guarantees:
 - an event's sender is the name in a certificate that the authority signed, for the role it was admitted in;

@@ -16,6 +16,7 @@ from tasks.params import merge, validate
 from tasks.run import Run
 from tasks.store import folder_digest, read_array, read_json
 from tasks.transcribe_clients import read_manifest
+from tasks.transcribe_report import summary_table
 from terrine.deployment.model import StudentModel
 from terrine.errors import BudgetError, InputError, LedgerError, SettingError
 from terrine.privacy.account import price
@@ -137,6 +138,10 @@ def test_a_transcription_writes_what_may_be_published_and_charges_once(prepared)
     assert charges(run) == [1, 1]
     assert 0 <= read_json(run.folders.evaluation)["accuracy"] <= 1
     assert not run.folders.work.exists() or not any(run.folders.work.glob("transcription-*"))
+    shown = dict(zip(*(column.cells for column in summary_table(run).columns), strict=True))
+    assert shown["ε exact, per record"] == "8.3855 at δ = 1e-05"
+    assert shown["ε as the paper claims it"] == f"{statement['epsilon_claimed']:.4f}"  # which is more
+    assert shown["samples annotated"] == "48 by 4 teacher(s)"
 
 
 def test_its_student_is_served_like_any_other(prepared):

@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+import terrine  # noqa: F401  # asks MKL for it
+
 
 @pytest.mark.parametrize("columns", [2, 4, 10, 11, 30])
 @pytest.mark.parametrize("inner", [9, 30, 33, 81, 500])

@@ -14,8 +14,8 @@ from tests.collaboration_sessions import GUARDIAN, HEADER, STUDENT, Noise, agree
 SESSIONS, QUERIES = 8, 1_000
 # Histograms with the same label, 1, and the same outcome of every test, but otherwise as different as they can be.
 ONE, OTHER = [1, 1, 1, 1, 1], [0, 2, 1, 1, 3]
-# Bonferroni: about 2,000 tests are made, and none may come out below this by chance more than once in 10,000 runs.
-LEAST = 5e-8
+# Bonferroni: about 220 tests are made of real randomness, so one comes out below this in one run of 10^9.
+LEAST = 1e-12
 
 
 def none(kind, shape):

@@ -125,7 +125,7 @@ def test_noise_has_mean_zero_and_covariance_sigma_beta_squared(noise):
     silent = np.zeros((samples, 3))
     changes = (student - settings.annotate(silent, student, clients, noise).double()).numpy() * clients / step
     deviation = sigma * beta
-    # 6.5 deviations: one draw of the secure noise in 10^10 lies outside.
+    # 6.5 deviations: one draw of the secure noise in 10^9 lies outside.
     assert np.abs(changes.mean(0)).max() < 6.5 * deviation / math.sqrt(samples)
     covariance = np.cov(changes.T)
     # The sampling deviation of a (co)variance is about σ² √(2/n) at most.

@@ -10,7 +10,7 @@ from terrine.privacy.randomised_response import ReplayResponse, SecureResponse, 
 from terrine.transcription.response import LabelAnnotation
 
 DRAWS = 20_000
-UNLIKELY = 1e-6
+UNLIKELY = 1e-10
 
 
 @pytest.mark.parametrize("source", [ReplayResponse(0), SecureResponse()])
