@@ -30,9 +30,6 @@ class Cells:
                 figures = json.loads(line)
                 self._known[figures["cell"]] = figures
 
-    def __contains__(self, key: str) -> bool:
-        return key in self._known
-
     def get(self, key: str, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Return a cell's figures, made now if they are not there; `seconds` says what they took."""
         if key not in self._known:

@@ -143,13 +143,12 @@ def run_through(run: Run, first: str, last: str, stages: Stages = STAGES) -> Non
 
 def run_stage(root: Path, name: str, stage: str, stages: Stages = STAGES) -> None:
     """Run one stage of a run, wherever we are: inside a flow or as a DVC command."""
-    if stage == "parameters":
-        if stages is STAGES:
-            refuse_transcription(name, resolve(root, name))
-        write_parameters(root, name)
-        return
-    run = open_run(root, name)
+    begins = stage == "parameters"
+    run = Run(root, name, resolve(root, name)) if begins else open_run(root, name)
     if stages is STAGES:
         refuse_transcription(name, run.params)
+    if begins:
+        write_parameters(root, name)
+        return
     with timing.measured(run, stage):
         stages[stage](run, executor())
