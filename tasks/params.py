@@ -31,6 +31,9 @@ class Data(Section):
     """The private dataset and the geometry every image of the run is brought to."""
 
     name: str = "digits"
+    edition: str = Field("1", min_length=1)
+    """A name that you give this version of your data. A release is identified by account, edition and settings: a new
+    edition is released, and charged, anew."""
     root: Path = Path("data/private/source")
     """Where torchvision's and MedMNIST's own files lie, or are downloaded to."""
     path: Path | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rich.table import Table
 
+from tasks.identity import changes_told
 from tasks.run import Run
 from tasks.store import read_json
 from tasks.timing import timings
@@ -46,6 +47,8 @@ def result_table(run: Run, *own: tuple[str, str]) -> Table:
     if tracking.is_file():
         result.add_row("MLflow run", f"{read_json(tracking)['run_id']} (make ui)")
     result.add_row("report (private)", str(run.folders.report.relative_to(run.root)))
+    for change in changes_told(run):
+        result.add_row("[bold yellow]note (private)[/bold yellow]", change)
     result.add_row(
         "may be published" if statement["private"] else "results", str(run.folders.release.relative_to(run.root))
     )

@@ -92,6 +92,9 @@ class Account:
                 reserved[row.release_id] = from_json(content["event"])
             elif row.kind == "commit" and row.release_id is not None:
                 committed[row.release_id] = from_json(content["event"])
+            elif row.kind == "adopt" and content["from"] != dataset:
+                # Made by an earlier version under another account of the same people: it counts here from now on.
+                reserved[content["of"]] = committed[content["of"]] = from_json(content["event"])
         return None if budget is None else cls(budget, reserved, committed, unit)
 
     def events(self) -> list[Event]:
