@@ -193,7 +193,7 @@ def check_budget(root: Path, candidates: list[Candidate]) -> dict[str, str]:
 def _paid_releases(root: Path, wanted: set[str], account: Account) -> dict[str, str]:
     """Those of the wanted releases that the ledger has charged already, each with a run whose votes show it."""
     paid: dict[str, str] = {}
-    for path in sorted((root / "data" / "public").glob("*/parameters.yaml")):
+    for path in sorted((root / "data" / "private").glob("*/parameters.yaml")):
         name = path.parent.name
         try:
             run = Run(root, name, validate(read_yaml(path)))
