@@ -234,6 +234,11 @@ def cut(records: list[Record], victim: int) -> list[Record]:
     return records[:-1]
 
 
+def cut_before_validation(records: list[Record], victim: int) -> list[Record]:
+    """Without the last record that trains and does not validate."""
+    return [record for record in records if record.number != 29]
+
+
 def renamed_group(records: list[Record], victim: int) -> list[Record]:
     old, new = records[victim].group, {0: "zz", 23: "a", 59: "p10b"}[victim]
     return [replace(record, group=new) if record.group == old else record for record in records]
@@ -267,13 +272,14 @@ STEPS: dict[str, tuple[list[Form], Step]] = {
     "record appended": ([*GROUPED, *PLACED], appended),
     "record removed": (NAMED, removed),
     "last record removed": ([*GROUPED, *PLACED], cut),
+    "last training record removed": ([split_npz, medmnist_like], cut_before_validation),
     "group renamed": (GROUPED, renamed_group),
     "group split": (GROUPED, split_group),
     "group longer": (GROUPED, longer_group),
     "group removed": (GROUPED, removed_group),
     "other order": ([*NAMED, csv_with_groups], in_other_order),
 }
-WHOEVER = (appended, cut, in_other_order)
+WHOEVER = (appended, cut, cut_before_validation, in_other_order)
 """Steps that no victim decides."""
 CASES = [
     pytest.param(form, step, victim, id=f"{name}-{form.__name__}-{victim}")
