@@ -59,7 +59,8 @@ _FFT_ROUNDING = 32 * 2.0**-53
 _SMALLEST_MU = 1e-5
 # Relative rounding of one evaluation of the curve.
 _MARGIN = 1e-8
-_TILTS = np.geomspace(1e-3, 1e5, 65)
+# Tilts that are tried: from so little that nothing moves to so much that nothing but the largest loss is left.
+_TILTS, _LOW, _HIGH = 81, 1e-3, 1e5
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class _Step:
     masses: Floats
 
     def losses(self, h: float) -> Floats:
-        return h * np.arange(self.first, self.first + len(self.masses))
+        return np.asarray(h * np.arange(self.first, self.first + len(self.masses), dtype=np.float64))
 
     def cumulants(self, tilts: Floats, h: float) -> Floats:
         """log E[e^(tL)] of one run at every t."""
@@ -85,8 +86,8 @@ class _Step:
         log_masses, losses = np.log(self.masses[held]), self.losses(h)[held]
         exponents = log_masses + np.multiply.outer(tilts, losses)
         largest = exponents.max(axis=1)
-        exponents -= largest[:, None]
-        return np.asarray(largest + np.log(np.exp(exponents).sum(axis=1)), dtype=np.float64)
+        logarithms: Floats = largest + np.log(np.exp(exponents - largest[:, None]).sum(axis=1))
+        return logarithms
 
 
 @lru_cache(maxsize=4096)
@@ -162,6 +163,9 @@ class _Losses:
     def __init__(self, mu: float, others: dict[Event, int], delta: float) -> None:
         self.delta = delta
         self.mu = max(mu, _SMALLEST_MU) if mu else 0.0
+        self.top = max(map(_largest_loss, others))
+        # About the largest standard deviation that the sum of the others may have.
+        self.root = math.sqrt(math.fsum(count * _largest_loss(part) ** 2 for part, count in others.items()))
         # Rounding adds at most h²/4 to the variance of a loss.
         variance = mu**2 + math.fsum(count * _spread(part) ** 2 for part, count in others.items())
         step = min(_COARSEST, math.sqrt(variance / sum(others.values())) / _RESOLUTION)
@@ -183,7 +187,8 @@ class _Losses:
         return np.asarray(sum(step.count * step.cumulants(tilts, self.h) for step in self.steps))
 
     def _choose_tilt(self) -> None:
-        grid = _TILTS / max(float(step.losses(self.h)[-1]) for step in self.steps)
+        highest = min(_HIGH / self.top, _HIGH / self.mu) if self.mu else _HIGH / self.top
+        grid = np.geomspace(_LOW / math.hypot(self.mu, self.root), highest, _TILTS)
         cumulants = self._cumulants(grid)
         rdp = cumulants + self.mu**2 * (grid + grid**2) / 2
         epsilons = (rdp - math.log(self.delta) + grid * np.log(grid) - (1 + grid) * np.log1p(grid)) / grid
@@ -195,7 +200,7 @@ class _Losses:
         """First and last lattice index outside of which the tilted losses have next to no mass, by Chernoff."""
         ends = []
         for sign in (-1.0, 1.0):
-            moves = _TILTS / max(float(step.losses(self.h)[-1]) for step in self.steps)
+            moves = np.geomspace(_LOW / self.root, _HIGH / self.top, _TILTS)
             rise = self._cumulants(self.tilt + sign * moves) - self.discrete
             ends.append(float(np.min((rise - _TAIL) / moves)))
         lowest = sum(step.count * step.first for step in self.steps)
@@ -231,7 +236,7 @@ class _Losses:
         """The bound on δ, with all errors added."""
         renyi = self.total - self.tilt * epsilon
         renyi += self.tilt * math.log(self.tilt) - (1 + self.tilt) * math.log1p(self.tilt)
-        error = self.error * math.exp(min(renyi, 0.0))
+        error = self.error * math.exp(min(renyi, 700.0))
         return float(np.dot(self.masses, _curve(self.mu, epsilon - self.losses))) * self.scale + error
 
     def epsilon(self) -> float:
