@@ -102,10 +102,9 @@ class GuardianHost(Host):
         mode: Literal["release", "replay"] = "replay" if public or self._noise.kind == "replay" else "release"
         ledger.register(self._account, own.epsilon, terms.delta, mode, unit=terms.unit)
         if not any(row.release_id == self._release for row in ledger.rows()):
-            spent = dict(enumerate(ledger.events(self._account)))
-            Account(ledger.budget(self._account), {str(key): event for key, event in spent.items()}, {}).check(
-                worst, self._noise.kind
-            )
+            account = Account.of(self._account, ledger.rows())
+            assert account is not None
+            account.check(worst, self._noise.kind)
 
     # -- sessions
 
