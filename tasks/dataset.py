@@ -41,6 +41,7 @@ def write_dataset(folders: Folders, dataset: Dataset, manifest: dict[str, Any]) 
     with atomic_folder(folders.dataset) as folder:
         write_array(folder / "train_images.npy", dataset.train_images)
         write_array(folder / "train_labels.npy", dataset.train_labels)
+        write_array(folder / "train_names.npy", dataset.record_names)
         write_array(folder / "test_images.npy", dataset.test_images)
         write_array(folder / "test_labels.npy", dataset.test_labels)
         if dataset.train_groups is not None:
@@ -65,6 +66,7 @@ def load_dataset(run: Run) -> Dataset:
         seed=SPLIT_SEED,
         download=settings.download,
         target=settings.target,
+        id_column=settings.id,
         group=settings.group,
         party=settings.party,
         public_fraction=settings.public_fraction,
@@ -87,6 +89,7 @@ def read_dataset(folders: Folders) -> Dataset:
         name=manifest["name"],
         train_images=read_array(folder / "train_images.npy", memory_map=True),
         train_labels=read_array(folder / "train_labels.npy"),
+        train_names=read_array(folder / "train_names.npy"),
         train_groups=read_array(groups) if groups.is_file() else None,
         test_images=read_array(folder / "test_images.npy", memory_map=True),
         test_labels=read_array(folder / "test_labels.npy"),

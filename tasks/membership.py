@@ -98,10 +98,11 @@ def _check_attackable(transcription: Transcription | None) -> None:
 
 
 def units_of(dataset: Dataset, params: Params) -> np.ndarray:
-    """Return the number of each record's unit, int64 [records]: the record itself, or its group."""
-    if params.privacy.unit == "record" or dataset.train_groups is None:
-        return np.arange(dataset.records)
-    return np.unique(dataset.train_groups, return_inverse=True)[1]
+    """Return the number of each record's unit, int64 [records]: of its name, or of its group."""
+    codes = dataset.record_names
+    if params.privacy.unit == "group" and dataset.train_groups is not None:
+        codes = dataset.train_groups
+    return np.unique(codes, return_inverse=True)[1]
 
 
 def public_inputs(run: Run) -> list[Path]:
@@ -157,6 +158,7 @@ def _prepared(run: Run, dataset: Dataset, member: np.ndarray, root: Path) -> Run
     with atomic_folder(shadow.folders.dataset) as folder:
         write_array(folder / "train_images.npy", images)
         write_array(folder / "train_labels.npy", dataset.train_labels[member])
+        write_array(folder / "train_names.npy", dataset.record_names[member])
         for name, values in (("train_groups", dataset.train_groups), ("train_parties", dataset.train_parties)):
             if values is not None:
                 write_array(folder / f"{name}.npy", values[member])

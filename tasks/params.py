@@ -40,12 +40,14 @@ class Data(Section):
     """The user's own .npz file, image folder or CSV file (`name: npz`, `folder` or `table`)."""
     target: str | None = Field(None, min_length=1)
     """`table`: the column to be predicted."""
+    id: str | None = Field(None, min_length=1)
+    """`table`: the column that names a row, in which no value occurs twice; without it the row's number is its name."""
     group: str | None = Field(None, min_length=1)
     """`table`: the column that says whose record a row is."""
     party: str | None = Field(None, min_length=1)
     """`table`: the column that says who holds a row."""
     public_fraction: float = Field(0.2, gt=0, lt=1)
-    """`table`: the share of rows, drawn by position, that you declare public: they are the queries."""
+    """`table`: the share of rows, drawn by name, that you declare public: they are the queries."""
     size: int = Field(28, ge=8, le=320)
     channels: Literal[1, 3] = 1
     test_fraction: float = Field(0.2, gt=0, lt=1)
@@ -54,7 +56,7 @@ class Data(Section):
     """Real images that you declare public, as the source `pool` of queries: the validation split, or a part of the test
     split. No record is in two of private records, pool and test images, and no test image is in the pool."""
     pool_fraction: float = Field(0.7, gt=0, lt=1)
-    """pool=test: the share of the test split, drawn by position, that is public."""
+    """pool=test: the share of the test split, drawn by name, that is public."""
     download: bool = True
     public_benchmark: bool = False
     """True only for data that anyone may already read: it allows an unlimited budget and private figures in MLflow."""
@@ -74,7 +76,7 @@ class Data(Section):
             )
         if self.name == "table" and self.pool is not None:
             raise ValueError(f"pool={self.pool} is for images. Set data.pool=null and use data.public_fraction")
-        for key in ("target", "group", "party"):
+        for key in ("target", "id", "group", "party"):
             if self.name != "table" and getattr(self, key) is not None:
                 raise ValueError(f"{key}={getattr(self, key)} has no meaning for data.name={self.name}. Remove it")
         return self
@@ -91,8 +93,8 @@ class Partition(Section):
     """How records are dealt to teachers."""
 
     kind: Literal["iid", "dirichlet", "similarity", "party"] = "iid"
-    """`iid`: at random. `party`: as the data's own column says. `dirichlet`, `similarity`: by label, imitating parties
-    whose data differ."""
+    """`iid`: by a hash of each unit's own name. `party`: as the data's own column says. `dirichlet`, `similarity`: by
+    label, imitating parties whose data differ."""
     teachers: int = Field(50, ge=2)
     alpha: float | None = Field(None, gt=0)
     """`dirichlet`: concentration; the smaller, the fewer classes a teacher has."""

@@ -13,7 +13,7 @@ from terrine.data import partition as partitions
 from terrine.data.dataset import Dataset
 from terrine.data.duplicates import exact_duplicates
 from terrine.data.label_mix import label_histograms, summarise
-from terrine.data.parties import check_parties
+from terrine.data.parties import check_whole
 from terrine.errors import SettingError
 
 
@@ -50,8 +50,8 @@ def deal_records(run: Run) -> None:
 def assign(run: Run, dataset: Dataset, groups: np.ndarray | None) -> np.ndarray:
     """Return the teacher of every record, int64 [records], as the parameters deal them.
 
-    `groups`, int64 [records] or None, are kept together. Raises SettingError or InputError when there are too few
-    records, groups or parties.
+    `groups`, int64 [records] or None, are the units where groups are protected; else the names of records are. Raises
+    SettingError or InputError when there are too few units for the teachers, or other parties than teachers.
     """
     settings, seed = run.params.partition, run.params.seed
     labels = dataset.train_labels
@@ -61,11 +61,11 @@ def assign(run: Run, dataset: Dataset, groups: np.ndarray | None) -> np.ndarray:
         return partitions.dirichlet(labels, settings.teachers, settings.alpha, groups=groups, seed=seed)
     if settings.similarity is not None:
         return partitions.by_similarity(labels, settings.teachers, settings.similarity, groups=groups, seed=seed)
-    return partitions.iid(len(labels), settings.teachers, groups=groups, seed=seed)
+    return partitions.iid(len(labels), settings.teachers, names=dataset.record_names, groups=groups, seed=seed)
 
 
 def _by_party(teachers: int, dataset: Dataset, groups: np.ndarray | None) -> np.ndarray:
-    """Make every party a teacher, once there are as many and each has enough."""
+    """Make every party a teacher, once there are as many, and no group is with several."""
     parties, names = dataset.train_parties, dataset.party_names
     if parties is None:
         raise SettingError(
@@ -77,8 +77,9 @@ def _by_party(teachers: int, dataset: Dataset, groups: np.ndarray | None) -> np.
             f"partition.teachers is {teachers}, but {dataset.name} names {len(names)} parties, and with "
             f"partition.kind=party each is one teacher. Set partition.teachers={len(names)}."
         )
-    check_parties(parties, names, groups)
-    return partitions.by_party(parties)
+    if groups is not None:
+        check_whole(groups, parties, names)
+    return parties
 
 
 def protected_groups(run: Run, dataset: Dataset) -> np.ndarray | None:

@@ -19,7 +19,7 @@ MOST_ROWS = 40
 """Most classes that are drawn, the most frequent ones."""
 
 KINDS = {
-    "iid": "dealt at random, looking at positions only",
+    "iid": "each unit by a hash of its own name",
     "dirichlet": "each class spread in proportions from Dirichlet(α): imitates parties whose data differ",
     "similarity": "a share dealt at random, the rest sorted by label and cut: imitates parties whose data differ",
     "party": "by party, as the data say; every party is one teacher",
@@ -124,6 +124,7 @@ def facts(manifest: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         ("Kind", f"{', '.join([manifest['kind'], *settings])}: {KINDS[manifest['kind']]}"),
         ("Records per teacher", _spread(labels["records_per_teacher"])),
+        ("Teachers without a record", f"{manifest['teachers_without_records']:,} of {manifest['teachers']:,}"),
         ("Classes per teacher", _spread(labels["classes_per_teacher"])),
         (
             "Teachers that never saw some class",

@@ -227,7 +227,7 @@ PUBLIC_ROWS = "public rows"
 def _write_public_rows(run: Run) -> None:
     """Write the table's public rows, at most `queries.count`, as float32 [queries, columns], and how to encode others.
 
-    They are read from the user's file, not from the private zone: which rows are public depends on their position
+    They are read from the user's file, not from the private zone: which rows are public depends on their names
     alone, and they are encoded by what they show themselves.
     """
     from terrine.data.table import public_rows  # and with it pandas, which images do without
@@ -238,6 +238,7 @@ def _write_public_rows(run: Run) -> None:
     rows, encoding = public_rows(
         run.path(data.path),
         target=data.target,
+        id_column=data.id,
         group=data.group,
         party=data.party,
         public_fraction=data.public_fraction,

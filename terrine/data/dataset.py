@@ -13,7 +13,8 @@ import numpy as np
 from terrine.data.digest import keyed_digest
 from terrine.data.duplicates import duplicate_counts, exact_duplicates, shared_images
 from terrine.data.images import refuse_not_finite
-from terrine.data.splits import split_records
+from terrine.data.splits import split_units
+from terrine.data.units import count_units, place_codes
 from terrine.errors import InputError
 
 
@@ -23,9 +24,13 @@ class Dataset:
 
     train_images    uint8 [N, C, H, W]
     train_labels    int64 [N], classes 0..K-1
-    train_groups    int64 [N] or None; records of one group belong to one person, who is then the unit of privacy
+    train_names     int64 [N], the code of each record's name (`terrine.data.units`), or None: its place names it
+    train_groups    int64 [N] or None, the code of each record's group; records of one group belong to one person, who
+                    is then the unit of privacy
     test_images     uint8 [M, C, H, W]
     test_labels     int64 [M]
+    test_units      int64 [M], the code of each test record's group or name, by which a public pool is cut from the test
+                    split, or None: its place names it
     class_names     K distinct names
     train_parties   int64 [N], 0..P-1, or None; which party holds a record, where the data say so
     party_names     P names of parties
@@ -49,6 +54,8 @@ class Dataset:
     party_names: tuple[str, ...] = ()
     pool_images: np.ndarray | None = None
     pool_labels: np.ndarray | None = None
+    train_names: np.ndarray | None = None
+    test_units: np.ndarray | None = None
 
     @property
     def records(self) -> int:
@@ -59,6 +66,11 @@ class Dataset:
     def classes(self) -> int:
         """Number of classes."""
         return len(self.class_names)
+
+    @property
+    def record_names(self) -> np.ndarray:
+        """The code of each training record's name, int64 [N]; computed anew where only its place names a record."""
+        return place_codes(self.records) if self.train_names is None else self.train_names
 
     def validate(self) -> None:
         """Raise InputError when an array has another dtype, shape, length or range than the class docstring says."""
@@ -80,13 +92,19 @@ class Dataset:
             check("pool_images", self.pool_images)
             self._check_labels("pool", self.pool_labels, self.pool_images)
         self._check_every_class()
-        if self.train_groups is not None:
-            self._check_vector("train_groups", self.train_groups, "train_images", self.train_images)
-        if self.train_parties is not None:
-            self._check_vector("train_parties", self.train_parties, "train_images", self.train_images)
+        for name, values in (
+            ("train_names", self.train_names),
+            ("train_groups", self.train_groups),
+            ("train_parties", self.train_parties),
+        ):
+            if values is not None:
+                self._check_vector(name, values, "train_images", self.train_images)
+        if self.test_units is not None:
+            self._check_vector("test_units", self.test_units, "test_images", self.test_images)
 
     def describe(self) -> dict[str, Any]:
-        """Return a JSON-able description: shape, counts per class and split, groups, exact duplicates. Private."""
+        """Return a JSON-able description: shape, counts per class and split, groups, names that several records
+        share, exact duplicates. Private."""
         train_counts = np.bincount(self.train_labels, minlength=self.classes)
         test_counts = np.bincount(self.test_labels, minlength=self.classes)
         return {
@@ -99,7 +117,8 @@ class Dataset:
                 name: {"train": int(train), "test": int(test)}
                 for name, train, test in zip(self.class_names, train_counts, test_counts, strict=True)
             },
-            "groups": None if self.train_groups is None else len(np.unique(self.train_groups)),
+            "groups": None if self.train_groups is None else count_units(self.train_groups),
+            "shared_names": None if self.train_names is None else duplicate_counts(self.train_names),
             "exact_duplicates": {
                 "train": duplicate_counts(exact_duplicates(self.train_images)),
                 "test_images_seen_in_train": shared_images(self.train_images, self.test_images),
@@ -165,12 +184,18 @@ def from_one_set(
     test_fraction: float,
     seed: int,
     public_benchmark: bool = False,
+    record_names: np.ndarray | None = None,
     parties: np.ndarray | None = None,
     party_names: tuple[str, ...] = (),
-    label_blind: bool = False,
 ) -> Dataset:
-    """Return the dataset of one set of records, uint8 [N, C, H, W] and int64 [N], split by `splits.split_records`."""
-    train, test = split_records(labels, test_fraction, groups=groups, label_blind=label_blind, seed=seed)
+    """Return the dataset of one set of records, uint8 [N, C, H, W] and int64 [N], split by `splits.split_units`.
+
+    Groups are held out whole. Without `record_names`, int64 [N], the name of a record is its place in `images`: the
+    places that remain in training are its names there.
+    """
+    own = place_codes(len(images)) if record_names is None else record_names
+    units = own if groups is None else groups
+    train, test = split_units(units, test_fraction, seed=seed)
     return Dataset(
         name=name,
         train_images=images[train],
@@ -182,6 +207,8 @@ def from_one_set(
         public_benchmark=public_benchmark,
         train_parties=None if parties is None else parties[train],
         party_names=party_names,
+        train_names=own[train],
+        test_units=units[test],
     )
 
 
@@ -189,16 +216,18 @@ def fingerprint(dataset: Dataset, key: bytes) -> str:
     """Return the HMAC-SHA256, as hex, of the arrays of `dataset` under `key`.
 
     Equal arrays, of images or of a table's rows, give equal fingerprints on every machine, whatever the dataset or its
-    classes are called; any other pixel, label, group, order or split gives another one. Which party holds a record has
-    no part in it: a budget belongs to the records, whoever holds them. Without `key` it says nothing about the records.
+    classes are called; any other pixel, label, name, group, order or split gives another one. Which party holds a
+    record has no part in it: a budget belongs to the records, whoever holds them. Without `key` it says nothing about
+    the records.
     """
     table = dataset.column_names is not None
     records = "<f4" if table else "|u1"
     return keyed_digest(
-        "terrine table 1" if table else "terrine dataset 1",
+        "terrine table 2" if table else "terrine dataset 2",
         {
             "train_images": (dataset.train_images, records),
             "train_labels": (dataset.train_labels, "<i8"),
+            "train_names": (dataset.record_names, "<i8"),
             "train_groups": (dataset.train_groups, "<i8"),
             "test_images": (dataset.test_images, records),
             "test_labels": (dataset.test_labels, "<i8"),

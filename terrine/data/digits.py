@@ -11,7 +11,7 @@ DEFAULT_SIZE = 28
 def load(*, size: int | None = None, test_fraction: float = 0.2, seed: int = 0) -> Dataset:
     """Return the digits enlarged bilinearly to `size` (28), their grey values 0..16 scaled to 0..255.
 
-    There is no official test split: a stratified one of `test_fraction`, deterministic in `seed`, is drawn.
+    There is no official test split: one of about `test_fraction`, deterministic in `seed`, is drawn by place.
     """
     from sklearn.datasets import load_digits  # a second of importing that other datasets need not pay
 

@@ -4,15 +4,21 @@ Class folders           FOLDER/CLASS/anything.png                     split by t
 Class folders, split    FOLDER/train/CLASS/..., FOLDER/test/CLASS/... the split as given
 A table                 TABLE.csv with columns path, label and optionally group, party, split (train or test)
 
+The name of a record (`terrine.data.units`) is the path of its file below its class folder, without the folder's own
+name, since that is its label; or the path that the table gives, made normal (`a/./b.png` is `a/b.png`). Records are in
+the order of their names, whatever the order of classes or of lines. Files of one name in two class folders
+(`cats/001.png`, `dogs/001.png`) are one unit: they cannot be told apart but by their labels, so they stay together.
+
 Paths in a table are relative to the table's folder and may not leave it, by an absolute path, by `..` or by a symbolic
 link: a table from elsewhere must not make Terrine read other files of this machine. The same holds for links in class
 folders.
 """
 
 import csv
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,7 +26,8 @@ from terrine.data.dataset import Dataset
 from terrine.data.image_files import SUFFIXES, Progress, read_images
 from terrine.data.labels import encode_groups, encode_labels
 from terrine.data.parties import encode_parties
-from terrine.data.splits import split_records
+from terrine.data.splits import split_units
+from terrine.data.units import name_codes
 from terrine.errors import InputError
 
 DEFAULT_SIZE = 28
@@ -28,15 +35,15 @@ DEFAULT_SIZE = 28
 _COLUMNS = ("path", "label", "group", "split", "party")
 
 
-@dataclass(frozen=True)
-class _Listing:
-    """The files of a dataset, and what is known of each; `groups`, `splits` and `parties` are empty when not given."""
+class _File(NamedTuple):
+    """An image file and what is known of it; `group`, `split` and `party` are empty when not given, for all alike."""
 
-    paths: list[Path]
-    labels: list[str]
-    groups: list[str]
-    splits: list[str]
-    parties: list[str]
+    path: Path
+    name: str
+    label: str
+    group: str = ""
+    split: str = ""
+    party: str = ""
 
 
 def load(
@@ -46,43 +53,44 @@ def load(
     channels: int | None = None,
     test_fraction: float = 0.2,
     seed: int = 0,
-    label_blind: bool = False,
     progress: Progress | None = None,
 ) -> Dataset:
     """Return the images under the folder `path`, or listed by the CSV file `path`; see the module docstring.
 
     Images become `size` × `size` (28) with `channels` (None: one when all files are grey, else three). Classes are
     numbered in alphabetical order, or by value when all are integers. Unless the split is given, `test_fraction` of
-    the records is held out, with every group on one side, and stratified, or `label_blind`
-    (`terrine.data.splits.by_place`). Memory: the result and a few pictures.
+    the groups, or of the names, is held out (`terrine.data.splits`). Memory: the result and a few pictures.
 
     Raises InputError that names the file, or the line of the table, that cannot be used.
     """
-    listing = _read_table(path) if path.suffix.lower() == ".csv" else _walk(path)
-    where = str(path)
-    names = _class_names(listing.labels)
-    labels = encode_labels({"label": np.array(listing.labels)}, names, where)[0]["label"]
-    groups = encode_groups({"group": np.array(listing.groups)}, where)["group"] if listing.groups else None
-    if listing.splits:
-        in_test = np.array(listing.splits) == "test"
+    files = sorted(
+        _read_table(path) if path.suffix.lower() == ".csv" else _walk(path), key=lambda file: (file.name, file.label)
+    )
+    first, where = files[0], str(path)
+    class_names = _class_names([file.label for file in files])
+    labels = encode_labels({"label": np.array([file.label for file in files])}, class_names, where)[0]["label"]
+    names = name_codes(file.name for file in files)
+    groups = None
+    if first.group:
+        groups = encode_groups({"group": np.array([file.group for file in files])}, where)["group"]
+    units = names if groups is None else groups
+    if first.split:
+        in_test = np.array([file.split == "test" for file in files])
         train, test = np.flatnonzero(~in_test), np.flatnonzero(in_test)
-        _check_split(train, test, groups, listing, where)
+        _check_split(train, test, groups, files, where)
     else:
-        # In class folders a place says the class; a table's line does not.
-        called = None if path.suffix.lower() == ".csv" else [file.name for file in listing.paths]
-        train, test = split_records(
-            labels, test_fraction, groups=groups, names=called, label_blind=label_blind, seed=seed
-        )
-    parties, party_names = None, ()
-    if listing.parties:
+        train, test = split_units(units, test_fraction, seed=seed)
+    parties: np.ndarray | None = None
+    party_names: tuple[str, ...] = ()
+    if first.party:
         # Where the split is given, a party that has test images only is no party of the training data.
-        known = train if listing.splits else np.arange(len(labels))
-        held, party_names = encode_parties({"party": np.array(listing.parties)[known]}, where)
-        parties = held["party"] if listing.splits else held["party"][train]
+        known = train if first.split else np.arange(len(files))
+        held, party_names = encode_parties({"party": np.array([files[index].party for index in known])}, where)
+        parties = held["party"] if first.split else held["party"][train]
     # Read in this order, the two splits are views of one array: the images exist once.
     order = np.concatenate([train, test])
     images = read_images(
-        [listing.paths[index] for index in order],
+        [files[index].path for index in order],
         size=DEFAULT_SIZE if size is None else size,
         channels=channels,
         progress=progress,
@@ -94,13 +102,15 @@ def load(
         train_groups=None if groups is None else groups[train],
         test_images=images[len(train) :],
         test_labels=labels[test],
-        class_names=names,
+        class_names=class_names,
         train_parties=parties,
         party_names=party_names,
+        train_names=names[train],
+        test_units=units[test],
     )
 
 
-def _walk(folder: Path) -> _Listing:
+def _walk(folder: Path) -> list[_File]:
     """List class folders, or the class folders in `train` and `test` when these are the only folders."""
     if folder.suffix == ".npz" and folder.is_file():
         raise InputError(f"{folder} is an .npz file. Set data.name=npz.")
@@ -117,7 +127,7 @@ def _walk(folder: Path) -> _Listing:
             f"{folder} holds no class folders. Put the images of each class into a subfolder named after the class, or "
             "point data.path at a CSV file with columns path and label."
         )
-    listing = _Listing([], [], [], [], [])
+    listing = []
     for class_folder, split in class_folders:
         files = sorted(file for file in class_folder.rglob("*") if _is_image(file))
         if not files:
@@ -126,18 +136,16 @@ def _walk(folder: Path) -> _Listing:
                 f"({', '.join(SUFFIXES)}) or remove the folder."
             )
         for file in files:
-            listing.paths.append(_inside(folder, file, str(file)))
-            listing.labels.append(class_folder.name)
-            if splits:
-                listing.splits.append(split)
+            name = file.relative_to(class_folder).as_posix()
+            listing.append(_File(_inside(folder, file, str(file)), name, class_folder.name, split=split))
     return listing
 
 
-def _read_table(table: Path) -> _Listing:
+def _read_table(table: Path) -> list[_File]:
     """List the rows of a CSV file; every complaint names the line."""
     if not table.is_file():
         raise InputError(f"There is no file {table}. Point data.path at a CSV file with columns path and label.")
-    listing = _Listing([], [], [], [], [])
+    listing = []
     lines: dict[Path, int] = {}
     try:
         with table.open(newline="", encoding="utf-8-sig") as file:
@@ -152,17 +160,11 @@ def _read_table(table: Path) -> _Listing:
                         f"{place}: {values['path']} is listed in line {lines[path]} already. List it once."
                     )
                 lines[path] = reader.line_num
-                listing.paths.append(path)
-                listing.labels.append(values["label"])
-                if "group" in columns:
-                    listing.groups.append(values["group"])
-                if "party" in columns:
-                    listing.parties.append(values["party"])
-                if "split" in columns:
-                    listing.splits.append(values["split"])
+                name = Path(os.path.normpath(values.pop("path"))).as_posix()
+                listing.append(_File(path, name, **values))
     except (UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{table} is no CSV file in UTF-8 ({error}). Save it as CSV, UTF-8, commas.") from error
-    if not listing.paths:
+    if not listing:
         raise InputError(f"{table} lists no images. Give one line per image below the line with the column names.")
     return listing
 
@@ -216,7 +218,9 @@ def _inside(folder: Path, path: Path, place: str, *, relative: bool = False) -> 
     return real
 
 
-def _check_split(train: np.ndarray, test: np.ndarray, groups: np.ndarray | None, listing: _Listing, where: str) -> None:
+def _check_split(
+    train: np.ndarray, test: np.ndarray, groups: np.ndarray | None, files: list[_File], where: str
+) -> None:
     if len(train) == 0 or len(test) == 0:
         raise InputError(
             f"{where}: the given split has {len(train)} training and {len(test)} test images. Each needs some; or "
@@ -226,7 +230,7 @@ def _check_split(train: np.ndarray, test: np.ndarray, groups: np.ndarray | None,
         shared = train[np.isin(groups[train], groups[test])]
         if len(shared):
             raise InputError(
-                f"{where}: group '{listing.groups[shared[0]]}' is in train and in test ({len(shared)} training images "
+                f"{where}: group '{files[shared[0]].group}' is in train and in test ({len(shared)} training images "
                 "are concerned). A person must be in one split only: move those images."
             )
 

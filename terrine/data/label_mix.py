@@ -28,10 +28,11 @@ def label_shares(histograms: np.ndarray) -> np.ndarray:
 def label_distances(histograms: np.ndarray) -> np.ndarray:
     """Return float64 [teachers]: total variation distance between a teacher's labels and those of all records.
 
-    0 for the mix of the whole, near 1 for a teacher who has what hardly any other has.
+    0 for the mix of the whole, and for a teacher without records; near 1 for one who has what hardly any other has.
     """
     whole = histograms.sum(axis=0) / max(int(histograms.sum()), 1)
     distances: np.ndarray = 0.5 * np.abs(label_shares(histograms) - whole).sum(axis=1)
+    distances[histograms.sum(axis=1) == 0] = 0.0
     return distances
 
 
@@ -51,9 +52,12 @@ def distance_by_chance(histograms: np.ndarray) -> float:
 
 
 def summarise(histograms: np.ndarray) -> dict[str, Any]:
-    """Return a JSON-able summary: records and classes per teacher, teachers without some class, distances."""
+    """Return a JSON-able summary: records and classes per teacher, teachers without some class, distances.
+
+    The mean distance, like the one by chance, is that of teachers who have records.
+    """
     sizes, seen = histograms.sum(axis=1), (histograms > 0).sum(axis=1)
-    distances = label_distances(histograms)
+    distances = label_distances(histograms)[sizes > 0]
     return {
         "records_per_teacher": _spread(sizes),
         "classes_per_teacher": _spread(seen),

@@ -1,12 +1,13 @@
-"""Labels and groups as users write them, turned into the integers 0..K-1 that everything else works with."""
+"""Labels, groups and names as users write them, turned into integers: labels 0..K-1, and codes of groups and names."""
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from terrine.data.units import name_codes
 from terrine.errors import InputError
 
-_EXAMPLES = {"group": "a patient id", "party": "the name of a hospital"}
+_EXAMPLES = {"a group": "a patient id", "a party": "the name of a hospital", "an id": "the number of an image"}
 
 
 def encode_labels(
@@ -35,26 +36,54 @@ def encode_labels(
     raise InputError(f"{where}: labels must be integers 0..K-1 or text, the same in every split, but are {types}.")
 
 
-def encode_groups(groups: Mapping[str, np.ndarray], where: str, what: str = "group") -> dict[str, np.ndarray]:
-    """Return the groups of each split as int64 [N]; equal values get equal numbers, across splits too.
+def encode_groups(groups: Mapping[str, np.ndarray], where: str) -> dict[str, np.ndarray]:
+    """Return the groups of each split as int64 [N]: the code of each group's text (`terrine.data.units`).
 
-    Groups are integers or text, one per record; errors call one `what`. Raises InputError for anything else and for an
-    empty text.
+    Equal texts get equal codes, in every split and every dataset, whichever other groups there are; an integer is its
+    digits. Raises InputError for values that are no integers or texts, one per record, and for an empty text.
     """
-    columns = {name: _column(name, values, where) for name, values in groups.items()}
-    for name, values in columns.items():
+    encoded = {}
+    for name, values in check_texts(groups, where, "a group").items():
+        distinct, number = np.unique(values, return_inverse=True)
+        encoded[name] = name_codes(str(value) for value in distinct)[number]
+    return encoded
+
+
+def encode_names(ids: Mapping[str, np.ndarray], where: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the codes of the names of all splits in `ids`, one after the other, int64 [N], and their order by text.
+
+    `ids` maps the name of an array to its values, integers or text, [N] or [N, 1]. Raises InputError, naming `where`
+    and the array, for anything else, an empty text, and two records of one name.
+    """
+    columns = check_texts(ids, where, "an id")
+    texts = np.concatenate([values.astype(str) for values in columns.values()])
+    order = np.argsort(texts, kind="stable")
+    same = np.flatnonzero(texts[order][1:] == texts[order][:-1])
+    if len(same):
+        places = [(name, index) for name, values in columns.items() for index in range(len(values))]
+        (one, first), (other, second) = (places[order[same[0] + side]] for side in (0, 1))
+        raise InputError(
+            f"{where}: {one}[{first}] and {other}[{second}] are both '{texts[order[same[0]]]}'. An id names one "
+            "record: give each its own. Whom records belong to is said by groups."
+        )
+    return name_codes(texts.tolist()), order
+
+
+def check_texts(columns: Mapping[str, np.ndarray], where: str, what: str) -> dict[str, np.ndarray]:
+    """Return the values of each array, [N]: integers or texts, none empty. Raise InputError, calling one `what`."""
+    checked = {name: _column(name, values, where) for name, values in columns.items()}
+    for name, values in checked.items():
         if values.dtype.kind not in "iuU":
             raise InputError(
-                f"{where}: {name} is {values.dtype}. A {what} is an integer or a text, such as {_EXAMPLES[what]}."
+                f"{where}: {name} is {values.dtype}. {what.capitalize()} is an integer or a text, such as "
+                f"{_EXAMPLES[what]}."
             )
         if values.dtype.kind == "U" and (values == "").any():
             raise InputError(
-                f"{where}: {name}[{int(np.flatnonzero(values == '')[0])}] is empty. Give every record a {what}; a "
+                f"{where}: {name}[{int(np.flatnonzero(values == '')[0])}] is empty. Give every record {what}; a "
                 "record that stands alone gets one of its own."
             )
-    _, numbers = np.unique(np.concatenate([*columns.values()]), return_inverse=True)
-    cuts = np.cumsum([len(values) for values in columns.values()])[:-1]
-    return dict(zip(columns, np.split(numbers.astype(np.int64), cuts), strict=True))
+    return checked
 
 
 def _column(name: str, values: np.ndarray, where: str) -> np.ndarray:

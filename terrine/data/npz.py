@@ -1,10 +1,14 @@
 """The user's own arrays in one .npz file.
 
-One set, to be split:   images, labels; optional groups, parties, class_names
+One set, to be split:   images, labels; optional ids, groups, parties, class_names
 Split already:          train_images, train_labels, test_images, test_labels; optional val_images and val_labels (they
-                        join train), train_groups, val_groups, test_groups, train_parties, val_parties, class_names
+                        join train), train_ids, val_ids, train_groups, val_groups, test_groups, train_parties,
+                        val_parties, class_names
 
 Labels are integers 0..K-1 or text. Other arrays in the file are ignored. Nothing is unpickled.
+
+The name of a record (`terrine.data.units`) is its entry in `ids`, integers or texts of which none occurs twice; records
+are then in the order of these texts. Without ids it is its place in the array, one of the validation split apart.
 """
 
 import zipfile
@@ -16,12 +20,14 @@ import numpy as np
 
 from terrine.data.dataset import Dataset, from_one_set
 from terrine.data.images import to_uint8_nchw
-from terrine.data.labels import encode_groups, encode_labels
+from terrine.data.labels import encode_groups, encode_labels, encode_names
 from terrine.data.parties import encode_parties
+from terrine.data.units import place_codes
 from terrine.errors import InputError
 
 _PREFIXES = ("train_", "val_", "test_")
-_KEYS = {f"{prefix}{array}" for prefix in ("", *_PREFIXES) for array in ("images", "labels", "groups", "parties")}
+_ARRAYS = ("images", "labels", "ids", "groups", "parties")
+_KEYS = {f"{prefix}{array}" for prefix in ("", *_PREFIXES) for array in _ARRAYS}
 
 
 def load(
@@ -30,13 +36,12 @@ def load(
     test_fraction: float = 0.2,
     seed: int = 0,
     validation_apart: bool = False,
-    label_blind: bool = False,
 ) -> Dataset:
     """Return the dataset in the .npz file at `path`; the module docstring lists the arrays it may hold.
 
-    A file with `images` is split by `test_fraction` and `seed`, stratified and with every group on one side.
-    `validation_apart` and `label_blind` are those of `from_arrays`. Raises InputError when the file is missing, damaged
-    or pickled, lacks an array, or holds arrays that do not fit.
+    A file with `images` is split by `test_fraction` and `seed` (`terrine.data.splits`). `validation_apart` is that of
+    `from_arrays`. Raises InputError when the file is missing, damaged or pickled, lacks an array, or holds arrays that
+    do not fit.
     """
     return from_arrays(
         read_arrays(path, {*_KEYS, "class_names"}),
@@ -45,7 +50,6 @@ def load(
         test_fraction=test_fraction,
         seed=seed,
         validation_apart=validation_apart,
-        label_blind=label_blind,
     )
 
 
@@ -82,12 +86,10 @@ def from_arrays(
     seed: int = 0,
     public_benchmark: bool = False,
     validation_apart: bool = False,
-    label_blind: bool = False,
 ) -> Dataset:
     """Return the dataset in `arrays`, named as in the module docstring; `where` says in errors where they come from.
 
-    validation_apart: the validation split does not join train but becomes the dataset's public pool. label_blind: where
-    there is no split, labels decide nothing about it (`terrine.data.splits.by_place`).
+    validation_apart: the validation split does not join train but becomes the dataset's public pool.
     """
     if class_names is None and "class_names" in arrays:
         class_names = [str(text) for text in arrays["class_names"].ravel()]
@@ -105,55 +107,71 @@ def from_arrays(
     held = {f"{prefix}parties": arrays.get(f"{prefix}parties") for prefix in prefixes if prefix != "test_"}
     known = {array: values for array, values in held.items() if values is not None}
     parties, party_names = encode_parties(known, where) if known else ({}, ())
-    for array, values in {**labels, **groups, **parties}.items():
-        stack = images[array.removesuffix("labels").removesuffix("groups").removesuffix("parties")]
-        if len(values) != len(stack):
+    pool = "val_" if validation_apart and "val_" in prefixes else None
+    train = [prefix for prefix in prefixes if prefix not in ("test_", pool)]
+    ids = {f"{prefix}ids": arrays[f"{prefix}ids"] for prefix in train if f"{prefix}ids" in arrays}
+    for array, values in {**labels, **groups, **parties, **ids}.items():
+        prefix = array.removesuffix(array.rpartition("_")[2])
+        if len(values) != len(images[prefix]):
             raise InputError(
-                f"{where}: {array} has shape {list(values.shape)}, but its images have shape {list(stack.shape)}. "
-                "Give one value per image."
+                f"{where}: {array} has shape {list(values.shape)}, but its images have shape "
+                f"{list(images[prefix].shape)}. Give one value per image."
             )
+    codes, order = encode_names(ids, where) if ids else (_places(train, images), None)
+
+    def ordered(values: Mapping[str, np.ndarray], array: str) -> np.ndarray:
+        """Join the training splits; records with ids in the order of these."""
+        parts = [values[f"{prefix}{array}"] for prefix in train]
+        joined = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return joined if order is None else joined[order]
+
+    joined_groups = ordered(groups, "groups") if f"{train[0]}groups" in groups else None
+    joined_parties = ordered(parties, "parties") if parties else None
+    names_of_records = codes if order is None else codes[order]
     if prefixes == [""]:
         return from_one_set(
             name,
-            images[""],
-            labels["labels"],
-            groups.get("groups"),
+            ordered(images, ""),
+            ordered(labels, "labels"),
+            joined_groups,
             names,
             test_fraction=test_fraction,
             seed=seed,
             public_benchmark=public_benchmark,
-            parties=parties.get("parties"),
+            record_names=names_of_records,
+            parties=joined_parties,
             party_names=party_names,
-            label_blind=label_blind,
         )
-    pool = "val_" if validation_apart and "val_" in prefixes else None
-    train = [prefix for prefix in prefixes if prefix not in ("test_", pool)]
     _refuse_shared_groups(groups, train, where)
-    train_groups = [groups[f"{prefix}groups"] for prefix in train if f"{prefix}groups" in groups]
     return Dataset(
         name=name,
-        train_images=np.concatenate([images[prefix] for prefix in train]),
-        train_labels=np.concatenate([labels[f"{prefix}labels"] for prefix in train]),
-        train_groups=np.concatenate(train_groups) if train_groups else None,
+        train_images=ordered(images, ""),
+        train_labels=ordered(labels, "labels"),
+        train_groups=joined_groups,
         test_images=images["test_"],
         test_labels=labels["test_labels"],
         class_names=names,
         public_benchmark=public_benchmark,
-        train_parties=np.concatenate([parties[f"{prefix}parties"] for prefix in train]) if parties else None,
+        train_parties=joined_parties,
         party_names=party_names,
         pool_images=None if pool is None else images[pool],
         pool_labels=None if pool is None else labels[f"{pool}labels"],
+        train_names=names_of_records,
     )
+
+
+def _places(prefixes: list[str], images: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return the codes of records without ids: places in the array, behind `val_` those of the validation split."""
+    return np.concatenate([place_codes(len(images[prefix]), "val_" if prefix == "val_" else "") for prefix in prefixes])
 
 
 def _require_arrays(arrays: Mapping[str, np.ndarray], prefixes: list[str], where: str) -> None:
     """Refuse a file without the arrays of the module docstring, or with images whose sizes differ between splits."""
     needed = set() if prefixes == [""] else {"train_images", "train_labels", "test_images", "test_labels"}
     needed |= {f"{prefix}labels" for prefix in prefixes}
-    if "train_groups" in arrays or "val_groups" in arrays:
-        needed |= {f"{prefix}groups" for prefix in prefixes if prefix in ("train_", "val_")}
-    if "train_parties" in arrays or "val_parties" in arrays:
-        needed |= {f"{prefix}parties" for prefix in prefixes if prefix in ("train_", "val_")}
+    for array in ("ids", "groups", "parties"):
+        if f"train_{array}" in arrays or f"val_{array}" in arrays:
+            needed |= {f"{prefix}{array}" for prefix in prefixes if prefix in ("train_", "val_")}
     missing = sorted(needed - set(arrays))
     if missing:
         raise InputError(

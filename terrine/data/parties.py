@@ -8,11 +8,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from terrine.data.labels import encode_groups
+from terrine.data.labels import check_texts
 from terrine.errors import InputError
-
-SMALLEST = 2
-"""Fewest training records of a party: current statistics, and any mean, need two."""
 
 
 def encode_parties(parties: Mapping[str, np.ndarray], where: str) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
@@ -21,30 +18,18 @@ def encode_parties(parties: Mapping[str, np.ndarray], where: str) -> tuple[dict[
     `parties` maps the name of an array to its values, integers or text, [N] or [N, 1]. Parties are numbered by value,
     text in alphabetical order. Raises InputError, naming `where` and the array, for anything else.
     """
-    numbers = encode_groups(parties, where, what="party")
-    values = np.concatenate([np.ravel(array) for array in parties.values()])
-    return numbers, tuple(str(value) for value in np.unique(values))
+    columns = check_texts(parties, where, "a party")
+    names, numbers = np.unique(np.concatenate([*columns.values()]), return_inverse=True)
+    cuts = np.cumsum([len(values) for values in columns.values()])[:-1]
+    split = np.split(numbers.astype(np.int64), cuts)
+    return dict(zip(columns, split, strict=True)), tuple(str(name) for name in names)
 
 
-def check_parties(parties: np.ndarray, names: Sequence[str], groups: np.ndarray | None = None) -> None:
-    """Raise InputError where parties cannot be teachers.
+def check_whole(groups: np.ndarray, parties: np.ndarray, names: Sequence[str]) -> None:
+    """Raise InputError where a group, int64 [records], is with several `parties`, int64 [records] of these `names`.
 
-    Args:
-        parties: int64 [records], the party of each training record.
-        names: Name of each party.
-        groups: int64 [records] where groups are what is protected: each must be with one party.
+    How many records a party holds is nobody's business, so one that holds too few to learn from is no error.
     """
-    counts = np.bincount(parties, minlength=len(names))
-    small = np.flatnonzero(counts < SMALLEST)
-    if len(small):
-        shown = ", ".join(f"'{names[party]}' ({counts[party]})" for party in small[:5])
-        raise InputError(
-            f"{len(small)} of {len(names)} parties have fewer than {SMALLEST} training records: {shown}"
-            f"{', ...' if len(small) > 5 else ''}. A party trains a teacher of its own: give it more records, join it "
-            "with another, or leave it out."
-        )
-    if groups is None:
-        return
     order = np.lexsort((parties, groups))
     same_group = groups[order][1:] == groups[order][:-1]
     split = np.flatnonzero(same_group & (parties[order][1:] != parties[order][:-1]))

@@ -3,28 +3,30 @@
 A partition is an int64 array [records] that holds the teacher of each record, so its parts are disjoint and cover the
 data by construction; `check` proves it again from the array and from the groups, for the manifest.
 
-What the accounting needs of a partition is that one *unit* (one record, or all records of one person) sits in one
-part, and that exchanging a unit moves no other: then it changes one teacher, hence at most one vote. What each
-function reads of the data decides between which datasets that holds:
+What the accounting needs of a partition is that one *unit* (one record, or all records of one group) sits in one
+part, and that two neighbouring datasets deal the units they share alike: then they differ in one teacher's part, hence
+in at most one vote on each query. A dataset is a map from names to contents (`terrine.data.units`); neighbours differ
+under one name. These are the neighbours for which each kind keeps that:
 
-- `iid` reads the set of group numbers, or only the number of records. Unit k has a place k, and a place has a teacher
-  whatever is in it, so units may differ in their contents and in their number of records; records or groups appended
-  at the end move nobody. With `balance="records"` it reads the sizes of groups too: those must then be equal.
-- With `duplicates` (from `terrine.data.duplicates.exact_duplicates`) byte-identical images count as one person's and
-  sit where the first of them does. This reads content: exchanging a record can move that record, the copies of what it
-  was and the copies of what it becomes, so the guarantee then takes it as given which records are copies.
-- `by_party` takes the assignment as given: who holds a record is public knowledge (`terrine.data.parties`).
-- `dirichlet` and `by_similarity` read labels: they imitate parties whose data differ, for experiments on public data.
-  They leave every teacher two units where there are as many, since batch statistics need two records.
+- `iid`: under one name the contents are replaced (the image, the label, and with groups also the number of records), or
+  the name is added or removed; all other units keep their names. A unit that is renamed, and a group that is split in
+  two, are two such steps, one removed and one added, so up to two votes. Places are names, too: taking a record out of
+  the middle of an array without ids renames all behind it.
+- Parties as teachers (`terrine.data.parties`), which the data give: under one name the contents are replaced at the
+  party that holds it, or the name is added there or removed; the list of parties, and who holds what, are taken as
+  public. What moves from one party to another is removed here and added there: up to two votes.
+- `dirichlet` and `by_similarity` read labels, and the number and order of units: no neighbours. They imitate parties
+  whose data differ, for experiments on public data. They leave every teacher two units where there are as many, since
+  batch statistics need two records.
 """
 
-import heapq
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from terrine.data.digest import keyed_digest
-from terrine.data.duplicates import duplicate_counts, merge_groups
+from terrine.data.duplicates import duplicate_counts
+from terrine.data.units import count_units, draws, place_codes
 from terrine.errors import InputError, SettingError
 from terrine.randomness import numpy_generator
 
@@ -33,28 +35,26 @@ def iid(
     records: int,
     teachers: int,
     *,
+    names: np.ndarray | None = None,
     groups: np.ndarray | None = None,
-    duplicates: np.ndarray | None = None,
-    balance: Literal["units", "records"] = "units",
     seed: int,
 ) -> np.ndarray:
-    """Return int64 [records]: the teacher 0..teachers-1 of each record, dealt at random. Deterministic in `seed`.
+    """Return int64 [records]: the teacher 0..teachers-1 of each record, a function of `seed` and its own unit alone.
 
-    Records with equal `groups`, int64 [records], stay together, and so do records with equal `duplicates`. Teachers
-    get equal numbers of units up to one: equal numbers of records where there are no groups (identical images, being
-    few, disturb that little). With `balance` "records" the largest unit is placed first, each with a teacher who has
-    fewest records so far (ties at random), which makes numbers of records near-equal too; the module docstring says
-    what that assumes. Every teacher gets a record.
+    The unit of a record is its group where there are `groups`, int64 [records], else its name, `names`, int64
+    [records], else its place; a unit's teacher is its own draw (`terrine.data.units.draws`) modulo `teachers`. Nothing
+    is evened out, since every rule that evens out looks at others: with n units for each teacher on average, parts hold
+    about n ± √n, and a teacher has none with probability about e^-n.
 
     Raises SettingError when there are more teachers than units.
     """
-    places, unit = _units(records, teachers, groups, duplicates)
-    if balance == "records":
-        teacher_of_unit = _largest_first(np.bincount(unit), teachers, numpy_generator(seed, "partition.balance"))
-    else:
-        dealt = _deal(int(places.max()) + 1, teachers, numpy_generator(seed, "partition.deal"))
-        teacher_of_unit = _fill_up(dealt[places], teachers, 1)
-    return teacher_of_unit.take(unit)
+    units, what = place_codes(records) if names is None else names, "names"
+    if groups is not None:
+        units, what = groups, "groups"
+    _same_length(what, units, records)
+    _refuse_more_teachers(teachers, count_units(units), records, what)
+    dealt: np.ndarray = (draws(units, seed, "partition.deal") % np.uint64(teachers)).astype(np.int64)
+    return dealt
 
 
 def dirichlet(
@@ -63,7 +63,6 @@ def dirichlet(
     alpha: float,
     *,
     groups: np.ndarray | None = None,
-    duplicates: np.ndarray | None = None,
     seed: int,
 ) -> np.ndarray:
     """Return int64 [records]: each class is spread over the teachers in proportions drawn from Dirichlet(alpha).
@@ -74,7 +73,7 @@ def dirichlet(
     """
     if not (np.isfinite(alpha) and alpha > 0):
         raise SettingError(f"partition.alpha is {alpha}. It must be a positive number, for example 0.5.")
-    _, unit = _units(len(labels), teachers, groups, duplicates)
+    unit = _units(len(labels), teachers, groups)
     label = _label_of_unit(unit, labels)
     generator = numpy_generator(seed, "partition.dirichlet")
     teacher_of_unit = np.empty(len(label), dtype=np.int64)
@@ -93,7 +92,6 @@ def by_similarity(
     similarity_percent: float,
     *,
     groups: np.ndarray | None = None,
-    duplicates: np.ndarray | None = None,
     seed: int,
 ) -> np.ndarray:
     """Return int64 [records]: `similarity_percent` of the units dealt at random, the rest sorted by label and cut.
@@ -104,7 +102,7 @@ def by_similarity(
     """
     if not 0 <= similarity_percent <= 100:
         raise SettingError(f"partition.similarity is {similarity_percent}. It is a percentage from 0 to 100.")
-    _, unit = _units(len(labels), teachers, groups, duplicates)
+    unit = _units(len(labels), teachers, groups)
     label = _label_of_unit(unit, labels)
     generator = numpy_generator(seed, "partition.similarity")
     shuffled = generator.permutation(len(label))
@@ -118,11 +116,6 @@ def by_similarity(
     return _fill_up(teacher_of_unit, teachers, 2).take(unit)
 
 
-def by_party(parties: np.ndarray) -> np.ndarray:
-    """Return int64 [records]: one teacher per party, teacher k for the k-th smallest value of `parties`."""
-    return np.unique(parties, return_inverse=True)[1].astype(np.int64)
-
-
 def check(
     assignment: np.ndarray,
     teachers: int,
@@ -131,9 +124,9 @@ def check(
 ) -> dict[str, Any]:
     """Return the manifest that proves the partition; raise InputError where it is none. Private: it holds counts.
 
-    Proven: every record has exactly one teacher 0..teachers-1, every teacher a record, every group one teacher.
-    `duplicates` is only reported: `split_sets` counts sets of identical images that sit in more than one part (none
-    unless duplicates were left out on purpose, or parties hold the same image).
+    Proven: every record has exactly one teacher 0..teachers-1, every group one teacher. Only reported: how many
+    teachers have no record, and of `duplicates` (`terrine.data.duplicates.exact_duplicates`) how many sets of identical
+    images sit in more than one part, `split_sets`.
     """
     if assignment.ndim != 1 or assignment.dtype != np.int64:
         raise InputError(f"The partition is {assignment.dtype} {list(assignment.shape)}; it must be int64 [records].")
@@ -144,11 +137,6 @@ def check(
             f"0..{teachers - 1} only. Make the partition again."
         )
     counts = np.bincount(assignment, minlength=teachers)
-    if not counts.all():
-        raise InputError(
-            f"The partition leaves {np.count_nonzero(counts == 0)} of {teachers} teachers without a record, the first "
-            f"is teacher {np.flatnonzero(counts == 0)[0]}. Use fewer teachers, or make the partition again."
-        )
     manifest: dict[str, Any] = {
         "records": len(assignment),
         "teachers": teachers,
@@ -156,23 +144,24 @@ def check(
         "counts_sum": int(counts.sum()),
         "smallest": int(counts.min()),
         "largest": int(counts.max()),
+        "teachers_without_records": int(np.count_nonzero(counts == 0)),
         "every_record_in_exactly_one_part": int(counts.sum()) == len(assignment),
         "groups": None,
         "every_group_in_exactly_one_part": None,
         "exact_duplicates": None,
     }
     if groups is not None:
-        _same_length("groups", groups, assignment)
+        _same_length("groups", groups, len(assignment))
         split = _split_ids(assignment, groups)
         if len(split):
             raise InputError(
                 f"The partition divides {len(split)} groups among several teachers, the first is group {split[0]}. "
                 "One person could then move several votes: make the partition again with these groups."
             )
-        manifest["groups"] = len(np.unique(groups))
+        manifest["groups"] = count_units(groups)
         manifest["every_group_in_exactly_one_part"] = True
     if duplicates is not None:
-        _same_length("duplicates", duplicates, assignment)
+        _same_length("duplicates", duplicates, len(assignment))
         split_sets = len(_split_ids(assignment, duplicates))
         manifest["exact_duplicates"] = {**duplicate_counts(duplicates), "split_sets": split_sets}
     return manifest
@@ -183,49 +172,25 @@ def partition_hash(assignment: np.ndarray, key: bytes) -> str:
     return keyed_digest("terrine partition 1", {"assignment": (assignment, "<i8")}, key)
 
 
-def _units(
-    records: int, teachers: int, groups: np.ndarray | None, duplicates: np.ndarray | None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return int64 [units] places, ascending, and int64 [records] units, once there are enough for the teachers.
-
-    The place of a record is its index, or the rank of its group number; that of a unit is the smallest of its records'.
-    """
-    place = np.arange(records)
+def _units(records: int, teachers: int, groups: np.ndarray | None) -> np.ndarray:
+    """Return int64 [records]: the unit 0..U-1 of each record, in the order of group numbers, or the record itself."""
+    unit = np.arange(records)
     if groups is not None:
-        _same_length("groups", groups, place)
-        place = np.unique(groups, return_inverse=True)[1]
-    if duplicates is not None:
-        _same_length("duplicates", duplicates, place)
-        merged = merge_groups(place, duplicates)
-        smallest = np.full(int(merged.max(initial=-1)) + 1, records)
-        np.minimum.at(smallest, merged, place)
-        place = smallest[merged]
-    places, unit = np.unique(place, return_inverse=True)
+        _same_length("groups", groups, records)
+        unit = np.unique(groups, return_inverse=True)[1]
+    _refuse_more_teachers(teachers, int(unit.max(initial=-1)) + 1, records, "groups")
+    return unit
+
+
+def _refuse_more_teachers(teachers: int, units: int, records: int, what: str) -> None:
     if teachers < 1:
         raise SettingError(f"The number of teachers is {teachers}. At least one is needed.")
-    if teachers > len(places):
-        what = f"{records} training records"
-        if len(places) < records:
-            what = f"{len(places)} groups in {what}"
+    if teachers > units:
+        these = f"{records} training records" if units == records else f"{units} {what} in {records} training records"
         raise SettingError(
-            f"{teachers} teachers cannot share {what}: every teacher needs at least one that no other teacher has. "
-            f"Use at most {len(places)} teachers, or bring more data."
+            f"{teachers} teachers cannot share {these}: that leaves most of them nothing that no other teacher has. "
+            f"Use at most {units} teachers, or bring more data."
         )
-    return places, unit
-
-
-def _largest_first(sizes: np.ndarray, teachers: int, generator: np.random.Generator) -> np.ndarray:
-    """Return int64 [units]: each unit, from the largest to the smallest, to a teacher with fewest records so far."""
-    shuffled = generator.permutation(len(sizes))
-    largest_first = shuffled[np.argsort(-sizes[shuffled], kind="stable")]
-    queue = [(0, tie, teacher) for teacher, tie in enumerate(generator.permutation(teachers).tolist())]
-    heapq.heapify(queue)
-    teacher_of_unit = np.empty(len(sizes), dtype=np.int64)
-    for index in largest_first:
-        load, tie, teacher = queue[0]
-        teacher_of_unit[index] = teacher
-        heapq.heapreplace(queue, (load + int(sizes[index]), tie, teacher))
-    return teacher_of_unit
 
 
 def _deal(count: int, teachers: int, generator: np.random.Generator) -> np.ndarray:
@@ -271,6 +236,6 @@ def _split_ids(assignment: np.ndarray, ids: np.ndarray) -> np.ndarray:
     return np.unique(ids[1:][(ids[1:] == ids[:-1]) & (assignment[1:] != assignment[:-1])])
 
 
-def _same_length(name: str, values: np.ndarray, assignment: np.ndarray) -> None:
-    if values.shape != assignment.shape:
-        raise InputError(f"{name} has shape {list(values.shape)}, but there are {len(assignment)} training records.")
+def _same_length(name: str, values: np.ndarray, records: int) -> None:
+    if values.shape != (records,):
+        raise InputError(f"{name} has shape {list(values.shape)}, but there are {records} training records.")

@@ -5,9 +5,8 @@ off before anything else is done with the data, from the validation split or fro
 in two of private records, pool and test images; and a test image with the very pixels of a pool image is left out, so
 that nothing is tested that a student may have seen. A private record stays where it is, whatever it shows: were one
 left out for being like a public image, all after it would be dealt to other teachers. Exchanging a private record moves
-no other one, and never changes the pool. Where your own data have no test split, one is drawn blind to labels
-(`terrine.data.splits.by_place`) before the pool is cut from it. Digits, which anyone may read, keep their stratified
-one.
+no other one, and never changes the pool. What is cut from the test split draws by itself, too: the groups or
+names of records where Terrine drew that split (`terrine.data.splits`), else their places in it.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ import numpy as np
 
 from terrine.data.dataset import Dataset
 from terrine.data.duplicates import seen_images
+from terrine.data.units import place_codes, shares
 from terrine.errors import InputError, SettingError
-from terrine.randomness import numpy_generator
 
 PoolSource = Literal["validation", "test"]
 
 
 @dataclass(frozen=True)
 class Pool:
-    """Which images are public: the whole `validation` split, or a `fraction` of the `test` split, drawn by position."""
+    """Which images are public: the whole `validation` split, or about a `fraction` of the `test` split."""
 
     source: PoolSource
     fraction: float = 0.7
@@ -46,9 +45,9 @@ def take_pool(dataset: Dataset, pool: Pool, *, seed: int) -> Dataset:
     test = np.arange(len(dataset.test_images))
     images, labels = dataset.pool_images, dataset.pool_labels
     if pool.source == "test":
-        order = numpy_generator(seed, "public pool").permutation(len(test))
-        count = round(pool.fraction * len(order))
-        chosen, test = np.sort(order[:count]), np.sort(order[count:])
+        units = place_codes(len(test)) if dataset.test_units is None else dataset.test_units
+        public = shares(units, seed, "public pool") < pool.fraction
+        chosen, test = np.flatnonzero(public), np.flatnonzero(~public)
         images, labels = dataset.test_images[chosen], dataset.test_labels[chosen]
     if images is None or labels is None:
         raise InputError(
@@ -65,6 +64,7 @@ def take_pool(dataset: Dataset, pool: Pool, *, seed: int) -> Dataset:
         dataset,
         test_images=dataset.test_images[test],
         test_labels=dataset.test_labels[test],
+        test_units=None if dataset.test_units is None else dataset.test_units[test],
         pool_images=images,
         pool_labels=labels,
     )

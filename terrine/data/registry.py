@@ -36,6 +36,7 @@ def load(
     seed: int = 0,
     download: bool = True,
     target: str | None = None,
+    id_column: str | None = None,
     group: str | None = None,
     party: str | None = None,
     public_fraction: float = 0.2,
@@ -49,9 +50,9 @@ def load(
     become 28 × 28). `test_fraction` and `seed` split data that come without a test split. `progress` is called with
     (done, all) while image files are read.
 
-    `target`, `group`, `party` and `public_fraction` are those of `terrine.data.table.load`. A table has no size and no
-    channels, and its public rows are not part of the dataset: `terrine.data.table.public_rows` gives them. `pool` sets
-    images aside as public (`terrine.data.pool`), before anything else is done with them.
+    `target`, `id_column`, `group`, `party` and `public_fraction` are those of `terrine.data.table.load`. A table has no
+    size and no channels, and its public rows are not part of the dataset: `terrine.data.table.public_rows` gives them.
+    `pool` sets images aside as public (`terrine.data.pool`), before anything else is done with them.
 
     Raises SettingError for an unknown name or an impossible size, InputError for data that cannot be used.
     """
@@ -69,6 +70,7 @@ def load(
         rows = table.load(
             _required(path, name),
             target=target,
+            id_column=id_column,
             group=group,
             party=party,
             public_fraction=public_fraction,
@@ -99,8 +101,6 @@ def _load(
     progress: Progress | None,
 ) -> Dataset:
     validation_apart = pool is not None and pool.source == "validation"
-    # Part of the test split becomes public: then no private label may decide what is in it.
-    label_blind = pool is not None and pool.source == "test"
     if name == "digits":
         return digits.load(size=size, test_fraction=test_fraction, seed=seed)
     if name in torchvision_sets.CLASSES:
@@ -109,11 +109,7 @@ def _load(
         return medmnist_sets.load(name, root=root, size=size, download=download, validation_apart=validation_apart)
     if name == "npz":
         return npz.load(
-            _required(path, name),
-            test_fraction=test_fraction,
-            seed=seed,
-            validation_apart=validation_apart,
-            label_blind=label_blind,
+            _required(path, name), test_fraction=test_fraction, seed=seed, validation_apart=validation_apart
         )
     if name == "folder":
         return folder.load(
@@ -122,7 +118,6 @@ def _load(
             channels=channels,
             test_fraction=test_fraction,
             seed=seed,
-            label_blind=label_blind,
             progress=progress,
         )
     raise SettingError(f"data.name: there is no dataset '{name}'. Known are {', '.join(names())}.")

@@ -6,9 +6,10 @@ A CSV file with a header and one row per record; one column is the target. Its r
     query   public: its rows, without their targets, are what teachers are asked about and the student learns from
     test    only evaluation sees it
 
-Whoever names a `public_fraction` declares that many rows public. Which rows these are is drawn by their position in the
-file (or, with groups, by the group's name) and by nothing else: neither targets nor values have a say, so exchanging a
-record moves no other one into another split, and records appended at the end move nobody.
+Whoever names a `public_fraction` declares that many rows public. The name of a row (`terrine.data.units`) is what a
+column of ids says, or else its number in the file, from 0. Every name, or with groups every group, draws its split by
+itself: neither targets nor values have a say, so a row that is exchanged, added or removed under its own name moves no
+other one into another split. Rows with ids are in the order of these, whatever their order in the file.
 
 How columns become numbers is learned from the public rows alone (`Encoding`), so that no private record has a say in
 the features of another: a numeric column is standardised with the mean and deviation of the public rows (a missing
@@ -16,7 +17,6 @@ value becomes its mean), any other column becomes one indicator per value that t
 none). The encoding is as public as those rows, and travels with them: it turns new rows into what the student takes.
 """
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,10 +25,10 @@ import numpy as np
 import pandas as pd
 
 from terrine.data.dataset import Dataset
-from terrine.data.labels import encode_groups, encode_labels
+from terrine.data.labels import encode_groups, encode_labels, encode_names
 from terrine.data.parties import encode_parties
+from terrine.data.units import place_codes, shares
 from terrine.errors import InputError, SettingError
-from terrine.randomness import derive_seed, numpy_generator
 
 _MISSING = ("", "?", "NA", "NaN", "nan")
 
@@ -110,14 +110,16 @@ class Table:
 
     train_features  float32 [N, F]          query_features  float32 [Q, F]
     train_labels    int64 [N], 0..K-1       test_features   float32 [M, F]
-    train_groups    int64 [N] or None       test_labels     int64 [M]
-    encoding        of the F features       class_names     K distinct names
+    train_names     int64 [N]               test_labels     int64 [M]
+    train_groups    int64 [N] or None       class_names     K distinct names
+    encoding        of the F features
     train_parties   int64 [N] or None       party_names     names of the parties
     """
 
     name: str
     train_features: np.ndarray
     train_labels: np.ndarray
+    train_names: np.ndarray
     train_groups: np.ndarray | None
     query_features: np.ndarray
     test_features: np.ndarray
@@ -144,6 +146,7 @@ class Table:
             class_names=self.class_names,
             train_parties=self.train_parties,
             party_names=self.party_names,
+            train_names=self.train_names,
             column_names=self.feature_names,
         )
 
@@ -152,6 +155,7 @@ class _Roles(NamedTuple):
     """Columns that are no features."""
 
     target: str
+    id: str | None
     group: str | None
     party: str | None
 
@@ -160,6 +164,7 @@ def load(
     path: Path,
     *,
     target: str,
+    id_column: str | None = None,
     group: str | None = None,
     party: str | None = None,
     public_fraction: float = 0.2,
@@ -168,21 +173,19 @@ def load(
 ) -> Table:
     """Return the CSV file at `path` as a `Table`.
 
-    `target` names the column of classes, `group` one that says whose record a row is, `party` one that says who
-    holds it; they become no features. Of all rows about `public_fraction` are the public queries and `test_fraction`
-    serves evaluation; a group is in one split.
+    `target` names the column of classes, `id_column` one that names the row, in which no value occurs twice, `group`
+    one that says whose record a row is, `party` one that says who holds it; they become no features. Of all rows about
+    `public_fraction` are the public queries and `test_fraction` serves evaluation; a group is in one split.
     Raises InputError for a file or a value that cannot be used, SettingError for fractions that leave nothing to train
     on.
     """
-    columns = _Roles(target, group, party)
-    frame, query, test = _split(path, columns, public_fraction, test_fraction, seed)
+    columns = _Roles(target, id_column, group, party)
+    frame, names, query, test = _split(path, columns, public_fraction, test_fraction, seed)
     train = ~(query | test)
     encoding = _learn(_features(frame, columns)[query], path)
     features = encoding.apply(_features(frame, columns), str(path))
     labels, class_names = _labels(frame[target], path)
-    groups = None
-    if group is not None:
-        groups = encode_groups({group: frame[group].to_numpy(dtype=str)}, str(path))[group]
+    groups = None if group is None else _groups(frame, group, path)
     parties: np.ndarray | None = None
     party_names: tuple[str, ...] = ()
     if party is not None:
@@ -192,6 +195,7 @@ def load(
         name=path.stem,
         train_features=features[train],
         train_labels=labels[train],
+        train_names=names[train],
         train_groups=None if groups is None else groups[train],
         query_features=features[query],
         test_features=features[test],
@@ -207,6 +211,7 @@ def public_rows(
     path: Path,
     *,
     target: str,
+    id_column: str | None = None,
     group: str | None = None,
     party: str | None = None,
     public_fraction: float = 0.2,
@@ -218,8 +223,8 @@ def public_rows(
     They are the `query_features` that `load` gives with the same arguments. Targets, and the values of all other rows,
     are not looked at. Raises what `load` raises.
     """
-    columns = _Roles(target, group, party)
-    frame, query, _ = _split(path, columns, public_fraction, test_fraction, seed)
+    columns = _Roles(target, id_column, group, party)
+    frame, _, query, _ = _split(path, columns, public_fraction, test_fraction, seed)
     public = _features(frame, columns)[query]
     encoding = _learn(public, path)
     return encoding.apply(public, str(path)), encoding
@@ -227,8 +232,9 @@ def public_rows(
 
 def _split(
     path: Path, columns: _Roles, public_fraction: float, test_fraction: float, seed: int
-) -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
-    """Return the table and which rows are public queries, and which serve evaluation: bool [rows] each."""
+) -> tuple[pd.DataFrame, np.ndarray, np.ndarray, np.ndarray]:
+    """Return the table and the code of each row's name, int64 [rows], and which rows are public queries, and which
+    serve evaluation: bool [rows] each."""
     if not (public_fraction > 0 and test_fraction > 0 and public_fraction + test_fraction < 1):
         raise SettingError(
             f"data.public_fraction is {public_fraction} and data.test_fraction {test_fraction}. Both must be positive, "
@@ -238,13 +244,14 @@ def _split(
     for column in columns:
         if column is not None and column not in frame:
             raise InputError(f"{path} has no column '{column}'; its columns are {', '.join(frame)}.")
-    if columns.group is None:
-        place = numpy_generator(seed, "table.split").random(len(frame))
+    if columns.id is None:
+        names = place_codes(len(frame))
     else:
-        names, inverse = np.unique(frame[columns.group].to_numpy(dtype=str), return_inverse=True)
-        place = np.array([math.ldexp(derive_seed(seed, f"table.group {name}"), -63) for name in names])[inverse]
-    query = place < public_fraction
-    test = ~query & (place < public_fraction + test_fraction)
+        codes, order = encode_names({columns.id: frame[columns.id].to_numpy(dtype=str)}, str(path))
+        frame, names = frame.iloc[order], codes[order]  # the index keeps the number in the file, for errors
+    drawn = shares(names if columns.group is None else _groups(frame, columns.group, path), seed, "table.split")
+    query = drawn < public_fraction
+    test = ~query & (drawn < public_fraction + test_fraction)
     counts = {"public queries": query.sum(), "evaluation": test.sum(), "teachers": (~query & ~test).sum()}
     for what, count in counts.items():
         if count < 2:
@@ -252,7 +259,11 @@ def _split(
                 f"{path}: {count} of {len(frame)} rows fall to the split for {what}. Bring more rows (or more groups), "
                 "or change data.public_fraction and data.test_fraction."
             )
-    return frame, query, test
+    return frame, names, query, test
+
+
+def _groups(frame: pd.DataFrame, group: str, path: Path) -> np.ndarray:
+    return encode_groups({group: frame[group].to_numpy(dtype=str)}, str(path))[group]
 
 
 def _features(frame: pd.DataFrame, columns: _Roles) -> pd.DataFrame:
@@ -279,7 +290,8 @@ def _labels(column: pd.Series, path: Path) -> tuple[np.ndarray, tuple[str, ...]]
     values = column.to_numpy(dtype=str)
     missing = np.flatnonzero(np.isin(values, _MISSING))
     if len(missing):
-        raise InputError(f"{path}, row {missing[0] + 1}: '{column.name}' is missing. Fill it in, or remove the row.")
+        row = column.index[missing[0]] + 1
+        raise InputError(f"{path}, row {row}: '{column.name}' is missing. Fill it in, or remove the row.")
     labels, names = encode_labels({str(column.name): values}, None, str(path))
     if len(names) < 2:
         raise InputError(f"{path}: every row has '{column.name}' {names[0]}. At least two classes are needed.")
