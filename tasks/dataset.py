@@ -13,6 +13,7 @@ from tasks.store import Folders, atomic_folder, read_array, read_json, write_arr
 from terrine.data import registry
 from terrine.data.dataset import Dataset, fingerprint
 from terrine.data.pool import Pool, check_disjoint
+from terrine.errors import SettingError
 
 SPLIT_SEED = 0
 """Not the run's seed: who is in the training data must not change from run to run, or budgets would not add up."""
@@ -54,9 +55,12 @@ def write_dataset(folders: Folders, dataset: Dataset, manifest: dict[str, Any]) 
 
 
 def load_dataset(run: Run) -> Dataset:
-    """Read the dataset that the parameters name from its own source."""
+    """Read the dataset that the parameters name from its own source.
+
+    Raises SettingError where the source does not say, as the parameters do, that anyone may read it.
+    """
     settings = run.params.data
-    return registry.load(
+    dataset = registry.load(
         settings.name,
         root=run.path(settings.root),
         path=run.path(settings.path) if settings.path is not None else None,
@@ -72,6 +76,12 @@ def load_dataset(run: Run) -> Dataset:
         public_fraction=settings.public_fraction,
         pool=None if settings.pool is None else Pool(settings.pool, settings.pool_fraction),
     )
+    if settings.public_benchmark and not dataset.public_benchmark:
+        raise SettingError(
+            f"data.public_benchmark is true, but the source of data.name={settings.name} does not say that anyone may "
+            "read it. Set data.public_benchmark=false, ledger.account and ledger.epsilon; nothing was written."
+        )
+    return dataset
 
 
 def read_pool_labels(folders: Folders) -> np.ndarray | None:

@@ -190,7 +190,7 @@ def votes_on_disk(root: Path, candidates: list[Candidate]) -> dict[str, str]:
     """Return those of the candidates' releases whose votes are on disk and up to date, each with such a run."""
     wanted = {candidate.release for candidate in candidates}
     found: dict[str, str] = {}
-    for path in sorted((root / "data" / "public").glob("*/parameters.yaml")):
+    for path in sorted((root / "data" / "private").glob("*/parameters.yaml")):
         name = path.parent.name
         try:
             run = Run(root, name, validate(read_yaml(path)))

@@ -10,10 +10,10 @@ from rich.table import Table
 
 from tasks.evaluate import read_evaluation
 from tasks.pages import render
-from tasks.params import flat
+from tasks.params import flat, public_parameters
 from tasks.pictures import png_data_uri
 from tasks.presets import read_preset
-from tasks.report import evaluation
+from tasks.report import evaluation, shown_parameters
 from tasks.run import Run
 from tasks.statement_page import statement_texts
 from tasks.step import step
@@ -40,15 +40,15 @@ def write_report(run: Run) -> None:
         "evaluation": evaluation(dict(read_evaluation(run))),
         "teachers": read_manifest(run),
         "sheet": picture,
-        "parameters": parameters(run),
+        "parameters": flat(used(shown_parameters(run))),
         **statement_texts(statement),
     }
     write_text(run.folders.report, render("transcription.html", values))
 
 
-def parameters(run: Run) -> dict[str, Any]:
-    """Return the parameters that a transcription has, as `section.key` pairs."""
-    return flat(run.params.model_dump(mode="json", exclude=set(UNUSED)))
+def used(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Return the sections of a run's parameters that a transcription looks at."""
+    return {name: section for name, section in parameters.items() if name not in UNUSED}
 
 
 def figures(run: Run) -> dict[str, float | None]:
@@ -66,9 +66,8 @@ def log_run(run: Run) -> str:
         manifest = read_manifest(run)
         metrics |= {f"private_{name}": manifest[name] for name in ("accuracy", "plurality_accuracy")}
     unit = read_json(run.folders.statement)["unit"]
-    return log_finished(
-        run, TRANSCRIPTION, parameters(run), metrics, tags={"unit": unit}, released=[run.folders.generator]
-    )
+    parameters = flat(used(public_parameters(run.params)))
+    return log_finished(run, TRANSCRIPTION, parameters, metrics, tags={"unit": unit}, released=[run.folders.generator])
 
 
 def summary_table(run: Run) -> Table:

@@ -6,7 +6,7 @@ import yaml
 from tasks.params import digest, merge, parse_assignment, read_yaml, validate
 from terrine.errors import SettingError
 
-GOOD = {"data": {"public_benchmark": True}, "aggregation": {"mechanism": "histogram", "sigma": 20}}
+GOOD = {"aggregation": {"mechanism": "histogram", "sigma": 20}}
 
 
 def with_(**sections):
@@ -35,10 +35,16 @@ def test_the_projects_own_parameters_are_valid(pytestconfig):
         ({"teachers": {"statistics": "running"}}, "teachers.statistics", "running", "'current' or 'original'"),
         ({"runner": {"address": "tcp://x:1"}}, "runner.address", "tcp://x:1", "runner.kind=dask"),
         ({"data": {"public_benchmark": False}}, "ledger.epsilon", "", "Set ledger.epsilon"),
-        ({"data": {"name": "npz", "public_benchmark": False}}, "data.path", "", "Set data.path"),
+        ({"data": {"public_benchmark": False}, "ledger": {"epsilon": 1}}, "ledger.account", "", "Set ledger.account"),
+        ({"data": {"name": "clinic"}}, "ledger.epsilon", "clinic", "Set ledger.epsilon"),
+        ({"data": {"name": "clinic", "public_benchmark": True}}, "data.public_benchmark", "true", "Leave it out"),
+        ({"data": {"name": "npz", "path": "x", "public_benchmark": True}}, "data.public_benchmark", "true", "npz"),
+        ({"data": {"edition": ""}}, "data.edition", "", "at least 1 character"),
+        ({"data": {"edition": 2026.1}}, "data.edition", "2026.1", "valid string"),
+        ({"data": {"name": "npz"}}, "data.path", "", "Set data.path"),
         (
             {
-                "data": {"name": "npz", "path": "x.npz", "public_benchmark": False},
+                "data": {"name": "npz", "path": "x.npz"},
                 "ledger": {"epsilon": 2},
             },
             "ledger.account",
@@ -46,10 +52,14 @@ def test_the_projects_own_parameters_are_valid(pytestconfig):
             "Set ledger.account",
         ),
         (
-            {"data": {"public_benchmark": False}, "ledger": {"epsilon": 1}, "tracking": {"private_metrics": True}},
+            {
+                "data": {"public_benchmark": False},
+                "ledger": {"epsilon": 1, "account": "trial"},
+                "tracking": {"private_metrics": True},
+            },
             "tracking.private_metrics",
             "true",
-            "Set it to false",
+            "set it to false",
         ),
     ],
 )
@@ -75,7 +85,7 @@ def test_a_parameter_of_another_mechanism_is_refused():
 
 def test_the_budget_may_be_unlimited_for_public_benchmark_data_only():
     assert validate(GOOD).ledger.epsilon is None
-    private = with_(data={"public_benchmark": False}, ledger={"epsilon": 3})
+    private = with_(data={"public_benchmark": False}, ledger={"epsilon": 3, "account": "trial"})
     assert validate(private).ledger.epsilon == 3
 
 
@@ -94,6 +104,7 @@ def test_every_fault_is_reported_at_once():
         ("data.path=/tmp/a=b", {"data": {"path": "/tmp/a=b"}}),
         ("queries.sources={dead_leaves: 2}", {"queries": {"sources": {"dead_leaves": 2}}}),
         ("student.l2=null", {"student": {"l2": None}}),
+        ("data.edition='2'", {"data": {"edition": "2"}}),
     ],
 )
 def test_an_assignment_is_read_as_yaml(text, expected):
