@@ -1,4 +1,4 @@
-"""`terrine audit --neighbours N`: exchange units of a run's own data or leave them out, and count the teachers that move."""
+"""`terrine audit --neighbours N`: exchange units of a run's own data or leave them out, and see who moves."""
 
 from __future__ import annotations
 

@@ -72,8 +72,8 @@ def audit_neighbours(
         most = max(entry["teachers"] for entry in steps)
         if most > 1 and (again := _moved(as_they_are, trained(neighbour(dataset, units)))[0]):
             raise SettingError(
-                f"Trained twice on the same data on device={run.params.device}, {again} teachers differ: nothing can be "
-                "told about a neighbour. Audit a run with device=cpu, where results are the same to the bit."
+                f"Trained twice on the same data on device={run.params.device}, {again} teachers differ: nothing can "
+                "be told about a neighbour. Audit a run with device=cpu, where results are the same to the bit."
             )
     finally:
         shutil.rmtree(root, ignore_errors=True)
@@ -110,7 +110,7 @@ def _chosen(run: Run, dataset: Dataset, units: np.ndarray, count: int) -> list[t
 
 
 def neighbour(dataset: Dataset, units: np.ndarray, one: int | None = None, other: int | None = None) -> Dataset:
-    """Return the dataset with the contents of unit `other` behind the name of unit `one`, or without `one`, or as it is.
+    """Return the dataset as it is, or without unit `one`, or with the contents of unit `other` behind the name of `one`.
 
     units: int64 [records], the number of each record's unit.
 
@@ -127,7 +127,7 @@ def neighbour(dataset: Dataset, units: np.ndarray, one: int | None = None, other
     named = {
         name: values[owner]
         for name in ("train_names", "train_groups", "train_parties")
-        if (values := getattr(dataset, name, None)) is not None
+        if (values := getattr(dataset, name)) is not None
     }
     return replace(
         dataset, train_images=dataset.train_images[contents], train_labels=dataset.train_labels[contents], **named

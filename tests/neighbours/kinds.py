@@ -3,6 +3,7 @@
 from typing import Any
 
 _PRETRAINED = {
+    "partition": {"teachers": 3},  # each of millions of weights
     "backbone": {"kind": "resnet10"},
     "pretraining": {"images": {"count": 8, "sources": {"gaussian": 1}}, "epochs": 1, "batch": 8},
 }
@@ -18,7 +19,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "estimator": {
         "teachers": {
             "kind": "estimator",
-            "estimator": {"name": "RandomForestClassifier", "options": {"n_estimators": 2}},
+            "estimator": {"name": "RandomForestClassifier", "options": {"n_estimators": 2, "bootstrap": False}},
         }
     },
     "prompt": {"teachers": {"kind": "prompt", "prompt": {"epochs": 1, "batch": 8, "together": 16}}, **_PRETRAINED},

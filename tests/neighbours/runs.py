@@ -15,9 +15,9 @@ from tasks.params import merge, validate
 from tasks.partition import read_assignment
 from tasks.run import Run
 from tasks.teach import read_states, voters
+from terrine.data.units import name_codes, place_codes, shares
 from tests.neighbours.formats import Format
 from tests.neighbours.worlds import World
-from terrine.data import table
 
 VALUES = {
     "data": {"size": 8},
@@ -100,16 +100,27 @@ def made_after(run: Run, before: Run) -> Outcome:
     return outcome(run)
 
 
+def shares_of_rows(form: Format, world: World) -> dict[str, float]:
+    """Return what decides the split of each row of a table, by its name: below 0.2 public, then below 0.4 a test row."""
+    codes = place_codes(len(world)) if form.positional else name_codes(world)
+    if form.people:
+        codes = name_codes(record.group for record in world.values())
+    return dict(zip(world, shares(codes, SPLIT_SEED, "table.split").tolist(), strict=True))
+
+
+def declared_public(form: Format, world: World) -> World:
+    """Return the records that are public by declaration: rows of a table."""
+    if form.data["name"] != "table":
+        return {}
+    return {name: world[name] for name, drawn in shares_of_rows(form, world).items() if drawn < 0.2}
+
+
 def trained(run: Run, form: Format, world: World, unit: str) -> list[str]:
     """Return the names of the units that teachers learn from, once the run's dataset is made."""
     if form.given:
         names = [name for name, record in world.items() if record.split == "train"]
     elif run.params.data.name == "table":
-        settings = run.params.data
-        columns = table._Roles(settings.target, settings.id, settings.group, settings.party)
-        fractions = settings.public_fraction, settings.test_fraction
-        frame, _, query, test = table._split(run.path(settings.path), columns, *fractions, SPLIT_SEED)
-        names = [list(world)[row] for row in sorted(frame.index[~(query | test)])]
+        names = [name for name, drawn in shares_of_rows(form, world).items() if drawn >= 0.4]
     else:
         images = {image.tobytes() for image in np.asarray(read_dataset(run.folders).train_images)}
         names = [name for name, record in world.items() if record.image.tobytes() in images]

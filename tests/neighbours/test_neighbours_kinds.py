@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tasks.params import merge
 from tests.neighbours import worlds
 from tests.neighbours.formats import FORMATS
 from tests.neighbours.kinds import KINDS
@@ -33,8 +34,7 @@ def public(tmp_path_factory):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_record_moves_one_teacher_of_every_kind(tmp_path, public, kind, statistics):
     world = worlds.base()
-    sections = KINDS[kind] | {"teachers": KINDS[kind]["teachers"] | {"statistics": statistics}}
-    sections |= {"partition": {"teachers": 6}}
+    sections = merge({"partition": {"teachers": 6}, "teachers": {"statistics": statistics}}, KINDS[kind])
     run = settle(tmp_path / "before", FORM, world, **sections)
     before = made_after(run, public(world, sections))
     for step, unit in STEPS.items():

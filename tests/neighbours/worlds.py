@@ -37,19 +37,19 @@ def picture(label: int, key: str) -> np.ndarray:
     return ((pattern + 2 * noise) // 3).astype(np.uint8)
 
 
-def base(classes: int = 3, groups: int = 36) -> World:
+def base(classes: int = 3, records: int = 83) -> World:
     """Return a world of groups of one to four records each, with mixed classes, held by six parties.
 
     The records of a given test split come first, so that the last position is one of the training data.
     """
     world = {}
-    for number in range(groups):
+    for number in range(records):
         for part in range(1 + number % 4):
             name = f"r{number:02d}{part}"
-            label = len(world) % classes
+            label = (3 * number + part) % classes
             split = "test" if number % HELD_OUT == 3 else "train"
             world[name] = Record(picture(label, name), label, f"person {number:02d}", f"site {number % 6}", split)
-    return dict(sorted(world.items(), key=lambda item: item[1].split))
+    return dict(sorted(list(world.items())[:records], key=lambda item: item[1].split))
 
 
 def other(record: Record, classes: int, key: str) -> Record:
@@ -70,26 +70,27 @@ class Step:
     names: int = 1
 
 
-def _members(world: World, unit: str, name: str) -> list[str]:
+def members(world: World, unit: str, name: str) -> list[str]:
+    """Return the names of the records of a unit."""
     return [key for key, record in world.items() if name == (key if unit == "record" else record.group)]
 
 
 def _replaced(world: World, unit: str, name: str, positional: bool, classes: int) -> World:
-    return world | {key: other(world[key], classes, f"other {key}") for key in _members(world, unit, name)}
+    return world | {key: other(world[key], classes, f"other {key}") for key in members(world, unit, name)}
 
 
 def _label(world: World, unit: str, name: str, positional: bool, classes: int) -> World:
-    key = _members(world, unit, name)[0]
+    key = members(world, unit, name)[0]
     return world | {key: replace(world[key], label=(world[key].label + 1) % classes)}
 
 
 def _image(world: World, unit: str, name: str, positional: bool, classes: int) -> World:
-    key = _members(world, unit, name)[0]
+    key = members(world, unit, name)[0]
     return world | {key: replace(world[key], image=picture(world[key].label, f"again {key}"))}
 
 
 def _removed(world: World, unit: str, name: str, positional: bool, classes: int) -> World:
-    gone = _members(world, unit, name)
+    gone = members(world, unit, name)
     if positional and unit == "record":
         gone = list(world)[-1:]
     return {key: record for key, record in world.items() if key not in gone}
@@ -97,11 +98,11 @@ def _removed(world: World, unit: str, name: str, positional: bool, classes: int)
 
 def _added(world: World, unit: str, name: str, positional: bool, classes: int) -> World:
     """Add a unit beside the named one: in the middle, unless positions are names."""
-    model = world[_members(world, unit, name)[0]]
+    model = world[members(world, unit, name)[0]]
     if unit == "group":
         model = replace(model, group=f"{name} bis")
     count = 1 if unit == "record" else 3
-    return _insert(world, name, {f"{_members(world, unit, name)[-1]}{n}": model for n in range(count)}, positional)
+    return _insert(world, name, {f"{members(world, unit, name)[-1]}{n}": model for n in range(count)}, positional)
 
 
 def _insert(world: World, after: str, records: World, positional: bool) -> World:
@@ -126,18 +127,18 @@ def _renamed(world: World, unit: str, name: str, positional: bool, classes: int)
 
 
 def _split(world: World, unit: str, name: str, positional: bool, classes: int) -> World:
-    half = _members(world, unit, name)[::2]
+    half = members(world, unit, name)[::2]
     return world | {key: replace(world[key], group=f"{name} b") for key in half}
 
 
 def _larger(world: World, unit: str, name: str, positional: bool, classes: int) -> World:
-    key = _members(world, unit, name)[-1]
+    key = members(world, unit, name)[-1]
     return _insert(world, name, {f"{key}+": world[key]}, positional)
 
 
 def _smaller(world: World, unit: str, name: str, positional: bool, classes: int) -> World:
-    members = _members(world, unit, name)
-    return {key: record for key, record in world.items() if key not in members[1:]}
+    gone = members(world, unit, name)[1:]
+    return {key: record for key, record in world.items() if key not in gone}
 
 
 STEPS = {
