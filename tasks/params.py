@@ -293,8 +293,12 @@ class Backbone(Section):
         return self.has_weights and self.weights is None
 
     def identity(self) -> dict[str, Any]:
-        """Return the parameters that the backbone depends on, as JSON values; those that are not set are left out."""
-        own = self.model_dump(mode="json", exclude={"invariance", "deformations"} if self.has_weights else set())
+        """Return the parameters that the backbone depends on, as JSON values.
+
+        Those that are not set are left out, and so is where weights from elsewhere lie: they go by their own digest.
+        """
+        unread = {"invariance", "deformations"} if self.has_weights else set()
+        own = self.model_dump(mode="json", exclude={"weights", *unread})
         if self.fitted_to == "queries":
             del own["fitted_to"]
         return {key: value for key, value in own.items() if value is not None}

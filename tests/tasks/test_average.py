@@ -311,7 +311,7 @@ def test_averages_without_noise_are_for_public_data_alone(tmp_path):
     own = {
         "data": {"public_benchmark": False},
         "partition": {"kind": "iid", "similarity": None},
-        "ledger": {"epsilon": 9},
+        "ledger": {"epsilon": 9, "account": "trial"},
     }
     with pytest.raises(SettingError, match=r"teachers\.mode=paper averages without noise"):
         with_teachers(tmp_path, PAPER, **own)

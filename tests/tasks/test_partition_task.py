@@ -165,7 +165,7 @@ def test_a_person_with_two_parties_is_refused_where_persons_are_protected(tmp_pa
 
 @pytest.mark.parametrize("settings", [{"kind": "dirichlet", "alpha": 0.5}, {"kind": "similarity", "similarity": 10}])
 def test_partitions_that_read_labels_are_refused_for_private_data(settings):
-    private = {"data": {"public_benchmark": False}, "ledger": {"epsilon": 5}}
+    private = {"data": {"public_benchmark": False}, "ledger": {"epsilon": 5, "account": "trial"}}
     with pytest.raises(SettingError, match=rf"partition\.kind={settings['kind']} reads labels"):
         validate(merge(VALUES, {**private, "partition": settings}))
 

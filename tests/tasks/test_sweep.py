@@ -35,7 +35,7 @@ PRESET = {
     "aggregation": {"mechanism": "histogram", "sigma": 30},
     "ledger": {"account": "trial"},
 }
-PRIVATE = ["data.public_benchmark=false", "tracking.private_metrics=false"]
+PRIVATE = ["data.public_benchmark=false"]
 
 
 def epsilon_of_releases(*sigmas):
@@ -355,6 +355,32 @@ def test_mlflow_has_both_prices_on_the_sweep_and_on_every_candidate(project, sta
         assert client.get_run(identity).data.tags["mlflow.parentRunId"] == parent
     assert {item.path for item in client.list_artifacts(parent)} == {"sweep.json", "sweep.md"}
     assert client.get_run(parent).data.tags["selected_by_evaluation"] == result["selected"]
+
+
+@pytest.mark.parametrize("private", [True, False])
+def test_mlflow_is_not_told_why_a_candidate_failed_on_private_data_nor_where_files_lie(
+    project, stages, monkeypatch, private
+):
+    from mlflow import MlflowClient
+
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    uri = (project / "mlruns").as_uri()
+    client = MlflowClient(uri)
+    experiment = client.create_experiment("terrine", artifact_location=(project / "mlartifacts").as_uri())
+    log_run = SimpleNamespace(fn=lambda run: client.create_run(experiment, run_name=run.name).info.run_id)
+    monkeypatch.setattr("tasks.sweep_tracking.log_run", log_run)
+    stages.failing = {2: InputError("class 3 of 17 has one record")}
+    settings = [f"tracking.uri={uri}", *([*PRIVATE, "ledger.epsilon=50"] if private else [])]
+    run_sweep("student.l2=1,2", "collaboration.guardian=null,'secret.host:7'", settings=settings)
+    log_sweep(project, "trial", stages.result)
+    assert "class 3 of 17" in str(stages.result)
+    (logged,) = {path.parent for path in (project / "mlartifacts").rglob("sweep.*")}
+    texts = [path.read_text() for path in logged.iterdir()]
+    assert len(texts) == 2
+    for text in texts:
+        assert ("class 3 of 17" in text) != private
+        assert "secret.host" not in text
+        assert "failed" in text
 
 
 def test_the_statements_of_a_search_quote_its_price_and_those_made_before_are_written_anew(stages):
