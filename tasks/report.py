@@ -18,6 +18,7 @@ import yaml
 from tasks.charts import stacked_histogram
 from tasks.distance import distance_rows
 from tasks.guided import read_all_queries
+from tasks.identity import changes_told
 from tasks.pages import bar_rows, count, percent, plain, render
 from tasks.params import flat, public_parameters, published
 from tasks.partition_figures import partition_figures
@@ -73,6 +74,7 @@ def write_report(run: Run) -> None:
         "parameters": flat(shown_parameters(run)),
         "versions": versions(run),
         "command": reproduce_command(run),
+        "changes": changes_told(run),
         **statement_texts(statement),
     }
     write_text(run.folders.report, render("report.html", values))

@@ -9,6 +9,7 @@ from PIL import Image
 from rich.table import Table
 
 from tasks.evaluate import read_evaluation
+from tasks.identity import changes_told
 from tasks.pages import render
 from tasks.params import flat, public_parameters
 from tasks.pictures import png_data_uri
@@ -41,6 +42,7 @@ def write_report(run: Run) -> None:
         "teachers": read_manifest(run),
         "sheet": picture,
         "parameters": flat(used(shown_parameters(run))),
+        "changes": changes_told(run),
         **statement_texts(statement),
     }
     write_text(run.folders.report, render("transcription.html", values))
