@@ -119,17 +119,13 @@ def made_by(run: Run, kind: Kind) -> Callable[[str], bool]:
         if name == run.name:
             return True
         try:
-            paths = [path for path in (other.folders.parameters, _old_place(other)) if path.is_file()]
+            paths = [path for path in (other.folders.parameters, other.folders.public_parameters) if path.is_file()]
             params = validate(read_yaml(paths[0])) if paths else resolve(run.root, name)
         except TerrineError:
             return False  # a run that this version cannot make, or that is gone
         return params.ledger.account == run.params.ledger.account and release_digest(params, kind) == own
 
     return same
-
-
-def _old_place(run: Run) -> Any:
-    return run.folders.public / "parameters.yaml"
 
 
 def remembered(run: Run, **digests: str) -> Inputs:
