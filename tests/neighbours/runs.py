@@ -101,7 +101,7 @@ def made_after(run: Run, before: Run) -> Outcome:
 
 
 def shares_of_rows(form: Format, world: World) -> dict[str, float]:
-    """Return what decides the split of each row of a table, by its name: below 0.2 public, then below 0.4 a test row."""
+    """Return what each row of a table draws: below 0.2 it is public, below 0.4 a test row."""
     codes = place_codes(len(world)) if form.positional else name_codes(world)
     if form.people:
         codes = name_codes(record.group for record in world.values())
