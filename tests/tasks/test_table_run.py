@@ -122,7 +122,7 @@ def test_no_private_value_reaches_the_public_zone(tmp_path):
     write(tmp_path, rows)
     run = made(tmp_path)
     public = {path.name: path.read_bytes() for path in run.folders.public.rglob("*") if path.is_file()}
-    _, query, _ = table._split(tmp_path / "adult.csv", table._Roles("income", None, None), 0.3, 0.2, 0)
+    _, _, query, _ = table._split(tmp_path / "adult.csv", table._Roles("income", None, None, None), 0.3, 0.2, 0)
     for index in np.flatnonzero(~query):
         rows[index] = ["99", "Never-worked", "Doctorate", "Priv-house-serv", "Female", "99999", "1", rows[index][-1]]
     write(tmp_path, rows)
@@ -139,7 +139,7 @@ def test_one_private_row_touches_one_teacher(tmp_path, kind):
     before = states(run)
     private = dataset.read_dataset(run.folders).train_images
     labels = dataset.read_dataset(run.folders).train_labels
-    _, query, test = table._split(tmp_path / "adult.csv", table._Roles("income", None, None), 0.3, 0.2, 0)
+    _, _, query, test = table._split(tmp_path / "adult.csv", table._Roles("income", None, None, None), 0.3, 0.2, 0)
     index = np.flatnonzero(~(query | test))[40]
     rows[index][0], rows[index][-1] = "18", ">50K" if rows[index][-1] == "<=50K" else "<=50K"
     write(tmp_path, rows)
