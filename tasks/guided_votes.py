@@ -15,8 +15,9 @@ import numpy as np
 from tasks.params import digest
 from tasks.pretrain import read_backbone
 from tasks.run import Run
-from tasks.store import file_digest, read_array, write_array
-from tasks.teach import read_states, read_teachers_manifest, teacher_kind
+from tasks.store import file_digest, read_array, read_json, write_array
+from tasks.teach import read_teachers_manifest, teacher_kind
+from tasks.vote import block_votes
 from terrine.device import resolve_device
 from terrine.errors import ArtefactError
 from terrine.models.backbone import features_in_batches
@@ -32,10 +33,12 @@ def votes_on(run: Run, guided: Guided) -> np.ndarray:
     paths = [_path(run, guided.images[batch]) for batch in guided.batches]
     missing = [number for number, path in enumerate(paths) if not path.is_file()]
     if missing:
-        images = np.concatenate([guided.images[guided.batches[number]] for number in missing])
+        places = np.concatenate([guided.batches[number] for number in missing])
         ends = np.cumsum([len(guided.batches[number]) for number in missing])
-        batches = np.split(np.arange(len(images)), ends[:-1])
-        for number, votes in zip(missing, np.split(_cast(run, images, batches), ends[:-1]), strict=True):
+        batches = np.split(np.arange(len(places)), ends[:-1])
+        first = read_json(run.folders.votes / "manifest.json")["queries"]
+        cast = _cast(run, guided.images[places], batches, first + places)
+        for number, votes in zip(missing, np.split(cast, ends[:-1]), strict=True):
             write_array(paths[number], votes)
     if not paths:
         return np.empty((0, read_teachers_manifest(run.folders)["teachers"]), np.uint8)
@@ -74,7 +77,8 @@ def _path(run: Run, images: np.ndarray) -> Path:
     return run.folders.work / "guided-votes" / f"{identity}.npy"
 
 
-def _cast(run: Run, images: np.ndarray, batches: list[np.ndarray]) -> np.ndarray:
+def _cast(run: Run, images: np.ndarray, batches: list[np.ndarray], numbers: np.ndarray) -> np.ndarray:
+    """Return the votes on images in their batches; numbers: of these among all queries."""
     kind, device = teacher_kind(run), resolve_device(run.params.device)
     inputs = images
     if kind.inputs == "features":
@@ -83,6 +87,4 @@ def _cast(run: Run, images: np.ndarray, batches: list[np.ndarray]) -> np.ndarray
     teachers = read_teachers_manifest(run.folders)["teachers"]
     queries = Queries(inputs, batches)
     blocks = [range(first, min(first + kind.block, teachers)) for first in range(0, teachers, kind.block)]
-    return np.concatenate(
-        [kind.vote(read_states(run.folders, block), queries, device=device) for block in blocks], axis=1
-    )
+    return np.concatenate([block_votes(run, kind, block, queries, numbers, device) for block in blocks], axis=1)

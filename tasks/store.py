@@ -274,6 +274,17 @@ def read_tensors(path: Path) -> dict[str, np.ndarray]:
     return _read(path, lambda: load_file(path))
 
 
+def tensor_names(path: Path) -> list[str]:
+    """Return the names of the arrays in a safetensors file, which are not read. Raises as `read_tensors` does."""
+    from safetensors import safe_open
+
+    def names() -> list[str]:
+        with safe_open(path, framework="np") as file:
+            return list(file.keys())
+
+    return _read(path, names)
+
+
 def _read(path: Path, reader: Callable[[], Any]) -> Any:
     try:
         return reader()

@@ -4,17 +4,22 @@ Features and what is finished are kept in the run's private work folder under th
 so an interrupted stage goes on where it stopped and never trains a finished group again. Teachers that are networks or
 estimators are kept one by one, so of them not even part of a group is trained again. A group that does not fit into
 memory is halved.
+
+A teacher with too few records is not trained and is no error, for whether a run fails would tell about records. It is
+kept as a state of its own, so that nobody looks for it again, and is listed in the manifest, which is private; how it
+votes is said in `terrine.teachers.untrained`.
 """
 
 from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from tasks.average_files import AVERAGE, OWN, read_average_manifest
 from tasks.average_settings import teacher_settings
@@ -33,15 +38,16 @@ from tasks.store import (
     read_array,
     read_json,
     read_tensors,
+    tensor_names,
     write_json,
     write_tensors,
 )
 from terrine.data.dataset import Dataset
 from terrine.device import resolve_device
-from terrine.errors import ArtefactError
-from terrine.models.backbone import features_in_batches
+from terrine.errors import ArtefactError, SettingError
 from terrine.teachers.averaged import Average
 from terrine.teachers.averaged_kind import Start
+from terrine.teachers.features import PrivateFeatures, private_features
 from terrine.teachers.finetune import FinetuneTeachers
 from terrine.teachers.kind import Arrays, Records, TeacherKind, teachers_missing_a_class
 from terrine.teachers.linear import LinearHeads
@@ -49,6 +55,10 @@ from terrine.teachers.memory import train_within_memory
 from terrine.teachers.registry import Surroundings, build_teachers
 
 HEADS = "heads.safetensors"
+FEATURES, ABOUT_FEATURES = "features.npy", "features.json"
+"""Features of the records, and under which partition they were computed: one does not count without the other."""
+UNTRAINED = "untrained"
+"""The only array in the file of a teacher that was not trained, and in a group's file where nobody was."""
 
 _logger = logging.getLogger(__name__)
 
@@ -93,6 +103,7 @@ def surroundings(run: Run) -> Surroundings:
         seed=run.params.seed,
         parties=run.params.partition.teachers,
         start=lambda: read_start(run.folders),
+        by_teacher=run.params.backbone.kind != "columns",
     )
 
 
@@ -108,37 +119,44 @@ def read_start(folders: Folders) -> Start:
     return Start(Average(arrays["value"], arrays["control"]), own, arrays.get("centre"))
 
 
-def record_batches(assignment: np.ndarray, teachers: int, most: int) -> list[np.ndarray]:
-    """Return batches of record numbers, each within one teacher's part.
-
-    Batch statistics couple the records of a batch; were a batch to mix teachers, one record would touch several of
-    them and the privacy guarantee would not hold. A part is cut into near-equal batches of at most `most` records.
-    """
-    order = np.argsort(assignment, kind="stable")
-    parts = np.split(order, np.cumsum(np.bincount(assignment, minlength=teachers))[:-1])
-    batches = []
-    for part in parts:
-        batches.extend(np.array_split(part, max(1, -(-len(part) // most))))
-    return batches
-
-
 @step("private features")
 def extract_features(run: Run) -> None:
     """Compute float32 [records, features] of the private images once, each teacher's part by itself.
 
     Nothing is done for teachers that learn from images, and for a table, whose columns are its features.
     """
-    path = work_folder(run) / "features.npy"
+    kind, device = teacher_kind(run), _device(run)
+    path, about = (work_folder(run) / name for name in (FEATURES, ABOUT_FEATURES))
     dataset = read_dataset(run.folders)
-    if path.is_file() or dataset.column_names is not None or teacher_kind(run).inputs != "features":
+    if about.is_file() or dataset.column_names is not None or kind.inputs != "features":
         return
     settings = run.params.teachers
-    batches = record_batches(read_assignment(run.folders), run.params.partition.teachers, settings.feature_batch)
-    device = resolve_device(run.params.device)
-    backbone = read_backbone(run.folders).to(device)
-    features = features_in_batches(backbone, dataset.train_images, batches, settings.statistics, device)
+    features = private_features(
+        read_backbone(run.folders),
+        dataset.train_images,
+        read_assignment(run.folders),
+        settings.statistics,
+        most=settings.feature_batch,
+        device=device,
+    )
     with atomic_file(path) as stream:
-        np.save(stream, features, allow_pickle=False)
+        np.save(stream, features.rows, allow_pickle=False)
+    write_json(about, features.about())
+
+
+def _device(run: Run) -> torch.device:
+    """Return where teachers are trained.
+
+    Raises SettingError for an accelerator where it was never seen that one teacher's records do not move another, and
+    the data are not public.
+    """
+    device = resolve_device(run.params.device)
+    if device.type != "cpu" and run.params.teachers.kind == "prompt" and not run.params.data.public_benchmark:
+        raise SettingError(
+            "teachers.kind=prompt shares passes between teachers. That one teacher's records move no other was seen on "
+            f"the CPU alone, not on {device.type}, and the data are not public: set device=cpu, or use another kind."
+        )
+    return device
 
 
 @step("teachers", retries=2)
@@ -157,26 +175,33 @@ def train_group(run: Run, teachers: range) -> None:
     records = Records(
         record_inputs(run, kind.inputs, dataset), dataset.train_labels, read_assignment(run.folders), dataset.classes
     )
-    device = resolve_device(run.params.device)
+    device = _device(run)
     finished: dict[int, Arrays] = {}
 
     def keep(teacher: int, state: Arrays) -> None:
-        if kind.stacked:
-            finished[teacher] = state
-        else:
+        finished[teacher] = state if kind.stacked else {}
+        if not kind.stacked:
             write_tensors(teacher_path(run, teacher), state)
 
     train_within_memory(lambda part: kind.train(records, part, seed=run.params.seed, device=device), missing, keep)
+    untrained = [teacher for teacher in missing if teacher not in finished]
     if kind.stacked:
-        names = finished[teachers.start]
-        write_tensors(path, {name: np.stack([finished[teacher][name] for teacher in teachers]) for name in names})
+        names = next(iter(finished.values()), {})
+        states = {name: np.stack([finished[teacher][name] for teacher in sorted(finished)]) for name in names}
+        write_tensors(path, {**states, UNTRAINED: np.array(untrained, np.int64)})
+        return
+    for teacher in untrained:
+        write_tensors(teacher_path(run, teacher), {UNTRAINED: np.array([teacher], np.int64)})
 
 
-def record_inputs(run: Run, inputs: str, dataset: Dataset) -> np.ndarray:
+def record_inputs(run: Run, inputs: str, dataset: Dataset) -> np.ndarray | PrivateFeatures:
     """Return what teachers learn from, mapped: `images` or rows as they are stored, or `features`."""
-    if inputs == "images" or dataset.column_names is not None:
+    if inputs == "images":
         return dataset.train_images
-    return read_array(work_folder(run) / "features.npy", memory_map=True)
+    if dataset.column_names is not None:
+        return PrivateFeatures.of_rows(dataset.train_images)
+    rows = read_array(work_folder(run) / FEATURES, memory_map=True)
+    return PrivateFeatures(rows, **read_json(work_folder(run) / ABOUT_FEATURES))
 
 
 def group_path(run: Run, teachers: range) -> Path:
@@ -210,7 +235,8 @@ def teacher_file(teacher: int) -> str:
 def collect_teachers(run: Run) -> None:
     """Join what was trained into one artefact that is the same whatever the grouping was, and clear the work folder.
 
-    Its manifest is private, as the folder is. It says how many teachers never saw a record of some class.
+    Its manifest is private, as the folder is. It says which teachers had too few records to be trained, and how many
+    never saw a record of some class. Where states are stacked, zeros stand for a teacher that was not trained.
     """
     kind = teacher_kind(run)
     teachers = voters(run)
@@ -226,13 +252,31 @@ def collect_teachers(run: Run) -> None:
     with atomic_folder(run.folders.teachers) as folder:
         if kind.stacked:
             parts = [read_tensors(group_path(run, group)) for group in groups(run)]
-            write_tensors(folder / HEADS, {name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
+            untrained = np.concatenate([part.pop(UNTRAINED) for part in parts])
+            write_tensors(folder / HEADS, _joined(parts, np.setdiff1d(np.arange(teachers), untrained), teachers))
         else:
-            for teacher in range(teachers):
-                link(teacher_path(run, teacher), folder / teacher_file(teacher))
+            paths = [teacher_path(run, teacher) for teacher in range(teachers)]
+            untrained = np.array(
+                [teacher for teacher, path in enumerate(paths) if UNTRAINED in tensor_names(path)], int
+            )
+            for teacher, path in enumerate(paths):
+                link(path, folder / teacher_file(teacher))
         files = {path.name: file_digest(path) for path in sorted(folder.iterdir())}
-        write_json(folder / "manifest.json", {**manifest, "files": files, "digest": digest(files, 64)})
+        about = {"untrained": untrained.tolist(), "files": files}
+        write_json(folder / "manifest.json", {**manifest, **about, "digest": digest(about, 64)})
+    if len(untrained) and run.params.tracking.private_metrics:  # else a private figure, which no log may show
+        _logger.warning("%d of %d teachers had too few records to be trained.", len(untrained), teachers)
     shutil.rmtree(work_folder(run), ignore_errors=True)
+
+
+def _joined(parts: list[Arrays], trained: np.ndarray, teachers: int) -> Arrays:
+    """Return the states of all teachers, stacked, from those of each group's trained ones."""
+    joined: Arrays = {}
+    for name in next((list(part) for part in parts if part), []):
+        values = np.concatenate([part[name] for part in parts if part])
+        joined[name] = np.zeros((teachers, *values.shape[1:]), values.dtype)
+        joined[name][trained] = values
+    return joined
 
 
 def _missing_a_class(run: Run) -> int:
@@ -250,8 +294,8 @@ def read_teachers_manifest(folders: Folders) -> dict[str, Any]:
     return read_json(folders.teachers / "manifest.json")
 
 
-def read_states(folders: Folders, teachers: range) -> Iterator[Arrays]:
-    """Yield the states of teachers, each read when it is wanted.
+def read_states(folders: Folders, teachers: Iterable[int]) -> Iterator[Arrays]:
+    """Yield the states of teachers, each read when it is wanted; of one that was not trained, see `collect_teachers`.
 
     Raises ArtefactError for a file that is missing or is not the one that was written.
     """

@@ -1,6 +1,7 @@
 """vote: every teacher labels every query; all teachers see the same fixed batches.
 
 Votes are cast by blocks of teachers; a finished block is on disk, and an interrupted stage does not cast it again.
+Teachers that were not trained vote by a rule that reads no record (`terrine.teachers.untrained`).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from tasks.features import query_features
 from tasks.params import digest
@@ -18,7 +20,8 @@ from tasks.store import Folders, atomic_folder, file_digest, read_array, read_js
 from tasks.synthesize import read_queries
 from tasks.teach import read_states, read_teachers_manifest, teacher_kind
 from terrine.device import resolve_device
-from terrine.teachers.kind import Queries
+from terrine.teachers.kind import Queries, TeacherKind
+from terrine.teachers.untrained import votes_without_records
 
 
 @step("vote")
@@ -34,7 +37,7 @@ def collect_votes(run: Run) -> None:
     for block in blocks:
         path = work / f"votes-{block.start:06d}.npy"
         if not path.is_file():
-            votes = kind.vote(read_states(run.folders, block), queries, device=device)
+            votes = block_votes(run, kind, block, queries, np.arange(len(queries.inputs)), device)
             if len(blocks) == 1:
                 columns.append(votes)
                 break
@@ -42,6 +45,27 @@ def collect_votes(run: Run) -> None:
         columns.append(read_array(path))
     _write_votes(run, np.concatenate(columns, axis=1))
     shutil.rmtree(work, ignore_errors=True)
+
+
+def block_votes(
+    run: Run, kind: TeacherKind, block: range, queries: Queries, numbers: np.ndarray, device: torch.device
+) -> np.ndarray:
+    """Return the votes of a block of teachers, trained or not: unsigned integers [queries, teachers].
+
+    numbers: of the queries among all that the run asks, int64 [queries].
+    """
+    untrained = set(read_teachers_manifest(run.folders).get("untrained", []))
+    trained = [teacher for teacher in block if teacher not in untrained]
+    classes = len(read_json(run.folders.dataset / "manifest.json")["class_names"])
+    votes = votes_without_records(block, numbers, classes, seed=run.params.seed)
+    if trained:
+        # Stacked states share a product: those that were not trained keep their places in it, so that its shapes say
+        # nothing about who they are.
+        asked = list(block) if kind.stacked else trained
+        cast = kind.vote(read_states(run.folders, asked), queries, device=device)
+        places = [asked.index(teacher) for teacher in trained]
+        votes[:, [teacher - block.start for teacher in trained]] = cast[:, places]
+    return votes
 
 
 def teachers_queries(run: Run, inputs: str) -> Queries:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from terrine.errors import SettingError
@@ -32,3 +34,20 @@ def resolve_device(name: str = "auto") -> torch.device:
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise SettingError(f"device: '{name}' was asked for, but torch sees no MPS device. Use auto or cpu.")
     return device
+
+
+@contextmanager
+def fixed_kernels(device: torch.device | str) -> Iterator[None]:
+    """Run the block with convolutions on CUDA chosen by their shapes alone; on other devices nothing changes.
+
+    cuDNN's autotuner times its kernels and takes the fastest that fits into the memory that is free: which one that is
+    depends on what else runs, and so may the last bits of a sum. Here it is off, and kernels that add in an order of
+    their own are not used. The switches are the process's.
+    """
+    import torch
+
+    if torch.device(device).type != "cuda":
+        yield
+        return
+    with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
+        yield

@@ -20,6 +20,12 @@ The teachers that vote are the θ_i of the last round, so R rounds use R - 1 ave
 A round is two functions. `local_round` is the part of some teachers, from the average and their own records alone: a
 task of a cluster may carry it. `server_step` is what the averages of all do to θ and c. `average_teachers` is the loop
 over both in one process. Mini-batches derive from (seed, round, teacher), so that grouping changes none.
+
+A party with fewer records than the learner needs stands still: θ_i = θ, so its Δθ_i is zero and eq. 3 makes its c_i⁺
+c_i - c, as if its own direction had been zero. It counts in the means as everybody does, for the number of parties is
+public and the number of those that learned is not. A zero update is within every clipping norm S, so exchanging one
+unit, also one that makes a party stand still or move, changes the sum of clipped updates by at most 2S, the sensitivity
+that is charged (`terrine.teachers.averaged_private`). Eq. 3 holds for all parties, so Δc is a function of Δθ still.
 """
 
 from __future__ import annotations
@@ -41,7 +47,7 @@ from terrine.teachers.kind import Records, rows_of
 Averaging = Literal["none", "global", "blocks"]
 Correction = Literal["none", "control_variates"]
 
-_PART_BYTES = {"cpu": 2**25, "other": 2**30}  # weights and one batch of the teachers that learn in one part
+_PART_BYTES = 2**25  # weights and one batch of the teachers that learn in one part on a CPU
 _COPIES = 6  # of a teacher's weights that are held while it learns
 
 
@@ -125,19 +131,24 @@ def local_round(
     """Return what these teachers do in round `number` (from 0), in their order; lines 5 to 12 of Algorithm 1.
 
     start: θ and c, [P], or [teachers, P] where each has its own. own: c_i of these teachers, [teachers, P]. A teacher's
-    result depends on its start, its c_i, its own records, the settings, the seed, its number and the round. Raises
-    InputError for a teacher without records, inputs of another kind, or c_i of another shape.
+    result depends on its start, its c_i, its own records, the settings, the seed, its number and the round. One with
+    too few records stands still (see the module). Raises InputError for inputs of another kind, or c_i of another
+    shape.
     """
-    check_inputs(learner, records.inputs)
+    check_inputs(learner, records)
     if own.shape != (len(teachers), learner.length):
         raise InputError(
             f"Control variates of shape {list(own.shape)} do not fit {len(teachers)} teachers with {learner.length} "
             "weights each."
         )
     device = torch.device(device)
-    rows = rows_of(records.assignment, teachers)
-    update = np.empty(own.shape, own.dtype)
-    after = np.empty(own.shape, own.dtype)
+    enough = set(records.enough(teachers, learner.least))
+    moving = [position for position, teacher in enumerate(teachers) if teacher in enough]
+    rows = dict(zip(moving, rows_of(records.assignment, [teachers[position] for position in moving]), strict=True))
+    update = np.zeros(own.shape, own.dtype)
+    after = own.copy()
+    if settings.correction == "control_variates":
+        after -= start.control.astype(own.dtype)
 
     def learn(positions: list[int]) -> None:
         batches = [
@@ -156,7 +167,7 @@ def local_round(
             before = before - control - moved / (settings.steps * settings.rate(number))
         update[positions], after[positions] = moved.cpu().numpy(), before.cpu().numpy()
 
-    for _ in side_by_side(learn, _parts(rows, records.inputs, learner.length, settings.batch, device), device):
+    for _ in side_by_side(learn, _parts(rows, records.values, learner.length, settings.batch, device), device):
         pass
     return Local(update, after)
 
@@ -167,7 +178,7 @@ def _steps(
     """Return θ_i after gradient descent on batches [steps, teachers, batch] of record numbers; eq. 2."""
     values = theta
     for index in batches:
-        inputs = torch.from_numpy(np.ascontiguousarray(records.inputs[index])).to(theta.device)
+        inputs = torch.from_numpy(np.ascontiguousarray(records.values[index])).to(theta.device)
         labels = torch.from_numpy(records.labels[index].astype(np.int64, copy=False)).to(theta.device)
         values = values - rate * (learner.gradients(values, inputs, labels) + correction)
     return values
@@ -186,16 +197,22 @@ def _batches(rows: np.ndarray, settings: AveragedSettings, generator: np.random.
 
 
 def _parts(
-    rows: list[np.ndarray], inputs: np.ndarray, length: int, batch: int | None, device: torch.device
+    rows: dict[int, np.ndarray], inputs: np.ndarray, length: int, batch: int | None, device: torch.device
 ) -> Iterator[list[int]]:
-    """Yield positions of teachers with batches of one size, as many at a time as memory allows, and at least one."""
-    budget = _PART_BYTES.get(device.type, _PART_BYTES["other"])
+    """Yield positions of teachers with batches of one size, as many as memory allows; off the CPU one at a time.
+
+    Which teachers share a part may follow from how many records they have, and on an accelerator the kernel may follow
+    from the part (`terrine.teachers.linear`).
+    """
+    if device.type != "cpu":
+        yield from ([position] for position in rows)
+        return
     width = int(np.prod(inputs.shape[1:]))
     by_size: dict[int, list[int]] = {}
-    for position, own in enumerate(rows):
+    for position, own in rows.items():
         by_size.setdefault(batch or len(own), []).append(position)
     for size in sorted(by_size, reverse=True):
-        most = max(1, budget // (4 * (_COPIES * length + 2 * size * width)))
+        most = max(1, _PART_BYTES // (4 * (_COPIES * length + 2 * size * width)))
         for first in range(0, len(by_size[size]), most):
             yield by_size[size][first : first + most]
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from terrine.errors import InputError
 from terrine.teachers.averaged_learners import unit_rows
+from terrine.teachers.features import PrivateFeatures, digest_of
 from terrine.teachers.kind import Queries, Records, rows_of
 
 CLIP = 1.0
@@ -25,13 +26,20 @@ CLIP = 1.0
 
 
 def party_means(records: Records, teachers: Sequence[int]) -> np.ndarray:
-    """Return each party's mean of features of unit length, float64 [teachers, features]. Private."""
-    if records.inputs.ndim != 2:
-        raise InputError(f"Only features have a centre, not inputs of shape {list(records.inputs.shape)}.")
-    means = [
-        unit_rows(records.inputs[own]).mean(axis=0, dtype=np.float64) for own in rows_of(records.assignment, teachers)
-    ]
-    return np.stack(means)
+    """Return each party's mean of features of unit length, float64 [teachers, features]. Private.
+
+    Zeros for a party with too few records: it counts in the centre like everybody, and zero is within the norm.
+    """
+    values = records.values
+    if values.ndim != 2:
+        raise InputError(f"Only features have a centre, not inputs of shape {list(values.shape)}.")
+    means = np.zeros((len(teachers), values.shape[1]))
+    enough = set(records.enough(teachers, 1))
+    present = [position for position, teacher in enumerate(teachers) if teacher in enough]
+    parts = rows_of(records.assignment, [teachers[position] for position in present])
+    for position, own in zip(present, parts, strict=True):
+        means[position] = unit_rows(values[own]).mean(axis=0, dtype=np.float64)
+    return means
 
 
 def centred_records(records: Records, teachers: Sequence[int], centres: np.ndarray) -> Records:
@@ -39,13 +47,18 @@ def centred_records(records: Records, teachers: Sequence[int], centres: np.ndarr
 
     centres: one for all, [features], or each teacher's, [teachers, features].
     """
-    rows = rows_of(records.assignment, teachers)
-    kept = np.sort(np.concatenate(rows))
-    inputs = np.empty((len(kept), records.inputs.shape[1]), np.float32)
-    for position, own in enumerate(rows):
+    kept = np.flatnonzero(np.isin(records.assignment, teachers))
+    assignment = records.assignment[kept]
+    inputs = np.empty((len(kept), records.values.shape[1]), np.float32)
+    for position, teacher in enumerate(teachers):
+        own = np.flatnonzero(assignment == teacher)
         centre = centres if centres.ndim == 1 else centres[position]
-        inputs[np.searchsorted(kept, own)] = unit_rows(unit_rows(records.inputs[own]) - centre)
-    return Records(inputs, records.labels[kept], records.assignment[kept], records.classes)
+        inputs[own] = unit_rows(unit_rows(records.values[kept[own]]) - centre)
+    features: np.ndarray | PrivateFeatures = inputs
+    if isinstance(records.inputs, PrivateFeatures):
+        partition = None if records.inputs.partition is None else digest_of(assignment)
+        features = PrivateFeatures(inputs, partition, records.inputs.least)
+    return Records(features, records.labels[kept], assignment, records.classes)
 
 
 def centred_queries(queries: Queries) -> Queries:

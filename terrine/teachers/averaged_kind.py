@@ -7,6 +7,13 @@ averaging: global   the last round alone, from the average of the R - 1 rounds b
                     variates, which another step has made. If that average was released with noise, a teacher is a
                     function of its own records and of what was released: the kind's guarantee holds given the
                     release, and the two compose. If it was not, a teacher is a function of every record.
+
+A party with too few records stands still in every round (`terrine.teachers.averaged`). So with `none` it is not
+trained, and votes by the rule that all such teachers vote by; with `global` it votes with the average it stands at,
+which was released; and a group votes with what its other parties make of it, or, where all stand still, with the public
+start.
+Each is a function of the party's or the group's own records, of what was released, and of public numbers, so one unit
+moves one voter, also when it makes a party stand still.
 """
 
 from __future__ import annotations
@@ -26,7 +33,7 @@ from terrine.teachers.averaged_centre import centred_queries, centred_records, p
 from terrine.teachers.averaged_learners import Learner, LinearLearner, ModuleLearner, unit_rows
 from terrine.teachers.kind import Arrays, Queries, Records
 from terrine.teachers.linear import LinearHeads, vote
-from terrine.teachers.networks import TOGETHER, Classifier, vote_with_networks
+from terrine.teachers.networks import BLOCK, Classifier, vote_with_networks
 
 
 @dataclass(frozen=True)
@@ -92,7 +99,7 @@ class NetworkForm:
 
     centred = False
     stacked = False
-    block = TOGETHER
+    block = BLOCK
 
     def __init__(self, classifier: Classifier, classes: int, statistics: Statistics, weight_decay: float = 0.0) -> None:
         self.learner = ModuleLearner(classifier, weight_decay=weight_decay, statistics=statistics)
@@ -116,11 +123,14 @@ class AveragedTeachers:
         self.form, self.settings, self.parties, self.start = form, settings, parties, start
         self.inputs: Literal["features", "images"] = form.learner.inputs
         self.stacked, self.block = form.stacked, form.block
+        self.least = form.learner.least if settings.averaging == "none" else 0
 
     def train(
         self, records: Records, teachers: Sequence[int], *, seed: int, device: torch.device | str = "cpu"
     ) -> Iterator[tuple[int, Arrays]]:
         """Yield (number, state) of each teacher, or of each group of parties with averaging `blocks`."""
+        if self.settings.averaging == "none":
+            teachers = records.enough(teachers, self.least)
         if not teachers:
             return
         if self.settings.averaging == "global":

@@ -5,8 +5,7 @@ are their gradients, so that averaging, clipping and noise (`terrine.teachers.av
 know no model. There are two:
 
 - `LinearLearner`: a head on features of the frozen backbone; gradients of all teachers are two batched products.
-- `ModuleLearner`: any torch module; on an accelerator `torch.func.vmap` over copies of the weights, on the CPU one
-  teacher after the other, which was measured to be faster there (docs/teachers.md).
+- `ModuleLearner`: any torch module, one teacher after the other.
 """
 
 from __future__ import annotations
@@ -20,25 +19,27 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import functional_call
 
+from terrine.device import fixed_kernels
 from terrine.errors import InputError, SettingError
 from terrine.models.statistics import Statistics, batch_statistics
-from terrine.teachers.kind import Arrays
-
-TOGETHER = 16
-"""Most networks whose gradients an accelerator computes at once."""
+from terrine.teachers.kind import Arrays, Records
+from terrine.teachers.networks import least_records
 
 
 class Learner(Protocol):
     """A model with its weights in one vector.
 
-    inputs: what it learns from, see `terrine.teachers.kind`. length: number of weights P. Guarantee: the gradient of
-    one teacher depends on its own weights and records alone.
+    inputs: what it learns from, see `terrine.teachers.kind`. length: number of weights P. least: records without which
+    a party does not take part. by_teacher: see `LinearTeachers`. Guarantee: the gradient of one teacher depends on its
+    own weights and records alone.
     """
 
     inputs: Literal["features", "images"]
     length: int
+    least: int
+    by_teacher: bool
 
     def initial(self) -> Tensor:
         """Return the public start, [P]."""
@@ -74,11 +75,19 @@ class LinearLearner:
     """
 
     inputs: Literal["features", "images"] = "features"
+    least = 1
 
     def __init__(
-        self, features: int, classes: int, *, weight_decay: float = 0.0, dtype: torch.dtype = torch.float32
+        self,
+        features: int,
+        classes: int,
+        *,
+        weight_decay: float = 0.0,
+        dtype: torch.dtype = torch.float32,
+        by_teacher: bool = False,
     ) -> None:
         self.features, self.classes, self.weight_decay, self.dtype = features, classes, weight_decay, dtype
+        self.by_teacher = by_teacher
         self.length = classes * (features + 1)
 
     def initial(self) -> Tensor:
@@ -111,21 +120,15 @@ class ModuleLearner:
     """Any module from inputs to scores [batch, classes]; its parameters that require a gradient are the weights.
 
     module: with the public start in it; it is not changed. weight_decay: on weight matrices and kernels, not on biases.
-    statistics: of batch normalisation while it learns; running averages are never touched. together: networks in one
-    computation; None takes `TOGETHER` on an accelerator and one on the CPU.
+    statistics: of batch normalisation while it learns; running averages are never touched.
     """
 
     inputs: Literal["features", "images"] = "images"
+    by_teacher = False
 
-    def __init__(
-        self,
-        module: nn.Module,
-        *,
-        weight_decay: float = 0.0,
-        statistics: Statistics = "current",
-        together: int | None = None,
-    ) -> None:
-        self.module, self.weight_decay, self.statistics, self.together = module, weight_decay, statistics, together
+    def __init__(self, module: nn.Module, *, weight_decay: float = 0.0, statistics: Statistics = "current") -> None:
+        self.module, self.weight_decay, self.statistics = module, weight_decay, statistics
+        self.least = least_records(module, statistics)
         self.parts = [
             (name, value.shape, value.numel()) for name, value in module.named_parameters() if value.requires_grad
         ]
@@ -145,13 +148,8 @@ class ModuleLearner:
 
     def gradients(self, values: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
         """See `Learner.gradients`; inputs as the module takes them, with a dimension for the teachers before."""
-        together = self.together or (1 if values.device.type == "cpu" else TOGETHER)
-        with batch_statistics(self._frame(), self.statistics):
-            if together == 1:
-                return torch.stack([self._gradient(*part) for part in zip(values, inputs, labels, strict=True)])
-            found = vmap(grad(self._loss))
-            parts = zip(values.split(together), inputs.split(together), labels.split(together), strict=True)
-            return torch.cat([found(*part) for part in parts])
+        with batch_statistics(self._frame(), self.statistics), fixed_kernels(values.device):
+            return torch.stack([self._gradient(*part) for part in zip(values, inputs, labels, strict=True)])
 
     def state(self, values: np.ndarray) -> Arrays:
         """See `Learner.state`: the weights by their names in the module's state."""
@@ -180,8 +178,11 @@ class ModuleLearner:
         return loss
 
 
-def check_inputs(learner: Learner, inputs: np.ndarray) -> None:
-    """Raise InputError unless `inputs` are what the learner learns from."""
+def check_inputs(learner: Learner, records: Records) -> None:
+    """Raise InputError unless the records are what the learner learns from."""
+    inputs = records.values
+    if learner.by_teacher:
+        records.refuse_mixed_batches()
     if learner.inputs == "features" and (inputs.ndim != 2 or inputs.dtype.kind != "f"):
         raise InputError(f"Linear teachers learn from features, float32 [records, features], not {inputs.dtype}.")
     if learner.inputs == "images" and (inputs.ndim != 4 or inputs.dtype != np.uint8):

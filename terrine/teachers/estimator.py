@@ -27,12 +27,15 @@ from terrine.parallel import side_by_side
 from terrine.randomness import derive_seed
 from terrine.teachers.kind import Arrays, Queries, Records, rows_of, vote_type
 from terrine.teachers.linear import start_seed
+from terrine.teachers.memory import is_out_of_memory
 
 
 class EstimatorTeachers:
     """The kind `estimator`, see `terrine.teachers.kind`: a state is the classifier's bytes, uint8, under `skops`.
 
-    A teacher that saw one class alone is that class, int64 [1] under `only`: many classifiers refuse to learn it.
+    A teacher that saw one class alone is that class, int64 [1] under `only`: many classifiers refuse to learn it. One
+    whose records its classifier cannot learn from (too few neighbours, a class with a single record) is not trained,
+    as one without records: an error would tell about records. by_teacher: see `LinearTeachers`.
 
     name, options: of the classifier, for example RandomForestClassifier and {n_estimators: 50}. Where it has a
     `random_state` that options leave open, it comes from the run's seed: the same for all teachers with `shared`
@@ -42,6 +45,7 @@ class EstimatorTeachers:
     inputs: Literal["features", "images"] = "features"
     stacked = False
     block = 64
+    least = 1
 
     def __init__(
         self,
@@ -49,23 +53,27 @@ class EstimatorTeachers:
         options: Mapping[str, Any] | None = None,
         classes: int = 2,
         initialisation: Literal["shared", "own"] = "shared",
+        *,
+        by_teacher: bool = False,
     ) -> None:
         self.name, self.options, self.classes = name, dict(options or {}), classes
-        self.initialisation = initialisation
-        self._build(0, 0)
+        self.initialisation, self.by_teacher = initialisation, by_teacher
+        self._check_options()
 
     def train(
         self, records: Records, teachers: Sequence[int], *, seed: int, device: torch.device | str = "cpu"
     ) -> Iterator[tuple[int, Arrays]]:
-        """Yield (number, state) of each teacher. They are trained on the CPU, each by one thread."""
-        if records.inputs.ndim != 2 or records.inputs.dtype != np.float32:
-            raise InputError(
-                f"features: float32 [records, features] expected, got {records.inputs.dtype} {records.inputs.shape}."
-            )
+        """Yield (number, state) of each teacher that can be trained, on the CPU, each by one thread."""
+        if self.by_teacher:
+            records.refuse_mixed_batches()
+        values = records.values
+        if values.ndim != 2 or values.dtype != np.float32:
+            raise InputError(f"features: float32 [records, features] expected, got {values.dtype} {values.shape}.")
+        teachers = records.enough(teachers, self.least)
         rows = rows_of(records.assignment, teachers)
 
-        def fit(position: int) -> tuple[int, Arrays]:
-            inputs = np.asarray(records.inputs[rows[position]])
+        def fit(position: int) -> tuple[int, Arrays | None]:
+            inputs = np.asarray(values[rows[position]])
             labels = np.asarray(records.labels[rows[position]], np.int64)
             if not np.isfinite(inputs.sum(dtype=np.float64)):
                 raise InputError(f"features: a record of teacher {teachers[position]} is not finite.")
@@ -75,15 +83,17 @@ class EstimatorTeachers:
             try:
                 with threadpool_limits(1, user_api="openmp"):  # OpenMP's limit belongs to the calling thread
                     estimator.fit(inputs, labels)
-            except (ValueError, TypeError) as error:
-                raise SettingError(
-                    f"teachers.estimator: {self.name} cannot learn teacher {teachers[position]}'s {len(labels)} "
-                    f"records ({first_line(error)}). Choose other options, another classifier or fewer teachers."
-                ) from error
+                    estimator.predict(inputs[:1])  # some learn from few records and then cannot answer
+            except Exception as error:
+                if is_out_of_memory(error):
+                    raise
+                return teachers[position], None
             return teachers[position], {"skops": np.frombuffer(to_bytes(estimator), np.uint8)}
 
         with _one_thread_each():
-            yield from side_by_side(fit, range(len(teachers)))
+            for teacher, state in side_by_side(fit, range(len(teachers))):
+                if state is not None:
+                    yield teacher, state
 
     def vote(self, states: Iterable[Arrays], queries: Queries, *, device: torch.device | str = "cpu") -> np.ndarray:
         """Return votes [queries, teachers], computed on the CPU batch by batch."""
@@ -105,6 +115,16 @@ class EstimatorTeachers:
             columns = list(side_by_side(decide, states))
         empty = np.empty((len(queries.inputs), 0), vote_type(self.classes))
         return np.stack(columns, axis=1) if columns else empty
+
+    def _check_options(self) -> None:
+        """Refuse what the classifier refuses whatever the records are."""
+        estimator = self._build(0, 0)
+        try:
+            estimator._validate_params()
+        except ValueError as error:
+            raise SettingError(
+                f"teachers.estimator: {self.name} does not take {self.options} ({first_line(error)}). Give others."
+            ) from error
 
     def _build(self, seed: int, teacher: int) -> Any:
         classifiers = _classifiers()

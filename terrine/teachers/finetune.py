@@ -21,10 +21,11 @@ from terrine.models.last_layers import last_parameters
 from terrine.teachers.kind import Arrays, Queries, Records
 from terrine.teachers.linear import start_seed
 from terrine.teachers.networks import (
-    TOGETHER,
+    BLOCK,
     Classifier,
     NetworkSettings,
     Training,
+    least_records,
     train_networks,
     vote_with_networks,
 )
@@ -40,7 +41,7 @@ class FinetuneTeachers:
 
     inputs: Literal["features", "images"] = "images"
     stacked = False
-    block = TOGETHER
+    block = BLOCK
 
     def __init__(
         self, backbone: Backbone, trainable: float, classes: int, settings: NetworkSettings | None = None
@@ -53,6 +54,11 @@ class FinetuneTeachers:
         self.backbone, self.classes = backbone, classes
         self.settings = settings or NetworkSettings()
         self.names = [name for name, _ in last_parameters(backbone.network, trainable)]
+
+    @property
+    def least(self) -> int:
+        """See `TeacherKind`."""
+        return least_records(self.backbone, self.settings.statistics)
 
     @property
     def share(self) -> float:
@@ -70,8 +76,8 @@ class FinetuneTeachers:
     def train(
         self, records: Records, teachers: Sequence[int], *, seed: int, device: torch.device | str = "cpu"
     ) -> Iterator[tuple[int, Arrays]]:
-        """Yield (number, state) of each teacher."""
-        settings = self.settings
+        """Yield (number, state) of each teacher that has enough records."""
+        settings, teachers = self.settings, records.enough(teachers, self.least)
         training = Training(
             start=lambda teacher: self.classifier(start_seed(seed, teacher, settings.initialisation)),
             statistics=settings.statistics,

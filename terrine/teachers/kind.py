@@ -3,11 +3,14 @@
 Formal guarantees of every kind:
 - A teacher is a function of its own records, its settings, the seed and its number. No other teacher's record enters
   it, not even through batch statistics, so one record touches one teacher and moves one vote.
-- On the CPU it is the same to the last bit whichever teachers are trained with it, however they are grouped into tasks
-  and however many threads there are. (`linear` stacks teachers in products that treat them one by one; the others are
-  trained one teacher at a time, each by one thread.) `prompt` teachers share passes through a frozen network, and on an
-  accelerator networks of equal shape are trained together: there a teacher agrees with itself in another group within
-  floating point, and the values of another teacher's records still do not move a bit of it.
+- How many records other teachers have does not enter it either, not by a bit: no precision, shape, batch or order of
+  its arithmetic follows from their numbers. Teachers are trained and vote one after the other, with two exceptions.
+  `linear` (and heads of `averaged`) stacks teachers with equally many records on the CPU, in products that treat them
+  one by one; `prompt` teachers share passes through a frozen network whose shapes are fixed by settings alone.
+- On the CPU it is the same to the last bit however teachers are grouped into tasks and however many threads there are;
+  a `prompt` teacher agrees with itself in another group within floating point.
+- A teacher with fewer than `least` records, or fewer than its features need, is not trained and is no error
+  (`terrine.teachers.untrained`): how many a teacher has decides about that teacher alone.
 - Its state is arrays of numbers by name, so it travels as safetensors; nothing is pickled.
 - Votes are cast on fixed batches of queries, which all teachers share, and touch no state.
 """
@@ -22,6 +25,7 @@ import numpy as np
 import torch
 
 from terrine.errors import InputError
+from terrine.teachers.features import PrivateFeatures
 
 Arrays = dict[str, np.ndarray]
 """A teacher's state: arrays by name."""
@@ -31,12 +35,16 @@ Arrays = dict[str, np.ndarray]
 class Records:
     """What teachers learn from.
 
-    inputs      float32 [records, features] or uint8 images [records, C, H, W], as the kind wants; a memory map will do
+    inputs      features, or uint8 images [records, C, H, W], as the kind wants; a memory map will do. Features of a
+                backbone are `PrivateFeatures` of this very assignment. A plain float32 array [records, features] is
+                taken as `PrivateFeatures.of_rows`: whoever passes one says that no row depends on another record
     labels      int64 [records], 0 .. classes - 1
     assignment  int64 [records], the teacher of each record
+
+    Raises InputError when arrays do not fit together, or features were computed for another assignment.
     """
 
-    inputs: np.ndarray
+    inputs: np.ndarray | PrivateFeatures
     labels: np.ndarray
     assignment: np.ndarray
     classes: int
@@ -50,6 +58,29 @@ class Records:
         if len(self.labels) and not (self.labels.min() >= 0 and self.labels.max() < self.classes):
             raise InputError(
                 f"labels run from {self.labels.min()} to {self.labels.max()}, outside 0..{self.classes - 1}."
+            )
+        if isinstance(self.inputs, PrivateFeatures):
+            self.inputs.check(self.assignment)
+
+    @property
+    def values(self) -> np.ndarray:
+        """What is learned from, as an array."""
+        return self.inputs.rows if isinstance(self.inputs, PrivateFeatures) else self.inputs
+
+    def enough(self, teachers: Sequence[int], least: int) -> list[int]:
+        """Return those of `teachers` that have `least` records, and as many as their features need, in their order."""
+        if isinstance(self.inputs, PrivateFeatures):
+            least = max(least, self.inputs.least)
+        counts = np.bincount(self.assignment, minlength=max(teachers, default=0) + 1)
+        return [teacher for teacher in teachers if counts[teacher] >= least]
+
+    def refuse_mixed_batches(self) -> None:
+        """Raise InputError unless these are features that were computed teacher by teacher."""
+        if not isinstance(self.inputs, PrivateFeatures) or self.inputs.partition is None:
+            raise InputError(
+                "These features of a backbone were not computed teacher by teacher: a batch may hold records of "
+                "several teachers, and then one record touches all of them. Compute them with "
+                "terrine.teachers.features.private_features under the assignment that teachers train under."
             )
 
 
@@ -67,20 +98,34 @@ class TeacherKind(Protocol):
     inputs: what it learns from, `features` of the frozen backbone (or a table's columns) or `images`.
     stacked: states of all teachers have equal shapes and are small, so they are kept in one file.
     block: teachers that vote together.
+    least: records without which a teacher is not trained.
     """
 
     inputs: Literal["features", "images"]
     stacked: bool
     block: int
 
+    @property
+    def least(self) -> int:
+        """See the class."""
+        ...
+
     def train(
         self, records: Records, teachers: Sequence[int], *, seed: int, device: torch.device | str
     ) -> Iterator[tuple[int, Arrays]]:
-        """Yield (number, state) of each of the teachers, in their order, each trained on its own records."""
+        """Yield (number, state) of each of the teachers, in their order, each trained on its own records.
+
+        Teachers with too few records are passed over. They are to be asked for all the same: where teachers share a
+        computation, it has a place for each that is asked for.
+        """
         ...
 
     def vote(self, states: Iterable[Arrays], queries: Queries, *, device: torch.device | str) -> np.ndarray:
-        """Return the class of every query by every teacher: unsigned integers [queries, teachers], smallest type."""
+        """Return the class of every query by every teacher: unsigned integers [queries, teachers], smallest type.
+
+        Where states are `stacked`, zeros take the place of a teacher that was not trained, and what comes out there is
+        not its vote (`terrine.teachers.untrained`): the others' arithmetic has the same shapes with it and without.
+        """
         ...
 
 

@@ -1,8 +1,8 @@
 """Linear teachers: N heads on one frozen backbone, trained together, voting as one matrix product.
 
 Teachers that share a backbone differ only in their heads, so the features of all records are computed once and each
-teacher learns from its own rows. Teachers with equally many records are stacked into one batched problem, as many at a
-time as a fixed amount of memory holds. Two ways to train (`LinearSettings.optimiser`):
+teacher learns from its own rows. On the CPU teachers with equally many records are stacked into one batched problem, as
+many at a time as a fixed amount of memory holds. Two ways to train (`LinearSettings.optimiser`):
 
 - `adam`: cross-entropy by Adam, the setting of 000_af12db1dbb9ad79b (50 epochs, step 1e-3);
 - `ridge`: least squares on one-hot labels with a penalty, solved exactly. A teacher has far fewer records than
@@ -11,9 +11,11 @@ time as a fixed amount of memory holds. Two ways to train (`LinearSettings.optim
 Guarantees:
 - A teacher's head is a function of its own records, the settings, the seed and its number. No other teacher's record
   enters it, so one record touches one teacher.
-- On a CPU it is the same to the last bit whichever teachers share its group and however many threads there are: no
-  teacher is padded to another's length, every batched product treats its matrices one by one, and a part is computed
-  by one thread (`terrine.parallel`).
+- On a CPU it is the same to the last bit whichever teachers share its stack, so whoever has equally many records, and
+  however many threads there are: no teacher is padded to another's length, every batched product treats its matrices
+  one by one, and a stack is computed by one thread (`terrine.parallel`).
+- An accelerator may choose another kernel for another number of stacked matrices, and how many there are would follow
+  from other teachers' records. So there teachers are trained one after the other.
 """
 
 from __future__ import annotations
@@ -31,10 +33,11 @@ from terrine.errors import InputError, SettingError
 from terrine.heads import initial_head
 from terrine.parallel import side_by_side
 from terrine.randomness import derive_seed, torch_generator
+from terrine.teachers.features import PrivateFeatures
 from terrine.teachers.kind import Arrays, Queries, Records, rows_of, vote_type
 
 _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8  # Adam's own, as everywhere
-_PART_BYTES = {"cpu": 2**25, "other": 2**30}  # features of the teachers trained in one part
+_PART_BYTES = 2**25  # features of the teachers stacked on a CPU
 _TEACHER_BLOCK, _QUERY_BLOCK = 256, 512  # of one matrix product when voting
 
 
@@ -106,19 +109,29 @@ class LinearHeads:
 
 
 class LinearTeachers:
-    """The kind `linear`, see `terrine.teachers.kind`: a state is a head's weight [classes, features] and bias."""
+    """The kind `linear`, see `terrine.teachers.kind`: a state is a head's weight [classes, features] and bias.
+
+    by_teacher: features are a backbone's, and refused unless they were computed teacher by teacher
+    (`terrine.teachers.features`); otherwise plain rows are taken, too.
+    """
 
     inputs: Literal["features", "images"] = "features"
     stacked = True
     block = 1024
+    least = 1
 
-    def __init__(self, settings: LinearSettings | None = None) -> None:
-        self.settings = settings or LinearSettings()
+    def __init__(self, settings: LinearSettings | None = None, *, by_teacher: bool = False) -> None:
+        self.settings, self.by_teacher = settings or LinearSettings(), by_teacher
 
     def train(
         self, records: Records, teachers: Sequence[int], *, seed: int, device: torch.device | str = "cpu"
     ) -> Iterator[tuple[int, Arrays]]:
-        """Yield (number, head) of each teacher; see `train_heads`."""
+        """Yield (number, head) of each teacher that has enough records; see `train_heads`."""
+        if self.by_teacher:
+            records.refuse_mixed_batches()
+        teachers = records.enough(teachers, self.least)
+        if not teachers:
+            return
         heads = train_heads(
             records.inputs,
             records.labels,
@@ -140,7 +153,7 @@ class LinearTeachers:
 
 
 def train_heads(
-    features: np.ndarray,
+    features: np.ndarray | PrivateFeatures,
     labels: np.ndarray,
     assignment: np.ndarray,
     teachers: Sequence[int],
@@ -152,15 +165,22 @@ def train_heads(
 ) -> LinearHeads:
     """Train the heads of the given teachers, each on the records assigned to it; the result is in their order.
 
-    features: float32 [records, features], an array or a memory map, of which only the group's rows are read.
+    features: of `private_features`, computed under this very assignment. Or float32 [records, features], an array or a
+        memory map: by passing one the caller asserts that row i is a function of record i alone, or of records of its
+        own teacher, as a table's columns and features computed image by image are; features under current statistics
+        are not, unless no batch mixed teachers. Only the group's rows are read.
     labels: int64 [records], 0 .. classes - 1. assignment: int64 [records], the teacher of each record.
     teachers: numbers of the group's teachers. seed: of the run; a teacher's shuffles derive from it and its number.
 
     A teacher may lack a class: it learns that the class is rare. Raises InputError when arrays do not fit together, a
-    label is outside its range, a teacher has no record, or its features are not finite.
+    label is outside its range, features were computed for another partition, a teacher has no record, or its features
+    are not finite.
     """
     settings = settings or LinearSettings()
     device = torch.device(device)
+    if isinstance(features, PrivateFeatures):
+        features.check(assignment)
+        features = features.rows
     _check(features, labels, assignment, classes)
     rows = rows_of(assignment, teachers)
     weight = np.empty((len(teachers), classes, features.shape[1]), np.float32)
@@ -197,13 +217,15 @@ def _check(features: np.ndarray, labels: np.ndarray, assignment: np.ndarray, cla
 
 
 def _parts(rows: list[np.ndarray], features: int, device: torch.device) -> Iterator[list[int]]:
-    """Yield positions of teachers with equally many records, as many at a time as memory allows, and at least one."""
-    budget = _PART_BYTES.get(device.type, _PART_BYTES["other"])
+    """Yield positions of teachers with equally many records, as many as memory allows; off the CPU one at a time."""
+    if device.type != "cpu":
+        yield from ([position] for position in range(len(rows)))
+        return
     by_size: dict[int, list[int]] = {}
     for position, own in enumerate(rows):
         by_size.setdefault(len(own), []).append(position)
     for size in sorted(by_size, reverse=True):
-        most = max(1, budget // (4 * size * features))
+        most = max(1, _PART_BYTES // (4 * size * features))
         for first in range(0, len(by_size[size]), most):
             yield by_size[size][first : first + most]
 

@@ -4,18 +4,15 @@ A teacher is trained by Adam on the cross-entropy of its own records, shuffled i
 cut into near-equal batches. While it learns, dropout is off and batch normalisation is stateless (see
 `terrine.models.statistics`): no running average is kept, and nothing couples two teachers.
 
-One by one, or together? Networks of equal shape whose teachers have equally many records can be trained as one
-computation with `torch.func.vmap`. On the CPU they are not: a vmapped convolution there is a grouped convolution,
-which was measured to take 1.1 to 2.4 times the CPU time of one teacher after the other at batches of 64 and more
-(docs/teachers.md), and one by one gives the same bytes for every grouping. So on the CPU teachers are trained side by
-side, each by one thread. On an accelerator, small networks (`SMALL`), whose cost is the launching of small operations,
-are trained and vote `TOGETHER` at a time; larger ones one by one, in mixed precision on CUDA.
+Teachers are trained one by one and vote one by one, on every device: on the CPU side by side, each by one thread; on an
+accelerator one after the other, on CUDA all of them in mixed precision (bfloat16) while they learn and in float32 when
+they vote. They could share a computation (`torch.func.vmap`) only where they have equally many records, and then how
+many others have would decide about a teacher's arithmetic.
 """
 
 from __future__ import annotations
 
 import copy
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -25,8 +22,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call, grad, stack_module_state, vmap
 
+from terrine.device import fixed_kernels
 from terrine.errors import ArtefactError, InputError, SettingError
 from terrine.heads import initial_head
 from terrine.models.backbone import as_float
@@ -35,10 +32,8 @@ from terrine.parallel import side_by_side
 from terrine.randomness import torch_generator
 from terrine.teachers.kind import Arrays, Queries, Records, rows_of, vote_type
 
-TOGETHER = 16
-"""Most networks that an accelerator trains, or lets vote, in one computation."""
-SMALL = 1_000_000
-"""Most parameters of a network that shares a computation with others on an accelerator."""
+BLOCK = 16
+"""Networks whose votes are kept together."""
 
 _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8  # Adam's own, as everywhere
 
@@ -119,70 +114,53 @@ def train_networks(
     *,
     seed: int,
     device: torch.device | str,
-    together: int | None = None,
 ) -> Iterator[tuple[int, Arrays]]:
     """Yield (number, state) of every teacher, in order; a state holds the arrays named by `training.keep`.
 
-    together: networks in one computation; None goes by the rule of the module docstring. Raises InputError for
-    images of another type, a teacher without records, or one with a single record and batch normalisation.
+    Raises InputError for images of another type, a teacher without records, or one with a single record and batch
+    normalisation.
     """
     device = torch.device(device)
-    if records.inputs.dtype != np.uint8 or records.inputs.ndim != 4:
+    values = records.values
+    if values.dtype != np.uint8 or values.ndim != 4:
         raise InputError(
             f"Teachers that are networks learn from images, uint8 [records, C, H, W], not from "
-            f"{records.inputs.dtype} {records.inputs.shape}. Use linear or estimator teachers for a table."
+            f"{values.dtype} {values.shape}. Use linear or estimator teachers for a table."
         )
     rows = dict(zip(teachers, rows_of(records.assignment, teachers), strict=True))
 
     def load(teacher: int) -> tuple[Tensor, Tensor]:
         index = rows[teacher]
-        images = torch.from_numpy(np.ascontiguousarray(records.inputs[index]))
+        images = torch.from_numpy(np.ascontiguousarray(values[index]))
         return images.to(device), torch.from_numpy(records.labels[index].astype(np.int64, copy=False)).to(device)
 
-    def prepared(part: list[int]) -> tuple[list[int], list[Classifier]]:
+    def prepared(teacher: int) -> tuple[int, Classifier]:
         # In the calling thread: initial weights come from a generator that threads share.
-        classifiers = [training.start(teacher).to(device) for teacher in part]
-        if len(rows[part[0]]) < 2 and training.statistics == "current" and has_batch_norm(classifiers[0]):
+        classifier = training.start(teacher).to(device)
+        if len(rows[teacher]) < least_records(classifier, training.statistics):
             raise InputError(
-                f"Teacher {part[0]} has {len(rows[part[0]])} record, and batch normalisation needs two. Use fewer "
+                f"Teacher {teacher} has {len(rows[teacher])} record, and batch normalisation needs two. Use fewer "
                 "teachers, or an architecture without batch normalisation (cryptonet)."
             )
-        return part, classifiers
+        return teacher, classifier
 
-    def train(item: tuple[list[int], list[Classifier]]) -> list[tuple[int, Arrays]]:
-        part, classifiers = item
-        data = [load(teacher) for teacher in part]
-        generators = [torch_generator(seed, "teacher shuffle", teacher) for teacher in part]
-        if len(part) == 1:
-            _train_one(classifiers[0], *data[0], generators[0], training.statistics, settings)
-        else:
-            _train_together(classifiers, data, generators, training.statistics, settings)
-        finished = []
-        for teacher, classifier, (images, _) in zip(part, classifiers, data, strict=True):
+    def train(item: tuple[int, Classifier]) -> tuple[int, Arrays]:
+        teacher, classifier = item
+        images, labels = load(teacher)
+        with fixed_kernels(device):
+            generator = torch_generator(seed, "teacher shuffle", teacher)
+            _train_one(classifier, images, labels, generator, training.statistics, settings)
             _forget(classifier)
             training.finish(classifier, images)
-            state = classifier.state_dict()
-            finished.append((teacher, {name: state[name].detach().cpu().numpy() for name in training.keep}))
-        return finished
+        state = classifier.state_dict()
+        return teacher, {name: state[name].detach().cpu().numpy() for name in training.keep}
 
-    if not teachers:
-        return
-    together = together or _together(training.start(teachers[0]), device)
-    groups = map(prepared, _alike(list(teachers), rows, together))
-    for finished in side_by_side(train, groups, device):
-        yield from finished
+    yield from side_by_side(train, map(prepared, teachers), device)
 
 
-def _alike(teachers: list[int], rows: dict[int, np.ndarray], together: int) -> Iterator[list[int]]:
-    """Yield runs of consecutive teachers with equally many records, at most `together` in one."""
-    for _, same in itertools.groupby(teachers, key=lambda teacher: len(rows[teacher])):
-        yield from (list(part) for part in _batched(same, together))
-
-
-def _batched(items: Iterable[int], size: int) -> Iterator[list[int]]:
-    iterator = iter(items)
-    while part := list(itertools.islice(iterator, size)):
-        yield part
+def least_records(network: nn.Module, statistics: Statistics) -> int:
+    """Return how many records a network needs to learn: two where it normalises a batch by itself, else one."""
+    return 2 if statistics == "current" and has_batch_norm(network) else 1
 
 
 def epoch_batches(records: int, batch: int | None, generator: torch.Generator) -> list[Tensor]:
@@ -196,11 +174,6 @@ def parts(records: int, batch: int | None) -> int:
     Three records with a batch of two are one batch of three: a batch of one has no statistics.
     """
     return max(1, min(-(-records // (batch or records)), records // 2))
-
-
-def _together(network: nn.Module, device: torch.device) -> int:
-    small = sum(value.numel() for value in network.parameters()) <= SMALL
-    return TOGETHER if small and device.type != "cpu" else 1
 
 
 def _precision(device: torch.device) -> AbstractContextManager[Any]:
@@ -229,43 +202,8 @@ def _train_one(
                 adam.step(torch.autograd.grad(loss, parameters))
 
 
-def _train_together(
-    classifiers: list[Classifier],
-    data: list[tuple[Tensor, Tensor]],
-    generators: list[torch.Generator],
-    statistics: Statistics,
-    settings: NetworkSettings,
-) -> None:
-    """Train classifiers of one shape, on equally many records each, as one computation, in place."""
-    frame = classifiers[0]
-    trained = {name for name, value in frame.named_parameters() if value.requires_grad}
-    stacked, buffers = stack_module_state(classifiers)
-    parameters = {name: value.detach() for name, value in stacked.items() if name in trained}
-    fixed = {name: value.detach() for name, value in stacked.items() if name not in trained} | buffers
-    images, labels = (torch.stack(parts) for parts in zip(*data, strict=True))
-    device = images.device
-    own = torch.arange(len(classifiers), device=device)[:, None]
-
-    def loss(parameters: dict[str, Tensor], fixed: dict[str, Tensor], images: Tensor, labels: Tensor) -> Tensor:
-        return F.cross_entropy(functional_call(frame, (parameters, fixed), (images,)), labels)
-
-    gradients = vmap(grad(loss))
-    adam = _Adam(list(parameters.values()), settings, [value.ndim > 2 for value in parameters.values()])
-    with batch_statistics(frame, statistics):
-        for _ in range(settings.epochs):
-            each = [epoch_batches(images.shape[1], settings.batch, generator) for generator in generators]
-            for batch in zip(*each, strict=True):
-                index = torch.stack(batch).to(device)
-                found = gradients(parameters, fixed, images[own, index], labels[own, index])
-                adam.step([found[name] for name in parameters])
-    with torch.no_grad():
-        for number, classifier in enumerate(classifiers):
-            for name, value in parameters.items():
-                classifier.get_parameter(name).copy_(value[number])
-
-
 class _Adam:
-    """Adam (Kingma and Ba 2015, algorithm 1) on tensors that it changes in place; one network's, or many stacked."""
+    """Adam (Kingma and Ba 2015, algorithm 1) on the tensors of one network, which it changes in place."""
 
     def __init__(self, values: list[Tensor], settings: NetworkSettings, decays: list[bool]) -> None:
         self.values = values
@@ -297,15 +235,14 @@ def vote_with_networks(
     classes: int,
     *,
     device: torch.device | str,
-    together: int | None = None,
 ) -> np.ndarray:
     """Return every teacher's class for every query: unsigned integers [queries, teachers].
 
     states: arrays that replace entries of the classifier `frame`, one teacher after the other; they may be read
     lazily. Under `current` statistics each of the fixed batches is normalised by itself. Of equal scores the lower
-    class wins. Teachers vote `together` at a time, None going by the rule of the module docstring; on the CPU one
-    by one, and batches side by side. `frame` is left as it was. Raises InputError for images of another type or batches
-    that do not cover the queries, ArtefactError for a state that does not fit.
+    class wins. Teachers vote one by one, on the CPU each on its batches side by side. `frame` is left as it was. Raises
+    InputError for images of another type or batches that do not cover the queries, ArtefactError for a state that does
+    not fit.
     """
     device = torch.device(device)
     images = queries.inputs
@@ -314,59 +251,40 @@ def vote_with_networks(
     covered = np.sort(np.concatenate([np.asarray(batch) for batch in queries.batches]))
     if not np.array_equal(covered, np.arange(len(images))):
         raise InputError(f"The batches do not hold each of {len(images)} queries once.")
-    together = together or _together(frame, device)
     frame = copy.deepcopy(frame).to(device)
     columns: list[np.ndarray] = []
-    iterator = iter(states)
-    while part := list(itertools.islice(iterator, together)):
-        votes = np.empty((len(images), len(part)), vote_type(classes))
-        decide = _decider(frame, part, statistics, device)
+    names: set[str] | None = None
+    for state in states:
+        if names not in (None, set(state)):
+            raise ArtefactError(
+                "Teachers hold different arrays, so they were not trained alike: run the stage 'teach' again."
+            )
+        names = set(state)
+        load_state(frame, state)
+        votes = np.empty(len(images), vote_type(classes))
 
-        def compute(batch: np.ndarray, votes: np.ndarray = votes, decide: Any = decide) -> None:
+        @torch.no_grad()
+        def compute(batch: np.ndarray, votes: np.ndarray = votes) -> None:
             inputs = torch.from_numpy(np.ascontiguousarray(images[batch])).to(device)
-            votes[batch] = decide(inputs).cpu().numpy()
+            with batch_statistics(frame, statistics), fixed_kernels(device):
+                votes[batch] = frame(inputs).argmax(dim=1).cpu().numpy()
 
-        # `functional_call`, which lets several vote as one, swaps the frame's weights: one batch after the other then.
-        batches = side_by_side(compute, queries.batches, device) if len(part) == 1 else map(compute, queries.batches)
-        for _ in batches:
+        for _ in side_by_side(compute, queries.batches, device):
             pass
         columns.append(votes)
-    return np.concatenate(columns, axis=1) if columns else np.empty((len(images), 0), vote_type(classes))
-
-
-def _decider(
-    frame: Classifier, part: list[Arrays], statistics: Statistics, device: torch.device
-) -> Callable[[Tensor], Tensor]:
-    """Return a function from images [B, C, H, W] to classes [B, len(part)]."""
-    if len(part) == 1:
-        load_state(frame, part[0])
-
-        def alone(images: Tensor) -> Tensor:
-            with torch.no_grad(), batch_statistics(frame, statistics):
-                return frame(images).argmax(dim=1, keepdim=True)
-
-        return alone
-    entries = frame.state_dict()
-    stacked = {
-        name: torch.from_numpy(np.stack([state[name] for state in part])).to(device) for name in _checked(frame, part)
-    }
-    fixed = {name: value for name, value in entries.items() if name not in stacked}
-
-    def scores(own: dict[str, Tensor], images: Tensor) -> Tensor:
-        return functional_call(frame, own | fixed, (images,))
-
-    def several(images: Tensor) -> Tensor:
-        with torch.no_grad(), batch_statistics(frame, statistics):
-            return vmap(scores, in_dims=(0, None))(stacked, images).argmax(dim=2).T
-
-    return several
+    return np.stack(columns, axis=1) if columns else np.empty((len(images), 0), vote_type(classes))
 
 
 def load_state(classifier: Classifier, state: Arrays) -> None:
     """Replace entries of `classifier` by the arrays of `state`. Raises ArtefactError when they do not fit."""
     entries = classifier.state_dict()
-    for name in _checked(classifier, [state]):
-        entries[name].copy_(torch.from_numpy(np.array(state[name])))
+    for name, value in state.items():
+        if name not in entries or tuple(entries[name].shape) != value.shape:
+            raise ArtefactError(
+                f"A teacher's array '{name}' does not fit the network it is to be loaded into. The teachers were "
+                "trained with other settings or another backbone: run the stage 'teach' again."
+            )
+        entries[name].copy_(torch.from_numpy(np.array(value)))
     _forget(classifier)
 
 
@@ -375,15 +293,3 @@ def _forget(module: nn.Module) -> None:
     for layer in module.modules():
         if getattr(layer, "attention_bias_cache", None):
             layer.attention_bias_cache = {}
-
-
-def _checked(classifier: Classifier, states: list[Arrays]) -> list[str]:
-    entries = classifier.state_dict()
-    for state in states:
-        for name in state.keys() | states[0].keys():
-            if name not in state or name not in entries or tuple(entries[name].shape) != state[name].shape:
-                raise ArtefactError(
-                    f"A teacher's array '{name}' does not fit the network it is to be loaded into. The teachers were "
-                    "trained with other settings or another backbone: run the stage 'teach' again."
-                )
-    return list(states[0])

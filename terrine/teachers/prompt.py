@@ -12,9 +12,13 @@ whole canvas: x̂ = ω1 + pad(resize(x)). Only ω = (ω1, ω2) is trained, by Ad
 Many teachers at once: the source is the same for all and frozen, so one forward and one backward pass over a batch that
 mixes the records of many teachers serves all of them, each record in the frame of its own teacher. The loss is the sum
 of the teachers' own mean losses, so a teacher's gradient is the one it would have alone. Under `current` statistics
-batch normalisation is taken teacher by teacher (`terrine.models.grouped_statistics`). No value of another teacher's
-records enters a teacher: of those who share its pass it is touched by how many records they have alone, as much as the
-choice of a kernel for a batch of that size can touch the last bits of a sum.
+batch normalisation is taken teacher by teacher (`terrine.models.grouped_statistics`).
+
+Every teacher that is asked for has its places in every pass of its part, as many as a batch may be large, whether it
+has records to fill them, has fewer than the others or has none at all: what is left over is padding, weighs nothing and
+is masked. So the shapes of all passes follow from the settings and the teachers' numbers, and neither what another
+teacher's records hold nor how many they are moves a bit of a teacher. How often a part is passed follows from its
+largest teacher; a teacher sits out the passes it has no batch for.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from terrine.device import fixed_kernels
 from terrine.errors import ArtefactError, InputError, SettingError
 from terrine.heads import initial_head
 from terrine.models.backbone import Backbone, as_float
@@ -55,9 +60,10 @@ class PromptSettings:
     inner: side of the shrunken image in pixels; None is 192/224 of the canvas. mask: see the module's docstring.
     mapping: `random`: each class is one of the source's outputs, drawn beforehand and not trained; `fc1`, `fc2`: one
     or two layers, the first of two with `hidden` units. learning_rate: of Adam, times `decay` after every epoch (the
-    paper does not say after what). batch: records of a teacher in a step. together: most records, of all teachers, in
-    one pass, and most queries where statistics are the source's own: with the passes that run side by side (one a core)
-    it bounds the memory. Under current statistics a vote takes a query batch at once, since it is its own statistics.
+    paper does not say after what). batch: records of a teacher in a step, and its places in a pass. together: places of
+    all teachers in one pass, and most queries where statistics are the source's own: with the passes that run side by
+    side (one a core) it bounds the memory. Under current statistics a vote takes a query batch at once, since it is its
+    own statistics.
     """
 
     inner: int | None = None
@@ -133,6 +139,16 @@ class PromptTeachers:
             frame[first : first + self.inner, first : first + self.inner] = False
         self.positions = frame.flatten().nonzero().flatten()
 
+    @property
+    def least(self) -> int:
+        """See `TeacherKind`."""
+        return 2 if self.settings.statistics == "current" else 1
+
+    @property
+    def places(self) -> int:
+        """A teacher's places in a pass: `parts` makes one batch of three records where batches are of two."""
+        return max(self.settings.batch, 3)
+
     def initial(self, seed: int, teacher: int) -> dict[str, Tensor]:
         """Return a teacher's ω before training: no pattern, and a mapping from (seed, teacher) as settings say."""
         settings, outputs = self.settings, self.backbone.feature_dim
@@ -160,92 +176,117 @@ class PromptTeachers:
 
     def framed(self, placed: Tensor, border: Tensor) -> Tensor:
         """Return x̂ [B, C, canvas, canvas] of placed images and the borders [B, C, pixels] or [1, C, pixels]."""
+        # Outside the shrunken image the padding is zero, so the sum is equation (1), and with no mask it is Table 9's.
+        return placed + self._pattern(border)
+
+    def _pattern(self, border: Tensor) -> Tensor:
+        """Return borders [T, C, pixels] on the canvas, [T, C, canvas, canvas], with zeros elsewhere."""
         pattern = border.new_zeros((len(border), border.shape[1], self.canvas * self.canvas))
         pattern = pattern.index_copy(2, self.positions.to(border.device), border)
-        # Outside the shrunken image the padding is zero, so the sum is equation (1), and with no mask it is Table 9's.
-        return placed + pattern.unflatten(2, (self.canvas, self.canvas))
+        return pattern.unflatten(2, (self.canvas, self.canvas))
 
-    def scores(self, outputs: Tensor, omega: dict[str, Tensor], own: Tensor) -> Tensor:
-        """Return scores [B, classes] of the source's outputs [B, O] under the mapping of row `own` [B] of stacked ω."""
+    def scores(self, outputs: Tensor, omega: dict[str, Tensor]) -> Tensor:
+        """Return scores [T, B, classes] of the source's outputs [T, B, O] under the mappings of stacked ω."""
         if "outputs" in omega:
-            return outputs.gather(1, omega["outputs"][own])
+            return outputs.gather(2, omega["outputs"][:, None].expand(-1, outputs.shape[1], -1))
         if "hidden_weight" in omega:
-            outputs = F.relu(_apply(outputs, omega["hidden_weight"], omega["hidden_bias"], own))
-        return _apply(outputs, omega["weight"], omega["bias"], own)
+            outputs = F.relu(_apply(outputs, omega["hidden_weight"], omega["hidden_bias"]))
+        return _apply(outputs, omega["weight"], omega["bias"])
 
     def train(
         self, records: Records, teachers: Sequence[int], *, seed: int, device: torch.device | str = "cpu"
     ) -> Iterator[tuple[int, Arrays]]:
-        """Yield (number, state) of each teacher."""
+        """Yield (number, state) of each teacher that has enough records."""
         device = torch.device(device)
-        if records.inputs.dtype != np.uint8 or records.inputs.ndim != 4:
+        values = records.values
+        if values.dtype != np.uint8 or values.ndim != 4:
             raise InputError(
-                f"Prompt teachers learn from images, uint8 [records, C, H, W], not from {records.inputs.dtype} "
-                f"{records.inputs.shape}."
+                f"Prompt teachers learn from images, uint8 [records, C, H, W], not from {values.dtype} {values.shape}."
             )
-        rows = rows_of(records.assignment, teachers)
-        for teacher, own in zip(teachers, rows, strict=True):
-            if len(own) < 2 and self.settings.statistics == "current":
-                raise InputError(
-                    f"Teacher {teacher} has {len(own)} record, and current statistics need two. Use fewer teachers, or "
-                    "teachers.statistics=original."
-                )
+        enough = records.enough(teachers, self.least)
+        rows = dict(zip(enough, rows_of(records.assignment, enough), strict=True))
         self.backbone.to(device)
-        size = max(1, self.settings.together // self.settings.batch)
-        numbered = list(zip(teachers, rows, strict=True))
-        parts = [numbered[first : first + size] for first in range(0, len(numbered), size)]
-        for finished in side_by_side(lambda part: self._train_together(records, part, seed, device), parts, device):
+        size = max(1, self.settings.together // self.places)
+        parts = [list(teachers[first : first + size]) for first in range(0, len(teachers), size)]
+        for finished in side_by_side(
+            lambda part: self._train_together(records, part, rows, seed, device), parts, device
+        ):
             yield from finished
 
     def _train_together(
-        self, records: Records, part: list[tuple[int, np.ndarray]], seed: int, device: torch.device
+        self,
+        records: Records,
+        part: list[int],
+        rows: dict[int, np.ndarray],
+        seed: int,
+        device: torch.device,
     ) -> list[tuple[int, Arrays]]:
-        """Train some teachers, each with its record numbers, in shared passes through the source."""
+        """Train those of a part that have records, in `rows`, in shared passes in which all of it have places."""
         settings = self.settings
-        starts = [self.initial(seed, teacher) for teacher, _ in part]
+        starts = [self.initial(seed, teacher) for teacher in part]
         omega = {name: torch.stack([start[name] for start in starts]).to(device) for name in starts[0]}
         trained = {name: value for name, value in omega.items() if value.is_floating_point()}
-        images = [torch.from_numpy(np.ascontiguousarray(records.inputs[rows])).to(device) for _, rows in part]
-        labels = [torch.from_numpy(records.labels[rows].astype(np.int64, copy=False)).to(device) for _, rows in part]
-        generators = [torch_generator(seed, "teacher shuffle", teacher) for teacher, _ in part]
+        present = [(place, teacher) for place, teacher in enumerate(part) if teacher in rows]
+        images = {place: torch.from_numpy(np.ascontiguousarray(records.values[rows[t]])) for place, t in present}
+        labels = {place: torch.from_numpy(records.labels[rows[t]].astype(np.int64, copy=False)) for place, t in present}
+        generators = {place: torch_generator(seed, "teacher shuffle", teacher) for place, teacher in present}
+        shape = (len(part) * self.places, *records.values.shape[1:])
         adam = StackedAdam(list(trained.values()))
         for epoch in range(settings.epochs):
-            batches = [
-                epoch_batches(len(own), settings.batch, generator)
-                for own, generator in zip(labels, generators, strict=True)
-            ]
-            for step in range(max(map(len, batches))):
-                active = [number for number, own in enumerate(batches) if step < len(own)]
-                chosen = [batches[number][step].to(device) for number in active]
-                own = torch.repeat_interleave(
-                    torch.tensor(active, device=device), torch.tensor([len(index) for index in chosen], device=device)
-                )
-                inputs = torch.cat([images[number][index] for number, index in zip(active, chosen, strict=True)])
-                targets = torch.cat([labels[number][index] for number, index in zip(active, chosen, strict=True)])
-                gradients = self._gradients(omega, trained, self.place(inputs), targets, own)
+            batches = {
+                place: epoch_batches(len(own), settings.batch, generators[place]) for place, own in labels.items()
+            }
+            for step in range(max(map(len, batches.values()), default=0)):
+                inputs = torch.zeros(shape, dtype=torch.uint8)
+                targets = torch.zeros((len(part), self.places), dtype=torch.int64)
+                counts = [0] * len(part)
+                active = [place for place, own in batches.items() if step < len(own)]
+                for place in active:
+                    index = batches[place][step]
+                    counts[place], first = len(index), place * self.places
+                    inputs[first : first + len(index)] = images[place][index]
+                    targets[place, : len(index)] = labels[place][index]
+                placed = self.place(inputs.to(device))
+                with fixed_kernels(device):
+                    gradients = self._gradients(omega, trained, placed, targets.to(device), counts)
                 adam.step(gradients, active, settings.learning_rate * settings.decay**epoch)
         return [
-            (teacher, {name: value[number].cpu().numpy() for name, value in omega.items()})
-            for number, (teacher, _) in enumerate(part)
+            (teacher, {name: value[place].cpu().numpy() for name, value in omega.items()}) for place, teacher in present
         ]
 
     def _gradients(
-        self, omega: dict[str, Tensor], trained: dict[str, Tensor], placed: Tensor, targets: Tensor, own: Tensor
+        self,
+        omega: dict[str, Tensor],
+        trained: dict[str, Tensor],
+        placed: Tensor,
+        targets: Tensor,
+        counts: Sequence[int],
     ) -> list[Tensor]:
-        """Return the gradient of every teacher's mean cross-entropy over its own records, stacked as ω is."""
+        """Return the gradient of every teacher's mean cross-entropy over its own records, stacked as ω is.
+
+        placed: [teachers * places, C, canvas, canvas]; targets: [teachers, places]; of a teacher's places the first
+        `counts` are records. Where a teacher has none, its row is zero.
+        """
+        teachers, places = targets.shape
+        own = torch.tensor(list(counts), device=placed.device)[:, None]
+        present = torch.arange(places, device=placed.device) < own
+        weights = present.to(placed.dtype) / own.clamp_min(1)
         leaves = {name: value.detach().requires_grad_() for name, value in trained.items()}
         stacked = omega | leaves
-        with torch.enable_grad(), self._statistics(own):
-            outputs = self.backbone.network(self.framed(placed, stacked["border"][own]))
-            losses = F.cross_entropy(self.scores(outputs, stacked, own), targets, reduction="none")
-            counts = torch.bincount(own, minlength=len(stacked["border"]))
-            loss = (losses / counts[own]).sum()
+        with torch.enable_grad(), self._statistics(counts, places):
+            framed = placed.unflatten(0, (teachers, places)) + self._pattern(stacked["border"])[:, None]
+            # Not multiplied by zero: a network may have no derivative at what padding holds.
+            framed = torch.where(present[:, :, None, None, None], framed, 0)
+            outputs = self.backbone.network(framed.flatten(0, 1)).unflatten(0, (teachers, places))
+            scores = self.scores(torch.where(present[:, :, None], outputs, 0), stacked)
+            losses = F.cross_entropy(scores.flatten(0, 1), targets.flatten(), reduction="none")
+            loss = (losses.view(teachers, places) * weights).sum()
         return list(torch.autograd.grad(loss, list(leaves.values())))
 
-    def _statistics(self, own: Tensor) -> AbstractContextManager[Any]:
+    def _statistics(self, counts: Sequence[int], places: int) -> AbstractContextManager[Any]:
         if self.settings.statistics == "original":
             return batch_statistics(self.backbone, "original")
-        return grouped_statistics(own)
+        return grouped_statistics(counts, places)
 
     @torch.no_grad()
     def vote(self, states: Iterable[Arrays], queries: Queries, *, device: torch.device | str = "cpu") -> np.ndarray:
@@ -257,12 +298,12 @@ class PromptTeachers:
 
         def compute(batch: np.ndarray) -> None:
             placed = self.place(torch.from_numpy(np.ascontiguousarray(queries.inputs[batch])).to(device))
-            own = torch.zeros(len(placed), dtype=torch.int64, device=device)
-            with torch.no_grad(), batch_statistics(self.backbone, self.settings.statistics):
+            statistics = batch_statistics(self.backbone, self.settings.statistics)
+            with torch.no_grad(), statistics, fixed_kernels(device):
                 for teacher, state in enumerate(stacked):
                     omega = {name: torch.from_numpy(value)[None].to(device) for name, value in state.items()}
                     outputs = self.backbone.network(self.framed(placed, omega["border"]))
-                    votes[batch, teacher] = self.scores(outputs, omega, own).argmax(dim=1).cpu().numpy()
+                    votes[batch, teacher] = self.scores(outputs[None], omega)[0].argmax(dim=1).cpu().numpy()
 
         parts = list(queries.batches)
         if self.settings.statistics == "original":
@@ -283,8 +324,8 @@ class PromptTeachers:
         return {name: np.array(value) for name, value in state.items()}
 
 
-def _apply(values: Tensor, weight: Tensor, bias: Tensor, own: Tensor) -> Tensor:
-    """Return values [B, I] times weight [T, O, I] plus bias [T, O], row b by number own[b]; own is ascending."""
+def _apply(values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return values [T, B, I] times each teacher's weight [T, O, I] plus its bias [T, O]: [T, B, O]."""
     if len(weight) == 1:
         return F.linear(values, weight[0], bias[0])
-    return torch.einsum("bi,boi->bo", values, weight[own]) + bias[own]
+    return torch.baddbmm(bias[:, None], values, weight.mT)

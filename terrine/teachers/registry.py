@@ -95,7 +95,8 @@ class Surroundings:
     """What a kind finds around it: the number of classes, the images' geometry, and the backbone, loaded if wanted.
 
     Averaged teachers also want the seed of the run (what they start from is public and shared), how many parties there
-    are, and the averages of their rounds, loaded if wanted.
+    are, and the averages of their rounds, loaded if wanted. by_teacher: features of records are a backbone's, so kinds
+    that learn from features refuse all that were not computed teacher by teacher (`terrine.teachers.features`).
     """
 
     classes: int
@@ -105,10 +106,11 @@ class Surroundings:
     seed: int = 0
     parties: int = 0
     start: Callable[[], Start] | None = None
+    by_teacher: bool = False
 
 
 def _linear(settings: TeacherSettings, around: Surroundings) -> TeacherKind:
-    return LinearTeachers(settings.linear())
+    return LinearTeachers(settings.linear(), by_teacher=around.by_teacher)
 
 
 def _finetune(settings: TeacherSettings, around: Surroundings) -> TeacherKind:
@@ -120,7 +122,9 @@ def _scratch(settings: TeacherSettings, around: Surroundings) -> TeacherKind:
 
 
 def _estimator(settings: TeacherSettings, around: Surroundings) -> TeacherKind:
-    return EstimatorTeachers(settings.estimator, settings.options, around.classes, settings.initialisation)
+    return EstimatorTeachers(
+        settings.estimator, settings.options, around.classes, settings.initialisation, by_teacher=around.by_teacher
+    )
 
 
 def _prompt(settings: TeacherSettings, around: Surroundings) -> TeacherKind:
@@ -135,7 +139,12 @@ def _averaged(settings: TeacherSettings, around: Surroundings) -> TeacherKind:
 def averaged_form(settings: TeacherSettings, around: Surroundings) -> Form:
     """Return what averaged teachers learn: a head on the backbone's features, its last layers too, or a network."""
     if settings.learner == "linear":
-        learner = LinearLearner(around.backbone().feature_dim, around.classes, weight_decay=settings.weight_decay)
+        learner = LinearLearner(
+            around.backbone().feature_dim,
+            around.classes,
+            weight_decay=settings.weight_decay,
+            by_teacher=around.by_teacher,
+        )
         return LinearForm(learner, centred=settings.centre == "shared")
     like: FinetuneTeachers | ScratchTeachers
     if settings.learner == "finetune":

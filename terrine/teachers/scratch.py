@@ -7,6 +7,7 @@ weights; under `current` statistics with those of the query batch at hand.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -20,10 +21,11 @@ from terrine.models.statistics import has_batch_norm, record_statistics
 from terrine.teachers.kind import Arrays, Queries, Records
 from terrine.teachers.linear import start_seed
 from terrine.teachers.networks import (
-    TOGETHER,
+    BLOCK,
     Classifier,
     NetworkSettings,
     Training,
+    least_records,
     parts,
     train_networks,
     vote_with_networks,
@@ -40,7 +42,7 @@ class ScratchTeachers:
 
     inputs: Literal["features", "images"] = "images"
     stacked = False
-    block = TOGETHER
+    block = BLOCK
 
     def __init__(
         self, architecture: str, channels: int, size: int, classes: int, settings: NetworkSettings | None = None
@@ -52,6 +54,11 @@ class ScratchTeachers:
         self.architecture, self.channels, self.size, self.classes = architecture, channels, size, classes
         self.settings = settings or NetworkSettings()
 
+    @cached_property
+    def least(self) -> int:
+        """See `TeacherKind`: it learns under current statistics."""
+        return least_records(self.classifier(0), "current")
+
     def classifier(self, seed: int) -> Classifier:
         """Return a classifier with the initial weights of `seed`."""
         backbone = build_backbone(self.architecture, channels=self.channels, size=self.size, seed=seed)
@@ -60,8 +67,8 @@ class ScratchTeachers:
     def train(
         self, records: Records, teachers: Sequence[int], *, seed: int, device: torch.device | str = "cpu"
     ) -> Iterator[tuple[int, Arrays]]:
-        """Yield (number, state) of each teacher."""
-        settings = self.settings
+        """Yield (number, state) of each teacher that has enough records."""
+        settings, teachers = self.settings, records.enough(teachers, self.least)
         recorded = settings.statistics == "original"
         example = self.classifier(seed)
         names = [name for name, _ in example.named_parameters()]

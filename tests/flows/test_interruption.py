@@ -50,7 +50,7 @@ def test_teaching_goes_on_from_the_last_finished_group(project, monkeypatch):
     monkeypatch.setattr(
         linear, "train_heads", lambda *given, **options: (trained.append(given[3][0]), plain(*given, **options))[1]
     )
-    monkeypatch.setattr(teach, "features_in_batches", None)  # a second pass over the private images would fail
+    monkeypatch.setattr(teach, "private_features", None)  # a second pass over the private images would fail
     run_stage(project, "small", "teach")
     assert trained == [group.start for group in groups(run)[2:]]
     assert (run.folders.teachers / "heads.safetensors").read_bytes() == expected

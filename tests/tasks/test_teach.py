@@ -71,21 +71,6 @@ def taught(run):
     return folder_digest(run.folders.teachers), vote.read_votes(run.folders)
 
 
-@pytest.mark.parametrize("most", [2, 5, 1000])
-def test_a_batch_of_private_records_never_mixes_teachers(most):
-    assignment = np.random.default_rng(0).integers(0, 7, 100)
-    batches = teach.record_batches(assignment, 7, most)
-    assert sorted(np.concatenate(batches)) == list(range(100))
-    for batch in batches:
-        assert len(set(assignment[batch])) == 1
-        assert len(batch) <= most
-
-
-def test_parts_are_cut_into_near_equal_batches_so_that_none_is_left_with_one_record():
-    assignment = np.repeat([0, 1], [501, 7])
-    assert sorted(len(batch) for batch in teach.record_batches(assignment, 2, 500)) == [7, 250, 251]
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_votes_do_not_depend_on_how_teachers_are_grouped(prepared, tmp_path, kind):
     teachers = 6 if kind == "finetune" else 11  # each a network of five million weights

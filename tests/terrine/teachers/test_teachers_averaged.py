@@ -1,14 +1,19 @@
 """Algorithm 1 as published: equal to its plain form, whoever computes which part of it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from terrine.errors import InputError, SettingError
+from terrine.randomness import numpy_generator
 from terrine.teachers.averaged import (
     Average,
     AveragedSettings,
+    _parts,
     average_teachers,
     derived_control,
     exact_means,
@@ -122,17 +127,31 @@ def test_any_module_learns_as_the_linear_learner_does_when_it_is_one(parties):
     np.testing.assert_allclose(found.value, expected.value, atol=1e-10)
 
 
-def test_networks_in_one_computation_learn_as_one_by_one(records):
+def test_networks_learn_in_rounds_as_plain_gradient_descent_of_each(records):
+    from terrine.models.statistics import batch_statistics
+    from terrine.teachers.averaged import _batches
     from terrine.teachers.scratch import ScratchTeachers
 
     classifier = ScratchTeachers("pate_cnn", 1, 8, 3).classifier(0)
     settings = AveragedSettings(steps=2, learning_rate=0.05, batch=4)
-    found = []
-    for together in (1, 3):
-        learner = ModuleLearner(classifier, together=together)
-        found.append(average_teachers(learner, records, range(5), settings, rounds=2, seed=0)[0].value)
-    np.testing.assert_allclose(found[0], found[1], atol=1e-5)
-    assert np.abs(found[0] - Average.start(ModuleLearner(classifier)).value).max() > 1e-3
+    learner = ModuleLearner(classifier)
+    first = Average.start(learner)
+    own = np.zeros((5, learner.length), np.float32)
+    found = local_round(learner, first, own, records, range(5), settings, 0, seed=0)
+    for teacher in range(5):
+        network = ScratchTeachers("pate_cnn", 1, 8, 3).classifier(0)
+        rows = np.flatnonzero(records.assignment == teacher)
+        for batch in _batches(rows, settings, numpy_generator(0, "averaged batches", 0, teacher)):
+            with batch_statistics(network, "current"):
+                scores = network(torch.from_numpy(records.inputs[batch]))
+            network.zero_grad()
+            F.cross_entropy(scores, torch.from_numpy(records.labels[batch])).backward()
+            with torch.no_grad():
+                for value in network.parameters():
+                    value -= 0.05 * value.grad
+        moved = torch.cat([value.detach().flatten() for value in network.parameters()]).numpy() - first.value
+        np.testing.assert_allclose(found.update[teacher], moved, atol=1e-5)
+    assert np.abs(found.update).max() > 1e-3
 
 
 def test_all_records_may_be_taken_in_every_step_also_by_parties_of_different_sizes(feature_records):
@@ -152,13 +171,43 @@ def test_all_records_may_be_taken_in_every_step_also_by_parties_of_different_siz
         np.testing.assert_allclose(local.update[teacher], theta, atol=1e-9)
 
 
-def test_a_party_with_one_class_learns_and_one_without_records_is_refused_by_its_number(parties):
-    learner = LinearLearner(6, 3)
+def test_a_party_with_one_class_learns(parties):
     one_class = Records(parties.inputs, np.zeros_like(parties.labels), parties.assignment, 3)
-    average, _ = average_teachers(learner, one_class, range(4), SETTINGS, rounds=2, seed=0)
+    average, _ = average_teachers(LinearLearner(6, 3), one_class, range(4), SETTINGS, rounds=2, seed=0)
     assert np.isfinite(average.value).all()
-    with pytest.raises(InputError, match="Teacher 4 has no record"):
-        average_teachers(learner, parties, range(5), SETTINGS, rounds=1, seed=0)
+
+
+@pytest.mark.parametrize("correction", ["none", "control_variates"])
+def test_a_party_without_records_stands_still_and_counts_in_the_means_as_everybody(parties, correction):
+    """Eq. 3 holds for it, too, so that the control variate's mean change remains a function of the mean update."""
+    settings = replace(SETTINGS, correction=correction)
+    learner = LinearLearner(6, 3, dtype=torch.float64)
+    average, own = average_teachers(learner, parties, range(5), settings, rounds=2, seed=0)
+    local = local_round(learner, average, own, parties, range(5), settings, 2, seed=0)
+    assert local.update[:4].any(axis=1).all()
+    assert not local.update[4].any()
+    update, change = exact_means(average, [local], own, 2)
+    np.testing.assert_allclose(update, local.update[:4].sum(axis=0) / 5, atol=1e-12)
+    np.testing.assert_allclose(change, derived_control(average, update, settings, 2), atol=1e-12)
+    np.testing.assert_allclose(local.own[4], own[4] - (average.control if correction != "none" else 0))
+
+
+def test_networks_with_batch_norm_need_two_records_of_a_party(records):
+    from terrine.teachers.scratch import ScratchTeachers
+
+    lonely = Records(records.inputs, records.labels, np.where(np.arange(90) == 4, 1, 0), 3)
+    settings = AveragedSettings(steps=1, learning_rate=0.05, batch=4)
+    for architecture, moved in (("small_cnn", [True, False]), ("cryptonet", [True, True])):
+        learner = ModuleLearner(ScratchTeachers(architecture, 1, 8, 3).classifier(0))
+        own = np.zeros((2, learner.length), np.float32)
+        local = local_round(learner, Average.start(learner), own, lonely, range(2), settings, 0, seed=0)
+        assert local.update.any(axis=1).tolist() == moved
+
+
+def test_parts_are_of_one_teacher_where_a_kernel_may_follow_from_their_number():
+    rows = dict(enumerate([np.arange(5)] * 4))
+    assert list(_parts(rows, np.zeros((5, 6), np.float32), 21, None, torch.device("cpu"))) == [[0, 1, 2, 3]]
+    assert list(_parts(rows, np.zeros((5, 6), np.float32), 21, None, torch.device("cuda"))) == [[0], [1], [2], [3]]
 
 
 @pytest.mark.parametrize(

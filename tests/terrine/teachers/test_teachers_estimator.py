@@ -121,10 +121,40 @@ def test_a_classifier_that_does_not_exist_is_refused_before_any_work(name, optio
         EstimatorTeachers(name, options, CLASSES)
 
 
-def test_a_value_that_the_classifier_refuses_is_a_setting_error(feature_records):
-    kind = EstimatorTeachers("KNeighborsClassifier", {"n_neighbors": -1}, CLASSES)
-    with pytest.raises(SettingError, match="KNeighborsClassifier cannot learn teacher 0's 21 records"):
-        list(kind.train(feature_records, [0], seed=0))
+def test_a_value_that_the_classifier_refuses_is_a_setting_error_before_any_record_is_read():
+    with pytest.raises(SettingError, match=r"KNeighborsClassifier does not take \{'n_neighbors': -1\}"):
+        EstimatorTeachers("KNeighborsClassifier", {"n_neighbors": -1}, CLASSES)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("KNeighborsClassifier", {"n_neighbors": 18}),  # learns from any number, and answers from 18 on
+        ("LinearDiscriminantAnalysis", {}),  # wants more records than classes
+    ],
+)
+def test_a_teacher_whose_records_the_classifier_cannot_learn_from_is_passed_over_and_is_no_error(
+    feature_records, name, options
+):
+    assignment = feature_records.assignment.copy()
+    second = np.flatnonzero(assignment == 1)
+    assignment[second[2:]] = 3
+    labels = feature_records.labels.copy()
+    labels[second[:2]] = [0, 1]
+    data = Records(feature_records.inputs, labels, assignment, CLASSES)
+    kind = EstimatorTeachers(name, options, CLASSES)
+    trained = list(dict(kind.train(data, range(5), seed=0)))
+    assert 1 not in trained
+    assert {0, 3, 4} <= set(trained)
+
+
+def test_memory_that_runs_out_is_told_to_whoever_can_halve_the_group(feature_records, monkeypatch):
+    def fit(*_):
+        raise MemoryError("no room")
+
+    monkeypatch.setattr("sklearn.naive_bayes.GaussianNB.fit", fit)
+    with pytest.raises(MemoryError, match="no room"):
+        list(EstimatorTeachers("GaussianNB", {}, CLASSES).train(feature_records, [0], seed=0))
 
 
 def test_features_that_are_not_finite_are_refused(feature_records):

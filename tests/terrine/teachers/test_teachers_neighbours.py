@@ -1,0 +1,197 @@
+"""One record more, fewer or other in one teacher's part moves that teacher alone, by not a bit of any other's state."""
+
+import numpy as np
+import pytest
+import torch
+
+from terrine.models.registry import build_backbone
+from terrine.teachers.averaged import Average, AveragedSettings, local_round
+from terrine.teachers.averaged_kind import Start
+from terrine.teachers.averaged_learners import LinearLearner
+from terrine.teachers.features import PrivateFeatures, private_features
+from terrine.teachers.kind import Queries, Records
+from terrine.teachers.linear import LinearSettings, _parts
+from terrine.teachers.registry import Surroundings, TeacherSettings, build_teachers
+from terrine.teachers.untrained import votes_without_records
+from tests.terrine.teachers.conftest import CLASSES, striped_images
+
+TEACHERS, MOVED = 6, 2
+SIZES = [9, 6, 7, 6, 2, 0]
+CHANGES = {
+    "exchanged": SIZES[MOVED],
+    "one more": 8,
+    "as many as another": 9,
+    "one fewer, as many as another": 6,
+    "two left": 2,
+    "one left": 1,
+    "none left": 0,
+}
+"""How many records teacher 2 has in the neighbouring dataset, and what that comes to."""
+
+ROUNDS = {"rounds": 2, "steps": 2, "learning_rate": 0.05}
+KINDS = {
+    "linear ridge": {"kind": "linear", "optimiser": "ridge"},
+    "linear adam": {"kind": "linear", "optimiser": "adam", "epochs": 2, "batch": 4},
+    "linear adam, all records in a step": {"kind": "linear", "optimiser": "adam", "epochs": 2, "batch": None},
+    "estimator": {"kind": "estimator", "options": {"n_estimators": 3}},
+    "estimator of neighbours": {"kind": "estimator", "estimator": "KNeighborsClassifier", "options": {}},
+    "scratch": {"kind": "scratch", "epochs": 2, "batch": 4},
+    "scratch, original": {"kind": "scratch", "epochs": 2, "batch": 4, "statistics": "original"},
+    "scratch without batch norm": {"kind": "scratch", "epochs": 2, "batch": 4, "architecture": "cryptonet"},
+    "finetune": {"kind": "finetune", "epochs": 2, "batch": 4},
+    "finetune, original": {"kind": "finetune", "epochs": 2, "batch": 4, "statistics": "original"},
+    "prompt": {"kind": "prompt", "prompt": {"epochs": 2, "batch": 4}},
+    "prompt in parts": {"kind": "prompt", "prompt": {"epochs": 2, "batch": 2, "together": 10}},
+    "prompt, original": {"kind": "prompt", "prompt": {"epochs": 2, "batch": 4}, "statistics": "original"},
+    "averaged heads, none": {"kind": "averaged", "averaging": "none", "batch": 4, **ROUNDS},
+    "averaged heads, none, all records in a step": {"kind": "averaged", "averaging": "none", "batch": None, **ROUNDS},
+    "averaged heads, none, centred": {
+        "kind": "averaged", "averaging": "none", "batch": 4, "centre": "shared", "statistics": "original", **ROUNDS,
+    },
+    "averaged networks, none": {"kind": "averaged", "averaging": "none", "learner": "network", "batch": 4, **ROUNDS},
+    "averaged heads, blocks": {"kind": "averaged", "averaging": "blocks", "block": 2, "batch": None, **ROUNDS},
+    "averaged heads, global": {"kind": "averaged", "averaging": "global", "batch": None, **ROUNDS},
+}  # fmt: skip
+
+
+def start():
+    """What averages of an earlier round might be: the same for both datasets, as a release is."""
+    generator = np.random.default_rng(4)
+    length = CLASSES * (BACKBONE.feature_dim + 1)
+    average = Average(generator.normal(size=length), generator.normal(size=length))
+    return Start(average, generator.normal(size=(TEACHERS, length)).astype(np.float32))
+
+
+BACKBONE = build_backbone("small_cnn", channels=1, size=8, seed=0)
+AROUND = Surroundings(CLASSES, 1, 8, lambda: BACKBONE, parties=TEACHERS, start=start, by_teacher=True)
+
+
+def records_of(kind, statistics: str, size: int = SIZES[MOVED], exchanged: bool = False) -> Records:
+    """Every teacher's own records, of teacher 2 the first `size`, the first of them perhaps exchanged for another."""
+    images, labels = striped_images(TEACHERS * 10, 0)
+    images, labels = images.reshape(TEACHERS, 10, 1, 8, 8).copy(), labels.reshape(TEACHERS, 10).copy()
+    if exchanged:
+        images[MOVED, 0], labels[MOVED, 0] = 255 - images[MOVED, 0], (labels[MOVED, 0] + 1) % CLASSES
+    sizes = [*SIZES[:MOVED], size, *SIZES[MOVED + 1 :]]
+    owners = [teacher for teacher, count in enumerate(sizes) for _ in range(count)]
+    assignment = np.array(owners, np.int64)
+    own = np.concatenate([images[teacher, :count] for teacher, count in enumerate(sizes)])
+    told = np.concatenate([labels[teacher, :count] for teacher, count in enumerate(sizes)])
+    # Another order of the records, in which one teacher's are not side by side.
+    order = np.argsort(np.concatenate([np.arange(count) for count in sizes]), kind="stable")
+    own, told, assignment = own[order], told[order], assignment[order]
+    if kind.inputs == "features":
+        return Records(private_features(BACKBONE, own, assignment, statistics, most=4), told, assignment, CLASSES)
+    return Records(own, told, assignment, CLASSES)
+
+
+def states_and_votes(kind, records, voters):
+    """States of those that were trained, and the votes of all."""
+    states = dict(kind.train(records, range(voters), seed=3, device="cpu"))
+    images, _ = striped_images(40, 7)
+    batches = [np.arange(20), np.arange(20, 40)]
+    inputs = images
+    if kind.inputs == "features":
+        inputs = np.concatenate([BACKBONE.features(torch.from_numpy(images[b]), "current").numpy() for b in batches])
+    votes = votes_without_records(range(voters), np.arange(40), CLASSES, seed=3)
+    trained = sorted(states)
+    votes[:, trained] = kind.vote([states[teacher] for teacher in trained], Queries(inputs, batches), device="cpu")
+    return states, votes
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(one[name].tobytes() == other[name].tobytes() for name in one)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("name", KINDS)
+def test_what_becomes_of_one_part_moves_no_other_teacher_by_a_bit(name, change):
+    settings = TeacherSettings(**KINDS[name])
+    kind = build_teachers(settings, AROUND)
+    voters = 3 if settings.block else TEACHERS
+    before, votes = states_and_votes(kind, records_of(kind, settings.statistics), voters)
+    other = records_of(kind, settings.statistics, CHANGES[change], exchanged=change == "exchanged")
+    after, other_votes = states_and_votes(kind, other, voters)
+    differ = [
+        voter
+        for voter in range(voters)
+        if (voter in before) != (voter in after) or (voter in before and not same(before[voter], after[voter]))
+    ]
+    assert len(differ) == 1
+    moved = np.flatnonzero((votes != other_votes).any(axis=0)).tolist()
+    assert set(moved) <= set(differ)
+    if not settings.block:
+        assert differ == [MOVED]
+
+
+@pytest.mark.parametrize("name", [name for name in KINDS if "blocks" not in name])
+def test_a_teacher_is_trained_from_least_records_on_and_not_before(name):
+    settings = TeacherSettings(**KINDS[name])
+    kind = build_teachers(settings, AROUND)
+    features_need = 2 if kind.inputs == "features" and settings.statistics == "current" else 1
+    least = max(kind.least, features_need) if settings.averaging != "global" or settings.kind != "averaged" else 0
+    if name == "estimator of neighbours":
+        least = 5  # which the classifier alone can know
+    for size in (0, 1, 2, 5):
+        trained = dict(kind.train(records_of(kind, settings.statistics, size), range(TEACHERS), seed=3, device="cpu"))
+        assert (MOVED in trained) == (size >= least), size
+
+
+def test_a_party_that_stands_still_moves_the_sum_of_updates_by_no_more_than_one_that_learns():
+    """Crossing the threshold is an exchange of one summand for zero: what clipping to S and 2S account for."""
+    learner = LinearLearner(BACKBONE.feature_dim, CLASSES)
+    settings = AveragedSettings(rounds=2, steps=2, learning_rate=0.5, batch=4)
+    own = np.zeros((TEACHERS, learner.length), np.float32)
+    kind = build_teachers(TeacherSettings(kind="averaged"), AROUND)
+    updates = []
+    for size in (SIZES[MOVED], 1):
+        data = records_of(kind, "current", size)
+        updates.append(
+            local_round(learner, Average.start(learner), own, data, range(TEACHERS), settings, 0, seed=0).update
+        )
+    assert np.flatnonzero((updates[0] != updates[1]).any(axis=1)).tolist() == [MOVED]
+    assert not updates[1][MOVED].any()
+    assert not updates[0][5].any()
+
+
+def test_features_of_a_record_are_those_of_a_pass_over_its_own_part(records):
+    found = private_features(BACKBONE, records.inputs, records.assignment, "current", most=100)
+    for teacher in range(5):
+        own = records.assignment == teacher
+        expected = BACKBONE.features(torch.from_numpy(records.inputs[own]), "current").numpy()
+        np.testing.assert_allclose(found.rows[own], expected, atol=1e-4)
+
+
+def test_one_teacher_is_a_stack_of_its_own_where_a_kernel_may_follow_from_the_number_of_stacked_matrices():
+    rows = [np.arange(4), np.arange(7), np.arange(4)]
+    assert sorted(_parts(rows, 5, torch.device("cpu"))) == [[0, 2], [1]]
+    assert list(_parts(rows, 5, torch.device("cuda"))) == [[0], [1], [2]]
+
+
+@pytest.mark.parametrize("settings", [LinearSettings(ridge=0.1), LinearSettings("adam", epochs=2, batch=3)])
+def test_heads_are_the_same_to_the_bit_alone_and_in_stacks_of_any_size(settings):
+    """Where a stack could show: matrices whose sizes are no multiple of a vector's, at odd places in memory."""
+    from terrine.teachers.linear import train_heads
+
+    generator = np.random.default_rng(0)
+    for _ in range(40):
+        stacked, count, width = (int(generator.integers(*limits)) for limits in ((2, 12), (1, 40), (3, 90)))
+        features = generator.normal(size=(stacked, count, width)).astype(np.float32)
+        labels = generator.integers(0, CLASSES, (stacked, count))
+        owners = np.repeat(np.arange(stacked), count)
+        heads = train_heads(
+            features.reshape(-1, width), labels.ravel(), owners, range(stacked), CLASSES, settings, seed=0
+        )
+        teacher = int(generator.integers(stacked))
+        alone = train_heads(
+            features[teacher], labels[teacher], np.full(count, teacher), [teacher], CLASSES, settings, seed=0
+        )
+        assert heads.weight[teacher].tobytes() == alone.weight[0].tobytes(), (stacked, count, width)
+        assert heads.bias[teacher].tobytes() == alone.bias[0].tobytes(), (stacked, count, width)
+
+
+def test_plain_rows_are_rows_of_their_own():
+    rows = np.ones((3, 2), np.float32)
+    assert PrivateFeatures.of_rows(rows).partition is None
+    for assignment in ([0, 0, 1], [2, 1, 0]):
+        assert Records(PrivateFeatures.of_rows(rows), np.zeros(3, int), np.array(assignment), 2).values is rows
