@@ -215,7 +215,7 @@ def guess_from_histograms(directions: Directions, released: ArrayLike, sigma: fl
         sigma: Standard deviation of their noise, in votes: above 0, tiny for none.
     """
     table = np.asarray(released, dtype=np.float64)
-    answered = np.isfinite(table).all(axis=1)
+    answered = np.asarray(np.isfinite(table).all(axis=1))
     gradient = np.where(answered[:, None], table - directions.middle, 0.0) / sigma**2
     weights = np.broadcast_to(answered[:, None] / sigma**2, table.shape)
     design = directions.matrix
@@ -231,8 +231,8 @@ def guess_from_labels(directions: Directions, labels: NDArray[np.integer], sigma
     exponent = directions.middle / scale
     chance = np.exp(exponent - exponent.max(axis=1, keepdims=True))
     chance /= chance.sum(axis=1, keepdims=True)
-    answered = (labels >= 0)[:, None]
-    gradient = np.where(answered, (np.arange(classes) == labels[:, None]) - chance, 0.0) / scale
+    answered = np.asarray(labels >= 0)[:, None]
+    gradient = np.where(answered, np.equal(np.arange(classes), labels[:, None]) - chance, 0.0) / scale
     weights = np.where(answered, chance, 0.0) / scale**2
     # The curvature of a softmax is diag(p) − ppᵀ for every query.
     along = design.multiply(np.where(answered, chance / scale, 0.0).ravel()).tocsr()
