@@ -2,7 +2,7 @@
 
     >>> dataset = load("digits", root=Path("data"))
     >>> dataset.train_images.shape
-    (1438, 1, 28, 28)
+    (1435, 1, 28, 28)
 
 A source is one file in this package with a function `load` that returns a `Dataset`; it is added here.
 """

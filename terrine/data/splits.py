@@ -32,7 +32,7 @@ def split_units(units: np.ndarray, test_fraction: float, *, seed: int) -> tuple[
         count = count_units(units)
         what = f"{len(units)} records" if count == len(units) else f"{count} groups or names of {len(units)} records"
         raise InputError(
-            f"{what} are too few to draw a test split of {test_fraction} from: one side is empty. Bring more, or "
-            "change data.test_fraction."
+            f"{what} are too few to draw a test split of {test_fraction} from: one side is empty. Give the split "
+            "yourself, bring more, or change data.test_fraction."
         )
     return np.flatnonzero(~in_test), np.flatnonzero(in_test)

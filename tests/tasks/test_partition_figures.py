@@ -13,6 +13,7 @@ from tests.tasks.test_report import BLOOD, Page, check_offline, make_run, writte
 
 def manifest_of(histograms, **changes):
     plain = {"kind": "iid", "alpha": None, "similarity": None, "parties": None, "groups": None}
+    plain["teachers_without_records"] = int((histograms.sum(axis=1) == 0).sum())
     return {**plain, "teachers": len(histograms), "labels": summarise(histograms), **changes}
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from terrine.data.dataset import Dataset, fingerprint, from_one_set
+from terrine.data.units import name_codes, place_codes
 from terrine.errors import InputError
 
 
@@ -53,6 +54,8 @@ def test_a_sound_dataset_passes() -> None:
             r"train_labels is int64 \[11\], while train_images is \[12, 1, 4, 4\]; it must be int64 \[12\]",
         ),
         ({"test_labels": np.zeros(5, np.uint8)}, r"test_labels is uint8 \[5\]"),
+        ({"train_names": np.zeros(11, np.int64)}, r"train_names is int64 \[11\], while train_images"),
+        ({"test_units": np.zeros(4, np.int64)}, r"test_units is int64 \[4\], while test_images"),
         ({"train_groups": np.zeros((12, 1), np.int64)}, r"train_groups is int64 \[12, 1\], while train_images"),
         ({"test_labels": np.array([0, 1, 7, 3, 2])}, r"test_labels\[2\] is 7, outside 0\.\.2 \(2 such labels\)"),
         ({"train_labels": np.array([0, 1, 2, -1] * 3)}, r"train_labels\[3\] is -1, outside 0\.\.2"),
@@ -93,33 +96,52 @@ def test_one_set_is_split_with_its_groups() -> None:
     labels, groups = np.arange(100) % 2, np.arange(100) // 4
     dataset = from_one_set("set", images, labels, groups, ("a", "b"), test_fraction=0.2, seed=0)
     dataset.validate()
-    assert dataset.records == 80
+    assert 60 < dataset.records < 95
     index = [next(i for i in range(100) if np.array_equal(images[i], image)) for image in dataset.train_images]
     assert np.array_equal(dataset.train_labels, labels[index])
     assert np.array_equal(dataset.train_groups, groups[index])
+    # Its place before the split names a record after it, so a split that took another record would rename nobody.
+    assert np.array_equal(dataset.train_names, place_codes(100)[index])
+    out = [next(i for i in range(100) if np.array_equal(images[i], image)) for image in dataset.test_images]
+    assert np.array_equal(dataset.test_units, groups[out])
+    assert sorted(index + out) == list(range(100))
+    assert not set(groups[index]) & set(groups[out])
+
+
+def test_records_are_named_by_their_places_unless_the_data_name_them() -> None:
+    assert np.array_equal(small_dataset().record_names, place_codes(12))
+    names = name_codes("abcdefghijkl")
+    assert np.array_equal(replace(small_dataset(), train_names=names).record_names, names)
+    again = replace(small_dataset(), train_names=name_codes("aabcdefghiii"))
+    assert again.describe()["shared_names"] == {"sets": 2, "records": 5}
+    assert small_dataset().describe()["shared_names"] is None
 
 
 def test_the_fingerprint_is_an_hmac_of_every_array() -> None:
     dataset = replace(small_dataset(), train_groups=None)
-    message = b"terrine dataset 1"
+    message = b"terrine dataset 2"
     message += b"\ntrain_images |u1 [12, 1, 4, 4]\n" + dataset.train_images.tobytes()
     message += b"\ntrain_labels <i8 [12]\n" + dataset.train_labels.astype("<i8").tobytes()
+    message += b"\ntrain_names <i8 [12]\n" + place_codes(12).astype("<i8").tobytes()
     message += b"\ntrain_groups none\n"
     message += b"\ntest_images |u1 [5, 1, 4, 4]\n" + dataset.test_images.tobytes()
     message += b"\ntest_labels <i8 [5]\n" + dataset.test_labels.astype("<i8").tobytes()
     assert fingerprint(dataset, b"key") == hmac.new(b"key", message, hashlib.sha256).hexdigest()
 
 
-def test_the_fingerprint_forgets_names_and_memory_layout() -> None:
+def test_the_fingerprint_forgets_names_of_classes_and_memory_layout() -> None:
     dataset = small_dataset()
     transposed = np.asfortranarray(dataset.train_images)
     renamed = replace(dataset, name="other", class_names=("x", "y", "z"), train_images=transposed)
     assert fingerprint(renamed, b"key") == fingerprint(dataset, b"key")
 
 
-@pytest.mark.parametrize("field", ["train_images", "train_labels", "train_groups", "test_images", "test_labels"])
+FIELDS = ["train_images", "train_labels", "train_names", "train_groups", "test_images", "test_labels"]
+
+
+@pytest.mark.parametrize("field", FIELDS)
 def test_any_changed_value_changes_the_fingerprint(field: str) -> None:
-    dataset = small_dataset()
+    dataset = replace(small_dataset(), train_names=name_codes("abcdefghijkl"))
     changed = getattr(dataset, field).copy()
     changed.flat[0] += 1
     assert fingerprint(replace(dataset, **{field: changed}), b"key") != fingerprint(dataset, b"key")

@@ -3,13 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from terrine.data.duplicates import (
-    duplicate_counts,
-    exact_duplicates,
-    merge_groups,
-    number_by_appearance,
-    shared_images,
-)
+from terrine.data.duplicates import duplicate_counts, exact_duplicates, shared_images
 
 
 def few_different_images(count: int, seed: int) -> np.ndarray:
@@ -43,31 +37,6 @@ def test_shared_images_are_counted_on_the_test_side() -> None:
     expected = sum(any(np.array_equal(image, other) for other in train) for image in test)
     assert 0 < expected < 20
     assert shared_images(train, test) == expected
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_merged_groups_are_the_transitive_closure(seed: int) -> None:
-    generator = np.random.default_rng(seed)
-    groups, ids = generator.integers(0, 12, 20), generator.integers(0, 15, 20)
-    component = list(range(20))
-    for _ in range(20):  # spread the smallest number until nothing changes
-        for i in range(20):
-            for j in range(20):
-                if groups[i] == groups[j] or ids[i] == ids[j]:
-                    component[i] = component[j] = min(component[i], component[j])
-    merged = merge_groups(groups, ids)
-    assert merged.dtype == np.int64
-    for i in range(20):
-        for j in range(20):
-            assert (merged[i] == merged[j]) == (component[i] == component[j])
-
-
-def test_many_records_of_one_group_and_one_image_stay_one_unit() -> None:
-    assert set(merge_groups(np.zeros(512, dtype=np.int64), np.zeros(512, dtype=np.int64)).tolist()) == {0}
-
-
-def test_numbers_follow_first_appearance() -> None:
-    assert number_by_appearance(np.array([7, 3, 7, 9, 3])).tolist() == [0, 1, 0, 2, 1]
 
 
 def test_blood_cells_hold_seventeen_identical_pairs(shared_folder: Path) -> None:

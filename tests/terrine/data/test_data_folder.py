@@ -5,6 +5,8 @@ import pytest
 from PIL import Image
 
 from terrine.data import folder
+from terrine.data.partition import iid
+from terrine.data.units import name_codes
 from terrine.errors import InputError
 
 
@@ -39,7 +41,7 @@ def test_class_folders_become_classes(class_folders: Path) -> None:
     dataset = folder.load(class_folders, size=6)
     dataset.validate()
     assert (dataset.name, dataset.class_names, dataset.public_benchmark) == ("cells", ("benign", "malign"), False)
-    assert dataset.train_images.shape == (16, 1, 6, 6)
+    assert dataset.train_images.shape[1:] == (1, 6, 6)
     assert np.array_equal(dataset.train_images[:, 0, 0, 0] >= 100, dataset.train_labels == 1)
     assert np.array_equal(dataset.test_images[:, 0, 0, 0] >= 100, dataset.test_labels == 1)
 
@@ -51,8 +53,8 @@ def test_every_image_is_read_once(class_folders: Path) -> None:
 
 
 def test_images_are_resized_and_coloured_as_asked(class_folders: Path) -> None:
-    assert folder.load(class_folders).train_images.shape == (16, 1, 28, 28)
-    assert folder.load(class_folders, size=9, channels=3).train_images.shape == (16, 3, 9, 9)
+    assert folder.load(class_folders).train_images.shape[1:] == (1, 28, 28)
+    assert folder.load(class_folders, size=9, channels=3).train_images.shape[1:] == (3, 9, 9)
 
 
 def test_train_and_test_folders_are_the_split(tmp_path: Path) -> None:
@@ -67,7 +69,7 @@ def test_train_and_test_folders_are_the_split(tmp_path: Path) -> None:
 
 def test_a_table_lists_paths_labels_and_groups(class_folders: Path) -> None:
     table = write_table(class_folders, "path,label,group", *rows("patient {i}"))
-    dataset = folder.load(table, size=6)
+    dataset = folder.load(table, size=6, test_fraction=0.4)
     dataset.validate()
     assert dataset.class_names == ("b", "m")
     assert dataset.train_groups is not None
@@ -75,7 +77,42 @@ def test_a_table_lists_paths_labels_and_groups(class_folders: Path) -> None:
     in_train = {value % 100 for value in dataset.train_images[:, 0, 0, 0].tolist()}
     in_test = {value % 100 for value in dataset.test_images[:, 0, 0, 0].tolist()}
     assert not in_train & in_test
-    assert np.array_equal(dataset.train_groups, dataset.train_images[:, 0, 0, 0] % 100)
+    persons = (dataset.train_images[:, 0, 0, 0] % 100).tolist()
+    assert np.array_equal(dataset.train_groups, name_codes(f"patient {person}" for person in persons))
+
+
+def test_a_record_is_named_by_its_path_below_its_class_folder(class_folders: Path) -> None:
+    dataset = folder.load(class_folders, size=6)
+    values = dataset.train_images[:, 0, 0, 0].tolist()
+    names = [f"{value}.png" if value < 100 else f"deeper/{value - 100}.png" for value in values]
+    assert names == sorted(names)
+    assert np.array_equal(dataset.train_names, name_codes(names))
+
+
+def test_files_of_one_name_in_two_class_folders_are_one_unit(tmp_path: Path) -> None:
+    for i in range(30):
+        write_image(tmp_path / "cats" / f"{i:03d}.png", i)
+        write_image(tmp_path / "dogs" / f"{i:03d}.png", 100 + i)
+    dataset = folder.load(tmp_path, size=6)
+    in_train, in_test = (sorted(images[:, 0, 0, 0].tolist()) for images in (dataset.train_images, dataset.test_images))
+    for side in (in_train, in_test):
+        assert [value - 100 for value in side if value >= 100] == [value for value in side if value < 100]
+    teacher = iid(dataset.records, 8, names=dataset.record_names, seed=0)
+    for number in range(30):
+        assert len(set(teacher[dataset.train_images[:, 0, 0, 0] % 100 == number].tolist())) <= 1
+    pairs = len(in_train) // 2
+    assert dataset.describe()["shared_names"] == {"sets": pairs, "records": 2 * pairs}
+
+
+def test_a_record_of_a_table_is_named_by_its_path_made_normal(class_folders: Path) -> None:
+    lines = [row.replace("benign/3", "malign/../benign/./3") for row in rows()]
+    plain = folder.load(write_table(class_folders, "path,label", *rows()), size=6)
+    odd = folder.load(write_table(class_folders, "path,label", *reversed(lines)), size=6)
+    values = plain.train_images[:, 0, 0, 0].tolist()
+    names = [f"benign/{value}.png" if value < 100 else f"malign/deeper/{value - 100}.png" for value in values]
+    assert np.array_equal(plain.train_names, name_codes(names))
+    for field in ("train_names", "train_images", "train_labels", "test_images", "test_labels"):
+        assert np.array_equal(getattr(odd, field), getattr(plain, field))
 
 
 def test_a_table_may_give_the_split(class_folders: Path) -> None:

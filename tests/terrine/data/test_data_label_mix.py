@@ -41,7 +41,13 @@ def test_sorted_labels_lie_further_apart_than_dealt_ones():
     assert dealt["teachers_without_some_class"] == 0
     assert sorted_["teachers_without_some_class"] == 20
     assert sorted_["classes_per_teacher"]["largest"] <= 2
-    assert dealt["records_per_teacher"] == {"smallest": 100, "median": 100.0, "largest": 100}
+    assert sorted_["records_per_teacher"] == {"smallest": 100, "median": 100.0, "largest": 100}
+
+
+def test_teachers_without_records_lie_no_way_from_the_whole_and_out_of_the_mean():
+    histograms = np.array([[10, 0], [0, 0], [0, 30]])
+    assert label_distances(histograms).tolist() == [0.75, 0, 0.25]
+    assert summarise(histograms)["label_distance"]["mean"] == 0.5
 
 
 @pytest.mark.parametrize("teachers", [5, 50])

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from terrine.data.labels import encode_groups, encode_labels
+from terrine.data.labels import encode_groups, encode_labels, encode_names
+from terrine.data.units import name_codes
 from terrine.errors import InputError
 
 
@@ -53,10 +54,35 @@ def test_text_and_integers_do_not_mix() -> None:
         encode_labels({"train_labels": np.array([0, 1]), "test_labels": np.array(["0", "1"])}, None, "x.npz")
 
 
-def test_equal_groups_get_equal_numbers_across_splits() -> None:
+def test_a_group_is_the_code_of_its_text_whoever_else_is_there() -> None:
     groups = encode_groups({"train": np.array(["p9", "p1", "p9"]), "test": np.array(["p1", "p5"])}, "x.npz")
     assert groups["train"].dtype == np.int64
-    assert (groups["train"].tolist(), groups["test"].tolist()) == ([2, 0, 2], [0, 1])
+    assert np.array_equal(groups["train"], name_codes(["p9", "p1", "p9"]))
+    assert np.array_equal(groups["test"], name_codes(["p1", "p5"]))
+
+
+def test_an_integer_is_the_group_of_its_digits() -> None:
+    for kind in (np.uint8, np.int64, np.uint64):
+        groups = encode_groups({"groups": np.array([[7], [12], [7]], dtype=kind)}, "x.npz")["groups"]
+        assert np.array_equal(groups, name_codes(["7", "12", "7"]))
+
+
+def test_names_have_codes_and_an_order_that_is_that_of_their_texts() -> None:
+    codes, order = encode_names({"train_ids": np.array(["b", "d"]), "val_ids": np.array(["a", "c"])}, "x.npz")
+    assert np.array_equal(codes, name_codes("bdac"))
+    assert order.tolist() == [2, 0, 3, 1]
+    codes, order = encode_names({"ids": np.array([10, 9, 2])}, "x.npz")
+    assert np.array_equal(codes, name_codes(["10", "9", "2"]))
+    assert order.tolist() == [0, 2, 1]
+
+
+def test_two_records_of_one_name_are_refused_with_both_places() -> None:
+    with pytest.raises(InputError, match=r"x\.npz: train_ids\[1\] and val_ids\[0\] are both '7'\. An id names one"):
+        encode_names({"train_ids": np.array([5, 7]), "val_ids": np.array([7, 8])}, "x.npz")
+    with pytest.raises(InputError, match=r"ids\[1\] is empty\. Give every record an id"):
+        encode_names({"ids": np.array(["a", ""])}, "x.npz")
+    with pytest.raises(InputError, match=r"ids is float64\. An id is an integer or a text, such as the number of an"):
+        encode_names({"ids": np.array([0.5])}, "x.npz")
 
 
 def test_records_without_a_group_are_refused() -> None:

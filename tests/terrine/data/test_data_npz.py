@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from terrine.data import npz
+from terrine.data.units import name_codes, place_codes
 from terrine.errors import InputError
 
 GENERATOR = np.random.default_rng(0)
@@ -29,19 +30,21 @@ def test_one_set_is_split(tmp_path: Path) -> None:
     dataset = npz.load(saved(tmp_path, images=IMAGES, labels=LABELS), test_fraction=0.2, seed=0)
     dataset.validate()
     assert (dataset.name, dataset.class_names, dataset.public_benchmark) == ("cells", ("0", "1", "2"), False)
-    assert dataset.train_images.shape == (48, 3, 6, 6)
-    assert len(dataset.test_labels) == 12
+    assert dataset.train_images.shape == (60 - len(dataset.test_labels), 3, 6, 6)
+    assert 3 < len(dataset.test_labels) < 25
     for image, label in zip(dataset.train_images, dataset.train_labels, strict=True):
         assert LABELS[next(i for i in range(60) if np.array_equal(IMAGES[i].transpose(2, 0, 1), image))] == label
 
 
 def test_groups_stay_on_one_side(tmp_path: Path) -> None:
     groups = np.array([f"patient {i // 6}" for i in range(60)])
-    dataset = npz.load(saved(tmp_path, images=IMAGES, labels=LABELS, groups=groups))
+    dataset = npz.load(saved(tmp_path, images=IMAGES, labels=LABELS, groups=groups), test_fraction=0.4)
     dataset.validate()
     assert dataset.train_groups is not None
     assert len(dataset.train_groups) == dataset.records
-    assert set(np.bincount(dataset.train_groups).tolist()) == {0, 6}
+    _, counts = np.unique(dataset.train_groups, return_counts=True)
+    assert set(counts.tolist()) == {6}
+    assert set(dataset.train_groups.tolist()) < set(name_codes(f"patient {i}" for i in range(10)).tolist())
 
 
 def test_given_splits_are_kept_and_validation_joins_train(tmp_path: Path) -> None:
@@ -56,7 +59,48 @@ def test_given_splits_are_kept_and_validation_joins_train(tmp_path: Path) -> Non
 def test_groups_of_given_splits_are_joined(tmp_path: Path) -> None:
     groups = np.arange(60) // 2
     path = saved(tmp_path, **SPLIT, train_groups=groups[:30], val_groups=groups[30:40], test_groups=groups[40:])
-    assert np.array_equal(npz.load(path).train_groups, groups[:40])
+    assert np.array_equal(npz.load(path).train_groups, name_codes(str(group) for group in groups[:40]))
+
+
+def test_records_without_ids_are_named_by_their_places_those_of_validation_apart(tmp_path: Path) -> None:
+    dataset = npz.load(saved(tmp_path, **SPLIT))
+    expected = [*(str(place) for place in range(30)), *(f"val_{place}" for place in range(10))]
+    assert np.array_equal(dataset.train_names, name_codes(expected))
+    apart = npz.load(saved(tmp_path, **SPLIT), validation_apart=True)
+    assert np.array_equal(apart.train_names, place_codes(30))
+
+
+def test_ids_name_records_and_order_them(tmp_path: Path) -> None:
+    ids = np.array([f"scan {(7 * i) % 60:02d}" for i in range(60)])
+    own = {"labels": LABELS, "parties": np.arange(60) % 2, "groups": np.arange(60) // 2}
+    dataset = npz.load(saved(tmp_path, images=IMAGES, ids=ids, **own))
+    index = [
+        next(i for i in range(60) if np.array_equal(IMAGES[i].transpose(2, 0, 1), image))
+        for image in dataset.train_images
+    ]
+    assert np.array_equal(dataset.train_names, name_codes(ids[index].tolist()))
+    assert ids[index].tolist() == sorted(ids[index].tolist())
+    assert np.array_equal(dataset.train_labels, LABELS[index])
+    assert [dataset.party_names[party] for party in dataset.train_parties] == [str(i % 2) for i in index]
+    assert np.array_equal(dataset.train_groups, name_codes(str(i // 2) for i in index))
+
+
+def test_ids_of_given_splits_order_training_and_validation_together(tmp_path: Path) -> None:
+    ids = {"train_ids": np.arange(30) * 2 + 100, "val_ids": np.arange(10) * 2 + 101}
+    dataset = npz.load(saved(tmp_path, **SPLIT, **ids))
+    joined = np.concatenate([ids["train_ids"], ids["val_ids"]])
+    order = np.argsort(joined)
+    assert np.array_equal(dataset.train_names, name_codes(str(value) for value in joined[order]))
+    assert np.array_equal(dataset.train_images, IMAGES[:40].transpose(0, 3, 1, 2)[order])
+    assert np.array_equal(dataset.train_labels, LABELS[:40][order])
+
+
+def test_an_id_that_occurs_twice_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"cells\.npz: ids\[0\] and ids\[20\] are both '0'\. An id names one record"):
+        npz.load(saved(tmp_path, images=IMAGES, labels=LABELS, ids=np.arange(60) % 20))
+    ids = {"train_ids": np.arange(30), "val_ids": np.arange(10) + 25}
+    with pytest.raises(InputError, match=r"train_ids\[25\] and val_ids\[0\] are both '25'"):
+        npz.load(saved(tmp_path, **SPLIT, **ids))
 
 
 def test_class_names_are_taken(tmp_path: Path) -> None:
@@ -112,6 +156,8 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         ({"images": IMAGES}, "has no array labels; it holds images"),
         ({"train_images": IMAGES, "train_labels": LABELS}, "has no array test_images, test_labels; it holds"),
         ({**SPLIT, "train_groups": LABELS[:30]}, "has no array val_groups"),
+        ({**SPLIT, "train_ids": np.arange(30)}, "has no array val_ids"),
+        ({"images": IMAGES, "labels": LABELS, "ids": np.arange(59)}, r"ids has shape \[59\], but its images"),
         (
             {"images": IMAGES, "labels": LABELS[:-1]},
             r"labels has shape \[59\], but its images have shape \[60, 3, 6, 6\]\. Give one value per image",

@@ -1,9 +1,9 @@
-"""Parties: named, numbered, large enough to be teachers, and one person with one party."""
+"""Parties: named, numbered, and one person with one party."""
 
 import numpy as np
 import pytest
 
-from terrine.data.parties import check_parties, encode_parties
+from terrine.data.parties import check_whole, encode_parties
 from terrine.errors import InputError
 
 
@@ -27,20 +27,12 @@ def test_a_record_without_a_party_is_refused():
         encode_parties({"parties": np.array([0.5])}, "own.npz")
 
 
-def test_parties_with_fewer_than_two_records_are_refused_by_name():
-    parties = np.array([0, 0, 1, 3, 3])
-    with pytest.raises(InputError, match=r"2 of 4 parties have fewer than 2 training records: 'b' \(1\), 'c' \(0\)\."):
-        check_parties(parties, ["a", "b", "c", "d"])
-    check_parties(np.array([0, 1, 0, 1]), ["a", "b"])
-
-
 def test_one_person_with_two_parties_is_refused_where_persons_are_protected():
     parties = np.array([0, 1, 0, 1, 0, 1])
     groups = np.array([7, 7, 8, 9, 8, 9])
     with pytest.raises(InputError, match=r"1 groups have records with several parties, the first with 'a' and 'b'"):
-        check_parties(parties, ["a", "b"], groups)
-    check_parties(parties, ["a", "b"])
-    check_parties(parties[2:], ["a", "b"], groups[2:])
+        check_whole(groups, parties, ["a", "b"])
+    check_whole(groups[2:], parties[2:], ["a", "b"])
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -49,4 +41,4 @@ def test_divided_groups_are_found_as_a_plain_loop_finds_them(seed):
     parties, groups = generator.integers(0, 3, 60), generator.integers(0, 25, 60)
     divided = sum(len(set(parties[groups == group].tolist())) > 1 for group in set(groups.tolist()))
     with pytest.raises(InputError, match=f"^{divided} groups have"):
-        check_parties(parties, ["a", "b", "c"], groups)
+        check_whole(groups, parties, ["a", "b", "c"])

@@ -8,6 +8,7 @@ import pytest
 
 from terrine.data import table
 from terrine.data.dataset import fingerprint
+from terrine.data.units import name_codes, place_codes
 from terrine.errors import InputError, SettingError
 
 COLOURS = ("red", "green", "blue")
@@ -46,7 +47,7 @@ def test_the_three_splits_are_disjoint_cover_the_rows_and_have_about_their_sizes
         assert labels.tolist() == [int(index % 4 == 0) for index in original_index(features, data)]
 
 
-def test_which_rows_are_public_depends_on_their_position_alone(tmp_path: Path) -> None:
+def test_which_rows_are_public_depends_on_their_number_alone(tmp_path: Path) -> None:
     """Whatever is exchanged in a row, targets included, and whatever follows at the end, no other row moves."""
     rows = [row(index) for index in range(300)]
     before = table.load(write(tmp_path / "t.csv", rows), target="income", group=None)
@@ -93,6 +94,40 @@ def test_public_rows_are_the_queries_and_need_no_private_value(tmp_path: Path, g
     assert encoding == data.encoding
 
 
+def test_rows_with_ids_are_where_they_are_in_whatever_order_they_come(tmp_path: Path) -> None:
+    rows = [row(index) for index in range(300)]
+    before = table.load(write(tmp_path / "t.csv", rows), target="income", id_column="number", group="person")
+    data = table.load(write(tmp_path / "t.csv", rows[::-1]), target="income", id_column="number", group="person")
+    for field in ("train_features", "train_labels", "train_names", "train_groups", "query_features", "test_features"):
+        assert np.array_equal(getattr(data, field), getattr(before, field))
+    assert not any(name.startswith("number") for name in data.feature_names)
+    features, encoding = table.public_rows(tmp_path / "t.csv", target="income", id_column="number", group="person")
+    assert np.array_equal(features, data.query_features)
+    assert encoding == data.encoding
+    assert np.array_equal(data.to_dataset().record_names, data.train_names)
+
+
+def test_a_row_is_named_by_its_id_or_else_its_number(tmp_path: Path) -> None:
+    rows = [["7", f"{index:03d}", "ab"[index % 2]] for index in range(100)]
+    path = write(tmp_path / "t.csv", rows, "x,key,y")
+    by_id = table.load(path, target="y", id_column="key")
+    assert set(by_id.train_names.tolist()) < set(name_codes(f"{index:03d}" for index in range(100)).tolist())
+    by_number = table.load(path, target="y")
+    assert set(by_number.train_names.tolist()) < set(place_codes(100).tolist())
+
+
+def test_an_error_names_the_row_of_the_file_also_where_ids_order_the_rows(tmp_path: Path) -> None:
+    rows = [["7", f"{99 - index}", "ab"[index % 2]] for index in range(100)]
+    rows[4][2] = ""
+    with pytest.raises(InputError, match="row 5: 'y' is missing"):
+        table.load(write(tmp_path / "t.csv", rows, "x,key,y"), target="y", id_column="key")
+    rows[4][2], rows[9][1] = "a", "99"
+    with pytest.raises(InputError, match=r"key\[0\] and key\[9\] are both '99'"):
+        table.load(write(tmp_path / "t.csv", rows, "x,key,y"), target="y", id_column="key")
+    with pytest.raises(InputError, match="has no column 'number'"):
+        table.load(write(tmp_path / "t.csv", rows, "x,key,y"), target="y", id_column="number")
+
+
 def test_the_encoding_travels_as_json_and_encodes_rows_that_come_later(adult: Path) -> None:
     data = table.load(adult, target="income")
     encoding = table.Encoding.from_description(json.loads(json.dumps(data.encoding.describe())))
@@ -120,11 +155,11 @@ def test_as_a_dataset_its_private_splits_are_checked_and_fingerprinted(adult: Pa
     assert description["shape"] == [len(data.column_names or ())]
     assert description["columns"][:2] == ["number", "age"]
     prints = {fingerprint(data, b"key"), fingerprint(data, b"other")}
-    for field in ("train_images", "train_labels", "train_groups", "test_images", "test_labels"):
+    for field in ("train_images", "train_labels", "train_names", "train_groups", "test_images", "test_labels"):
         changed = getattr(data, field).copy()
         changed.flat[0] += 1
         prints.add(fingerprint(replace(data, **{field: changed}), b"key"))
-    assert len(prints) == 7
+    assert len(prints) == 8
     broken = data.train_images.copy()
     broken[3, 0] = np.inf
     with pytest.raises(InputError, match="train_images"):

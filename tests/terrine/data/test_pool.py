@@ -52,15 +52,35 @@ def keys(stack):
 def test_a_part_of_the_test_split_becomes_the_pool_and_nothing_is_lost_or_in_two_parts():
     whole = dataset()
     found = take_pool(whole, Pool("test", 0.7), seed=0)
-    assert len(found.pool_images) == 28
-    assert len(found.test_images) == 12
+    assert len(found.pool_images) + len(found.test_images) == 40
+    assert 14 < len(found.pool_images) < 39
     assert sorted(keys(found.pool_images) + keys(found.test_images)) == sorted(keys(whole.test_images))
     truth = dict(zip(keys(whole.test_images), whole.test_labels.tolist(), strict=True))
     assert [truth[key] for key in keys(found.pool_images)] == found.pool_labels.tolist()
     assert [truth[key] for key in keys(found.test_images)] == found.test_labels.tolist()
     assert np.array_equal(found.train_images, whole.train_images)
-    assert check_disjoint(found) == parts(60, 28, 12)
+    assert check_disjoint(found) == parts(60, len(found.pool_images), len(found.test_images))
     found.validate()
+
+
+@pytest.mark.parametrize("units", [None, np.arange(1_000, 1_080) // 2])
+def test_what_is_public_of_the_test_split_draws_by_itself(units):
+    whole = replace(dataset(test=80), test_units=units)
+    fewer = replace(
+        whole,
+        test_images=whole.test_images[:60],
+        test_labels=whole.test_labels[:60],
+        test_units=None if units is None else units[:60],
+    )
+    pools = [take_pool(one, Pool("test", 0.5), seed=0) for one in (whole, fewer)]
+    first = set(keys(whole.test_images[:60]))
+    assert [key for key in keys(pools[0].pool_images) if key in first] == keys(pools[1].pool_images)
+    if units is not None:
+        number = dict(zip(keys(whole.test_images), units.tolist(), strict=True))
+        assert not {number[key] for key in keys(pools[0].pool_images)} & {
+            number[key] for key in keys(pools[0].test_images)
+        }
+        assert pools[0].test_units.tolist() == [number[key] for key in keys(pools[0].test_images)]
 
 
 @pytest.mark.parametrize("form", ["npz", "npz with groups", "folder"])
@@ -78,7 +98,7 @@ def test_without_a_split_of_its_own_no_label_decides_what_is_public(tmp_path, fo
                     Image.fromarray(everything[index, 0]).save(path / NAMES[label] / f"{index:03d}.png")
             else:
                 path = tmp_path / f"{record}-{number}.npz"
-                groups = {"groups": np.arange(80) // 4} if form == "npz with groups" else {}
+                groups = {"groups": np.arange(80) // 2} if form == "npz with groups" else {}
                 np.savez(path, images=everything, labels=own, **groups)
             name = form.split()[0]
             found.append(load(name, root=tmp_path, path=path, size=4, channels=1, pool=Pool("test", 0.5)))
@@ -143,7 +163,7 @@ def test_impossible_pools_are_refused():
     with pytest.raises(SettingError, match="pool_fraction is 1"):
         Pool("test", 1.0)
     with pytest.raises(InputError, match="leaves 0 test images"):
-        take_pool(dataset(test=2), Pool("test", 0.9), seed=0)
+        take_pool(dataset(test=1), Pool("test", 0.999), seed=0)
 
 
 def test_the_registry_takes_a_pool_from_files(tmp_path):
@@ -161,6 +181,7 @@ def test_the_registry_takes_a_pool_from_files(tmp_path):
     assert apart.records == 60
     assert apart.pool_images.shape == (9, 3, 8, 8)
     both = load("npz", root=tmp_path, path=path, pool=Pool("test", 0.25))
-    assert (both.records, len(both.pool_images), len(both.test_images)) == (69, 10, 30)
+    assert (both.records, len(both.pool_images) + len(both.test_images)) == (69, 40)
+    assert 2 < len(both.pool_images) < 22
     with pytest.raises(SettingError, match="for images"):
         load("table", root=tmp_path, path=path, target="y", pool=Pool("test"))
