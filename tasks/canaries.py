@@ -23,6 +23,7 @@ import numpy as np
 
 from tasks.aggregate import noise_source
 from tasks.dataset import read_dataset
+from tasks.membership import NOTICE, members
 from tasks.partition import read_assignment
 from tasks.run import Run
 from tasks.shadow import shadow_run
@@ -53,7 +54,6 @@ from terrine.privacy.one_run import epsilon_of_guesses, mu_of_guesses
 from terrine.privacy.renyi import epsilon_of_event
 from terrine.randomness import numpy_generator
 
-NOTICE = "PRIVATE: computed from the records themselves. Do not publish."
 CONTRASTS = (1, 16, 127)
 """How far canaries are from their companions: the first at which half of their votes move, else the best."""
 _NO_NOISE = 1e-3  # votes: for the guesser, who divides by it
@@ -271,14 +271,7 @@ def _beds(run: Run, count: int) -> _Beds:
     held = np.bincount(assignment, minlength=settings.teachers)
     teachers = np.sort(np.argsort(held, kind="stable")[:count])
     keep = ~np.isin(assignment, teachers)
-    own = replace(
-        dataset,
-        train_images=np.asarray(dataset.train_images)[keep],
-        train_labels=dataset.train_labels[keep],
-        train_names=dataset.record_names[keep],
-        train_groups=None if dataset.train_groups is None else dataset.train_groups[keep],
-        train_parties=None if dataset.train_parties is None else dataset.train_parties[keep],
-    )
+    own = members(dataset, keep)
     generator = numpy_generator(run.params.seed, "canary names")
     taken: dict[int, list[int]] = {teacher: [] for teacher in teachers.tolist()}
     lacking = 2 * count

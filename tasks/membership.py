@@ -1,9 +1,8 @@
 """Membership inference against the student: shadow runs of the pipeline, attacked by `terrine.privacy.membership`.
 
 A shadow run is the run itself, stage by stage, on a random half of the units (records, or groups where a group is the
-unit), each in or out by its own fair coin. The images and the backbone are public and are the run's own; teachers,
-votes, noise and student are made anew. Nothing of a shadow run is released: it lies in the private zone, charges a
-ledger of its own that is thrown away with it, and leaves one row of scores.
+unit), each in or out by its own fair coin, while everybody stays with the teacher of the run itself (`tasks.shadow`).
+Teachers, votes, noise and student are made anew. A shadow run lies in the private zone and leaves one row of scores.
 
 The outcome is a function of private records and stays in the private zone.
 """
@@ -129,7 +128,7 @@ def _shadow_scores(
         return read_array(path)
     root = folder / f"{number:04d}"
     shutil.rmtree(root, ignore_errors=True)
-    shadow = shadow_run(run, _members(dataset, inside[units]), root)
+    shadow = shadow_run(run, members(dataset, inside[units]), root)
     make(shadow)
     scores = logit_scores(probabilities(shadow, dataset.train_images), dataset.train_labels)
     own = np.bincount(units, scores) / np.bincount(units)
@@ -138,8 +137,8 @@ def _shadow_scores(
     return own
 
 
-def _members(dataset: Dataset, member: np.ndarray) -> Dataset:
-    """The records that are in, under their own names."""
+def members(dataset: Dataset, member: np.ndarray) -> Dataset:
+    """Return the records that are in, bool [records], under their own names."""
     return replace(
         dataset,
         train_images=dataset.train_images[member],
