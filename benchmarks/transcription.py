@@ -312,10 +312,6 @@ def iteration(runs: Runs, seeds: Sequence[int]) -> None:
         own = _networks(count)
         seconds = _fastest(lambda own=own: own.probabilities(images), 2)
         print(f"| {count} | networks, one after the other | {seconds:.3f} | {1000 * seconds / count:.2f} |", flush=True)
-        if count > 1:
-            own.together = count
-            seconds = _fastest(lambda own=own: own.probabilities(images), 2)
-            print(f"| {count} | networks, stacked (vmap) | {seconds:.3f} | {1000 * seconds / count:.2f} |", flush=True)
 
 
 def _networks(count: int) -> NetworkClients:

@@ -41,7 +41,7 @@ from tasks.teach import group_name, record_inputs, surroundings
 from terrine.aggregation.registry import build
 from terrine.device import resolve_device
 from terrine.errors import BudgetError, SettingError
-from terrine.privacy.account import price
+from terrine.privacy.account import Account, price
 from terrine.privacy.events import Event, compose, to_json
 from terrine.privacy.gaussian import round_up
 from terrine.privacy.ledger import StoredRelease
@@ -127,8 +127,9 @@ def check_budget(run: Run) -> None:
     votes = build(aggregation.mechanism, aggregation.mechanism_parameters).worst_case(
         run.params.queries.count, aggregation.epsilon, aggregation.delta, averages
     )
-    spent = ledger.events(account)
-    total = price(compose(*spent, averages, votes), budget.delta)
+    opened = Account.of(account, ledger.rows())
+    assert opened is not None
+    total = opened.total(averages, votes)
     if not total <= budget.epsilon:
         alone = price(compose(averages, votes), budget.delta)
         raise BudgetError(

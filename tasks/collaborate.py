@@ -49,6 +49,7 @@ def trial_terms(run: Run, mechanism: Mechanism, queries: int, classes: int, edit
     teachers = run.params.partition.teachers
     return Terms(
         teachers=teachers_of_parties(teachers, own.parties),
+        unit=run.params.privacy.unit,
         minimum=own.minimum or teachers,
         queries=queries,
         asked=asked,
@@ -143,7 +144,6 @@ def _lay_out(run: Run, folder: Path, terms: Terms, votes: np.ndarray, account: s
             "account": account,
             "named": False,
             "epsilon": ledger.epsilon,
-            "unit": run.params.privacy.unit,
             "run": run.name,
         },
         "noise": settings.noise,
@@ -155,7 +155,7 @@ def _lay_out(run: Run, folder: Path, terms: Terms, votes: np.ndarray, account: s
         terms,
         Endpoints(own.guardian or free.guardian, own.student or free.student),
         guardian=guardian,
-        teachers={name: {"votes": VOTES} for name in terms.teachers},
+        teachers={name: {"votes": VOTES, "unit": terms.unit} for name in terms.teachers},
         common={"deadline": own.deadline, "patience": own.patience},
     )
     first = 0

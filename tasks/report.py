@@ -26,7 +26,7 @@ from tasks.pictures import ContactSheet, confusion_colours, confusion_data_uri, 
 from tasks.presets import DERIVED_NAME, read_preset
 from tasks.provenance import code_version
 from tasks.run import Run
-from tasks.statement_page import statement_texts
+from tasks.statement_page import read_statement, statement_texts
 from tasks.step import step
 from tasks.store import read_array, read_json, read_table, write_text
 from tasks.timing import timings
@@ -54,7 +54,7 @@ def write_report(run: Run) -> None:
 
     It is made of artefacts on disk alone; nothing is computed anew from private images.
     """
-    statement = read_json(run.folders.statement)
+    statement = read_statement(run.folders.statement)
     manifest = read_json(run.folders.answers / "manifest.json")
     answers = read_table(run.folders.answers / "answers.parquet")
     histograms = read_array(run.folders.accounting / "histograms.npy")

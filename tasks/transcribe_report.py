@@ -16,7 +16,7 @@ from tasks.pictures import png_data_uri
 from tasks.presets import read_preset
 from tasks.report import evaluation, shown_parameters
 from tasks.run import Run
-from tasks.statement_page import statement_texts
+from tasks.statement_page import read_statement, statement_texts
 from tasks.step import step
 from tasks.store import read_json, write_text
 from tasks.summary import result_table
@@ -31,7 +31,7 @@ UNUSED = ("queries", "backbone", "pretraining", "teachers", "aggregation", "stud
 @step("report")
 def write_report(run: Run) -> None:
     """Write the report, a self-contained HTML page, into the private zone, from artefacts on disk alone."""
-    statement = read_json(run.folders.statement)
+    statement = read_statement(run.folders.statement)
     with Image.open(run.folders.generator / "sheet.png") as sheet:
         picture = png_data_uri(np.asarray(sheet.convert("RGB")))
     values = {
@@ -55,7 +55,7 @@ def used(parameters: dict[str, Any]) -> dict[str, Any]:
 
 def figures(run: Run) -> dict[str, float | None]:
     """Return the figures of a finished run that tables compare: accuracy, an evaluation, and what is public."""
-    statement = read_json(run.folders.statement)
+    statement = read_statement(run.folders.statement)
     names = ("epsilon", "epsilon_claimed", "delta", "queries", "teachers")
     return {"accuracy": read_json(run.folders.evaluation)["accuracy"], **{name: statement[name] for name in names}}
 
@@ -74,6 +74,6 @@ def log_run(run: Run) -> str:
 
 def summary_table(run: Run) -> Table:
     """Return the result as a table for the terminal: what holds and what is claimed, side by side."""
-    statement = read_json(run.folders.statement)
+    statement = read_statement(run.folders.statement)
     said = f"{statement['answered']:,} by {statement['teachers']:,} teacher(s)"
     return result_table(run, ("samples annotated", said))

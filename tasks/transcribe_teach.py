@@ -4,7 +4,6 @@ models trained on them, or read from a file."""
 from __future__ import annotations
 
 import hashlib
-import itertools
 import shutil
 from pathlib import Path
 from typing import Any
@@ -45,12 +44,12 @@ from terrine.data import partition as partitions
 from terrine.data.dataset import Dataset
 from terrine.device import resolve_device
 from terrine.errors import ArtefactError, SettingError
-from terrine.models.backbone import features_in_batches
 from terrine.privacy.events import Event
 from terrine.randomness import numpy_generator
-from terrine.teachers.kind import Records, rows_of
-from terrine.teachers.linear import LinearSettings, train_heads
-from terrine.teachers.scratch import ARCHITECTURES
+from terrine.teachers.features import private_features
+from terrine.teachers.kind import Arrays, Records
+from terrine.teachers.linear import LinearSettings, LinearTeachers
+from terrine.teachers.scratch import ARCHITECTURES, ScratchTeachers
 from terrine.transcription.teacher_file import load_model
 
 TEST_IMAGES = 2_000
@@ -125,7 +124,11 @@ def respond(run: Run) -> None:
 
 @step("teach clients", retries=2)
 def train_clients(run: Run, group: range) -> None:
-    """Train a group of clients, each on its own records, unless they are on disk. A file needs no training."""
+    """Train a group of clients, each on its own records, unless they are on disk. A file needs no training.
+
+    A client with too few records answers all the same, and alike whatever it is asked: neither whether the run goes on
+    nor what the others say follows from how many records it has.
+    """
     settings = section(run.params).teacher
     path = _work(run) / _group_name(group)
     if settings.file is not None or path.is_file():
@@ -138,8 +141,9 @@ def train_clients(run: Run, group: range) -> None:
         return
     kind = network_kind(run, dataset.classes)
     records = Records(dataset.train_images, labels, assignment, dataset.classes)
-    states = kind.train(records, group, seed=run.params.seed, device=device)
-    write_tensors(path, {f"{client}.{name}": value for client, state in states for name, value in state.items()})
+    states = dict.fromkeys(group, _undecided(kind, run.params.seed))
+    states |= dict(kind.train(records, group, seed=run.params.seed, device=device))
+    write_tensors(path, {f"{client}.{name}": value for client in group for name, value in states[client].items()})
 
 
 @step("collect clients")
@@ -239,30 +243,36 @@ def _work(run: Run) -> Path:
 def _linear_heads(
     run: Run, dataset: Dataset, labels: np.ndarray, assignment: np.ndarray, group: range, device: torch.device
 ) -> dict[str, np.ndarray]:
-    """Train the heads of a group of clients on features with the statistics of their own records."""
-    rows = rows_of(assignment, list(group))
-    own = np.concatenate(rows)
-    starts = np.cumsum([0, *map(len, rows)])
-    batches: list[np.ndarray] = []
-    for client, (first, stop) in zip(group, itertools.pairwise(starts.tolist()), strict=True):
-        # Shuffled: files are often sorted by class, and a batch's statistics should be the client's. The order hangs
-        # on the client alone: on how many records others have, one record more would move them all.
-        order = first + numpy_generator(run.params.seed, "feature batches", client).permutation(stop - first)
-        batches.extend(np.array_split(order, max(1, round((stop - first) / TEST_BATCH))))
-    backbone = read_student_start(run.folders)
-    images = np.ascontiguousarray(dataset.train_images[own])
-    features = features_in_batches(backbone, images, batches, "current", device)
-    heads = train_heads(
-        features,
-        labels[own],
-        assignment[own],
-        list(group),
-        dataset.classes,
-        LinearSettings(ridge=section(run.params).teacher.ridge),
-        seed=run.params.seed,
+    """Train the heads of a group of clients, on features with the statistics of their own records.
+
+    Zeros are the head of a client with too few records: it says that all classes are equally likely.
+    """
+    kept = np.flatnonzero(np.isin(assignment, list(group)))
+    features = private_features(
+        read_student_start(run.folders),
+        dataset.train_images[kept],
+        assignment[kept],
+        "current",
+        most=TEST_BATCH,
         device=device,
+        shuffle=run.params.seed,  # files are often sorted by class, and a batch's statistics should be the client's
     )
-    return heads.to_arrays()
+    records = Records(features, labels[kept], assignment[kept], dataset.classes)
+    kind = LinearTeachers(LinearSettings(ridge=section(run.params).teacher.ridge), by_teacher=True)
+    width = features.rows.shape[1]
+    heads = {
+        "weight": np.zeros((len(group), dataset.classes, width), np.float32),
+        "bias": np.zeros((len(group), dataset.classes), np.float32),
+    }
+    for client, state in kind.train(records, group, seed=run.params.seed, device=device):
+        for name, value in state.items():
+            heads[name][client - group.start] = value
+    return heads
+
+
+def _undecided(kind: ScratchTeachers, seed: int) -> Arrays:
+    """Return a public network that says that all classes are equally likely: a client's with too few records."""
+    return {name: value * 0 if name.startswith("head.") else value for name, value in kind.initial(seed).items()}
 
 
 def _accuracy(run: Run, dataset: Dataset) -> dict[str, float]:

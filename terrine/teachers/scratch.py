@@ -64,16 +64,20 @@ class ScratchTeachers:
         backbone = build_backbone(self.architecture, channels=self.channels, size=self.size, seed=seed)
         return Classifier(backbone.network, backbone.feature_dim, self.classes, seed)
 
+    def initial(self, seed: int) -> Arrays:
+        """Return the state of a classifier with the initial weights of `seed`."""
+        classifier = self.classifier(seed)
+        state = dict(classifier.named_parameters())
+        if self.settings.statistics == "original":
+            state |= {name: value for name, value in classifier.named_buffers() if value.is_floating_point()}
+        return {name: value.detach().numpy() for name, value in state.items()}
+
     def train(
         self, records: Records, teachers: Sequence[int], *, seed: int, device: torch.device | str = "cpu"
     ) -> Iterator[tuple[int, Arrays]]:
         """Yield (number, state) of each teacher that has enough records."""
         settings, teachers = self.settings, records.enough(teachers, self.least)
         recorded = settings.statistics == "original"
-        example = self.classifier(seed)
-        names = [name for name, _ in example.named_parameters()]
-        if recorded:
-            names += [name for name, value in example.named_buffers() if value.is_floating_point()]
 
         def finish(classifier: Classifier, images: Tensor) -> None:
             if recorded and has_batch_norm(classifier):
@@ -84,7 +88,7 @@ class ScratchTeachers:
             start=lambda teacher: self.classifier(start_seed(seed, teacher, settings.initialisation)),
             statistics="current",
             finish=finish,
-            keep=names,
+            keep=list(self.initial(seed)),
         )
         return train_networks(records, teachers, training, settings, seed=seed, device=device)
 

@@ -1,10 +1,9 @@
 """What a client is to the loop: class probabilities for the images that the generator poses.
 
-Many clients are one computation where that is faster. Heads on shared public layers are one matrix product after one
-pass of the layers; networks of their own are a pass each on a CPU, where one after the other was measured to be faster
-than a stacked convolution (`terrine.teachers.networks`), and `TOGETHER` at a time on an accelerator.
+Heads on shared public layers are one matrix product after one pass of the layers, networks of their own a pass each.
 
-A client's answer depends on its own weights and on the batch of images, never on another client.
+A client's answer depends on its own weights and on the batch of images, never on another client. One that was not
+trained, because it has too few records, says that all classes are equally likely: its scores are zero.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ from typing import Protocol
 import numpy as np
 import torch
 from torch import Tensor
-from torch.func import functional_call, vmap
 
+from terrine.device import fixed_kernels
 from terrine.errors import SettingError
 from terrine.models.backbone import Backbone, as_float
 from terrine.models.statistics import Statistics, batch_statistics
 from terrine.parallel import side_by_side
 from terrine.teachers.kind import Arrays
 from terrine.teachers.linear import LinearHeads
-from terrine.teachers.networks import SMALL, TOGETHER, Classifier, load_state
+from terrine.teachers.networks import Classifier, load_state
 
 
 class Clients(Protocol):
@@ -81,15 +80,11 @@ class NetworkClients:
             network = copy.deepcopy(frame)
             load_state(network, state)
             self.networks.append(network.to(self.device).requires_grad_(False))
-        small = sum(value.numel() for value in frame.parameters()) <= SMALL
-        self.together = TOGETHER if small and self.device.type != "cpu" else 1
 
     @torch.no_grad()
     def probabilities(self, images: Tensor) -> Tensor:
         """See `Clients.probabilities`."""
-        parts = [self.networks[first : first + self.together] for first in range(0, self.count, self.together)]
-        answer = self._one if self.together == 1 else self._several
-        scores = torch.cat(list(side_by_side(lambda part: answer(part, images), parts, self.device)))
+        scores = torch.stack(list(side_by_side(lambda own: self._scores(own, images), self.networks, self.device)))
         return (scores / self.temperature).softmax(-1)
 
     def discriminate(self, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -102,17 +97,9 @@ class NetworkClients:
             return features, network.head(features)
 
     @torch.no_grad()
-    def _one(self, part: list[Classifier], images: Tensor) -> Tensor:
-        with batch_statistics(part[0], self.statistics):
-            return part[0](images)[None].float()
-
-    @torch.no_grad()
-    def _several(self, part: list[Classifier], images: Tensor) -> Tensor:
-        states = [network.state_dict() for network in part]
-        stacked = {name: torch.stack([state[name] for state in states]) for name in states[0]}
-        with batch_statistics(part[0], self.statistics):
-            scores = vmap(lambda own: functional_call(part[0], own, (images,)), randomness="error")(stacked)
-        return scores.float()
+    def _scores(self, network: Classifier, images: Tensor) -> Tensor:
+        with batch_statistics(network, self.statistics), fixed_kernels(self.device):
+            return network(images).float()
 
 
 def agreement(teacher: Tensor, student: Tensor) -> float:

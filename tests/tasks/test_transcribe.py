@@ -11,11 +11,11 @@ import torch
 
 from flows.stages import run_through as run_pipeline_through
 from flows.transcription_stages import run_through
-from tasks import transcribe, transcribe_release, transcribe_teach
+from tasks import dataset, transcribe, transcribe_release, transcribe_teach
 from tasks.params import merge, validate
 from tasks.run import Run
 from tasks.store import folder_digest, read_array, read_json
-from tasks.transcribe_clients import read_manifest
+from tasks.transcribe_clients import groups, read_clients, read_manifest
 from tasks.transcribe_report import summary_table
 from terrine.deployment.model import StudentModel
 from terrine.errors import BudgetError, InputError, LedgerError, SettingError
@@ -270,6 +270,34 @@ def test_clients_in_tasks_of_their_own_say_what_they_say_together(prepared, chan
     else:
         np.testing.assert_array_equal(*annotations)
         assert folder_digest(together.folders.student) == folder_digest(apart.folders.student)
+
+
+@pytest.mark.parametrize("architecture", ["linear", "cryptonet", "small_cnn"])
+@pytest.mark.parametrize("left", [0, 1])
+def test_a_client_with_too_few_records_says_that_all_classes_are_equally_likely_and_moves_nobody(
+    tmp_path, architecture, left
+):
+    student = {"student": {"architecture": "scattering"}} if architecture == "linear" else {}
+    teacher = {"teacher": {"architecture": architecture, "epochs": 1, "batch": 32}}
+    run = new_run(tmp_path, {"transcription": {"per_task": 3, **teacher, **student}})
+    run_through(run, "dataset", "teach")
+    images = torch.from_numpy(np.array(dataset.read_dataset(run.folders).test_images[:6]))
+    before = [read_clients(run, group).probabilities(images) for group in groups(run)]
+    path = run.folders.partition / "assignment.npy"
+    assignment = np.array(read_array(path))
+    assert set(assignment) == set(range(4))
+    # Client 2's records are dealt to nobody who is asked.
+    own = np.flatnonzero(assignment == 2)[left:]
+    assignment[own] = 99
+    path.unlink()
+    np.save(path, assignment)
+    run_through(run, "teach", "teach")
+    after = [read_clients(run, group).probabilities(images) for group in groups(run)]
+    trained = left == 1 and architecture == "cryptonet"  # without batch normalisation one record is enough
+    assert (torch.unique(after[0][2]).tolist() == [pytest.approx(0.1)]) != trained
+    assert torch.equal(before[0][:2], after[0][:2])
+    assert torch.equal(before[1], after[1])
+    assert not torch.equal(before[0][2], after[0][2])
 
 
 def test_answers_cost_one_event_for_every_sample(prepared):

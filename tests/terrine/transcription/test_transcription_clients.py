@@ -1,4 +1,4 @@
-"""Clients: many as one computation answer as each would alone; a file is a teacher when it fits."""
+"""Clients: many answer as each would alone; a file is a teacher when it fits."""
 
 import copy
 
@@ -44,11 +44,9 @@ def test_heads_on_shared_layers_answer_as_each_would_alone(images):
         torch.testing.assert_close(found[client], (scores / 0.5).softmax(-1), atol=1e-6, rtol=1e-5)
 
 
-@pytest.mark.parametrize("together", [1, 2])
-def test_networks_answer_as_each_would_alone(images, together):
+def test_networks_answer_as_each_would_alone(images):
     networks = [classifier(seed) for seed in range(3)]
     clients = NetworkClients(classifier(9), states_of(networks), temperature=2.0)
-    clients.together = together
     found = clients.probabilities(images)
     for client, network in enumerate(networks):
         with torch.no_grad(), batch_statistics(network, "current"):
