@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from tasks.keys import site_key
@@ -32,7 +34,12 @@ def prepare_dataset(run: Run) -> None:
         **({"party_names": list(dataset.party_names)} if dataset.train_parties is not None else {}),
         **({"parts": check_disjoint(dataset)} if dataset.pool_images is not None else {}),
     }
-    with atomic_folder(run.folders.dataset) as folder:
+    write_dataset(run.folders, dataset, manifest)
+
+
+def write_dataset(folders: Folders, dataset: Dataset, manifest: dict[str, Any]) -> None:
+    """Write the arrays of a dataset and what is said about it where stages look for them."""
+    with atomic_folder(folders.dataset) as folder:
         write_array(folder / "train_images.npy", dataset.train_images)
         write_array(folder / "train_labels.npy", dataset.train_labels)
         write_array(folder / "train_names.npy", dataset.record_names)
