@@ -122,7 +122,8 @@ def deal_figures(
     backbone: Backbone, data: Dataset, tests: np.ndarray, assignment: np.ndarray, teachers: int
 ) -> tuple[float, ...]:
     """Return processor seconds of the feature pass and the heads; in per cent how often a teacher and their plurality
-    are right on test images with the features `tests`, and the plurality's share of votes; the smallest and largest part.
+    are right on test images with the features `tests`, and the plurality's share of votes; the smallest and
+    largest part.
     """
     parts = [part for part in parts_of(assignment, teachers) if len(part)]
     images, labels = data.train_images[: len(assignment)], data.train_labels[: len(assignment)]
