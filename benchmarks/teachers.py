@@ -122,8 +122,7 @@ def deal_figures(
     backbone: Backbone, data: Dataset, tests: np.ndarray, assignment: np.ndarray, teachers: int
 ) -> tuple[float, ...]:
     """Return processor seconds of the feature pass and the heads; in per cent how often a teacher and their plurality
-    are right on test images with the features `tests`, and the plurality's share of votes; the smallest and
-    largest part.
+    are right on test images with the features `tests`, and the plurality's share of votes; smallest and largest part.
     """
     parts = [part for part in parts_of(assignment, teachers) if len(part)]
     images, labels = data.train_images[: len(assignment)], data.train_labels[: len(assignment)]
@@ -153,8 +152,8 @@ def compare_deals(root: Path, records: int, projection: int, repeats: int) -> No
     deals = {"equal": equal_parts, "hashed": lambda count, teachers, seed: iid(count, teachers, seed=seed)}
     print(f"{records} records of MNIST, {projection} features, ridge, {repeats} repeats\n")
     print(
-        "hashed parts; processor seconds divided by those of equal parts (median); accuracies, and less those of equal "
-        "parts"
+        "hashed parts: processor seconds divided by those of equal parts (median); accuracies, and what they are above "
+        "those of equal parts"
     )
     print(f"{'each':>6}{'smallest':>10}{'largest':>9}{'pass':>13}{'heads':>13}", end="")
     print(f"{'one teacher':>21}{'plurality':>21}{'its votes':>21}")
