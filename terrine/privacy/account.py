@@ -165,8 +165,8 @@ class Account:
             subject, alone = ("This release", "itself") if len(worst_cases) == 1 else ("These releases", "themselves")
             raise BudgetError(
                 f"{subject} may cost up to ε={round_up(price(compose(*worst_cases), budget.delta)):g} by {alone} and "
-                f"would bring the dataset to ε={round_up(total):g} at δ={budget.delta:g} over all runs, past its budget "
-                f"of ε={budget.epsilon:g}. Spent or reserved so far: ε={round_up(self.total()):g}; "
+                f"would bring the dataset to ε={round_up(total):g} at δ={budget.delta:g} over all runs, past its "
+                f"budget of ε={budget.epsilon:g}. Spent or reserved so far: ε={round_up(self.total()):g}; "
                 f"{self._left(budget.epsilon)}. Nothing was drawn and nothing was charged."
             )
 
