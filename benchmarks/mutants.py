@@ -9,7 +9,7 @@ A mutant is a patch in `mutants.yaml`. It is put into a copy of the repository, 
 
 - *tests*: the privacy tests, `PRIVACY_TESTS`, by `pytest -x`. Those that a mutant names go first, since one failure is
   enough; only when all of them pass the rest is run;
-- *harness*: tests/neighbours but for its test of the audit, in the same way, for mutants that two neighbours could show;
+- *harness*: tests/neighbours but for its test of the audit, in the same way, for mutants that neighbours could show;
 - *audit*: the command `terrine audit`: of a mechanism, or `--neighbours` on a small run of digits, `AUDITS`.
 
 Every detector that is used is run on the code as it is first, and has to pass. A mutant counts as caught where a test
