@@ -270,6 +270,7 @@ def privacy_statement(
         delta_slack=0.0 if unprotected else delta_slack(values_drawn, settings.epsilon),
         epsilon_budget=settings.epsilon,
         epsilon_dataset=release.epsilon_total,
+        epsilon_account=run.params.ledger.epsilon,
         noise=settings.noise,
         mechanism={**mechanism.describe(), **describe_order(run), **_averaging(run)},
         teachers=votes_manifest["teachers"],

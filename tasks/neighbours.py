@@ -110,7 +110,7 @@ def _chosen(run: Run, dataset: Dataset, units: np.ndarray, count: int) -> list[t
 
 
 def neighbour(dataset: Dataset, units: np.ndarray, one: int | None = None, other: int | None = None) -> Dataset:
-    """Return the dataset as it is, or without unit `one`, or with the contents of unit `other` behind the name of `one`.
+    """Return the dataset as it is, without unit `one`, or with the contents of unit `other` behind the name of `one`.
 
     units: int64 [records], the number of each record's unit.
 

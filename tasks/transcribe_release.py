@@ -181,6 +181,7 @@ def statement_of(
         delta_slack=delta_slack(coordinates, settings.epsilon),
         epsilon_budget=settings.epsilon,
         epsilon_dataset=release.epsilon_total,
+        epsilon_account=run.params.ledger.epsilon,
         noise="replay" if settings.noise == "replay" else "secure",
         mechanism=_mechanism(settings),
         teachers=number_of_clients(run),

@@ -285,7 +285,7 @@ def summary_sentence(statement: PrivacyStatement) -> str:
         else ""
     )
     total, account = round_up(statement.epsilon_dataset), statement.epsilon_account
-    most = "" if account is None else f" of the ε={round_up(account):g} that all releases together may ever use"
+    most = "" if account is None else f" of its account's budget, ε={round_up(account):g}"
     return (
         f"These {answers}, and everything computed from them, are ({guaranteed:g}, {statement.delta:g})-differentially "
         f"private: with {PROTECTED[statement.unit]}, no outcome becomes more than e^{guaranteed:g} times as "

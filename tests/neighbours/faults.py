@@ -78,7 +78,10 @@ def _precision_by_neighbours(monkeypatch: Any) -> None:
 
 
 _GROUPS = {"privacy": {"unit": "group"}}
-_NETWORKS = {"teachers": {"kind": "scratch", "epochs": 1, "batch": None, "per_task": 20}, "partition": {"teachers": 16}}
+_NETWORKS = {
+    "seed": 3,  # under which one of the first units that are tried shows it
+    "teachers": {"kind": "scratch", "epochs": 1, "batch": None, "per_task": 20},
+}
 
 FAULTS: dict[str, Callable[[Any], None]] = {
     "a deal by place": _deal(lambda units, teachers: np.arange(len(units)) % teachers),

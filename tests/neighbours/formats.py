@@ -12,7 +12,7 @@ from PIL import Image
 from tests.neighbours.worlds import Record, World
 
 OFFICIAL_SIDE = 28
-_VALIDATION = 50
+_VALIDATION = 30
 """The first record of the validation split, which joins the training split."""
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 _PRETRAINED = {
-    "partition": {"teachers": 3},  # each of millions of weights
+    "partition": {"teachers": 2},  # each of millions of weights
     "backbone": {"kind": "resnet10"},
     "pretraining": {"images": {"count": 8, "sources": {"gaussian": 1}}, "epochs": 1, "batch": 8},
 }

@@ -215,7 +215,7 @@ def test_what_is_not_private_guarantees_no_figure() -> None:
 
 def test_over_all_runs_what_was_used_is_told_from_what_the_account_allows() -> None:
     text = summary_sentence(statement(epsilon_account=6.0))
-    assert "ε=3.5 was used so far of the ε=6 that all releases together may ever use" in text
+    assert "ε=3.5 was used so far of its account's budget, ε=6" in text
     with pytest.raises(SettingError, match="account's budget is above 0"):
         statement(epsilon_account=0.0)
 
