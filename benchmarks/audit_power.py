@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
 from cells import Cells
 
 from flows.stages import run_through
