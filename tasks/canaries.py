@@ -238,14 +238,13 @@ class _Listener:
 def _planted(run: Run, make: Make, work: Path, count: int, progress: Progress) -> tuple[_Beds, Directions]:
     """Plant canaries that move votes, and learn how: every canary's teacher is trained with either content."""
     best: tuple[_Beds, Directions] | None = None
-    bed = _beds(run, count)
+    own, teachers, names = _beds(run, count)
     queries = np.asarray(read_queries(run.folders).images)
     for number, contrast in enumerate(CONTRASTS):
         progress(0.1 * number, f"canaries that differ by {contrast}")
         generator = numpy_generator(run.params.seed, "canaries", number)
-        beds = replace(
-            bed, canaries=make_canaries(queries, count, bed.own.classes, contrast, generator), contrast=contrast
-        )
+        canaries = make_canaries(queries, count, own.classes, contrast, generator)
+        beds = _Beds(own, canaries, contrast, teachers, names)
         both = []
         for content in (True, False):
             shadow = shadow_run(run, beds.records(np.full(count, content)), work / f"all-{content}".lower())
@@ -253,8 +252,8 @@ def _planted(run: Run, make: Make, work: Path, count: int, progress: Progress) -
             both.append(read_votes(shadow.folders))
             shutil.rmtree(shadow.root)
         # Of the others' votes, those of one run: where they depend on the contents, teachers will be found astray.
-        rest = _rest(both[0], beds.teachers, bed.own.classes)
-        directions = Directions(both[0][:, beds.teachers], both[1][:, beds.teachers], rest)
+        rest = _rest(both[0], teachers, own.classes)
+        directions = Directions(both[0][:, teachers], both[1][:, teachers], rest)
         if best is None or directions.moved.mean() > best[1].moved.mean():
             best = beds, directions
         if directions.moved.mean() >= 0.5:
@@ -269,14 +268,16 @@ def _through(make: Make, shadow: Run, last: str) -> None:
     make(shadow, "average", last)
 
 
-def _beds(run: Run, count: int) -> _Beds:
-    """Empty the teachers who have fewest records, and name two units for each that the deal gives to that teacher."""
+def _beds(run: Run, count: int) -> tuple[Dataset, np.ndarray, np.ndarray]:
+    """Empty the teachers who have fewest records, and name two units for each that the deal gives to that teacher.
+
+    Returns the others' records, the emptied teachers, int64 [count], and the codes of names, int64 [2, count].
+    """
     dataset, assignment = read_dataset(run.folders), read_assignment(run.folders)
     settings = run.params.partition
     held = np.bincount(assignment, minlength=settings.teachers)
     teachers = np.sort(np.argsort(held, kind="stable")[:count])
-    keep = ~np.isin(assignment, teachers)
-    own = members(dataset, keep)
+    own = members(dataset, ~np.isin(assignment, teachers))
     generator = numpy_generator(run.params.seed, "canary names")
     taken: dict[int, list[int]] = {teacher: [] for teacher in teachers.tolist()}
     lacking = 2 * count
@@ -289,9 +290,7 @@ def _beds(run: Run, count: int) -> _Beds:
             if len(taken.get(teacher, (0, 0))) < 2:
                 taken[teacher].append(code)
                 lacking -= 1
-    names = np.array([taken[teacher] for teacher in teachers.tolist()], dtype=np.int64).T
-    nothing = Canaries(*(np.empty(0) for _ in range(3)), *(np.empty(0, np.int64) for _ in range(2)))
-    return _Beds(own, nothing, 0.0, teachers, names)
+    return own, teachers, np.array([taken[teacher] for teacher in teachers.tolist()], dtype=np.int64).T
 
 
 def _rest(votes: np.ndarray, teachers: np.ndarray, classes: int) -> np.ndarray:
