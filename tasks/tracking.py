@@ -14,6 +14,7 @@ from tasks.distance import distance_metrics
 from tasks.params import flat
 from tasks.provenance import code_version
 from tasks.run import Run
+from tasks.statement_page import read_statement
 from tasks.step import step
 from tasks.store import read_json, write_json
 from tasks.synthesize import drawing_cost
@@ -24,7 +25,7 @@ from tasks.versioning import MAIN, Pipeline, lock_digest
 @step("track")
 def log_run(run: Run) -> str:
     """Log a finished run to MLflow and return the MLflow run's id."""
-    statement = read_json(run.folders.statement)
+    statement = read_statement(run.folders.statement)
     return log_finished(run, MAIN, flat(run.params.model_dump(mode="json")), _metrics(run, statement))
 
 
@@ -85,6 +86,7 @@ def _metrics(run: Run, statement: dict[str, Any]) -> dict[str, float | None]:
     evaluation = read_json(run.folders.evaluation)
     metrics: dict[str, float | None] = {
         "epsilon": statement["epsilon"],
+        "epsilon_guaranteed": statement["epsilon_guaranteed"],
         "delta": statement["delta"],
         "accuracy": evaluation["accuracy"],
         "queries": answers["queries"],
