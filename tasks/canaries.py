@@ -141,7 +141,7 @@ def _audit(
         progress(0.3 + 0.7 * number / shadows, f"shadow run {number + 1} of {shadows}")
         coins = numpy_generator(run.params.seed, "canary coins", number).random(count) < 0.5
         shadow = shadow_run(run, beds.records(coins), work / f"{number:04d}")
-        make(shadow, "partition", "aggregate")
+        _through(make, shadow, "aggregate")
         votes = read_votes(shadow.folders)
         silent = mechanism.answer(histograms_of(votes, classes), noise=_Silence(), **budget)
         evidence[0].append(heard.guess(*_released(shadow, queries, classes)).evidence)
@@ -198,13 +198,12 @@ class _Beds:
     def records(self, coins: np.ndarray) -> Dataset:
         """Return the dataset in which each canary has the content that its coin says."""
         count, own, planted = len(coins), self.own, self.canaries
-        shape = (count,) + (1,) * planted.companion.ndim
-        companions = np.broadcast_to(planted.companion, planted.one.shape)
+        shape = (count,) + (1,) * (planted.one.ndim - 1)
         contents = np.where(coins.reshape(shape), planted.one, planted.other)
         names = self.names.ravel()
         return replace(
             own,
-            train_images=np.concatenate([own.train_images, companions, contents]),
+            train_images=np.concatenate([own.train_images, planted.companions, contents]),
             train_labels=np.concatenate([own.train_labels, planted.companion_labels, planted.labels]),
             train_names=np.concatenate([own.record_names, names]),
             # A group of its own each: two units, of which one has a coin.
@@ -250,7 +249,7 @@ def _planted(run: Run, make: Make, work: Path, count: int, progress: Progress) -
         both = []
         for content in (True, False):
             shadow = shadow_run(run, beds.records(np.full(count, content)), work / f"all-{content}".lower())
-            make(shadow, "partition", "vote")
+            _through(make, shadow, "vote")
             both.append(read_votes(shadow.folders))
             shutil.rmtree(shadow.root)
         # Of the others' votes, those of one run: where they depend on the contents, teachers will be found astray.
@@ -262,6 +261,12 @@ def _planted(run: Run, make: Make, work: Path, count: int, progress: Progress) -
             break
     assert best is not None
     return best
+
+
+def _through(make: Make, shadow: Run, last: str) -> None:
+    """Make what depends on records; images and backbone are there."""
+    make(shadow, "partition", "partition")
+    make(shadow, "average", last)
 
 
 def _beds(run: Run, count: int) -> _Beds:
