@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -45,13 +46,27 @@ def audit(
     confidence: Annotated[float, typer.Option(help="Confidence of the whole audit.")] = 0.95,
     noise: Annotated[NoiseName, typer.Option(help="Source of the noise.")] = NoiseName.secure,
     seed: Annotated[int, typer.Option(help="Seed of replayed noise.")] = 0,
+    canaries: Annotated[
+        int | None,
+        typer.Option(
+            help="Attack the whole path of a run instead, with so many planted records; at most its teachers."
+        ),
+    ] = None,
+    shadows: Annotated[int, typer.Option(help="Runs with canaries, each with coins and noise of its own.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Attack a mechanism on made-up neighbouring histograms: exit code 1 when it leaks more than it charges."""
+    """Attack a mechanism on made-up neighbouring histograms: exit code 1 when it leaks more than it charges.
+
+    With --canaries, records made to be found are planted in copies of a run, and looked for in what the copies release.
+    The outcome is private: it is written to data/private/RUN/canaries.json, never into the statement.
+    """
     from tasks.audit import audit as audit_mechanism
     from terrine.aggregation.registry import build
     from terrine.privacy.noise import ReplayNoise, SecureNoise
 
+    if canaries is not None:
+        _end(audit_canaries(run, canaries, shadows, confidence), as_json, _show_canaries)
+        return
     if neighbours is not None:
         from flows.neighbours import exchange_units
 
@@ -59,7 +74,7 @@ def audit(
         return
     if run is not None:
         result = audit_run(run, runs=runs, queries=queries, confidence=confidence)
-        _end(result, as_json)
+        _end(result, as_json, _show)
         return
     parameters = {
         MechanismName.lnmax: {"scale": scale},
@@ -76,7 +91,31 @@ def audit(
         delta=delta,
         confidence=confidence,
     )
-    _end(result, as_json)
+    _end(result, as_json, _show)
+
+
+def audit_canaries(name: str | None, canaries: int, shadows: int, confidence: float) -> dict[str, Any]:
+    """Plant canaries in copies of a run; default: the one that params.yaml names."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from flows.stages import run_through
+    from tasks.canaries import audit_canaries as audit_in_private
+    from tasks.presets import project_root, selected_run
+    from tasks.run import open_run
+
+    root = project_root()
+    subject = open_run(root, name or selected_run(root))
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("canaries", total=1.0)
+        return audit_in_private(
+            subject,
+            run_through,
+            canaries,
+            shadows,
+            confidence,
+            lambda fraction, text: bar.update(task, completed=fraction, description=text),
+        )
 
 
 def audit_run(name: str, **options: Any) -> dict[str, Any]:
@@ -109,11 +148,11 @@ def audit_run(name: str, **options: Any) -> dict[str, Any]:
     return result
 
 
-def _end(result: dict[str, Any], as_json: bool) -> None:
+def _end(result: dict[str, Any], as_json: bool, show: Callable[[dict[str, Any]], None]) -> None:
     if as_json:
         typer.echo(json.dumps(result, indent=2))
     else:
-        _show(result)
+        show(result)
     if result["caught"]:
         raise typer.Exit(1)
 
@@ -145,3 +184,31 @@ def _show(result: dict[str, Any]) -> None:
         else "\nNothing beyond the charge was found."
     )
     console.print(result["note"])
+
+
+def _show_canaries(result: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    console.print(
+        f"{result['canaries']} canaries ({result['unit']}) in each of {result['shadows']} shadow runs, "
+        f"{result['mechanism']}, {result['noise']['kind']} noise\n"
+    )
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_row("votes that a canary moves", f"{result['votes_moved']:.0%}", "100% is the worst case, and charged")
+    table.add_row("coins guessed", f"{result['right']} of {result['guesses']} right", "half is chance")
+    table.add_row(
+        f"ε at least, with confidence {result['confidence']:.0%}",
+        f"{result['epsilon_at_least']:.3f}",
+        f"{result['epsilon_charged']:.3f} is charged, δ = {result['delta']:g}",
+    )
+    table.add_row("ε at least, were there no noise", f"{result['epsilon_without_noise']:.3f}", "the audit's power")
+    console.print(table)
+    if result["teachers_astray"]:
+        console.print("\n[bold red]Canaries moved teachers that are not theirs: the guarantee is void.[/]")
+    if result["epsilon_at_least"] > result["epsilon_charged"]:
+        console.print("\n[bold red]It leaks more than it charges.[/]")
+    elif not result["caught"]:
+        console.print("\nNothing beyond the charge was found; that proves nothing.")
+    console.print(result["notice"])

@@ -1,9 +1,8 @@
 """Membership inference against the student: shadow runs of the pipeline, attacked by `terrine.privacy.membership`.
 
 A shadow run is the run itself, stage by stage, on a random half of the units (records, or groups where a group is the
-unit), each in or out by its own fair coin. The images and the backbone are public and are the run's own; teachers,
-votes, noise and student are made anew. Nothing of a shadow run is released: it lies in the private zone, charges a
-ledger of its own that is thrown away with it, and leaves one row of scores.
+unit), each in or out by its own fair coin, while everybody stays with the teacher of the run itself (`tasks.shadow`).
+Teachers, votes, noise and student are made anew. A shadow run lies in the private zone and leaves one row of scores.
 
 The outcome is a function of private records and stays in the private zone.
 """
@@ -12,6 +11,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,10 @@ import numpy as np
 
 from tasks.dataset import read_dataset
 from tasks.evaluate import probabilities
-from tasks.params import LedgerSettings, Params, digest
+from tasks.params import Params, digest
 from tasks.run import Run
-from tasks.store import atomic_folder, file_digest, link, read_array, read_json, write_array, write_json
+from tasks.shadow import shadow_run
+from tasks.store import file_digest, read_array, read_json, write_array, write_json
 from tasks.transcription_params import Transcription
 from terrine.data.dataset import Dataset
 from terrine.errors import ArtefactError, SettingError
@@ -127,13 +128,25 @@ def _shadow_scores(
         return read_array(path)
     root = folder / f"{number:04d}"
     shutil.rmtree(root, ignore_errors=True)
-    shadow = _prepared(run, dataset, inside[units], root)
+    shadow = shadow_run(run, members(dataset, inside[units]), root)
     make(shadow)
     scores = logit_scores(probabilities(shadow, dataset.train_images), dataset.train_labels)
     own = np.bincount(units, scores) / np.bincount(units)
     write_array(path, own)
     shutil.rmtree(root)
     return own
+
+
+def members(dataset: Dataset, member: np.ndarray) -> Dataset:
+    """Return the records that are in, bool [records], under their own names."""
+    return replace(
+        dataset,
+        train_images=dataset.train_images[member],
+        train_labels=dataset.train_labels[member],
+        train_names=dataset.record_names[member],
+        train_groups=None if dataset.train_groups is None else dataset.train_groups[member],
+        train_parties=None if dataset.train_parties is None else dataset.train_parties[member],
+    )
 
 
 def _identity(run: Run) -> str:
@@ -145,30 +158,3 @@ def _identity(run: Run) -> str:
             "params": run.params.model_dump(mode="json", exclude={"ledger", "tracking", "runner"}),
         }
     )
-
-
-def _prepared(run: Run, dataset: Dataset, member: np.ndarray, root: Path) -> Run:
-    """A run in a folder of its own: the members' records, the run's public artefacts, a ledger to throw away."""
-    ledger = LedgerSettings(
-        url="sqlite:///ledger.db", key=Path("key"), store=Path("releases"), account=run.params.ledger.account
-    )
-    shadow = Run(root, run.name, run.params.model_copy(update={"ledger": ledger}))
-    manifest = read_json(run.folders.dataset / "manifest.json")
-    images = np.ascontiguousarray(dataset.train_images[member])
-    with atomic_folder(shadow.folders.dataset) as folder:
-        write_array(folder / "train_images.npy", images)
-        write_array(folder / "train_labels.npy", dataset.train_labels[member])
-        write_array(folder / "train_names.npy", dataset.record_names[member])
-        for name, values in (("train_groups", dataset.train_groups), ("train_parties", dataset.train_parties)):
-            if values is not None:
-                write_array(folder / f"{name}.npy", values[member])
-        for name in ("test_images.npy", "test_labels.npy"):
-            link(run.folders.dataset / name, folder / name)
-        # A fingerprint of its own, so that its features and teachers are never taken for those of the run.
-        write_json(folder / "manifest.json", {**manifest, "fingerprint": f"shadow {digest(member.tolist(), 32)}"})
-    for folder in (run.folders.images, run.folders.backbone, run.folders.start):
-        if folder.is_dir():
-            link(folder, shadow.root / folder.relative_to(run.root))
-    for features in (run.root / "data" / "public" / "shared").glob("features-*.npy"):
-        link(features, shadow.root / features.relative_to(run.root))
-    return shadow

@@ -156,7 +156,7 @@ def check_selection(candidates: list[Candidate], selection: Selection) -> None:
 
 
 def check_budget(root: Path, candidates: list[Candidate]) -> int:
-    """Check that the account covers the worst case of all candidates together.
+    """Check that the account covers the worst cases of all candidates, one after the other.
 
     The first candidate's dataset must be prepared. Nothing is reserved: each run does that for itself.
 
@@ -172,12 +172,11 @@ def check_budget(root: Path, candidates: list[Candidate]) -> int:
     new = {candidate.release: candidate.worst_case() for candidate in candidates if candidate.release not in paid}
     if new:
         try:
-            account.check(compose(*new.values()), noise_source(run).kind)
+            account.check_all(list(new.values()), noise_source(run).kind)
         except BudgetError as error:
             raise BudgetError(
-                f"The sweep has {len(candidates)} candidates and needs {len(new)} new releases. All of them taken "
-                f"together as one: {error} Vary fewer values, ask fewer queries, or give each run a smaller "
-                "aggregation.epsilon."
+                f"The sweep has {len(candidates)} candidates and needs {len(new)} new releases. {error} Vary fewer "
+                "values, ask fewer queries, or give each run a smaller aggregation.epsilon."
             ) from error
     return len(new)
 

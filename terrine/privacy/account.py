@@ -15,7 +15,7 @@ import numpy as np
 
 from terrine.errors import BudgetError, LedgerError
 from terrine.privacy.chain import Row
-from terrine.privacy.events import Event, UnsupportedEventError, counts, from_json
+from terrine.privacy.events import Event, UnsupportedEventError, compose, counts, from_json
 from terrine.privacy.filters import Filter, RenyiSum, filter_for
 from terrine.privacy.gaussian import epsilon_of, mu_squared, round_up
 from terrine.privacy.renyi import default_orders, epsilon_of_event, mu_squared_bound, rdp_of_event
@@ -147,7 +147,11 @@ class Account:
         return total
 
     def check(self, worst_case: Event, noise_kind: str) -> None:
-        """Refuse a release that the budget does not allow.
+        """Refuse a release that the budget does not allow, see `check_all`."""
+        self.check_all([worst_case], noise_kind)
+
+    def check_all(self, worst_cases: Sequence[Event], noise_kind: str) -> None:
+        """Refuse releases that the budget does not allow one after the other.
 
         Raises:
             LedgerError: replayed noise on a dataset kept for releases.
@@ -161,12 +165,13 @@ class Account:
             )
         if budget.epsilon is None:
             return
-        total = self.total(worst_case)
+        total = self.total(*worst_cases)
         if not total <= budget.epsilon:
+            subject, alone = ("This release", "itself") if len(worst_cases) == 1 else ("These releases", "themselves")
             raise BudgetError(
-                f"This release may cost up to ε={round_up(price(worst_case, budget.delta)):g} by itself and would "
-                f"bring the dataset to ε={round_up(total):g} at δ={budget.delta:g} over all runs, past its budget of "
-                f"ε={budget.epsilon:g}. Spent or reserved so far: ε={round_up(self.total()):g}; "
+                f"{subject} may cost up to ε={round_up(price(compose(*worst_cases), budget.delta)):g} by {alone} and "
+                f"would bring the dataset to ε={round_up(total):g} at δ={budget.delta:g} over all runs, past its "
+                f"budget of ε={budget.epsilon:g}. Spent or reserved so far: ε={round_up(self.total()):g}; "
                 f"{self._left(budget.epsilon)}. Nothing was drawn and nothing was charged."
             )
 
@@ -178,7 +183,7 @@ class Account:
         """What a single further release may cost, as the end of a sentence."""
         paid = [worst for worst in self.reserved.values() if counts(worst)]
         if not paid:
-            return f"left is all of the budget, ε={epsilon:g}"
+            return f"left is room for one more release of ε={epsilon:.4f} by itself, the whole budget"
         kept = self._filter(paid[0])
         total = math.fsum(kept.cost(cost) for cost in self.events())
         if isinstance(kept, RenyiSum):

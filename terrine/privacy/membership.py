@@ -6,21 +6,20 @@ roughly normal, elsewhere, over those that had not. A run under attack is judged
 fitted on the other runs. An attack that does no better than chance is what privacy promises; a strong one is a proof
 that the promise was broken.
 
-The lower bound on ε is that of an audit in a single run (Steinke, Nasr & Jagielski 2023, Theorem 5.2): when each
-record was in or out by an independent coin, an (ε, δ)-private run lets nobody guess more coins than a binomial variable
-with probability e^ε/(1 + e^ε). Guesses are made for the records with the most extreme ratios; others are passed over.
+The lower bound on ε is that of one run with many coins (`terrine.privacy.one_run`). Guesses are made for the records
+with the most extreme ratios; others are passed over. It says what shows of *ordinary* records in a student, which is
+little even where no noise is drawn; `terrine.privacy.canaries` says what shows in the worst case.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import binom
 
 from terrine.errors import InputError, SettingError
+from terrine.privacy.one_run import epsilon_of_guesses
 
 Floats = NDArray[np.float64]
-_LARGEST_EPSILON = 50.0
 
 
 @dataclass(frozen=True)
@@ -146,36 +145,6 @@ def attack(
         for run in range(runs)
     )
     return Attack(auc, rates, epsilon, delta, confidence)
-
-
-def epsilon_of_guesses(correct: int, guesses: int, records: int, delta: float, confidence: float) -> float:
-    """Lower bound on ε from guessing the membership coins of some of a run's records (Theorem 5.2).
-
-    Args:
-        correct: Guesses that were right.
-        guesses: Guesses made; records that were passed over do not count.
-        records: Records whose membership was decided by a coin.
-        delta: δ.
-        confidence: Of the bound.
-    """
-    if not 0 <= correct <= guesses <= records:
-        raise InputError(f"{correct} of {guesses} guesses right about {records} records is impossible.")
-
-    def chance(epsilon: float) -> float:
-        """Upper bound on the probability of as many right guesses under (ε, δ)."""
-        right = 1 / (1 + np.exp(-epsilon))
-        at_least = binom.sf(np.arange(correct, -1, -1) - 1, guesses, right)
-        gained = (at_least[1:] - at_least[0]) / np.arange(1, correct + 1)
-        return float(at_least[0] + 2 * records * delta * max(gained, default=0.0))
-
-    risk = 1 - confidence
-    if chance(0.0) > risk:
-        return 0.0
-    low, high = 0.0, _LARGEST_EPSILON
-    while high - low > 1e-9 * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if chance(middle) <= risk else (low, middle)
-    return low
 
 
 def _correct(ratio: Floats, inside: NDArray[np.bool_], guesses: int) -> int:

@@ -9,9 +9,11 @@ from flows.membership import make_shadow
 from flows.stages import run_through
 from tasks import aggregate, membership
 from tasks.dataset import read_dataset
-from tasks.membership import audit_student, coins_of, units_of
+from tasks.membership import audit_student, coins_of, members, units_of
 from tasks.params import validate
+from tasks.partition import read_assignment
 from tasks.run import Run
+from tasks.shadow import shadow_run
 from tasks.store import read_json
 from terrine.data.dataset import Dataset
 from terrine.errors import ArtefactError, SettingError
@@ -49,10 +51,11 @@ def test_a_student_that_repeats_what_its_teachers_saw_is_caught(made, monkeypatc
     """Each shadow's student is replaced by one that is surer of the shadow's own records."""
     run = Run(made.root, made.name, made.params.model_copy(update={"seed": 1}))
     calls = iter(range(12))
+    units = units_of(read_dataset(made.folders), run.params)
 
     def leaky(shadow, images):
         number = next(calls)
-        member = coins_of(run, number, len(images))
+        member = coins_of(run, number, len(images))[units]
         sure = np.where(member, 0.9, 0.2) + np.random.default_rng(number).normal(0, 0.02, len(images))
         labels = read_dataset(made.folders).train_labels
         table = np.repeat((1 - sure)[:, None] / 9, 10, axis=1)
@@ -78,6 +81,14 @@ def test_the_unit_is_the_group_where_groups_are_protected():
     assert sorted(units_of(people, validate(VALUES)).tolist()) == [0, 1, 2, 3, 4]
     shared = replace(people, train_names=np.array([5, 6, 5, 8, 9]))
     assert units_of(shared, validate(VALUES)).tolist() == [0, 1, 0, 2, 3]
+
+
+def test_whoever_is_in_a_shadow_run_sits_with_the_teacher_of_the_run_itself(made, tmp_path):
+    dataset = read_dataset(made.folders)
+    inside = coins_of(made, 3, dataset.records)
+    shadow = shadow_run(made, members(dataset, inside), tmp_path)
+    run_through(shadow, "partition", "partition")
+    assert np.array_equal(read_assignment(shadow.folders), read_assignment(made.folders)[inside])
 
 
 def test_too_few_shadow_runs_and_a_run_without_release_are_refused(made, tmp_path):

@@ -140,7 +140,7 @@ def test_a_release_that_costs_nothing_decides_nothing(place: Place) -> None:
 
 
 def test_over_budget_the_message_fits_the_filter() -> None:
-    with pytest.raises(BudgetError, match=r"so far: ε=0; left is all of the budget, ε=2\."):
+    with pytest.raises(BudgetError, match=r"so far: ε=0; left is room for one more release of ε=2\.0000"):
         account(2.0).check(LNMAX, "secure")
     with pytest.raises(BudgetError, match=r"Rényi divergence of .* at order \S+, the measure .* of ε=\S+ without δ"):
         account(5.0, LaplaceEvent(2.0, 20.0)).check(RepeatedEvent(LNMAX, 3), "secure")
@@ -162,6 +162,14 @@ def test_a_reservation_covers_what_costs_no_more_in_every_measure() -> None:
     laplace, gaussian = LaplaceEvent(1.0, 1.0), GaussianEvent(0.2, 1.0)
     assert price(gaussian, 1e-5) < price(laplace, 1e-5)
     assert not covers(laplace, gaussian, 1e-5)
+
+
+def test_several_releases_are_checked_one_after_the_other() -> None:
+    """Together they are one planned composition, and cost less than a filter charges for them."""
+    epsilon = price(compose(LNMAX, LNMAX), 1e-5) * (1 + 1e-9)
+    account(epsilon).check(compose(LNMAX, LNMAX), "secure")
+    with pytest.raises(BudgetError, match=r"These releases may cost up to ε=\S+ by themselves"):
+        account(epsilon).check_all([LNMAX, LNMAX], "secure")
 
 
 def test_without_a_budget_nothing_is_refused() -> None:

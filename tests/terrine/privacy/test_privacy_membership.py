@@ -2,10 +2,10 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import binom, norm
+from scipy.stats import norm
 
 from terrine.errors import InputError, SettingError
-from terrine.privacy.membership import attack, epsilon_of_guesses, likelihood_ratios, logit_scores
+from terrine.privacy.membership import attack, likelihood_ratios, logit_scores
 
 
 def shadow_runs(effect, runs=24, records=300, seed=0):
@@ -48,25 +48,6 @@ def test_a_run_that_remembers_nothing_gives_nothing_away():
     assert result.epsilon < 0.3
 
 
-def test_the_bound_on_a_sound_mechanism_is_too_high_no_more_often_than_stated():
-    """Randomised response on each record's coin is ε-private, and nothing is more revealing."""
-    rng = np.random.default_rng(0)
-    epsilon, guesses, trials = 1.0, 200, 2000
-    correct = rng.binomial(guesses, math.e / (1 + math.e), trials)
-    bounds = [epsilon_of_guesses(int(k), guesses, guesses, 1e-9, 0.9) for k in np.unique(correct)]
-    above = dict(zip(np.unique(correct), bounds, strict=True))
-    assert np.mean([above[k] > epsilon for k in correct]) <= 0.1 + 4 * math.sqrt(0.09 / trials)
-    assert np.mean([above[k] for k in correct]) > 0.7
-
-
-def test_the_bound_inverts_the_binomial_tail():
-    epsilon = epsilon_of_guesses(80, 100, 100, 1e-15, 0.95)
-    assert binom.sf(79, 100, 1 / (1 + math.exp(-epsilon))) == pytest.approx(0.05, rel=1e-6)
-    assert epsilon_of_guesses(50, 100, 100, 1e-5, 0.95) == 0
-    assert epsilon_of_guesses(80, 100, 10_000, 1e-4, 0.95) < epsilon
-    assert epsilon_of_guesses(0, 0, 10, 1e-5, 0.95) == 0
-
-
 def test_logit_scores_are_the_log_odds_of_the_true_label():
     table = np.array([[0.7, 0.2, 0.1], [0.0, 1.0, 0.0]])
     scores = logit_scores(table, [1, 1])
@@ -87,7 +68,5 @@ def test_what_cannot_be_attacked_is_refused():
         likelihood_ratios(scores, np.ones_like(member))
     with pytest.raises(SettingError, match="guess_share"):
         attack(scores, member, guess_share=0.0)
-    with pytest.raises(InputError):
-        epsilon_of_guesses(5, 4, 10, 1e-5, 0.95)
     with pytest.raises(InputError):
         logit_scores([[0.5, 0.5]], [0, 1])

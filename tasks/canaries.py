@@ -1,0 +1,346 @@
+"""Canaries in a run: what its whole path, from records to released answers, gives away in the worst case.
+
+Some of the run's teachers are emptied and given a companion and a canary each (`terrine.privacy.canaries`); all others
+keep their own records. The run's own stages are then made on these records in shadow runs: twice to learn how each
+canary's teacher votes with either content, and once or more with contents that fair coins decide. The coins are guessed
+from what these last runs released, and the guesses that are right bound the privacy loss from below.
+
+The two first runs know no coin, so the bound holds whatever defect they show. Beside it stands its power: the same
+votes, the same mechanism, the noise left out. All of it lies in the private zone and stays there: it is computed from
+the records of the other teachers too, and the power from votes without noise.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tasks.aggregate import noise_source
+from tasks.dataset import read_dataset
+from tasks.membership import NOTICE, members
+from tasks.partition import read_assignment
+from tasks.run import Run
+from tasks.shadow import shadow_run
+from tasks.store import read_table, write_json
+from tasks.synthesize import read_queries
+from tasks.vote import read_votes
+from terrine.aggregation.mechanism import Mechanism
+from terrine.aggregation.registry import build
+from terrine.aggregation.votes import histograms_of
+from terrine.data.dataset import Dataset
+from terrine.data.partition import iid
+from terrine.errors import ArtefactError, SettingError
+from terrine.privacy.canaries import (
+    Canaries,
+    Directions,
+    Guess,
+    Plan,
+    best_plan,
+    check_count,
+    guess_from_histograms,
+    guess_from_labels,
+    make_canaries,
+)
+from terrine.privacy.events import UnsupportedEventError
+from terrine.privacy.gaussian import epsilon_of, mu_squared
+from terrine.privacy.noise import FloatArray, NoiseKind
+from terrine.privacy.one_run import epsilon_of_guesses, mu_of_guesses
+from terrine.privacy.renyi import epsilon_of_event
+from terrine.randomness import numpy_generator
+
+CONTRASTS = (1, 16, 127)
+"""How far canaries are from their companions: the first at which half of their votes move, else the best."""
+_NO_NOISE = 1e-3  # votes: for the guesser, who divides by it
+
+Make = Callable[[Run, str, str], None]
+Progress = Callable[[float, str], None]
+
+
+@dataclass(frozen=True)
+class Charge:
+    """What the run promises: μ of a mechanism that is charged as Gaussian, and ε at δ."""
+
+    mu: float | None
+    epsilon: float
+    delta: float
+
+    def bound(self, right: int, plan: Plan, confidence: float) -> tuple[float, float | None]:
+        """Return lower bounds on ε at δ and, where the charge is one, on μ."""
+        if self.mu is None:
+            return epsilon_of_guesses(right, plan.guesses, plan.coins, self.delta, confidence, runs=plan.runs), None
+        mu = mu_of_guesses(right, plan.guesses, plan.coins, confidence, runs=plan.runs)
+        return (epsilon_of(mu, self.delta) if mu > 0 else 0.0), mu
+
+
+class _Silence:
+    """No noise at all, for the power of an audit: what it touches is reduced to one private figure."""
+
+    kind: NoiseKind = "replay"
+
+    def gaussian(self, shape: int | tuple[int, ...], sigma: float) -> FloatArray:
+        return np.zeros(shape)
+
+    def laplace(self, shape: int | tuple[int, ...], scale: float) -> FloatArray:
+        return np.zeros(shape)
+
+    def describe(self) -> dict[str, str | int]:
+        return {"kind": self.kind}
+
+
+def audit_canaries(
+    run: Run,
+    make: Make,
+    canaries: int,
+    shadows: int = 1,
+    confidence: float = 0.95,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Plant canaries in copies of a run that has its partition, images and backbone; write and return what was found.
+
+    `make` takes a run through its stages from the first named to the last.
+
+    Raises:
+        SettingError: more canaries than teachers, too few, or a run whose release canaries say nothing about.
+        ArtefactError: the run lacks what does not release anything: partition, images or backbone.
+    """
+    _check_auditable(run, shadows)
+    check_count(canaries, run.params.partition.teachers)
+    report = progress or (lambda fraction, text: None)
+    work = run.folders.work / "canaries"
+    shutil.rmtree(work, ignore_errors=True)
+    try:
+        result = _audit(run, make, work, canaries, shadows, confidence, report)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    write_json(run.folders.private / "canaries.json", result)
+    return result
+
+
+def _audit(
+    run: Run, make: Make, work: Path, count: int, shadows: int, confidence: float, progress: Progress
+) -> dict[str, Any]:
+    settings = run.params.aggregation
+    mechanism = build(settings.mechanism, settings.mechanism_parameters)
+    budget = {"epsilon": settings.epsilon, "delta": settings.delta}
+    beds, directions = _planted(run, make, work, count, progress)
+    queries, classes = directions.rest.shape
+    certain = np.where(np.arange(queries) < mechanism.certain(queries, **budget), 0, -1)
+    heard, unheard = (_Listener(directions, mechanism, noise) for noise in (_deviation(mechanism), _NO_NOISE))
+    nothing = np.where(certain[:, None] < 0, np.nan, directions.middle)
+    plans = [
+        best_plan(listener.guess(certain, nothing).information, confidence, shadows) for listener in (heard, unheard)
+    ]
+    thrown, evidence, astray = [], ([], []), 0
+    for number in range(shadows):
+        progress(0.3 + 0.7 * number / shadows, f"shadow run {number + 1} of {shadows}")
+        coins = numpy_generator(run.params.seed, "canary coins", number).random(count) < 0.5
+        shadow = shadow_run(run, beds.records(coins), work / f"{number:04d}")
+        make(shadow, "partition", "aggregate")
+        votes = read_votes(shadow.folders)
+        silent = mechanism.answer(histograms_of(votes, classes), noise=_Silence(), **budget)
+        evidence[0].append(heard.guess(*_released(shadow, queries, classes)).evidence)
+        evidence[1].append(unheard.guess(silent.labels, silent.histograms).evidence)
+        astray = max(astray, beds.astray(directions, votes, coins))
+        thrown.append(coins)
+        shutil.rmtree(shadow.root)
+    charge = _charge(mechanism, queries, **budget)
+    right = [plan.right(np.stack(own), np.stack(thrown)) for plan, own in zip(plans, evidence, strict=True)]
+    (epsilon, mu), (power, _) = (charge.bound(own, plan, confidence) for own, plan in zip(right, plans, strict=True))
+    above = epsilon > charge.epsilon if mu is None or charge.mu is None else mu > charge.mu
+    return {
+        "notice": NOTICE,
+        "canaries": count,
+        "shadows": shadows,
+        "unit": run.params.privacy.unit,
+        **mechanism.describe(),
+        "noise": noise_source(run).describe(),
+        "contrast": beds.contrast,
+        "votes_moved": float(directions.moved.mean()),
+        "counted_as_runs": plans[0].runs,
+        "guesses": plans[0].guesses,
+        "right": right[0],
+        "epsilon_at_least": epsilon,
+        "mu_at_least": mu,
+        "epsilon_charged": charge.epsilon,
+        "mu_charged": charge.mu,
+        "delta": charge.delta,
+        "confidence": confidence,
+        "epsilon_without_noise": power,
+        "teachers_astray": astray,
+        "caught": bool(above or astray),
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class _Beds:
+    """Where canaries are planted, and in what.
+
+    Attributes:
+        own: The records of the teachers without canaries.
+        canaries: What is planted.
+        contrast: Of the canaries.
+        teachers: Number of the teacher of each canary, int64 [M].
+        names: Codes of the names of companions and of canaries, int64 [2, M].
+    """
+
+    own: Dataset
+    canaries: Canaries
+    contrast: float
+    teachers: np.ndarray
+    names: np.ndarray
+
+    def records(self, coins: np.ndarray) -> Dataset:
+        """Return the dataset in which each canary has the content that its coin says."""
+        count, own, planted = len(coins), self.own, self.canaries
+        shape = (count,) + (1,) * planted.companion.ndim
+        companions = np.broadcast_to(planted.companion, planted.one.shape)
+        contents = np.where(coins.reshape(shape), planted.one, planted.other)
+        names = self.names.ravel()
+        return replace(
+            own,
+            train_images=np.concatenate([own.train_images, companions, contents]),
+            train_labels=np.concatenate([own.train_labels, planted.companion_labels, planted.labels]),
+            train_names=np.concatenate([own.record_names, names]),
+            # A group of its own each: two units, of which one has a coin.
+            train_groups=None if own.train_groups is None else np.concatenate([own.train_groups, names]),
+            train_parties=None
+            if own.train_parties is None
+            else np.concatenate([own.train_parties, np.tile(self.teachers, 2)]),
+        )
+
+    def astray(self, directions: Directions, votes: np.ndarray, coins: np.ndarray) -> int:
+        """Return how many canaries' teachers did not vote as they do with what their own coin says, or one more where
+        other teachers did not vote as they do whatever the coins are: none, where a unit touches one teacher."""
+        expected = np.where(coins, directions.one, directions.other)
+        elsewhere = not np.array_equal(_rest(votes, self.teachers, directions.rest.shape[1]), directions.rest)
+        return int((votes[:, self.teachers] != expected).any(axis=0).sum()) + int(elsewhere)
+
+
+@dataclass(frozen=True)
+class _Listener:
+    """Guesses coins from what a mechanism releases when its noise has this standard deviation, in votes."""
+
+    directions: Directions
+    mechanism: Mechanism
+    sigma: float
+
+    def guess(self, labels: np.ndarray, histograms: np.ndarray | None) -> Guess:
+        if histograms is not None and self.mechanism.name == "histogram":
+            return guess_from_histograms(self.directions, histograms, self.sigma)
+        return guess_from_labels(self.directions, labels, self.sigma)
+
+
+def _planted(run: Run, make: Make, work: Path, count: int, progress: Progress) -> tuple[_Beds, Directions]:
+    """Plant canaries that move votes, and learn how: every canary's teacher is trained with either content."""
+    best: tuple[_Beds, Directions] | None = None
+    bed = _beds(run, count)
+    queries = np.asarray(read_queries(run.folders).images)
+    for number, contrast in enumerate(CONTRASTS):
+        progress(0.1 * number, f"canaries that differ by {contrast}")
+        generator = numpy_generator(run.params.seed, "canaries", number)
+        beds = replace(
+            bed, canaries=make_canaries(queries, count, bed.own.classes, contrast, generator), contrast=contrast
+        )
+        both = []
+        for content in (True, False):
+            shadow = shadow_run(run, beds.records(np.full(count, content)), work / f"all-{content}".lower())
+            make(shadow, "partition", "vote")
+            both.append(read_votes(shadow.folders))
+            shutil.rmtree(shadow.root)
+        # Of the others' votes, those of one run: where they depend on the contents, teachers will be found astray.
+        rest = _rest(both[0], beds.teachers, bed.own.classes)
+        directions = Directions(both[0][:, beds.teachers], both[1][:, beds.teachers], rest)
+        if best is None or directions.moved.mean() > best[1].moved.mean():
+            best = beds, directions
+        if directions.moved.mean() >= 0.5:
+            break
+    assert best is not None
+    return best
+
+
+def _beds(run: Run, count: int) -> _Beds:
+    """Empty the teachers who have fewest records, and name two units for each that the deal gives to that teacher."""
+    dataset, assignment = read_dataset(run.folders), read_assignment(run.folders)
+    settings = run.params.partition
+    held = np.bincount(assignment, minlength=settings.teachers)
+    teachers = np.sort(np.argsort(held, kind="stable")[:count])
+    keep = ~np.isin(assignment, teachers)
+    own = members(dataset, keep)
+    generator = numpy_generator(run.params.seed, "canary names")
+    taken: dict[int, list[int]] = {teacher: [] for teacher in teachers.tolist()}
+    lacking = 2 * count
+    while lacking:
+        codes = generator.integers(2**63, size=4 * settings.teachers)
+        dealt = np.resize(teachers, len(codes))
+        if settings.kind == "iid":
+            dealt = iid(len(codes), settings.teachers, names=codes, seed=run.params.seed)
+        for code, teacher in zip(codes.tolist(), dealt.tolist(), strict=True):
+            if len(taken.get(teacher, (0, 0))) < 2:
+                taken[teacher].append(code)
+                lacking -= 1
+    names = np.array([taken[teacher] for teacher in teachers.tolist()], dtype=np.int64).T
+    nothing = Canaries(*(np.empty(0) for _ in range(3)), *(np.empty(0, np.int64) for _ in range(2)))
+    return _Beds(own, nothing, 0.0, teachers, names)
+
+
+def _rest(votes: np.ndarray, teachers: np.ndarray, classes: int) -> np.ndarray:
+    """Return the histograms of the votes of all teachers but these; zeros where there are no others."""
+    return histograms_of(votes, classes) - histograms_of(votes[:, teachers], classes)
+
+
+def _released(shadow: Run, queries: int, classes: int) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return the labels [queries] that a shadow run published, and its noisy histograms where there are any."""
+    table = read_table(shadow.folders.answers / "answers.parquet")[:queries]
+    columns = [f"count_{number}" for number in range(classes)]
+    histograms = table[columns].to_numpy(np.float64) if columns[0] in table else None
+    return table["label"].to_numpy(), histograms
+
+
+def _deviation(mechanism: Mechanism) -> float:
+    """Return the standard deviation of the noise on an answer, in votes."""
+    described = mechanism.describe()
+    if "scale" in described:
+        return math.sqrt(2) * float(described["scale"])
+    return float(described["sigma2"] if "sigma2" in described else described["sigma"])
+
+
+def _charge(mechanism: Mechanism, queries: int, epsilon: float, delta: float) -> Charge:
+    """Return what holds before anything is released: of a mechanism that stops by outcomes, its whole budget."""
+    event = mechanism.worst_case(queries, epsilon, delta)
+    try:
+        mu = math.sqrt(mu_squared(event))
+    except UnsupportedEventError:
+        return Charge(None, epsilon_of_event(event, delta), delta)
+    return Charge(mu, epsilon_of(mu, delta), delta)
+
+
+def _check_auditable(run: Run, shadows: int) -> None:
+    """Raise where canaries in votes say nothing about what the run releases, or would say something wrong."""
+    params = run.params
+    if params.transcription is not None or params.teachers.averages:
+        what = "is a transcription" if params.transcription is not None else "averages its teachers"
+        raise SettingError(
+            f"The run {run.name} {what}: canaries are for teachers who vote and share nothing. Use terrine membership."
+        )
+    if params.partition.kind not in ("iid", "party"):
+        raise SettingError(
+            f"partition.kind={params.partition.kind} reads labels, so a canary would move other records; it is for "
+            "public data alone."
+        )
+    if shadows < 1 or (shadows > 1 and params.aggregation.noise == "replay"):
+        raise SettingError(
+            f"{shadows} shadow runs are no independent runs: make one at least, and only one where noise is replayed, "
+            "since all would get the same."
+        )
+    for needed in (run.folders.partition, run.folders.images, run.folders.backbone):
+        if not (needed / "manifest.json").is_file():
+            raise ArtefactError(
+                f"{needed} is missing: canaries take a run's partition, query images and backbone. Make the run first "
+                "(terrine run), or with dvc repro its stages up to pretrain, which release nothing."
+            )

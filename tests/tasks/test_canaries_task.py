@@ -1,0 +1,165 @@
+"""Canaries in a small run of the pipeline: what they find, and what they leave alone."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from flows import audit as command
+from flows.stages import run_through
+from tasks import canaries, vote
+from tasks.canaries import audit_canaries
+from tasks.dataset import read_dataset
+from tasks.params import validate
+from tasks.partition import read_assignment
+from tasks.run import Run
+from tasks.store import file_digest, read_json
+from terrine.errors import ArtefactError, SettingError
+from terrine.privacy.noise import ReplayNoise
+
+VALUES = {
+    "data": {"public_benchmark": True, "name": "digits", "size": 8},
+    "partition": {"teachers": 24},
+    "queries": {"count": 60, "batch": 12, "sources": {"gaussian": 1}},
+    "backbone": {"projection": 30},
+    "aggregation": {"mechanism": "histogram", "sigma": 20, "epsilon": 2, "noise": "replay"},
+}
+ANSWERS = {
+    "histogram": {"sigma": 20},
+    "gnmax": {"sigma": 20},
+    "lnmax": {"scale": 60},
+    "confident": {"threshold": 10, "sigma1": 40, "sigma2": 20},
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A run with its release."""
+    run = Run(tmp_path_factory.mktemp("project"), "small", validate(VALUES))
+    run_through(run, "dataset", "aggregate")
+    return run
+
+
+def with_answers(run, mechanism, **settings):
+    values = VALUES["aggregation"] | {"sigma": None, "mechanism": mechanism} | ANSWERS[mechanism] | settings
+    return replace(run, params=validate(VALUES | {"aggregation": values}))
+
+
+def contents(folder):
+    return {path: file_digest(path) for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize("mechanism", sorted(ANSWERS))
+def test_a_sound_run_is_not_accused_and_nothing_but_the_private_figure_is_written(made, mechanism):
+    run = with_answers(made, mechanism)
+    before = contents(made.root)
+    result = audit_canaries(run, run_through, 20)
+    written = made.folders.private / "canaries.json"
+    after = contents(made.root)
+    after.pop(written, None)
+    before.pop(written, None)
+    assert after == before
+    assert read_json(written) == json.loads(json.dumps(result, allow_nan=False)) == result
+    assert not result["caught"]
+    assert result["teachers_astray"] == 0
+    assert result["votes_moved"] > 0.8
+    assert result["epsilon_at_least"] <= result["epsilon_charged"]
+    assert (result["mu_charged"] is None) == (mechanism == "lnmax")
+
+
+def test_with_the_noise_left_out_the_bound_says_that_it_is_missing(made, monkeypatch):
+    monkeypatch.setattr(ReplayNoise, "gaussian", lambda self, shape, sigma: np.zeros(shape))
+    result = audit_canaries(made, run_through, 24)
+    assert result["caught"]
+    assert result["epsilon_at_least"] > result["epsilon_charged"]
+
+
+def test_the_power_is_that_of_the_same_votes_without_noise(made):
+    assert audit_canaries(made, run_through, 24)["epsilon_without_noise"] > 3
+
+
+def test_teachers_that_look_at_others_are_found_astray(made):
+    """A defect: where a teacher would vote 3 it votes as the one before, so a canary moves two."""
+
+    def make(run, first, last):
+        run_through(run, first, "vote")
+        votes = vote.read_votes(run.folders)
+        vote._write_votes(run, np.where(votes == 3, np.roll(votes, 1, axis=1), votes))
+        if last == "aggregate":
+            run_through(run, "aggregate", "aggregate")
+
+    result = audit_canaries(made, make, 20)
+    assert result["teachers_astray"] > 0
+    assert result["caught"]
+
+
+def test_only_the_teachers_of_canaries_lose_their_records(made, monkeypatch):
+    kept = []
+    honest = canaries.shadow_run
+
+    def watched(run, records, root):
+        shadow = honest(run, records, root)
+        run_through(shadow, "partition", "partition")
+        kept.append((read_dataset(shadow.folders), read_assignment(shadow.folders)))
+        return shadow
+
+    monkeypatch.setattr(canaries, "shadow_run", watched)
+    audit_canaries(made, run_through, 8)
+    dataset, assignment = read_dataset(made.folders), read_assignment(made.folders)
+    teacher_of = dict(zip(dataset.record_names.tolist(), assignment.tolist(), strict=True))
+    for shadow, dealt in kept:
+        own = np.isin(shadow.record_names, dataset.record_names)
+        emptied = set(dealt[~own].tolist())
+        assert len(emptied) == 8
+        assert np.array_equal(np.bincount(dealt[~own])[sorted(emptied)], np.full(8, 2))
+        assert [teacher_of[name] for name in shadow.record_names[own].tolist()] == dealt[own].tolist()
+        assert own.sum() == sum(teacher not in emptied for teacher in assignment.tolist())
+
+
+def test_groups_and_parties_get_canaries_too(made, monkeypatch):
+    dataset = read_dataset(made.folders)
+    groups = replace(dataset, train_groups=dataset.record_names // 2)
+    monkeypatch.setattr(canaries, "read_dataset", lambda folders: groups)
+    by_group = replace(made, params=validate(VALUES | {"privacy": {"unit": "group"}}))
+    result = audit_canaries(by_group, run_through, 24)
+    assert (result["unit"], result["teachers_astray"]) == ("group", 0)
+    held = replace(
+        dataset, train_parties=read_assignment(made.folders), party_names=tuple(f"party {k}" for k in range(24))
+    )
+    monkeypatch.setattr(canaries, "read_dataset", lambda folders: held)
+    manifest = canaries._beds(
+        replace(made, params=validate(VALUES | {"partition": {"kind": "party", "teachers": 24}})), 8
+    )
+    assert sorted(set(manifest.teachers.tolist())) == manifest.teachers.tolist()
+    assert not np.isin(manifest.own.train_parties, manifest.teachers).any()
+
+
+def test_what_canaries_say_nothing_about_is_refused(made, tmp_path):
+    with pytest.raises(SettingError, match="between 8 and 24"):
+        audit_canaries(made, run_through, 25)
+    with pytest.raises(SettingError, match="no independent runs"):
+        audit_canaries(made, run_through, 20, 2)
+    by_label = replace(made, params=validate(VALUES | {"partition": {"kind": "dirichlet", "alpha": 1, "teachers": 24}}))
+    with pytest.raises(SettingError, match="reads labels"):
+        audit_canaries(by_label, run_through, 20)
+    averaged = {"teachers": {"kind": "averaged", "mode": "private", "clip": 1.0, "budget_share": 0.5}}
+    with pytest.raises(SettingError, match="averages its teachers"):
+        audit_canaries(replace(made, params=validate(VALUES | averaged)), run_through, 20)
+    with pytest.raises(ArtefactError, match="up to pretrain"):
+        audit_canaries(Run(tmp_path, "none", made.params), run_through, 20)
+
+
+def test_the_command_shows_bound_charge_and_power(made, monkeypatch):
+    monkeypatch.setattr("tasks.presets.project_root", lambda: made.root)
+    monkeypatch.setattr("tasks.run.open_run", lambda root, name: made)
+    app = typer.Typer()
+    command.register(app)
+    app.callback()(lambda: None)
+    shown = CliRunner().invoke(app, ["audit", "--run", "small", "--canaries", "20"], catch_exceptions=False)
+    assert shown.exit_code == 0
+    for text in ("20 canaries", "is charged", "were there no noise", "Do not publish"):
+        assert text in shown.stdout
+    assert not (made.folders.public / "audit.json").exists()
