@@ -22,20 +22,24 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib
 import json
+import multiprocessing
 import os
 import re
+import runpy
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -53,9 +57,12 @@ PRIVACY_TESTS = (
     "tests/terrine/transcription",
     *(
         f"tests/tasks/test_{name}.py"
-        for name in ("params", "new_dataset", "partition_task", "identity", "teach", "aggregate", "average")
+        for name in ("params", "new_dataset", "partition_task", "identity", "teach", "vote", "aggregate", "average")
     ),
-    *(f"tests/tasks/test_{name}.py" for name in ("party_config", "private_figures", "report", "transcribe")),
+    *(
+        f"tests/tasks/test_{name}.py"
+        for name in ("accounts", "party_config", "private_figures", "report", "transcribe")
+    ),
     "tests/flows/test_zones.py",
     "tests/flows/test_what_leaves.py",
 )
@@ -76,6 +83,11 @@ MARKS = {"caught": "✓", "passed": "–", None: "·"}
 LEGEND = "✓ noticed it; – was run in full and did not; · was not run: nothing of it looks at what is broken."
 
 _LIMIT = 3600
+_LIBRARIES = (
+    *("numpy", "scipy.optimize", "scipy.stats", "pandas", "torch", "sqlalchemy", "pydantic", "jinja2", "PIL.Image"),
+    *("safetensors.numpy", "pyarrow.parquet", "sklearn.datasets", "typer", "rich.progress", "filelock"),
+    *("pytest", "hypothesis", "opendp.measurements"),
+)
 _PYTHONS_OWN = (
     "NameError",
     "UnboundLocalError",
@@ -86,11 +98,9 @@ _PYTHONS_OWN = (
 )
 
 _PROJECT = """
-import shutil, sys
-from pathlib import Path
+import shutil
 import numpy as np, yaml
 from sklearn.datasets import load_digits
-root, repository = map(Path, sys.argv[1:])
 digits = load_digits()
 images, labels = digits.images[:600].astype(np.uint8) * 16, digits.target[:600]
 ids = np.array([f"scan {number:04d}" for number in range(600)])
@@ -178,6 +188,14 @@ class Broken(Exception):
     """A detector could not be run, so it says nothing about a mutant."""
 
 
+class Done(NamedTuple):
+    """How a child ended: its exit code, and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+
 class Copy:
     """A copy of the repository to put mutants into, one at a time."""
 
@@ -195,6 +213,7 @@ class Copy:
                 (self.root / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(REPOSITORY / name, self.root / name)
         self._scratch = root / "scratch"
+        self._scratch.mkdir()
 
     def put_in(self, mutant: Mutant) -> dict[Path, str]:
         """Apply a mutant and return what its files were."""
@@ -214,61 +233,87 @@ class Copy:
                 compiled.unlink()
 
     def catches(self, tests: Sequence[str]) -> str | None:
-        """The first test that fails, and how; None where all pass."""
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-x",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "--no-header",
-            "--tb=no",
-            "-rfE",
-        ]
-        # An empty folder of its own, not a user's: tests that are stopped leave nothing behind.
-        with tempfile.TemporaryDirectory(dir=self._made(self._scratch)) as base:
-            done = self._run([*command, f"--basetemp={base}/tests", *tests])
-        lines = [line for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
-        if done.returncode == 0:
+        """The first test that fails; None where all pass."""
+        options = ("-x", "-q", "-p", "no:cacheprovider", "--no-header", "--tb=no", "-rfE")
+        with tempfile.TemporaryDirectory(dir=self._scratch) as base:
+            done = self._run(lambda: _pytest([*options, f"--basetemp={base}/tests", *tests]))
+        if done.code == 0:
             return None
-        if done.returncode != 1 or not lines:
-            raise Broken(f"pytest ended with {done.returncode}:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
+        lines = [line for line in done.out.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+        if done.code != 1 or not lines:
+            raise Broken(f"pytest ended with {done.code}:\n{done.out[-3000:]}{done.err[-3000:]}")
         if re.search(rf" - ({'|'.join(_PYTHONS_OWN)}): ", lines[0]):
             raise Broken(f"A patch that is no defect but nonsense: {lines[0]}")
         return lines[0].split(" ", 1)[1].split(" - ")[0]
 
     def audit_catches(self, names: Sequence[str]) -> str | None:
         """The first audit that catches something; None where none does."""
-        with tempfile.TemporaryDirectory(dir=self._made(self._scratch)) as project:
+        with tempfile.TemporaryDirectory(dir=self._scratch) as project:
             if any("--run" in AUDITS[name] for name in names):
-                made = self._run([sys.executable, "-c", _PROJECT, project, str(self.root)], TERRINE_ROOT=project)
-                if made.returncode:
-                    raise Broken(f"The run to audit cannot be made:\n{made.stderr[-3000:]}")
+                made = self._run(lambda: exec(_PROJECT, {"root": Path(project), "repository": self.root}))
+                if made.code:
+                    raise Broken(f"The run to audit cannot be made:\n{made.err[-3000:]}")
             for name in names:
-                command = [sys.executable, "-m", "flows", "audit", *AUDITS[name], "--json"]
-                done = self._run(command, TERRINE_ROOT=project)
+                command = ["terrine", "audit", *AUDITS[name], "--json"]
+                done = self._run(lambda command=command: _module("flows", command), TERRINE_ROOT=project)
                 try:
-                    caught = json.loads(done.stdout[done.stdout.index("{") :])["caught"]
+                    found = json.loads(done.out[done.out.index("{") :])["caught"]
                 except ValueError as error:
-                    raise Broken(
-                        f"terrine audit ({name}) gave no result:\n{done.stdout}{done.stderr[-3000:]}"
-                    ) from error
-                if caught:
+                    raise Broken(f"terrine audit ({name}) gave no result:\n{done.out}{done.err[-3000:]}") from error
+                if found:
                     return name
         return None
 
-    def _run(self, command: Sequence[str], **variables: str) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, "PYTHONPATH": str(self.root), "OMP_NUM_THREADS": "1", **variables}
-        return subprocess.run(
-            command, cwd=self.root, env=environment, capture_output=True, text=True, timeout=_LIMIT, check=False
-        )
+    def _run(self, work: Callable[[], object], **variables: str) -> Done:
+        """Call `work` in a child of this process, where `terrine` and the others are those of the copy."""
+        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+            sys.stdout.flush()
+            child = os.fork()
+            if child == 0:
+                os.dup2(out.fileno(), 1)
+                os.dup2(err.fileno(), 2)
+                os._exit(self._in_child(work, variables))
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            out.seek(0)
+            err.seek(0)
+            return Done(code, out.read(), err.read())
 
-    @staticmethod
-    def _made(folder: Path) -> Path:
-        folder.mkdir(exist_ok=True)
-        return folder
+    def _in_child(self, work: Callable[[], object], variables: Mapping[str, str]) -> int:
+        signal.alarm(_LIMIT)
+        sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
+        os.chdir(self.root)
+        os.environ.update(PYTHONPATH=str(self.root), **variables)
+        own = {"", str(REPOSITORY), str(REPOSITORY / "benchmarks")}
+        sys.path[:] = [str(self.root), *(path for path in sys.path if path not in own)]
+        code: object = 70
+        try:
+            code = work()
+        except SystemExit as end:
+            code = end.code
+        except BaseException:
+            traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        return code if isinstance(code, int) else int(code is not None)
+
+
+def _pytest(arguments: list[str]) -> int:
+    import pytest
+
+    return int(pytest.main(arguments))
+
+
+def _module(name: str, arguments: list[str]) -> None:
+    sys.argv = arguments
+    runpy.run_module(name, run_name="__main__", alter_sys=True)
+
+
+def load_libraries() -> None:
+    """Import what Terrine imports, and nothing of Terrine: children of this process need not, which saves most time."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    for name in _LIBRARIES:
+        importlib.import_module(name)
 
 
 def attempt(copy: Copy, mutant: Mutant, quick: bool) -> dict[str, Any]:
@@ -388,32 +433,43 @@ def _try_all(chosen: Sequence[Mutant], known: dict[str, dict[str, Any]], jobs: i
     broken: list[str] = []
     if not chosen:
         return broken
-    lock, local = threading.Lock(), threading.local()
-    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        check_detectors(_own_copy(local, folder), chosen)
-
-        def work(mutant: Mutant) -> None:
+    load_libraries()
+    fork = multiprocessing.get_context("fork")
+    with (
+        tempfile.TemporaryDirectory(prefix="mutants-") as folder,
+        ProcessPoolExecutor(jobs, fork, _begin, (folder,)) as pool,
+    ):
+        pool.submit(_check, chosen).result()
+        asked = {pool.submit(_attempt, mutant, quick): mutant for mutant in chosen}
+        for future in as_completed(asked):
+            name = asked[future].name
             try:
-                found = attempt(_own_copy(local, folder), mutant, quick)
+                found = future.result()
             except Broken as error:
-                broken.append(str(error))
-                print(f"{mutant.name}: BROKEN", flush=True)
-                return
-            with lock:
-                known[mutant.name] = found
-                RESULTS.write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-            by = {name: found[name].get("by", "–") for name in DETECTORS if name in found}
-            print(f"{mutant.name}: {by}, {found['seconds']} s", flush=True)
-
-        with ThreadPoolExecutor(jobs) as pool:
-            list(pool.map(work, chosen))
+                broken.append(f"{name}: {error}")
+                print(f"{name}: BROKEN, {error}", flush=True)
+                continue
+            known[name] = found
+            RESULTS.write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+            by = {part: found[part].get("by", "–") for part in DETECTORS if part in found}
+            print(f"{name}: {by}, {found['seconds']} s", flush=True)
     return broken
 
 
-def _own_copy(local: threading.local, folder: str) -> Copy:
-    if not hasattr(local, "copy"):
-        local.copy = Copy(Path(tempfile.mkdtemp(dir=folder)))
-    return local.copy
+_copies: list[Copy] = []
+"""The copy of a process of the pool."""
+
+
+def _begin(folder: str) -> None:
+    _copies.append(Copy(Path(tempfile.mkdtemp(dir=folder))))
+
+
+def _check(chosen: Sequence[Mutant]) -> None:
+    check_detectors(_copies[0], chosen)
+
+
+def _attempt(mutant: Mutant, quick: bool) -> dict[str, Any]:
+    return attempt(_copies[0], mutant, quick)
 
 
 if __name__ == "__main__":

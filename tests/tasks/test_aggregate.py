@@ -198,6 +198,18 @@ def test_a_published_digest_of_the_partition_is_another_in_every_release(voted, 
     assert read_json(run_with(tmp_path).folders.partition / "manifest.json")["hash"] not in digests
 
 
+def test_what_is_sealed_with_a_release_is_in_nothing_that_is_published(voted, tmp_path, monkeypatch):
+    """With the salt, whoever guesses the partition can check the guess."""
+    shutil.copytree(voted, tmp_path, dirs_exist_ok=True)
+    sealed = {}
+    monkeypatch.setattr(aggregate, "tell_change", lambda run, kind, release, inputs: sealed.update(release.inputs))
+    run = run_with(tmp_path, aggregation={"sigma": 27})
+    released(run)
+    assert {"salt", "partition", "votes", "queries"} == set(sealed)
+    for name in ("salt", "partition", "votes"):  # query images are public
+        assert not any(sealed[name].encode() in content for content in published(run).values())
+
+
 def test_a_release_is_not_given_to_other_query_images_than_it_is_about(voted, tmp_path):
     shutil.copytree(voted, tmp_path, dirs_exist_ok=True)
     run = run_with(tmp_path, aggregation={"sigma": 26})

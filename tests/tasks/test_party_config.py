@@ -146,6 +146,13 @@ def test_only_a_teacher_party_says_by_what_its_votes_were_dealt(folder):
         read_party(change(folder / "guardian" / "party.yaml", **ledger))
 
 
+def test_parties_compare_all_that_they_agreed_on_also_whom_the_budget_protects():
+    terms = terms_of()
+    assert set(terms.public()) == set(Terms.model_fields)
+    other = "group" if terms.unit == "record" else "record"
+    assert terms.model_copy(update={"unit": other}).public() != terms.public()
+
+
 def test_an_agreement_follows_from_the_terms():
     terms = terms_of()
     agreement = terms.agreement("1" * 32, "2" * 64)
