@@ -99,6 +99,7 @@ def make_trial(folder: Path, queries: int) -> tuple[Terms, dict[str, np.ndarray]
     """Lay out a trial of parties at the addresses of the hosts."""
     terms = Terms(
         teachers={"party-1": 20, "party-2": 20, "party-3": 20},
+        unit="record",
         minimum=40,
         queries=queries,
         asked=queries,
@@ -114,7 +115,7 @@ def make_trial(folder: Path, queries: int) -> tuple[Terms, dict[str, np.ndarray]
         terms,
         Endpoints("10.217.0.1:7801", "10.217.0.2:7802"),
         guardian={"ledger": {"account": "network", "epsilon": None}, "noise": "replay", "replay_seed": SEED},
-        teachers={name: {"votes": "votes.npy"} for name in terms.teachers},
+        teachers={name: {"votes": "votes.npy", "unit": terms.unit} for name in terms.teachers},
         common={"deadline": 15.0, "patience": 60.0},
     )
     generator = np.random.default_rng(1)

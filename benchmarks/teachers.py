@@ -1,6 +1,7 @@
 """What hundreds of linear teachers cost, beside the one pass of the backbone they share.
 
     python benchmarks/teachers.py [--root FOLDER] [--records 60000] [--queries 10000] [--projection 1000]
+    python benchmarks/teachers.py --deal [--records 20000] [--projection 200] [--repeats 5]
 
 Three ways to the same votes, in one run on the same images:
 
@@ -12,6 +13,10 @@ Three ways to the same votes, in one run on the same images:
 The loops are measured on a few teachers and a share of the queries and scaled to all, which the table says. Images are
 MNIST's if `--root` (default: $TERRINE_SHARED/datasets) holds them, else random ones: no time depends on the pixels.
 Seconds are wall time, so compare the ratios when the machine has other work to do.
+
+With `--deal`: what parts of unequal size cost, as a hash deals them, beside parts of equal size by a permutation.
+Each repeat measures both, one after the other, in an order that alternates, in seconds of the processor, and lets both
+vote on MNIST's test images.
 """
 
 import argparse
@@ -25,11 +30,14 @@ import numpy as np
 import torch
 from cells import datasets
 
+from terrine.aggregation.votes import histograms_of
+from terrine.data.dataset import Dataset
 from terrine.data.partition import iid
 from terrine.data.registry import load
 from terrine.errors import InputError
 from terrine.models.backbone import Backbone, features_in_batches
 from terrine.models.registry import build_backbone
+from terrine.teachers.features import private_features
 from terrine.teachers.linear import LinearHeads, LinearSettings, train_heads, vote
 
 CLASSES = 10
@@ -50,11 +58,11 @@ def load_images(root: Path, records: int, queries: int) -> tuple[np.ndarray, np.
     return dataset.train_images[:records], dataset.train_labels[:records], random_queries, "MNIST"
 
 
-def timed(compute: Callable[[], Any]) -> tuple[float, Any]:
-    """Return wall seconds and the result."""
-    start = time.perf_counter()
+def timed(compute: Callable[[], Any], clock: Callable[[], float] = time.perf_counter) -> tuple[float, Any]:
+    """Return wall seconds, or those of another clock, and the result."""
+    start = clock()
     result = compute()
-    return time.perf_counter() - start, result
+    return clock() - start, result
 
 
 def parts_of(assignment: np.ndarray, teachers: int) -> list[np.ndarray]:
@@ -92,7 +100,7 @@ def together(
     assignment = iid(len(images), teachers, seed=0)
     seconds, (features, query_features) = timed(
         lambda: (
-            features_in_batches(backbone, images, parts_of(assignment, teachers), "current"),
+            private_features(backbone, images, assignment, "current", most=len(images)),
             features_in_batches(backbone, queries, batches_of(len(queries)), "current"),
         )
     )
@@ -106,6 +114,68 @@ def together(
     ]
 
 
+def equal_parts(records: int, teachers: int, seed: int) -> np.ndarray:
+    """Return the teacher of each record, int64 [records], in parts equal up to one: no guarantee rests on these."""
+    return np.random.default_rng(seed).permutation(np.arange(records) % teachers)
+
+
+def deal_figures(
+    backbone: Backbone, data: Dataset, tests: np.ndarray, assignment: np.ndarray, teachers: int
+) -> tuple[float, ...]:
+    """Return processor seconds of the feature pass and the heads; in per cent how often a teacher and their plurality
+    are right on test images with the features `tests`, and the plurality's share of votes; smallest and largest part.
+    """
+    parts = [part for part in parts_of(assignment, teachers) if len(part)]
+    images, labels = data.train_images[: len(assignment)], data.train_labels[: len(assignment)]
+    passed, features = timed(lambda: features_in_batches(backbone, images, parts, "current"), time.process_time)
+    trained, heads = timed(
+        lambda: train_heads(features, labels, assignment, range(teachers), CLASSES, RIDGE, seed=0), time.process_time
+    )
+    votes = vote(heads, tests)
+    counts = histograms_of(votes, CLASSES)
+    sizes = np.bincount(assignment, minlength=teachers)
+    return (
+        passed,
+        trained,
+        float((votes == data.test_labels[:, None]).mean() * 100),
+        float((counts.argmax(axis=1) == data.test_labels).mean() * 100),
+        float(counts.max(axis=1).mean() / teachers * 100),
+        float(sizes.min()),
+        float(sizes.max()),
+    )
+
+
+def compare_deals(root: Path, records: int, projection: int, repeats: int) -> None:
+    """Print what parts of unequal size, as a hash deals them, cost beside parts of equal size."""
+    data = load("mnist", root=root, download=False)
+    backbone = build_backbone("scattering", channels=1, size=28, seed=0, projection=projection)
+    tests = features_in_batches(backbone, data.test_images, batches_of(len(data.test_images)), "current")
+    deals = {"equal": equal_parts, "hashed": lambda count, teachers, seed: iid(count, teachers, seed=seed)}
+    print(f"{records} records of MNIST, {projection} features, ridge, {repeats} repeats\n")
+    print(
+        "hashed parts: processor seconds divided by those of equal parts (median); accuracies, and what they are above "
+        "those of equal parts"
+    )
+    print(f"{'each':>6}{'smallest':>10}{'largest':>9}{'pass':>13}{'heads':>13}", end="")
+    print(f"{'one teacher':>21}{'plurality':>21}{'its votes':>21}")
+    for each in (250, 25):
+        teachers = records // each
+        found: dict[str, list[tuple[float, ...]]] = {name: [] for name in deals}
+        for seed in range(repeats):
+            for name in sorted(deals, reverse=bool(seed % 2)):
+                assignment = deals[name](records, teachers, seed)
+                found[name].append(deal_figures(backbone, data, tests, assignment, teachers))
+        equal, hashed = np.array(found["equal"]), np.array(found["hashed"])
+        print(f"{each:>6}{hashed[:, 5].min():>10.0f}{hashed[:, 6].max():>9.0f}", end="")
+        for column in (0, 1):
+            ratios = hashed[:, column] / equal[:, column]
+            print(f"{np.median(ratios):>6.2f} ± {ratios.std(ddof=1):.2f}", end="")
+        for column in (2, 3, 4):
+            less = hashed[:, column] - equal[:, column]
+            print(f"{hashed[:, column].mean():>8.2f} {less.mean():>+6.2f} ± {less.std(ddof=1):.2f}", end="")
+        print(flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=Path, default=datasets())
@@ -113,7 +183,11 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=10000)
     parser.add_argument("--projection", type=int, default=1000)
     parser.add_argument("--sample", type=int, default=2, help="teachers of the measured part of the loops")
+    parser.add_argument("--deal", action="store_true", help="compare parts of unequal size with equal ones instead")
+    parser.add_argument("--repeats", type=int, default=5, help="repeats of --deal")
     arguments = parser.parse_args()
+    if arguments.deal:
+        return compare_deals(arguments.root, arguments.records, arguments.projection, arguments.repeats)
     images, labels, queries, source = load_images(arguments.root, arguments.records, arguments.queries)
     backbone = build_backbone("scattering", channels=1, size=28, seed=0, projection=arguments.projection)
     print(f"{len(images)} records ({source}), {len(queries)} queries, {torch.get_num_threads()} threads\n")

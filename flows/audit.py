@@ -31,6 +31,9 @@ def audit(
     run: Annotated[
         str | None, typer.Option(help="Attack the mechanism of this run, and put the bound into its statement.")
     ] = None,
+    neighbours: Annotated[
+        int | None, typer.Option(help="Exchange so many units of the run's data instead, and count teachers that move.")
+    ] = None,
     mechanism: Annotated[MechanismName, typer.Option(help="What to attack, without --run.")] = MechanismName.gnmax,
     sigma: Annotated[float, typer.Option(help="Noise of the answers of gnmax, confident and histogram.")] = 10.0,
     scale: Annotated[float, typer.Option(help="Scale of lnmax's Laplace noise.")] = 2.0,
@@ -63,6 +66,11 @@ def audit(
 
     if canaries is not None:
         _end(audit_canaries(run, canaries, shadows, confidence), as_json, _show_canaries)
+        return
+    if neighbours is not None:
+        from flows.neighbours import exchange_units
+
+        exchange_units(run, neighbours, as_json)
         return
     if run is not None:
         result = audit_run(run, runs=runs, queries=queries, confidence=confidence)

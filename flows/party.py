@@ -67,8 +67,9 @@ def init(
     )
     console.print(
         f"{folder}: {len(terms.teachers)} teacher parties with {terms.total} teachers, a guardian and a student party. "
-        f"They will ask {terms.asked} queries, by {terms.mechanism}, at ε ≤ {terms.epsilon:g}.\n"
-        f"Each teacher party needs its votes, {folder}/party-…/votes.npy, or `own` in its party.yaml.",
+        f"They will ask {terms.asked} queries, by {terms.mechanism}, at ε ≤ {terms.epsilon:g} for a {terms.unit}.\n"
+        f"Each teacher party needs its votes, {folder}/party-…/votes.npy, cast by teachers that were dealt by "
+        f"{terms.unit}; or `own` in its party.yaml.",
         soft_wrap=True,
     )
 

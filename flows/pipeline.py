@@ -18,7 +18,7 @@ from flows.cluster import check_cluster
 from flows.logs import quiet_logs
 from flows.runners import device_per_task, task_runner
 from flows.stages import run_stage
-from tasks.presets import derive, project_root, resolve, selected_run
+from tasks.presets import derive, project_root, resolve, selected_run, shown_assignment
 from tasks.run import refuse_transcription
 from tasks.versioning import MAIN, Pipeline, commit, is_changed
 
@@ -67,9 +67,10 @@ def walk(root: Path, run: str, stages: Pipeline, make: Callable[[Path, str, str]
 
 
 def _run_name() -> str:
-    """Name the flow run after what was asked for."""
+    """Name the flow run after what was asked for, as far as anybody may read it."""
     parameters = flow_run.parameters
-    return " ".join([parameters.get("preset") or "selected run", *(parameters.get("overrides") or [])])
+    overrides = map(shown_assignment, parameters.get("overrides") or [])
+    return " ".join([parameters.get("preset") or "selected run", *overrides])
 
 
 @flow(name="terrine", flow_run_name=_run_name)

@@ -38,7 +38,7 @@ def sweep(
     The budget of the dataset must cover the worst case of all of them before the first is made.
     """
     from tasks.presets import project_root, select_run, selected_run
-    from tasks.sweep import candidates_of, check_budget, check_selection, outcome
+    from tasks.sweep import candidates_of, check_budget, check_selection, outcome, votes_on_disk
     from tasks.sweep_tracking import cells_of, log_sweep, summary
 
     root = project_root()
@@ -48,11 +48,10 @@ def sweep(
     check_selection(candidates, select.value)
     try:
         prepare(root, candidates[0].run)
-        paid = check_budget(root, candidates)
-        new = len({candidate.release for candidate in candidates} - set(paid))
+        new = check_budget(root, candidates)
         console.print(f"{len(candidates)} candidates, at most {new} new releases: the budget covers them.")
         state_price(root, candidates)
-        failures = make_all(root, candidates, paid)
+        failures = make_all(root, candidates, votes_on_disk(root, candidates))
         result = outcome(root, candidates, failures, select.value)
         parent = log_sweep(root, preset or before, result)
     finally:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tasks.keys import site_key
 from tasks.run import Run
-from tasks.store import read_json
 from terrine.privacy.identity import keyed_digest
 from terrine.privacy.ledger import Ledger
 
@@ -16,11 +15,14 @@ def open_ledger(run: Run) -> Ledger:
 
 
 def ledger_account(run: Run) -> str:
-    """Return whose budget the run draws on: the named account, else the dataset by its keyed fingerprint."""
+    """Return whose budget the run draws on: the named account's, else that of the public benchmark by its name.
+
+    Never a digest of the data: a record more would then be a fresh budget.
+    """
     name = run.params.ledger.account
     if name is not None:
         return keyed_digest(site_key(run), "terrine ledger account", name.encode())
-    return str(read_json(run.folders.dataset / "manifest.json")["fingerprint"])
+    return keyed_digest(site_key(run), "terrine ledger account of a benchmark", run.params.data.name.encode())
 
 
 def open_registered(run: Run, account: str, *, delta: float, unit: str, public: bool) -> Ledger:

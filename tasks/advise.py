@@ -12,11 +12,9 @@ import numpy as np
 
 from tasks.features import query_features
 from tasks.run import Run
-from tasks.store import file_digest
 from terrine.aggregation.mechanism import Mechanism
 from terrine.aggregation.rounds import NEVER, Advice, Adviser, Rounds, in_order
 from terrine.heads import LinearHead
-from terrine.students import guided
 from terrine.students.linear import fit_histograms, fit_labels, predict
 from terrine.students.selection import Pool, select
 
@@ -50,20 +48,11 @@ def adviser(run: Run, mechanism: Mechanism, teachers: int, classes: int) -> Advi
 
 
 def describe(run: Run) -> dict[str, Any]:
-    """Return what the order of the queries depends on, for the identity of a release; nothing where it is their own."""
+    """Return how a statement says that queries were chosen; nothing where all were asked at once, in order."""
     queries = run.params.queries
     if queries.rounds == 1 and queries.select == "order":
         return {}
-    description: dict[str, Any] = {"select": queries.select, "rounds": queries.rounds}
-    if needs_student(run):
-        description |= {"statistics": run.params.teachers.statistics, "seed": run.params.seed}
-    if queries.select == "guided":
-        description |= {
-            "backbone": file_digest(run.folders.backbone / "backbone.safetensors"),
-            "batch": queries.batch,
-            "climb": [guided.RADIUS, guided.STEPS, guided.STEP_LENGTH],
-        }
-    return description
+    return {"select": queries.select, "rounds": queries.rounds}
 
 
 def student_head(

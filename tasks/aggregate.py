@@ -19,6 +19,15 @@ from tasks.average_files import about_averages, coordinates_released, spent_on_a
 from tasks.guided import FILE as GUIDED_FILE
 from tasks.guided import Guide, write_guided
 from tasks.guided_votes import check_voters, forget_votes, votes_on
+from tasks.identity import (
+    Inputs,
+    check_queries,
+    identity_of,
+    made_by,
+    partition_commitment,
+    remembered,
+    tell_change,
+)
 from tasks.keys import site_key
 from tasks.private_figures import private_figures
 from tasks.provenance import code_version
@@ -27,16 +36,16 @@ from tasks.statement_page import render_statement
 from tasks.step import step
 from tasks.store import atomic_folder, file_digest, read_json, write_array, write_json, write_table, write_text
 from tasks.synthesize import POOL
-from tasks.teach import read_teachers_manifest
 from tasks.vote import read_votes
 from terrine.aggregation.mechanism import Mechanism
 from terrine.aggregation.registry import build
 from terrine.aggregation.rounds import NEVER, LaterVotes, answer_in_rounds
 from terrine.aggregation.votes import histograms_of
+from terrine.data.digest import keyed_digest
 from terrine.errors import SettingError
 from terrine.privacy.claimed import claimed_epsilon
-from terrine.privacy.events import Event, NonPrivateEvent, compose, to_json
-from terrine.privacy.ledger import StoredRelease, release_identity
+from terrine.privacy.events import Event, NonPrivateEvent, compose
+from terrine.privacy.ledger import StoredRelease
 from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise, delta_slack
 from terrine.privacy.statement import PrivacyStatement, PublicInput, released_per_class
 from terrine.randomness import derive_seed
@@ -53,24 +62,15 @@ def noise_source(run: Run) -> NoiseSource:
     return ReplayNoise(derive_seed(run.params.seed, "replayed noise"))
 
 
-def identity_of_release(run: Run, mechanism: Mechanism, votes: np.ndarray) -> str:
-    """Return the identity under which the ledger knows the release of these votes."""
-    settings = run.params.aggregation
-    order = describe_order(run)
-    if run.params.queries.select == "guided":
-        # They will vote on images that do not exist yet, so their votes on those that do are not all that counts.
-        order["teachers"] = read_teachers_manifest(run.folders)["digest"]
-    if run.params.teachers.averages:
-        # What the averages left of the budget decides how many queries are answered.
-        order["averages"] = to_json(spent_on_averages(run))
-    return release_identity(
-        site_key(run),
-        votes,
-        file_digest(run.folders.images / "manifest.json"),
-        {**mechanism.describe(), **order, "epsilon": settings.epsilon, "delta": settings.delta},
-        ledger_account(run),
-        noise=noise_source(run).describe(),
-    )
+def identity_of_answers(run: Run) -> str:
+    """Return the identity under which the ledger knows the run's answers."""
+    return identity_of(run, ledger_account(run), noise_source(run).describe(), "answers")
+
+
+def inputs_of_answers(run: Run, votes: np.ndarray) -> Inputs:
+    """Return what is remembered about what answers were drawn from: votes, partition and query images."""
+    digest = keyed_digest("terrine votes 1", {"votes": (votes, "<i8")}, site_key(run))
+    return remembered(run, votes=digest, queries=file_digest(run.folders.images / "manifest.json"))
 
 
 @step("aggregate")
@@ -81,28 +81,38 @@ def release_answers(run: Run) -> None:
     histograms = histograms_of(votes, votes_manifest["classes"])
     settings = run.params.aggregation
     mechanism = build(settings.mechanism, settings.mechanism_parameters)
+    inputs = inputs_of_answers(run, votes)
     if settings.where == "parties":
         # Here, because only such a run needs gRPC and what lies behind it.
         from tasks.collaborate import release_by_parties
 
-        identity = identity_of_release(run, mechanism, votes)
         ledger, account = open_account(run)
         del ledger  # the guardian opens it by itself
         release = release_by_parties(
-            run, mechanism, votes, classes=votes_manifest["classes"], edition=identity, account=account
+            run,
+            mechanism,
+            votes,
+            classes=votes_manifest["classes"],
+            edition=identity_of_answers(run),
+            account=account,
+            inputs=inputs,
         )
     else:
-        release = release_once(run, mechanism, votes, histograms)
+        release = release_once(run, mechanism, votes, histograms, inputs)
+    check_queries(run, release)
     _write_answers(run, mechanism, votes_manifest, release)
     _write_private_figures(run, votes_manifest, histograms, release)
+    tell_change(run, "answers", release, inputs)
     forget_votes(run)
     statement = privacy_statement(run, mechanism, votes_manifest, release).to_dict()
     write_json(run.folders.statement, statement)
     write_text(run.folders.statement.with_name("statement.html"), render_statement(statement))
 
 
-def release_once(run: Run, mechanism: Mechanism, votes: np.ndarray, histograms: np.ndarray) -> StoredRelease:
-    """Release through the ledger: the same votes, queries and mechanism again return the stored answers."""
+def release_once(
+    run: Run, mechanism: Mechanism, votes: np.ndarray, histograms: np.ndarray, inputs: Inputs
+) -> StoredRelease:
+    """Release through the ledger: the same account, edition and settings again return the stored answers."""
     settings = run.params.aggregation
     values_drawn = coordinates_released(run) + len(votes) * (histograms.shape[1] + 1)
     slack = delta_slack(values_drawn, settings.epsilon)
@@ -149,12 +159,14 @@ def release_once(run: Run, mechanism: Mechanism, votes: np.ndarray, histograms: 
 
     return ledger.release(
         dataset=dataset,
-        release_id=identity_of_release(run, mechanism, votes),
+        release_id=identity_of_answers(run),
         run=run.name,
         worst_case=NonPrivateEvent() if unprotected else worst_case,
         delta=settings.delta,
         noise_kind=noise.kind,
         draw=draw,
+        inputs=inputs,
+        made_by=made_by(run, "answers"),
     )
 
 
@@ -178,11 +190,6 @@ def _votes_on_what_it_makes(run: Run, guide: Guide, classes: int) -> LaterVotes:
         return histograms_of(votes_on(run, guide.made), classes)[queries - guide.pool]
 
     return later_votes
-
-
-def _rounds(run: Run) -> dict[str, Any]:
-    """How the statement says that queries were chosen; nothing where they were asked in their own order, at once."""
-    return {name: value for name, value in describe_order(run).items() if name in ("select", "rounds")}
 
 
 def _guided(run: Run, release: StoredRelease) -> Guided | None:
@@ -263,14 +270,15 @@ def privacy_statement(
         delta_slack=0.0 if unprotected else delta_slack(values_drawn, settings.epsilon),
         epsilon_budget=settings.epsilon,
         epsilon_dataset=release.epsilon_total,
+        epsilon_account=run.params.ledger.epsilon,
         noise=settings.noise,
-        mechanism={**mechanism.describe(), **_rounds(run), **_averaging(run)},
+        mechanism={**mechanism.describe(), **describe_order(run), **_averaging(run)},
         teachers=votes_manifest["teachers"],
         queries=len(arrays["labels"]),
         asked=asked(release),
         answered=answered,
         answered_per_class=released_per_class(arrays["labels"], votes_manifest["classes"]),
-        partition_digest=partition["hash"],
+        partition_digest=partition_commitment(run, release),
         partition_disjoint=partition["every_record_in_exactly_one_part"],
         public_inputs=_public_inputs(run),
         epsilon_claimed=claimed_epsilon(mechanism.describe(), asked(release), answered, settings.delta)

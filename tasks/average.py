@@ -11,7 +11,6 @@ For teachers that learn from nobody else there is nothing to do (`average_files.
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +22,7 @@ from tasks.accounts import ledger_account, open_account
 from tasks.average_files import AVERAGE, OWN, manifest, rounds
 from tasks.average_settings import describe, planned_event, private_averaging, teacher_settings
 from tasks.dataset import read_dataset
-from tasks.keys import site_key
+from tasks.identity import Inputs, identity_of, made_by, remembered, tell_change
 from tasks.params import digest
 from tasks.partition import in_groups, read_assignment
 from tasks.run import Run
@@ -42,10 +41,10 @@ from tasks.teach import group_name, record_inputs, surroundings
 from terrine.aggregation.registry import build
 from terrine.device import resolve_device
 from terrine.errors import BudgetError, SettingError
-from terrine.privacy.account import price
+from terrine.privacy.account import Account, price
 from terrine.privacy.events import Event, compose, to_json
 from terrine.privacy.gaussian import round_up
-from terrine.privacy.identity import canonical_json, keyed_digest
+from terrine.privacy.ledger import StoredRelease
 from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise, delta_slack
 from terrine.randomness import derive_seed
 from terrine.teachers.averaged import Average, local_round, mean_of, server_step
@@ -58,9 +57,6 @@ from terrine.teachers.registry import averaged_form
 CENTRE = -1
 """The number of the release before the first round's."""
 CENTRE_FILE = "centre.npy"
-
-FORM = 1
-"""Raised when the same settings would release something else, so that old releases are not taken for it."""
 
 
 def groups(run: Run) -> list[range]:
@@ -124,15 +120,16 @@ def check_budget(run: Run) -> None:
     budget = ledger.budget(account)
     known = {row.release_id for row in ledger.rows() if row.kind == "reserve"}
     number = CENTRE if averaging.centred else 0
-    first = _identity(run, number, Average.start(learner), _noise(run, number))
+    first = _identity(run, number)
     if budget.epsilon is None or first in known:
         return
     averages = planned_event(run.params)
     votes = build(aggregation.mechanism, aggregation.mechanism_parameters).worst_case(
         run.params.queries.count, aggregation.epsilon, aggregation.delta, averages
     )
-    spent = ledger.events(account)
-    total = price(compose(*spent, averages, votes), budget.delta)
+    opened = Account.of(account, ledger.rows())
+    assert opened is not None
+    total = opened.total(averages, votes)
     if not total <= budget.epsilon:
         alone = price(compose(averages, votes), budget.delta)
         raise BudgetError(
@@ -154,28 +151,31 @@ def release_centre(run: Run) -> None:
     if averaging is None:
         write_array(path, means.mean(axis=0))
         return
-    noise = _noise(run, CENTRE)
-    identity = _identity(run, CENTRE, Average.start(form.learner), noise)
-    event = averaging.centre_mechanism.event
-    arrays = _release(run, identity, event, noise, lambda: {"centre": averaging.release_centre([means], noise)})
-    write_array(path, arrays["centre"])
+    noise, event = _noise(run, CENTRE), averaging.centre_mechanism.event
+    release = _release(run, CENTRE, event, noise, lambda: {"centre": averaging.release_centre([means], noise)})
+    write_array(path, release.arrays["centre"])
 
 
 def _release(
-    run: Run, identity: str, event: Event, noise: NoiseSource, draw: Callable[[], dict[str, np.ndarray]]
-) -> dict[str, np.ndarray]:
+    run: Run, number: int, event: Event, noise: NoiseSource, draw: Callable[[], dict[str, np.ndarray]]
+) -> StoredRelease:
     """Charge the event, then draw, once; or return what was drawn under this identity before."""
     ledger, account = open_account(run)
-    release = ledger.release(
+    return ledger.release(
         dataset=account,
-        release_id=identity,
+        release_id=_identity(run, number),
         run=run.name,
         worst_case=event,
         delta=run.params.aggregation.delta,
         noise_kind=noise.kind,
         draw=lambda: (draw(), event),
+        inputs=_remembered(run),
+        made_by=made_by(run, "averages"),
     )
-    return release.arrays
+
+
+def _remembered(run: Run) -> Inputs:
+    return remembered(run, records=read_json(run.folders.dataset / "manifest.json")["fingerprint"])
 
 
 @step("local steps", retries=2)
@@ -219,17 +219,13 @@ def combine(run: Run, number: int, groups: list[range]) -> None:
     if averaging is None:
         update, change = mean_of(updates), mean_of(changes)
     else:
-        noise = _noise(run, number)
-        identity = _identity(run, number, start, noise)
-        arrays = _release(
-            run,
-            identity,
-            averaging.event(settings, 1),
-            noise,
-            lambda: averaging.release(updates, changes, settings, number, noise),
+        noise, event = _noise(run, number), averaging.event(settings, 1)
+        release = _release(
+            run, number, event, noise, lambda: averaging.release(updates, changes, settings, number, noise)
         )
-        update, change = averaging.means(arrays, start, settings, number)
-        history["release_id"] = identity
+        update, change = averaging.means(release.arrays, start, settings, number)
+        history["release_id"] = release.release_id
+        tell_change(run, "averages", release, _remembered(run))
     after = server_step(start, update, change, settings)
     write_array(folder / OWN, own)
     write_json(folder / "history.json", {"round": number, **history})
@@ -296,23 +292,9 @@ def _noise(run: Run, number: int) -> NoiseSource:
     return ReplayNoise(derive_seed(run.params.seed, "replayed noise of averages", number))
 
 
-def _identity(run: Run, number: int, start: Average, noise: NoiseSource) -> str:
-    """Return the identity under which the ledger knows the release of a round: a hash of all that decides it.
-
-    What the teachers did is a function of this. It is not hashed itself, because another machine may round it
-    differently, and a round that was released must be found again.
-    """
-    averaging = private_averaging(run.params)
-    content = {
-        "form": FORM,
-        "account": ledger_account(run),
-        **_inputs(run),
-        "averaging": describe(averaging),
-        "noise": noise.describe(),
-        "round": number,
-        "start": hashlib.sha256(start.value.tobytes() + start.control.tobytes()).hexdigest(),
-    }
-    return keyed_digest(site_key(run), "terrine averages", canonical_json(content))
+def _identity(run: Run, number: int) -> str:
+    """Return the identity under which the ledger knows the release of a round."""
+    return identity_of(run, ledger_account(run), _noise(run, number).describe(), "averages", number)
 
 
 def _figures(updates: list[np.ndarray], clip: float | None) -> dict[str, float]:

@@ -16,13 +16,14 @@ from typing import Any
 
 import numpy as np
 
+from tasks.identity import Inputs
 from tasks.params import digest
 from tasks.party_config import read_party
 from tasks.party_student import read_arrays, stored_answers
 from tasks.party_terms import Terms
 from tasks.party_trial import CONFIG, Endpoints, free_endpoints, lay_out, run_trial, teachers_of_parties
 from tasks.run import Run
-from tasks.store import file_digest, write_array
+from tasks.store import file_digest, read_json, write_array, write_json
 from terrine.aggregation.mechanism import UNANSWERED, Mechanism
 from terrine.aggregation.rounds import NEVER
 from terrine.errors import BudgetError
@@ -30,7 +31,7 @@ from terrine.privacy.events import from_json
 from terrine.privacy.ledger import StoredRelease
 from terrine.randomness import derive_seed
 
-VOTES = "votes.npy"
+VOTES, INPUTS = "votes.npy", "inputs.json"
 
 
 def trial_terms(run: Run, mechanism: Mechanism, queries: int, classes: int, edition: str) -> Terms:
@@ -48,6 +49,7 @@ def trial_terms(run: Run, mechanism: Mechanism, queries: int, classes: int, edit
     teachers = run.params.partition.teachers
     return Terms(
         teachers=teachers_of_parties(teachers, own.parties),
+        unit=run.params.privacy.unit,
         minimum=own.minimum or teachers,
         queries=queries,
         asked=asked,
@@ -67,17 +69,18 @@ def trial_folder(run: Run, terms: Terms) -> Path:
 
 
 def release_by_parties(
-    run: Run, mechanism: Mechanism, votes: np.ndarray, *, classes: int, edition: str, account: str
+    run: Run, mechanism: Mechanism, votes: np.ndarray, *, classes: int, edition: str, account: str, inputs: Inputs
 ) -> StoredRelease:
-    """Release through a guardian and a student party; the same votes, queries and mechanism again cost nothing.
+    """Release through a guardian and a student party; the same terms again cost nothing.
 
     Args:
         run: The run.
         mechanism: How queries are answered.
         votes: Unsigned integers [queries, teachers].
         classes: Number of classes.
-        edition: Identity of these very votes under this mechanism, `tasks.aggregate.identity_of_release`.
+        edition: Identity of the run's answers, `tasks.aggregate.identity_of_answers`.
         account: The account that is charged, registered in the ledger.
+        inputs: What is remembered about what the answers are drawn from. It stays in the trial's folder.
 
     Raises:
         TrialError: a party failed, in its own words; running again goes on where it ended.
@@ -88,6 +91,9 @@ def release_by_parties(
     reused = _is_complete(folder, terms)
     if not reused:
         _lay_out(run, folder, terms, votes, account)
+        # Parties that were interrupted go on with the sums of the votes that they had.
+        if not (folder / INPUTS).is_file():
+            write_json(folder / INPUTS, inputs)
         own = run.params.collaboration
         run_trial(folder, limit=2 * (own.deadline + own.patience))
     about, arrays = _answers(folder, terms)
@@ -101,6 +107,7 @@ def release_by_parties(
         digest=record["digest"],
         reused=reused or record["reused"],
         epsilon_total=record["epsilon_total"],
+        inputs=read_json(folder / INPUTS) if (folder / INPUTS).is_file() else {},
     )
 
 
@@ -137,7 +144,6 @@ def _lay_out(run: Run, folder: Path, terms: Terms, votes: np.ndarray, account: s
             "account": account,
             "named": False,
             "epsilon": ledger.epsilon,
-            "unit": run.params.privacy.unit,
             "run": run.name,
         },
         "noise": settings.noise,
@@ -149,7 +155,7 @@ def _lay_out(run: Run, folder: Path, terms: Terms, votes: np.ndarray, account: s
         terms,
         Endpoints(own.guardian or free.guardian, own.student or free.student),
         guardian=guardian,
-        teachers={name: {"votes": VOTES} for name in terms.teachers},
+        teachers={name: {"votes": VOTES, "unit": terms.unit} for name in terms.teachers},
         common={"deadline": own.deadline, "patience": own.patience},
     )
     first = 0

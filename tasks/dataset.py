@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from tasks.keys import site_key
@@ -11,6 +13,7 @@ from tasks.store import Folders, atomic_folder, read_array, read_json, write_arr
 from terrine.data import registry
 from terrine.data.dataset import Dataset, fingerprint
 from terrine.data.pool import Pool, check_disjoint
+from terrine.errors import SettingError
 
 SPLIT_SEED = 0
 """Not the run's seed: who is in the training data must not change from run to run, or budgets would not add up."""
@@ -31,7 +34,12 @@ def prepare_dataset(run: Run) -> None:
         **({"party_names": list(dataset.party_names)} if dataset.train_parties is not None else {}),
         **({"parts": check_disjoint(dataset)} if dataset.pool_images is not None else {}),
     }
-    with atomic_folder(run.folders.dataset) as folder:
+    write_dataset(run.folders, dataset, manifest)
+
+
+def write_dataset(folders: Folders, dataset: Dataset, manifest: dict[str, Any]) -> None:
+    """Write the arrays of a dataset and what is said about it where stages look for them."""
+    with atomic_folder(folders.dataset) as folder:
         write_array(folder / "train_images.npy", dataset.train_images)
         write_array(folder / "train_labels.npy", dataset.train_labels)
         write_array(folder / "train_names.npy", dataset.record_names)
@@ -47,9 +55,12 @@ def prepare_dataset(run: Run) -> None:
 
 
 def load_dataset(run: Run) -> Dataset:
-    """Read the dataset that the parameters name from its own source."""
+    """Read the dataset that the parameters name from its own source.
+
+    Raises SettingError where the source does not say, as the parameters do, that anyone may read it.
+    """
     settings = run.params.data
-    return registry.load(
+    dataset = registry.load(
         settings.name,
         root=run.path(settings.root),
         path=run.path(settings.path) if settings.path is not None else None,
@@ -65,6 +76,12 @@ def load_dataset(run: Run) -> Dataset:
         public_fraction=settings.public_fraction,
         pool=None if settings.pool is None else Pool(settings.pool, settings.pool_fraction),
     )
+    if settings.public_benchmark and not dataset.public_benchmark:
+        raise SettingError(
+            f"data.public_benchmark is true, but the source of data.name={settings.name} does not say that anyone may "
+            "read it. Set data.public_benchmark=false, ledger.account and ledger.epsilon; nothing was written."
+        )
+    return dataset
 
 
 def read_pool_labels(folders: Folders) -> np.ndarray | None:

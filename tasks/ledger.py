@@ -45,16 +45,18 @@ def open_existing(place: Place) -> Ledger:
 def overview(ledger: Ledger) -> list[dict[str, Any]]:
     """Return every dataset with its budget, what was spent over all runs, and its releases, as JSON values.
 
-    A release that was reserved and not committed shows, and counts, at its worst case.
+    A release that was reserved and not committed shows, and counts, at its worst case. One that an earlier version made
+    shows under the account that it was made for and under the one that it counts for now.
     """
     rows = ledger.rows()
     commits = {row.release_id: row for row in rows if row.kind == "commit"}
+    adopted = {(row.dataset, row.content["of"]) for row in rows if row.kind == "adopt"}
     datasets = []
     for dataset in [row.dataset for row in rows if row.kind == "register"]:
         budget = ledger.budget(dataset)
         releases = []
         for row in rows:
-            if row.kind != "reserve" or row.dataset != dataset:
+            if row.kind != "reserve" or (row.dataset != dataset and (dataset, row.release_id) not in adopted):
                 continue
             charged = commits.get(row.release_id, row)
             releases.append(

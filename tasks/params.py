@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+from datetime import date
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from tasks.sections import Section
+from tasks.sections import AtHome, Section, section_of, without_what_stays_at_home
 from tasks.transcription_params import Transcription
+from terrine.data.public import PUBLIC_BENCHMARKS
 from terrine.errors import SettingError
 from terrine.models.kinds import KINDS, PARTS, Choice
 
@@ -24,16 +27,16 @@ Statistics = Literal["current", "original"]
 Weights = dict[str, Annotated[float, Field(gt=0)]]
 
 OWN_DATA = ("npz", "folder", "table")
-"""Data sources that hold somebody's own records: they need a budget and keep private figures out of MLflow."""
+"""Data sources that read somebody's own records from `data.path`."""
 
 
 class Data(Section):
     """The private dataset and the geometry every image of the run is brought to."""
 
     name: str = "digits"
-    root: Path = Path("data/private/source")
+    root: Annotated[Path, AtHome()] = Path("data/private/source")
     """Where torchvision's and MedMNIST's own files lie, or are downloaded to."""
-    path: Path | None = None
+    path: Annotated[Path | None, AtHome()] = None
     """The user's own .npz file, image folder or CSV file (`name: npz`, `folder` or `table`)."""
     target: str | None = Field(None, min_length=1)
     """`table`: the column to be predicted."""
@@ -55,15 +58,34 @@ class Data(Section):
     pool_fraction: float = Field(0.7, gt=0, lt=1)
     """pool=test: the share of the test split, drawn by name, that is public."""
     download: bool = True
-    public_benchmark: bool = False
-    """True only for data that anyone may already read: it allows an unlimited budget and private figures in MLflow."""
+    public_benchmark: bool = Field(None, validate_default=True)  # type: ignore[assignment]
+    """Whether anyone may already read the data, which allows an unlimited budget and private figures in MLflow. null:
+    whether `name` is a known public benchmark's (`terrine.data.public`). false treats a benchmark as private, for
+    rehearsals; true makes nothing public that is not on that list."""
+    edition: str = Field("1", min_length=1)
+    """A name that you give this version of your data: a release is identified by account, edition and settings. A new
+    edition is released, and charged, anew."""
+
+    @field_validator("edition", mode="before")
+    @classmethod
+    def _edition_as_text(cls, value: Any) -> Any:
+        # YAML reads 2 and 2026-03-01 as a number and a date; 2026.10, as a number, would lose its last digit.
+        return str(value) if type(value) in (int, date) else value
+
+    @field_validator("public_benchmark", mode="before")
+    @classmethod
+    def _known_to_be_public(cls, value: Any, info: ValidationInfo) -> Any:
+        return info.data.get("name") in PUBLIC_BENCHMARKS if value is None else value
 
     @model_validator(mode="after")
     def _path_where_needed(self) -> Data:
         if self.name in OWN_DATA and self.path is None:
             raise ValueError(f"path is missing: data.name={self.name} reads your own data. Set data.path to it")
-        if self.name in OWN_DATA and self.public_benchmark:
-            raise ValueError(f"public_benchmark=true does not go with data.name={self.name}. Leave it false")
+        if self.public_benchmark and self.name not in PUBLIC_BENCHMARKS:
+            raise ValueError(
+                f"public_benchmark=true does not go with data.name={self.name}, which is not a known public benchmark. "
+                "Leave it out, and set ledger.account and ledger.epsilon"
+            )
         if self.name == "table" and self.target is None:
             raise ValueError("target is missing: data.name=table predicts one of your columns. Set data.target to it")
         if self.name == "table" and self.public_fraction + self.test_fraction >= 1:
@@ -77,6 +99,11 @@ class Data(Section):
             if self.name != "table" and getattr(self, key) is not None:
                 raise ValueError(f"{key}={getattr(self, key)} has no meaning for data.name={self.name}. Remove it")
         return self
+
+    @property
+    def has_public_records(self) -> bool:
+        """Whether some of its records are public and are asked about: their source is then opened to get at them."""
+        return self.name == "table" or self.pool is not None
 
 
 class Privacy(Section):
@@ -175,7 +202,7 @@ class Backbone(Section):
     """`timm`: its name there, for example efficientnet_b0."""
     parts: tuple[str, ...] | None = Field(None, min_length=2)
     """`concatenated`: the kinds side by side, or names of timm; null is scattering and resnet18."""
-    weights: Path | None = None
+    weights: Annotated[Path | None, AtHome(unless=(None, "timm"))] = None
     """Weights from elsewhere instead of pretraining: a file (safetensors, or a state dict of torch), or `timm` for the
     ones that timm publishes. The statement says so."""
     enlarge: int | None = Field(None, ge=8, le=1024)
@@ -266,8 +293,12 @@ class Backbone(Section):
         return self.has_weights and self.weights is None
 
     def identity(self) -> dict[str, Any]:
-        """Return the parameters that the backbone depends on, as JSON values; those that are not set are left out."""
-        own = self.model_dump(mode="json", exclude={"invariance", "deformations"} if self.has_weights else set())
+        """Return the parameters that the backbone depends on, as JSON values.
+
+        Those that are not set are left out, and so is where weights from elsewhere lie: they go by their own digest.
+        """
+        unread = {"invariance", "deformations"} if self.has_weights else set()
+        own = self.model_dump(mode="json", exclude={"weights", *unread})
         if self.fitted_to == "queries":
             del own["fitted_to"]
         return {key: value for key, value in own.items() if value is not None}
@@ -521,9 +552,9 @@ class Collaboration(Section):
     """Seconds that teacher parties are waited for."""
     patience: float = Field(300.0, gt=0)
     """Seconds after which a party that hears nothing gives up."""
-    guardian: str | None = Field(None, pattern=r"^.+:\d+$")
+    guardian: Annotated[str | None, AtHome()] = Field(None, pattern=r"^.+:\d+$")
     """host:port at which the guardian listens; null: a free port of this machine. So for the student."""
-    student: str | None = Field(None, pattern=r"^.+:\d+$")
+    student: Annotated[str | None, AtHome()] = Field(None, pattern=r"^.+:\d+$")
 
 
 class Student(Section):
@@ -611,22 +642,24 @@ class Student(Section):
 class LedgerSettings(Section):
     """Who remembers what was released, and how much may be released in all."""
 
-    url: str = "sqlite:///data/private/ledger/ledger.db"
-    key: Path = Path("data/private/ledger/key")
-    store: Path = Path("data/private/ledger/releases")
-    account: str | None = Field(None, min_length=1)
-    """Name under which all versions of a dataset share one budget. null: this very dataset, by its fingerprint."""
+    url: Annotated[str, AtHome()] = "sqlite:///data/private/ledger/ledger.db"
+    key: Annotated[Path, AtHome()] = Path("data/private/ledger/key")
+    store: Annotated[Path, AtHome()] = Path("data/private/ledger/releases")
+    account: Annotated[str | None, AtHome()] = Field(None, min_length=1)
+    """Name under which all versions of a dataset share one budget. null: this very dataset, by its fingerprint (public
+    benchmarks only)."""
     epsilon: float | None = Field(None, gt=0)
-    """Budget of the account over all runs. null: record and compose, never refuse (public benchmark data only)."""
+    """Budget of the account over all runs. null: record and compose, never refuse (public benchmarks only)."""
 
 
 class Tracking(Section):
     """MLflow."""
 
-    uri: str = "sqlite:///mlflow.db"
+    uri: Annotated[str, AtHome()] = "sqlite:///mlflow.db"
     experiment: str = "terrine"
-    private_metrics: bool = False
-    """Log figures that are functions of private votes; only for public benchmark data."""
+    private_metrics: bool | None = None
+    """Log figures that are functions of private records: votes, and what private stages cost. null: where the data are
+    a public benchmark; true is refused for any other."""
     register_student: bool = True
     """Log the student as an MLflow model, ready to be served, and register it under the run's name."""
 
@@ -637,7 +670,7 @@ class Runner(Section):
     kind: Literal["threads", "processes", "dask", "ray"] = "threads"
     workers: int | None = Field(None, ge=1)
     """null: one per CUDA device, or one per core where there is none."""
-    address: str | None = Field(None, min_length=1)
+    address: Annotated[str | None, AtHome()] = Field(None, min_length=1)
     """Where an existing cluster listens: Dask's scheduler (tcp://host:8786) or Ray's head (ray://host:10001)."""
 
     @model_validator(mode="after")
@@ -672,10 +705,21 @@ class Params(Section):
     collaboration: Collaboration = Collaboration()
     student: Student = Student()
     ledger: LedgerSettings = LedgerSettings()
-    tracking: Tracking = Tracking()
     runner: Runner = Runner()
     transcription: Transcription | None = None
     """Of a run that `terrine transcribe` makes; null for all others."""
+    tracking: Tracking = Field(Tracking(), validate_default=True)
+    """The last, for what its private_metrics are by default hangs on the others."""
+
+    @field_validator("tracking")
+    @classmethod
+    def _private_metrics_of_public_data_alone(cls, value: Tracking, info: ValidationInfo) -> Tracking:
+        if value.private_metrics is not None:
+            return value
+        data, transcription = info.data.get("data"), info.data.get("transcription")
+        public = data is not None and data.public_benchmark
+        foreign = transcription is not None and not transcription.teacher.anyone_may_know
+        return value.model_copy(update={"private_metrics": public and not foreign})
 
     @field_validator("device")
     @classmethod
@@ -720,15 +764,14 @@ class Params(Section):
                 self.data.public_benchmark,
                 self.ledger.epsilon,
                 self.ledger.account,
-                self.tracking.private_metrics,
+                bool(self.tracking.private_metrics),
                 self.partition.reads_labels,
                 self.privacy.unit,
             )
         if self.partition.reads_labels and not self.data.public_benchmark:
             raise ValueError(
                 f"partition.kind={self.partition.kind} reads labels, so that one record can move others to another "
-                "teacher, and no guarantee would hold. Use iid, or party where the data really lie with parties "
-                "(data.public_benchmark=true only if anyone may read the data)"
+                "teacher, and no guarantee would hold. Use iid, or party where the data really lie with parties"
             )
         self._check_parties()
         self.student.check(self.backbone, self.aggregation)
@@ -773,22 +816,32 @@ class Params(Section):
                 "pretraining.images is missing: backbone.fitted_to=pretraining fits the backbone to them. Set "
                 "pretraining.images.count and pretraining.images.sources"
             )
-        if self.ledger.epsilon is None and not self.data.public_benchmark:
-            raise ValueError(
-                f"ledger.epsilon is missing: data.name={self.data.name} may be private, so its releases over all runs "
-                "need a budget. Set ledger.epsilon (data.public_benchmark=true only if anyone may read the data)"
-            )
-        if self.ledger.account is None and self.data.name in OWN_DATA:
-            raise ValueError(
-                "ledger.account is missing: cropped, resized or grown, your data stays the same people's, and all its "
-                "releases share one budget. Set ledger.account to a name for this data and keep it"
-            )
-        if self.tracking.private_metrics and not self.data.public_benchmark:
-            raise ValueError(
-                "tracking.private_metrics=true would log functions of private votes. Set it to false "
-                "(data.public_benchmark=true only if anyone may read the data)"
-            )
+        self._check_private_data()
         return self
+
+    def _check_private_data(self) -> None:
+        """Raise ValueError where what is not a public benchmark has no budget, or would be logged."""
+        if self.data.public_benchmark:
+            return
+        why = "is not a known public benchmark"
+        if self.data.name in PUBLIC_BENCHMARKS:
+            why = "is treated as private (data.public_benchmark=false)"
+        if self.ledger.epsilon is None:
+            raise ValueError(
+                f"ledger.epsilon is missing: data.name={self.data.name} {why}, so its releases over all runs need a "
+                "budget. Set ledger.epsilon"
+            )
+        if self.ledger.account is None:
+            raise ValueError(
+                f"ledger.account is missing: data.name={self.data.name} {why}. Cropped, resized or grown, the data "
+                "stay the same people's, and all their releases share one budget. Set ledger.account to a name for "
+                "these data and keep it"
+            )
+        if self.tracking.private_metrics:
+            raise ValueError(
+                f"tracking.private_metrics=true would log functions of private records: data.name={self.data.name} "
+                f"{why}. Leave it out, or set it to false"
+            )
 
     def _check_prompt(self) -> None:
         prompt, backbone = self.teachers.prompt, self.backbone
@@ -810,8 +863,7 @@ class Params(Section):
         if teachers.unprotected and not (self.data.public_benchmark and self.ledger.epsilon is None):
             raise ValueError(
                 "teachers.mode=paper averages without noise: its release has no guarantee, and no budget can pay for "
-                "it. Set teachers.mode=private (data.public_benchmark=true and ledger.epsilon=null only if anyone may "
-                "read the data)"
+                "it. Set teachers.mode=private; mode=paper is for public benchmarks, with ledger.epsilon=null"
             )
         if teachers.block is not None and teachers.voters(self.partition.teachers) < 2:
             raise ValueError(
@@ -868,9 +920,7 @@ def _sentence(error: ValidationError) -> str:
         if finding["type"] == "extra_forbidden":
             section: Any = Params
             for part in finding["loc"][:-1]:
-                section = section.model_fields[str(part)].annotation
-                # A section that may be null is a union of itself and None.
-                section = next((kind for kind in get_args(section) if hasattr(kind, "model_fields")), section)
+                section = section_of(section.model_fields[str(part)])
             known = ", ".join(getattr(section, "model_fields", {}))
             lines.append(f"{key}: there is no such parameter. Known here: {known}.")
         elif finding["type"] == "value_error":
@@ -889,6 +939,17 @@ def validate(values: dict[str, Any]) -> Params:
         return Params.model_validate(values)
     except ValidationError as error:
         raise SettingError(_sentence(error)) from error
+
+
+def public_parameters(params: Params) -> dict[str, Any]:
+    """Return what anybody may read of a run's parameters, as JSON values: all but what names the site's files, machines
+    and data (`AtHome`), which is absent."""
+    return published(params.model_dump(mode="json"))
+
+
+def published(overrides: dict[str, Any]) -> dict[str, Any]:
+    """Return overrides of parameters without those that stay at home."""
+    return without_what_stays_at_home(overrides, Params)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -935,11 +996,8 @@ def parse_assignment(text: str) -> dict[str, Any]:
 
 
 def _number_like(text: str) -> str | float:
-    """YAML 1.1 reads 1e-5 as a string; people mean a number."""
-    try:
-        return float(text)
-    except ValueError:
-        return text
+    """YAML 1.1 reads 1e-5 as a string; people mean a number. Other text in quotes, such as "2", stays text."""
+    return float(text) if re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+", text) else text
 
 
 def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from tasks.params import read_yaml
+from tasks.params import Privacy, read_yaml
 from tasks.party_terms import Terms
 from tasks.sections import Section
 from terrine.collaboration.credentials import Credentials, Role, load_credentials
@@ -27,7 +27,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "student": ("listen", "guardian", "answers"),
 }
 """What must be set, by role."""
-MAY: dict[str, tuple[str, ...]] = {"teacher": ("votes", "own"), "guardian": (), "student": ()}
+MAY: dict[str, tuple[str, ...]] = {"teacher": ("votes", "unit", "own"), "guardian": (), "student": ()}
 
 
 class OwnTeachers(Section):
@@ -42,6 +42,12 @@ class OwnTeachers(Section):
     work: Path = Path("work")
     """Where the party's own dataset, partition and teachers are kept."""
 
+    @property
+    def unit(self) -> str:
+        """What lies with one teacher alone, as the parameters say it or as is their default."""
+        given = self.params.get("privacy") or {}
+        return str(given.get("unit", Privacy().unit)) if isinstance(given, dict) else str(given)
+
 
 class GuardianLedger(Section):
     """Where the guardian keeps account."""
@@ -54,8 +60,6 @@ class GuardianLedger(Section):
     named: bool = True
     epsilon: float | None = Field(None, gt=0)
     """Budget of the account over all releases; null records and never refuses (public benchmark data only)."""
-    unit: Literal["record", "group"] = "record"
-    """What lies with one teacher alone: a record, or all records of a person."""
     run: str = "collaboration"
     """What the ledger says the release was for."""
 
@@ -80,6 +84,9 @@ class PartyConfig(Section):
     """teacher: where the student party waits."""
     votes: Path | None = None
     """teacher: an .npy file of votes, whole numbers [queries, teachers of this party]."""
+    unit: Literal["record", "group"] | None = None
+    """teacher, with `votes`: what lay with one teacher alone when these votes were cast, a record or all records of a
+    person. With `own`, own.params.privacy.unit says it."""
     own: OwnTeachers | None = None
     """teacher: train and vote here, instead of a file of votes."""
     ledger: GuardianLedger | None = None
@@ -100,9 +107,31 @@ class PartyConfig(Section):
                 raise ValueError(f"{key} has no meaning for a {self.role}. Remove it")
         if self.role == "teacher" and (self.votes is None) == (self.own is None):
             raise ValueError("votes or own: a teacher party gives a file of votes, or trains teachers of its own")
+        self._check_unit()
         if (self.noise == "replay") != (self.replay_seed is not None):
             raise ValueError("replay_seed goes with noise=replay, and only with it")
         return self
+
+    def _check_unit(self) -> None:
+        """Raise ValueError unless a teacher party protects whom the terms say."""
+        agreed = self.terms.unit
+        if self.votes is not None and self.unit is None:
+            raise ValueError(
+                "unit is missing: say what lay with one teacher alone when these votes were cast, a record or a group "
+                f"(all records of a person). The terms say {agreed}"
+            )
+        if self.own is not None and self.unit is not None:
+            raise ValueError("unit goes with a file of votes. Beside own, own.params.privacy.unit says it")
+        if self.votes is not None and self.unit != agreed:
+            raise ValueError(
+                f"unit={self.unit}, and the terms protect a {agreed}: the ε that the guardian accounts for would not "
+                f"be that of these votes. Have teachers vote that were dealt by {agreed}, or agree on other terms"
+            )
+        if self.own is not None and (own := self.own.unit) != agreed:
+            raise ValueError(
+                f"own.params.privacy.unit={own}, and the terms protect a {agreed}: the ε that the guardian accounts "
+                f"for would not be that of these teachers. Set it to {agreed}, or agree on other terms"
+            )
 
     def own_credentials(self) -> Credentials:
         """Read the party's credentials, and check them against the terms.

@@ -6,8 +6,9 @@ The order of things is what keeps a release from being drawn twice, or from bein
    fewer teachers than agreed the round ends here.
 2. The student party has written down its sums. Only then does it say whose shares it has (`tasks.party_student`).
 3. The worst case is reserved in the ledger, the noise is drawn, and the noised sums are written down.
-4. The circuit is garbled. What is broken off from here on is finished in a new session with the same sums and the same
-   noise, whoever was restarted; teacher parties are not needed any more.
+4. The circuit is garbled, block by block; what the student party asked is written down before it is answered. What is
+   broken off from here on is finished in a new session with the same sums, the same noise and the same bytes, whoever
+   was restarted: a question that differs from the one that was answered ends it. Teacher parties are not needed.
 5. The student party has written down its answers and says so. The cost that was realised is charged, what is left of
    the reservation is given back.
 """
@@ -38,7 +39,7 @@ from terrine.privacy.identity import canonical_json, keyed_digest, load_or_creat
 from terrine.privacy.ledger import Ledger, StoredRelease
 from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise, delta_slack
 
-_SUMS = "sums"
+_SUMS, _QUESTIONS = "sums", "questions"
 _LINGER = 5.0  # seconds that the student party has to hear of a release that was made before
 
 
@@ -69,6 +70,7 @@ class GuardianHost(Host):
         self._closing_at = math.inf
         self._refused: set[str] = set()
         self._told = self._announced = False
+        self._kept = 0  # questions that are written down
 
     # -- the ledger
 
@@ -98,12 +100,11 @@ class GuardianHost(Host):
         # An account for public benchmark data takes secure noise as well.
         public = self._account in ledger.datasets() and ledger.budget(self._account).mode == "replay"
         mode: Literal["release", "replay"] = "replay" if public or self._noise.kind == "replay" else "release"
-        ledger.register(self._account, own.epsilon, terms.delta, mode, unit=own.unit)
+        ledger.register(self._account, own.epsilon, terms.delta, mode, unit=terms.unit)
         if not any(row.release_id == self._release for row in ledger.rows()):
-            spent = dict(enumerate(ledger.events(self._account)))
-            Account(ledger.budget(self._account), {str(key): event for key, event in spent.items()}, {}).check(
-                worst, self._noise.kind
-            )
+            account = Account.of(self._account, ledger.rows())
+            assert account is not None
+            account.check(worst, self._noise.kind)
 
     # -- sessions
 
@@ -151,7 +152,7 @@ class GuardianHost(Host):
         """Begin a session: with the sums that were written down, or from the start."""
         session = secrets.token_hex(16)
         stored = self._state.load(_SUMS)
-        self._told, self._announced, self._refused = stored is not None, False, set()
+        self._told, self._announced, self._refused, self._kept = stored is not None, False, set(), 0
         if stored is None:
             self.party = Guardian(self._agreement(session), self._draw)
             self._closing_at = time.monotonic() + self.config.deadline
@@ -162,12 +163,26 @@ class GuardianHost(Host):
             if (release := self._reservation.open()) is not None:
                 self._made_before(release)
                 return self._tell_when_asked(about["present"])
+            state |= self._asked_before(about["origin"])
             self.party = Guardian.resume(self._agreement(about["origin"]), state, session=session)
+            self._kept = len(self.party.questions)
             self._closing_at = math.inf
             self.wire.greet(release=self._release, resumed=about["origin"], present=about["present"])
         self.wire.begin(session)
         log.info("%s: session %s%s", self.name, session[:8], "" if stored is None else ", resumed")
         self.deliver(self.party.start())
+
+    def _asked_before(self, origin: str) -> dict[str, np.ndarray]:
+        """The questions of this round that were answered, where there were any."""
+        kept = self._state.load(_QUESTIONS)
+        if kept is None:
+            return {}
+        if kept[1]["origin"] != origin:
+            raise CollaborationError(
+                f"{self._state.path(_QUESTIONS)} belongs to another round than the sums beside it: the folder was put "
+                "together from two backups. Restore it as it was; nothing was answered a second time."
+            )
+        return kept[0]
 
     def _agreement(self, session: str) -> Agreement:
         return self.config.terms.agreement(session, self._release)
@@ -208,19 +223,23 @@ class GuardianHost(Host):
         self._look()
 
     def _look(self) -> None:
-        """Write down what was settled, before anything that follows from it leaves."""
+        """Write down what was settled and what was asked, before anything that follows from it leaves."""
         party = self._guardian
-        if party is None or self._told:
+        if party is None:
+            return
+        if self._told:
+            if len(party.questions) > self._kept:
+                self._state.save(_QUESTIONS, {"questions": party.questions}, origin=party.origin)
+                self._kept = len(party.questions)
             return
         if party.closed and party.present is None and party.aborted is None:
             return
         if party.aborted is not None:
             raise CollaborationError(party.aborted + " Nothing was charged.")
         if party.present is not None:
-            origin = party.agreement.session
-            self._state.save(_SUMS, party.state(), origin=origin, present=party.present)
+            self._state.save(_SUMS, party.state(), origin=party.origin, present=party.present)
             self._told = True
-            self.wire.greet(release=self._release, resumed=origin, present=party.present)
+            self.wire.greet(release=self._release, resumed=party.origin, present=party.present)
             absent = sorted(set(self.config.terms.teachers) - set(party.present))
             log.info(
                 "%s: the votes of %d parties are counted%s",

@@ -63,7 +63,7 @@ def init_from_run(
         terms,
         Endpoints(_address(guardian, free.guardian), _address(student, free.student)),
         guardian={"ledger": {"account": account, "epsilon": epsilon or settings.epsilon}},
-        teachers={party: {"votes": VOTES} for party in terms.teachers},
+        teachers={party: {"votes": VOTES, "unit": terms.unit} for party in terms.teachers},
         common={"deadline": run.params.collaboration.deadline, "patience": run.params.collaboration.patience},
         days=days,
     )

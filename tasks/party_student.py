@@ -204,7 +204,8 @@ class StudentHost(Host):
         assert party.result is not None
         assert party.passed is not None
         arrays = {"passed": party.passed, "result": party.result}
-        about = {"terms": self.config.terms.public(), "release_id": party.agreement.release, "guardian": None}
+        terms = self.config.terms
+        about = {"terms": terms.public(), "unit": terms.unit, "release_id": party.agreement.release, "guardian": None}
         if self._about is not None:
             kept = read_arrays(self.config)
             if any(not np.array_equal(kept[name], array) for name, array in arrays.items()):

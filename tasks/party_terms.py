@@ -2,7 +2,7 @@
 
 A party whose terms differ is refused when it connects, with what differs. The numbers in it are public. What decides
 the privacy of the release is all here: how many teachers vote (and so what the noise is measured in), which queries,
-which noise, how many must be there, and the budget that the guardian holds the release to.
+which noise, how many must be there, the budget that the guardian holds the release to, and whom it protects (`unit`).
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ class Terms(Section):
     student: str = "student"
     teachers: dict[str, int] = Field(min_length=1)
     """Every teacher party by its name, with the number of teachers it holds."""
+    unit: Literal["record", "group"]
+    """Whom the budget protects: one record, or all records of a person (a group), which lie with one teacher alone. The
+    guardian accounts for this, and every teacher party must have dealt its records by it."""
     minimum: int = Field(ge=1)
     """The fewest teachers whose votes must be there; with fewer the round ends, and costs nothing."""
     queries: int = Field(ge=1)

@@ -2,7 +2,8 @@
 
 A preset is `experiments/NAME.yaml`: one line of `description` and overrides of params.yaml. A run is a preset, or a
 preset with overrides: then its name carries a digest of them and its overrides are kept in a derived, git-ignored file
-beside the presets, so that `dvc repro` finds a run's parameters by its name alone.
+beside the presets, so that `dvc repro` finds a run's parameters by its name alone. A run's name is public, so a digest
+of overrides that name the site's files or account is keyed: nobody outside can try guesses on it.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from typing import Any
 
 import yaml
 
-from tasks.params import Params, digest, merge, parse_assignment, read_yaml, validate
+from tasks.params import Params, digest, merge, parse_assignment, published, read_yaml, validate
 from tasks.store import write_text
 from terrine.errors import SettingError
+from terrine.privacy.identity import keyed_digest, load_or_create_key
 
 PRESETS = "experiments"
 DERIVED_NAME = re.compile(r"^(?P<preset>[a-z0-9][a-z0-9-]*)-(?P<digest>[0-9a-f]{8})$")
@@ -119,14 +121,31 @@ def derive(root: Path, preset: str, assignments: list[str]) -> str:
     merged = merge(chosen.overrides, overrides)
     base = read_yaml(root / "params.yaml")
     base.pop("run", None)
-    validate(merge(base, merged))
-    name = f"{preset}-{digest(merged, 8)}"
-    values = {"description": f"{preset} with {', '.join(assignments)}", **merged}
+    params = validate(merge(base, merged))
+    name = f"{preset}-{_digest_of_overrides(root, params, merged)}"
+    values = {"description": f"{preset} with {', '.join(map(shown_assignment, assignments))}", **merged}
     path = root / PRESETS / f"{name}.yaml"
     text = yaml.safe_dump(values, sort_keys=True, allow_unicode=True, width=110)
     if not path.is_file() or path.read_text(encoding="utf-8") != text:
         write_text(path, text)
     return name
+
+
+def _digest_of_overrides(root: Path, params: Params, overrides: dict[str, Any]) -> str:
+    """Return eight hexadecimal digits: the same on every machine, or, of what stays at home, at this site alone."""
+    if published(overrides) == overrides:
+        return digest(overrides, 8)
+    key = load_or_create_key(root / params.ledger.key)
+    return keyed_digest(key, "terrine run name", digest(overrides, 64).encode())[:8]
+
+
+def shown_assignment(text: str) -> str:
+    """Return a `--set` assignment as anybody may read it: only its key, where its value stays at home."""
+    try:
+        values = parse_assignment(text)
+    except SettingError:
+        return text.partition("=")[0]  # refused elsewhere
+    return text if published(values) == values else text.partition("=")[0]
 
 
 def project_root() -> Path:

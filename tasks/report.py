@@ -18,14 +18,15 @@ import yaml
 from tasks.charts import stacked_histogram
 from tasks.distance import distance_rows
 from tasks.guided import read_all_queries
+from tasks.identity import changes_told
 from tasks.pages import bar_rows, count, percent, plain, render
-from tasks.params import flat
+from tasks.params import flat, public_parameters, published
 from tasks.partition_figures import partition_figures
 from tasks.pictures import ContactSheet, confusion_colours, confusion_data_uri, contact_sheets, row_shares
 from tasks.presets import DERIVED_NAME, read_preset
 from tasks.provenance import code_version
 from tasks.run import Run
-from tasks.statement_page import statement_texts
+from tasks.statement_page import read_statement, statement_texts
 from tasks.step import step
 from tasks.store import read_array, read_json, read_table, write_text
 from tasks.timing import timings
@@ -53,7 +54,7 @@ def write_report(run: Run) -> None:
 
     It is made of artefacts on disk alone; nothing is computed anew from private images.
     """
-    statement = read_json(run.folders.statement)
+    statement = read_statement(run.folders.statement)
     manifest = read_json(run.folders.answers / "manifest.json")
     answers = read_table(run.folders.answers / "answers.parquet")
     histograms = read_array(run.folders.accounting / "histograms.npy")
@@ -70,9 +71,10 @@ def write_report(run: Run) -> None:
         "distances": distance_rows(run.folders),
         "partition": partition_figures(run),
         **stage_costs(timings(run)),
-        "parameters": flat(run.params.model_dump(mode="json")),
+        "parameters": flat(shown_parameters(run)),
         "versions": versions(run),
         "command": reproduce_command(run),
+        "changes": changes_told(run),
         **statement_texts(statement),
     }
     write_text(run.folders.report, render("report.html", values))
@@ -208,13 +210,22 @@ def versions(run: Run) -> dict[str, str]:
     }
 
 
+def shown_parameters(run: Run) -> dict[str, Any]:
+    """Return the parameters that a report shows: all of them, unless it goes into MLflow, as it does of public data."""
+    return public_parameters(run.params) if run.params.tracking.private_metrics else run.params.model_dump(mode="json")
+
+
 def reproduce_command(run: Run) -> str:
-    """Return the command that makes this run: its preset and what was set differently."""
+    """Return the command that makes this run: its preset and what was set differently.
+
+    A report that goes into MLflow leaves out what stays at home: the site's own files and accounts.
+    """
     derived = DERIVED_NAME.match(run.name)
     if derived is None:
         return f"terrine run --preset {run.name}"
     base = _settings(read_preset(run.root, derived["preset"]).overrides)
-    own = _settings(read_preset(run.root, run.name).overrides)
+    overrides = read_preset(run.root, run.name).overrides
+    own = _settings(published(overrides) if run.params.tracking.private_metrics else overrides)
     changes = [f"{key}={_yaml(value)}" for key, value in own.items() if key not in base or base[key] != value]
     words = ["terrine", "run", "--preset", derived["preset"]]
     for change in changes:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
-from tasks.params import Params, read_yaml, validate
+from tasks.params import Params, public_parameters, read_yaml, validate
 from tasks.presets import resolve
 from tasks.store import Folders, write_text
 from terrine.errors import ArtefactError, SettingError
@@ -55,8 +56,16 @@ def refuse_transcription(name: str, params: Params) -> None:
 
 
 def write_parameters(root: Path, name: str) -> Run:
-    """Resolve a run's parameters, write them where its stages and DVC read them, and return the run."""
+    """Resolve a run's parameters, write them where its stages and DVC read them, and return the run.
+
+    What anybody may read of them is written beside what else is public.
+    """
     run = Run(root, name, resolve(root, name))
-    text = yaml.safe_dump(run.params.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=110)
-    write_text(run.folders.parameters, text)
+    write_text(run.folders.parameters, _yaml(run.params.model_dump(mode="json")))
+    write_text(run.folders.public_parameters, _yaml(public_parameters(run.params)))
     return run
+
+
+def _yaml(values: dict[str, Any]) -> str:
+    text: str = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=110)
+    return text

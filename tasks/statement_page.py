@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from tasks.pages import bar_rows, render
+from tasks.store import read_json
 from terrine.privacy.events import UnsupportedEventError, from_json
-from terrine.privacy.gaussian import delta_of, mu_squared
+from terrine.privacy.gaussian import delta_of, mu_of
+from terrine.privacy.loss_distribution import loss_delta
+from terrine.privacy.statement import OUTCOME_DEPENDENT, statement_from
 
 MECHANISM_TEXTS = {
     "histogram": "Gaussian histogram: for each query the teachers' votes were counted by class, Gaussian noise was "
@@ -55,6 +59,14 @@ PARAMETER_TEXTS = {
 }
 
 
+def read_statement(path: Path) -> dict[str, Any]:
+    """Return the statement in a privacy.json, checked, as the present version says it.
+
+    Raises SettingError where it is not what Terrine wrote.
+    """
+    return statement_from(read_json(path)).to_dict()
+
+
 def render_statement(statement: Mapping[str, Any]) -> str:
     """Return the page, HTML, of a privacy statement as `PrivacyStatement.to_dict` gives it (or privacy.json holds it).
 
@@ -93,14 +105,18 @@ def guesses_in_a_hundred(statement: Mapping[str, Any]) -> float | None:
 
     The guess is between two equally likely cases, a unit's data in or not, by somebody who knows everything else and
     sees the release. It is right with probability at most (1 + TV)/2, where the total variation TV is the δ at ε = 0:
-    exactly 2Φ(μ/2) − 1 for Gaussian mechanisms (Dong, Roth, Su 2022, section 2), and at most (e^ε − 1 + 2δ)/(e^ε + 1)
-    for any (ε, δ)-private release (Kairouz, Oh, Viswanath 2015). None where nothing is guaranteed.
+    2Φ(μ/2) − 1 for Gaussian mechanisms (Dong, Roth, Su 2022, section 2), with the budget's μ where the number of
+    answers depends on what is released; by the privacy losses for others, and at most (e^ε − 1 + 2δ)/(e^ε + 1) for any
+    (ε, δ)-private release (Kairouz, Oh, Viswanath 2015). None where nothing is guaranteed.
     """
     if not statement["private"]:
         return None
     slack = statement["delta_slack"]
     try:
-        variation = delta_of(math.sqrt(mu_squared(from_json(statement["event"]))), 0.0) + slack
+        if statement["mechanism"].get("mechanism") in OUTCOME_DEPENDENT:
+            variation = delta_of(mu_of(statement["epsilon_budget"], statement["delta"]), 0.0) + slack
+        else:
+            variation = loss_delta(from_json(statement["event"]), 0.0, near=0.5) + slack
     except UnsupportedEventError:
         # tanh(ε/2) = (e^ε − 1)/(e^ε + 1) without overflow.
         epsilon, delta = statement["epsilon"], statement["delta"] + slack

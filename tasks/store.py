@@ -62,6 +62,12 @@ class Folders:
 
     @property
     def parameters(self) -> Path:
+        """What every stage reads, with all that names the site's files, machines and data."""
+        return self.private / "parameters.yaml"
+
+    @property
+    def public_parameters(self) -> Path:
+        """The same for anybody to read, without what stays at home."""
         return self.public / "parameters.yaml"
 
     @property

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from rich.table import Table
 
+from tasks.identity import changes_told
 from tasks.run import Run
+from tasks.statement_page import read_statement
 from tasks.store import read_json
 from tasks.timing import timings
 from tasks.versioning import STAGES
+from terrine.privacy.statement import OUTCOME_DEPENDENT
 
 
 def figures(run: Run) -> dict[str, float]:
     """Return the figures of a finished run that tables compare; accuracy is evaluation, the rest is public."""
-    statement = read_json(run.folders.statement)
+    statement = read_statement(run.folders.statement)
     return {
         "accuracy": read_json(run.folders.evaluation)["accuracy"],
         **{name: statement[name] for name in ("epsilon", "delta", "answered", "asked", "queries", "teachers")},
@@ -24,7 +27,7 @@ def result_table(run: Run, *own: tuple[str, str]) -> Table:
 
     own: rows that this pipeline alone has, before those that say where to look.
     """
-    statement = read_json(run.folders.statement)
+    statement = read_statement(run.folders.statement)
     evaluation = read_json(run.folders.evaluation)
     result = Table("result", "", title=f"Run {run.name}", title_justify="left", show_header=False)
     result.add_row("accuracy (private test split)", f"{100 * evaluation['accuracy']:.2f} %")
@@ -33,7 +36,11 @@ def result_table(run: Run, *own: tuple[str, str]) -> Table:
     epsilon = statement["epsilon"]
     none = "[bold red]none: NOT PRIVATE[/bold red]"
     exact = none if epsilon is None else f"{epsilon:.4f} at δ = {statement['delta']:g}"
-    result.add_row(f"ε exact, per {statement['unit']}", exact)
+    if epsilon is not None and statement["mechanism"].get("mechanism") in OUTCOME_DEPENDENT:
+        guaranteed = f"{statement['epsilon_budget']:.4f} at δ = {statement['delta']:g}; used: {epsilon:.4f}"
+        result.add_row(f"ε guaranteed, per {statement['unit']}", guaranteed)
+    else:
+        result.add_row(f"ε exact, per {statement['unit']}", exact)
     claimed = statement["epsilon_claimed"]
     if claimed is not None:
         holds = epsilon is not None and claimed >= epsilon
@@ -46,6 +53,8 @@ def result_table(run: Run, *own: tuple[str, str]) -> Table:
     if tracking.is_file():
         result.add_row("MLflow run", f"{read_json(tracking)['run_id']} (make ui)")
     result.add_row("report (private)", str(run.folders.report.relative_to(run.root)))
+    for change in changes_told(run):
+        result.add_row("[bold yellow]note (private)[/bold yellow]", change)
     result.add_row(
         "may be published" if statement["private"] else "results", str(run.folders.release.relative_to(run.root))
     )
@@ -54,7 +63,7 @@ def result_table(run: Run, *own: tuple[str, str]) -> Table:
 
 def summary_tables(run: Run) -> list[Table]:
     """Return the result of a run and the cost of its stages as tables for the terminal."""
-    statement = read_json(run.folders.statement)
+    statement = read_statement(run.folders.statement)
     answered = ("answered / asked", f"{statement['answered']} / {statement['queries']}")
     result = result_table(run, answered, ("teachers", str(statement["teachers"])))
     costs = Table("stage", "seconds", "memory MB", box=None, pad_edge=False)

@@ -16,16 +16,16 @@ from typing import Any, Literal
 import yaml
 
 from tasks.accounts import open_account
-from tasks.aggregate import identity_of_release, noise_source
+from tasks.aggregate import identity_of_answers, noise_source
 from tasks.average_settings import planned_event
-from tasks.params import Params, digest, read_yaml, validate
+from tasks.identity import release_digest
+from tasks.params import Params, read_yaml, validate
 from tasks.presets import PRESETS, derive, resolve
 from tasks.run import Run, open_run, refuse_transcription
 from tasks.store import Folders, link, read_json
 from tasks.versioning import STAGES, changed_stages, commit, is_changed
-from tasks.vote import read_votes
 from terrine.aggregation.registry import build
-from terrine.errors import ArtefactError, BudgetError, SettingError
+from terrine.errors import BudgetError, SettingError
 from terrine.privacy.account import Account
 from terrine.privacy.events import Event, NonPrivateEvent, compose, from_json
 from terrine.privacy.gaussian import round_up
@@ -35,9 +35,6 @@ Selection = Literal["none", "evaluation"]
 
 FIXED = ("data", "privacy", "ledger", "tracking", "runner", "aggregation.delta", "aggregation.noise")
 """What a sweep cannot vary: its prices compare releases about the same people, from one account, at one δ."""
-
-AFTER_THE_RELEASE = ("student", "tracking", "runner")
-"""Sections that no stage up to the release reads: candidates that differ in nothing else share their release."""
 
 NOTES = {
     "epsilon_tuning_composed": "all distinct releases of the sweep together: what the ledger charges. It covers any "
@@ -78,11 +75,6 @@ class Candidate:
             return averages
         votes = mechanism.worst_case(self.params.queries.count, settings.epsilon, settings.delta, averages)
         return compose(averages, votes)
-
-
-def release_digest(params: Params) -> str:
-    """Return a digest of all parameters but those that only matter after the release."""
-    return digest(params.model_dump(mode="json", exclude=set(AFTER_THE_RELEASE)))
 
 
 def parse_vary(text: str) -> tuple[str, list[str]]:
@@ -163,12 +155,12 @@ def check_selection(candidates: list[Candidate], selection: Selection) -> None:
         )
 
 
-def check_budget(root: Path, candidates: list[Candidate]) -> dict[str, str]:
-    """Check that the account covers the worst case of all candidates together.
+def check_budget(root: Path, candidates: list[Candidate]) -> int:
+    """Check that the account covers the worst cases of all candidates, one after the other.
 
     The first candidate's dataset must be prepared. Nothing is reserved: each run does that for itself.
 
-    Returns the releases that are charged already, each with a run on disk that made it.
+    Returns how many new releases there will be at most.
 
     Raises BudgetError, which says what is left, and LedgerError.
     """
@@ -176,24 +168,28 @@ def check_budget(root: Path, candidates: list[Candidate]) -> dict[str, str]:
     ledger, dataset = open_account(run)
     account = Account.of(dataset, ledger.rows())
     assert account is not None
-    paid = _paid_releases(root, {candidate.release for candidate in candidates}, account)
+    paid = {candidate.release for candidate in candidates if _identity(root, candidate) in account.reserved}
     new = {candidate.release: candidate.worst_case() for candidate in candidates if candidate.release not in paid}
     if new:
         try:
-            account.check(compose(*new.values()), noise_source(run).kind)
+            account.check_all(list(new.values()), noise_source(run).kind)
         except BudgetError as error:
             raise BudgetError(
-                f"The sweep has {len(candidates)} candidates and needs {len(new)} new releases. All of them taken "
-                f"together as one: {error} Vary fewer values, ask fewer queries, or give each run a smaller "
-                "aggregation.epsilon."
+                f"The sweep has {len(candidates)} candidates and needs {len(new)} new releases. {error} Vary fewer "
+                "values, ask fewer queries, or give each run a smaller aggregation.epsilon."
             ) from error
-    return paid
+    return len(new)
 
 
-def _paid_releases(root: Path, wanted: set[str], account: Account) -> dict[str, str]:
-    """Those of the wanted releases that the ledger has charged already, each with a run whose votes show it."""
-    paid: dict[str, str] = {}
-    for path in sorted((root / "data" / "public").glob("*/parameters.yaml")):
+def _identity(root: Path, candidate: Candidate) -> str:
+    return identity_of_answers(Run(root, candidate.run, candidate.params))
+
+
+def votes_on_disk(root: Path, candidates: list[Candidate]) -> dict[str, str]:
+    """Return those of the candidates' releases whose votes are on disk and up to date, each with such a run."""
+    wanted = {candidate.release for candidate in candidates}
+    found: dict[str, str] = {}
+    for path in sorted((root / "data" / "private").glob("*/parameters.yaml")):
         name = path.parent.name
         try:
             run = Run(root, name, validate(read_yaml(path)))
@@ -201,31 +197,18 @@ def _paid_releases(root: Path, wanted: set[str], account: Account) -> dict[str, 
             continue  # A run of an older version: no candidate is like it.
         release = release_digest(run.params)
         if (
-            release in wanted - set(paid)
+            release in wanted - set(found)
             and (root / PRESETS / f"{name}.yaml").is_file()
-            and _release_of_votes(run) in account.reserved
+            and not set(changed_stages(root, name)) & set(STAGES[: STAGES.index("vote") + 1])
         ):
-            paid[release] = name
-    return paid
-
-
-def _release_of_votes(run: Run) -> str | None:
-    """The identity of the release that a run's votes would make, None unless the votes are there and up to date."""
-    if set(changed_stages(run.root, run.name)) & set(STAGES[: STAGES.index("vote") + 1]):
-        return None
-    settings = run.params.aggregation
-    mechanism = build(settings.mechanism, settings.mechanism_parameters)
-    try:
-        return identity_of_release(run, mechanism, read_votes(run.folders))
-    except ArtefactError:
-        return None
+            found[release] = name
+    return found
 
 
 def share_votes(root: Path, source: str, run: str) -> None:
     """Give a run the dataset, images, teachers and votes of another whose release it shares.
 
-    Nothing is trained twice, and the votes are the same to the last bit on any device: another vote would be another
-    release, and charged. The run's parameters must be written.
+    Nothing is trained twice. The run's parameters must be written.
     """
     of, to = Folders(root, source), Folders(root, run)
     for stage, ours, theirs in (

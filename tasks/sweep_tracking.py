@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks.params import digest
+from tasks.presets import shown_assignment
 from tasks.run import Run, open_run
 from tasks.store import read_json
 from tasks.tracking import log_run
@@ -44,10 +45,24 @@ def log_sweep(root: Path, preset: str, result: dict[str, Any]) -> str:
     client.set_tag(parent, "private", "yes" if result["noise"] == "secure" else "NOT PRIVATE")
     if result["selected"] is not None:
         client.set_tag(parent, "selected_by_evaluation", result["selected"])
-    client.log_dict(parent, result, "sweep.json")
-    client.log_text(parent, markdown_table(result), "sweep.md")
+    logged = _for_the_log(result, private_figures=bool(settings.private_metrics))
+    client.log_dict(parent, logged, "sweep.json")
+    client.log_text(parent, markdown_table(logged), "sweep.md")
     client.set_terminated(parent)
     return parent
+
+
+def _for_the_log(result: dict[str, Any], *, private_figures: bool) -> dict[str, Any]:
+    """Return a sweep's outcome without paths; where private figures stay at home, without what errors say of data."""
+    rows = []
+    for row in result["candidates"]:
+        settings = {
+            key: value if "=" in shown_assignment(f"{key}={value}") else "not logged"
+            for key, value in row["settings"].items()
+        }
+        failed = row["failed"] if private_figures or row["failed"] is None else "why is not logged"
+        rows.append(row | {"settings": settings, "failed": failed})
+    return result | {"candidates": rows}
 
 
 def _tracked(client: MlflowClient, run: Run) -> str:

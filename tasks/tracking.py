@@ -1,7 +1,7 @@
 """MLflow: parameters, ε and accuracy of every run, with its report and its student.
 
-Figures that are functions of private votes are logged only where `tracking.private_metrics` allows it, which
-params.yaml permits for public benchmark data alone.
+Figures that are functions of private records are logged only where `tracking.private_metrics` allows it, which it does
+for public benchmarks alone. Of other data MLflow sees what is released, what is public, and the evaluation.
 """
 
 from __future__ import annotations
@@ -11,21 +11,22 @@ from pathlib import Path
 from typing import Any
 
 from tasks.distance import distance_metrics
-from tasks.params import flat
+from tasks.params import flat, public_parameters
 from tasks.provenance import code_version
 from tasks.run import Run
+from tasks.statement_page import read_statement
 from tasks.step import step
 from tasks.store import read_json, write_json
 from tasks.synthesize import drawing_cost
 from tasks.timing import timings
-from tasks.versioning import MAIN, Pipeline, lock_digest
+from tasks.versioning import MAIN, Pipeline, lock_digest, stages_apart_from_private
 
 
 @step("track")
 def log_run(run: Run) -> str:
     """Log a finished run to MLflow and return the MLflow run's id."""
-    statement = read_json(run.folders.statement)
-    return log_finished(run, MAIN, flat(run.params.model_dump(mode="json")), _metrics(run, statement))
+    statement = read_statement(run.folders.statement)
+    return log_finished(run, MAIN, flat(public_parameters(run.params)), _metrics(run, statement))
 
 
 def log_finished(
@@ -38,8 +39,9 @@ def log_finished(
 ) -> str:
     """Log what every finished run has, and what one kind of run has of its own; return the MLflow run's id.
 
+    parameters: those that anybody may read.
     metrics: those that are None are left out: what was published without a guarantee has no ε, and MLflow takes no such
-    metric. The cost of the stages is added. released: folders of the release beside the student.
+    metric. What the stages cost is added. released: folders of the release beside the student.
     """
     import mlflow
 
@@ -48,23 +50,19 @@ def log_finished(
     if mlflow.get_experiment_by_name(settings.experiment) is None:
         mlflow.create_experiment(settings.experiment, artifact_location=(run.root / "mlartifacts").as_uri())
     mlflow.set_experiment(settings.experiment)
-    costs = {
-        f"{name}_{stage}": value
-        for stage, record in timings(run).items()
-        for name, value in (("seconds", record["seconds"]), ("memory_mb", record["memory_mb"]))
-    }
     with mlflow.start_run(run_name=run.name) as active:
         mlflow.log_params(parameters)
         mlflow.set_tags(
             {
                 "git_commit": code_version(run.root).get("commit", "none"),
-                "dvc_lock": lock_digest(run.root, run.name, pipeline),
+                **({"dvc_lock": lock_digest(run.root, run.name, pipeline)} if settings.private_metrics else {}),
                 "noise": statement["noise"],
                 "private": "yes" if statement["private"] else "NOT PRIVATE",
                 **(tags or {}),
             }
         )
-        mlflow.log_metrics({name: value for name, value in metrics.items() if value is not None} | costs)
+        known = {name: value for name, value in metrics.items() if value is not None}
+        mlflow.log_metrics(known | stage_costs(run, pipeline))
         for path in (run.folders.statement, run.folders.statement.with_name("statement.html"), run.folders.evaluation):
             mlflow.log_artifact(str(path), "release")
         for folder in (run.folders.student, *released):
@@ -80,11 +78,28 @@ def log_finished(
     return identity
 
 
+def stage_costs(run: Run, pipeline: Pipeline) -> dict[str, float]:
+    """Return what the stages cost, as far as it may be logged: seconds of wall clock and MB of memory.
+
+    How long a stage takes, and how much it holds, hangs on the records that it reads. Where private figures stay at
+    home, seconds are left of stages that read none, and no memory: a process holds on to some of an earlier stage's.
+    """
+    measured = timings(run)
+    if run.params.tracking.private_metrics:
+        names = ("seconds", "memory_mb")
+        return {f"{name}_{stage}": record[name] for stage, record in measured.items() for name in names}
+    apart = stages_apart_from_private(run.root, pipeline)
+    if run.params.data.has_public_records:
+        apart -= {"synthesize"}  # it reads all of the source to get at the public part
+    return {f"seconds_{stage}": record["seconds"] for stage, record in measured.items() if stage in apart}
+
+
 def _metrics(run: Run, statement: dict[str, Any]) -> dict[str, float | None]:
     answers = read_json(run.folders.answers / "manifest.json")
     evaluation = read_json(run.folders.evaluation)
     metrics: dict[str, float | None] = {
         "epsilon": statement["epsilon"],
+        "epsilon_guaranteed": statement["epsilon_guaranteed"],
         "delta": statement["delta"],
         "accuracy": evaluation["accuracy"],
         "queries": answers["queries"],

@@ -25,6 +25,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from tasks.identity import Inputs, made_by, remembered, tell_change
 from tasks.params import digest
 from tasks.progress import progress_reporter
 from tasks.reservation import Reservation
@@ -46,7 +47,7 @@ from tasks.transcribe_release import (
     account_of,
     check_run,
     data_annotation,
-    identity_of,
+    identity_of_transcription,
     noise_kind,
     noise_of,
     open_account,
@@ -92,7 +93,7 @@ class Session:
         self.device = resolve_device(run.params.device)
         self.fans_out = self.settings.per_task is not None
         check_run(run, self.classes)
-        self.identity = identity_of(run)
+        self.identity = identity_of_transcription(run)
         self.folder = run.folders.work / f"transcription-{self.identity[:16]}"
         self.release: StoredRelease | None = None
         self.labels: StoredRelease | None = None  # of the labels, where these are what is protected
@@ -124,10 +125,21 @@ class Session:
                 worst_case=release_event(self.run, self.classes),
                 delta=self.settings.delta,
                 noise_kind=noise_kind(self.run),
+                inputs=self._inputs(),
+                made_by=made_by(self.run, "annotations"),
             )
             self.release = self._reservation.open()
         self.folder.mkdir(parents=True, exist_ok=True)
         self._restore()
+
+    def _inputs(self) -> Inputs:
+        """Return what is remembered about what is annotated."""
+        return remembered(self.run, teachers=self.manifest["digest"])
+
+    def tell_change(self) -> None:
+        """Say, privately, where what was released is what other teachers said."""
+        if self.release is not None:
+            tell_change(self.run, "annotations", self.release, self._inputs())
 
     def abandon(self) -> None:
         """Let go of the ledger; what was charged stays charged, and what was annotated stays on disk."""
@@ -352,6 +364,7 @@ def finish(session: Session) -> None:
     """Settle the release and write everything that may be published about it."""
     run = session.run
     release = session.settle()
+    session.tell_change()
     annotations = session.annotations()
     session.loop.finish()
     with atomic_folder(run.folders.annotations) as folder:

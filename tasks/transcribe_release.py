@@ -13,16 +13,19 @@ import numpy as np
 
 from tasks.accounts import ledger_account, open_registered
 from tasks.dataset import read_dataset
+from tasks.identity import Inputs, Kind, identity_of, made_by, partition_commitment, remembered
 from tasks.keys import site_key
 from tasks.provenance import code_version
 from tasks.run import Run
 from tasks.store import file_digest, read_json
-from tasks.transcribe_clients import number_of_clients, read_manifest
+from tasks.transcribe_clients import number_of_clients
 from tasks.transcribe_start import GENERATOR, STUDENT, section
 from tasks.transcription_params import Transcription
+from terrine.data.dataset import Dataset
+from terrine.data.digest import keyed_digest as digest_of_arrays
 from terrine.errors import LedgerError, SettingError
 from terrine.privacy.events import Event, NonPrivateEvent
-from terrine.privacy.identity import canonical_json, keyed_digest
+from terrine.privacy.identity import keyed_digest
 from terrine.privacy.ledger import Ledger, StoredRelease
 from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise, delta_slack
 from terrine.privacy.randomised_response import ReplayResponse, ResponseSource, SecureResponse
@@ -38,9 +41,6 @@ from terrine.transcription.accounting import (
     claimed_for_data,
 )
 from terrine.transcription.annotation import DataAnnotation
-
-FORM, FORM_OF_LABELS = 2, 1
-"""Raised when the same settings would release something else, so that old releases are not taken for it."""
 
 
 def cost_of(settings: Transcription, classes: int) -> Cost:
@@ -140,42 +140,25 @@ def release_event(run: Run, classes: int) -> Event:
     return cost_of(section(run.params), classes).event
 
 
-def identity_of(run: Run) -> str:
-    """Return the identity under which the ledger knows the run's annotations: of all that decides what is asked.
-
-    What is done with them in the end, how clients share tasks, and what budget there is, decide nothing.
-    """
-    settings, params = section(run.params), run.params
-    unasked = {"per_task": True, "epsilon": True, "delta": True, "student": {"final_steps"}}
-    return keyed_digest(
-        site_key(run),
-        "terrine transcription",
-        canonical_json(
-            {
-                "form": FORM,
-                "account": account_of(run),
-                "teachers": read_manifest(run)["digest"],
-                "start": [file_digest(run.folders.start / name) for name in (STUDENT, GENERATOR)],
-                "transcription": settings.model_dump(mode="json", exclude=unasked),
-                "seed": params.seed,
-            }
-        ),
-    )
+def identity_of_transcription(run: Run) -> str:
+    """Return the identity under which the ledger knows the run's annotations, or its randomised labels."""
+    return identity_of(run, account_of(run), _noise_description(run), kind_of(run))
 
 
-def identity_of_labels(run: Run, labels: np.ndarray, classes: int) -> str:
-    """Return the identity of the labels' release: the same labels and ε are never randomised twice."""
-    settings = section(run.params)
-    source = {"noise": settings.noise, "seed": run.params.seed} if settings.noise == "replay" else {"noise": "secure"}
-    description = {
-        "form": FORM_OF_LABELS,
-        "account": account_of(run),
-        "epsilon": settings.annotation.epsilon,
-        "classes": classes,
-        **source,
-    }
-    values = np.ascontiguousarray(labels, dtype="<i8").tobytes()
-    return keyed_digest(site_key(run), "terrine randomised labels", canonical_json(description), values)
+def kind_of(run: Run) -> Kind:
+    """Return what the run releases."""
+    return "labels" if section(run.params).protect == "labels" else "annotations"
+
+
+def _noise_description(run: Run) -> dict[str, Any]:
+    noise = section(run.params).noise
+    return {"kind": noise} | ({"seed": run.params.seed} if noise == "replay" else {})
+
+
+def inputs_of_labels(run: Run, dataset: Dataset) -> Inputs:
+    """Return what is remembered about what labels were randomised."""
+    labels = digest_of_arrays("terrine labels 1", {"labels": (dataset.train_labels, "<i8")}, site_key(run))
+    return remembered(run, labels=labels)
 
 
 def statement_of(
@@ -198,6 +181,7 @@ def statement_of(
         delta_slack=delta_slack(coordinates, settings.epsilon),
         epsilon_budget=settings.epsilon,
         epsilon_dataset=release.epsilon_total,
+        epsilon_account=run.params.ledger.epsilon,
         noise="replay" if settings.noise == "replay" else "secure",
         mechanism=_mechanism(settings),
         teachers=number_of_clients(run),
@@ -205,7 +189,7 @@ def statement_of(
         asked=samples,
         answered=samples,
         answered_per_class=answered_per_class,
-        partition_digest=partition["hash"],
+        partition_digest=partition_commitment(run, release),
         partition_disjoint=partition["every_record_in_exactly_one_part"],
         public_inputs=_public_inputs(run),
         epsilon_claimed=_claimed(settings, classes),
@@ -257,12 +241,12 @@ def stored_labels(run: Run) -> StoredRelease | None:
     dataset = read_dataset(run.folders)
     ledger, account = open_account(run)
 
-    release_id = identity_of_labels(run, dataset.train_labels, dataset.classes)
+    release_id = identity_of_transcription(run)
 
     def never() -> tuple[dict[str, np.ndarray], Event]:
         raise LedgerError("The labels of this run were never released. Run the stage 'labels' first.")
 
-    if not any(row.kind == "commit" and row.release_id == release_id for row in ledger.rows()):
+    if not any(row.kind in ("commit", "adopt") and row.release_id == release_id for row in ledger.rows()):
         never()  # before anything is reserved for it
     return ledger.release(
         dataset=account,
@@ -272,4 +256,5 @@ def stored_labels(run: Run) -> StoredRelease | None:
         delta=section(run.params).delta,
         noise_kind=noise_kind(run),
         draw=never,
+        made_by=made_by(run, "labels"),
     )

@@ -9,13 +9,14 @@ from PIL import Image
 from rich.table import Table
 
 from tasks.evaluate import read_evaluation
+from tasks.identity import changes_told
 from tasks.pages import render
-from tasks.params import flat
+from tasks.params import flat, public_parameters
 from tasks.pictures import png_data_uri
 from tasks.presets import read_preset
-from tasks.report import evaluation
+from tasks.report import evaluation, shown_parameters
 from tasks.run import Run
-from tasks.statement_page import statement_texts
+from tasks.statement_page import read_statement, statement_texts
 from tasks.step import step
 from tasks.store import read_json, write_text
 from tasks.summary import result_table
@@ -30,7 +31,7 @@ UNUSED = ("queries", "backbone", "pretraining", "teachers", "aggregation", "stud
 @step("report")
 def write_report(run: Run) -> None:
     """Write the report, a self-contained HTML page, into the private zone, from artefacts on disk alone."""
-    statement = read_json(run.folders.statement)
+    statement = read_statement(run.folders.statement)
     with Image.open(run.folders.generator / "sheet.png") as sheet:
         picture = png_data_uri(np.asarray(sheet.convert("RGB")))
     values = {
@@ -40,20 +41,21 @@ def write_report(run: Run) -> None:
         "evaluation": evaluation(dict(read_evaluation(run))),
         "teachers": read_manifest(run),
         "sheet": picture,
-        "parameters": parameters(run),
+        "parameters": flat(used(shown_parameters(run))),
+        "changes": changes_told(run),
         **statement_texts(statement),
     }
     write_text(run.folders.report, render("transcription.html", values))
 
 
-def parameters(run: Run) -> dict[str, Any]:
-    """Return the parameters that a transcription has, as `section.key` pairs."""
-    return flat(run.params.model_dump(mode="json", exclude=set(UNUSED)))
+def used(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Return the sections of a run's parameters that a transcription looks at."""
+    return {name: section for name, section in parameters.items() if name not in UNUSED}
 
 
 def figures(run: Run) -> dict[str, float | None]:
     """Return the figures of a finished run that tables compare: accuracy, an evaluation, and what is public."""
-    statement = read_json(run.folders.statement)
+    statement = read_statement(run.folders.statement)
     names = ("epsilon", "epsilon_claimed", "delta", "queries", "teachers")
     return {"accuracy": read_json(run.folders.evaluation)["accuracy"], **{name: statement[name] for name in names}}
 
@@ -66,13 +68,12 @@ def log_run(run: Run) -> str:
         manifest = read_manifest(run)
         metrics |= {f"private_{name}": manifest[name] for name in ("accuracy", "plurality_accuracy")}
     unit = read_json(run.folders.statement)["unit"]
-    return log_finished(
-        run, TRANSCRIPTION, parameters(run), metrics, tags={"unit": unit}, released=[run.folders.generator]
-    )
+    parameters = flat(used(public_parameters(run.params)))
+    return log_finished(run, TRANSCRIPTION, parameters, metrics, tags={"unit": unit}, released=[run.folders.generator])
 
 
 def summary_table(run: Run) -> Table:
     """Return the result as a table for the terminal: what holds and what is claimed, side by side."""
-    statement = read_json(run.folders.statement)
+    statement = read_statement(run.folders.statement)
     said = f"{statement['answered']:,} by {statement['teachers']:,} teacher(s)"
     return result_table(run, ("samples annotated", said))

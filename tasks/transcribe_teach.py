@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from tasks.dataset import read_dataset
+from tasks.identity import made_by, tell_change
 from tasks.keys import site_key
 from tasks.params import digest
 from tasks.partition import deal_records, protected_groups, read_assignment
@@ -31,7 +32,8 @@ from tasks.store import (
 from tasks.transcribe_clients import HEADS, MODEL, groups, network_kind, number_of_clients, read_clients
 from tasks.transcribe_release import (
     check_run,
-    identity_of_labels,
+    identity_of_transcription,
+    inputs_of_labels,
     noise_kind,
     open_account,
     release_event,
@@ -41,7 +43,7 @@ from tasks.transcribe_start import STUDENT, read_student_start, section
 from terrine.data import partition as partitions
 from terrine.data.dataset import Dataset
 from terrine.device import resolve_device
-from terrine.errors import SettingError
+from terrine.errors import ArtefactError, SettingError
 from terrine.privacy.events import Event
 from terrine.randomness import numpy_generator
 from terrine.teachers.features import private_features
@@ -95,16 +97,25 @@ def respond(run: Run) -> None:
             return {"labels": told}, event
 
         ledger, account = open_account(run)
+        inputs = inputs_of_labels(run, dataset)
         release = ledger.release(
             dataset=account,
-            release_id=identity_of_labels(run, labels, dataset.classes),
+            release_id=identity_of_transcription(run),
             run=run.name,
             worst_case=event,
             delta=settings.delta,
             noise_kind=noise_kind(run),
             draw=draw,
+            inputs=inputs,
+            made_by=made_by(run, "labels"),
         )
         labels = release.arrays["labels"]
+        tell_change(run, "labels", release, inputs)
+        if labels.shape != dataset.train_labels.shape:
+            raise ArtefactError(
+                f"The labels of {len(labels)} records were released, and the data have {dataset.records} by now. Put "
+                "the data back; or release anew, at its own cost, under a new data.edition."
+            )
         manifest |= {"release_id": release.release_id, "kept": float((labels == dataset.train_labels).mean())}
     with atomic_folder(run.folders.labels) as folder:
         write_array(folder / "labels.npy", labels)

@@ -7,11 +7,11 @@ and student say nothing to it.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, model_validator
 
-from tasks.sections import Section
+from tasks.sections import AtHome, Section
 
 
 class Annotation(Section):
@@ -40,7 +40,7 @@ class Annotation(Section):
 class TranscriptionTeacher(Section):
     """The model that is transcribed: read from a file, or trained on the dataset."""
 
-    file: Path | None = None
+    file: Annotated[Path | None, AtHome()] = None
     """Weights of `architecture`: safetensors, or a state dict that torch.load reads with weights_only."""
     architecture: str = Field("small_cnn", min_length=1)
     """`linear`: a head on the student's public backbone. Else a network of `terrine.models`, timm:NAME or
@@ -232,8 +232,8 @@ class Transcription(Section):
         if self.unprotected and not (public_benchmark and budget is None):
             what = "noise=none" if self.noise == "none" else "generator.discriminator=teacher"
             raise ValueError(
-                f"transcription.{what} guarantees nothing, and no budget can pay for it. It is for data that anyone "
-                "may read (data.public_benchmark=true and ledger.epsilon=null)"
+                f"transcription.{what} guarantees nothing, and no budget can pay for it. It is for public benchmarks, "
+                "with ledger.epsilon=null"
             )
         if self.protect == "labels" and unit != "record":
             raise ValueError(

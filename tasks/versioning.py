@@ -112,10 +112,28 @@ def commit(root: Path, run: str, stage: str, pipeline: Pipeline = MAIN) -> None:
         repository.commit(target=pipeline.target(stage, run), force=True)
 
 
+def stages_apart_from_private(root: Path, pipeline: Pipeline = MAIN) -> set[str]:
+    """Return the stages that, as the pipeline file declares them, neither read nor write a private artefact."""
+    text = (root / pipeline.folder / "dvc.yaml").read_text(encoding="utf-8")
+    stages = {name: stage["do"] for name, stage in yaml.safe_load(text)["stages"].items()}
+    return {name for name, stage in stages.items() if not any(map(_is_private, _artefacts(stage)))}
+
+
+def _artefacts(stage: dict[str, Any]) -> list[str]:
+    """Return the paths that a stage of a pipeline file depends on or makes."""
+    entries = [*stage.get("deps", []), *stage.get("outs", [])]
+    return [entry if isinstance(entry, str) else next(iter(entry)) for entry in entries]
+
+
+def _is_private(path: str) -> bool:
+    return path.startswith("data/private/")
+
+
 def lock_digest(root: Path, run: str, pipeline: Pipeline = MAIN) -> str:
     """Return the digest of this run's entries in dvc.lock: what data and code paths its figures came from.
 
-    The report's own entry is left out, for the digest is part of the report.
+    The report's own entry is left out, for the digest is part of the report. Private: the entries hold digests of
+    private artefacts, so that equal digests would say that these are equal.
     """
     path = root / pipeline.folder / "dvc.lock"
     if not path.is_file():

@@ -30,7 +30,7 @@ def terms_of(parties=3, held=2, queries=20, **changes):
     teachers = teachers_of_parties(parties * held, parties)
     values = {"mechanism": "confident", "threshold": parties * held / 2, "sigma1": 4.0, "sigma2": 3.0}
     values |= {"teachers": teachers, "minimum": (parties - 1) * held, "queries": queries, "asked": queries}
-    values |= {"queries_digest": "a" * 64, "classes": CLASSES, "epsilon": 30.0, "delta": 1e-5}
+    values |= {"unit": "record", "queries_digest": "a" * 64, "classes": CLASSES, "epsilon": 30.0, "delta": 1e-5}
     return Terms(**(values | changes))
 
 
@@ -55,7 +55,7 @@ def trial(folder, terms=None, votes=None, *, deadline=30.0, patience=40.0, guard
         terms,
         free_endpoints(),
         guardian=guardian or settings,
-        teachers={name: {"votes": "votes.npy"} for name in terms.teachers},
+        teachers={name: {"votes": "votes.npy", "unit": terms.unit} for name in terms.teachers},
         common={"deadline": deadline, "patience": patience},
     )
     for name, own in votes.items():

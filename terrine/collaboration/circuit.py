@@ -5,7 +5,7 @@ Only AND gates cost anything in a garbled circuit, so they are what is saved and
     adder modulo 2^k                      k − 1
     comparison of k-bit numbers           k
     choice between two k-bit numbers      k
-    threshold on C counts of k bits       C(k − 1) + C − 1
+    threshold on C numbers of k bits      Ck + C − 1
     argmax of C counts of k bits          C(k − 1) + (C − 1)k + (C − 2)k + index bits (`argmax_ands`)
 
 The carry of a full adder needs one AND: c′ = c ⊕ (a ⊕ c)(b ⊕ c) (Boyar, Peralta & Pochuev 2000); so does one bit of a
@@ -202,7 +202,7 @@ class Builder:
 
 def threshold_ands(classes: int, bits: int) -> int:
     """AND gates of `threshold_circuit`."""
-    return classes * (bits - 1) + classes - 1
+    return classes * bits + classes - 1
 
 
 def argmax_ands(classes: int, bits: int) -> int:
@@ -214,28 +214,32 @@ def argmax_ands(classes: int, bits: int) -> int:
     return classes * (bits - 1) + (classes - 1) * bits + (classes - 2) * bits + index
 
 
-def _shared(classes: int, bits: int) -> tuple[Builder, list[Word]]:
-    """A builder whose two inputs are the shares of so many numbers, and the numbers."""
+def _words(classes: int, bits: int) -> tuple[Builder, list[tuple[Word, Word]]]:
+    """A builder with two inputs, and for each class the guardian's and the student's number in them."""
     if classes < 2 or bits < 2:
         raise SettingError(f"A circuit needs at least 2 classes and 2 bits, got {classes} and {bits}.")
     builder = Builder(classes * bits, classes * bits)
     words = [[word[place * bits : (place + 1) * bits] for place in range(classes)] for word in builder.inputs]
-    return builder, [builder.add(one, other) for one, other in zip(*words, strict=True)]
+    return builder, list(zip(*words, strict=True))
 
 
 @cache
 def threshold_circuit(classes: int, bits: int) -> Circuit:
-    """Whether any of the shared numbers is at least 0: one output.
+    """Whether any of the second input's numbers is at least that of the first at its place: one output.
+
+    Nothing is added, so nothing wraps around: `shares` says why that matters.
 
     Args:
         classes: How many numbers.
-        bits: k of the shares.
+        bits: Of each number, which has no sign.
     """
-    builder, numbers = _shared(classes, bits)
-    negative = numbers[0][-1]
-    for number in numbers[1:]:
-        negative = builder.conjunction(negative, number[-1])
-    return builder.finish([builder.invert(negative)])
+    builder, words = _words(classes, bits)
+    # With a 0 where the sign would be.
+    below = [builder.greater([*bound, ZERO], [*number, ZERO]) for bound, number in words]
+    fails = below[0]
+    for other in below[1:]:
+        fails = builder.conjunction(fails, other)
+    return builder.finish([builder.invert(fails)])
 
 
 @cache
@@ -246,5 +250,5 @@ def argmax_circuit(classes: int, bits: int) -> Circuit:
         classes: How many numbers.
         bits: k of the shares.
     """
-    builder, numbers = _shared(classes, bits)
-    return builder.finish(builder.argmax(numbers))
+    builder, words = _words(classes, bits)
+    return builder.finish(builder.argmax([builder.add(one, other) for one, other in words]))

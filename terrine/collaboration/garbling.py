@@ -8,13 +8,14 @@ else.
 Labels are hashed by H(x, i) = π(π(x) ⊕ i) ⊕ π(x) with π = AES under a public key: tweakable circular correlation robust
 when π is a random permutation (Guo, Katz, Wang & Yu, "Efficient and secure multiparty computation from fixed-key block
 ciphers", IEEE S&P 2020, section 7.4). The tweak i is (gate, query); every block of queries of every phase of every
-session has its own key, which bounds what is hashed under one permutation (Guo, Katz, Wang, Weng & Yu, CRYPTO 2020).
+round has its own key, which bounds what is hashed under one permutation (Guo, Katz, Wang, Weng & Yu, CRYPTO 2020).
 
 Arrays of labels are uint64 [wires, queries, 2], little-endian: the colour is the lowest bit of the first word.
 """
 
 import hashlib
 import os
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -31,9 +32,9 @@ _OUTPUTS = 1 << 62  # added to the numbers of outputs, so that no gate's tweak i
 _ONE = np.uint64(1)
 
 
-def fresh_offset() -> Labels:
-    """Δ: 128 bits from the operating system, the lowest one set. uint64 [2]."""
-    delta = np.frombuffer(os.urandom(16), "<u8").copy()
+def fresh_offset(draw: Callable[[int], bytes] = os.urandom) -> Labels:
+    """Δ: 128 random bits, the lowest one set. uint64 [2]."""
+    delta = np.frombuffer(draw(16), "<u8").copy()
     delta[0] |= _ONE
     return delta
 

@@ -8,6 +8,7 @@ added to its former self.
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from terrine.collaboration.messages import Channel, Kind, Spec
 from terrine.collaboration.party import Agreement, ProtocolError, Send, State
-from terrine.collaboration.shares import ShareArray, count_bits, share_type
+from terrine.collaboration.shares import ShareArray, count_bits, sharing_of
 from terrine.errors import InputError, SettingError
 
 _BLOCK = 2**20
@@ -25,7 +26,7 @@ _MOST_RESTARTS = 16
 
 def share_blocks(agreement: Agreement) -> list[slice]:
     """The queries whose shares go into one frame, frame by frame: about 1 MiB each."""
-    width = agreement.classes * share_type(count_bits(agreement.total, agreement.sigma)).itemsize
+    width = agreement.classes * sharing_of(agreement).kind.itemsize
     return blocks_of(agreement.queries, max(1, _BLOCK // width))
 
 
@@ -61,6 +62,7 @@ class Gatherer(ABC):
         self.agreement, self.name = agreement, name
         self.finished = False
         self.aborted: str | None = None
+        self.sharing = sharing_of(agreement)
         self.bits = count_bits(agreement.total, agreement.sigma)
         self._peer = Channel(agreement, name, peer)
         self._sharings = {party: _Sharing(Channel(agreement, name, party)) for party, _ in agreement.teachers}
@@ -68,7 +70,8 @@ class Gatherer(ABC):
         self._mine: tuple[NDArray[np.uint8], NDArray[np.uint8]] | None = None
         self._theirs: tuple[NDArray[np.uint8], NDArray[np.uint8]] | None = None
         self._present: NDArray[np.uint8] | None = None
-        self._origin = np.frombuffer(bytes.fromhex(agreement.session), np.uint8)
+        # The agreement under the session in which the noise was drawn: a resumed one repeats what was said in that.
+        self._round = agreement
         self._resumed = False
 
     # -- what a host calls
@@ -120,6 +123,15 @@ class Gatherer(ABC):
         return self._sharings[sender].channel.received
 
     @property
+    def origin(self) -> str:
+        """The session in which the round began: this one, or the one that it resumes."""
+        return self._round.session
+
+    @property
+    def _origin(self) -> NDArray[np.uint8]:
+        return np.frombuffer(bytes.fromhex(self.origin), np.uint8)
+
+    @property
     def closed(self) -> bool:
         """Whether shares are no longer taken."""
         return self._mine is not None or self._present is not None
@@ -153,8 +165,8 @@ class Gatherer(ABC):
         """Take them back, once they are known to have the right types and shapes."""
 
     @abstractmethod
-    def _take_sums(self, sums: ShareArray) -> None:
-        """Take the sums of the shares of those present, uint32 [queries, classes] modulo 2^bits."""
+    def _take_sums(self, sums: ShareArray, parties: int) -> None:
+        """Take the sums of the shares of so many parties that are present, unsigned [queries, classes]."""
 
     @abstractmethod
     def _compute(self) -> Iterator[Send]:
@@ -171,7 +183,7 @@ class Gatherer(ABC):
         if self.closed:
             raise channel.refusal("it comes after the round was closed.")
         before = channel.received
-        kind = share_type(self.bits)
+        kind = self.sharing.kind
 
         def specs(number: int) -> Sequence[Spec]:
             rows = self._blocks[number]
@@ -187,8 +199,8 @@ class Gatherer(ABC):
             fault = f"message 0 was received before; message {before} is next."
         elif number > 0 and name.tobytes() != sharing.seen[-1]:
             fault = "it belongs to another sharing of the same votes."
-        elif int(shares.max()) >= 2**self.bits:
-            fault = f"a share in it has more than {self.bits} bits."
+        elif int(shares.max()) > self.sharing.largest:
+            fault = f"a share in it is larger than shares of {self.sharing.bits} bits are."
         if fault is not None:
             channel.received = before
             raise channel.refusal(fault)
@@ -225,14 +237,16 @@ class Gatherer(ABC):
         if there < self.agreement.minimum:
             needed = self.agreement.minimum
             return self._abort(f"the votes of {there} teachers are there, and {needed} are needed. Nothing was drawn.")
-        sums = np.zeros((self.agreement.queries, self.agreement.classes), np.uint32)
+        kind = np.dtype("<u8" if self.sharing.whole else "<u4")
+        sums = np.zeros((self.agreement.queries, self.agreement.classes), kind)
         for sharing, flag in zip(self._sharings.values(), present.tolist(), strict=True):
             if flag:
                 assert sharing.shares is not None
                 sums += sharing.shares
             sharing.shares = None
-        sums &= np.uint32(2**self.bits - 1)
-        self._take_sums(sums)
+        if not self.sharing.whole:
+            sums &= kind.type(2**self.sharing.bits - 1)
+        self._take_sums(sums, int(present.sum()))
         self._present = present
         return self._compute()
 
@@ -257,13 +271,15 @@ class Gatherer(ABC):
         if wrong or state["agreement"].tobytes() != self.agreement.substance:
             raise InputError(f"The stored state of {self.name!r} is damaged or belongs to another agreement.")
         if state["origin"].tobytes().hex() == self.agreement.session:
-            raise SettingError("A session is resumed under a new random id: labels and keys are never used twice.")
+            raise SettingError("A session is resumed under a new random id: its frames are not those of the old one.")
         self._restore(state)
-        self._origin, self._present, self._resumed = state["origin"].copy(), state["present"].copy(), True
+        self._present, self._resumed = state["present"].copy(), True
+        self._round = replace(self.agreement, session=state["origin"].tobytes().hex())
 
-    def _restored(self, state: State, key: str, kind: Any) -> NDArray[Any]:
+    def _restored(self, state: State, key: str, kind: Any, shape: tuple[int, ...] | None = None) -> NDArray[Any]:
+        """The array of a state, by default one with a row for every query and a column for every class."""
         array = state.get(key)
-        if not _is(array, kind, (self.agreement.queries, self.agreement.classes)):
+        if not _is(array, kind, shape or (self.agreement.queries, self.agreement.classes)):
             raise InputError(f"The stored state of {self.name!r} is damaged: {key} is not what it was.")
         return np.array(array)
 

@@ -1,10 +1,15 @@
 """The guardian: it adds the noise to its share, and garbles. It learns which queries passed the test, and no label.
 
-The noise is drawn once, when it is settled whose votes are counted. A session that is resumed garbles the same shares
-with the same noise under fresh labels, so whatever fails, an answer is never drawn twice.
+The noise is drawn once, when it is settled whose votes are counted, and **every question is answered once**. The noise
+of a threshold test is one number for all classes. Were a query tested again with that number on counts that the student
+party moved in between, then exact votes would come out; so what a broken session asked is not asked anew when it is
+resumed, but said again: Δ, keys and labels come from a secret that is kept with the sums, and digests of the questions
+(the student's point, its hidden bits of each block) are kept as well, *before* they are answered. A question that was
+answered before gets the very same bytes again, a different one in its place is refused. So a student party gains
+nothing by resuming, however often: it is told what it was told.
 """
 
-import os
+import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -12,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from terrine.collaboration.expansion import SECRET, Expansion, fresh_secret
 from terrine.collaboration.garbling import Labels, fresh_offset, labels_from_seed, shifted
 from terrine.collaboration.gathering import Gatherer
 from terrine.collaboration.messages import Kind, Spec
@@ -19,7 +25,7 @@ from terrine.collaboration.party import Agreement, Send, State
 from terrine.collaboration.phase import Engines, Phase, argmax_phase, count_blocks, threshold_phase
 from terrine.collaboration.shares import ShareArray, modulo, threshold_bits, whole_thresholds, whole_votes
 from terrine.collaboration.transfer import POINT, BaseReceiver, ExtensionSender, TransferError, bits_of_offset
-from terrine.errors import SettingError
+from terrine.errors import InputError, SettingError
 
 Draw = Callable[[str, tuple[int, ...]], NDArray[Any]]
 
@@ -44,12 +50,23 @@ class Guardian(Gatherer):
         self._draw = draw
         self._counts: ShareArray | None = None
         self._tests: ShareArray | None = None
+        self._secret = b""
+        self._questions: list[bytes] = []
+        self._answered = 0
         self._step = "base"
         self._phase: Phase | None = None
 
+    @property
+    def questions(self) -> NDArray[np.uint8]:
+        """Digests of what the student asked and was answered, in order: uint8 [questions, 32].
+
+        A part of `state`, for itself: it is what changes after the noise is drawn.
+        """
+        return np.frombuffer(b"".join(self._questions), np.uint8).reshape(-1, 32)
+
     @classmethod
     def resume(cls, agreement: Agreement, state: State, *, session: str) -> "Guardian":
-        """Go on with stored sums under a new session. No noise is drawn.
+        """Go on with stored sums under a new session. No noise is drawn, and nothing is answered in two ways.
 
         Raises:
             InputError: a state that is damaged or of another agreement.
@@ -61,22 +78,31 @@ class Guardian(Gatherer):
 
     def _sums(self) -> State:
         assert self._counts is not None
-        return {"counts": self._counts} | ({} if self._tests is None else {"tests": self._tests})
+        own = {"counts": self._counts, "secret": np.frombuffer(self._secret, np.uint8), "questions": self.questions}
+        return own | ({} if self._tests is None else {"tests": self._tests})
 
     def _restore(self, state: State) -> None:
         self._counts = self._restored(state, "counts", np.uint32)
         if self.agreement.threshold is not None:
-            self._tests = self._restored(state, "tests", np.uint32)
+            self._tests = self._restored(state, "tests", np.uint64)
+        self._secret = self._restored(state, "secret", np.uint8, (SECRET,)).tobytes()
+        questions = state.get("questions")
+        if not isinstance(questions, np.ndarray) or questions.dtype != np.uint8 or questions.shape[1:] != (32,):
+            raise InputError(f"The stored state of {self.name!r} is damaged: questions is not what it was.")
+        self._questions = [digest.tobytes() for digest in questions]
 
-    def _take_sums(self, sums: ShareArray) -> None:
+    def _take_sums(self, sums: ShareArray, parties: int) -> None:
         agreement = self.agreement
+        own = sums.astype(np.int64)
         if agreement.threshold is not None:
             noise = self._drawn("threshold", (agreement.queries,))
-            # n ≥ t is n − t ≥ 0: the noisy threshold goes into this party's share.
-            thresholds = whole_thresholds(agreement.threshold, noise, agreement.total)
-            self._tests = modulo(sums.astype(np.int64) - thresholds[:, None], threshold_bits(agreement.total))
+            thresholds = whole_thresholds(agreement.threshold, noise)
+            # n ≥ t is S ≥ t + P·2^u − G for the student's sum S and this party's sum G.
+            bounds = thresholds[:, None] + (parties * 2**self.sharing.bits - own)
+            self._tests = np.clip(bounds, 0, 2 ** threshold_bits(agreement) - 1).astype("<u8")
         noise = self._drawn("counts", sums.shape)
-        self._counts = modulo(sums.astype(np.int64) + whole_votes(noise), self.bits)
+        self._counts = modulo(own + whole_votes(noise), self.bits)
+        self._secret = fresh_secret()
         self._draw = None
 
     def _drawn(self, kind: str, shape: tuple[int, ...]) -> NDArray[Any]:
@@ -97,6 +123,7 @@ class Guardian(Gatherer):
         if kind == Kind.BASE:
             return self._answer_base(arrays[0])
         if kind == Kind.BITS:
+            self._remember(arrays[0])
             self._asked += 1
             return self._garble(self._asked - 1, arrays[0].copy())
         if kind == Kind.OPENED:
@@ -119,17 +146,34 @@ class Guardian(Gatherer):
             expected[Kind.DONE] = []
         return expected
 
+    def _remember(self, question: NDArray[np.uint8]) -> None:
+        """Keep the question that is about to be answered; refuse one that is not what was asked in its place before."""
+        digest = hashlib.sha256(question).digest()
+        if self._answered == len(self._questions):
+            self._questions.append(digest)
+        elif self._questions[self._answered] != digest:
+            self._abort("the student asks something else than it asked before this session was resumed.")
+            raise self._peer.refusal(
+                f"its question {self._answered} is not the one that was answered in an earlier session of this round. "
+                "On the same noise another question would show exact votes, so it is never answered. The student "
+                "party's state was changed or replaced: restore it and run again. What was reserved stays charged."
+            )
+        self._answered += 1
+
     def _answer_base(self, point: NDArray[np.uint8]) -> Iterator[Send]:
-        self._delta = fresh_offset()
+        draw = Expansion(self._secret, "base transfers")
+        self._delta = fresh_offset(draw)
         try:
-            base = BaseReceiver(self.agreement.digest, bits_of_offset(self._delta), point.tobytes())
+            base = BaseReceiver(self._round.digest, bits_of_offset(self._delta), point.tobytes(), draw)
         except TransferError as error:
             raise self._peer.refusal(str(error)) from error
+        self._remember(point)
+        self._seeds = Expansion(self._secret, "labels")
         self._extension = ExtensionSender(self._delta, base.keys)
         if self.agreement.threshold is None:
-            self._begin(argmax_phase(self.agreement, np.arange(self.agreement.queries)))
+            self._begin(argmax_phase(self._round, np.arange(self.agreement.queries)))
         else:
-            self._begin(threshold_phase(self.agreement))
+            self._begin(threshold_phase(self._round))
         return iter([self._peer.send(Kind.CHOICES, base.points)])
 
     def _begin(self, phase: Phase) -> None:
@@ -145,7 +189,7 @@ class Guardian(Gatherer):
         wires, others = phase.circuit.inputs
         shares = self._tests if phase.number == 1 else self._counts
         assert shares is not None
-        seed = os.urandom(16)
+        seed = self._seeds(16)
         labels = np.empty((wires + others, size, 2), "<u8")
         labels[:wires] = shifted(labels_from_seed(seed, wires, size), phase.inputs(shares, block), self._delta)
         labels[wires:] = self._extension.extend(hidden, others, size)
@@ -174,7 +218,7 @@ class Guardian(Gatherer):
         if self.agreement.reveal == "histogram":
             return self._send_counts(queries)
         if len(queries):
-            self._begin(argmax_phase(self.agreement, queries))
+            self._begin(argmax_phase(self._round, queries))
         else:
             self._step = "done"
         return iter(())

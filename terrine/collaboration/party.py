@@ -34,6 +34,7 @@ State = dict[str, NDArray[Any]]
 
 _SESSION, _DIGEST = re.compile("[0-9a-f]{32}"), re.compile("[0-9a-f]{64}")
 _MOST_CLASSES, _MOST_QUERIES, _MOST_TEACHERS = 4_096, 10_000_000, 1_000_000
+_FARTHEST_THRESHOLD = 2.0**32
 
 
 class Send(NamedTuple):
@@ -132,8 +133,8 @@ class Agreement:
             value = getattr(self, field)
             if value is not None and not 0 < value < math.inf:
                 raise SettingError(f"{field} is a number of votes greater than 0, got {value!r}.")
-        if self.threshold is not None and not math.isfinite(self.threshold):
-            raise SettingError(f"threshold is a number of votes, got {self.threshold!r}.")
+        if self.threshold is not None and not abs(self.threshold) <= _FARTHEST_THRESHOLD:
+            raise SettingError(f"threshold is a number of votes, at most 2^32, got {self.threshold!r}.")
 
     @cached_property
     def total(self) -> int:
@@ -164,7 +165,7 @@ class Agreement:
     def resumed(self, session: str) -> "Agreement":
         """The same agreement under a new session."""
         if session == self.session:
-            raise SettingError("A session is resumed under a new random id: labels and keys are never used twice.")
+            raise SettingError("A session is resumed under a new random id: its frames are not those of the old one.")
         return replace(self, session=session)
 
     def to_json(self) -> dict[str, object]:

@@ -15,7 +15,7 @@ from terrine.collaboration.garbling import Engine
 from terrine.collaboration.gathering import blocks_of
 from terrine.collaboration.messages import LARGEST_FRAME, Spec
 from terrine.collaboration.party import Agreement
-from terrine.collaboration.shares import bits_of, count_bits, modulo, threshold_bits
+from terrine.collaboration.shares import bits_of, count_bits, threshold_bits
 from terrine.collaboration.transfer import WIDTH, column_bytes
 from terrine.errors import SettingError
 
@@ -30,10 +30,10 @@ class Phase:
     """What is computed, for which queries, on which shares.
 
     Attributes:
-        agreement: What the parties agreed on.
+        agreement: What the parties agreed on, under the session in which the noise was drawn.
         number: 1 for the threshold, 2 for the argmax.
         circuit: What is computed for every query.
-        bits: k of the shares that enter it.
+        bits: Of the numbers that enter it.
         queries: int64, the queries it is computed for.
     """
 
@@ -59,10 +59,10 @@ class Phase:
 
     def inputs(self, shares: NDArray[np.unsignedinteger], block: int) -> NDArray[np.uint8]:
         """One party's input bits of a block: uint8 [wires, queries]."""
-        return bits_of(modulo(shares[self.queries[self.blocks[block]]], self.bits), self.bits)
+        return bits_of(shares[self.queries[self.blocks[block]]], self.bits)
 
     def context(self, block: int) -> bytes:
-        """What no other block of any session has."""
+        """What no other block of any round has; a resumed session garbles its blocks as they were garbled before."""
         return self.agreement.digest + bytes([self.number]) + block.to_bytes(8, "little")
 
     def bits_spec(self, block: int) -> Sequence[Spec]:
@@ -100,7 +100,7 @@ class Engines:
 
 def threshold_phase(agreement: Agreement) -> Phase:
     """The threshold test, for all queries."""
-    bits = threshold_bits(agreement.total)
+    bits = threshold_bits(agreement)
     return Phase(agreement, 1, threshold_circuit(agreement.classes, bits), bits, np.arange(agreement.queries))
 
 

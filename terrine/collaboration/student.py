@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from terrine.aggregation.mechanism import UNANSWERED
+from terrine.collaboration.expansion import SECRET, Expansion, fresh_secret
 from terrine.collaboration.garbling import Labels, labels_from_seed
 from terrine.collaboration.gathering import Gatherer
 from terrine.collaboration.messages import Kind
@@ -33,11 +34,12 @@ class Student(Gatherer):
         self.result: NDArray[np.int64] | None = None
         self.passed: NDArray[np.bool_] | None = None
         self._shares: ShareArray | None = None
+        self._secret = b""
         self._step = "base"
 
     @classmethod
     def resume(cls, agreement: Agreement, state: State, *, session: str) -> "Student":
-        """Go on with stored sums under a new session.
+        """Go on with stored sums under a new session, asking again what was asked before, byte for byte.
 
         Raises:
             InputError: a state that is damaged or of another agreement.
@@ -49,13 +51,14 @@ class Student(Gatherer):
 
     def _sums(self) -> State:
         assert self._shares is not None
-        return {"shares": self._shares}
+        return {"shares": self._shares, "secret": np.frombuffer(self._secret, np.uint8)}
 
     def _restore(self, state: State) -> None:
-        self._shares = self._restored(state, "shares", np.uint32)
+        self._shares = self._restored(state, "shares", np.uint64 if self.sharing.whole else np.uint32)
+        self._secret = self._restored(state, "secret", np.uint8, (SECRET,)).tobytes()
 
-    def _take_sums(self, sums: ShareArray) -> None:
-        self._shares = sums
+    def _take_sums(self, sums: ShareArray, parties: int) -> None:
+        self._shares, self._secret = sums, fresh_secret()
 
     def _compute(self) -> Iterator[Send]:
         agreement = self.agreement
@@ -68,7 +71,7 @@ class Student(Gatherer):
             self.passed = np.ones(agreement.queries, bool)
             if agreement.reveal == "histogram":
                 return self._expect_counts()
-        self._base = BaseSender(agreement.digest)
+        self._base = BaseSender(self._round.digest, Expansion(self._secret, "base transfers"))
         return iter([self._peer.send(Kind.BASE, np.frombuffer(self._base.point, np.uint8))])
 
     def _answer(self, frame: bytes) -> Iterator[Send]:
@@ -79,8 +82,8 @@ class Student(Gatherer):
             except TransferError as error:
                 raise self._peer.refusal(str(error)) from error
             if self.agreement.threshold is None:
-                return self._begin(argmax_phase(self.agreement, np.arange(self.agreement.queries)))
-            return self._begin(threshold_phase(self.agreement))
+                return self._begin(argmax_phase(self._round, np.arange(self.agreement.queries)))
+            return self._begin(threshold_phase(self._round))
         if self._step == "counts":
             return self._take_counts(frame)
         spec = {Kind.TABLES: self._phase.tables_spec(self._evaluated)} if self._waiting else {}
@@ -142,7 +145,7 @@ class Student(Gatherer):
             return self._finish()
         if self.agreement.reveal == "histogram":
             return self._expect_counts()
-        return self._begin(argmax_phase(self.agreement, queries))
+        return self._begin(argmax_phase(self._round, queries))
 
     def _expect_counts(self) -> Iterator[Send]:
         assert self.passed is not None

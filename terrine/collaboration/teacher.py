@@ -13,7 +13,7 @@ from terrine.aggregation.votes import histograms_of
 from terrine.collaboration.gathering import share_blocks
 from terrine.collaboration.messages import Channel, Kind
 from terrine.collaboration.party import Agreement, ProtocolError, Send, State
-from terrine.collaboration.shares import count_bits, split
+from terrine.collaboration.shares import sharing_of
 from terrine.errors import InputError
 
 
@@ -38,8 +38,7 @@ class Teacher:
                 f"{[agreement.queries, held]}, queries and teachers."
             )
         self.finished = False
-        bits = count_bits(agreement.total, agreement.sigma)
-        shares = split(histograms_of(votes, agreement.classes), bits)
+        shares = sharing_of(agreement).split(histograms_of(votes, agreement.classes))
         self._blocks = share_blocks(agreement)
         self._sharing = np.frombuffer(os.urandom(16), np.uint8)
         receivers = (agreement.guardian, agreement.student)

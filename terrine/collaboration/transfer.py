@@ -6,11 +6,13 @@ transfers the guardian chooses, and its 128 choices are the bits of Δ. The exte
 guardian rows q = t ⊕ bit · Δ, which are labels as they stand: q is the label of 0, t that of the student's bit. So no
 further message is needed, and the student's bits are hidden by streams of which the guardian knows only half.
 
-The semi-honest model: a student that hides different bits in different columns is not found out.
+The semi-honest model: a student that hides different bits in different columns is not found out, and can learn bits of
+Δ from which tables open. One that enters other bits than its own, but the same in all columns, learns nothing by it.
 """
 
 import hashlib
 import os
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ from numpy.typing import NDArray
 from terrine.collaboration.garbling import Labels
 from terrine.errors import TerrineError
 
+Draw = Callable[[int], bytes]
 WIDTH = 128
 POINT = 32
 _CHUNK = 1_024  # bytes of a column transposed at a time: what they need stays in a core's cache
@@ -44,12 +47,13 @@ class BaseSender:
     """Offers 128 pairs of keys, of which the other side can compute one each (the student).
 
     Args:
-        context: Binds keys to agreement, session and roles.
+        context: Binds keys to agreement, round and roles.
+        draw: Makes so many random bytes.
     """
 
-    def __init__(self, context: bytes) -> None:
+    def __init__(self, context: bytes, draw: Draw = os.urandom) -> None:
         self._context = context
-        self._secret = _random_scalar()
+        self._secret = _random_scalar(draw)
         self.point = bindings.crypto_scalarmult_ed25519_base_noclamp(self._secret)
 
     def keys(self, answers: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -78,9 +82,10 @@ class BaseReceiver:
     """Chooses one key of each pair (the guardian; its choices are the bits of Δ).
 
     Args:
-        context: Binds keys to agreement, session and roles.
+        context: Binds keys to agreement, round and roles.
         choices: uint8 [128], 0 or 1.
         offer: The sender's point.
+        draw: Makes so many random bytes; for two offers never the same ones.
 
     Attributes:
         points: uint8 [128, 32], the answer to the sender.
@@ -90,12 +95,12 @@ class BaseReceiver:
         TransferError: the sender's point is outside the group.
     """
 
-    def __init__(self, context: bytes, choices: NDArray[np.uint8], offer: bytes) -> None:
+    def __init__(self, context: bytes, choices: NDArray[np.uint8], offer: bytes, draw: Draw = os.urandom) -> None:
         offer = _checked(offer)
         self.points = np.empty((WIDTH, POINT), np.uint8)
         self.keys = np.empty((WIDTH, 16), np.uint8)
         for number, choice in enumerate(choices.tolist()):
-            secret = _random_scalar()
+            secret = _random_scalar(draw)
             plain = bindings.crypto_scalarmult_ed25519_base_noclamp(secret)
             # Both are computed, so that time says nothing about the choice.
             point = (plain, bindings.crypto_core_ed25519_add(plain, offer))[choice]
@@ -190,9 +195,9 @@ def _key(context: bytes, number: int, offer: bytes, answer: bytes, shared: bytes
     return np.frombuffer(digest.digest()[:16], np.uint8)
 
 
-def _random_scalar() -> bytes:
+def _random_scalar(draw: Draw) -> bytes:
     while True:
-        scalar = bindings.crypto_core_ed25519_scalar_reduce(os.urandom(64))
+        scalar = bindings.crypto_core_ed25519_scalar_reduce(draw(64))
         if any(scalar):
             return scalar
 

@@ -34,7 +34,8 @@ class Dataset:
     class_names     K distinct names
     train_parties   int64 [N], 0..P-1, or None; which party holds a record, where the data say so
     party_names     P names of parties
-    public_benchmark  the data are public anyway, so figures computed from them may be shown
+    public_benchmark  whether its source says that anyone may read the data. That alone makes nothing public: the name
+                    must be on the list in `terrine.data.public`, too
     column_names    None for images. For a table (`terrine.data.table`) the names of its F features; train_images and
                     test_images then hold its rows, float32 [N, F] and [M, F]
     pool_images     uint8 [P, C, H, W] or None: images that their owner declares public (`terrine.data.pool`)

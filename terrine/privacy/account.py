@@ -1,7 +1,9 @@
 """What a dataset may spend and has spent: the ledger's arithmetic, on rows alone.
 
-Costs are events. Events of all runs compose exactly where all are Gaussian, and by the best data-independent bound
-otherwise; a release that is reserved and not committed counts with its worst case.
+Costs are events; a release that is reserved and not committed counts with its worst case. Two questions have two
+answers. *May this be released?* is answered by a filter (`filters`), fixed by the first release for ever: the budget
+holds however releases are chosen after looking at earlier ones, so it is the guarantee of an account. *What was used?*
+is the price of all events together as if they had been planned: never more than the budget, and what is printed.
 """
 
 import math
@@ -9,11 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
+import numpy as np
+
 from terrine.errors import BudgetError, LedgerError
 from terrine.privacy.chain import Row
-from terrine.privacy.events import Event, UnsupportedEventError, compose, from_json
-from terrine.privacy.gaussian import epsilon_of, mu_of, mu_squared, round_up
-from terrine.privacy.renyi import epsilon_of_event
+from terrine.privacy.events import Event, UnsupportedEventError, compose, counts, from_json
+from terrine.privacy.filters import Filter, RenyiSum, filter_for
+from terrine.privacy.gaussian import epsilon_of, mu_squared, round_up
+from terrine.privacy.renyi import default_orders, epsilon_of_event, mu_squared_bound, rdp_of_event
 
 _ROUNDING = 1e-9
 
@@ -40,7 +45,10 @@ class Budget:
 
 
 def price(event: Event, delta: float) -> float:
-    """ε of `event` at `delta`, without looking at data: exact where it is Gaussian, the best known bound otherwise."""
+    """ε of `event` at `delta`, without looking at data: exact where it is Gaussian, else `renyi.epsilon_of_event`.
+
+    It holds for an event that was fixed beforehand; for releases chosen one by one it is what they used.
+    """
     try:
         return epsilon_of(math.sqrt(mu_squared(event)), delta)
     except UnsupportedEventError:
@@ -48,12 +56,21 @@ def price(event: Event, delta: float) -> float:
 
 
 def covers(reservation: Event, event: Event, delta: float) -> bool:
-    """Whether a reservation pays for `event`, up to the rounding of two different sums."""
+    """Whether a reservation pays for `event` in every measure that an account may be kept in, up to rounding."""
+    reserved = counts(reservation)
+    if all(count <= reserved.get(part, 0) for part, count in counts(event).items()):
+        return True
     try:
         # Compared as μ², because below some noise ε is 0 at this δ for cheap and dear events alike.
         return mu_squared(event) <= mu_squared(reservation) * (1 + _ROUNDING)
     except UnsupportedEventError:
-        return price(event, delta) <= price(reservation, delta) * (1 + _ROUNDING)
+        pass
+    orders = default_orders()
+    return bool(
+        mu_squared_bound(event) <= mu_squared_bound(reservation) * (1 + _ROUNDING)
+        and np.all(rdp_of_event(event, orders) <= rdp_of_event(reservation, orders) * (1 + _ROUNDING))
+        and price(event, delta) <= price(reservation, delta) * (1 + _ROUNDING)
+    )
 
 
 @dataclass(frozen=True)
@@ -65,18 +82,22 @@ class Account:
         reserved: Worst case by release, in the order of reservation.
         committed: Realised cost by release.
         unit: What its releases protect (`record`, `group`, `label`), where that was said when it was opened.
+        opened: The budget that the first release was reserved under, where that is not the one in force: it decides the
+            filter's order for ever.
     """
 
     budget: Budget
     reserved: dict[str, Event]
     committed: dict[str, Event]
     unit: str | None = None
+    opened: Budget | None = None
 
     @classmethod
     def of(cls, dataset: str, rows: Sequence[Row]) -> Self | None:
         """The account that these rows describe, None where the dataset is not registered."""
         budget: Budget | None = None
         unit: str | None = None
+        opened: Budget | None = None
         reserved: dict[str, Event] = {}
         committed: dict[str, Event] = {}
         for row in rows:
@@ -90,16 +111,47 @@ class Account:
                 budget = Budget(dataset, content["epsilon"], content["delta"], budget.mode)
             elif row.kind == "reserve" and row.release_id is not None:
                 reserved[row.release_id] = from_json(content["event"])
+                if opened is None and counts(reserved[row.release_id]):
+                    opened = budget
             elif row.kind == "commit" and row.release_id is not None:
                 committed[row.release_id] = from_json(content["event"])
-        return None if budget is None else cls(budget, reserved, committed, unit)
+            elif row.kind == "adopt" and content["from"] != dataset:
+                # Made by an earlier version under another account of the same people: it counts here from now on.
+                reserved[content["of"]] = committed[content["of"]] = from_json(content["event"])
+                if opened is None and counts(reserved[content["of"]]):
+                    opened = budget
+        return None if budget is None else cls(budget, reserved, committed, unit, opened)
 
     def events(self) -> list[Event]:
         """One event a release: what it cost, or its worst case while that is not known."""
         return [self.committed.get(release_id, worst_case) for release_id, worst_case in self.reserved.items()]
 
+    def total(self, *further: Event) -> float:
+        """The ε that a budget is compared with if `further` releases are made after each other, each at its worst.
+
+        The first release of all is priced as it is, exactly or by its losses; from the second on the account's filter
+        adds up. That is sound because what the first may cost at most is public: where it alone passes the filter's
+        limit nothing follows it, whatever it turns out to cost, and otherwise the filter covers it, too.
+        """
+        delta = self.budget.delta
+        paid = [(worst, self.committed.get(name, worst)) for name, worst in self.reserved.items()]
+        paid = [(worst, cost) for worst, cost in [*paid, *((event, event) for event in further)] if counts(worst)]
+        if not paid:
+            return 0.0
+        if len(paid) == 1:
+            return price(paid[0][1], delta)
+        kept = self._filter(paid[0][0])
+        total = kept.epsilon(math.fsum(kept.cost(cost) for _, cost in paid), delta)
+        if isinstance(kept, RenyiSum):
+            total = max(total, kept.epsilon(kept.cost(paid[0][0]), delta))
+        return total
+
     def check(self, worst_case: Event, noise_kind: str) -> None:
-        """Refuse a release that the budget does not allow.
+        """Refuse a release that the budget does not allow, see `check_all`."""
+        self.check_all([worst_case], noise_kind)
+
+    def check_all(self, worst_cases: Sequence[Event], noise_kind: str) -> None:
+        """Refuse releases that the budget does not allow one after the other.
 
         Raises:
             LedgerError: replayed noise on a dataset kept for releases.
@@ -113,22 +165,27 @@ class Account:
             )
         if budget.epsilon is None:
             return
-        spent = compose(*self.events())
-        total = price(compose(spent, worst_case), budget.delta)
+        total = self.total(*worst_cases)
         if not total <= budget.epsilon:
+            subject, alone = ("This release", "itself") if len(worst_cases) == 1 else ("These releases", "themselves")
             raise BudgetError(
-                f"This release may cost up to ε={round_up(price(worst_case, budget.delta)):g} by itself and would "
-                f"bring the dataset to ε={round_up(total):g} at δ={budget.delta:g} over all runs, past its budget of "
-                f"ε={budget.epsilon:g}. Spent or reserved so far: ε={round_up(price(spent, budget.delta)):g}; "
-                f"{self._left(spent, budget.epsilon)}. Nothing was drawn and nothing was charged."
+                f"{subject} may cost up to ε={round_up(price(compose(*worst_cases), budget.delta)):g} by {alone} and "
+                f"would bring the dataset to ε={round_up(total):g} at δ={budget.delta:g} over all runs, past its "
+                f"budget of ε={budget.epsilon:g}. Spent or reserved so far: ε={round_up(self.total()):g}; "
+                f"{self._left(budget.epsilon)}. Nothing was drawn and nothing was charged."
             )
 
-    def _left(self, spent: Event, epsilon: float) -> str:
+    def _filter(self, first: Event) -> Filter:
+        opened = self.opened or self.budget
+        return filter_for(first, opened.epsilon, opened.delta)
+
+    def _left(self, epsilon: float) -> str:
         """What a single further release may cost, as the end of a sentence."""
-        delta = self.budget.delta
-        try:
-            room = mu_of(epsilon, delta) ** 2 - mu_squared(spent)
-        except UnsupportedEventError:
-            return f"what is left is at least ε={max(0.0, epsilon - price(spent, delta)):.4f} for a release without δ"
-        left = epsilon_of(math.sqrt(room), delta) if room > 0 else 0.0
-        return f"left is room for one more release of ε={left:.4f} by itself (exact costs do not add up linearly)"
+        paid = [worst for worst in self.reserved.values() if counts(worst)]
+        if not paid:
+            return f"left is room for one more release of ε={epsilon:.4f} by itself, the whole budget"
+        kept = self._filter(paid[0])
+        total = math.fsum(kept.cost(cost) for cost in self.events())
+        if isinstance(kept, RenyiSum):
+            total = max(total, kept.cost(paid[0]))
+        return kept.room(total, epsilon, self.budget.delta)

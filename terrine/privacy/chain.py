@@ -25,9 +25,9 @@ class Row:
 
     Attributes:
         position: 1 for the first row.
-        kind: `register`, `budget`, `reserve` or `commit`.
+        kind: `register`, `budget`, `reserve`, `commit`, or `adopt` (an identity for a release of an earlier version).
         dataset: The dataset it is about.
-        release_id: The release it is about, for `reserve` and `commit`.
+        release_id: The release it is about, for `reserve`, `commit` and `adopt`.
         body: What it says, as canonical JSON.
         written: When, UTC, ISO 8601.
         previous: The HMAC of the row before.

@@ -140,11 +140,16 @@ def compose(*events: Event) -> Event:
 
     The order in which mechanisms first appear is kept. A single event comes back as itself.
     """
-    counts: dict[Event, int] = {}
-    for event, count in (pair for part in events for pair in _flatten(part)):
-        counts[event] = counts.get(event, 0) + count
-    parts = tuple(event if count == 1 else RepeatedEvent(event, count) for event, count in counts.items() if count)
+    parts = tuple(event if count == 1 else RepeatedEvent(event, count) for event, count in counts(*events).items())
     return parts[0] if len(parts) == 1 else ComposedEvent(parts)
+
+
+def counts(*events: Event) -> dict[Event, int]:
+    """The mechanisms inside all `events` with how often each is run, in the order of first appearance; none 0 times."""
+    found: dict[Event, int] = {}
+    for event, count in (pair for part in events for pair in _flatten(part)):
+        found[event] = found.get(event, 0) + count
+    return {event: count for event, count in found.items() if count}
 
 
 def to_json(event: Event) -> dict[str, Any]:

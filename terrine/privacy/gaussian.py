@@ -20,7 +20,7 @@ import math
 from decimal import ROUND_CEILING, Decimal
 
 from scipy.optimize import brentq
-from scipy.special import erf, erfcx, log_ndtr
+from scipy.special import erf, erfcx, log_ndtr, ndtri_exp
 
 from terrine.errors import BudgetError, SettingError
 from terrine.privacy.events import (
@@ -139,6 +139,24 @@ def mu_of(epsilon: float, delta: float, *, delta_slack: float = 0.0) -> float:
         lambda mu: log_delta_of(mu, epsilon) - target, low, high, xtol=1e-300, rtol=_ROOT_TOLERANCE, maxiter=500
     )
     return float(root) * (1 - _margin(float(root)))
+
+
+def pure_mu(epsilon: float) -> float:
+    """The smallest μ for which every ε-DP mechanism is μ-GDP: 2 Φ⁻¹(e^ε/(1 + e^ε)), rounded up.
+
+    An ε-DP mechanism's trade-off curve lies on or above the two segments from (0, 1) over the kink (a, a), where
+    a = 1/(1 + e^ε), to (1, 0) (Wasserman & Zhou 2010). The curve G_μ(x) = Φ(Φ⁻¹(1 − x) − μ) of this μ has the same ends
+    and the same kink: Φ⁻¹(1 − a) = μ/2, so G_μ(a) = Φ(−μ/2) = a. It is convex, so between each two of these points it
+    lies below their chord, which is the segment. Its curve being lower, a Gaussian mechanism of this μ can be
+    post-processed into the ε-DP one (Blackwell; Dong, Roth & Su 2022, Theorem 2), so whatever holds of sequences of
+    Gaussian mechanisms, chosen adaptively, holds with such a one among them.
+    """
+    _require_epsilon(epsilon)
+    if epsilon == math.inf:
+        return math.inf
+    # −2 Φ⁻¹(1/(1 + e^ε)), from the logarithm: for a large ε the argument itself is 0.
+    logarithm = -epsilon - math.log1p(math.exp(-epsilon))
+    return max(0.0, -2 * float(ndtri_exp(logarithm)) * (1 + _MARGIN))
 
 
 def round_up(epsilon: float, digits: int = 4) -> float:

@@ -13,14 +13,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from terrine.errors import InputError, LedgerError
+from terrine.errors import LedgerError
 from terrine.privacy.files import write_atomically
 
 _KEY_BYTES = 32
-_ROWS_PER_CHUNK = 1_024
 
 
 def load_or_create_key(path: Path) -> bytes:
@@ -64,43 +60,35 @@ def canonical_json(value: Any) -> bytes:
 
 def release_identity(
     key: bytes,
-    votes: NDArray[np.integer],
-    query_order_digest: str,
-    mechanism: Mapping[str, Any],
-    dataset: str,
     *,
-    noise: Mapping[str, Any] | None = None,
+    account: str,
+    edition: str,
+    release: str,
+    parameters: Mapping[str, Any],
+    noise: Mapping[str, Any],
 ) -> str:
-    """The identity of a release: equal for equal inputs, and meaningless without the key.
+    """The identity of a release: a function of public things alone, and meaningless without the key.
+
+    Never of votes, nor of anything else that is computed from private data: were it, "this release is that one again"
+    would be an answer about them without noise, and with probability one on one data set and none on its neighbour.
 
     Args:
         key: The site's key.
-        votes: Whole numbers [queries, teachers] (or histograms). Their type does not matter, their values do.
-        query_order_digest: Digest of the query set in the order it was asked.
-        mechanism: JSON values that decide what is released: `Mechanism.describe()` with the run's `epsilon`
-            and `delta`.
-        dataset: The dataset's keyed fingerprint, as the ledger knows it.
+        account: Whose budget the release draws on, as the ledger knows it.
+        edition: The name that the operator gives this version of the data.
+        release: Which of a run's releases it is: "answers", "averages 3".
+        parameters: JSON values that decide what is released: every setting upstream of it that differs from its
+            default, so that a setting that is new some day changes no identity.
         noise: `NoiseSource.describe()`, so that a replayed release is never mistaken for a secure one.
 
     Returns:
         64 hexadecimal digits.
-
-    Raises:
-        InputError: votes that are not whole numbers in two dimensions.
     """
-    votes = np.asarray(votes)
-    if votes.ndim != 2 or not np.issubdtype(votes.dtype, np.integer):
-        raise InputError(
-            f"A release is identified by whole-number votes in two dimensions, got {votes.dtype} {votes.shape}."
-        )
-    digest = hashlib.sha256()
-    for start in range(0, len(votes), _ROWS_PER_CHUNK):
-        digest.update(np.ascontiguousarray(votes[start : start + _ROWS_PER_CHUNK], dtype="<i8").tobytes())
     description = {
-        "dataset": dataset,
-        "mechanism": dict(mechanism),
-        "noise": dict(noise) if noise is not None else {"kind": "secure"},
-        "query_order": query_order_digest,
-        "shape": list(votes.shape),
+        "account": account,
+        "edition": edition,
+        "release": release,
+        "parameters": dict(parameters),
+        "noise": dict(noise),
     }
-    return keyed_digest(key, "terrine release identity", canonical_json(description), digest.digest())
+    return keyed_digest(key, "terrine release", canonical_json(description))

@@ -20,8 +20,8 @@ Costs are composed from the recorded events, exactly; ε of different runs are n
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -42,6 +42,10 @@ from terrine.privacy.payload import Payload, PayloadStore
 __all__ = ["Budget", "Ledger", "StoredRelease", "load_or_create_key", "release_identity"]
 
 
+IDENTITY = 2
+"""How identities are made: of public things alone. Rows without this mark hold identities that were made of votes."""
+
+
 @dataclass(frozen=True, eq=False)
 class StoredRelease:
     """A release as the ledger keeps it.
@@ -52,6 +56,8 @@ class StoredRelease:
         event: What it cost.
         digest: Keyed digest of arrays and event.
         reused: Whether it had been drawn before this call.
+        inputs: Digests of what it was drawn from, by name, as they were given when it was drawn: private, and empty
+            for releases of earlier versions.
         epsilon_total: Exact ε of the dataset over all runs up to and including this release, reservations of others
             that were open then at their worst case. The same figure whenever the release is asked for again.
     """
@@ -62,6 +68,7 @@ class StoredRelease:
     digest: str
     reused: bool
     epsilon_total: float
+    inputs: Mapping[str, str] = field(default_factory=dict)
 
 
 class Ledger:
@@ -199,6 +206,8 @@ class Ledger:
         delta: float,
         noise_kind: str,
         draw: Callable[[], tuple[dict[str, NDArray[Any]], Event]],
+        inputs: Mapping[str, str] | None = None,
+        made_by: Callable[[str], bool] | None = None,
     ) -> StoredRelease:
         """Release once: reserve, draw, store, commit; or return what was released before under this identity.
 
@@ -212,6 +221,11 @@ class Ledger:
             draw: Draws the noise and returns the arrays to release with what they cost. Called at most once, with the
                 worst case reserved, and not at all when the release is stored. If it raises, the reservation
                 stays: check inputs before.
+            inputs: Digests of what is drawn from, by name. They are sealed with the release, for its keeper to tell
+                whether the data changed under one identity; nothing that is decided here depends on them.
+            made_by: Whether a run, by its name, makes this very release, from its parameters alone. Identities of
+                earlier versions were functions of the votes; a release that such a run made is this one, and is not
+                drawn again.
 
         Raises:
             BudgetError: the dataset's budget does not allow the worst case; nothing was drawn or charged.
@@ -220,6 +234,8 @@ class Ledger:
         """
         if noise_kind not in ("secure", "replay"):
             raise SettingError(f"Noise is 'secure' or 'replay', got {noise_kind!r}.")
+        if made_by is not None:
+            release_id = self._of_earlier_version(dataset, release_id, worst_case, noise_kind, made_by)
         path = self._payloads.path(release_id)
         with self._exclusive(path, release_id):
             recorded = self._reserve(dataset, release_id, run, worst_case, noise_kind)
@@ -231,9 +247,11 @@ class Ledger:
                 )
             reused = payload is not None
             if payload is None:
-                payload = self._draw(release_id, noise_kind, worst_case, delta, draw)
+                payload = self._draw(release_id, noise_kind, worst_case, delta, draw, inputs or {})
             epsilon_total = self._commit(dataset, release_id, noise_kind, payload, delta)
-        return StoredRelease(release_id, payload.arrays, payload.event, payload.digest, reused, epsilon_total)
+        return StoredRelease(
+            release_id, payload.arrays, payload.event, payload.digest, reused, epsilon_total, payload.inputs
+        )
 
     def verify(self) -> int:
         """Check every row, the head and every committed release, and return the number of rows.
@@ -266,7 +284,7 @@ class Ledger:
 
     def _reserve(self, dataset: str, release_id: str, run: str, worst_case: Event, noise_kind: str) -> str | None:
         """Charge the worst case unless the release is reserved; the digest of its arrays if it is committed."""
-        body = {"event": to_json(worst_case), "noise": noise_kind, "run": run}
+        body = {"event": to_json(worst_case), "noise": noise_kind, "run": run, "identity": IDENTITY}
 
         def work(book: Book) -> str | None:
             account = book.require(dataset)
@@ -276,8 +294,9 @@ class Ledger:
                 book.append("reserve", dataset, release_id, body)
                 return None
             commit = book.find("commit", release_id)
+            adopted = any(row.kind == "adopt" and row.content["of"] == release_id for row in book.rows)
             if (
-                known.dataset != dataset
+                (known.dataset != dataset and not adopted)
                 or known.content["noise"] != noise_kind
                 or (commit is None and not covers(from_json(known.content["event"]), worst_case, account.budget.delta))
             ):
@@ -297,6 +316,7 @@ class Ledger:
         worst_case: Event,
         delta: float,
         draw: Callable[[], tuple[dict[str, NDArray[Any]], Event]],
+        inputs: Mapping[str, str],
     ) -> Payload:
         arrays, event = draw()
         if not covers(worst_case, event, delta):
@@ -305,7 +325,54 @@ class Ledger:
                 f"ε={round_up(price(worst_case, delta)):g} reserved for it: its mechanism's worst case is wrong. "
                 "Nothing was released."
             )
-        return self._payloads.write(release_id, noise_kind, {n: np.asarray(a) for n, a in arrays.items()}, event)
+        released = {name: np.asarray(array) for name, array in arrays.items()}
+        return self._payloads.write(release_id, noise_kind, released, event, inputs)
+
+    def _of_earlier_version(
+        self, dataset: str, release_id: str, worst_case: Event, noise_kind: str, made_by: Callable[[str], bool]
+    ) -> str:
+        """The identity under which an earlier version of Terrine made this release, or the one that was asked for.
+
+        Which release is adopted is decided by what anyone may know: the account's rows, names of runs, parameters.
+        Several releases of one run, the rounds of an average, are asked for in the order in which they were made.
+        """
+        event = to_json(worst_case)
+
+        def candidates(rows: list[Row]) -> list[Row]:
+            taken = {row.content["of"] for row in rows if row.kind == "adopt"} | {
+                row.release_id for row in rows if row.kind == "reserve" and "identity" in row.content
+            }
+            made = {row.release_id for row in rows if row.kind == "commit"} - taken
+            return [
+                row
+                for row in rows
+                if row.kind == "reserve"
+                and row.release_id in made
+                and (row.content["event"], row.content["noise"]) == (event, noise_kind)
+            ]
+
+        rows = self.rows()
+        for row in rows:
+            if row.release_id == release_id:
+                return str(row.content["of"]) if row.kind == "adopt" else release_id
+        found = next((row.release_id for row in candidates(rows) if made_by(row.content["run"])), None)
+        if found is None:
+            return release_id
+
+        def work(book: Book) -> str:
+            adopted = book.find("adopt", release_id)
+            if adopted is not None:
+                return str(adopted.content["of"])
+            row = next((row for row in candidates(book.rows) if row.release_id == found), None)
+            if row is None:
+                return release_id
+            commit = book.find("commit", found)
+            assert commit is not None
+            event = commit.content["event"]
+            book.append("adopt", dataset, release_id, {"of": found, "from": row.dataset, "event": event})
+            return str(found)
+
+        return self._books.transact(work)
 
     def _commit(self, dataset: str, release_id: str, noise_kind: str, payload: Payload, delta: float) -> float:
         """Record the realised cost unless it is recorded; ε of the dataset up to and including this release."""
@@ -313,6 +380,8 @@ class Ledger:
 
         def work(book: Book) -> float:
             row = book.find("commit", release_id) or book.append("commit", dataset, release_id, body)
+            if row.dataset != dataset:  # of an earlier version, adopted by this account since
+                row = next(row for row in book.rows if row.kind == "adopt" and row.content["of"] == release_id)
             account = Account.of(dataset, book.rows[: row.position])
             assert account is not None
             return price(compose(*account.events()), delta)

@@ -1,12 +1,13 @@
 """The released arrays themselves, each release one sealed file.
 
-A file holds the arrays, the event they cost and an HMAC over both. It is written once, whole, and never replaced: what
-is in the store is what was released, and asking again returns it.
+A file holds the arrays, the event they cost, what is to be remembered about the private inputs, and an HMAC over all.
+It is written once, whole, and never replaced: what is in the store is what was released, and asking again returns it.
 """
 
 import json
 import re
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -24,6 +25,7 @@ Arrays = dict[str, NDArray[np.generic]]
 # Members of a file. Released arrays have a folder to themselves, so that they may have any name.
 _SEAL = "seal"
 _EVENT = "event"
+_INPUTS = "inputs"
 _ARRAYS = "arrays/"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
@@ -35,12 +37,14 @@ class Payload:
     Attributes:
         arrays: The released arrays by name.
         event: What they cost.
-        digest: HMAC over the release's identity, the kind of noise, the event and the arrays.
+        digest: HMAC over the release's identity, the kind of noise, the event, the arrays and the inputs.
+        inputs: Digests of what it was drawn from, by name, for whoever keeps the ledger: private, never released.
     """
 
     arrays: Arrays
     event: Event
     digest: str
+    inputs: Mapping[str, str]
 
 
 class PayloadStore:
@@ -77,16 +81,20 @@ class PayloadStore:
                 members = {name: file[name] for name in file.files}
             seal = members.pop(_SEAL).tobytes().decode()
             event_text = members.pop(_EVENT).tobytes()
+            # Releases of earlier versions remember nothing.
+            inputs_text = members.pop(_INPUTS).tobytes() if _INPUTS in members else b""
             arrays = {name.removeprefix(_ARRAYS): array for name, array in members.items()}
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise self._damaged(path) from error
-        if seal != self._digest(release_id, noise_kind, event_text, arrays):
+        if seal != self._digest(release_id, noise_kind, event_text, arrays, inputs_text):
             raise self._damaged(path)
-        return Payload(arrays, _event_of(event_text), seal)
+        return Payload(arrays, _event_of(event_text), seal, json.loads(inputs_text or b"{}"))
 
-    def write(self, release_id: str, noise_kind: str, arrays: Arrays, event: Event) -> Payload:
+    def write(
+        self, release_id: str, noise_kind: str, arrays: Arrays, event: Event, inputs: Mapping[str, str]
+    ) -> Payload:
         """Store a release, once.
 
         Raises:
@@ -96,12 +104,15 @@ class PayloadStore:
             if array.dtype.hasobject:
                 raise LedgerError(f"The array {name!r} of a release holds objects: release numbers.")
         event_text = canonical_json(to_json(event))
-        digest = self._digest(release_id, noise_kind, event_text, arrays)
+        inputs_text = canonical_json(dict(inputs)) if inputs else b""
+        digest = self._digest(release_id, noise_kind, event_text, arrays, inputs_text)
         members: dict[str, NDArray[np.generic]] = {
             **{_ARRAYS + name: array for name, array in arrays.items()},
             _EVENT: np.frombuffer(event_text, dtype=np.uint8),
             _SEAL: np.frombuffer(digest.encode(), dtype=np.uint8),
         }
+        if inputs_text:
+            members[_INPUTS] = np.frombuffer(inputs_text, dtype=np.uint8)
 
         def save(file: BinaryIO) -> None:
             np.savez(file, allow_pickle=False, **members)
@@ -119,13 +130,15 @@ class PayloadStore:
             raise LedgerError(
                 f"The release {path} could not be written: {error.strerror}. Nothing was released."
             ) from error
-        return Payload(arrays, event, digest)
+        return Payload(arrays, event, digest, dict(inputs))
 
-    def _digest(self, release_id: str, noise_kind: str, event_text: bytes, arrays: Arrays) -> str:
+    def _digest(self, release_id: str, noise_kind: str, event_text: bytes, arrays: Arrays, inputs_text: bytes) -> str:
         parts = [release_id.encode(), noise_kind.encode(), event_text]
         for name in sorted(arrays):
             array = np.ascontiguousarray(arrays[name])
             parts += [name.encode(), array.dtype.str.encode(), repr(arrays[name].shape).encode(), array.tobytes()]
+        if inputs_text:
+            parts += [_INPUTS.encode(), inputs_text]
         return keyed_digest(self._key, "terrine release payload", *parts)
 
     def _damaged(self, path: Path) -> LedgerError:

@@ -1,8 +1,9 @@
 """Rényi curves of events, and what ε a curve buys.
 
-RDP is the second opinion: it prices mechanisms that are not Gaussian (Laplace, randomised response, a search over
-runs), gives the papers' own figures for comparison, and carries the data-dependent analysis of `data_dependent`. For
-Gaussian mechanisms `terrine.privacy.gaussian` is exact and always tighter.
+RDP is the second opinion: it prices a search over runs, gives the papers' own figures for comparison, carries the
+data-dependent analysis of `data_dependent`, and one of its orders is the measure of an account that did not begin with
+a Gaussian release (`filters`). For Gaussian mechanisms `gaussian` is exact and always tighter; for Laplace noise and
+randomised response `loss_distribution` nearly always is.
 
 Two conversions to (ε, δ) exist, and figures made with different ones must not be compared:
 - `classical`, ε = RDP + log(1/δ)/(α−1) (Mironov 2017, Proposition 3), which the PATE papers use;
@@ -11,6 +12,7 @@ Two conversions to (ε, δ) exist, and figures made with different ones must not
 Curves are arrays over `orders`, all above 1. Everything in this module depends on public parameters only.
 """
 
+import contextlib
 import math
 from typing import Literal
 
@@ -28,8 +30,11 @@ from terrine.privacy.events import (
     RepeatAndSelectEvent,
     RepeatedEvent,
     UnsupportedEventError,
+    compose,
+    counts,
 )
-from terrine.privacy.gaussian import epsilon_of, mu_squared
+from terrine.privacy.gaussian import epsilon_of, mu_squared, pure_mu
+from terrine.privacy.loss_distribution import loss_epsilon
 from terrine.privacy.selection import repeat_and_select_rdp
 
 Conversion = Literal["classical", "improved"]
@@ -184,11 +189,26 @@ def pure_epsilon(event: Event) -> float:
             raise UnsupportedEventError(f"No guarantee is known for a {type(event).__name__}.")
 
 
+def mu_squared_bound(event: Event) -> float:
+    """A μ² for which `event` is μ-GDP: exact for Gaussian parts, by their pure ε for others; infinite where that is.
+
+    Raises:
+        UnsupportedEventError: an event this accountant does not know.
+    """
+    squares = []
+    for part, count in counts(event).items():
+        square = mu_squared(part) if isinstance(part, GaussianEvent) else pure_mu(pure_epsilon(part)) ** 2
+        squares.append(count * square)
+    return math.fsum(squares)
+
+
 def epsilon_of_event(event: Event, delta: float, *, orders: ArrayLike | None = None, delta_slack: float = 0.0) -> float:
     """The smallest ε at `delta` that can be proved for `event`, from its public description alone.
 
-    Exact where every part is Gaussian. Elsewhere the best of: the sum of pure ε, the improved RDP conversion over
-    `orders`, and the exact ε of the Gaussian parts plus the pure ε of the others.
+    Exact where every part is Gaussian. Elsewhere the smallest of: the sum of pure ε, the exact ε of the Gaussian parts
+    plus the pure ε of the others, the exact ε of Gaussian mechanisms in the place of the others, the improved RDP
+    conversion over `orders`, and, where every part is Gaussian, Laplace or randomised response, what privacy loss
+    distributions give (`loss_distribution`). Each holds for an event that was fixed before anything was released.
 
     Args:
         event: What was done.
@@ -204,12 +224,18 @@ def epsilon_of_event(event: Event, delta: float, *, orders: ArrayLike | None = N
     exact = epsilon_of(math.sqrt(gaussian), delta, delta_slack=delta_slack)
     if not others:
         return exact
-    apart = exact + math.fsum(pure_epsilon(part) for part in others)
+    figures = [
+        exact + math.fsum(pure_epsilon(part) for part in others),
+        epsilon_of(math.sqrt(mu_squared_bound(event)), delta, delta_slack=delta_slack),
+    ]
     alpha = default_orders() if orders is None else check_orders(orders)
     curve = rdp_of_event(event, alpha)
-    if not np.any(np.isfinite(curve)):
-        return apart
-    return min(apart, convert(alpha, curve, delta - delta_slack)[0])
+    if np.any(np.isfinite(curve)):
+        figures.append(convert(alpha, curve, delta - delta_slack)[0])
+    # A search over runs has no known distribution of losses, and what has no guarantee has none.
+    with contextlib.suppress(UnsupportedEventError):
+        figures.append(loss_epsilon(compose(event), delta - delta_slack))
+    return min(figures)
 
 
 def _split(event: Event) -> tuple[float, list[Event]]:

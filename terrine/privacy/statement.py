@@ -21,20 +21,26 @@ from terrine.privacy.account import price
 from terrine.privacy.events import Event, NonPrivateEvent, from_json, to_json
 from terrine.privacy.gaussian import round_up
 from terrine.privacy.noise import NoiseKind
+from terrine.privacy.statement_1 import ADDED, as_version_1
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""2 says which figure is the guarantee, and by names who is compared with whom. 1 is still read (`statement_1`)."""
 
 Unit = Literal["record", "group", "label"]
 TrustModel = Literal["central", "parties"]
 
 NEIGHBOURS = {
-    "record": "one record replaced, added or removed, the others staying with their teachers",
-    "group": "all records of one group replaced, added or removed, the others staying with their teachers",
+    "record": "one record replaced, added or removed: what lies under one name (the path of its file without the class "
+    "folder, its path in the CSV, its id or else its place), every other record keeping its name and therefore its "
+    "teacher; a record given another name counts as two such steps, one removed and one added",
+    "group": "the records of one group replaced, added or removed: what lies under one group's name, however many "
+    "records that is, every other group keeping its name and therefore its teacher; a group given another name, or "
+    "split in two, counts as two such steps",
     "label": "the label of one record exchanged, its image and all other records staying as they are",
 }
 PROTECTED = {
-    "record": "any one record exchanged, added or removed",
-    "group": "all records of any one group exchanged, added or removed",
+    "record": "any one record exchanged, added or removed, all others keeping their names",
+    "group": "all records of any one group exchanged, added or removed, all other groups keeping their names",
     "label": "the label of any one record exchanged (its image is not protected)",
 }
 TRUST_MODELS = {
@@ -44,6 +50,10 @@ TRUST_MODELS = {
     "nobody; the student party and everybody else see what is released",
 }
 NOT_PRIVATE = "NOT PRIVATE"
+
+OUTCOME_DEPENDENT = frozenset({"confident", "interactive"})
+"""Mechanisms whose number of answers depends on what they release: their guarantee is the budget that was fixed before,
+and the ε of what they turned out to release is what they used of it."""
 
 # What may describe a mechanism: parameters chosen before any vote was seen. A new one is added here deliberately.
 MECHANISM_FIELDS = frozenset(
@@ -81,13 +91,15 @@ class PrivacyStatement:
         dataset: Keyed fingerprint of the dataset.
         unit: What is protected: a record, all records of a group, or a label alone.
         trust_model: Who is trusted with what.
-        event: What was done; its exact ε is the primary figure.
+        event: What was done. Its exact ε, `epsilon`, is the guarantee of a mechanism whose number of answers is fixed.
         delta: δ of every ε in the statement.
         delta_slack: What the lattice of the noise adds to δ at most, `noise.delta_slack`.
         epsilon_budget: The run's own budget: the guarantee that held before the first query was asked, however many
-            were going to be answered. For mechanisms whose number of answers depends on what they release (confident,
-            interactive) this is the guarantee in the strict sense, and `epsilon` what was used of it.
-        epsilon_dataset: Exact ε of the dataset over all runs up to this release, from the ledger.
+            were going to be answered. For mechanisms of `OUTCOME_DEPENDENT` it is *the* guarantee, and `epsilon` what
+            was used of it; `epsilon_guaranteed` is the one that holds.
+        epsilon_dataset: ε that was used of the dataset over all runs up to this release, from the ledger: the price of
+            all of them as if they had been planned. The guarantee over runs that were chosen one by one is the
+            account's budget.
         noise: `secure`, or `replay`: NOT PRIVATE.
         mechanism: Its name and parameters, public values.
         teachers: How many voted.
@@ -104,6 +116,7 @@ class PrivacyStatement:
         audit_epsilon: Lower bound on ε that an audit found, when one ran.
         audit_confidence: Its confidence.
         epsilon_claimed: What the method's own paper claims, when that differs from what holds.
+        epsilon_account: Budget of the dataset's account over all runs, past and to come; None where it has none.
     """
 
     run: str
@@ -132,6 +145,7 @@ class PrivacyStatement:
     audit_epsilon: float | None = None
     audit_confidence: float | None = None
     epsilon_claimed: float | None = None
+    epsilon_account: float | None = None
 
     def __post_init__(self) -> None:
         for name, value, allowed in (
@@ -155,6 +169,7 @@ class PrivacyStatement:
         _require(
             (self.audit_epsilon is None) == (self.audit_confidence is None), "an audit has a bound and a confidence"
         )
+        _require(self.epsilon_account is None or self.epsilon_account > 0, "an account's budget is above 0")
         strange = set(self.mechanism) - MECHANISM_FIELDS
         _require(not strange, f"a mechanism is described by public parameters, not by {', '.join(sorted(strange))}")
         exact = self.epsilon * (1 - _ROUNDING)
@@ -170,6 +185,13 @@ class PrivacyStatement:
     def epsilon(self) -> float:
         """The exact, data-independent ε of this release at `delta`; infinite where nothing is guaranteed."""
         return math.inf if isinstance(self.event, NonPrivateEvent) else price(self.event, self.delta)
+
+    @property
+    def epsilon_guaranteed(self) -> float | None:
+        """The ε at `delta` that is guaranteed; None where nothing is."""
+        if not self.private:
+            return None
+        return self.epsilon_budget if self.mechanism.get("mechanism") in OUTCOME_DEPENDENT else self.epsilon
 
     @property
     def private(self) -> bool:
@@ -189,11 +211,13 @@ class PrivacyStatement:
             "neighbouring": NEIGHBOURS[self.unit],
             "trust_model": self.trust_model,
             "trust_model_text": TRUST_MODELS[self.trust_model],
+            "epsilon_guaranteed": _printed(self.epsilon_guaranteed),
             "epsilon": _printed(self.epsilon),
             "delta": self.delta,
             "delta_slack": self.delta_slack,
             "epsilon_budget": _printed(self.epsilon_budget),
             "epsilon_dataset": _printed(self.epsilon_dataset),
+            "epsilon_account": _printed(self.epsilon_account),
             "epsilon_sanitised": _printed(self.epsilon_sanitised),
             "epsilon_tuning": _printed(self.epsilon_tuning),
             "epsilon_claimed": _printed(self.epsilon_claimed),
@@ -219,13 +243,20 @@ class PrivacyStatement:
 
 
 def statement_from(content: Mapping[str, Any]) -> PrivacyStatement:
-    """The statement in a privacy.json, checked: nothing missing, nothing more, and every figure what its event costs.
+    """The statement in a privacy.json, checked: nothing missing, nothing more, every figure what its event costs.
+
+    A file of version 1 is checked against what that version wrote.
 
     Raises:
         SettingError: a missing or unknown field, or a figure that does not follow from the rest.
     """
-    _require(content.get("schema_version") == SCHEMA_VERSION, f"schema_version is not {SCHEMA_VERSION}")
+    version = content.get("schema_version")
+    _require(
+        version in (1, SCHEMA_VERSION), f"schema_version is {version!r}; this Terrine reads 1 and {SCHEMA_VERSION}"
+    )
     names = {field.name for field in fields(PrivacyStatement)}
+    if version == 1:
+        names -= ADDED
     missing = names - set(content)
     _require(not missing, f"these fields are missing: {', '.join(sorted(missing))}")
     values = {name: content[name] for name in names}
@@ -233,26 +264,33 @@ def statement_from(content: Mapping[str, Any]) -> PrivacyStatement:
     values["answered_per_class"] = tuple(content["answered_per_class"])
     values["public_inputs"] = tuple(PublicInput(**item) for item in content["public_inputs"])
     statement = PrivacyStatement(**values)
-    written = statement.to_dict()
+    written = statement.to_dict() if version == SCHEMA_VERSION else as_version_1(statement.to_dict(), content)
     unknown = set(content) - set(written)
     _require(not unknown, f"these fields have no place in it: {', '.join(sorted(unknown))}")
-    wrong = [name for name, value in written.items() if content[name] != value]
+    wrong = [name for name, value in written.items() if name not in content or content[name] != value]
     _require(not wrong, f"these fields do not follow from the rest: {', '.join(sorted(wrong))}")
     return statement
 
 
 def summary_sentence(statement: PrivacyStatement) -> str:
-    """The guarantee in two or three sentences for whoever has to approve the release."""
+    """The guarantee in a few sentences for whoever has to approve the release."""
     answers = f"{statement.answered} answers, released for {statement.asked} of {statement.queries} queries"
-    if not statement.private:
+    if statement.epsilon_guaranteed is None:
         return f"{_warning(statement)} These are {answers}; treat them as private data."
-    epsilon = round_up(statement.epsilon)
-    total = round_up(statement.epsilon_dataset)
+    guaranteed, used = round_up(statement.epsilon_guaranteed), round_up(statement.epsilon)
+    budget = (
+        f"ε={guaranteed:g} is the run's budget, fixed before the first query; as many answers as were given used "
+        f"ε={used:g} of it. "
+        if statement.mechanism.get("mechanism") in OUTCOME_DEPENDENT
+        else ""
+    )
+    total, account = round_up(statement.epsilon_dataset), statement.epsilon_account
+    most = "" if account is None else f" of its account's budget, ε={round_up(account):g}"
     return (
-        f"These {answers}, and everything computed from them, are ({epsilon:g}, {statement.delta:g})-differentially "
-        f"private: with {PROTECTED[statement.unit]}, no outcome becomes more than e^{epsilon:g} times as "
-        f"likely, up to a probability of {statement.delta:g}. Together with all earlier releases about the same "
-        f"dataset the figure is ε={total:g}. It holds for whatever the data are, and for anyone outside "
+        f"These {answers}, and everything computed from them, are ({guaranteed:g}, {statement.delta:g})-differentially "
+        f"private: with {PROTECTED[statement.unit]}, no outcome becomes more than e^{guaranteed:g} times as "
+        f"likely, up to a probability of {statement.delta:g}. {budget}Together with all earlier releases about the "
+        f"same dataset, ε={total:g} was used so far{most}. It holds for whatever the data are, and for anyone outside "
         + (
             "the operator of the pipeline."
             if statement.trust_model == "central"

@@ -50,7 +50,7 @@ def test_parties_with_votes_and_one_with_its_own_data_vote_together(voted, prefe
     }
     path = trial / "party-1" / "party.yaml"
     config = yaml.safe_load(path.read_text())
-    config.pop("votes")
+    del config["votes"], config["unit"]
     path.write_text(yaml.safe_dump(config | {"own": own}))
     votes = np.random.default_rng(0).integers(10, size=(terms.queries, 8))
     np.save(trial / "party-2" / "votes.npy", votes[:, :4])

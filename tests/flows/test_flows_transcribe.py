@@ -10,7 +10,11 @@ from tasks.store import Folders, read_json
 from tasks.versioning import STAGES, TRANSCRIPTION, changed_stages
 from terrine.errors import BudgetError, SettingError, TerrineError
 from tests.flows.conftest import command
-from tests.flows.test_zones import paths, zones
+from tests.flows.test_zones import (  # noqa: F401  the test holds for both pipelines
+    paths,
+    test_stages_read_their_settings_at_home_and_what_anybody_may_read_of_them_is_made_beside,
+    zones,
+)
 
 TINY = {
     "description": "digits, for tests",

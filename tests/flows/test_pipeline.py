@@ -111,7 +111,7 @@ def test_runs_live_side_by_side_and_a_run_made_before_is_up_to_date(finished, pr
 def test_a_budget_that_does_not_cover_the_run_is_refused_and_nothing_is_released(project, prefect_server):
     from terrine.errors import BudgetError
 
-    set_small(project, data={"public_benchmark": False}, ledger={"epsilon": 1}, tracking={"private_metrics": False})
+    set_small(project, data={"public_benchmark": False}, ledger={"epsilon": 1, "account": "trial"})
     with pytest.raises(BudgetError, match="budget"):
         run_flow()
     assert not Folders(project, "small").answers.exists()
@@ -125,9 +125,8 @@ def test_bad_input_leaves_nothing_behind(project, prefect_server):
     source.write_bytes(b"PK\x03\x04 cut short")
     set_small(
         project,
-        data={"name": "npz", "path": str(source), "public_benchmark": False},
+        data={"name": "npz", "path": str(source)},
         ledger={"epsilon": 8, "account": "trial"},
-        tracking={"private_metrics": False},
     )
     with pytest.raises(InputError, match=r"images\.npz"):
         run_flow()

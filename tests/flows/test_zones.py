@@ -31,6 +31,16 @@ def test_every_artefact_lies_in_a_zone_under_the_runs_name(stages):
             assert re.match(rf"data/({'|'.join(ZONES)})/\$\{{item\}}/", path), path
 
 
+def test_stages_read_their_settings_at_home_and_what_anybody_may_read_of_them_is_made_beside(stages):
+    """The settings name files and accounts: the full ones are private, and their redacted copy is read by no stage."""
+    full, redacted = "data/private/${item}/parameters.yaml", "data/public/${item}/parameters.yaml"
+    assert set(paths(stages["parameters"]["outs"])) == {full, redacted}
+    for name, stage in stages.items():
+        read = {path for entry in stage["params"] if isinstance(entry, dict) for path in entry}
+        assert read == (set() if name == "parameters" else {full}), name
+        assert redacted not in paths(stage.get("deps")), name
+
+
 def test_only_aggregate_and_evaluate_read_private_and_write_release(stages):
     crossing = {
         name

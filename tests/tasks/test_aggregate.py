@@ -1,15 +1,18 @@
 """The release as a stage: every mechanism, in one round or several, within one budget and exactly once."""
 
+import shutil
+
 import numpy as np
 import pytest
 
 from flows.stages import run_through
 from tasks import aggregate, student
 from tasks.assurance import record_audit
-from tasks.params import validate
+from tasks.identity import changes_told
+from tasks.params import merge, validate
 from tasks.run import Run
-from tasks.store import read_json, read_table
-from terrine.errors import SettingError
+from tasks.store import read_array, read_json, read_table, write_array, write_json
+from terrine.errors import ArtefactError, SettingError
 from terrine.privacy.account import price
 from terrine.privacy.events import from_json, to_json
 
@@ -137,3 +140,82 @@ def test_a_budget_beyond_what_the_noises_lattice_allows_is_refused_before_anythi
     with pytest.raises(SettingError, match="too large for a guarantee"):
         aggregate.release_answers.fn(run)
     assert len(ledger.events(account)) == releases
+
+
+def charged(run):
+    ledger, account = aggregate.open_account(run)
+    return len(ledger.events(account))
+
+
+def change_a_vote(run):
+    votes = read_array(run.folders.votes / "votes.npy")
+    votes[3, 7] = (votes[3, 7] + 1) % 10
+    write_array(run.folders.votes / "votes.npy", votes)
+
+
+def published(run):
+    return {path.name: path.read_bytes() for path in run.folders.release.rglob("*") if path.is_file()}
+
+
+def test_equal_votes_and_other_votes_get_the_same_release_and_only_the_operator_is_told(voted, tmp_path):
+    """Were a release known by its votes, "release 2 equals release 1" would say whether a record's vote moved."""
+    shutil.copytree(voted, tmp_path, dirs_exist_ok=True)
+    secure = {"mechanism": "histogram", "sigma": 23, "epsilon": 2, "noise": "secure"}
+    run = run_with(tmp_path, aggregation=secure)
+    released(run)
+    first, releases = published(run), charged(run)
+    released(run)
+    assert published(run) == first
+    assert changes_told(run) == []
+    change_a_vote(run)
+    write_json(
+        run.folders.partition / "manifest.json", read_json(run.folders.partition / "manifest.json") | {"hash": "0"}
+    )
+    released(run)
+    assert published(run) == first
+    assert charged(run) == releases
+    [told] = changes_told(run)
+    assert "partition, votes" in told
+    assert "data.edition=2" in told
+    assert not any("changed since" in text.decode(errors="ignore") for text in published(run).values())
+
+
+def test_a_new_edition_and_a_teachers_penalty_are_drawn_and_charged_though_no_vote_differs(voted, tmp_path):
+    shutil.copytree(voted, tmp_path, dirs_exist_ok=True)
+    before = run_with(tmp_path)
+    released(before)
+    releases = charged(before)
+    for number, changes in enumerate(({"data": {"edition": "2"}}, {"teachers": {"ridge": 0.2}}), start=1):
+        run = Run(tmp_path, "small", validate(merge(before.params.model_dump(mode="json"), changes)))
+        released(run)
+        assert charged(run) == releases + number
+
+
+def test_a_published_digest_of_the_partition_is_another_in_every_release(voted, tmp_path):
+    shutil.copytree(voted, tmp_path, dirs_exist_ok=True)
+    digests = {released(run_with(tmp_path, aggregation={"sigma": sigma}))[1]["partition_digest"] for sigma in (24, 25)}
+    assert len(digests) == 2
+    assert read_json(run_with(tmp_path).folders.partition / "manifest.json")["hash"] not in digests
+
+
+def test_what_is_sealed_with_a_release_is_in_nothing_that_is_published(voted, tmp_path, monkeypatch):
+    """With the salt, whoever guesses the partition can check the guess."""
+    shutil.copytree(voted, tmp_path, dirs_exist_ok=True)
+    sealed = {}
+    monkeypatch.setattr(aggregate, "tell_change", lambda run, kind, release, inputs: sealed.update(release.inputs))
+    run = run_with(tmp_path, aggregation={"sigma": 27})
+    released(run)
+    assert {"salt", "partition", "votes", "queries"} == set(sealed)
+    for name in ("salt", "partition", "votes"):  # query images are public
+        assert not any(sealed[name].encode() in content for content in published(run).values())
+
+
+def test_a_release_is_not_given_to_other_query_images_than_it_is_about(voted, tmp_path):
+    shutil.copytree(voted, tmp_path, dirs_exist_ok=True)
+    run = run_with(tmp_path, aggregation={"sigma": 26})
+    released(run)
+    first, path = published(run), run.folders.images / "manifest.json"
+    write_json(path, read_json(path) | {"drawn_by": "another version"})
+    with pytest.raises(ArtefactError, match="other query images"):
+        released(run)
+    assert published(run) == first

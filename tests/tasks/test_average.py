@@ -19,7 +19,7 @@ from tasks.statement_page import statement_texts
 from tasks.store import read_array, read_json, read_tensors
 from tasks.summary import summary_tables
 from tasks.teach import read_start
-from terrine.errors import BudgetError, InputError, SettingError
+from terrine.errors import BudgetError, SettingError
 from terrine.privacy.account import price
 from terrine.privacy.events import GaussianEvent, NonPrivateEvent, compose, from_json
 from terrine.privacy.noise import SecureNoise
@@ -311,7 +311,7 @@ def test_averages_without_noise_are_for_public_data_alone(tmp_path):
     own = {
         "data": {"public_benchmark": False},
         "partition": {"kind": "iid", "similarity": None},
-        "ledger": {"epsilon": 9},
+        "ledger": {"epsilon": 9, "account": "trial"},
     }
     with pytest.raises(SettingError, match=r"teachers\.mode=paper averages without noise"):
         with_teachers(tmp_path, PAPER, **own)
@@ -320,11 +320,18 @@ def test_averages_without_noise_are_for_public_data_alone(tmp_path):
     with_teachers(tmp_path, PRIVATE, **own)
 
 
-def test_a_party_without_records_is_refused_by_a_sentence(tmp_path, prepared):
-    run = prepared(with_teachers(tmp_path, PAPER))
-    teach.extract_features.fn(run)
-    assignment = np.array(read_array(run.folders.partition / "assignment.npy"))
+@pytest.mark.parametrize("teachers", [PAPER, PRIVATE], ids=["paper", "private"])
+def test_a_party_without_records_stands_still_and_votes_with_the_average(tmp_path, prepared, teachers):
+    run = prepared(with_teachers(tmp_path, teachers))
+    path = run.folders.partition / "assignment.npy"
+    assignment = np.array(read_array(path))
     assignment[assignment == 4] = 5
-    np.save(run.folders.partition / "assignment.npy", assignment)
-    with pytest.raises(InputError, match="Teacher 4 has no record"):
-        average.local_steps.fn(run, 0, range(4, 6))
+    path.unlink()
+    np.save(path, assignment)
+    run_through(run, "average", "vote")
+    average = read_start(run.folders).average
+    heads = teach.read_heads(run.folders)
+    own = np.concatenate([heads.weight[4].ravel(), heads.bias[4]])
+    np.testing.assert_array_equal(own, average.value.astype(np.float32))
+    assert teach.read_teachers_manifest(run.folders)["untrained"] == []
+    assert (heads.weight[5] != heads.weight[4]).any()

@@ -98,7 +98,7 @@ def test_no_votes_and_no_authority_are_left_in_the_folders_of_a_trial_that_is_co
     run = run_with(voted, aggregation={"where": "parties"})
     aggregate.release_answers.fn(run)
     folder = next(trial for trial in (voted / "data/private/ledger/parties").iterdir())
-    assert sorted(path.name for path in folder.iterdir()) == ["guardian", "student", "terms.yaml"]
+    assert sorted(path.name for path in folder.iterdir()) == ["guardian", "inputs.json", "student", "terms.yaml"]
     assert not list(folder.rglob("votes.npy"))
     assert not [path for path in folder.rglob("*.npz") if path.name != "answers.npz"]
 

@@ -51,10 +51,11 @@ def test_a_student_that_repeats_what_its_teachers_saw_is_caught(made, monkeypatc
     """Each shadow's student is replaced by one that is surer of the shadow's own records."""
     run = Run(made.root, made.name, made.params.model_copy(update={"seed": 1}))
     calls = iter(range(12))
+    units = units_of(read_dataset(made.folders), run.params)
 
     def leaky(shadow, images):
         number = next(calls)
-        member = coins_of(run, number, len(images))[units_of(read_dataset(run.folders), run.params)]
+        member = coins_of(run, number, len(images))[units]
         sure = np.where(member, 0.9, 0.2) + np.random.default_rng(number).normal(0, 0.02, len(images))
         labels = read_dataset(made.folders).train_labels
         table = np.repeat((1 - sure)[:, None] / 9, 10, axis=1)

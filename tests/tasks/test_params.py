@@ -1,12 +1,15 @@
 """Parameters are refused with the key, the value and the remedy, or they are right."""
 
+from datetime import date
+
 import pytest
 import yaml
 
-from tasks.params import digest, merge, parse_assignment, read_yaml, validate
+from tasks.params import Params, digest, flat, merge, parse_assignment, public_parameters, read_yaml, validate
+from tasks.sections import AtHome, section_of
 from terrine.errors import SettingError
 
-GOOD = {"data": {"public_benchmark": True}, "aggregation": {"mechanism": "histogram", "sigma": 20}}
+GOOD = {"aggregation": {"mechanism": "histogram", "sigma": 20}}
 
 
 def with_(**sections):
@@ -35,10 +38,16 @@ def test_the_projects_own_parameters_are_valid(pytestconfig):
         ({"teachers": {"statistics": "running"}}, "teachers.statistics", "running", "'current' or 'original'"),
         ({"runner": {"address": "tcp://x:1"}}, "runner.address", "tcp://x:1", "runner.kind=dask"),
         ({"data": {"public_benchmark": False}}, "ledger.epsilon", "", "Set ledger.epsilon"),
-        ({"data": {"name": "npz", "public_benchmark": False}}, "data.path", "", "Set data.path"),
+        ({"data": {"public_benchmark": False}, "ledger": {"epsilon": 1}}, "ledger.account", "", "Set ledger.account"),
+        ({"data": {"name": "clinic"}}, "ledger.epsilon", "clinic", "Set ledger.epsilon"),
+        ({"data": {"name": "clinic", "public_benchmark": True}}, "data.public_benchmark", "true", "Leave it out"),
+        ({"data": {"name": "npz", "path": "x", "public_benchmark": True}}, "data.public_benchmark", "true", "npz"),
+        ({"data": {"edition": ""}}, "data.edition", "", "at least 1 character"),
+        ({"data": {"edition": 2026.1}}, "data.edition", "2026.1", "valid string"),
+        ({"data": {"name": "npz"}}, "data.path", "", "Set data.path"),
         (
             {
-                "data": {"name": "npz", "path": "x.npz", "public_benchmark": False},
+                "data": {"name": "npz", "path": "x.npz"},
                 "ledger": {"epsilon": 2},
             },
             "ledger.account",
@@ -46,10 +55,14 @@ def test_the_projects_own_parameters_are_valid(pytestconfig):
             "Set ledger.account",
         ),
         (
-            {"data": {"public_benchmark": False}, "ledger": {"epsilon": 1}, "tracking": {"private_metrics": True}},
+            {
+                "data": {"public_benchmark": False},
+                "ledger": {"epsilon": 1, "account": "trial"},
+                "tracking": {"private_metrics": True},
+            },
             "tracking.private_metrics",
             "true",
-            "Set it to false",
+            "set it to false",
         ),
     ],
 )
@@ -75,8 +88,77 @@ def test_a_parameter_of_another_mechanism_is_refused():
 
 def test_the_budget_may_be_unlimited_for_public_benchmark_data_only():
     assert validate(GOOD).ledger.epsilon is None
-    private = with_(data={"public_benchmark": False}, ledger={"epsilon": 3})
+    private = with_(data={"public_benchmark": False}, ledger={"epsilon": 3, "account": "trial"})
     assert validate(private).ledger.epsilon == 3
+
+
+@pytest.mark.parametrize(
+    ("data", "public"),
+    [
+        ({}, True),
+        ({"name": "bloodmnist"}, True),
+        ({"name": "bloodmnist", "public_benchmark": None}, True),
+        ({"public_benchmark": True}, True),
+        ({"public_benchmark": False}, False),
+        ({"name": "clinic"}, False),
+        ({"name": "folder", "path": "images"}, False),
+    ],
+)
+def test_data_are_public_where_their_name_is_a_known_benchmark_and_nobody_said_otherwise(data, public):
+    params = validate(with_(data=data, ledger={"epsilon": 3, "account": "trial"}))
+    assert params.data.public_benchmark is public
+    assert params.tracking.private_metrics is public
+    assert validate(params.model_dump(mode="json")) == params
+
+
+def test_private_figures_may_be_kept_back_of_a_benchmark_and_are_of_a_teacher_from_a_file():
+    assert validate(with_(tracking={"private_metrics": False})).tracking.private_metrics is False
+    foreign = {"annotation": {"sigma": 300.0}, "teacher": {"file": "model.pt"}}
+    params = validate(with_(transcription=foreign, ledger={"epsilon": 3, "account": "trial"}))
+    assert params.data.public_benchmark is True
+    assert params.tracking.private_metrics is False
+
+
+def test_every_path_and_address_is_marked_as_staying_at_home():
+    """A parameter of these types or names that is added without the mark would be published with every run."""
+
+    def fields(section, prefix=""):
+        for name, field in section.model_fields.items():
+            inner = section_of(field)
+            yield from fields(inner, f"{prefix}{name}.") if inner else [(f"{prefix}{name}", field)]
+
+    marked = {key for key, field in fields(Params) if any(isinstance(mark, AtHome) for mark in field.metadata)}
+    named = {"path", "root", "file", "url", "uri", "key", "store", "account", "address", "weights"}
+    for key, field in fields(Params):
+        if "Path" in str(field.annotation) or key.rsplit(".", 1)[-1] in named:
+            assert key in marked, key
+    assert {"collaboration.guardian", "collaboration.student"} <= marked
+
+
+def test_what_stays_at_home_is_absent_from_the_public_parameters_and_the_rest_is_there():
+    given = {
+        "data": {"name": "folder", "path": "cells", "edition": "2026-03"},
+        "ledger": {"account": "clinic", "epsilon": 3},
+        "runner": {"kind": "dask", "address": "tcp://10.0.0.7:8786"},
+        "backbone": {"kind": "timm", "architecture": "resnet10t", "weights": "lab/weights.pt"},
+        "collaboration": {"guardian": "10.0.0.8:1"},
+    }
+    public = public_parameters(validate(with_(**given)))
+    assert not {"path", "root"} & set(public["data"])
+    assert public["data"]["edition"] == "2026-03"
+    assert public["ledger"] == {"epsilon": 3}
+    assert public["runner"] == {"kind": "dask", "workers": None}
+    assert "weights" not in public["backbone"]
+    assert not {"guardian", "student"} & set(public["collaboration"])
+    assert not [value for value in flat(public).values() if str(value) in ("cells", "clinic", "lab/weights.pt")]
+    timm = merge(given, {"backbone": {"weights": "timm"}})
+    assert public_parameters(validate(with_(**timm)))["backbone"]["weights"] == "timm"
+
+
+@pytest.mark.parametrize(("given", "edition"), [(2, "2"), ("2", "2"), (date(2026, 3, 1), "2026-03-01")])
+def test_an_edition_is_a_name_even_where_yaml_sees_a_number(given, edition):
+    assert validate(with_(data={"edition": given})).data.edition == edition
+    assert validate(GOOD).data.edition == "1"
 
 
 def test_every_fault_is_reported_at_once():
@@ -94,6 +176,7 @@ def test_every_fault_is_reported_at_once():
         ("data.path=/tmp/a=b", {"data": {"path": "/tmp/a=b"}}),
         ("queries.sources={dead_leaves: 2}", {"queries": {"sources": {"dead_leaves": 2}}}),
         ("student.l2=null", {"student": {"l2": None}}),
+        ("data.edition='2'", {"data": {"edition": "2"}}),
     ],
 )
 def test_an_assignment_is_read_as_yaml(text, expected):

@@ -1,5 +1,7 @@
 """The partition as an artefact: every kind, its labels, and what is refused."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,7 @@ from tasks import dataset, partition
 from tasks.params import merge, validate
 from tasks.run import Run
 from tasks.store import read_array, read_json
-from terrine.data.units import place_codes
+from terrine.data.units import draws, place_codes
 from terrine.errors import InputError, SettingError
 
 VALUES = {
@@ -27,6 +29,16 @@ def test_more_teachers_than_records_are_refused_and_nothing_is_written(tmp_path)
     with pytest.raises(SettingError, match=r"2000 teachers cannot share 1435"):
         partition.deal_records.fn(run)
     assert not run.folders.partition.exists()
+
+
+def test_labels_and_images_have_no_say_in_the_deal(tmp_path):
+    run = make(tmp_path, partition={"teachers": 40})
+    stored = dataset.read_dataset(run.folders)
+    other = replace(stored, train_labels=stored.train_labels[::-1].copy(), train_images=stored.train_images[::-1])
+    dealt = partition.assign(run, stored, None)
+    assert partition.assign(run, other, None).tolist() == dealt.tolist()
+    units = draws(stored.record_names, run.params.seed, "partition.deal")
+    assert dealt.tolist() == [int(unit) % 40 for unit in units]
 
 
 def test_groups_are_asked_for_where_groups_are_protected(tmp_path):
@@ -175,7 +187,7 @@ def test_a_person_with_two_parties_is_refused_where_persons_are_protected(tmp_pa
 
 @pytest.mark.parametrize("settings", [{"kind": "dirichlet", "alpha": 0.5}, {"kind": "similarity", "similarity": 10}])
 def test_partitions_that_read_labels_are_refused_for_private_data(settings):
-    private = {"data": {"public_benchmark": False}, "ledger": {"epsilon": 5}}
+    private = {"data": {"public_benchmark": False}, "ledger": {"epsilon": 5, "account": "trial"}}
     with pytest.raises(SettingError, match=rf"partition\.kind={settings['kind']} reads labels"):
         validate(merge(VALUES, {**private, "partition": settings}))
 

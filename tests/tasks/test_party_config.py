@@ -19,7 +19,7 @@ from tests.party_processes import terms_of
 def folder(tmp_path):
     terms = terms_of()
     guardian = {"ledger": {"account": "trial", "epsilon": 3.0}}
-    teachers = {name: {"votes": "votes.npy"} for name in terms.teachers}
+    teachers = {name: {"votes": "votes.npy", "unit": "record"} for name in terms.teachers}
     lay_out(tmp_path, terms, free_endpoints(), guardian=guardian, teachers=teachers)
     return tmp_path
 
@@ -94,12 +94,63 @@ def test_credentials_must_be_those_of_the_party_and_its_role(folder):
         ({"sigma1": None}, "sigma1 is missing confident"),
         ({"mechanism": "interactive"}, "mechanism='interactive'"),
         ({"queries_digest": "x"}, "queries_digest='x'"),
+        ({"unit": None}, "terms.unit is missing"),
+        ({"unit": "label"}, "terms.unit='label'"),
     ],
 )
 def test_terms_that_no_collaboration_could_have_are_refused(values, sentence, folder):
     change(folder / "student" / "terms.yaml", **values)
     with pytest.raises(SettingError, match=sentence):
         read_party(folder / "student" / "party.yaml")
+
+
+OWN = {"images": "queries", "backbone": "backbone"}
+
+
+def own(**params):
+    return {"votes": None, "unit": None, "own": OWN | {"params": {"data": {"name": "digits"}} | params}}
+
+
+@pytest.mark.parametrize(
+    ("agreed", "values", "sentence"),
+    [
+        ("record", {"unit": None}, "unit is missing: say what lay with one teacher alone"),
+        ("group", {}, "unit=record, and the terms protect a group"),
+        ("record", {"unit": "group"}, "unit=group, and the terms protect a record"),
+        ("group", own(), "own.params.privacy.unit=record, and the terms protect a group"),
+        ("group", own(privacy={"unit": "record"}), "own.params.privacy.unit=record, and the terms protect a group"),
+        ("record", own(privacy={"unit": "group"}), "own.params.privacy.unit=group, and the terms protect a record"),
+        ("record", own() | {"unit": "record"}, "unit goes with a file of votes"),
+    ],
+)
+def test_a_teacher_party_that_protects_somebody_else_than_the_terms_say_is_refused(agreed, values, sentence, folder):
+    change(folder / "party-1" / "terms.yaml", unit=agreed)
+    with pytest.raises(SettingError, match=sentence):
+        read_party(change(folder / "party-1" / "party.yaml", **values))
+
+
+@pytest.mark.parametrize(
+    ("agreed", "values"),
+    [("record", {}), ("group", {"unit": "group"}), ("record", own()), ("group", own(privacy={"unit": "group"}))],
+)
+def test_a_teacher_party_that_protects_whom_the_terms_say_is_taken(agreed, values, folder):
+    change(folder / "party-1" / "terms.yaml", unit=agreed)
+    assert read_party(change(folder / "party-1" / "party.yaml", **values)).terms.unit == agreed
+
+
+def test_only_a_teacher_party_says_by_what_its_votes_were_dealt(folder):
+    with pytest.raises(SettingError, match="unit has no meaning for a student"):
+        read_party(change(folder / "student" / "party.yaml", unit="record"))
+    ledger = {"ledger": {"account": "trial", "unit": "group"}}
+    with pytest.raises(SettingError, match=r"ledger\.unit: there is no such setting"):
+        read_party(change(folder / "guardian" / "party.yaml", **ledger))
+
+
+def test_parties_compare_all_that_they_agreed_on_also_whom_the_budget_protects():
+    terms = terms_of()
+    assert set(terms.public()) == set(Terms.model_fields)
+    other = "group" if terms.unit == "record" else "record"
+    assert terms.model_copy(update={"unit": other}).public() != terms.public()
 
 
 def test_an_agreement_follows_from_the_terms():
@@ -125,7 +176,7 @@ def test_laying_out_again_keeps_credentials_and_takes_new_addresses(folder):
     before = (folder / "party-1" / "credentials" / "key.pem").read_bytes()
     terms = Terms.model_validate(yaml.safe_load((folder / "terms.yaml").read_text()))
     guardian = {"ledger": {"account": "trial", "epsilon": 3.0}}
-    teachers = {name: {"votes": "votes.npy"} for name in terms.teachers}
+    teachers = {name: {"votes": "votes.npy", "unit": "record"} for name in terms.teachers}
     endpoints = free_endpoints()
     lay_out(folder, terms, endpoints, guardian=guardian, teachers=teachers)
     assert (folder / "party-1" / "credentials" / "key.pem").read_bytes() == before

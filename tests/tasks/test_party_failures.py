@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tasks.party_config import read_party
+from tasks.party_state import PartyState
 from tasks.party_student import read_arrays
 from terrine.aggregation.votes import histograms_of
 from terrine.errors import LedgerError
@@ -83,6 +84,8 @@ KILLED = {
     "guardian, noise drawn and not written down": ("guardian", *SAVE, "before", 1),
     "guardian, noise written down and nothing sent": ("guardian", *SAVE, "after", 1),
     "guardian, with the test garbled": ("guardian", *SEND, "before", 4),
+    "guardian, a question not written down": ("guardian", *SAVE, "before", 3),
+    "guardian, a question written down and not answered": ("guardian", *SAVE, "after", 3),
     "guardian, answered and not charged": ("guardian", *SETTLE, "before", 1),
     "guardian, stored and not charged": ("guardian", "terrine.privacy.payload", "PayloadStore.write", "after", 1),
     "guardian, charged and nobody told": ("guardian", *SETTLE, "after", 1),
@@ -123,6 +126,42 @@ def test_a_party_killed_at_any_moment_comes_back_and_the_batch_is_answered_once(
     if outcome["guardian"] is None:  # confirmed when both are run again, at no cost
         run(tmp_path, ["guardian", "student"])
         check_answered_once(tmp_path, terms, votes)
+
+
+def test_a_student_party_that_comes_back_with_other_sums_is_told_nothing(tmp_path):
+    terms, votes = trial(tmp_path, deadline=4.0, patience=4.0)
+    names = names_of(terms)
+    # It has evaluated the whole test, and has not said what it opened.
+    codes = run(tmp_path, names, victim="student", kill=(*SEND, "before", 4), again=False)
+    assert (codes["guardian"], codes["student"]) == (1, -signal.SIGKILL)
+    (path,) = (tmp_path / "student" / "state").glob("*/sums.npz")
+    kept = path.read_bytes()
+    with np.load(path, allow_pickle=False) as file:
+        arrays = {name: file[name] for name in file.files}
+    shifted = arrays | {"shares": arrays["shares"] + np.array([3, 0, 0, 0], arrays["shares"].dtype)}
+    np.savez(path, **shifted)
+    assert run(tmp_path, ["guardian", "student"]) == {"guardian": 1, "student": 1}
+    for name in ("guardian", "student"):
+        assert "question 1 is not the one that was answered in an earlier session" in words(tmp_path, name)
+    assert not rows_of(tmp_path, "commit")
+    assert len(rows_of(tmp_path, "reserve")) == 1
+    # With the sums that it wrote down, it is told the rest.
+    path.write_bytes(kept)
+    assert set(run(tmp_path, ["guardian", "student"]).values()) == {0}
+    check_answered_once(tmp_path, terms, votes)
+
+
+def test_a_guardian_whose_questions_are_those_of_another_round_answers_nothing(tmp_path):
+    trial(tmp_path, deadline=4.0, patience=4.0)
+    names = ["guardian", "student", "party-1", "party-2", "party-3"]
+    run(tmp_path, names, victim="student", kill=(*SEND, "before", 4), again=False)
+    (path,) = (tmp_path / "guardian" / "state").glob("*/questions.npz")
+    state = PartyState(path.parent.parent, path.parent.name)
+    arrays, _ = state.load("questions")
+    assert arrays["questions"].shape == (2, 32)
+    state.save("questions", arrays, origin="0" * 32)
+    assert run(tmp_path, ["guardian"]) == {"guardian": 1}
+    assert "belongs to another round than the sums beside it" in words(tmp_path, "guardian")
 
 
 @pytest.mark.parametrize(
@@ -208,6 +247,37 @@ def test_secure_noise_is_drawn_once_and_the_ledger_says_so(tmp_path):
     # Its budget is one of records: labels alone are not charged to it.
     with pytest.raises(LedgerError, match="protect a record, and this one protects a label"):
         ledger_of(tmp_path).register(commit.dataset, 100.0, terms.delta, "release", unit="label")
+
+
+def test_a_party_that_votes_by_record_takes_no_part_where_groups_are_accounted_for(tmp_path):
+    terms, votes = trial(tmp_path, terms_of(unit="group"), deadline=5.0)
+    path = tmp_path / "party-2" / "party.yaml"
+    path.write_text(path.read_text().replace("unit: group", "unit: record"))
+    assert run(tmp_path, ["party-2"]) == {"party-2": 1}
+    assert "unit=record, and the terms protect a group" in words(tmp_path, "party-2")
+    # Nor does one whose own copy of the terms says record.
+    path = tmp_path / "party-2" / "terms.yaml"
+    path.write_text(path.read_text().replace("unit: group", "unit: record"))
+    codes = run(tmp_path, names_of(terms))
+    assert codes == {name: int(name == "party-2") for name in names_of(terms)}
+    assert "did not agree on the same terms" in words(tmp_path, "party-2")
+    assert "unit" in words(tmp_path, "party-2").splitlines()[-1]
+    check_answered_once(tmp_path, terms, votes, absent=["party-2"])
+    # The account and the answers are those of groups.
+    (commit,) = rows_of(tmp_path, "commit")
+    ledger_of(tmp_path).register(commit.dataset, None, terms.delta, "replay", unit="group")
+    answers = json.loads((tmp_path / "student" / "answers" / "answers.json").read_text())
+    assert answers["unit"] == answers["terms"]["unit"] == "group"
+
+
+def test_an_account_of_records_is_not_charged_for_groups(tmp_path):
+    settings = {"ledger": {"account": "trial", "epsilon": 100.0}, "noise": "secure"}
+    terms, votes = trial(tmp_path, guardian=settings)
+    assert set(run(tmp_path, names_of(terms)).values()) == {0}
+    trial(tmp_path, terms_of(unit="group"), votes, deadline=2.0, patience=1.0, guardian=settings)
+    assert run(tmp_path, ["guardian"]) == {"guardian": 1}
+    assert "protect a record, and this one protects a group" in words(tmp_path, "guardian")
+    assert len(rows_of(tmp_path, "reserve")) == 1
 
 
 def test_a_party_with_other_terms_is_turned_away_in_a_sentence(tmp_path):

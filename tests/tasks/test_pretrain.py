@@ -100,6 +100,15 @@ def test_parameters_that_are_not_set_do_not_change_which_backbone_it_is(tmp_path
     assert with_side.backbone.identity()["enlarge"] == 32
 
 
+def test_weights_from_elsewhere_go_by_their_bytes_and_not_by_where_they_lie(tmp_path):
+    def identity(name, content):
+        (tmp_path / name).write_bytes(content)
+        return pretrain.backbone_identity(make(tmp_path, backbone={"kind": "resnet10", "weights": name}))
+
+    assert identity("a.pt", b"one") == identity("b.pt", b"one")
+    assert identity("a.pt", b"two") != identity("b.pt", b"one")
+
+
 @pytest.mark.parametrize(
     ("device", "count", "batch", "expected"),
     [

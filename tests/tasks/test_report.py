@@ -4,6 +4,7 @@ import base64
 import io
 import re
 import shlex
+import shutil
 from html.parser import HTMLParser
 
 import numpy as np
@@ -355,6 +356,22 @@ def test_the_command_in_the_report_makes_the_same_run(tmp_path):
     assert words[:4] == ["terrine", "run", "--preset", "small"]
     assert words[4::2] == ["--set"] * len(words[5::2])
     assert derive(tmp_path, "small", words[5::2]) == name
+
+
+def test_a_report_that_goes_into_mlflow_shows_no_path_and_no_account_and_one_at_home_does(tmp_path):
+    run = make_run(tmp_path)
+    select_run(tmp_path, "small")
+    given = ["seed=3", "ledger.account=SecretAccount", "ledger.epsilon=30", "data.root=SecretRoot"]
+    for kept_back in (False, True):
+        name = derive(tmp_path, "small", [*given, f"tracking.private_metrics={str(not kept_back).lower()}"])
+        own = write_parameters(tmp_path, name)
+        for zone in ("private", "public", "release"):
+            shutil.copytree(run.folders.zone(zone), own.folders.zone(zone), dirs_exist_ok=True)
+        own = write_parameters(tmp_path, name)
+        html = written(own)
+        assert "seed=3" in html
+        for secret in ("SecretAccount", "SecretRoot"):
+            assert (secret in html) == kept_back
 
 
 def test_a_statement_shows_no_data_dependent_figure(tmp_path):

@@ -12,6 +12,7 @@ from tasks.params import merge, validate
 from tasks.run import Run
 from tasks.store import read_json, read_tensors
 from terrine.data import table
+from terrine.data.units import name_codes
 from terrine.errors import SettingError
 
 HEADER = ["age", "workclass", "education", "occupation", "sex", "capital-gain", "hours-per-week", "income"]
@@ -122,7 +123,7 @@ def test_no_private_value_reaches_the_public_zone(tmp_path):
     write(tmp_path, rows)
     run = made(tmp_path)
     public = {path.name: path.read_bytes() for path in run.folders.public.rglob("*") if path.is_file()}
-    _, query, _ = table._split(tmp_path / "adult.csv", table._Roles("income", None, None), 0.3, 0.2, 0)
+    _, _, query, _ = table._split(tmp_path / "adult.csv", table._Roles("income", None, None, None), 0.3, 0.2, 0)
     for index in np.flatnonzero(~query):
         rows[index] = ["99", "Never-worked", "Doctorate", "Priv-house-serv", "Female", "99999", "1", rows[index][-1]]
     write(tmp_path, rows)
@@ -139,7 +140,7 @@ def test_one_private_row_touches_one_teacher(tmp_path, kind):
     before = states(run)
     private = dataset.read_dataset(run.folders).train_images
     labels = dataset.read_dataset(run.folders).train_labels
-    _, query, test = table._split(tmp_path / "adult.csv", table._Roles("income", None, None), 0.3, 0.2, 0)
+    _, _, query, test = table._split(tmp_path / "adult.csv", table._Roles("income", None, None, None), 0.3, 0.2, 0)
     index = np.flatnonzero(~(query | test))[40]
     rows[index][0], rows[index][-1] = "18", ">50K" if rows[index][-1] == "<=50K" else "<=50K"
     write(tmp_path, rows)
@@ -151,6 +152,28 @@ def test_one_private_row_touches_one_teacher(tmp_path, kind):
         any(not np.array_equal(a[name], b[name]) for name in a) for a, b in zip(before, states(run), strict=True)
     ]
     assert differs == [teacher == partition.read_assignment(run.folders)[40] for teacher in range(12)]
+
+
+def test_a_row_with_an_id_that_is_taken_out_touches_one_teacher_and_no_query(tmp_path):
+    rows = [[*cells, f"row {number:03d}"] for number, cells in enumerate(adult(500))]
+    with open(tmp_path / "adult.csv", "w", newline="") as file:
+        csv.writer(file).writerows([[*HEADER, "key"], *rows])
+    run = made(tmp_path, data={"id": "key"})
+    taught(run)
+    before = states(run)
+    queries = [path.read_bytes() for path in sorted(run.folders.images.iterdir())]
+    names = dataset.read_dataset(run.folders).train_names.tolist()
+    victim = next(number for number in range(200, 500) if name_codes([f"row {number:03d}"])[0] in names)
+    with open(tmp_path / "adult.csv", "w", newline="") as file:
+        csv.writer(file).writerows([[*HEADER, "key"], *rows[:victim], *rows[victim + 1 :]])
+    run = made(tmp_path, data={"id": "key"})
+    assert len(dataset.read_dataset(run.folders).train_names) == len(names) - 1
+    assert [path.read_bytes() for path in sorted(run.folders.images.iterdir())] == queries
+    taught(run)
+    differs = [
+        any(not np.array_equal(a[name], b[name]) for name in a) for a, b in zip(before, states(run), strict=True)
+    ]
+    assert sum(differs) == 1
 
 
 def states(run):
@@ -178,6 +201,13 @@ def test_a_partition_by_party_reads_a_column_of_the_table(tmp_path):
         (
             {"data": {"name": "digits", "path": None}, "backbone": {"kind": "scattering"}},
             r"target=income has no meaning for data\.name=digits",
+        ),
+        (
+            {
+                "data": {"name": "digits", "path": None, "target": None, "id": "key"},
+                "backbone": {"kind": "scattering"},
+            },
+            r"id=key has no meaning for data\.name=digits",
         ),
         ({"teachers": {"trainable": 0.1}}, r"teachers\.trainable=0\.1"),
         ({"teachers": {"estimator": {"nam": "x"}}}, r"teachers\.estimator\.nam: there is no such parameter"),

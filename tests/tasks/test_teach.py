@@ -7,13 +7,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from flows.stages import run_through
 from tasks import dataset, partition, teach, vote
 from tasks.params import merge, validate
 from tasks.run import Run
 from tasks.store import folder_digest, read_json
-from terrine.errors import ArtefactError
+from terrine.errors import ArtefactError, InputError, SettingError
+from terrine.models.backbone import features_in_batches
+from terrine.teachers.features import PrivateFeatures, private_features
+from terrine.teachers.untrained import votes_without_records
 
 VALUES = {
     "data": {"public_benchmark": True, "name": "digits", "size": 8, "test_fraction": 0.8},
@@ -185,7 +189,7 @@ def test_teachers_that_never_saw_a_class_are_counted_in_the_private_manifest_and
     prepared, tmp_path, caplog
 ):
     many = {"partition": {"teachers": 200}, "data": {"test_fraction": 0.2}}
-    run = prepared(tmp_path, {**many, "teachers": {"per_task": 100}})
+    run = prepared(tmp_path, {**many, "teachers": {"per_task": 100}, "tracking": {"private_metrics": False}})
     labels = dataset.read_dataset(run.folders).train_labels
     assignment = partition.read_assignment(run.folders)
     expected = sum(len(set(labels[assignment == teacher])) < 10 for teacher in range(200))
@@ -194,7 +198,7 @@ def test_teachers_that_never_saw_a_class_are_counted_in_the_private_manifest_and
         taught(run)
     assert teach.read_teachers_manifest(run.folders)["teachers_missing_a_class"] == expected
     assert "never saw" not in caplog.text
-    public = prepared(tmp_path / "public", {**many, "tracking": {"private_metrics": True}})
+    public = prepared(tmp_path / "public", many)
     with caplog.at_level(logging.INFO):
         taught(public)
     assert f"{expected} of 200 teachers never saw a record of some class" in caplog.text
@@ -238,3 +242,139 @@ def test_a_block_of_votes_that_was_cast_is_not_cast_again(prepared, tmp_path, mo
     assert calls == [4, 4, 3, 3]
     np.testing.assert_array_equal(vote.read_votes(run.folders), expected)
     assert not vote.work_folder(run).exists()
+
+
+def redealt(run, changes):
+    """Leave teachers so many of their records, {teacher: left}, and give what is over to teacher 9."""
+    path = run.folders.partition / "assignment.npy"
+    assignment = np.array(np.load(path))
+    for teacher, left in changes.items():
+        assignment[np.flatnonzero(assignment == teacher)[left:]] = 9
+    path.unlink()
+    np.save(path, assignment)
+
+
+SMALL_KINDS = {
+    **KINDS,
+    "prompt": {"teachers": {"kind": "prompt", "prompt": {"epochs": 1}}},
+    "averaged": {"teachers": {"kind": "averaged", "averaging": "none", "rounds": 2}},
+    "averaged networks": {
+        "teachers": {"kind": "averaged", "averaging": "none", "learner": "network", "rounds": 2, "batch": 16}
+    },
+}
+
+
+@pytest.mark.parametrize("kind", SMALL_KINDS)
+def test_teachers_with_too_few_records_vote_by_a_rule_and_move_nobody(prepared, tmp_path, kind):
+    """Teacher 2 has one record left, those of the second task have none; only teacher 9, who has theirs, changes."""
+    settings = merge(SMALL_KINDS[kind], {"partition": {"teachers": 10}})
+    whole, run = (prepared(tmp_path / name, settings, per_task=4) for name in ("whole", "few"))
+    _, before = taught(whole)
+    redealt(run, {2: 1, 4: 0, 5: 0, 6: 0, 7: 0})  # all of the second task's
+    _, votes = taught(run)
+    manifest = teach.read_teachers_manifest(run.folders)
+    untrained = [2, 4, 5, 6, 7]
+    assert manifest["untrained"] == untrained
+    assert teach.read_teachers_manifest(whole.folders)["untrained"] == []
+    np.testing.assert_array_equal(
+        votes[:, untrained], votes_without_records(untrained, np.arange(24), 10, seed=run.params.seed)
+    )
+    others = [0, 1, 3, 8]
+    np.testing.assert_array_equal(votes[:, others], before[:, others])
+    for one, other in zip(
+        teach.read_states(whole.folders, others), teach.read_states(run.folders, others), strict=True
+    ):
+        assert all(one[name].tobytes() == other[name].tobytes() for name in one)
+
+
+@pytest.mark.parametrize("kind", ["linear", "estimator"])
+def test_where_nobody_has_enough_records_all_vote_by_the_rule(prepared, tmp_path, kind, monkeypatch):
+    run = prepared(tmp_path, KINDS[kind])
+    plain = teach.teacher_kind
+
+    def demanding(run):
+        kind = plain(run)
+        kind.least = 1_000
+        return kind
+
+    monkeypatch.setattr(teach, "teacher_kind", demanding)
+    _, votes = taught(run)
+    np.testing.assert_array_equal(votes, votes_without_records(range(11), np.arange(24), 10, seed=run.params.seed))
+
+
+@pytest.mark.parametrize("kind", ["linear", "scratch"])
+def test_nobody_looks_again_for_a_teacher_that_was_not_trained(prepared, tmp_path, kind, monkeypatch):
+    run = prepared(tmp_path, KINDS[kind])
+    redealt(run, {2: 0})
+    teach.extract_features.fn(run)
+    teach.train_group.fn(run, teach.groups(run)[0])
+    monkeypatch.setattr(teach, "train_within_memory", lambda *_: pytest.fail("trained again"))
+    teach.train_group.fn(run, teach.groups(run)[0])
+
+
+def test_how_many_teachers_were_not_trained_is_said_where_private_figures_may_go(prepared, tmp_path, caplog):
+    for name, private_metrics in (("private", False), ("public", True)):
+        run = prepared(tmp_path / name, {"tracking": {"private_metrics": private_metrics}})
+        redealt(run, {2: 0, 3: 1})
+        caplog.clear()
+        with caplog.at_level(logging.INFO):
+            taught(run)
+        assert ("2 of 11 teachers had too few records" in caplog.text) == private_metrics
+
+
+def mixed_batches(backbone, images, assignment, statistics, *, most, **options):
+    """What a stage must not do: batches of records in the order they lie in, whoever's they are."""
+    batches = np.array_split(np.arange(len(images)), -(-len(images) // most))
+    return features_in_batches(backbone, images, batches, statistics)
+
+
+MISTAKES = {
+    "rows": lambda *given, **options: PrivateFeatures.of_rows(mixed_batches(*given, **options)),
+    "one part": lambda backbone, images, assignment, *given, **options: private_features(
+        backbone, images, np.zeros_like(assignment), *given, **options
+    ),
+    "another partition": lambda backbone, images, assignment, *given, **options: private_features(
+        backbone, images, assignment[::-1], *given, **options
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.parametrize("kind", ["linear", "estimator", "averaged"])
+def test_features_of_mixed_batches_are_refused(prepared, tmp_path, kind, mistake, monkeypatch):
+    run = prepared(tmp_path, SMALL_KINDS[kind])
+    monkeypatch.setattr(teach, "private_features", MISTAKES[mistake])
+    teach.extract_features.fn(run)
+    with pytest.raises(InputError, match=r"another partition|not computed teacher by teacher"):
+        teach.train_group.fn(run, teach.groups(run)[0])
+
+
+def test_an_array_of_features_is_refused_wherever_it_comes_from(prepared, tmp_path, monkeypatch):
+    run = prepared(tmp_path)
+    teach.extract_features.fn(run)
+    monkeypatch.setattr(teach, "record_inputs", lambda run, *_: np.load(teach.work_folder(run) / "features.npy"))
+    with pytest.raises(InputError, match="not computed teacher by teacher"):
+        teach.train_group.fn(run, teach.groups(run)[0])
+
+
+def test_features_of_which_nothing_says_how_they_were_made_are_made_anew(prepared, tmp_path):
+    run = prepared(tmp_path)
+    teach.extract_features.fn(run)
+    features = teach.work_folder(run) / "features.npy"
+    expected = features.read_bytes()
+    (teach.work_folder(run) / "features.json").unlink()
+    features.write_bytes(b"half of it")
+    teach.extract_features.fn(run)
+    assert features.read_bytes() == expected
+
+
+def test_prompts_share_passes_on_an_accelerator_for_public_data_alone(prepared, tmp_path, monkeypatch):
+    run = prepared(tmp_path, SMALL_KINDS["prompt"])
+    own = run.params.model_copy(update={"data": run.params.data.model_copy(update={"public_benchmark": False})})
+    monkeypatch.setattr(teach, "resolve_device", lambda _: torch.device("cuda"))
+    for step in (teach.extract_features.fn, lambda run: teach.train_group.fn(run, range(4))):
+        with pytest.raises(SettingError, match=r"not on cuda, and the data are not public: set device=cpu"):
+            step(Run(run.root, run.name, own))
+    teach.extract_features.fn(run)
+    scratch = own.model_copy(update={"teachers": own.teachers.model_copy(update={"kind": "scratch"})})
+    teach.extract_features.fn(Run(run.root, run.name, scratch))

@@ -362,8 +362,7 @@ def test_what_guarantees_nothing_says_so(prepared, changes):
 def test_a_budget_over_all_runs_refuses_before_anything_is_drawn(prepared):
     private = {
         "data": {"public_benchmark": False},
-        "ledger": {"epsilon": 5.0},
-        "tracking": {"private_metrics": False},
+        "ledger": {"epsilon": 5.0, "account": "trial"},
         "transcription": {"noise": "secure"},
     }
     run = prepared(private)
@@ -378,8 +377,7 @@ def test_replayed_noise_is_refused_for_data_that_are_not_public(prepared):
 
     private = {
         "data": {"public_benchmark": False},
-        "ledger": {"epsilon": 20.0},
-        "tracking": {"private_metrics": False},
+        "ledger": {"epsilon": 20.0, "account": "trial"},
     }
     with pytest.raises(LedgerError, match="Replayed noise"):
         run_through(prepared(private), "transcribe", "transcribe")

@@ -59,7 +59,7 @@ def test_what_guarantees_nothing_is_for_public_data_without_a_budget(changes):
     values = merge(PUBLIC, {"transcription": changes, "ledger": {"epsilon": 8}})
     with pytest.raises(SettingError, match="guarantees nothing"):
         validate(values)
-    private = {"data": {"public_benchmark": False}, "ledger": {"epsilon": 8}, "tracking": {"private_metrics": False}}
+    private = {"data": {"public_benchmark": False}, "ledger": {"epsilon": 8, "account": "trial"}}
     with pytest.raises(SettingError, match="guarantees nothing"):
         validate(merge(values, private))
 

@@ -94,7 +94,7 @@ def test_gate_counts_are_known(classes, bits):
 
 def test_the_size_of_the_usual_session_does_not_grow_unnoticed():
     assert argmax_ands(10, 11) == 10 * 10 + 9 * 11 + 8 * 11 + (1 * 2 + 2 * 1 + 3 * 1)
-    assert threshold_ands(10, 9) == 10 * 8 + 9
+    assert threshold_ands(10, 58) == 10 * 58 + 9
 
 
 @pytest.mark.parametrize(("classes", "bits"), SIZES)
@@ -112,15 +112,22 @@ def test_argmax_gives_the_first_of_the_largest(classes, bits):
 
 
 @pytest.mark.parametrize(("classes", "bits"), SIZES)
-def test_the_threshold_is_passed_when_any_number_is_not_negative(classes, bits):
+def test_the_threshold_is_passed_when_any_number_reaches_its_bound(classes, bits):
     rng = np.random.default_rng(classes)
-    values = rng.integers(-(2 ** (bits - 1)), rng.integers(0, 2 ** (bits - 1), (300, 1)), (300, classes))
-    values[::2] = -1 - abs(values[::2] + 1)
-    values[4, -1] = 0
-    mine = rng.integers(0, 2**bits, values.shape)
-    inputs = np.concatenate([bits_of(modulo(part, bits), bits) for part in (mine, values - mine)])
+    # Numbers near their bounds, and the extremes, which are not near each other on a circle either.
+    bounds = rng.choice([0, 1, 2 ** (bits - 1) - 1, 2 ** (bits - 1), 2**bits - 1], (300, classes))
+    numbers = np.clip(bounds + rng.integers(-3, 2, bounds.shape), 0, 2**bits - 1)
+    numbers[::2] = np.maximum(bounds[::2] - 1, 0)
+    numbers[0], bounds[0] = 2**bits - 1, 0
+    numbers[1], bounds[1] = 0, 2**bits - 1
+    numbers[2], bounds[2] = 2 ** (bits - 1) - 1, 2 ** (bits - 1)
+    inputs = np.concatenate([bits_of(part.astype("<u8"), bits) for part in (bounds, numbers)])
     passed = threshold_circuit(classes, bits).evaluate(inputs)[0]
-    assert passed.tolist() == [max(row) >= 0 for row in values.tolist()]
+    expected = [
+        any(number >= bound for number, bound in zip(*rows, strict=True))
+        for rows in zip(numbers.tolist(), bounds.tolist(), strict=True)
+    ]
+    assert passed.tolist() == expected
     assert 0 < passed.sum() < 300
 
 

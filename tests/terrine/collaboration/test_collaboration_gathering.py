@@ -5,7 +5,7 @@ from terrine.collaboration import gathering
 from terrine.collaboration.guardian import Guardian
 from terrine.collaboration.messages import Channel, Kind
 from terrine.collaboration.party import ProtocolError
-from terrine.collaboration.shares import count_bits, share_type
+from terrine.collaboration.shares import sharing_of
 from terrine.collaboration.student import Student
 from terrine.collaboration.teacher import Teacher
 from terrine.errors import SettingError
@@ -15,6 +15,7 @@ from tests.collaboration_sessions import (
     Loop,
     Noise,
     agreement,
+    confident,
     parties_of,
     plaintext,
     random_votes,
@@ -180,18 +181,17 @@ def test_two_sharings_of_one_party_are_never_added(monkeypatch):
     list(student.receive("west", others[1]))
 
 
-def test_a_share_wider_than_the_modulus_is_refused():
-    agreed = agreement()
-    bits = count_bits(agreed.total, agreed.sigma)
-    kind = share_type(bits)
-    assert bits < 8 * kind.itemsize
+@pytest.mark.parametrize("agreed", [agreement(), confident()], ids=["modulo", "whole"])
+def test_a_share_that_is_larger_than_shares_are_is_refused(agreed):
+    largest, kind = sharing_of(agreed).largest, sharing_of(agreed).kind
+    assert largest < 2 ** (8 * kind.itemsize) - 1
     channel = Channel(agreed, "north", STUDENT)
     shares = np.zeros((agreed.queries, agreed.classes), kind)
-    shares[7, 1] = 2**bits
+    shares[7, 1] = largest + 1
     student = Student(agreed)
     with pytest.raises(ProtocolError, match="bits"):
         student.receive("north", channel.frame(0, Kind.SHARES, [np.zeros(16, np.uint8), shares]))
-    shares[7, 1] = 2**bits - 1
+    shares[7, 1] = largest
     list(student.receive("north", channel.frame(0, Kind.SHARES, [np.zeros(16, np.uint8), shares])))
 
 

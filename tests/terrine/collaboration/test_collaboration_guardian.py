@@ -84,11 +84,11 @@ def test_the_test_is_that_of_confident_gnmax_with_the_same_secure_lattice():
     assert np.array_equal(student.result, answers.labels)
 
 
-def test_the_state_is_empty_until_the_noise_is_drawn_and_then_never_changes():
+def test_the_state_is_empty_until_the_noise_is_drawn_and_then_only_questions_are_added():
     agreed = confident()
     loop = Loop(parties_of(agreed, random_votes(agreed), noise := Noise(agreed))).start()
     guardian = loop.parties[GUARDIAN]
-    kept = None
+    kept, asked = None, 0
     while loop.waiting:
         # Before the answers to a frame go out, the state is what it will be.
         sender, (receiver, frame) = loop.waiting.popleft()
@@ -96,10 +96,14 @@ def test_the_state_is_empty_until_the_noise_is_drawn_and_then_never_changes():
         state = guardian.state()
         assert bool(state) == bool(noise.calls)
         if kept is not None:
-            assert all(np.array_equal(state[key], kept[key]) for key in kept)
+            assert all(np.array_equal(state[key], kept[key]) for key in kept if key != "questions")
+            assert np.array_equal(state["questions"][: len(kept["questions"])], kept["questions"])
+            asked += receiver == GUARDIAN and frame[6] in (Kind.BASE, Kind.BITS)
+            assert len(state["questions"]) == asked
         kept = state or None
         loop.push(receiver, answers)
-    assert {"counts", "tests", "present", "origin", "agreement"} == set(kept)
+    assert {"counts", "tests", "present", "origin", "agreement", "secret", "questions"} == set(kept)
+    assert asked == 3
 
 
 def rerun(agreed, guardian_state, student_state, session="f" * 32):
@@ -145,14 +149,32 @@ def test_a_session_cut_off_anywhere_resumes_or_was_never_answered(agreed):
     assert resumed >= total - 2 * len(agreed.teachers) - 2
 
 
-def test_labels_and_keys_of_a_resumed_session_are_fresh():
-    agreed = agreement()
+SPOKEN = (Kind.BASE, Kind.CHOICES, Kind.BITS, Kind.TABLES, Kind.OPENED)
+
+
+def spoken(record):
+    """What guardian and student said to each other about the queries, without headers."""
+    return [(Kind(frame[6]), frame[HEADER:]) for _, _, frame in record if frame[6] in SPOKEN]
+
+
+def test_a_resumed_session_says_the_same_again_in_frames_of_its_own():
+    agreed = confident()
     guardian, student, loop = answered(agreed, random_votes(agreed), Noise(agreed))
     states = guardian.state(), student.state()
     again = Loop(
         {GUARDIAN: Guardian.resume(agreed, states[0], session="f" * 32),
          STUDENT: Student.resume(agreed, states[1], session="f" * 32)}
     ).start().run()  # fmt: skip
+    assert spoken(again.record) == spoken(loop.record)
+    assert {kind for kind, _ in spoken(again.record)} == set(SPOKEN)
+    assert not {frame for _, _, frame in again.record} & {frame for _, _, frame in loop.record}
+
+
+def test_labels_and_keys_of_another_round_on_the_same_votes_are_fresh():
+    agreed = agreement()
+    rounds = [
+        answered(agreed.resumed(digit * 32), random_votes(agreed), Noise(agreed)) for digit in "12"
+    ]  # the agreement of another session, from its start
 
     def words(record):
         data = b"".join(frame[HEADER:] for _, _, frame in record if frame[6] in (Kind.CHOICES, Kind.BITS, Kind.TABLES))
@@ -161,9 +183,10 @@ def test_labels_and_keys_of_a_resumed_session_are_fresh():
     def seeds(record):
         return {frame[HEADER + 16 : HEADER + 32] for _, _, frame in record if frame[6] == Kind.TABLES}
 
+    (guardian, _, loop), (other, _, again) = rounds
     assert len(seeds(loop.record) | seeds(again.record)) == 2
     assert min(len(set(seed)) for seed in seeds(loop.record) | seeds(again.record)) > 4
-    assert not np.array_equal(guardian._delta, again.parties[GUARDIAN]._delta)
+    assert not np.array_equal(guardian._delta, other._delta)
     shared = words(loop.record) & words(again.record)
     assert all(len(set(word)) < 14 for word in shared)  # headers of arrays and padding, no label
 
@@ -185,6 +208,9 @@ def test_a_state_that_is_damaged_or_foreign_is_refused():
     damages = [
         {},
         {key: value for key, value in state.items() if key != "tests"},
+        {key: value for key, value in state.items() if key != "questions"},
+        state | {"questions": state["questions"][:, :-1]},
+        state | {"secret": state["secret"][:-1]},
         state | {"counts": state["counts"][:-1]},
         state | {"counts": state["counts"].astype(np.int64)},
         state | {"present": state["present"][:-1]},

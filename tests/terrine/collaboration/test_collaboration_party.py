@@ -68,6 +68,7 @@ def test_a_resumed_agreement_differs_in_its_session_alone():
         ({"reveal": "votes"}, "reveal"),
         ({"threshold": 3.0}, "together"),
         ({"threshold": float("nan"), "sigma_threshold": 1.0}, "threshold"),
+        ({"threshold": 1e10, "sigma_threshold": 1.0}, "threshold"),
         ({"sigma": 0.0}, "sigma"),
         ({"sigma": float("inf")}, "sigma"),
     ],

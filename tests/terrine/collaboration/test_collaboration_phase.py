@@ -44,10 +44,12 @@ def test_inputs_are_the_shares_of_the_blocks_queries(monkeypatch):
     shares = np.random.default_rng(0).integers(0, 2**planned.bits, (40, 4)).astype(np.uint32)
     for number, block in enumerate(planned.blocks):
         assert np.array_equal(planned.inputs(shares, number), bits_of(shares[queries[block]], planned.bits))
-    # The test needs fewer bits, and takes the lowest ones.
+    # The argmax needs fewer bits than the test, and takes the lowest ones.
     test = threshold_phase(confident())
-    assert test.bits < planned.bits
-    assert np.array_equal(test.inputs(shares, 2), bits_of(shares[test.queries[8:12]] % 2**test.bits, test.bits))
+    wide = np.random.default_rng(1).integers(0, 2**test.bits, (40, 4)).astype(np.uint64)
+    assert test.bits > 32 > planned.bits
+    assert np.array_equal(test.inputs(wide, 2), bits_of(wide[test.queries[8:12]], test.bits))
+    assert np.array_equal(planned.inputs(wide, 0), bits_of(wide[queries[:4]] % 2**planned.bits, planned.bits))
 
 
 def test_an_engine_is_made_once_for_a_size():

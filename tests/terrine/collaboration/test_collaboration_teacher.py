@@ -5,10 +5,10 @@ from terrine.aggregation.votes import histograms_of
 from terrine.collaboration import gathering
 from terrine.collaboration.messages import Channel, Kind
 from terrine.collaboration.party import ProtocolError
-from terrine.collaboration.shares import count_bits, share_type
+from terrine.collaboration.shares import sharing_of
 from terrine.collaboration.teacher import Teacher
 from terrine.errors import InputError, SettingError
-from tests.collaboration_sessions import GUARDIAN, STUDENT, agreement, random_votes
+from tests.collaboration_sessions import GUARDIAN, STUDENT, agreement, confident, random_votes
 
 
 def shares_of(teacher, agreed):
@@ -16,7 +16,7 @@ def shares_of(teacher, agreed):
     blocks = gathering.share_blocks(agreed)
     channels = {name: Channel(agreed, name, "north") for name in (GUARDIAN, STUDENT)}
     received = {name: [] for name in channels}
-    kind = share_type(count_bits(agreed.total, agreed.sigma))
+    kind = sharing_of(agreed).kind
     for send in teacher.start():
         channel = channels[send.to]
         rows = blocks[channel.received]
@@ -32,11 +32,19 @@ def test_the_two_shares_sum_to_the_partys_own_histogram(monkeypatch, block):
     votes = random_votes(agreed)[:, :2]
     teacher = Teacher(agreed, "north", votes)
     shares = shares_of(teacher, agreed)
-    modulus = 2 ** count_bits(agreed.total, agreed.sigma)
+    modulus = 2 ** sharing_of(agreed).bits
     total = (shares[GUARDIAN].astype(int) + shares[STUDENT]) % modulus
     assert np.array_equal(total, histograms_of(votes, agreed.classes))
     assert teacher.finished
     assert teacher.state() == {}
+
+
+def test_the_two_whole_shares_sum_to_the_histogram_and_the_masks_range():
+    agreed = confident()
+    votes = random_votes(agreed)[:, :2]
+    shares = shares_of(Teacher(agreed, "north", votes), agreed)
+    total = shares[GUARDIAN].astype(int) + shares[STUDENT].astype(int) - 2 ** sharing_of(agreed).bits
+    assert np.array_equal(total, histograms_of(votes, agreed.classes))
 
 
 def test_frames_go_to_the_guardian_and_the_student_in_turns(monkeypatch):

@@ -8,13 +8,13 @@ from terrine.collaboration import garbling, transfer
 from terrine.collaboration.garbling import Engine
 from terrine.collaboration.messages import Channel, Kind
 from terrine.collaboration.phase import argmax_phase, threshold_phase
-from terrine.collaboration.shares import count_bits, modulo, share_type
+from terrine.collaboration.shares import modulo, sharing_of
 from tests.collaboration_sessions import GUARDIAN, HEADER, STUDENT, Noise, agreement, answered, confident, random_votes
 
 SESSIONS, QUERIES = 8, 1_000
 # Histograms with the same label, 1, and the same outcome of every test, but otherwise as different as they can be.
 ONE, OTHER = [1, 1, 1, 1, 1], [0, 2, 1, 1, 3]
-# Bonferroni: about 220 tests are made of real randomness, so one comes out below this in one run of 10^9.
+# Bonferroni: about 900 tests are made of real randomness, so one comes out below this in one run of 10^9.
 LEAST = 1e-12
 
 
@@ -58,8 +58,8 @@ def seen():
         frames = loop.record
         for receiver, key in ((GUARDIAN, "guardian share"), (STUDENT, "student share")):
             (frame,) = [frame for sender, to, frame in frames if (sender, to) == ("north", receiver)]
-            kind = share_type(count_bits(agreed.total, agreed.sigma))
-            shares = np.frombuffer(frame[-QUERIES * 4 :], kind)
+            kind = sharing_of(agreed).kind
+            shares = np.frombuffer(frame[-QUERIES * 4 * kind.itemsize :], kind)
             views[key].append(shares.reshape(QUERIES, 4))
         hidden = [frame for sender, to, frame in frames if to == GUARDIAN and frame[6] == Kind.BITS]
         (spec,) = phase.bits_spec(0)
@@ -72,13 +72,16 @@ def seen():
 
 def test_each_partys_shares_are_distributed_alike_whatever_the_votes(seen):
     for key in ("guardian share", "student share"):
+        width = sharing_of(confident(queries=QUERIES)).bits
         for label in range(4):
-            assert homogeneity(seen[key][:, label] % 16, seen["which"]) > LEAST
+            for shift in (0, width // 2, width - 4):
+                part = seen[key][:, label] >> np.uint64(shift) & np.uint64(15)
+                assert homogeneity(part.astype(int), seen["which"]) > LEAST
 
 
 def test_the_same_statistic_finds_the_votes_in_both_shares_together(seen):
     both = (seen["guardian share"] + seen["student share"]) % 16
-    assert min(homogeneity(both[:, label], seen["which"]) for label in range(4)) < LEAST
+    assert min(homogeneity(both[:, label].astype(int), seen["which"]) for label in range(4)) < LEAST
 
 
 def test_the_bits_that_the_student_hides_are_distributed_alike(seen):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from terrine.data.dataset import Dataset, fingerprint, from_one_set
-from terrine.data.units import name_codes, place_codes
+from terrine.data.units import name_codes, place_codes, shares
 from terrine.errors import InputError
 
 
@@ -106,6 +106,16 @@ def test_one_set_is_split_with_its_groups() -> None:
     assert np.array_equal(dataset.test_units, groups[out])
     assert sorted(index + out) == list(range(100))
     assert not set(groups[index]) & set(groups[out])
+
+
+def test_labels_have_no_say_in_who_is_held_out() -> None:
+    images = np.arange(100, dtype=np.uint8).reshape(100, 1, 1, 1)
+    held_out = []
+    for labels in (np.arange(100) % 2, np.arange(100) // 50):
+        dataset = from_one_set("set", images, labels, None, ("a", "b"), test_fraction=0.2, seed=0)
+        held_out.append(dataset.test_images.ravel().tolist())
+    drawn = shares(place_codes(100), 0, "data.split")
+    assert held_out == [[place for place in range(100) if drawn[place] < 0.2]] * 2
 
 
 def test_records_are_named_by_their_places_unless_the_data_name_them() -> None:

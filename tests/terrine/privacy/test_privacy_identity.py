@@ -1,26 +1,25 @@
 """The site's key, and identities made with it."""
 
+import inspect
 import multiprocessing
 import stat
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from terrine.errors import InputError, LedgerError
+from terrine.errors import LedgerError
 from terrine.privacy.identity import canonical_json, keyed_digest, load_or_create_key, release_identity
 
-VOTES = np.random.default_rng(0).integers(0, 10, (2_500, 7)).astype(np.uint8)
 KEY = bytes(range(32))
 
 
 def identity(**changes: object) -> str:
     arguments: dict = {
         "key": KEY,
-        "votes": VOTES,
-        "query_order_digest": "q",
-        "mechanism": {"mechanism": "gnmax", "sigma": 40.0},
-        "dataset": "d",
+        "account": "a",
+        "edition": "1",
+        "release": "answers",
+        "parameters": {"aggregation": {"sigma": 40.0}, "teachers": {"ridge": 0.1}},
         "noise": {"kind": "secure"},
     }
     return release_identity(**(arguments | changes))
@@ -61,9 +60,8 @@ def test_a_key_that_was_cut_short_is_refused(tmp_path: Path) -> None:
         load_or_create_key(tmp_path / "key" / "below-a-file")
 
 
-def test_equal_releases_have_equal_identities_whatever_the_type_of_the_votes() -> None:
-    assert identity() == identity(votes=VOTES.astype(">i4"), mechanism={"sigma": 40.0, "mechanism": "gnmax"})
-    assert identity() == identity(votes=np.asfortranarray(VOTES), noise=None)
+def test_equal_releases_have_equal_identities_whatever_the_order_of_their_settings() -> None:
+    assert identity() == identity(parameters={"teachers": {"ridge": 0.1}, "aggregation": {"sigma": 40.0}})
     assert len(identity()) == 64
 
 
@@ -71,12 +69,10 @@ def test_equal_releases_have_equal_identities_whatever_the_type_of_the_votes() -
     "change",
     [
         {"key": bytes(32)},
-        {"votes": np.where(np.arange(VOTES.size).reshape(VOTES.shape) == VOTES.size - 1, 10, VOTES)},
-        {"votes": VOTES.reshape(-1, 14)},
-        {"votes": VOTES[::-1]},
-        {"query_order_digest": "r"},
-        {"mechanism": {"mechanism": "gnmax", "sigma": 40.1}},
-        {"dataset": "e"},
+        {"account": "b"},
+        {"edition": "2"},
+        {"release": "averages 1"},
+        {"parameters": {"aggregation": {"sigma": 40.1}, "teachers": {"ridge": 0.1}}},
         {"noise": {"kind": "replay", "seed": 1}},
     ],
 )
@@ -84,10 +80,10 @@ def test_whatever_changes_a_release_changes_its_identity(change: dict) -> None:
     assert identity(**change) != identity()
 
 
-@pytest.mark.parametrize("votes", [np.zeros(4, dtype=int), np.zeros((2, 2))])
-def test_what_is_no_vote_has_no_identity(votes: np.ndarray) -> None:
-    with pytest.raises(InputError, match="whole-number votes"):
-        identity(votes=votes)
+def test_an_identity_takes_nothing_that_is_computed_from_private_data() -> None:
+    assert set(inspect.signature(release_identity).parameters) == {
+        *("key", "account", "edition", "release", "parameters", "noise"),
+    }
 
 
 def test_parts_of_a_keyed_digest_cannot_be_shifted_into_each_other() -> None:

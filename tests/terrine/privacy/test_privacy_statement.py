@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from terrine.errors import SettingError
-from terrine.privacy.events import NonPrivateEvent, RepeatedEvent, compose, threshold_test, vote_answer
+from terrine.privacy.events import LaplaceEvent, NonPrivateEvent, RepeatedEvent, compose, threshold_test, vote_answer
 from terrine.privacy.statement import (
     PrivacyStatement,
     PublicInput,
@@ -60,6 +60,7 @@ def test_it_says_everything_that_a_release_must_say() -> None:
     content = statement().to_dict()
     expected = {
         "unit", "neighbouring", "delta", "trust_model", "epsilon", "epsilon_sanitised", "epsilon_dataset",
+        "epsilon_guaranteed", "epsilon_account", "epsilon_budget",
         "epsilon_tuning", "audit_epsilon", "noise", "queries", "asked", "answered", "answered_per_class",
         "partition_digest", "partition_disjoint", "public_inputs", "code_version", "schema_version",
     }  # fmt: skip
@@ -73,7 +74,7 @@ def test_it_says_everything_that_a_release_must_say() -> None:
     [
         {},
         {"noise": "replay"},
-        {"unit": "group", "trust_model": "parties"},
+        {"unit": "group", "trust_model": "parties", "epsilon_account": 6.0},
         {"epsilon_sanitised": 2.0, "epsilon_tuning": 4.0, "audit_epsilon": 0.71239, "audit_confidence": 0.95},
         {"event": NonPrivateEvent(), "epsilon_budget": math.inf, "epsilon_dataset": math.inf, "epsilon_claimed": 1.0},
     ],
@@ -113,7 +114,9 @@ def test_a_data_dependent_figure_cannot_hide_among_the_parameters() -> None:
         ({"epsilon": 1.2}, "do not follow from the rest: epsilon"),
         ({"private": False}, "do not follow from the rest: private"),
         ({"summary": "All is well."}, "do not follow from the rest: summary"),
-        ({"schema_version": 2}, "schema_version is not 1"),
+        ({"schema_version": 3}, "schema_version is 3; this Terrine reads 1 and 2"),
+        ({"schema_version": 1}, "no place in it: epsilon_account, epsilon_guaranteed"),
+        ({"epsilon_guaranteed": 2.5427}, "do not follow from the rest: epsilon_guaranteed"),
     ],
 )
 def test_a_file_that_was_changed_is_refused(change: dict[str, Any], message: str) -> None:
@@ -172,15 +175,106 @@ def test_an_audit_bound_is_rounded_down() -> None:
 
 
 def test_the_summary_names_the_figures_and_who_is_trusted() -> None:
-    text = summary_sentence(statement())
+    text = summary_sentence(statement(mechanism={"mechanism": "gnmax", "sigma": 40.0}))
     assert "286 answers, released for 640 of 1000 queries" in text
     assert "(2.5427, 1e-05)-differentially private" in text
-    assert "ε=3.5" in text
+    assert "no outcome becomes more than e^2.5427 times as likely" in text
+    assert "budget" not in text
+    assert "ε=3.5 was used so far. It holds" in text
     assert "one record" in text
     assert "operator of the pipeline" in text
     parties = summary_sentence(replace(statement(), unit="group", trust_model="parties"))
     assert "all records of any one group" in parties
     assert "guardian colludes with none" in parties
+
+
+@pytest.mark.parametrize("name", ["confident", "interactive"])
+def test_where_the_number_of_answers_depends_on_what_is_released_the_budget_is_the_guarantee(name: str) -> None:
+    found = statement(mechanism={"mechanism": name})
+    assert (found.epsilon_guaranteed, found.to_dict()["epsilon_guaranteed"]) == (3.0, 3.0)
+    assert found.to_dict()["epsilon"] == 2.5427
+    text = summary_sentence(found)
+    assert "(3, 1e-05)-differentially private" in text
+    assert "no outcome becomes more than e^3 times as likely" in text
+    assert "ε=3 is the run's budget, fixed before the first query" in text
+    assert "used ε=2.5427 of it" in text
+
+
+@pytest.mark.parametrize("name", ["gnmax", "histogram", "lnmax", "annotation", "answers", "labels"])
+def test_where_the_number_of_answers_is_fixed_their_exact_cost_is_the_guarantee(name: str) -> None:
+    found = statement(mechanism={"mechanism": name})
+    assert found.epsilon_guaranteed == found.epsilon
+    assert found.to_dict()["epsilon_guaranteed"] == 2.5427
+
+
+def test_what_is_not_private_guarantees_no_figure() -> None:
+    for change in ({"noise": "replay"}, {"partition_disjoint": False}, {"event": NonPrivateEvent()}):
+        more = {"epsilon_budget": math.inf, "epsilon_dataset": math.inf} if "event" in change else {}
+        assert statement(**change, **more).to_dict()["epsilon_guaranteed"] is None
+
+
+def test_over_all_runs_what_was_used_is_told_from_what_the_account_allows() -> None:
+    text = summary_sentence(statement(epsilon_account=6.0))
+    assert "ε=3.5 was used so far of its account's budget, ε=6" in text
+    with pytest.raises(SettingError, match="account's budget is above 0"):
+        statement(epsilon_account=0.0)
+
+
+def test_the_relation_is_that_of_names_and_nothing_more() -> None:
+    for unit in ("record", "group"):
+        content = statement(unit=unit).to_dict()
+        assert f"every other {unit} keeping its name and therefore its teacher" in content["neighbouring"]
+        assert "counts as two such steps" in content["neighbouring"]
+        assert "keeping their names" in content["summary"]
+    assert "split in two" in statement(unit="group").to_dict()["neighbouring"]
+    assert "image is not protected" in statement(unit="label").to_dict()["summary"]
+
+
+# What version 1 wrote for `statement()`, word for word.
+VERSION_1 = {
+    "schema_version": 1,
+    "neighbouring": "one record replaced, added or removed, the others staying with their teachers",
+    "summary": "These 286 answers, released for 640 of 1000 queries, and everything computed from them, are (2.5427, "
+    "1e-05)-differentially private: with any one record exchanged, added or removed, no outcome becomes more than "
+    "e^2.5427 times as likely, up to a probability of 1e-05. Together with all earlier releases about the same dataset "
+    "the figure is ε=3.5. It holds for whatever the data are, and for anyone outside the operator of the pipeline.",
+}
+
+
+def version_1(**changes: Any) -> dict[str, Any]:
+    content = statement(**changes).to_dict() | VERSION_1
+    return {name: value for name, value in content.items() if name not in ("epsilon_account", "epsilon_guaranteed")}
+
+
+def test_a_statement_of_version_1_is_checked_and_read() -> None:
+    assert statement_from(version_1()) == statement()
+    replayed = version_1(noise="replay")
+    replayed["summary"] = statement(noise="replay").to_dict()["summary"]
+    assert statement_from(replayed).to_dict()["private"] is False
+    for change in (
+        {"epsilon": 2.5},
+        {"epsilon": 2.6},
+        {"summary": "All is well."},
+        {"neighbouring": statement().to_dict()["neighbouring"]},
+        {"epsilon_account": 6.0},
+    ):
+        with pytest.raises(SettingError, match=r"do not follow|no place"):
+            statement_from(version_1() | change)
+
+
+def test_a_figure_that_version_1_bounded_less_tightly_is_read_and_a_smaller_one_is_not() -> None:
+    laplace = RepeatedEvent(LaplaceEvent(2.0, 20.0), 100)
+    content = version_1(
+        event=laplace, mechanism={"mechanism": "lnmax", "scale": 20.0}, epsilon_budget=5.0, epsilon_dataset=5.0
+    )
+    for epsilon, readable in ((4.5328, True), (4.2204, True), (4.22, False)):
+        content["epsilon"] = epsilon
+        content["summary"] = VERSION_1["summary"].replace("2.5427", f"{epsilon:g}").replace("ε=3.5", "ε=5")
+        if readable:
+            assert statement_from(content).epsilon < 4.2204
+        else:
+            with pytest.raises(SettingError, match="do not follow from the rest: epsilon"):
+                statement_from(content)
 
 
 def test_released_labels_are_counted_by_class_and_unanswered_ones_are_not() -> None:

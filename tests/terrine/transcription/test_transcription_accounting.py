@@ -63,9 +63,9 @@ def test_a_run_over_budget_is_refused_with_the_sigma_that_would_meet_it():
 
 
 def test_answers_over_budget_are_refused_with_the_epsilon_that_would_meet_it():
-    with pytest.raises(BudgetError, match=r"annotation\.epsilon to 0\.01021 or less"):
+    with pytest.raises(BudgetError, match=r"annotation\.epsilon to 0\.01081 or less"):
         check_budget(AnswerCost(1.0, 3, PUBLISHED), 10.0, DELTA)
-    check_budget(AnswerCost(0.01021, 3, PUBLISHED), 10.0, DELTA)
+    check_budget(AnswerCost(0.01081, 3, PUBLISHED), 10.0, DELTA)
 
 
 def test_labels_cost_their_epsilon_once():

@@ -1,0 +1,476 @@
+"""Mutants: defects of the kinds found in published code, put into Terrine one at a time, and who notices.
+
+    python benchmarks/mutants.py                        # all of them: about an hour on two cores
+    python benchmarks/mutants.py --only "deal by place" # one; may be given several times
+    python benchmarks/mutants.py --quick                # only the tests that are expected to notice
+    python benchmarks/mutants.py --tables               # print the table, and write it into docs/assurance.md
+
+A mutant is a patch in `mutants.yaml`. It is put into a copy of the repository, and three detectors are run on it:
+
+- *tests*: the privacy tests, `PRIVACY_TESTS`, by `pytest -x`. Those that a mutant names go first, since one failure is
+  enough; only when all of them pass the rest is run;
+- *harness*: tests/neighbours but for its test of the audit, in the same way, for mutants that neighbours could show;
+- *audit*: the command `terrine audit`: of a mechanism, or `--neighbours` on a small run of digits, `AUDITS`.
+
+Every detector that is used is run on the code as it is first, and has to pass. A mutant counts as caught where a test
+fails, or where an audit says so: a patch that breaks an import, or an error of Python's own that it raises, is an error
+of the table and counts as nothing. What was found is kept in `mutants.json` as it comes, under a digest of the mutant,
+so an interrupted run goes on, and a mutant that changes is tried again. `--jobs` tries several at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib
+import json
+import multiprocessing
+import os
+import re
+import runpy
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+MUTANTS, RESULTS = (REPOSITORY / "benchmarks" / f"mutants.{suffix}" for suffix in ("yaml", "json"))
+PAGE = REPOSITORY / "docs" / "assurance.md"
+BEGIN, END = "<!-- mutants -->", "<!-- end of mutants -->"
+
+PRIVACY_TESTS = (
+    "tests/terrine/privacy",
+    "tests/terrine/aggregation",
+    "tests/terrine/data",
+    "tests/terrine/teachers",
+    "tests/terrine/collaboration",
+    "tests/terrine/transcription",
+    *(
+        f"tests/tasks/test_{name}.py"
+        for name in ("params", "new_dataset", "partition_task", "identity", "teach", "vote", "aggregate", "average")
+    ),
+    *(
+        f"tests/tasks/test_{name}.py"
+        for name in ("accounts", "party_config", "private_figures", "report", "transcribe")
+    ),
+    "tests/flows/test_zones.py",
+    "tests/flows/test_what_leaves.py",
+)
+HARNESS = tuple(f"tests/neighbours/test_neighbours_{name}.py" for name in ("formats", "kinds", "release"))
+AUDITS: dict[str, tuple[str, ...]] = {
+    "gnmax": ("--mechanism", "gnmax"),
+    "histogram": ("--mechanism", "histogram"),
+    "confident": ("--mechanism", "confident"),
+    "lnmax": ("--mechanism", "lnmax"),
+    "neighbours": ("--run", "digits", "--neighbours", "2"),
+    "neighbours of groups": ("--run", "people", "--neighbours", "2"),
+}
+"""Arguments of `terrine audit`. `digits` is a run on digits whose rows have ids; `people` on the same in groups."""
+
+DETECTORS = ("tests", "harness", "audit")
+NAMES = {"tests": "privacy tests", "harness": "neighbour harness", "audit": "terrine audit"}
+MARKS = {"caught": "✓", "passed": "–", None: "·"}
+LEGEND = "✓ noticed it; – was run in full and did not; · was not run: nothing of it looks at what is broken."
+
+_LIMIT = 3600
+_LIBRARIES = (
+    *("numpy", "scipy.optimize", "scipy.stats", "pandas", "torch", "sqlalchemy", "pydantic", "jinja2", "PIL.Image"),
+    *("safetensors.numpy", "pyarrow.parquet", "sklearn.datasets", "typer", "rich.progress", "filelock"),
+    *("pytest", "hypothesis", "opendp.measurements"),
+)
+_PYTHONS_OWN = (
+    "NameError",
+    "UnboundLocalError",
+    "ImportError",
+    "ModuleNotFoundError",
+    "SyntaxError",
+    "IndentationError",
+)
+
+_PROJECT = """
+import shutil
+import numpy as np, yaml
+from sklearn.datasets import load_digits
+digits = load_digits()
+images, labels = digits.images[:600].astype(np.uint8) * 16, digits.target[:600]
+ids = np.array([f"scan {number:04d}" for number in range(600)])
+np.savez(root / "digits.npz", images=images, labels=labels, ids=ids,
+         groups=np.array([f"person {number // 3:03d}" for number in range(600)]))
+for name in ("params.yaml", "dvc.yaml"):
+    shutil.copy(repository / name, root)
+(root / "experiments").mkdir()
+for name, unit in (("digits", "record"), ("people", "group")):
+    values = {
+        "description": "digits for an audit",
+        "data": {"name": "npz", "path": "digits.npz", "size": 8},
+        "privacy": {"unit": unit},
+        "partition": {"teachers": 12},
+        "queries": {"count": 60, "batch": 20, "sources": {"gaussian": 1}},
+        "backbone": {"projection": 30},
+        "aggregation": {"mechanism": "histogram", "sigma": 6, "epsilon": 8},
+        "ledger": {"account": "digits", "epsilon": 20},
+    }
+    (root / "experiments" / f"{name}.yaml").write_text(yaml.safe_dump(values))
+from flows.stages import run_through
+from tasks.run import write_parameters
+for name in ("digits", "people"):
+    run_through(write_parameters(root, name), "dataset", "pretrain")
+"""
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A piece of a file, which is in it exactly once, and what takes its place."""
+
+    file: str
+    find: str
+    replace: str
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A defect, see mutants.yaml."""
+
+    name: str
+    kind: str
+    defect: str
+    edits: tuple[Edit, ...]
+    tests: tuple[str, ...]
+    harness: tuple[str, ...] = ()
+    audit: tuple[str, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """What the stored result is about."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
+
+    def patched(self, root: Path) -> dict[Path, str]:
+        """The files that the mutant changes, under `root`, and their new text.
+
+        Raises:
+            ValueError: a piece that is not exactly once in its file, or changes nothing.
+        """
+        texts: dict[Path, str] = {}
+        for edit in self.edits:
+            path = root / edit.file
+            text = texts.get(path) or path.read_text(encoding="utf-8")
+            found = text.count(edit.find)
+            if found != 1 or edit.find == edit.replace:
+                raise ValueError(
+                    f"Mutant '{self.name}': what it replaces is {found} times in {edit.file}, and must be there once. "
+                    f"Adapt the patch in {MUTANTS.name} to today's code:\n{edit.find}"
+                )
+            texts[path] = text.replace(edit.find, edit.replace)
+        return texts
+
+
+def mutants() -> list[Mutant]:
+    """All mutants of mutants.yaml, in its order."""
+    made = []
+    for entry in yaml.safe_load(MUTANTS.read_text(encoding="utf-8")):
+        edits = tuple(Edit(**edit) for edit in entry.pop("edits"))
+        given = {key: tuple(entry.pop(key)) for key in DETECTORS if entry.get(key) is not None}
+        made.append(Mutant(**entry, edits=edits, **given))
+    return made
+
+
+class Broken(Exception):
+    """A detector could not be run, so it says nothing about a mutant."""
+
+
+class Done(NamedTuple):
+    """How a child ended: its exit code, and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Copy:
+    """A copy of the repository to put mutants into, one at a time."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root / "repository"
+        listed = subprocess.run(
+            ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+            cwd=REPOSITORY,
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        for name in listed.stdout.splitlines():
+            if (REPOSITORY / name).is_file():
+                (self.root / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(REPOSITORY / name, self.root / name)
+        self._scratch = root / "scratch"
+        self._scratch.mkdir()
+
+    def put_in(self, mutant: Mutant) -> dict[Path, str]:
+        """Apply a mutant and return what its files were."""
+        patched = mutant.patched(self.root)
+        for path, text in patched.items():
+            if path.suffix == ".py":
+                compile(text, path, "exec")
+        before = {path: path.read_text(encoding="utf-8") for path in patched}
+        self.write(patched)
+        return before
+
+    def write(self, texts: dict[Path, str]) -> None:
+        """Write sources, and forget what was compiled of them."""
+        for path, text in texts.items():
+            path.write_text(text, encoding="utf-8")
+            for compiled in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
+                compiled.unlink()
+
+    def catches(self, tests: Sequence[str]) -> str | None:
+        """The first test that fails; None where all pass."""
+        options = ("-x", "-q", "-p", "no:cacheprovider", "--no-header", "--tb=no", "-rfE")
+        with tempfile.TemporaryDirectory(dir=self._scratch) as base:
+            done = self._run(lambda: _pytest([*options, f"--basetemp={base}/tests", *tests]))
+        if done.code == 0:
+            return None
+        lines = [line for line in done.out.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+        if done.code != 1 or not lines:
+            raise Broken(f"pytest ended with {done.code}:\n{done.out[-3000:]}{done.err[-3000:]}")
+        if re.search(rf" - ({'|'.join(_PYTHONS_OWN)}): ", lines[0]):
+            raise Broken(f"A patch that is no defect but nonsense: {lines[0]}")
+        return lines[0].split(" ", 1)[1].split(" - ")[0]
+
+    def audit_catches(self, names: Sequence[str]) -> str | None:
+        """The first audit that catches something; None where none does."""
+        with tempfile.TemporaryDirectory(dir=self._scratch) as project:
+            if any("--run" in AUDITS[name] for name in names):
+                made = self._run(lambda: exec(_PROJECT, {"root": Path(project), "repository": self.root}))
+                if made.code:
+                    raise Broken(f"The run to audit cannot be made:\n{made.err[-3000:]}")
+            for name in names:
+                command = ["terrine", "audit", *AUDITS[name], "--json"]
+                done = self._run(lambda command=command: _module("flows", command), TERRINE_ROOT=project)
+                try:
+                    found = json.loads(done.out[done.out.index("{") :])["caught"]
+                except ValueError as error:
+                    raise Broken(f"terrine audit ({name}) gave no result:\n{done.out}{done.err[-3000:]}") from error
+                if found:
+                    return name
+        return None
+
+    def _run(self, work: Callable[[], object], **variables: str) -> Done:
+        """Call `work` in a child of this process, where `terrine` and the others are those of the copy."""
+        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+            sys.stdout.flush()
+            child = os.fork()
+            if child == 0:
+                os.dup2(out.fileno(), 1)
+                os.dup2(err.fileno(), 2)
+                os._exit(self._in_child(work, variables))
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            out.seek(0)
+            err.seek(0)
+            return Done(code, out.read(), err.read())
+
+    def _in_child(self, work: Callable[[], object], variables: Mapping[str, str]) -> int:
+        signal.alarm(_LIMIT)
+        sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
+        os.chdir(self.root)
+        os.environ.update(PYTHONPATH=str(self.root), **variables)
+        own = {"", str(REPOSITORY), str(REPOSITORY / "benchmarks")}
+        sys.path[:] = [str(self.root), *(path for path in sys.path if path not in own)]
+        code: object = 70
+        try:
+            code = work()
+        except SystemExit as end:
+            code = end.code
+        except BaseException:
+            traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        return code if isinstance(code, int) else int(code is not None)
+
+
+def _pytest(arguments: list[str]) -> int:
+    import pytest
+
+    return int(pytest.main(arguments))
+
+
+def _module(name: str, arguments: list[str]) -> None:
+    sys.argv = arguments
+    runpy.run_module(name, run_name="__main__", alter_sys=True)
+
+
+def load_libraries() -> None:
+    """Import what Terrine imports, and nothing of Terrine: children of this process need not, which saves most time."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    for name in _LIBRARIES:
+        importlib.import_module(name)
+
+
+def attempt(copy: Copy, mutant: Mutant, quick: bool) -> dict[str, Any]:
+    """Put a mutant into the copy, run its detectors, take it out, and return what they found.
+
+    Raises Broken with `quick` where the tests that the mutant names all pass: the others were not asked.
+    """
+    start = time.perf_counter()
+    before = copy.put_in(mutant)
+    found: dict[str, Any] = {"digest": mutant.digest}
+    try:
+        for name, first, rest in (("tests", mutant.tests, PRIVACY_TESTS), ("harness", mutant.harness, HARNESS)):
+            if not first:
+                continue
+            by = copy.catches(first)
+            if by is None and quick:
+                raise Broken(f"Mutant '{mutant.name}' passes {', '.join(first)}.")
+            found[name] = _outcome(by or copy.catches(rest))
+        if mutant.audit:
+            found["audit"] = _outcome(copy.audit_catches(mutant.audit))
+    finally:
+        copy.write(before)
+    found["seconds"] = round(time.perf_counter() - start, 1)
+    return found
+
+
+def _outcome(by: str | None) -> dict[str, str]:
+    return {"outcome": "passed"} if by is None else {"outcome": "caught", "by": by}
+
+
+def check_detectors(copy: Copy, chosen: Sequence[Mutant]) -> None:
+    """Run what the mutants name on the code as it is. Raises Broken where anything complains."""
+    tests = sorted({test for mutant in chosen for test in (*mutant.tests, *mutant.harness)})
+    # A file and a test in it are one.
+    whole = {test for test in tests if "::" not in test}
+    failed = copy.catches([test for test in tests if test in whole or test.split("::")[0] not in whole])
+    failed = failed or copy.audit_catches(sorted({name for mutant in chosen for name in mutant.audit}))
+    if failed is not None:
+        raise Broken(f"Without any mutant, {failed} fails. Mend that first.")
+
+
+def stored() -> dict[str, dict[str, Any]]:
+    """What was found so far, by name of mutant; of mutants as they are today."""
+    known = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.is_file() else {}
+    return {mutant.name: known[mutant.name] for mutant in mutants() if _same(known.get(mutant.name), mutant)}
+
+
+def _same(found: dict[str, Any] | None, mutant: Mutant) -> bool:
+    return found is not None and found["digest"] == mutant.digest
+
+
+def caught(found: dict[str, Any]) -> bool:
+    """Whether any detector noticed."""
+    return any(found.get(name, {}).get("outcome") == "caught" for name in DETECTORS)
+
+
+def table(known: dict[str, dict[str, Any]]) -> str:
+    """The Markdown table of what was found, with its legend and a count."""
+    rows = [
+        f"| Defect | What it does | {' | '.join(NAMES[name].capitalize() for name in DETECTORS)} |",
+        f"|---|---|{':-:|' * len(DETECTORS)}",
+    ]
+    everybody = [mutant for mutant in mutants() if mutant.name in known]
+    for mutant in everybody:
+        marks = (MARKS[known[mutant.name].get(name, {}).get("outcome")] for name in DETECTORS)
+        rows.append(f"| {mutant.name} | {mutant.defect} | {' | '.join(marks)} |")
+    counts = []
+    for name in DETECTORS:
+        outcomes = [known[mutant.name].get(name, {}).get("outcome") for mutant in everybody]
+        counts.append(f"{NAMES[name]} {outcomes.count('caught')} of {len(outcomes) - outcomes.count(None)}")
+    total = sum(caught(known[mutant.name]) for mutant in everybody)
+    rows += ["", f"{total} of {len(everybody)} are caught; by detector, of those it was run on: {', '.join(counts)}."]
+    return "\n".join([*rows, LEGEND])
+
+
+def write_page(known: dict[str, dict[str, Any]]) -> None:
+    """Put the table into the page, between its marks."""
+    text = PAGE.read_text(encoding="utf-8")
+    head, rest = text.split(BEGIN)
+    PAGE.write_text(f"{head}{BEGIN}\n{table(known)}\n{END}{rest.split(END)[1]}", encoding="utf-8")
+
+
+def main() -> int:
+    """Try the mutants that were asked for and not tried yet; exit code 1 where one is caught by nothing."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", metavar="NAME", help="this mutant, again if it was tried")
+    parser.add_argument("--jobs", type=int, default=1, help="mutants at a time")
+    parser.add_argument("--quick", action="store_true", help="ask the tests that a mutant names, and no others")
+    parser.add_argument(
+        "--tables", action="store_true", help="write what is stored into docs/assurance.md, try nothing"
+    )
+    options = parser.parse_args()
+    everybody = {mutant.name: mutant for mutant in mutants()}
+    unknown = set(options.only or ()) - set(everybody)
+    if unknown:
+        parser.error(f"there is no mutant {', '.join(sorted(unknown))}; there are: {', '.join(everybody)}")
+    for mutant in everybody.values():
+        mutant.patched(REPOSITORY)
+    known = stored()
+    if options.tables:
+        write_page(known)
+        print(table(known))
+        return 0
+    chosen = [everybody[name] for name in options.only or everybody if options.only or name not in known]
+    broken = _try_all(chosen, known, options.jobs, options.quick)
+    print(table(known))
+    survivors = [name for name, found in known.items() if not caught(found)]
+    for name in survivors:
+        print(f"NOT CAUGHT: {name}")
+    for text in broken:
+        print(text, file=sys.stderr)
+    return int(bool(survivors or broken))
+
+
+def _try_all(chosen: Sequence[Mutant], known: dict[str, dict[str, Any]], jobs: int, quick: bool) -> list[str]:
+    """Try mutants and store what is found; return what went wrong."""
+    broken: list[str] = []
+    if not chosen:
+        return broken
+    load_libraries()
+    fork = multiprocessing.get_context("fork")
+    with (
+        tempfile.TemporaryDirectory(prefix="mutants-") as folder,
+        ProcessPoolExecutor(jobs, fork, _begin, (folder,)) as pool,
+    ):
+        pool.submit(_check, chosen).result()
+        asked = {pool.submit(_attempt, mutant, quick): mutant for mutant in chosen}
+        for future in as_completed(asked):
+            name = asked[future].name
+            try:
+                found = future.result()
+            except Broken as error:
+                broken.append(f"{name}: {error}")
+                print(f"{name}: BROKEN, {error}", flush=True)
+                continue
+            known[name] = found
+            RESULTS.write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+            by = {part: found[part].get("by", "–") for part in DETECTORS if part in found}
+            print(f"{name}: {by}, {found['seconds']} s", flush=True)
+    return broken
+
+
+_copies: list[Copy] = []
+"""The copy of a process of the pool."""
+
+
+def _begin(folder: str) -> None:
+    _copies.append(Copy(Path(tempfile.mkdtemp(dir=folder))))
+
+
+def _check(chosen: Sequence[Mutant]) -> None:
+    check_detectors(_copies[0], chosen)
+
+
+def _attempt(mutant: Mutant, quick: bool) -> dict[str, Any]:
+    return attempt(_copies[0], mutant, quick)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

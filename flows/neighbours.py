@@ -1,0 +1,66 @@
+"""`terrine audit --neighbours N`: exchange units of a run's own data or leave them out, and see who moves."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from tasks.run import Run
+
+
+def exchange_units(run: str | None, count: int, as_json: bool) -> None:
+    """Try `count` units of a run (None: the one params.yaml names); exit code 1 when one of them moves two teachers."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from tasks.neighbours import audit_neighbours
+    from tasks.presets import project_root, selected_run
+    from tasks.run import open_run
+
+    root = project_root()
+    subject = open_run(root, run or selected_run(root))
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("neighbours", total=1.0)
+        result = audit_neighbours(
+            subject, vote_again, count, lambda share, text: bar.update(task, completed=share, description=text)
+        )
+    if as_json:
+        typer.echo(json.dumps(result, indent=2))
+    else:
+        _show(result)
+    if result["caught"]:
+        raise typer.Exit(1)
+
+
+def vote_again(scratch: Run) -> None:
+    """Take a run from its dataset to its votes; averages that were released are there already."""
+    from flows.stages import run_through
+
+    run_through(scratch, "partition", "partition")
+    if not scratch.params.teachers.releases_averages:
+        run_through(scratch, "average", "average")
+    run_through(scratch, "teach", "vote")
+
+
+def _show(result: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    unit, most = result["unit"], result["most"]
+    console.print(f"{result['run']}: {result['tried']} of {result['units']:,} units tried ({unit})\n")
+    table = Table(f"{unit} and what was done", "teachers that moved", "votes that changed", box=None, pad_edge=False)
+    for entry in result["steps"]:
+        moved = f"{entry['teachers']} of {result['voters']}"
+        table.add_row(f"{entry['unit']} {entry['step']}", moved, f"{entry['votes']:,} of {result['votes']:,}")
+    console.print(table)
+    if result["caught"]:
+        console.print(
+            f"\n[bold red]One {unit} moved {most} teachers.[/] The guarantee counts one: what a release of this run is "
+            "charged does not hold. Publish nothing of it before the cause is found."
+        )
+    else:
+        console.print("\nNo unit moved more than one teacher; that proves nothing about the others.")

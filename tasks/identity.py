@@ -1,0 +1,192 @@
+"""Under which identity the ledger knows a run's releases: one rule for answers, averages, annotations and labels.
+
+A release is identified by the account, the edition of the data that the operator names, and the settings upstream of it
+that differ from their defaults: by public things alone. So a run that changes its student shares the release, one that
+changes a teacher's penalty makes a release of its own and pays for it, whether its votes are equal or not, and whether
+a release is made again never says anything about the data (docs/exactly-once.md).
+
+What the data were is remembered beside the release, sealed and private (`Inputs`): should they change under one
+edition, the stored release is what comes back, and the operator is told.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from tasks.keys import site_key
+from tasks.params import Params, digest, read_yaml, validate
+from tasks.presets import resolve
+from tasks.run import Run
+from tasks.store import file_digest, read_json, write_text
+from terrine.errors import ArtefactError, TerrineError
+from terrine.privacy.identity import keyed_digest, release_identity
+from terrine.privacy.ledger import StoredRelease
+
+Kind = Literal["answers", "averages", "annotations", "labels"]
+Inputs = dict[str, str]
+
+FORM = 1
+"""Raised when the same settings would release something else, or when a default upstream of a release changes."""
+
+PARTITION, SALT = "partition", "salt"
+_CHANGED = "data_changed_"
+
+_UP_TO_TEACHERS = ("data", "privacy", "partition", "queries", "backbone", "pretraining", "teachers")
+_UPSTREAM: dict[Kind, tuple[str, ...]] = {
+    "answers": (*_UP_TO_TEACHERS, "aggregation", "collaboration"),
+    "averages": (*_UP_TO_TEACHERS, "aggregation"),
+    "annotations": ("data", "privacy", "partition", "transcription"),
+    "labels": ("data", "privacy", "transcription"),
+}
+"""The sections that decide what is released; beside them `seed` does, but for labels, which are not dealt."""
+
+_ELSEWHERE: dict[str, set[str]] = {
+    # Where files lie, not what is in them; the edition has a place of its own.
+    "data": {"root", "path", "download", "public_benchmark", "edition"},
+    "teachers": {"per_task"},
+    "collaboration": {"deadline", "patience", "guardian", "student"},
+    "transcription": {"per_task", "epsilon", "delta"},
+}
+"""Settings of these sections that decide nothing about it."""
+
+_OF_AVERAGES = {"epsilon", "delta", "noise"}
+"""Settings of the aggregation that the noise on averages is made for."""
+
+
+def upstream(params: Params, kind: Kind) -> dict[str, Any]:
+    """Return the settings that decide what a release of this kind is, as JSON values: those that are not defaults."""
+    chosen: dict[str, Any] = {"seed": params.seed} if params.seed and kind != "labels" else {}
+    for name in _UPSTREAM[kind]:
+        section = getattr(params, name)
+        if section is None or (name == "collaboration" and params.aggregation.where != "parties"):
+            continue
+        values = section.model_dump(mode="json", exclude=_ELSEWHERE.get(name), exclude_defaults=True)
+        if kind == "averages" and name == "aggregation":
+            values = {key: value for key, value in values.items() if key in _OF_AVERAGES}
+        if name == "transcription":
+            values = _of_transcription(values, kind)
+        if name == "data" and kind == "labels":
+            values = {key: value for key, value in values.items() if key not in ("size", "channels")}
+        if values:
+            chosen[name] = values
+    return chosen
+
+
+def _of_transcription(values: dict[str, Any], kind: Kind) -> dict[str, Any]:
+    """Leave out what is done with annotations in the end, and of labels all that comes after them."""
+    if kind == "labels":
+        return {"epsilon": values["annotation"]["epsilon"]}
+    student = {key: value for key, value in values.get("student", {}).items() if key != "final_steps"}
+    return {**values, "student": student}
+
+
+def release_digest(params: Params, kind: Kind = "answers") -> str:
+    """Return a digest of all that decides a release but the account: equal for runs of one account that share it."""
+    return digest({"edition": params.data.edition, "form": FORM, **upstream(params, kind)}, 64)
+
+
+def identity_of(run: Run, account: str, noise: Mapping[str, Any], kind: Kind, *index: int) -> str:
+    """Return the identity under which the ledger knows a release of the run.
+
+    Args:
+        run: The run; nothing but its parameters and the site's key is looked at.
+        account: Whose budget the release draws on.
+        noise: The description of its noise.
+        kind: What is released.
+        index: Which one, where there are several: the round of an average.
+    """
+    return release_identity(
+        site_key(run),
+        account=account,
+        edition=run.params.data.edition,
+        release=" ".join([kind, *map(str, index)]),
+        parameters={"form": FORM, **upstream(run.params, kind)},
+        noise=noise,
+    )
+
+
+def made_by(run: Run, kind: Kind) -> Callable[[str], bool]:
+    """Return whether another run, by its name, makes the same release: `Ledger.release` asks it of earlier versions'.
+
+    Its parameters are those it was last made with, where they are on disk, else those of its preset.
+    """
+    own = release_digest(run.params, kind)
+
+    def same(name: str) -> bool:
+        other = Run(run.root, name, run.params)
+        if name == run.name:
+            return True
+        try:
+            paths = [path for path in (other.folders.parameters, other.folders.public_parameters) if path.is_file()]
+            params = validate(read_yaml(paths[0])) if paths else resolve(run.root, name)
+        except TerrineError:
+            return False  # a run that this version cannot make, or that is gone
+        return params.ledger.account == run.params.ledger.account and release_digest(params, kind) == own
+
+    return same
+
+
+def remembered(run: Run, **digests: str) -> Inputs:
+    """Return what is sealed with a release that is drawn now: digests of its inputs, the partition's, and a salt.
+
+    digests: of private inputs keyed, of public ones plain.
+    """
+    partition = str(read_json(run.folders.partition / "manifest.json")["hash"])
+    return {**digests, PARTITION: partition, SALT: secrets.token_hex(32)}
+
+
+def partition_commitment(run: Run, release: StoredRelease) -> str:
+    """Return the digest of the partition that a release may publish.
+
+    It is salted anew for every release and says nothing without the salt, which is sealed in the ledger: with it, the
+    keeper of the ledger can show later which partition the release was made from. The same again for a release that is
+    returned again, whatever the data are by then.
+    """
+    if SALT not in release.inputs:  # of an earlier version, which remembered nothing
+        return keyed_digest(site_key(run), "terrine partition of release", release.release_id.encode())
+    salt = bytes.fromhex(release.inputs[SALT])
+    return keyed_digest(salt, "terrine partition", release.inputs[PARTITION].encode())
+
+
+def tell_change(run: Run, kind: Kind, release: StoredRelease, inputs: Inputs) -> None:
+    """Write into the private zone, and nowhere else, that a stored release was made from other data, if it was.
+
+    Args:
+        run: The run.
+        kind: What was released.
+        release: What the ledger returned.
+        inputs: What `remembered` returned for the data as they are now.
+    """
+    path = run.folders.private / f"{_CHANGED}{kind}.txt"
+    names = sorted((inputs.keys() & release.inputs.keys()) - {SALT})
+    changed = [name for name in names if inputs[name] != release.inputs[name]]
+    path.unlink(missing_ok=True)
+    if changed:
+        write_text(
+            path,
+            f"The data changed since the {kind} were released ({', '.join(changed)}), under the same edition: what was "
+            "released then was returned, and nothing was charged. To release about the data as they are now, at its "
+            f"own cost, name a new edition: --set data.edition={_next(run.params.data.edition)}\n",
+        )
+
+
+def changes_told(run: Run) -> list[str]:
+    """Return what `tell_change` wrote about this run. Private."""
+    return [path.read_text(encoding="utf-8").strip() for path in sorted(run.folders.private.glob(f"{_CHANGED}*.txt"))]
+
+
+def _next(edition: str) -> str:
+    return str(int(edition) + 1) if edition.isdecimal() else f"{edition}-2"
+
+
+def check_queries(run: Run, release: StoredRelease) -> None:
+    """Raise ArtefactError where the query images are not those that the stored release is about."""
+    known = release.inputs.get("queries")
+    if known is not None and known != file_digest(run.folders.images / "manifest.json"):
+        raise ArtefactError(
+            f"The release {release.release_id[:16]} was made before, about other query images than those in "
+            f"{run.folders.images}: another version of Terrine or of its libraries draws them otherwise. Put the old "
+            f"images back; or release anew, at its own cost, with --set data.edition={_next(run.params.data.edition)}."
+        )

@@ -1,0 +1,151 @@
+"""What anybody may see of a run on private data: searched byte by byte for what must stay at home."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from flows.stages import run_stage
+from tasks.params import read_yaml
+from tasks.presets import derive, resolve
+from tasks.run import Run, open_run
+from tasks.store import Folders
+from tasks.tracking import stage_costs
+from tasks.versioning import MAIN, STAGES, TRANSCRIPTION, stages_apart_from_private
+from tests.flows.conftest import set_small
+
+SECRETS = ("SecretAccount", "SecretPath", "SecretRoot", "SecretUrl", "SecretKey", "SecretStore")
+APART = {"synthesize", "pretrain", "student"}
+
+
+@pytest.fixture(scope="module")
+def clinic(tmp_path_factory, pytestconfig):
+    """A finished run on somebody's own arrays, made without DVC and Prefect; its MLflow keeps files."""
+    from sklearn.datasets import load_digits
+
+    from tests.flows.conftest import make_project
+
+    root = make_project(tmp_path_factory.mktemp("clinic") / "project", pytestconfig.rootpath)
+    digits = load_digits()
+    source = root / "data" / "private" / "SecretPath.npz"
+    source.parent.mkdir(parents=True)
+    np.savez(source, images=digits.images.astype(np.uint8) * 16, labels=digits.target)
+    set_small(
+        root,
+        data={"name": "npz", "path": "data/private/SecretPath.npz", "root": "SecretRoot"},
+        ledger={
+            "account": "SecretAccount",
+            "epsilon": 20,
+            "url": "sqlite:///data/private/SecretUrl.db",
+            "key": "data/private/SecretKey",
+            "store": "data/private/SecretStore",
+        },
+        tracking={"uri": (root / "mlruns").as_uri()},
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        # Instead of a database, whose first migrations would take most of the time.
+        patch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+        patch.setenv("TERRINE_ROOT", str(root))
+        patch.chdir(root)
+        run = derive(root, "small", ["seed=1"])
+        for stage in STAGES:
+            run_stage(root, run, stage)
+    return open_run(root, run)
+
+
+def published(root: Path):
+    """Every file that leaves: what is public, what is released, and MLflow's."""
+    folders = (root / "data" / "public", root / "data" / "release", root / "mlruns", root / "mlartifacts")
+    return [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+
+
+def logged(root: Path):
+    """Return the names of metrics, parameters, tags and artefacts of the one run in MLflow."""
+    (metrics,) = root.glob("mlruns/*/*/metrics")
+    artefacts = root / "mlartifacts" / metrics.parent.name / "artifacts"
+    return {
+        **{kind: {path.name for path in (metrics.parent / kind).iterdir()} for kind in ("metrics", "params", "tags")},
+        "artefacts": {path.relative_to(artefacts).parts[0] for path in artefacts.rglob("*")},
+    }
+
+
+def test_what_names_the_site_is_in_nothing_that_is_public_released_or_logged(clinic):
+    files = published(clinic.root)
+    assert {path.relative_to(clinic.root).parts[0] for path in files} == {"data", "mlruns", "mlartifacts"}
+    for path in files:
+        content = path.read_bytes() + str(path.relative_to(clinic.root)).encode()
+        for secret in SECRETS:
+            assert secret.encode() not in content, (secret, path)
+    at_home = clinic.folders.parameters.read_text()
+    for secret in SECRETS:
+        assert secret in at_home
+
+
+def test_the_public_parameters_lack_what_stays_at_home_and_say_the_rest(clinic):
+    public, private = read_yaml(clinic.folders.public_parameters), read_yaml(clinic.folders.parameters)
+    assert "path" not in public["data"]
+    assert set(public["ledger"]) == {"epsilon"}
+    for name, section in public.items():
+        assert section == private[name] or section.items() <= private[name].items(), name
+    assert public["teachers"] == private["teachers"]
+    assert {name.split(".")[0] for name in logged(clinic.root)["params"]} <= set(public)
+    assert not {"data.path", "data.root", "ledger.account", "tracking.uri"} & logged(clinic.root)["params"]
+
+
+def test_of_private_data_mlflow_has_no_private_figure_no_digest_of_private_files_and_no_report(clinic):
+    found = logged(clinic.root)
+    drawing = {"drawing_images", "drawing_bytes", "drawing_seconds", "drawing_images_per_second"}
+    declared = {"epsilon", "delta", "queries", "answered", "accuracy"}
+    assert found["metrics"] == declared | drawing | {f"seconds_{stage}" for stage in APART}
+    assert "dvc_lock" not in found["tags"]
+    assert found["artefacts"] == {"release"}
+
+
+def test_what_stages_cost_is_logged_in_full_where_private_figures_may_go(clinic):
+    assert set(stage_costs(clinic, MAIN)) == {f"seconds_{stage}" for stage in APART}
+    tracking = clinic.params.tracking.model_copy(update={"private_metrics": True})
+    public = Run(clinic.root, clinic.name, clinic.params.model_copy(update={"tracking": tracking}))
+    timed = set(STAGES) - {"parameters", "report"}  # the report's own is known when it is done
+    assert timed < {name.removeprefix("seconds_") for name in stage_costs(public, MAIN)}
+    assert {f"memory_mb_{stage}" for stage in timed} < set(stage_costs(public, MAIN))
+
+
+def test_drawing_images_is_not_timed_in_public_where_the_source_of_the_data_is_read_for_it(clinic):
+    data = clinic.params.data.model_copy(update={"pool": "test"})
+    run = Run(clinic.root, clinic.name, clinic.params.model_copy(update={"data": data}))
+    assert set(stage_costs(run, MAIN)) == {f"seconds_{stage}" for stage in APART - {"synthesize"}}
+
+
+@pytest.mark.parametrize(("pipeline", "apart"), [(MAIN, APART), (TRANSCRIPTION, {"start"})])
+def test_the_pipeline_file_says_which_stages_touch_nothing_private(pytestconfig, pipeline, apart):
+    assert stages_apart_from_private(pytestconfig.rootpath, pipeline) == apart
+
+
+def test_a_runs_name_tells_nobody_outside_which_account_or_path_it_was_given(project):
+    plain = derive(project, "small", ["aggregation.epsilon=4"])
+    given = ["aggregation.epsilon=4", "ledger.account=SecretAccount"]
+    name = derive(project, "small", given)
+    assert derive(project, "small", given) == name
+    assert derive(project, "small", [*given[:1], "ledger.account=other"]) != name
+    assert resolve(project, name).ledger.account == "SecretAccount"
+    assert "SecretAccount" not in read_yaml(project / "experiments" / f"{name}.yaml")["description"]
+    # Another site, which has another key, gives another name; what is public is named alike everywhere.
+    (project / "data" / "private" / "ledger" / "key").unlink()
+    assert derive(project, "small", ["aggregation.epsilon=4"]) == plain
+    assert derive(project, "small", given) != name
+
+
+def test_a_flow_run_is_named_without_what_stays_at_home(monkeypatch):
+    from flows import pipeline
+
+    overrides = ["seed=3", "data.path=SecretPath", "ledger={account: SecretAccount, epsilon: 3}", "nonsense"]
+    asked = SimpleNamespace(parameters={"preset": "small", "overrides": overrides})
+    monkeypatch.setattr(pipeline, "flow_run", asked)
+    assert pipeline._run_name() == "small seed=3 data.path ledger nonsense"
+
+
+def test_the_private_copy_of_the_parameters_is_what_stages_read(clinic):
+    folders = Folders(clinic.root, clinic.name)
+    assert folders.parameters.is_relative_to(clinic.root / "data" / "private")
+    assert read_yaml(folders.parameters) == clinic.params.model_dump(mode="json")

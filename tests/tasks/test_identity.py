@@ -1,0 +1,180 @@
+"""Under which identity a run's releases are known: public things alone, the same for what changes nothing released."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tasks.identity import _ELSEWHERE, _UPSTREAM, identity_of, release_digest, upstream
+from tasks.params import Params, merge, validate
+from tasks.run import Run
+from tasks.versioning import STAGES
+
+DEFAULTS = Path(__file__).parent / "identity_defaults.json"
+SECURE = {"kind": "secure"}
+OWN = {
+    "data": {"name": "npz", "path": "people.npz", "public_benchmark": False},
+    "aggregation": {"mechanism": "histogram", "sigma": 20},
+    "ledger": {"account": "people", "epsilon": 8},
+}
+TRANSCRIBED = merge(OWN, {"transcription": {"annotation": {"sigma": 10}}})
+LABELS = merge(OWN, {"transcription": {"protect": "labels", "annotation": {"epsilon": 2}}})
+AVERAGED = merge(OWN, {"teachers": {"kind": "averaged", "clip": 1.0, "budget_share": 0.5}})
+
+
+def run_with(root, values, changes=None):
+    return Run(root, "run", validate(merge(values, changes or {})))
+
+
+def identity(root, values, changes=None, kind="answers", index=(), account="account", noise=SECURE):
+    return identity_of(run_with(root, values, changes), account, noise, kind, *index)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"student": {"l2": 1.0}},
+        {"data": {"path": "moved/people.npz"}},
+        {"data": {"root": "elsewhere"}},
+        {"teachers": {"per_task": 3}},
+        {"runner": {"kind": "processes"}},
+        {"tracking": {"experiment": "another"}},
+        {"device": "cpu"},
+        {"ledger": {"epsilon": 9}},
+        {"collaboration": {"parties": 3}},
+        {"queries": {"batch": 500}},
+    ],
+)
+def test_what_changes_nothing_that_is_released_shares_the_release(tmp_path, change):
+    assert identity(tmp_path, OWN, change) == identity(tmp_path, OWN)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"teachers": {"ridge": 0.2}},
+        {"data": {"edition": "2"}},
+        {"data": {"size": 32}},
+        {"data": {"test_fraction": 0.3}},
+        {"partition": {"teachers": 51}},
+        {"privacy": {"unit": "group"}},
+        {"queries": {"count": 3999}},
+        {"backbone": {"projection": 999}},
+        {"aggregation": {"sigma": 21}},
+        {"aggregation": {"epsilon": 7}},
+        {"aggregation": {"where": "parties"}},
+        {"seed": 1},
+    ],
+)
+def test_what_changes_a_release_is_a_release_of_its_own_whether_votes_are_equal_or_not(tmp_path, change):
+    assert identity(tmp_path, OWN, change) != identity(tmp_path, OWN)
+
+
+def test_account_noise_kind_and_number_of_a_release_are_in_its_identity(tmp_path):
+    identities = {
+        identity(tmp_path, AVERAGED),
+        identity(tmp_path, AVERAGED, account="other"),
+        identity(tmp_path, AVERAGED, noise={"kind": "replay", "seed": 1}),
+        identity(tmp_path, AVERAGED, kind="averages", index=(0,)),
+        identity(tmp_path, AVERAGED, kind="averages", index=(1,)),
+    }
+    assert len(identities) == 5
+
+
+def test_no_file_of_the_run_is_looked_at(tmp_path):
+    """Neither votes nor partition nor dataset: there are none here."""
+    for kind, values in (("answers", OWN), ("averages", AVERAGED), ("annotations", TRANSCRIBED), ("labels", LABELS)):
+        assert len(identity(tmp_path, values, kind=kind)) == 64
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["key"]
+
+
+def test_averages_are_shared_by_runs_whose_votes_get_other_noise(tmp_path):
+    other = {"aggregation": {"sigma": 21}}
+    assert identity(tmp_path, AVERAGED, other, kind="averages") == identity(tmp_path, AVERAGED, kind="averages")
+    dearer = {"aggregation": {"epsilon": 7}}
+    assert identity(tmp_path, AVERAGED, dearer, kind="averages") != identity(tmp_path, AVERAGED, kind="averages")
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        ({"transcription": {"student": {"final_steps": 5}}}, True),
+        ({"transcription": {"epsilon": 9}}, True),
+        ({"teachers": {"ridge": 0.2}}, True),
+        ({"transcription": {"iterations": 5}}, False),
+        ({"transcription": {"student": {"steps": 2}}}, False),
+        ({"transcription": {"teacher": {"epochs": 3}}}, False),
+        ({"seed": 1}, False),
+    ],
+)
+def test_annotations_hang_on_what_decides_what_is_asked(tmp_path, change, same):
+    known = identity(tmp_path, TRANSCRIBED, kind="annotations")
+    assert (identity(tmp_path, TRANSCRIBED, change, kind="annotations") == known) == same
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        ({"seed": 1}, True),
+        ({"data": {"size": 32, "channels": 3}}, True),
+        ({"transcription": {"iterations": 5}}, True),
+        ({"partition": {"teachers": 4}}, True),
+        ({"transcription": {"annotation": {"epsilon": 3}}}, False),
+        ({"data": {"edition": "2"}}, False),
+    ],
+)
+def test_labels_are_randomised_once_whatever_is_learned_from_them(tmp_path, change, same):
+    assert (identity(tmp_path, LABELS, change, kind="labels") == identity(tmp_path, LABELS, kind="labels")) == same
+
+
+def test_a_setting_that_is_new_changes_no_identity(tmp_path, monkeypatch):
+    """A field added with its default is not dumped, so yesterday's release is still found."""
+    params = run_with(tmp_path, OWN).params
+    newer = type("Newer", (type(params.teachers),), {"__annotations__": {"something": int}, "something": 3})
+    values = params.teachers.model_dump()
+    with_new = params.model_copy(update={"teachers": newer(**values)})
+    assert "something" in with_new.teachers.model_dump()
+    assert upstream(with_new, "answers") == upstream(params, "answers")
+    changed = params.model_copy(update={"teachers": newer(**values, something=4)})
+    assert release_digest(changed) != release_digest(params)
+
+
+def test_every_section_that_a_stage_up_to_the_release_reads_is_part_of_its_identity(pytestconfig):
+    stages = yaml.safe_load((pytestconfig.rootpath / "dvc.yaml").read_text())["stages"]
+    known = {"seed", *_UPSTREAM["answers"]}
+    for stage in STAGES[1 : STAGES.index("aggregate") + 1]:
+        for files in stages[stage]["do"]["params"]:
+            for keys in files.values():
+                assert {key.split(".")[0] for key in keys} <= known, stage
+
+
+def defaults(section, prefix):
+    """Every default of a section and those in it, as JSON values; a default that is a section is looked into."""
+    found = {}
+    for name, field in section.model_fields.items():
+        annotation = field.annotation
+        inner = next(
+            (kind for kind in (annotation, *getattr(annotation, "__args__", ())) if hasattr(kind, "model_fields")), None
+        )
+        if inner is not None:
+            found |= defaults(inner, f"{prefix}{name}.")
+        if field.is_required():
+            continue
+        default = field.get_default(call_default_factory=True)
+        if not hasattr(default, "model_fields"):
+            found[f"{prefix}{name}"] = json.loads(json.dumps(default, default=str))
+    return found
+
+
+def test_a_default_upstream_of_a_release_never_changes():
+    """Settings at their default are left out of an identity: another default would be taken for the old one.
+
+    A new setting is added to the file with its default. Where one must change, raise `tasks.identity.FORM` and make the
+    file anew: all releases are then new ones, and charged.
+    """
+    now = defaults(Params, "")
+    upstream_keys = {"seed"} | {name for names in _UPSTREAM.values() for name in names}
+    elsewhere = {f"{section}.{key}" for section, keys in _ELSEWHERE.items() for key in keys}
+    now = {key: value for key, value in now.items() if key.split(".")[0] in upstream_keys and key not in elsewhere}
+    assert json.loads(DEFAULTS.read_text()) == now
