@@ -41,6 +41,7 @@ from terrine.students.kind import ImagePool
 from terrine.students.linear import fit_histograms, fit_labels, predict
 from terrine.students.selection import Pool, select
 from terrine.synthetic.registry import draw
+from terrine.teachers.features import record_batches
 from terrine.teachers.linear import LinearHeads, LinearSettings, train_heads, vote
 
 CLASSES, BATCH, DELTA, FEATURES = 10, 500, 1e-5, 200
@@ -71,7 +72,7 @@ def log_coefficients(network: Scattering, images: np.ndarray, path: Path | None 
 
 def features_of(coefficients: np.ndarray, batches: list[np.ndarray], projection: torch.Tensor) -> np.ndarray:
     """Return features under current statistics, float32 [images, features]: each batch standardised by itself."""
-    out = np.empty((len(coefficients), projection.shape[1]), np.float32)
+    out = np.zeros((len(coefficients), projection.shape[1]), np.float32)
 
     def compute(index: np.ndarray) -> None:
         own = torch.from_numpy(coefficients[index])
@@ -123,10 +124,8 @@ class Study:
         """All teachers, in groups."""
         projection, _, _ = self.public(seed)
         assignment = iid(self.data.records, teachers, seed=seed)
-        order = np.argsort(assignment, kind="stable")
-        parts = np.split(order, np.cumsum(np.bincount(assignment, minlength=teachers))[:-1])
-        batches = [piece for part in parts for piece in np.array_split(part, -(-len(part) // BATCH))]
-        features = features_of(self.train, batches, projection)
+        # Plain rows: what `private_features` computes, from coefficients that are on disk, in its batches.
+        features = features_of(self.train, record_batches(assignment, BATCH, least=2), projection)
         settings = LinearSettings(ridge=ridge)
         groups = [range(first, min(first + 500, teachers)) for first in range(0, teachers, 500)]
         labels = self.data.train_labels

@@ -35,7 +35,7 @@ from tasks.params import merge, parse_assignment, read_yaml, validate
 from tasks.partition import read_assignment
 from tasks.pretrain import read_backbone
 from tasks.run import Run
-from tasks.teach import read_heads, record_batches
+from tasks.teach import read_heads
 from terrine.aggregation.gnmax import GNMax
 from terrine.aggregation.votes import histograms_of
 from terrine.baselines.capc import Labelled, epsilon_together, fair_share, fair_teachers, greedy_teacher
@@ -46,6 +46,7 @@ from terrine.models.backbone import features_in_batches
 from terrine.privacy.calibrate import calibrate
 from terrine.privacy.noise import ReplayNoise
 from terrine.randomness import derive_seed, numpy_generator
+from terrine.teachers.features import private_features
 from terrine.teachers.linear import LinearHeads, LinearSettings, train_heads, vote
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -78,9 +79,10 @@ class Setting:
         self.data, self.assignment = read_dataset(self.run.folders), read_assignment(self.run.folders)
         self.classes = self.data.classes
         backbone, batch = read_backbone(self.run.folders), params.student.batch
-        batches = record_batches(self.assignment, self.teachers, params.teachers.feature_batch)
         statistics = params.teachers.statistics
-        self.records = features_in_batches(backbone, self.data.train_images, batches, statistics)
+        self.records = private_features(
+            backbone, self.data.train_images, self.assignment, statistics, most=params.teachers.feature_batch
+        ).rows
         order = numpy_generator(seed, "held-out images").permutation(len(self.data.test_labels))
         self.test = features_in_batches(
             backbone, self.data.test_images, np.array_split(order, max(1, round(len(order) / batch))), statistics
@@ -108,6 +110,7 @@ class Setting:
             features += [self.records[own], self.test[self.queries[told.queries]]]
             labels += [self.data.train_labels[own], told.labels]
             owners.append(np.full(len(own) + len(told.queries), place))
+        # A row is a function of its own party's records: of the part it was computed in, or of an image told to it.
         heads = train_heads(
             np.concatenate(features).astype(np.float32),
             np.concatenate(labels),

@@ -17,6 +17,7 @@ pretrained ResNet10 or from scratch and see all of the pool.
 """
 
 import argparse
+import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -45,8 +46,10 @@ from terrine.students.answers import Answers, histogram_answers, label_answers
 from terrine.students.fixmatch import FixMatch
 from terrine.students.kind import ImagePool, Material
 from terrine.students.linear import StudentSettings, fit
+from terrine.teachers.features import PrivateFeatures, private_features
 from terrine.teachers.kind import Queries, Records, TeacherKind
 from terrine.teachers.registry import Surroundings, TeacherSettings, build_teachers
+from terrine.teachers.untrained import votes_without_records
 
 EPSILONS = (2.0, 6.0, 7.2, 10.0)
 """7.2 is the exact ε of the paper's own release."""
@@ -142,21 +145,18 @@ def votes_of(
     pool = data.pool_images
     assert pool is not None
     batches = near_equal(shuffled(len(pool)))
-    inputs, queries = data.train_images, pool
+    inputs: np.ndarray | PrivateFeatures = data.train_images
+    queries = pool
     if kind.inputs == "features":
-        order = np.argsort(assignment, kind="stable")
-        parts = np.split(order, np.cumsum(np.bincount(assignment, minlength=teachers))[:-1])
-        inputs = features_in_batches(backbone, data.train_images, parts, settings.statistics)
+        whole = data.records
+        inputs = private_features(backbone, data.train_images, assignment, settings.statistics, most=whole)
         queries = features_in_batches(backbone, pool, batches, settings.statistics)
     records = Records(inputs, data.train_labels, assignment, data.classes)
-    states, columns = [], []
-    for teacher, state in kind.train(records, range(teachers), seed=seed, device="cpu"):
-        states.append(state)
-        if len(states) == kind.block or teacher == teachers - 1:
-            columns.append(kind.vote(states, Queries(queries, batches), device="cpu"))
-            states = []
-            print(f"  {name}: {teacher + 1} of {teachers} teachers, {time.monotonic() - start:.0f} s", flush=True)
-    votes = np.concatenate(columns, axis=1)
+    votes = votes_without_records(range(teachers), np.arange(len(pool)), data.classes, seed=seed)
+    trained = kind.train(records, range(teachers), seed=seed, device="cpu")
+    while part := dict(itertools.islice(trained, kind.block)):
+        votes[:, list(part)] = kind.vote(part.values(), Queries(queries, batches), device="cpu")
+        print(f"  {name}: {max(part) + 1} of {teachers} teachers, {time.monotonic() - start:.0f} s", flush=True)
     np.save(path, votes)
     return votes
 

@@ -16,11 +16,6 @@ accuracy of teachers on real test images, in batches of 500 under the same stati
 a linear student on scattering features that saw the queries and the teachers' vote histograms with replayed noise of
 σ = 0.1 times the number of teachers. No figure is private: MNIST is a public benchmark.
 
-    python benchmarks/teacher_kinds.py --together
-
-measures instead what the rule for training networks one by one or together rests on: CPU seconds of one epoch of 8
-teachers, one after the other and as one vmapped computation, with one thread and random images.
-
 Images are read from `--root` (default: $TERRINE_SHARED/datasets) and never downloaded. The backbone that is fine-tuned
 is a ResNet10 pretrained by SimCLR on StyleGAN images, anew for every seed.
 """
@@ -32,7 +27,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 from cells import datasets
 
 from terrine.aggregation.votes import histograms_of
@@ -47,7 +41,7 @@ from terrine.students.linear import StudentSettings, fit_histograms
 from terrine.synthetic.registry import draw
 from terrine.teachers.finetune import FinetuneTeachers
 from terrine.teachers.kind import Queries, Records, TeacherKind
-from terrine.teachers.networks import NetworkSettings, Training, train_networks
+from terrine.teachers.networks import NetworkSettings
 from terrine.teachers.scratch import ScratchTeachers
 
 CLASSES, SIZE, BATCH = 10, 28, 500
@@ -178,34 +172,6 @@ def rows(arguments: argparse.Namespace, seed: int) -> Iterator[Row]:
                     yield Row("finetune: statistics", choice, source, values)
 
 
-def time_together() -> str:
-    """Return a Markdown table of the two ways to train 8 networks."""
-    lines = ["| network | batch | one by one | together | together / one by one |", "|---|---:|---:|---:|---:|"]
-    generator = np.random.default_rng(0)
-    torch.set_num_threads(1)
-    for architecture, sizes in (("small_cnn", (16, 64, 256)), ("cryptonet", (16, 64, 256)), ("resnet10", (32,))):
-        for batch in sizes:
-            count = 8 * 2 * batch
-            images = generator.integers(0, 256, (count, 1, SIZE, SIZE), dtype=np.uint8)
-            records = Records(images, generator.integers(0, CLASSES, count), np.arange(count) % 8, CLASSES)
-            settings = NetworkSettings(epochs=1, batch=batch)
-            kind = ScratchTeachers(architecture, 1, SIZE, CLASSES, settings)
-            names = [name for name, _ in kind.classifier(0).named_parameters()]
-            training = Training(lambda _, kind=kind: kind.classifier(0), "current", lambda *_: None, names)
-            seconds = []
-            for together in (1, 8):
-                for _ in train_networks(records, range(8), training, settings, seed=0, device="cpu", together=together):
-                    pass  # what is compiled or allocated once
-                start = time.process_time()
-                trained = train_networks(records, range(8), training, settings, seed=0, device="cpu", together=together)
-                assert len(list(trained)) == 8
-                seconds.append(time.process_time() - start)
-            alone, together_all = seconds
-            ratio = together_all / alone
-            lines.append(f"| {architecture} | {batch} | {alone:.2f} s | {together_all:.2f} s | {ratio:.2f} |")
-    return "\n".join(lines)
-
-
 def table(found: list[Row]) -> str:
     """Return the rows as a Markdown table, averaged over seeds."""
     lines = [
@@ -237,11 +203,7 @@ def main() -> None:
     parser.add_argument("--teacher-epochs", type=int, default=8)
     parser.add_argument("--pretraining", type=int, default=4096, help="StyleGAN images for SimCLR")
     parser.add_argument("--epochs", type=int, default=4, help="of SimCLR")
-    parser.add_argument("--together", action="store_true", help="time the two ways to train networks, and nothing else")
     arguments = parser.parse_args()
-    if arguments.together:
-        print(time_together())
-        return
     start = time.perf_counter()
     found: list[Row] = []
     for seed in arguments.seeds:

@@ -37,6 +37,7 @@ from terrine.data.registry import load
 from terrine.errors import InputError
 from terrine.models.backbone import Backbone, features_in_batches
 from terrine.models.registry import build_backbone
+from terrine.teachers.features import private_features
 from terrine.teachers.linear import LinearHeads, LinearSettings, train_heads, vote
 
 CLASSES = 10
@@ -99,7 +100,7 @@ def together(
     assignment = iid(len(images), teachers, seed=0)
     seconds, (features, query_features) = timed(
         lambda: (
-            features_in_batches(backbone, images, parts_of(assignment, teachers), "current"),
+            private_features(backbone, images, assignment, "current", most=len(images)),
             features_in_batches(backbone, queries, batches_of(len(queries)), "current"),
         )
     )

@@ -28,6 +28,7 @@ from terrine.randomness import derive_seed, numpy_generator
 from terrine.students.linear import StudentSettings, fit_histograms, predict
 from terrine.synthetic.registry import draw
 from terrine.synthetic.shards import Recipe, finish, open_shards, write_shard
+from terrine.teachers.features import private_features
 from terrine.teachers.linear import LinearHeads, LinearSettings, train_heads, vote
 
 BATCH, DELTA, EPSILON, SIZE = 500, 1e-5, 6.0, 28
@@ -87,10 +88,7 @@ def near_equal(numbers: np.ndarray) -> list[np.ndarray]:
 def teach(data: Dataset, backbone: Backbone, teachers: int, *, seed: int, ridge: float = 0.3) -> Taught:
     """Deal the records, and train one head a part, each part's features by itself."""
     assignment = iid(data.records, teachers, seed=seed)
-    order = np.argsort(assignment, kind="stable")
-    parts = np.split(order, np.cumsum(np.bincount(assignment, minlength=teachers))[:-1])
-    batches = [piece for part in parts for piece in np.array_split(part, -(-len(part) // BATCH))]
-    features = features_in_batches(backbone, data.train_images, batches, "current")
+    features = private_features(backbone, data.train_images, assignment, "current", most=BATCH)
     settings = LinearSettings(ridge=ridge)
     heads = train_heads(features, data.train_labels, assignment, range(teachers), data.classes, settings, seed=seed)
     shuffled = numpy_generator(seed, "test order").permutation(len(data.test_labels))

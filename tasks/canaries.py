@@ -141,7 +141,7 @@ def _audit(
         progress(0.3 + 0.7 * number / shadows, f"shadow run {number + 1} of {shadows}")
         coins = numpy_generator(run.params.seed, "canary coins", number).random(count) < 0.5
         shadow = shadow_run(run, beds.records(coins), work / f"{number:04d}")
-        make(shadow, "partition", "aggregate")
+        _through(make, shadow, "aggregate")
         votes = read_votes(shadow.folders)
         silent = mechanism.answer(histograms_of(votes, classes), noise=_Silence(), **budget)
         evidence[0].append(heard.guess(*_released(shadow, queries, classes)).evidence)
@@ -198,13 +198,12 @@ class _Beds:
     def records(self, coins: np.ndarray) -> Dataset:
         """Return the dataset in which each canary has the content that its coin says."""
         count, own, planted = len(coins), self.own, self.canaries
-        shape = (count,) + (1,) * planted.companion.ndim
-        companions = np.broadcast_to(planted.companion, planted.one.shape)
+        shape = (count,) + (1,) * (planted.one.ndim - 1)
         contents = np.where(coins.reshape(shape), planted.one, planted.other)
         names = self.names.ravel()
         return replace(
             own,
-            train_images=np.concatenate([own.train_images, companions, contents]),
+            train_images=np.concatenate([own.train_images, planted.companions, contents]),
             train_labels=np.concatenate([own.train_labels, planted.companion_labels, planted.labels]),
             train_names=np.concatenate([own.record_names, names]),
             # A group of its own each: two units, of which one has a coin.
@@ -239,23 +238,22 @@ class _Listener:
 def _planted(run: Run, make: Make, work: Path, count: int, progress: Progress) -> tuple[_Beds, Directions]:
     """Plant canaries that move votes, and learn how: every canary's teacher is trained with either content."""
     best: tuple[_Beds, Directions] | None = None
-    bed = _beds(run, count)
+    own, teachers, names = _beds(run, count)
     queries = np.asarray(read_queries(run.folders).images)
     for number, contrast in enumerate(CONTRASTS):
         progress(0.1 * number, f"canaries that differ by {contrast}")
         generator = numpy_generator(run.params.seed, "canaries", number)
-        beds = replace(
-            bed, canaries=make_canaries(queries, count, bed.own.classes, contrast, generator), contrast=contrast
-        )
+        canaries = make_canaries(queries, count, own.classes, contrast, generator)
+        beds = _Beds(own, canaries, contrast, teachers, names)
         both = []
         for content in (True, False):
             shadow = shadow_run(run, beds.records(np.full(count, content)), work / f"all-{content}".lower())
-            make(shadow, "partition", "vote")
+            _through(make, shadow, "vote")
             both.append(read_votes(shadow.folders))
             shutil.rmtree(shadow.root)
         # Of the others' votes, those of one run: where they depend on the contents, teachers will be found astray.
-        rest = _rest(both[0], beds.teachers, bed.own.classes)
-        directions = Directions(both[0][:, beds.teachers], both[1][:, beds.teachers], rest)
+        rest = _rest(both[0], teachers, own.classes)
+        directions = Directions(both[0][:, teachers], both[1][:, teachers], rest)
         if best is None or directions.moved.mean() > best[1].moved.mean():
             best = beds, directions
         if directions.moved.mean() >= 0.5:
@@ -264,14 +262,22 @@ def _planted(run: Run, make: Make, work: Path, count: int, progress: Progress) -
     return best
 
 
-def _beds(run: Run, count: int) -> _Beds:
-    """Empty the teachers who have fewest records, and name two units for each that the deal gives to that teacher."""
+def _through(make: Make, shadow: Run, last: str) -> None:
+    """Make what depends on records; images and backbone are there."""
+    make(shadow, "partition", "partition")
+    make(shadow, "average", last)
+
+
+def _beds(run: Run, count: int) -> tuple[Dataset, np.ndarray, np.ndarray]:
+    """Empty the teachers who have fewest records, and name two units for each that the deal gives to that teacher.
+
+    Returns the others' records, the emptied teachers, int64 [count], and the codes of names, int64 [2, count].
+    """
     dataset, assignment = read_dataset(run.folders), read_assignment(run.folders)
     settings = run.params.partition
     held = np.bincount(assignment, minlength=settings.teachers)
     teachers = np.sort(np.argsort(held, kind="stable")[:count])
-    keep = ~np.isin(assignment, teachers)
-    own = members(dataset, keep)
+    own = members(dataset, ~np.isin(assignment, teachers))
     generator = numpy_generator(run.params.seed, "canary names")
     taken: dict[int, list[int]] = {teacher: [] for teacher in teachers.tolist()}
     lacking = 2 * count
@@ -284,9 +290,7 @@ def _beds(run: Run, count: int) -> _Beds:
             if len(taken.get(teacher, (0, 0))) < 2:
                 taken[teacher].append(code)
                 lacking -= 1
-    names = np.array([taken[teacher] for teacher in teachers.tolist()], dtype=np.int64).T
-    nothing = Canaries(*(np.empty(0) for _ in range(3)), *(np.empty(0, np.int64) for _ in range(2)))
-    return _Beds(own, nothing, 0.0, teachers, names)
+    return own, teachers, np.array([taken[teacher] for teacher in teachers.tolist()], dtype=np.int64).T
 
 
 def _rest(votes: np.ndarray, teachers: np.ndarray, classes: int) -> np.ndarray:

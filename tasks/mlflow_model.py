@@ -20,6 +20,7 @@ import numpy as np
 
 import terrine
 from tasks.run import Run
+from tasks.statement_page import read_statement
 from tasks.store import file_digest, read_json, read_tensors
 from terrine.deployment.model import REFERENCE, StudentModel
 from terrine.deployment.network import ServingStatistics
@@ -57,7 +58,7 @@ def log_student_models(run: Run) -> str | None:
 
     if run.params.backbone.kind == "columns":
         return None  # models are served on images; the student of a table is its head, on encoded rows
-    student, statement = run.folders.student, read_json(run.folders.statement)
+    student, statement = run.folders.student, read_statement(run.folders.statement)
     with quiet():
         info = mlflow.pyfunc.log_model(name="student", registered_model_name=run.name, **_pyfunc(student))
         _log_torch(student)
@@ -66,7 +67,7 @@ def log_student_models(run: Run) -> str | None:
         return None
     client = mlflow.MlflowClient()
     private = statement["private"]
-    epsilon = statement["epsilon"]
+    epsilon = statement["epsilon_guaranteed"] if private else statement["epsilon"]
     guarantee = (
         f"{'no ε' if epsilon is None else f'ε = {epsilon:.4f}'} at δ = {statement['delta']:g} per {statement['unit']}"
     )
@@ -74,7 +75,7 @@ def log_student_models(run: Run) -> str | None:
     client.update_model_version(run.name, str(version), f"{text}. The statement is in artifacts/statement.html.")
     tags = {
         "private": "yes" if private else "NOT PRIVATE",
-        "epsilon": statement["epsilon"],
+        "epsilon": epsilon,
         "delta": statement["delta"],
         "unit": statement["unit"],
         "statement_sha256": file_digest(run.folders.statement),

@@ -14,6 +14,7 @@ from tasks.distance import distance_metrics
 from tasks.params import flat, public_parameters
 from tasks.provenance import code_version
 from tasks.run import Run
+from tasks.statement_page import read_statement
 from tasks.step import step
 from tasks.store import read_json, write_json
 from tasks.synthesize import drawing_cost
@@ -24,7 +25,7 @@ from tasks.versioning import MAIN, Pipeline, lock_digest, stages_apart_from_priv
 @step("track")
 def log_run(run: Run) -> str:
     """Log a finished run to MLflow and return the MLflow run's id."""
-    statement = read_json(run.folders.statement)
+    statement = read_statement(run.folders.statement)
     return log_finished(run, MAIN, flat(public_parameters(run.params)), _metrics(run, statement))
 
 
@@ -98,6 +99,7 @@ def _metrics(run: Run, statement: dict[str, Any]) -> dict[str, float | None]:
     evaluation = read_json(run.folders.evaluation)
     metrics: dict[str, float | None] = {
         "epsilon": statement["epsilon"],
+        "epsilon_guaranteed": statement["epsilon_guaranteed"],
         "delta": statement["delta"],
         "accuracy": evaluation["accuracy"],
         "queries": answers["queries"],

@@ -1,10 +1,10 @@
 """Canaries: records made to be found, and how to find them in what was released.
 
-A canary's teacher is left two records. Its *companion* is always there, a grey image in the middle of the queries with
-one label. The *canary* is one of two images, the middle a little brighter at a few pixels and darker at others, or the
-other way round, with another label; a fair coin says which. So the teacher has two points to tell apart, and the coin
-decides which side of the middle is whose: nearly all its votes hang on it. That is the worst case that a release is
-charged for, and what moves is another pattern of queries for each canary, so that many can be told apart in one run.
+A canary's teacher is left two records. Its *companion* is always there: one of the queries, with one label. The
+*canary* has another label, and a fair coin says which of two images it is: the companion's, a trace brighter at a few
+pixels and darker at others, or the other way round. So the teacher has two points to tell apart, and the coin decides
+which side of the companion is whose: nearly all its votes hang on it. That is the worst case that a release is charged
+for; and what moves is another pattern of queries for each canary, so that many can be told apart in one run.
 
 Whoever knows the data can train both versions of each canary's teacher. Its coin z then moves the histograms H along a
 known direction, d = votes with "one" − votes with "other",
@@ -32,7 +32,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Coins = NDArray[np.bool_]
 
-_PIXELS = 8
+_PIXELS = 4
 # Shares of the coins that a guess is tried for, and how often a rehearsal is repeated.
 _SHARES, _REHEARSALS = (1.0, 0.5, 0.25, 0.125, 0.0625, 0.03125), 15
 _BLOCK = 4096
@@ -45,14 +45,14 @@ class Canaries:
     """Records of canaries, one for each of M teachers.
 
     Attributes:
-        companion: What each teacher has besides, the same for all: one record [...] as the queries are.
+        companions: What each teacher has besides [M, ...].
         one: The canaries if their coin says "one" [M, ...].
         other: The canaries if it says "other" [M, ...].
         companion_labels: int64 [M].
-        labels: int64 [M], each another than the companion's.
+        labels: int64 [M], the canaries', each another than its companion's.
     """
 
-    companion: NDArray[np.generic]
+    companions: NDArray[np.generic]
     one: NDArray[np.generic]
     other: NDArray[np.generic]
     companion_labels: Integers
@@ -70,28 +70,27 @@ def make_canaries(
         classes: Number of classes, at least two.
         contrast: How far a canary is from its companion where it differs: in grey levels, for rows in hundredths of a
             column's standard deviation. A linear teacher tells the smallest difference; a network may need a large one.
-        generator: Draws pixels, signs and labels.
+        generator: Draws companions, pixels, signs and labels.
     """
-    flat = np.asarray(queries).reshape(len(queries), -1)
-    middle, spread = flat.mean(axis=0, dtype=np.float64), flat.std(axis=0, dtype=np.float64)
-    images = flat.dtype == np.uint8
-    steps = np.full(len(middle), float(contrast)) if images else contrast / 100 * spread
+    flat = queries.reshape(len(queries), -1)
+    images, spread = flat.dtype == np.uint8, flat.std(axis=0, dtype=np.float64)
+    steps = np.full(len(spread), float(contrast)) if images else contrast / 100 * spread
+    companions = flat[generator.integers(len(flat), size=count)].astype(np.float64)
     if images:
-        middle = np.clip(np.rint(middle), min(steps[0], 127), max(255 - steps[0], 128))
+        companions = np.clip(companions, contrast, 255 - contrast)
     # Where queries hardly differ, a difference between companion and canary would sort none of them.
-    lively = np.argsort(-spread, kind="stable")[: max(1, len(spread) // 2)]
-    signs = np.zeros((count, len(middle)))
+    lively = np.argsort(-spread, kind="stable")[: max(1, len(spread) // 2)] if images else np.flatnonzero(spread)
+    signs = np.zeros_like(companions)
     for own in signs:
         chosen = generator.choice(lively, min(_PIXELS, len(lively)), replace=False)
         own[chosen] = generator.choice((-1.0, 1.0), len(chosen))
-
-    def records(values: Floats) -> NDArray[np.generic]:
-        values = np.clip(np.rint(values), 0, 255) if images else values
-        return values.astype(flat.dtype).reshape(-1, *queries.shape[1:])
-
     first = generator.integers(classes, size=count)
     second = (first + generator.integers(1, classes, size=count)) % classes
-    return Canaries(records(middle)[0], records(middle + steps * signs), records(middle - steps * signs), first, second)
+    together, one, other = (
+        values.astype(flat.dtype).reshape(-1, *queries.shape[1:])
+        for values in (companions, companions + steps * signs, companions - steps * signs)
+    )
+    return Canaries(together, one, other, first, second)
 
 
 @dataclass(frozen=True, eq=False)

@@ -52,11 +52,11 @@ class Outcome:
 
 def files(folder: Path) -> dict[str, bytes]:
     """Return the bytes of all files under a folder, by their paths in it; how long public work took is left out."""
-    return {
-        str(path.relative_to(folder)): re.sub(rb'"seconds": [0-9.e+-]+', b"", path.read_bytes())
-        for path in folder.rglob("*")
-        if path.is_file()
+    found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    timed = {
+        name: re.sub(rb'"seconds": [0-9.e+-]+', b"", content) for name, content in found.items() if ".json" in name
     }
+    return found | timed
 
 
 def settle(root: Path, form: Format, world: World, **sections: Any) -> Run:

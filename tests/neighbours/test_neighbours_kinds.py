@@ -11,7 +11,7 @@ from tests.neighbours.kinds import KINDS
 from tests.neighbours.runs import made, made_after, settle
 
 FORM = FORMATS["csv with a split"]
-STEPS = {"replaced": "r211", "removed": "r171"}
+STEPS = {"replaced": "r101", "removed": "r091"}
 """Of records: other contents, and another number of them; each with the unit that changes."""
 
 
@@ -33,7 +33,7 @@ def public(tmp_path_factory):
 @pytest.mark.parametrize("statistics", ["current", "original"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_record_moves_one_teacher_of_every_kind(tmp_path, public, kind, statistics):
-    world = worlds.base()
+    world = worlds.base(records=45)
     sections = merge({"partition": {"teachers": 6}, "teachers": {"statistics": statistics}}, KINDS[kind])
     run = settle(tmp_path / "before", FORM, world, **sections)
     before = made_after(run, public(world, sections))

@@ -24,7 +24,11 @@ from tests.neighbours.runs import files, outcome, settle
 
 FORM = FORMATS["npz with ids"]
 REPOSITORY = Path(__file__).resolve().parents[2]
-NEIGHBOURS = [("record", "replaced"), ("record", "removed"), ("group", "larger")]
+NEIGHBOURS = [
+    ("record", "replaced", "averaged, private"),
+    ("record", "removed", "linear, ridge"),
+    ("group", "larger", "averaged, private"),
+]
 
 
 def neighbour(world, unit, step):
@@ -33,8 +37,7 @@ def neighbour(world, unit, step):
     return worlds.STEPS[unit][step].make(world, unit, one, FORM.positional, FORM.classes)
 
 
-@pytest.mark.parametrize("kind", ["linear, ridge", "averaged, private"])
-@pytest.mark.parametrize(("unit", "step"), NEIGHBOURS)
+@pytest.mark.parametrize(("unit", "step", "kind"), NEIGHBOURS)
 def test_a_release_made_again_on_a_neighbour_is_the_stored_one_and_only_its_keeper_is_told(tmp_path, unit, step, kind):
     world = worlds.base()
     run = settle(tmp_path, FORM, world, privacy={"unit": unit}, **KINDS[kind])
@@ -111,8 +114,7 @@ def same_outcome(monkeypatch):
     return drawn
 
 
-@pytest.mark.parametrize("kind", ["linear, ridge", "averaged, private"])
-@pytest.mark.parametrize(("unit", "step"), NEIGHBOURS[1:])
+@pytest.mark.parametrize(("unit", "step", "kind"), NEIGHBOURS[1:])
 def test_files_and_figures_of_a_release_are_functions_of_its_noisy_outcome(
     tmp_path, monkeypatch, same_outcome, unit, step, kind
 ):

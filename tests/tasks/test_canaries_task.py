@@ -18,6 +18,7 @@ from tasks.partition import read_assignment
 from tasks.run import Run
 from tasks.store import file_digest, read_json
 from terrine.errors import ArtefactError, SettingError
+from terrine.privacy.canaries import make_canaries
 from terrine.privacy.noise import ReplayNoise
 
 VALUES = {
@@ -130,11 +131,15 @@ def test_groups_and_parties_get_canaries_too(made, monkeypatch):
         dataset, train_parties=read_assignment(made.folders), party_names=tuple(f"party {k}" for k in range(24))
     )
     monkeypatch.setattr(canaries, "read_dataset", lambda folders: held)
-    manifest = canaries._beds(
-        replace(made, params=validate(VALUES | {"partition": {"kind": "party", "teachers": 24}})), 8
+    by_party = replace(made, params=validate(VALUES | {"partition": {"kind": "party", "teachers": 24}}))
+    own, teachers, names = canaries._beds(by_party, 8)
+    assert own.records == np.sum(~np.isin(held.train_parties, teachers))
+    beds = canaries._Beds(
+        own, make_canaries(dataset.train_images, 8, 10, 1, np.random.default_rng(0)), 1, teachers, names
     )
-    assert sorted(set(manifest.teachers.tolist())) == manifest.teachers.tolist()
-    assert not np.isin(manifest.own.train_parties, manifest.teachers).any()
+    planted = beds.records(np.ones(8, dtype=bool))
+    assert np.array_equal(np.bincount(planted.train_parties, minlength=24)[teachers], np.full(8, 2))
+    assert len(set(planted.record_names.tolist())) == planted.records
 
 
 def test_what_canaries_say_nothing_about_is_refused(made, tmp_path):
