@@ -69,8 +69,8 @@ PRIVACY_TESTS = (
 HARNESS = tuple(f"tests/neighbours/test_neighbours_{name}.py" for name in ("formats", "kinds", "release"))
 AUDITS: dict[str, tuple[str, ...]] = {
     "gnmax": ("--mechanism", "gnmax"),
-    "histogram": ("--mechanism", "histogram"),
-    "confident": ("--mechanism", "confident"),
+    "histogram": ("--mechanism", "histogram", "--runs", "2000"),
+    "confident": ("--mechanism", "confident", "--sigma", "30", "--sigma1", "5"),
     "lnmax": ("--mechanism", "lnmax"),
     "neighbours": ("--run", "digits", "--neighbours", "2"),
     "neighbours of groups": ("--run", "people", "--neighbours", "2"),
@@ -152,7 +152,8 @@ class Mutant:
     @property
     def digest(self) -> str:
         """What the stored result is about."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
+        about = [asdict(self), [AUDITS[name] for name in self.audit]]
+        return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
 
     def patched(self, root: Path) -> dict[Path, str]:
         """The files that the mutant changes, under `root`, and their new text.

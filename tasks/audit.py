@@ -56,7 +56,8 @@ def canaries(mechanism: Mechanism, teachers: int) -> list[Canary]:
         pairs.append(("a clear lead", (teachers + gap) // 2))
     if isinstance(mechanism, ConfidentGNMax):
         # A test that seldom passes is charged next to no answers: what leaks there is the test alone.
-        at, below = (math.floor(mechanism.threshold - lead * mechanism.sigma1) for lead in (0, 2))
+        # The vote that moves takes the count from below the threshold to it: without noise, it would decide.
+        at, below = (math.ceil(mechanism.threshold - lead * mechanism.sigma1) - 1 for lead in (0, 2))
         if not half <= below <= at < teachers:
             raise SettingError(
                 f"No histogram of {teachers} teachers over two classes has its largest count two standard deviations "

@@ -39,6 +39,14 @@ def test_canaries_move_one_vote_of_the_ensemble(mechanism):
         assert sorted(after - before for before, after in zip(pair.one, pair.other, strict=True)) == [-1, 1]
 
 
+def test_a_threshold_test_without_noise_is_caught_with_the_vote_that_reaches_the_threshold():
+    class NoTest(ReplayNoise):
+        def gaussian(self, shape, sigma):
+            return super().gaussian(shape, sigma) * (sigma != 5.0)
+
+    assert audit(ConfidentGNMax(80.0, 5.0, 40.0), noise=NoTest(1), runs=100)["caught"]
+
+
 def test_impossible_audits_are_refused():
     with pytest.raises(SettingError, match="ten teachers"):
         audit(GNMax(10.0), noise=ReplayNoise(0), teachers=3)
