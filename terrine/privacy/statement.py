@@ -279,7 +279,7 @@ def summary_sentence(statement: PrivacyStatement) -> str:
         return f"{_warning(statement)} These are {answers}; treat them as private data."
     guaranteed, used = round_up(statement.epsilon_guaranteed), round_up(statement.epsilon)
     budget = (
-        f"ε={guaranteed:g} is the run's budget, fixed before the first query; as many answers as were given used "
+        f"ε={guaranteed:g} is the run's budget, fixed before the first query; the answers that were given used "
         f"ε={used:g} of it. "
         if statement.mechanism.get("mechanism") in OUTCOME_DEPENDENT
         else ""

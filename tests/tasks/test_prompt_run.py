@@ -120,7 +120,7 @@ def test_a_weights_file_that_is_missing_ends_the_stage_before_any_work(finished)
 def test_more_queries_than_the_pool_holds_are_refused(finished, tmp_path):
     run = made(tmp_path, queries={"count": 4000})
     write_json(tmp_path / "there.json", {})
-    with pytest.raises(SettingError, match=r"3,000 images of the source `pool` .* holds 180"):
+    with pytest.raises(SettingError, match=r"3,000 images of the source `pool` .* holds 179"):
         run_through(run, "synthesize", "synthesize")
     assert not run.folders.images.exists()
 

@@ -101,6 +101,25 @@ def test_one_record_touches_one_teacher(prepared, tmp_path):
     assert changed.tolist() == [partition.read_assignment(run.folders)[record]]
 
 
+def test_one_record_touches_one_network(prepared, tmp_path):
+    """Whatever is done to images before networks learn from them is done image by image."""
+    run = prepared(tmp_path, KINDS["scratch"], per_task=50)
+    path = run.folders.dataset / "train_images.npy"
+    states = []
+    for _ in range(2):
+        taught(run)
+        states.append(list(teach.read_states(run.folders, range(11))))
+        images = np.load(path)
+        images[17] = 255 - images[17]
+        np.save(path, images)
+    changed = [
+        number
+        for number, (one, other) in enumerate(zip(*states, strict=True))
+        if any(not np.array_equal(one[name], other[name]) for name in one)
+    ]
+    assert changed == [partition.read_assignment(run.folders)[17]]
+
+
 def test_a_finished_group_is_not_trained_again(prepared, tmp_path, monkeypatch):
     run = prepared(tmp_path)
     teach.extract_features.fn(run)

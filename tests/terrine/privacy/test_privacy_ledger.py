@@ -114,6 +114,17 @@ def test_a_draw_that_fails_leaves_the_worst_case_charged_and_may_be_repeated(led
     assert ledger.events(DATASET) == [ANSWER]
 
 
+def test_a_release_that_is_reserved_and_not_made_leaves_no_room_for_another(ledger: Ledger) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    dear = GaussianEvent(mu_of(2.0, 1e-5) * 0.9, 1.0)
+    with pytest.raises(ZeroDivisionError):
+        ask(ledger, "a", fail, worst_case=dear)
+    with pytest.raises(BudgetError, match="past its budget"):
+        ask(ledger, "b", Draw(dear), worst_case=dear)
+
+
 def test_one_identity_for_two_datasets_noises_or_costs_is_refused(ledger: Ledger) -> None:
     ledger.register("other", None, 1e-5, "replay")
 
