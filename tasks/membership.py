@@ -64,6 +64,7 @@ def audit_student(
         if progress is not None:
             progress((number + 1) / shadows, f"shadow run {number + 1} of {shadows}")
     statement = read_json(run.folders.statement)
+    charged = statement["epsilon_guaranteed"] or statement["epsilon"]
     found = attack(np.stack(rows), np.stack(coins), delta=statement["delta"], confidence=confidence)
     result = {
         "notice": NOTICE,
@@ -75,8 +76,8 @@ def audit_student(
         "epsilon_at_least": found.epsilon,
         "confidence": found.confidence,
         "delta": found.delta,
-        "epsilon_charged": statement["epsilon"],
-        "caught": statement["epsilon"] is not None and found.epsilon > statement["epsilon"],
+        "epsilon_charged": charged,
+        "caught": charged is not None and found.epsilon > charged,
     }
     write_json(run.folders.private / "membership.json", result)
     return result

@@ -277,6 +277,22 @@ def test_a_teacher_with_too_few_records_is_passed_over(backbone, records):
     assert not dict(teachers(backbone).train(few, [1, 2], seed=0))
 
 
+@pytest.mark.parametrize("counts", [[4, 7, 9, 5, 8], [4, 7, 2, 5, 8], [3, 3, 0, 2, 1], [30, 0, 0, 0, 0]])
+@pytest.mark.parametrize("statistics", ["current", "original"])
+def test_the_shape_of_a_pass_follows_from_settings_and_not_from_how_many_records_anybody_has(
+    backbone, records, counts, statistics
+):
+    assignment = np.repeat(np.arange(5), counts)
+    images = np.resize(records.inputs, (len(assignment), 1, 20, 20))
+    data = Records(images, np.resize(records.labels, len(assignment)), assignment, CLASSES)
+    for together, passes in ((256, {20}), (12, {12, 8})):
+        kind, sizes = teachers(backbone, statistics=statistics, together=together), set()
+        with kind.backbone.network.register_forward_pre_hook(lambda _, given, sizes=sizes: sizes.add(len(given[0]))):
+            dict(kind.train(data, range(5), seed=0))
+        assert sizes <= passes
+        assert max(passes) in sizes
+
+
 def test_states_of_other_settings_are_refused(backbone, records):
     states = dict(teachers(backbone, mapping="fc2").train(records, [0], seed=0))
     with pytest.raises(ArtefactError, match="other settings"):
