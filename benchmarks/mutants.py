@@ -1,6 +1,6 @@
 """Mutants: defects of the kinds found in published code, put into Terrine one at a time, and who notices.
 
-    python benchmarks/mutants.py                        # all of them: about an hour on two cores
+    python benchmarks/mutants.py                        # all of them: about forty minutes on a busy machine
     python benchmarks/mutants.py --only "deal by place" # one; may be given several times
     python benchmarks/mutants.py --quick                # only the tests that are expected to notice
     python benchmarks/mutants.py --tables               # print the table, and write it into docs/assurance.md
