@@ -99,7 +99,7 @@ def release_answers(run: Run) -> None:
         )
     else:
         release = release_once(run, mechanism, votes, histograms, inputs)
-    check_queries(run, release)
+    check_queries(run, release, inputs)
     _write_answers(run, mechanism, votes_manifest, release)
     _write_private_figures(run, votes_manifest, histograms, release)
     tell_change(run, "answers", release, inputs)

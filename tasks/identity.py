@@ -19,7 +19,7 @@ from tasks.keys import site_key
 from tasks.params import Params, digest, read_yaml, validate
 from tasks.presets import resolve
 from tasks.run import Run
-from tasks.store import file_digest, read_json, write_text
+from tasks.store import read_json, write_text
 from terrine.errors import ArtefactError, TerrineError
 from terrine.privacy.identity import keyed_digest, release_identity
 from terrine.privacy.ledger import StoredRelease
@@ -181,10 +181,9 @@ def _next(edition: str) -> str:
     return str(int(edition) + 1) if edition.isdecimal() else f"{edition}-2"
 
 
-def check_queries(run: Run, release: StoredRelease) -> None:
-    """Raise ArtefactError where the query images are not those that the stored release is about."""
-    known = release.inputs.get("queries")
-    if known is not None and known != file_digest(run.folders.images / "manifest.json"):
+def check_queries(run: Run, release: StoredRelease, inputs: Inputs) -> None:
+    """Raise ArtefactError where the query images, as `inputs` has them, are not those of the stored release."""
+    if release.inputs.get("queries", inputs["queries"]) != inputs["queries"]:
         raise ArtefactError(
             f"The release {release.release_id[:16]} was made before, about other query images than those in "
             f"{run.folders.images}: another version of Terrine or of its libraries draws them otherwise. Put the old "
