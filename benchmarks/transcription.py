@@ -255,7 +255,7 @@ def tables(runs: Runs, seeds: Sequence[int]) -> None:
 
 def audit(runs: Runs, seeds: Sequence[int]) -> None:
     """Attack the student of many teachers on digits with shadow runs."""
-    from flows.membership import make_shadow
+    from flows.cli.membership import make_shadow
     from tasks.membership import audit_student
 
     print("\n### Membership inference, digits, many teachers\n")

@@ -8,7 +8,7 @@ import yaml
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.collaborate import collaborate
+from flows.collaboration import collaborate
 from flows.stages import run_stage
 from tasks.party_config import read_party
 from tasks.party_student import read_arrays

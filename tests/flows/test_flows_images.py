@@ -4,7 +4,7 @@ import typer
 from PIL import Image
 from typer.testing import CliRunner
 
-from flows.images import register
+from flows.cli.images import register
 from terrine.errors import SettingError
 
 

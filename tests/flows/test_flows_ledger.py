@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from flows.ledger import register
+from flows.cli.ledger import register
 from terrine.errors import LedgerError, SettingError
 from terrine.privacy.book import Book
 from terrine.privacy.events import GaussianEvent

@@ -107,9 +107,9 @@ def test_two_doors_lead_to_one_result_and_the_other_pipeline_is_left_alone(tiny,
 
 
 def test_each_command_makes_its_own_kind_of_run(tiny):
-    from flows.audit import audit_run
     from flows.cli import run
-    from flows.reproduce import reproduce
+    from flows.cli.audit import audit_run
+    from flows.cli.reproduce import reproduce
     from flows.stages import run_stage
     from flows.transcribe import chosen_run
     from tasks.run import write_parameters

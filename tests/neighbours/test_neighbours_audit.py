@@ -9,8 +9,8 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
-from flows import audit
-from flows.neighbours import vote_again
+from flows.cli import audit
+from flows.cli.neighbours import vote_again
 from flows.stages import run_through
 from tasks import vote
 from tasks.dataset import read_dataset

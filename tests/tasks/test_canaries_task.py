@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from flows import audit as command
+from flows.cli import audit as command
 from flows.stages import run_through
 from tasks import canaries, vote
 from tasks.canaries import audit_canaries

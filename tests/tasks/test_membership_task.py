@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from flows.membership import make_shadow
+from flows.cli.membership import make_shadow
 from flows.stages import run_through
 from tasks import aggregate, membership
 from tasks.dataset import read_dataset

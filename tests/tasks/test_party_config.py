@@ -184,7 +184,7 @@ def test_laying_out_again_keeps_credentials_and_takes_new_addresses(folder):
 
 
 @pytest.mark.parametrize(
-    "module", ["tasks.party_teacher", "tasks.party_student", "tasks.party_guardian", "flows.party"]
+    "module", ["tasks.party_teacher", "tasks.party_student", "tasks.party_guardian", "flows.cli.party"]
 )
 def test_a_partys_process_loads_no_heavy_library(module):
     """Fifty of them start on one machine."""

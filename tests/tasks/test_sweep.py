@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import yaml
 
-import flows.sweep
+import flows.cli.sweep
 import tasks.sweep
 import tasks.versioning
-from flows.sweep import Select
+from flows.cli.sweep import Select
 from tasks.accounts import open_account
 from tasks.aggregate import release_once
 from tasks.assurance import assurance
@@ -99,8 +99,8 @@ class Pipeline:
 @pytest.fixture
 def stages(project, monkeypatch):
     pipeline = Pipeline(project)
-    monkeypatch.setattr(flows.sweep, "prepare", pipeline.prepare)
-    monkeypatch.setattr(flows.sweep, "make", pipeline.make)
+    monkeypatch.setattr(flows.cli.sweep, "prepare", pipeline.prepare)
+    monkeypatch.setattr(flows.cli.sweep, "make", pipeline.make)
     monkeypatch.setattr("flows.statements.restate", lambda root, run: pipeline.restated.append(run))
     monkeypatch.setattr(tasks.versioning, "changed_stages", pipeline.changed_stages)
     monkeypatch.setattr(tasks.sweep, "changed_stages", pipeline.changed_stages)
@@ -111,7 +111,7 @@ def stages(project, monkeypatch):
 
 
 def run_sweep(*varied, settings=(), select=Select.none):
-    flows.sweep.sweep(list(varied), preset="trial", set_=list(settings), select=select)
+    flows.cli.sweep.sweep(list(varied), preset="trial", set_=list(settings), select=select)
 
 
 def account_of(root, run):

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
-from flows.serve import DeviceOption, FolderOption, ModelOption, ReferenceOption, RunOption, StatisticsOption
+from flows.cli.serve import DeviceOption, FolderOption, ModelOption, ReferenceOption, RunOption, StatisticsOption
 from terrine.errors import SettingError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from flows.serve import FolderOption, ModelOption, ReferenceOption, RunOption, StatisticsName
+from flows.cli.serve import FolderOption, ModelOption, ReferenceOption, RunOption, StatisticsName
 
 console = Console()
 

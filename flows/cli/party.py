@@ -98,7 +98,7 @@ def trial(
     limit: Annotated[float, typer.Option(help="Seconds after which everything is ended.")] = 1800.0,
 ) -> None:
     """Run all parties of a trial on this machine, each in a process of its own."""
-    from flows.collaborate import collaborate
+    from flows.collaboration import collaborate
 
     outcome = collaborate(str(folder), limit)
     _show(outcome)

@@ -68,7 +68,7 @@ def audit(
         _end(audit_canaries(run, canaries, shadows, confidence), as_json, _show_canaries)
         return
     if neighbours is not None:
-        from flows.neighbours import exchange_units
+        from flows.cli.neighbours import exchange_units
 
         exchange_units(run, neighbours, as_json)
         return

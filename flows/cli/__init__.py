@@ -10,20 +10,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from flows import (
-    accounting,
-    audit,
-    export,
-    images,
-    ledger,
-    membership,
-    party,
-    predict,
-    reproduce,
-    serve,
-    sweep,
-    transcribe,
-)
+from flows import transcribe
+from flows.cli import accounting, audit, export, images, ledger, membership, party, predict, reproduce, serve, sweep
 from flows.environment import prepare_environment
 from terrine.errors import TerrineError
 
