@@ -20,7 +20,7 @@ from cells import Cells
 from flows.stages import run_through
 from tasks.canaries import audit_canaries
 from tasks.params import validate
-from tasks.run import Run
+from tasks.runtime.run import Run
 from terrine.aggregation.votes import histograms_of
 from terrine.privacy.canaries import Directions, Plan, guess_from_histograms
 from terrine.privacy.noise import SecureNoise

@@ -26,8 +26,8 @@ from cells import datasets
 from flows.stages import run_through
 from tasks import aggregate
 from tasks.params import merge, parse_assignment, read_yaml, validate
-from tasks.run import Run
-from tasks.store import read_json, read_table
+from tasks.runtime.run import Run
+from tasks.runtime.store import read_json, read_table
 from tasks.vote import read_votes
 from terrine.aggregation.votes import histograms_of
 

@@ -34,7 +34,7 @@ from tasks.dataset import read_dataset
 from tasks.params import merge, parse_assignment, read_yaml, validate
 from tasks.partition import read_assignment
 from tasks.pretrain import read_backbone
-from tasks.run import Run
+from tasks.runtime.run import Run
 from tasks.teach import read_heads
 from terrine.aggregation.gnmax import GNMax
 from terrine.aggregation.votes import histograms_of

@@ -30,8 +30,8 @@ from flows.stages import run_through
 from tasks import student
 from tasks.dataset import read_dataset
 from tasks.params import digest, merge, parse_assignment, read_yaml, validate
-from tasks.run import Run
-from tasks.store import file_digest
+from tasks.runtime.run import Run
+from tasks.runtime.store import file_digest
 from terrine.heads import predict
 from terrine.models.backbone import features_in_batches
 from terrine.randomness import numpy_generator

@@ -30,8 +30,8 @@ from cells import Cells, datasets, spread
 
 from flows.transcription_stages import run_through
 from tasks.params import Params, digest, merge, parse_assignment, read_yaml, validate
-from tasks.run import Run
-from tasks.store import link, read_json
+from tasks.runtime.run import Run
+from tasks.runtime.store import link, read_json
 from tasks.transcribe_clients import read_manifest
 from terrine.models.registry import build_backbone
 from terrine.teachers.linear import LinearHeads

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from flows import placement
-from tasks.run import Run
-from tasks.step import Step, prefect_is_here
+from tasks.runtime.run import Run
+from tasks.runtime.step import Step, prefect_is_here
 from terrine.errors import TerrineError
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from flows.execution import Executor, InProcess, executor
-from tasks import timing
 from tasks.presets import resolve
-from tasks.run import Run, open_run, refuse_transcription, write_parameters
+from tasks.runtime import timing
+from tasks.runtime.run import Run, open_run, refuse_transcription, write_parameters
 
 Stages = Mapping[str, Callable[[Run, Executor], None]]
 """What each stage does, in order."""

@@ -36,7 +36,7 @@ def transcribe(
     from rich.console import Console
 
     from tasks.presets import project_root, resolve
-    from tasks.run import Run, open_run
+    from tasks.runtime.run import Run, open_run
     from tasks.transcribe_report import summary_table
     from tasks.transcribe_teach import forget_replaced_teacher
     from tasks.versioning import TRANSCRIPTION, changed_stages
@@ -60,7 +60,7 @@ def chosen_run(root: Path, preset: str | None, assignments: list[str]) -> str:
     Raises SettingError where none is named or it is none, BudgetError with the noise that would meet the budget.
     """
     from tasks.presets import derive, resolve, selected_transcription
-    from tasks.run import Run
+    from tasks.runtime.run import Run
     from tasks.transcribe_release import check_run
     from terrine.errors import SettingError
 
@@ -132,7 +132,7 @@ def run_stage(root: Path, name: str, stage: str) -> None:
     """Run one stage of a transcription: see `flows.stages.run_stage`."""
     from flows import stages
     from flows.transcription_stages import STAGES
-    from tasks.run import open_run
+    from tasks.runtime.run import open_run
     from tasks.transcribe_start import section
 
     stages.run_stage(root, name, stage, STAGES)

@@ -10,7 +10,7 @@ from typing import Any
 from flows import stages
 from flows.execution import Executor
 from flows.stages import Stages, over_groups
-from tasks.run import Run
+from tasks.runtime.run import Run
 
 
 def _partition(run: Run, execute: Executor) -> None:

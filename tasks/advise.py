@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tasks.features import query_features
-from tasks.run import Run
+from tasks.runtime.run import Run
 from terrine.aggregation.mechanism import Mechanism
 from terrine.aggregation.rounds import NEVER, Advice, Adviser, Rounds, in_order
 from terrine.heads import LinearHead

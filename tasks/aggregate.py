@@ -11,10 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tasks.accounts import ledger_account, open_account
 from tasks.advise import adviser
 from tasks.advise import describe as describe_order
-from tasks.assurance import assurance
 from tasks.average_files import about_averages, coordinates_released, spent_on_averages
 from tasks.guided import FILE as GUIDED_FILE
 from tasks.guided import Guide, write_guided
@@ -28,13 +26,15 @@ from tasks.identity import (
     remembered,
     tell_change,
 )
-from tasks.keys import site_key
 from tasks.private_figures import private_figures
-from tasks.provenance import code_version
-from tasks.run import Run
+from tasks.runtime.accounts import ledger_account, open_account
+from tasks.runtime.assurance import assurance
+from tasks.runtime.keys import site_key
+from tasks.runtime.provenance import code_version
+from tasks.runtime.run import Run
+from tasks.runtime.step import step
+from tasks.runtime.store import atomic_folder, file_digest, read_json, write_array, write_json, write_table, write_text
 from tasks.statement_page import render_statement
-from tasks.step import step
-from tasks.store import atomic_folder, file_digest, read_json, write_array, write_json, write_table, write_text
 from tasks.synthesize import POOL
 from tasks.vote import read_votes
 from terrine.aggregation.mechanism import Mechanism

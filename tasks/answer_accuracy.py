@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from tasks.dataset import read_pool_labels
-from tasks.run import Run
-from tasks.store import read_json, read_table
+from tasks.runtime.run import Run
+from tasks.runtime.store import read_json, read_table
 from tasks.synthesize import POOL, pool_order
 
 

@@ -18,16 +18,16 @@ from typing import Any
 
 import numpy as np
 
-from tasks.accounts import ledger_account, open_account
 from tasks.average_files import AVERAGE, OWN, manifest, rounds
 from tasks.average_settings import describe, planned_event, private_averaging, teacher_settings
 from tasks.dataset import read_dataset
 from tasks.identity import Inputs, identity_of, made_by, remembered, tell_change
 from tasks.params import digest
 from tasks.partition import in_groups, read_assignment
-from tasks.run import Run
-from tasks.step import step
-from tasks.store import (
+from tasks.runtime.accounts import ledger_account, open_account
+from tasks.runtime.run import Run
+from tasks.runtime.step import step
+from tasks.runtime.store import (
     atomic_folder,
     file_digest,
     read_array,

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tasks.run import Run
-from tasks.step import step
-from tasks.store import Folders, atomic_folder, read_json, write_json
+from tasks.runtime.run import Run
+from tasks.runtime.step import step
+from tasks.runtime.store import Folders, atomic_folder, read_json, write_json
 from terrine.privacy.events import Event, compose, from_json
 
 AVERAGE, OWN = "average.safetensors", "own.npy"

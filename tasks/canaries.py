@@ -25,9 +25,9 @@ from tasks.aggregate import noise_source
 from tasks.dataset import read_dataset
 from tasks.membership import NOTICE, members
 from tasks.partition import read_assignment
-from tasks.run import Run
+from tasks.runtime.run import Run
+from tasks.runtime.store import read_table, write_json
 from tasks.shadow import shadow_run
-from tasks.store import read_table, write_json
 from tasks.synthesize import read_queries
 from tasks.vote import read_votes
 from terrine.aggregation.mechanism import Mechanism

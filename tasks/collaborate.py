@@ -22,8 +22,8 @@ from tasks.party_config import read_party
 from tasks.party_student import read_arrays, stored_answers
 from tasks.party_terms import Terms
 from tasks.party_trial import CONFIG, Endpoints, free_endpoints, lay_out, run_trial, teachers_of_parties
-from tasks.run import Run
-from tasks.store import file_digest, read_json, write_array, write_json
+from tasks.runtime.run import Run
+from tasks.runtime.store import file_digest, read_json, write_array, write_json
 from terrine.aggregation.mechanism import UNANSWERED, Mechanism
 from terrine.aggregation.rounds import NEVER
 from terrine.errors import BudgetError

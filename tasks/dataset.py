@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from tasks.keys import site_key
-from tasks.run import Run
-from tasks.step import step
-from tasks.store import Folders, atomic_folder, read_array, read_json, write_array, write_json
+from tasks.runtime.keys import site_key
+from tasks.runtime.run import Run
+from tasks.runtime.step import step
+from tasks.runtime.store import Folders, atomic_folder, read_array, read_json, write_array, write_json
 from terrine.data import registry
 from terrine.data.dataset import Dataset, fingerprint
 from terrine.data.pool import Pool, check_disjoint

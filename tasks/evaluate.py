@@ -10,9 +10,9 @@ import numpy as np
 from tasks.answer_accuracy import answer_figures
 from tasks.dataset import read_dataset
 from tasks.party_accuracy import write_party_accuracy
-from tasks.run import Run
-from tasks.step import step
-from tasks.store import read_json, write_json
+from tasks.runtime.run import Run
+from tasks.runtime.step import step
+from tasks.runtime.store import read_json, write_json
 from tasks.student import read_student
 from terrine.device import resolve_device
 from terrine.heads import predict

@@ -15,8 +15,8 @@ from tasks.advise import student_head
 from tasks.features import query_features
 from tasks.params import digest
 from tasks.pretrain import read_backbone
-from tasks.run import Run
-from tasks.store import Folders, file_digest, read_array, read_json, write_array
+from tasks.runtime.run import Run
+from tasks.runtime.store import Folders, file_digest, read_array, read_json, write_array
 from tasks.synthesize import QuerySet, read_queries
 from terrine.aggregation.mechanism import Mechanism
 from terrine.aggregation.rounds import NEVER, Advice, Rounds

@@ -14,8 +14,8 @@ import numpy as np
 
 from tasks.params import digest
 from tasks.pretrain import read_backbone
-from tasks.run import Run
-from tasks.store import file_digest, read_array, read_json, write_array
+from tasks.runtime.run import Run
+from tasks.runtime.store import file_digest, read_array, read_json, write_array
 from tasks.teach import read_teachers_manifest, teacher_kind
 from tasks.vote import block_votes
 from terrine.device import resolve_device

@@ -15,11 +15,11 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from tasks.keys import site_key
 from tasks.params import Params, digest, read_yaml, validate
 from tasks.presets import resolve
-from tasks.run import Run
-from tasks.store import read_json, write_text
+from tasks.runtime.keys import site_key
+from tasks.runtime.run import Run
+from tasks.runtime.store import read_json, write_text
 from terrine.errors import ArtefactError, TerrineError
 from terrine.privacy.identity import keyed_digest, release_identity
 from terrine.privacy.ledger import StoredRelease

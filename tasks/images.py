@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from tasks.store import atomic_file
+from tasks.runtime.store import atomic_file
 from terrine.device import resolve_device
 from terrine.synthetic.registry import draw
 from terrine.synthetic.shards import Recipe, Written, finish, write_shard

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.presets import project_root, resolve, selected_run
-from tasks.run import Run
+from tasks.runtime.run import Run
 from terrine.errors import LedgerError, SettingError
 from terrine.privacy.account import price
 from terrine.privacy.events import from_json

@@ -20,9 +20,9 @@ import numpy as np
 from tasks.dataset import read_dataset
 from tasks.evaluate import probabilities
 from tasks.params import Params, digest
-from tasks.run import Run
+from tasks.runtime.run import Run
+from tasks.runtime.store import file_digest, read_array, read_json, write_array, write_json
 from tasks.shadow import shadow_run
-from tasks.store import file_digest, read_array, read_json, write_array, write_json
 from tasks.transcription_params import Transcription
 from terrine.data.dataset import Dataset
 from terrine.errors import ArtefactError, SettingError

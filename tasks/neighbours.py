@@ -17,8 +17,8 @@ import numpy as np
 
 from tasks.dataset import read_dataset, write_dataset
 from tasks.membership import units_of
-from tasks.run import Run
-from tasks.store import link, read_json
+from tasks.runtime.run import Run
+from tasks.runtime.store import link, read_json
 from tasks.teach import read_states, voters
 from tasks.vote import read_votes
 from terrine.data.dataset import Dataset

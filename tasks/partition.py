@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from tasks.dataset import read_dataset
-from tasks.keys import site_key
-from tasks.run import Run
-from tasks.step import step
-from tasks.store import Folders, atomic_folder, read_array, write_array, write_json
+from tasks.runtime.keys import site_key
+from tasks.runtime.run import Run
+from tasks.runtime.step import step
+from tasks.runtime.store import Folders, atomic_folder, read_array, write_array, write_json
 from terrine.data import partition as partitions
 from terrine.data.dataset import Dataset
 from terrine.data.duplicates import exact_duplicates

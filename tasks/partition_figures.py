@@ -8,8 +8,8 @@ import numpy as np
 
 from tasks.charts import column_chart, heat_map
 from tasks.pages import bar_rows, percent, plain
-from tasks.run import Run
-from tasks.store import read_array, read_json
+from tasks.runtime.run import Run
+from tasks.runtime.store import read_array, read_json
 from terrine.data.label_mix import label_shares
 
 MOST_COLUMNS = 150

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from tasks.partition import read_assignment
-from tasks.run import Run
-from tasks.store import write_json
+from tasks.runtime.run import Run
+from tasks.runtime.store import write_json
 from terrine.data.dataset import Dataset
 from terrine.randomness import numpy_generator
 

@@ -26,7 +26,7 @@ import numpy as np
 from tasks.party_config import PartyConfig
 from tasks.party_host import CollaborationError, Host, log
 from tasks.party_state import PartyState
-from tasks.reservation import Reservation
+from tasks.runtime.reservation import Reservation
 from terrine.collaboration.gathering import share_blocks
 from terrine.collaboration.guardian import Guardian
 from terrine.collaboration.link import Arrived, Connected

@@ -9,8 +9,8 @@ from tasks.params import Params, merge, validate
 from tasks.party_terms import Terms
 from tasks.party_trial import Endpoints, free_endpoints, lay_out
 from tasks.presets import project_root, selected_run
-from tasks.run import Run, open_run
-from tasks.store import read_json
+from tasks.runtime.run import Run, open_run
+from tasks.runtime.store import read_json
 from terrine.aggregation.registry import build
 from terrine.errors import ArtefactError, SettingError
 

@@ -15,8 +15,8 @@ from tasks import dataset, partition, teach, vote
 from tasks.params import Params, merge, validate
 from tasks.party_config import OwnTeachers
 from tasks.party_terms import Terms
-from tasks.run import Run
-from tasks.store import file_digest, link, read_json
+from tasks.runtime.run import Run
+from tasks.runtime.store import file_digest, link, read_json
 from terrine.errors import InputError, SettingError
 
 _RUN = "own"

@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from tasks.params import Params, digest, merge, parse_assignment, published, read_yaml, validate
-from tasks.store import write_text
+from tasks.runtime.store import write_text
 from terrine.errors import SettingError
 from terrine.privacy.identity import keyed_digest, load_or_create_key
 

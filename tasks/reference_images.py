@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.run import Run
-from tasks.store import read_tensors, write_tensors
+from tasks.runtime.run import Run
+from tasks.runtime.store import read_tensors, write_tensors
 from tasks.synthesize import read_queries
 from terrine.deployment.model import BACKBONE, HEAD, REFERENCE
 from terrine.deployment.reference import affordable, choose_reference

@@ -24,12 +24,12 @@ from tasks.params import flat, public_parameters, published
 from tasks.partition_figures import partition_figures
 from tasks.pictures import ContactSheet, confusion_colours, confusion_data_uri, contact_sheets, row_shares
 from tasks.presets import DERIVED_NAME, read_preset
-from tasks.provenance import code_version
-from tasks.run import Run
+from tasks.runtime.provenance import code_version
+from tasks.runtime.run import Run
+from tasks.runtime.step import step
+from tasks.runtime.store import read_array, read_json, read_table, write_text
+from tasks.runtime.timing import timings
 from tasks.statement_page import read_statement, statement_texts
-from tasks.step import step
-from tasks.store import read_array, read_json, read_table, write_text
-from tasks.timing import timings
 from tasks.versioning import STAGES, lock_digest
 from terrine.device import resolve_device
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from tasks.mlflow_model import quiet, save_student_model
+from tasks.runtime.store import read_json
 from tasks.scoring import Application, scoring_app
-from tasks.store import read_json
 from tasks.student_source import read_reference
 from terrine.deployment.model import StudentModel
 from terrine.deployment.network import ServingStatistics

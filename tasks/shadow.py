@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from tasks.params import digest
-from tasks.run import Run
-from tasks.store import atomic_folder, link, read_json, write_array, write_json
+from tasks.runtime.run import Run
+from tasks.runtime.store import atomic_folder, link, read_json, write_array, write_json
 from terrine.data.dataset import Dataset
 
 

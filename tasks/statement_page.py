@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.pages import bar_rows, render
-from tasks.store import read_json
+from tasks.runtime.store import read_json
 from terrine.privacy.events import UnsupportedEventError, from_json
 from terrine.privacy.gaussian import delta_of, mu_of
 from terrine.privacy.loss_distribution import loss_delta

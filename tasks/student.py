@@ -13,11 +13,11 @@ from tasks.features import query_features
 from tasks.guided import guided_digest, read_all_queries
 from tasks.params import digest
 from tasks.pretrain import read_backbone
-from tasks.progress import progress_reporter
 from tasks.reference_images import write_reference
-from tasks.run import Run
-from tasks.step import step
-from tasks.store import (
+from tasks.runtime.progress import progress_reporter
+from tasks.runtime.run import Run
+from tasks.runtime.step import step
+from tasks.runtime.store import (
     Folders,
     atomic_folder,
     file_digest,

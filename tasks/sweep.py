@@ -15,14 +15,14 @@ from typing import Any, Literal
 
 import yaml
 
-from tasks.accounts import open_account
 from tasks.aggregate import identity_of_answers, noise_source
 from tasks.average_settings import planned_event
 from tasks.identity import release_digest
 from tasks.params import Params, read_yaml, validate
 from tasks.presets import PRESETS, derive, resolve
-from tasks.run import Run, open_run, refuse_transcription
-from tasks.store import Folders, link, read_json
+from tasks.runtime.accounts import open_account
+from tasks.runtime.run import Run, open_run, refuse_transcription
+from tasks.runtime.store import Folders, link, read_json
 from tasks.versioning import STAGES, changed_stages, commit, is_changed
 from terrine.aggregation.registry import build
 from terrine.errors import BudgetError, SettingError

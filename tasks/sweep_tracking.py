@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from tasks.params import digest
 from tasks.presets import shown_assignment
-from tasks.run import Run, open_run
-from tasks.store import read_json
+from tasks.runtime.run import Run, open_run
+from tasks.runtime.store import read_json
 from tasks.tracking import log_run
 
 if TYPE_CHECKING:

@@ -21,18 +21,10 @@ import numpy as np
 
 from tasks.dataset import SPLIT_SEED, load_dataset
 from tasks.params import Images, digest
-from tasks.progress import progress_reporter
-from tasks.run import Run
-from tasks.step import step
-from tasks.store import (
-    Folders,
-    atomic_folder,
-    file_digest,
-    link,
-    read_json,
-    write_array,
-    write_json,
-)
+from tasks.runtime.progress import progress_reporter
+from tasks.runtime.run import Run
+from tasks.runtime.step import step
+from tasks.runtime.store import Folders, atomic_folder, file_digest, link, read_json, write_array, write_json
 from terrine.device import resolve_device
 from terrine.errors import ArtefactError, SettingError
 from terrine.mapped import MappedRows, Rows, Segment

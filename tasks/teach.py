@@ -27,9 +27,9 @@ from tasks.dataset import read_dataset
 from tasks.params import digest
 from tasks.partition import in_groups, read_assignment
 from tasks.pretrain import read_backbone
-from tasks.run import Run
-from tasks.step import step
-from tasks.store import (
+from tasks.runtime.run import Run
+from tasks.runtime.step import step
+from tasks.runtime.store import (
     Folders,
     atomic_file,
     atomic_folder,

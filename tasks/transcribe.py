@@ -27,12 +27,11 @@ from torch import Tensor
 
 from tasks.identity import Inputs, made_by, remembered, tell_change
 from tasks.params import digest
-from tasks.progress import progress_reporter
-from tasks.reservation import Reservation
-from tasks.run import Run
-from tasks.statement_page import render_statement
-from tasks.step import step
-from tasks.store import (
+from tasks.runtime.progress import progress_reporter
+from tasks.runtime.reservation import Reservation
+from tasks.runtime.run import Run
+from tasks.runtime.step import step
+from tasks.runtime.store import (
     atomic_folder,
     read_array,
     read_json,
@@ -42,6 +41,7 @@ from tasks.store import (
     write_tensors,
     write_text,
 )
+from tasks.statement_page import render_statement
 from tasks.transcribe_clients import groups, number_of_clients, read_clients, read_manifest
 from tasks.transcribe_release import (
     account_of,

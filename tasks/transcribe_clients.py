@@ -10,8 +10,8 @@ import numpy as np
 
 from tasks.params import digest
 from tasks.partition import in_groups
-from tasks.run import Run
-from tasks.store import read_json, read_tensors
+from tasks.runtime.run import Run
+from tasks.runtime.store import read_json, read_tensors
 from tasks.transcribe_start import read_student_start, section
 from tasks.transcription_params import TranscriptionTeacher
 from terrine.device import resolve_device

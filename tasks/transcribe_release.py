@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from tasks.accounts import ledger_account, open_registered
 from tasks.dataset import read_dataset
 from tasks.identity import Inputs, Kind, identity_of, made_by, partition_commitment, remembered
-from tasks.keys import site_key
-from tasks.provenance import code_version
-from tasks.run import Run
-from tasks.store import file_digest, read_json
+from tasks.runtime.accounts import ledger_account, open_registered
+from tasks.runtime.keys import site_key
+from tasks.runtime.provenance import code_version
+from tasks.runtime.run import Run
+from tasks.runtime.store import file_digest, read_json
 from tasks.transcribe_clients import number_of_clients
 from tasks.transcribe_start import GENERATOR, STUDENT, section
 from tasks.transcription_params import Transcription
@@ -107,7 +107,7 @@ def unit_of(run: Run) -> str:
 
 
 def open_account(run: Run) -> tuple[Ledger, str]:
-    """Return the ledger and the account the run draws on, as `tasks.accounts.open_registered` does."""
+    """Return the ledger and the account the run draws on, as `tasks.runtime.accounts.open_registered` does."""
     account, settings = account_of(run), section(run.params)
     public = run.params.data.public_benchmark and settings.teacher.anyone_may_know
     return open_registered(run, account, delta=settings.delta, unit=unit_of(run), public=public), account

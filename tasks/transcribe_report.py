@@ -15,10 +15,10 @@ from tasks.params import flat, public_parameters
 from tasks.pictures import png_data_uri
 from tasks.presets import read_preset
 from tasks.report import evaluation, shown_parameters
-from tasks.run import Run
+from tasks.runtime.run import Run
+from tasks.runtime.step import step
+from tasks.runtime.store import read_json, write_text
 from tasks.statement_page import read_statement, statement_texts
-from tasks.step import step
-from tasks.store import read_json, write_text
 from tasks.summary import result_table
 from tasks.tracking import log_finished
 from tasks.transcribe_clients import read_manifest

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from tasks.params import Params
-from tasks.run import Run
-from tasks.step import step
-from tasks.store import Folders, atomic_folder, read_json, read_tensors, write_json, write_tensors
+from tasks.runtime.run import Run
+from tasks.runtime.step import step
+from tasks.runtime.store import Folders, atomic_folder, read_json, read_tensors, write_json, write_tensors
 from tasks.transcription_params import Transcription
 from terrine.device import resolve_device
 from terrine.errors import SettingError

@@ -13,12 +13,12 @@ import torch
 
 from tasks.dataset import read_dataset
 from tasks.identity import made_by, tell_change
-from tasks.keys import site_key
 from tasks.params import digest
 from tasks.partition import deal_records, protected_groups, read_assignment
-from tasks.run import Run
-from tasks.step import step
-from tasks.store import (
+from tasks.runtime.keys import site_key
+from tasks.runtime.run import Run
+from tasks.runtime.step import step
+from tasks.runtime.store import (
     atomic_folder,
     file_digest,
     link,

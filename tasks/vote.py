@@ -14,9 +14,9 @@ import torch
 
 from tasks.features import query_features
 from tasks.params import digest
-from tasks.run import Run
-from tasks.step import step
-from tasks.store import Folders, atomic_folder, file_digest, read_array, read_json, write_array, write_json
+from tasks.runtime.run import Run
+from tasks.runtime.step import step
+from tasks.runtime.store import Folders, atomic_folder, file_digest, read_array, read_json, write_array, write_json
 from tasks.synthesize import read_queries
 from tasks.teach import read_states, read_teachers_manifest, teacher_kind
 from terrine.device import resolve_device

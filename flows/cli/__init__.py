@@ -40,7 +40,7 @@ def run(
 ) -> None:
     """Make a run and print what came out; a run that is complete does nothing."""
     from tasks.presets import derive, project_root, resolve, selected_run
-    from tasks.run import refuse_transcription
+    from tasks.runtime.run import refuse_transcription
     from tasks.versioning import changed_stages
 
     root = project_root()
@@ -58,7 +58,7 @@ def run(
 
 def _summary(name: str, *, nothing_done: bool) -> None:
     from tasks.presets import project_root
-    from tasks.run import open_run
+    from tasks.runtime.run import open_run
     from tasks.summary import summary_tables
 
     if nothing_done:
@@ -89,7 +89,7 @@ def stage(
     root = project_root()
     chosen = run or selected_run(root)
     if name == "parameters":
-        from tasks.run import write_parameters
+        from tasks.runtime.run import write_parameters
 
         write_parameters(root, chosen)
         return

@@ -102,7 +102,7 @@ def audit_canaries(name: str | None, canaries: int, shadows: int, confidence: fl
     from flows.stages import run_through
     from tasks.canaries import audit_canaries as audit_in_private
     from tasks.presets import project_root, selected_run
-    from tasks.run import open_run
+    from tasks.runtime.run import open_run
 
     root = project_root()
     subject = open_run(root, name or selected_run(root))
@@ -122,10 +122,10 @@ def audit_run(name: str, **options: Any) -> dict[str, Any]:
     """Audit the mechanism of a complete run with its own noise, and write its statement anew with the bound in it."""
     from flows.statements import restate
     from tasks.aggregate import noise_source
-    from tasks.assurance import record_audit
     from tasks.audit import audit as audit_mechanism
     from tasks.presets import project_root
-    from tasks.run import open_run
+    from tasks.runtime.assurance import record_audit
+    from tasks.runtime.run import open_run
     from terrine.aggregation.registry import build
     from terrine.errors import ArtefactError, SettingError
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from tasks.run import Run
+    from tasks.runtime.run import Run
 
 
 def register(app: typer.Typer) -> None:
@@ -31,7 +31,7 @@ def membership(
 
     from tasks.membership import audit_student
     from tasks.presets import project_root, selected_run
-    from tasks.run import open_run
+    from tasks.runtime.run import open_run
 
     root = project_root()
     subject = open_run(root, run or selected_run(root))

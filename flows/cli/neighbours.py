@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from tasks.run import Run
+    from tasks.runtime.run import Run
 
 
 def exchange_units(run: str | None, count: int, as_json: bool) -> None:
@@ -18,7 +18,7 @@ def exchange_units(run: str | None, count: int, as_json: bool) -> None:
 
     from tasks.neighbours import audit_neighbours
     from tasks.presets import project_root, selected_run
-    from tasks.run import open_run
+    from tasks.runtime.run import open_run
 
     root = project_root()
     subject = open_run(root, run or selected_run(root))

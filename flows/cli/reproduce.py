@@ -22,7 +22,7 @@ def reproduce(
     """Run presets over several seeds and print the table of docs/results.md; finished runs are not run again."""
     from flows.pipeline import pipeline
     from tasks.presets import derive, project_root, resolve
-    from tasks.run import open_run, refuse_transcription
+    from tasks.runtime.run import open_run, refuse_transcription
     from tasks.summary import figures
     from tasks.versioning import changed_stages
 

@@ -72,8 +72,8 @@ def sweep(
 def state_price(root: Path, candidates: list[Candidate]) -> None:
     """Note the search's price, as it stands before the start, where the candidates' statements quote it."""
     from flows.statements import restate
-    from tasks.assurance import record_search
-    from tasks.run import Run
+    from tasks.runtime.assurance import record_search
+    from tasks.runtime.run import Run
     from tasks.sweep import worst_case_price
     from tasks.versioning import changed_stages
 

@@ -11,8 +11,8 @@ import pytest
 from flows.execution import InFlow, InProcess, executor
 from flows.runners import task_runner
 from tasks.params import Runner, validate
-from tasks.run import Run
-from tasks.step import step
+from tasks.runtime.run import Run
+from tasks.runtime.step import step
 from terrine.errors import InputError
 
 CALLS: list[int] = []

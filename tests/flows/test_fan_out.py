@@ -14,7 +14,7 @@ from flows.pipeline import run_stage_as_flow
 from flows.runners import local_cluster
 from flows.stages import run_stage
 from tasks import teach
-from tasks.run import open_run
+from tasks.runtime.run import open_run
 from tasks.teach import groups, work_folder
 from tests.flows.conftest import make_project
 

@@ -18,7 +18,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from flows.cli import app
-from tasks.store import Folders
+from tasks.runtime.store import Folders
 from terrine.deployment.model import StudentModel
 from terrine.errors import ArtefactError
 from tests.flows.conftest import set_small
@@ -119,7 +119,7 @@ def test_a_run_registers_its_student_with_the_privacy_statement(finished, prefec
     import torch
 
     from flows.pipeline import pipeline
-    from tasks.store import file_digest, read_json
+    from tasks.runtime.store import file_digest, read_json
 
     # Whether the student is registered is no parameter of what was done before: the last stage alone is run again.
     set_small(finished, tracking={"register_student": True})
@@ -169,6 +169,6 @@ def _picture(folder, pixels):
 
 
 def statement_classes(folders):
-    from tasks.store import read_json
+    from tasks.runtime.store import read_json
 
     return read_json(folders.student / "manifest.json")["class_names"]

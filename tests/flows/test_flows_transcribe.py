@@ -6,7 +6,7 @@ import shutil
 import pytest
 import yaml
 
-from tasks.store import Folders, read_json
+from tasks.runtime.store import Folders, read_json
 from tasks.versioning import STAGES, TRANSCRIPTION, changed_stages
 from terrine.errors import BudgetError, SettingError, TerrineError
 from tests.flows.conftest import command
@@ -112,7 +112,7 @@ def test_each_command_makes_its_own_kind_of_run(tiny):
     from flows.cli.reproduce import reproduce
     from flows.stages import run_stage
     from flows.transcribe import chosen_run
-    from tasks.run import write_parameters
+    from tasks.runtime.run import write_parameters
     from tasks.sweep import candidates_of
 
     selected = (tiny / "params.yaml").read_text()

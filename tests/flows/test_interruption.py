@@ -10,7 +10,7 @@ import pytest
 
 from flows.stages import run_stage
 from tasks import teach
-from tasks.run import open_run
+from tasks.runtime.run import open_run
 from tasks.teach import groups, work_folder
 from terrine.pretraining import simclr
 from terrine.teachers import linear

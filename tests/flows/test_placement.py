@@ -14,7 +14,7 @@ from flows.placement import (
 )
 from flows.runners import task_runner
 from tasks.params import Runner, validate
-from tasks.run import Run
+from tasks.runtime.run import Run
 
 
 @pytest.fixture

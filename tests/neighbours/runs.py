@@ -13,7 +13,7 @@ from tasks import vote
 from tasks.dataset import SPLIT_SEED, read_dataset
 from tasks.params import merge, validate
 from tasks.partition import read_assignment
-from tasks.run import Run
+from tasks.runtime.run import Run
 from tasks.teach import read_states, voters
 from terrine.data.units import name_codes, place_codes, shares
 from tests.neighbours.formats import Format

@@ -17,8 +17,8 @@ from tasks.dataset import read_dataset
 from tasks.membership import units_of
 from tasks.neighbours import audit_neighbours, neighbour
 from tasks.params import merge, validate
-from tasks.run import Run
-from tasks.store import write_text
+from tasks.runtime.run import Run
+from tasks.runtime.store import write_text
 from terrine.errors import SettingError
 from tests.neighbours import worlds
 from tests.neighbours.faults import FAULTS, SECTIONS

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.run import Run
+from tasks.runtime.run import Run
 from terrine.randomness import numpy_generator
 from tests.neighbours import worlds
 from tests.neighbours.formats import FORMATS

@@ -10,12 +10,12 @@ import pytest
 from flows.execution import InProcess
 from flows.stages import STAGES, run_through
 from tasks import aggregate, tracking
-from tasks.accounts import open_account
 from tasks.identity import changes_told
 from tasks.params import merge, validate
-from tasks.run import Run
-from tasks.store import read_json
-from tasks.timing import measured
+from tasks.runtime.accounts import open_account
+from tasks.runtime.run import Run
+from tasks.runtime.store import read_json
+from tasks.runtime.timing import measured
 from terrine.teachers.averaged_private import PrivateAveraging
 from tests.neighbours import worlds
 from tests.neighbours.formats import FORMATS

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tasks.accounts import ledger_account, open_account
 from tasks.params import merge, validate
-from tasks.run import Run
+from tasks.runtime.accounts import ledger_account, open_account
+from tasks.runtime.run import Run
 
 BENCHMARK = {"data": {"name": "digits", "size": 8}, "aggregation": {"mechanism": "histogram", "sigma": 5}}
 OWN = {**BENCHMARK, "data": {"name": "npz", "path": "people.npz"}, "ledger": {"account": "people", "epsilon": 8}}

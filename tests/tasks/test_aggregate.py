@@ -7,11 +7,11 @@ import pytest
 
 from flows.stages import run_through
 from tasks import aggregate, student
-from tasks.assurance import record_audit
 from tasks.identity import changes_told
 from tasks.params import merge, validate
-from tasks.run import Run
-from tasks.store import read_array, read_json, read_table, write_array, write_json
+from tasks.runtime.assurance import record_audit
+from tasks.runtime.run import Run
+from tasks.runtime.store import read_array, read_json, read_table, write_array, write_json
 from terrine.errors import ArtefactError, SettingError
 from terrine.privacy.account import price
 from terrine.privacy.events import from_json, to_json

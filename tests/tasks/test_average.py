@@ -9,14 +9,14 @@ import pytest
 
 from flows.stages import run_through
 from tasks import average, teach, vote
-from tasks.accounts import open_account
 from tasks.aggregate import release_answers
 from tasks.average_files import read_average_manifest
 from tasks.average_settings import planned_event
 from tasks.params import merge, validate
-from tasks.run import Run
+from tasks.runtime.accounts import open_account
+from tasks.runtime.run import Run
+from tasks.runtime.store import read_array, read_json, read_tensors
 from tasks.statement_page import statement_texts
-from tasks.store import read_array, read_json, read_tensors
 from tasks.summary import summary_tables
 from tasks.teach import read_start
 from terrine.errors import BudgetError, SettingError
@@ -113,7 +113,7 @@ def test_a_run_without_averages_loads_no_torch_to_say_so(tmp_path):
     values = {"data": VALUES["data"], "teachers": {"kind": "linear"}}
     code = (
         "import sys; from pathlib import Path; from flows.execution import InProcess; from flows.stages import STAGES; "
-        "from tasks.params import validate; from tasks.run import Run; "
+        "from tasks.params import validate; from tasks.runtime.run import Run; "
         f"run = Run(Path({str(tmp_path)!r}), 'alone', validate({values!r})); STAGES['average'](run, InProcess()); "
         "sys.exit('torch' in sys.modules)"
     )

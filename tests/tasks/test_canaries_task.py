@@ -15,8 +15,8 @@ from tasks.canaries import audit_canaries
 from tasks.dataset import read_dataset
 from tasks.params import validate
 from tasks.partition import read_assignment
-from tasks.run import Run
-from tasks.store import file_digest, read_json
+from tasks.runtime.run import Run
+from tasks.runtime.store import file_digest, read_json
 from terrine.errors import ArtefactError, SettingError
 from terrine.privacy.canaries import make_canaries
 from terrine.privacy.noise import ReplayNoise
@@ -159,7 +159,7 @@ def test_what_canaries_say_nothing_about_is_refused(made, tmp_path):
 
 def test_the_command_shows_bound_charge_and_power(made, monkeypatch):
     monkeypatch.setattr("tasks.presets.project_root", lambda: made.root)
-    monkeypatch.setattr("tasks.run.open_run", lambda root, name: made)
+    monkeypatch.setattr("tasks.runtime.run.open_run", lambda root, name: made)
     app = typer.Typer()
     command.register(app)
     app.callback()(lambda: None)

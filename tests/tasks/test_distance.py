@@ -5,8 +5,8 @@ import pytest
 
 from tasks import dataset, distance, synthesize, tracking
 from tasks.params import merge, validate
-from tasks.run import Run
-from tasks.store import file_digest, read_json, write_json
+from tasks.runtime.run import Run
+from tasks.runtime.store import file_digest, read_json, write_json
 from terrine.synthetic.distance import image_distance, scattering_extractor
 from terrine.synthetic.registry import draw
 

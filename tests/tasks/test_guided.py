@@ -19,8 +19,8 @@ from tasks import (
     vote,
 )
 from tasks.params import merge, validate
-from tasks.run import Run
-from tasks.store import file_digest, folder_digest, read_array, read_json, read_table, write_array
+from tasks.runtime.run import Run
+from tasks.runtime.store import file_digest, folder_digest, read_array, read_json, read_table, write_array
 from terrine.aggregation.votes import histograms_of
 from terrine.errors import ArtefactError, SettingError
 from terrine.models.backbone import features_in_batches

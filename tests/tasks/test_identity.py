@@ -8,7 +8,7 @@ import yaml
 
 from tasks.identity import _ELSEWHERE, _UPSTREAM, identity_of, release_digest, upstream
 from tasks.params import Params, merge, validate
-from tasks.run import Run
+from tasks.runtime.run import Run
 from tasks.versioning import STAGES
 
 DEFAULTS = Path(__file__).parent / "identity_defaults.json"

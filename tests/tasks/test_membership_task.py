@@ -12,9 +12,9 @@ from tasks.dataset import read_dataset
 from tasks.membership import audit_student, coins_of, members, units_of
 from tasks.params import validate
 from tasks.partition import read_assignment
-from tasks.run import Run
+from tasks.runtime.run import Run
+from tasks.runtime.store import read_json
 from tasks.shadow import shadow_run
-from tasks.store import read_json
 from terrine.data.dataset import Dataset
 from terrine.errors import ArtefactError, SettingError
 

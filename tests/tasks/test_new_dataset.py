@@ -7,8 +7,8 @@ import pytest
 import tasks.params
 from tasks.dataset import prepare_dataset
 from tasks.params import merge, validate
-from tasks.run import Run
-from tasks.store import read_json
+from tasks.runtime.run import Run
+from tasks.runtime.store import read_json
 from terrine.data import digits, registry
 from terrine.data.public import PUBLIC_BENCHMARKS
 from terrine.errors import SettingError

@@ -7,8 +7,8 @@ import pytest
 
 from tasks import dataset, partition
 from tasks.params import merge, validate
-from tasks.run import Run
-from tasks.store import read_array, read_json
+from tasks.runtime.run import Run
+from tasks.runtime.store import read_array, read_json
 from terrine.data.units import draws, place_codes
 from terrine.errors import InputError, SettingError
 

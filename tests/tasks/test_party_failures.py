@@ -18,7 +18,7 @@ from tests.party_processes import plain_answers, run, terms_of, trial, words
 
 SEND = ("terrine.collaboration.transport", "Wire.send")
 SAVE = ("tasks.party_state", "PartyState.save")
-SETTLE = ("tasks.reservation", "Reservation.settle")
+SETTLE = ("tasks.runtime.reservation", "Reservation.settle")
 
 
 def ledger_of(folder):

@@ -8,8 +8,8 @@ import torch
 
 from tasks import pretrain, synthesize
 from tasks.params import merge, validate
-from tasks.run import Run
-from tasks.store import file_digest, read_json
+from tasks.runtime.run import Run
+from tasks.runtime.store import file_digest, read_json
 from terrine.errors import SettingError
 from terrine.mapped import MappedRows
 from terrine.models.backbone import as_float, features_in_batches

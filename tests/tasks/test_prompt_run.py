@@ -9,8 +9,8 @@ from tasks import synthesize
 from tasks.answer_accuracy import pool_truth
 from tasks.dataset import SPLIT_SEED, read_dataset, read_pool_labels
 from tasks.params import merge, validate
-from tasks.run import Run
-from tasks.store import read_json, read_table, write_json
+from tasks.runtime.run import Run
+from tasks.runtime.store import read_json, read_table, write_json
 from tasks.student import student_pool
 from terrine.data.registry import load
 from terrine.errors import InputError, SettingError

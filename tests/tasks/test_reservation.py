@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from tasks.reservation import Reservation
+from tasks.runtime.reservation import Reservation
 from terrine.errors import BudgetError, LedgerError
 from terrine.privacy.events import RepeatedEvent, vote_answer
 from terrine.privacy.ledger import Ledger, load_or_create_key

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tasks import store
+from tasks.runtime import store
 from terrine.errors import ArtefactError
 
 

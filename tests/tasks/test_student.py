@@ -9,8 +9,8 @@ import torch
 
 from tasks import dataset, evaluate, pretrain, student, synthesize
 from tasks.params import merge, validate
-from tasks.run import Run
-from tasks.store import file_digest, read_json, read_table, write_json, write_table
+from tasks.runtime.run import Run
+from tasks.runtime.store import file_digest, read_json, read_table, write_json, write_table
 from terrine.errors import ArtefactError, InputError, SettingError
 from terrine.heads import predict
 from terrine.models.backbone import features_in_batches

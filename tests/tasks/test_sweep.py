@@ -12,12 +12,12 @@ import flows.cli.sweep
 import tasks.sweep
 import tasks.versioning
 from flows.cli.sweep import Select
-from tasks.accounts import open_account
 from tasks.aggregate import release_once
-from tasks.assurance import assurance
 from tasks.presets import select_run, selected_run
-from tasks.run import open_run, write_parameters
-from tasks.store import Folders, read_array, read_json, write_array, write_json
+from tasks.runtime.accounts import open_account
+from tasks.runtime.assurance import assurance
+from tasks.runtime.run import open_run, write_parameters
+from tasks.runtime.store import Folders, read_array, read_json, write_array, write_json
 from tasks.sweep import candidates_of, outcome, parse_vary, share_votes
 from tasks.sweep_tracking import log_sweep, markdown_table, summary
 from tasks.versioning import STAGES

@@ -11,8 +11,8 @@ import pytest
 
 from tasks import synthesize
 from tasks.params import Images, validate
-from tasks.run import Run
-from tasks.store import file_digest, folder_digest, read_json
+from tasks.runtime.run import Run
+from tasks.runtime.store import file_digest, folder_digest, read_json
 from terrine.errors import ArtefactError
 from terrine.mapped import MappedRows
 from terrine.randomness import derive_seed

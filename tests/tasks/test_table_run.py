@@ -9,8 +9,8 @@ import yaml
 from flows.stages import run_through
 from tasks import aggregate, dataset, distance, evaluate, features, partition, report, student, synthesize, teach, vote
 from tasks.params import merge, validate
-from tasks.run import Run
-from tasks.store import read_json, read_tensors
+from tasks.runtime.run import Run
+from tasks.runtime.store import read_json, read_tensors
 from terrine.data import table
 from terrine.data.units import name_codes
 from terrine.errors import SettingError

@@ -12,8 +12,8 @@ import torch
 from flows.stages import run_through
 from tasks import dataset, partition, teach, vote
 from tasks.params import merge, validate
-from tasks.run import Run
-from tasks.store import folder_digest, read_json
+from tasks.runtime.run import Run
+from tasks.runtime.store import folder_digest, read_json
 from terrine.errors import ArtefactError, InputError, SettingError
 from terrine.models.backbone import features_in_batches
 from terrine.teachers.features import PrivateFeatures, private_features

@@ -13,8 +13,8 @@ from flows.stages import run_through as run_pipeline_through
 from flows.transcription_stages import run_through
 from tasks import dataset, transcribe, transcribe_release, transcribe_teach
 from tasks.params import merge, validate
-from tasks.run import Run
-from tasks.store import folder_digest, read_array, read_json
+from tasks.runtime.run import Run
+from tasks.runtime.store import folder_digest, read_array, read_json
 from tasks.transcribe_clients import groups, read_clients, read_manifest
 from tasks.transcribe_report import summary_table
 from terrine.deployment.model import StudentModel

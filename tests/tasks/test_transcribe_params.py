@@ -3,7 +3,7 @@
 import pytest
 
 from tasks.params import merge, validate
-from tasks.run import Run
+from tasks.runtime.run import Run
 from tasks.transcribe_release import check_run
 from tasks.transcribe_start import section
 from terrine.errors import BudgetError, SettingError

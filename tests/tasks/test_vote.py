@@ -7,7 +7,7 @@ import pytest
 
 from tasks import vote
 from tasks.params import validate
-from tasks.run import Run
+from tasks.runtime.run import Run
 from terrine.teachers.kind import Queries
 from terrine.teachers.untrained import votes_without_records
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import psutil
 
-from tasks.run import Run
-from tasks.store import read_json, write_json
+from tasks.runtime.run import Run
+from tasks.runtime.store import read_json, write_json
 
 INTERVAL = 0.05
 

@@ -6,7 +6,7 @@ release identities are HMACs, and their key never leaves data/private/.
 
 from __future__ import annotations
 
-from tasks.run import Run
+from tasks.runtime.run import Run
 from terrine.privacy.identity import load_or_create_key
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from tasks.step import prefect_is_here
+from tasks.runtime.step import prefect_is_here
 
 SECONDS_BETWEEN_LINES = 30.0
 """How often the log says how far a long work is."""

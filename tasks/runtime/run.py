@@ -10,7 +10,7 @@ import yaml
 
 from tasks.params import Params, public_parameters, read_yaml, validate
 from tasks.presets import resolve
-from tasks.store import Folders, write_text
+from tasks.runtime.store import Folders, write_text
 from terrine.errors import ArtefactError, SettingError
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tasks.run import Run
-from tasks.store import read_json, write_json
+from tasks.runtime.run import Run
+from tasks.runtime.store import read_json, write_json
 from terrine.errors import ArtefactError
 
 SEARCH, AUDIT = "search.json", "audit.json"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tasks.keys import site_key
-from tasks.run import Run
+from tasks.runtime.keys import site_key
+from tasks.runtime.run import Run
 from terrine.privacy.identity import keyed_digest
 from terrine.privacy.ledger import Ledger
 
