@@ -24,11 +24,11 @@ import numpy as np
 from cells import datasets
 
 from flows.stages import run_through
-from tasks import aggregate
 from tasks.params import merge, parse_assignment, read_yaml, validate
+from tasks.pipeline import aggregate
+from tasks.pipeline.vote import read_votes
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, read_table
-from tasks.vote import read_votes
 from terrine.aggregation.votes import histograms_of
 
 REPOSITORY = Path(__file__).resolve().parents[1]

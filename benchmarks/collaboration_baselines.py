@@ -29,13 +29,13 @@ import numpy as np
 from cells import datasets
 
 from flows.stages import run_through
-from tasks import aggregate, student
-from tasks.dataset import read_dataset
 from tasks.params import merge, parse_assignment, read_yaml, validate
-from tasks.partition import read_assignment
-from tasks.pretrain import read_backbone
+from tasks.pipeline import aggregate, student
+from tasks.pipeline.dataset import read_dataset
+from tasks.pipeline.partition import read_assignment
+from tasks.pipeline.pretrain import read_backbone
+from tasks.pipeline.teach import read_heads
 from tasks.runtime.run import Run
-from tasks.teach import read_heads
 from terrine.aggregation.gnmax import GNMax
 from terrine.aggregation.votes import histograms_of
 from terrine.baselines.capc import Labelled, epsilon_together, fair_share, fair_teachers, greedy_teacher

@@ -27,9 +27,9 @@ import torch
 from cells import datasets, spread
 
 from flows.stages import run_through
-from tasks import student
-from tasks.dataset import read_dataset
 from tasks.params import digest, merge, parse_assignment, read_yaml, validate
+from tasks.pipeline import student
+from tasks.pipeline.dataset import read_dataset
 from tasks.runtime.run import Run
 from tasks.runtime.store import file_digest
 from terrine.heads import predict

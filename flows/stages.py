@@ -27,19 +27,19 @@ def over_groups(
 
 
 def _dataset(run: Run, execute: Executor) -> None:
-    from tasks import dataset
+    from tasks.pipeline import dataset
 
     execute.run(dataset.prepare_dataset, run)
 
 
 def _partition(run: Run, execute: Executor) -> None:
-    from tasks import partition
+    from tasks.pipeline import partition
 
     execute.run(partition.deal_records, run)
 
 
 def _synthesize(run: Run, execute: Executor) -> None:
-    from tasks import synthesize
+    from tasks.pipeline import synthesize
 
     draws = synthesize.plan(run)
     names = [f"{draw.purpose} {draw.kind} {draw.first}" for draw in draws]
@@ -48,18 +48,19 @@ def _synthesize(run: Run, execute: Executor) -> None:
 
 
 def _pretrain(run: Run, execute: Executor) -> None:
-    from tasks import pretrain
+    from tasks.pipeline import pretrain
 
     execute.run(pretrain.pretrain_backbone, run)
 
 
 def _average(run: Run, execute: Executor) -> None:
-    from tasks.average_files import nothing_averaged, rounds
+    from tasks.pipeline.averaging.files import nothing_averaged, rounds
 
     if not rounds(run):
         execute.run(nothing_averaged, run)
         return
-    from tasks import average, teach
+    from tasks.pipeline import teach
+    from tasks.pipeline.averaging import rounds as average
 
     groups = average.groups(run)
     execute.run(average.check_budget, run)
@@ -72,7 +73,7 @@ def _average(run: Run, execute: Executor) -> None:
 
 
 def _teach(run: Run, execute: Executor) -> None:
-    from tasks import teach
+    from tasks.pipeline import teach
 
     execute.run(teach.extract_features, run)
     over_groups(run, execute, teach.train_group, teach.groups(run))
@@ -80,37 +81,37 @@ def _teach(run: Run, execute: Executor) -> None:
 
 
 def _vote(run: Run, execute: Executor) -> None:
-    from tasks import vote
+    from tasks.pipeline import vote
 
     execute.run(vote.collect_votes, run)
 
 
 def _aggregate(run: Run, execute: Executor) -> None:
-    from tasks import aggregate
+    from tasks.pipeline import aggregate
 
     execute.run(aggregate.release_answers, run)
 
 
 def _student(run: Run, execute: Executor) -> None:
-    from tasks import student
+    from tasks.pipeline import student
 
     execute.run(student.train_student, run)
 
 
 def _evaluate(run: Run, execute: Executor) -> None:
-    from tasks import evaluate
+    from tasks.pipeline import evaluate
 
     execute.run(evaluate.evaluate_student, run)
 
 
 def _distance(run: Run, execute: Executor) -> None:
-    from tasks import distance
+    from tasks.pipeline import distance
 
     execute.run(distance.measure_distance, run)
 
 
 def _report(run: Run, execute: Executor) -> None:
-    from tasks import report, tracking
+    from tasks.pipeline import report, tracking
 
     execute.run(report.write_report, run)
     execute.run(tracking.log_run, run)

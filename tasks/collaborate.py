@@ -78,7 +78,7 @@ def release_by_parties(
         mechanism: How queries are answered.
         votes: Unsigned integers [queries, teachers].
         classes: Number of classes.
-        edition: Identity of the run's answers, `tasks.aggregate.identity_of_answers`.
+        edition: Identity of the run's answers, `tasks.pipeline.aggregate.identity_of_answers`.
         account: The account that is charged, registered in the ledger.
         inputs: What is remembered about what the answers are drawn from. It stays in the trial's folder.
 

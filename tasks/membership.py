@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from tasks.dataset import read_dataset
-from tasks.evaluate import probabilities
 from tasks.params import Params, digest
+from tasks.pipeline.dataset import read_dataset
+from tasks.pipeline.evaluate import probabilities
 from tasks.runtime.run import Run
 from tasks.runtime.store import file_digest, read_array, read_json, write_array, write_json
 from tasks.shadow import shadow_run

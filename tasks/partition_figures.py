@@ -41,7 +41,7 @@ def figures(manifest: dict[str, Any], histograms: np.ndarray, class_names: list[
     """Draw a partition.
 
     Args:
-        manifest: What `tasks.partition` writes beside the assignment.
+        manifest: What `tasks.pipeline.partition` writes beside the assignment.
         histograms: int64 [teachers, classes], records of each class.
         class_names: Names of the classes.
     """
@@ -84,7 +84,7 @@ def figures(manifest: dict[str, Any], histograms: np.ndarray, class_names: list[
 
 
 def accuracy_figures(content: dict[str, Any]) -> dict[str, Any] | None:
-    """Draw the student's accuracy on each party's records (`tasks.party_accuracy`), None where parties are alike."""
+    """Draw the student's accuracy on each party's records (`tasks.pipeline.party_accuracy`), None where parties are alike."""
     if content["parties"] is None:
         return None
     values = np.array([value for value in content["parties"] if value is not None])

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from tasks import dataset, partition, teach, vote
 from tasks.params import Params, merge, validate
 from tasks.party_config import OwnTeachers
 from tasks.party_terms import Terms
+from tasks.pipeline import dataset, partition, teach, vote
 from tasks.runtime.run import Run
 from tasks.runtime.store import file_digest, link, read_json
 from terrine.errors import InputError, SettingError

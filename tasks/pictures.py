@@ -11,7 +11,7 @@ from markupsafe import Markup
 from PIL import Image
 
 from tasks.charts import sparkline
-from tasks.synthesize import QuerySet
+from tasks.runtime.queries import QuerySet
 
 LONGEST = 160
 """Pixels of an embedded picture: enough for a sharp tile, and hundreds of them stay a small page."""

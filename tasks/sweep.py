@@ -15,10 +15,10 @@ from typing import Any, Literal
 
 import yaml
 
-from tasks.aggregate import identity_of_answers, noise_source
-from tasks.average_settings import planned_event
 from tasks.identity import release_digest
 from tasks.params import Params, read_yaml, validate
+from tasks.pipeline.aggregate import identity_of_answers, noise_source
+from tasks.pipeline.averaging.settings import planned_event
 from tasks.presets import PRESETS, derive, resolve
 from tasks.runtime.accounts import open_account
 from tasks.runtime.run import Run, open_run, refuse_transcription

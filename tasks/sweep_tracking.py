@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks.params import digest
+from tasks.pipeline.tracking import log_run
 from tasks.presets import shown_assignment
 from tasks.runtime.run import Run, open_run
 from tasks.runtime.store import read_json
-from tasks.tracking import log_run
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tasks.params import digest
-from tasks.partition import in_groups
+from tasks.pipeline.partition import in_groups
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, read_tensors
 from tasks.transcribe_start import read_student_start, section

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.dataset import read_dataset
 from tasks.identity import Inputs, Kind, identity_of, made_by, partition_commitment, remembered
+from tasks.pipeline.dataset import read_dataset
 from tasks.runtime.accounts import ledger_account, open_registered
 from tasks.runtime.keys import site_key
 from tasks.runtime.provenance import code_version

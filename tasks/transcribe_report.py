@@ -8,19 +8,19 @@ import numpy as np
 from PIL import Image
 from rich.table import Table
 
-from tasks.evaluate import read_evaluation
 from tasks.identity import changes_told
 from tasks.pages import render
 from tasks.params import flat, public_parameters
 from tasks.pictures import png_data_uri
+from tasks.pipeline.evaluate import read_evaluation
+from tasks.pipeline.report import evaluation, shown_parameters
+from tasks.pipeline.tracking import log_finished
 from tasks.presets import read_preset
-from tasks.report import evaluation, shown_parameters
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import read_json, write_text
 from tasks.statement_page import read_statement, statement_texts
 from tasks.summary import result_table
-from tasks.tracking import log_finished
 from tasks.transcribe_clients import read_manifest
 from tasks.versioning import TRANSCRIPTION
 

@@ -78,8 +78,8 @@ def account(
 
     Nothing is released and nothing is charged.
     """
-    from tasks.accounting import Question
-    from tasks.accounting import account as account_votes
+    from tasks.pipeline.accounting import Question
+    from tasks.pipeline.accounting import account as account_votes
     from tasks.vote_files import read_answered, read_histograms
     from terrine.errors import SettingError
 
@@ -125,7 +125,7 @@ def calibrate(
     as_json: JsonOption = False,
 ) -> None:
     """Find the noise for a budget, and show what more budget or more teachers would buy."""
-    from tasks.accounting import calibration
+    from tasks.pipeline.accounting import calibration
 
     result = calibration(epsilon=epsilon, delta=delta, teachers=teachers, answers=answers, tests=tests, sigma1=sigma1)
     if as_json:

@@ -3,7 +3,8 @@
 The unit is a `Stretch`: consecutive images of one program, which one shard holds. `write_stretch` makes sure that a
 shard is there and intact, so stretches may be drawn by any number of workers in any order. A shard is written to a
 temporary file, flushed, renamed, and only then recorded with its SHA-256: a killed writer leaves nothing that counts,
-and a shard whose bytes do not match its record is drawn again. Runs keep their images this way (`tasks.synthesize`).
+and a shard whose bytes do not match its record is drawn again. Runs keep their images this way
+(`tasks.pipeline.synthesize`).
 
 A set outside a run is described by a `Recipe`, which cuts it into stretches, and has a manifest; `open_shards` reads a
 finished set without loading it.

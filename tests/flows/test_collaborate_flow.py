@@ -13,9 +13,9 @@ from flows.stages import run_stage
 from tasks.party_config import read_party
 from tasks.party_student import read_arrays
 from tasks.party_trial import TrialError
+from tasks.pipeline.vote import read_votes
 from tasks.runtime.run import open_run
 from tasks.runtime.store import read_json
-from tasks.vote import read_votes
 from terrine.errors import SettingError, TerrineError
 from terrine.privacy.events import from_json
 from terrine.privacy.gaussian import mu_squared

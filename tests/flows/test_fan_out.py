@@ -13,9 +13,9 @@ from distributed import Client
 from flows.pipeline import run_stage_as_flow
 from flows.runners import local_cluster
 from flows.stages import run_stage
-from tasks import teach
+from tasks.pipeline import teach
+from tasks.pipeline.teach import groups, work_folder
 from tasks.runtime.run import open_run
-from tasks.teach import groups, work_folder
 from tests.flows.conftest import make_project
 
 TEACHERS = 24

@@ -9,9 +9,9 @@ import sys
 import pytest
 
 from flows.stages import run_stage
-from tasks import teach
+from tasks.pipeline import teach
+from tasks.pipeline.teach import groups, work_folder
 from tasks.runtime.run import open_run
-from tasks.teach import groups, work_folder
 from terrine.pretraining import simclr
 from terrine.teachers import linear
 from tests.flows.conftest import environment_of, set_small

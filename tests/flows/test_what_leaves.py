@@ -8,10 +8,10 @@ import pytest
 
 from flows.stages import run_stage
 from tasks.params import read_yaml
+from tasks.pipeline.tracking import stage_costs
 from tasks.presets import derive, resolve
 from tasks.runtime.run import Run, open_run
 from tasks.runtime.store import Folders
-from tasks.tracking import stage_costs
 from tasks.versioning import MAIN, STAGES, TRANSCRIPTION, stages_apart_from_private
 from tests.flows.conftest import set_small
 

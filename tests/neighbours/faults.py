@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tasks import teach
+from tasks.pipeline import teach
 from terrine.data import partition
 from terrine.teachers import features, networks
 from terrine.teachers.scratch import ScratchTeachers

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from flows.stages import run_through
-from tasks import vote
-from tasks.dataset import SPLIT_SEED, read_dataset
 from tasks.params import merge, validate
-from tasks.partition import read_assignment
+from tasks.pipeline import vote
+from tasks.pipeline.dataset import SPLIT_SEED, read_dataset
+from tasks.pipeline.partition import read_assignment
+from tasks.pipeline.teach import read_states, voters
 from tasks.runtime.run import Run
-from tasks.teach import read_states, voters
 from terrine.data.units import name_codes, place_codes, shares
 from tests.neighbours.formats import Format
 from tests.neighbours.worlds import World

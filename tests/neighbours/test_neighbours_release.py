@@ -9,9 +9,9 @@ import pytest
 
 from flows.execution import InProcess
 from flows.stages import STAGES, run_through
-from tasks import aggregate, tracking
 from tasks.identity import changes_told
 from tasks.params import merge, validate
+from tasks.pipeline import aggregate, tracking
 from tasks.runtime.accounts import open_account
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json

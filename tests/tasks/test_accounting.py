@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks.accounting import Question, account, calibration
+from tasks.pipeline.accounting import Question, account, calibration
 from tasks.vote_files import read_answered, read_histograms
 from terrine.errors import BudgetError, InputError, SettingError
 from terrine.privacy.events import LaplaceEvent, RepeatedEvent

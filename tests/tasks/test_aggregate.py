@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from flows.stages import run_through
-from tasks import aggregate, student
 from tasks.identity import changes_told
 from tasks.params import merge, validate
+from tasks.pipeline import aggregate, student
 from tasks.runtime.assurance import record_audit
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_array, read_json, read_table, write_array, write_json

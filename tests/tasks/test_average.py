@@ -8,17 +8,18 @@ import numpy as np
 import pytest
 
 from flows.stages import run_through
-from tasks import average, teach, vote
-from tasks.aggregate import release_answers
-from tasks.average_files import read_average_manifest
-from tasks.average_settings import planned_event
 from tasks.params import merge, validate
+from tasks.pipeline import teach, vote
+from tasks.pipeline.aggregate import release_answers
+from tasks.pipeline.averaging import rounds as average
+from tasks.pipeline.averaging.files import read_average_manifest
+from tasks.pipeline.averaging.settings import planned_event
+from tasks.pipeline.teach import read_start
 from tasks.runtime.accounts import open_account
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_array, read_json, read_tensors
 from tasks.statement_page import statement_texts
 from tasks.summary import summary_tables
-from tasks.teach import read_start
 from terrine.errors import BudgetError, SettingError
 from terrine.privacy.account import price
 from terrine.privacy.events import GaussianEvent, NonPrivateEvent, compose, from_json

@@ -10,11 +10,12 @@ from typer.testing import CliRunner
 
 from flows.cli import audit as command
 from flows.stages import run_through
-from tasks import canaries, vote
+from tasks import canaries
 from tasks.canaries import audit_canaries
-from tasks.dataset import read_dataset
 from tasks.params import validate
-from tasks.partition import read_assignment
+from tasks.pipeline import vote
+from tasks.pipeline.dataset import read_dataset
+from tasks.pipeline.partition import read_assignment
 from tasks.runtime.run import Run
 from tasks.runtime.store import file_digest, read_json
 from terrine.errors import ArtefactError, SettingError

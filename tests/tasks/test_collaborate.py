@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from flows.stages import run_through
-from tasks import aggregate, student
 from tasks.collaborate import released_arrays
 from tasks.params import validate
 from tasks.party_config import OwnTeachers
 from tasks.party_teachers import cast_votes
+from tasks.pipeline import aggregate, student
+from tasks.pipeline.vote import read_votes
 from tasks.runtime.run import Run
 from tasks.runtime.store import file_digest, read_array, read_json, read_table
-from tasks.vote import read_votes
 from terrine.aggregation.votes import histograms_of
 from terrine.errors import BudgetError, InputError, SettingError
 from tests.party_processes import terms_of

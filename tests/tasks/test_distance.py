@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tasks import dataset, distance, synthesize, tracking
 from tasks.params import merge, validate
+from tasks.pipeline import dataset, distance, synthesize, tracking
 from tasks.runtime.run import Run
 from tasks.runtime.store import file_digest, read_json, write_json
 from terrine.synthetic.distance import image_distance, scattering_extractor

@@ -7,18 +7,10 @@ import pytest
 import yaml
 
 from flows.stages import run_through
-from tasks import (
-    aggregate,
-    guided,
-    guided_votes,
-    pretrain,
-    report,
-    student,
-    synthesize,
-    teach,
-    vote,
-)
 from tasks.params import merge, validate
+from tasks.pipeline import aggregate, pretrain, report, student, synthesize, teach, vote
+from tasks.pipeline.guided import queries
+from tasks.pipeline.guided import votes as guided_votes
 from tasks.runtime.run import Run
 from tasks.runtime.store import file_digest, folder_digest, read_array, read_json, read_table, write_array
 from terrine.aggregation.votes import histograms_of
@@ -146,7 +138,7 @@ def test_guided_queries_are_released_with_what_was_answered_about_them(project, 
 def test_the_teachers_vote_on_guided_images_in_the_batches_they_are_released_in(project, no_noise):
     run = run_with(project)
     answers, manifest = released(run)
-    every = guided.read_all_queries(run.folders)
+    every = queries.read_all_queries(run.folders)
     features = features_in_batches(pretrain.read_backbone(run.folders), every.images, every.batches, "current")
     votes = linear_vote(teach.read_heads(run.folders), features)
     expected = np.stack([np.bincount(row, minlength=10) for row in votes])
@@ -162,7 +154,7 @@ def test_the_teachers_vote_on_guided_images_in_the_batches_they_are_released_in(
 def test_a_round_is_guided_by_all_that_was_released_before_it_and_by_nothing_else(project):
     run = run_with(project)
     answers, _ = released(run)
-    every = guided.read_all_queries(run.folders)
+    every = queries.read_all_queries(run.folders)
     backbone = pretrain.read_backbone(run.folders)
     features = features_in_batches(backbone, every.images, every.batches, "current")
     noisy = answers[[f"count_{number}" for number in range(10)]].to_numpy()
@@ -173,7 +165,7 @@ def test_a_round_is_guided_by_all_that_was_released_before_it_and_by_nothing_els
         used = [*before[before < POOL], *start[before[before >= POOL]]]
         unasked = np.setdiff1d(np.arange(POOL), used)
         count = int((turn == number).sum())
-        pool = guided.query_pool(run.folders)
+        pool = queries.query_pool(run.folders)
         expected = guide(backbone, head, pool, unasked, count, statistics="current", most=12)
         np.testing.assert_array_equal(every.images[turn == number], expected.images)
         np.testing.assert_array_equal(start[turn == number], expected.starts)
@@ -220,7 +212,7 @@ def test_a_crash_leaves_one_charge_and_the_next_run_completes_the_release(projec
         raise KeyboardInterrupt
 
     target = {
-        "before the first gradient": (guided, "guide"),
+        "before the first gradient": (queries, "guide"),
         "while teachers vote": (guided_votes, "_cast"),
         "after the commit": (aggregate, "_write_answers"),
     }[where]
@@ -230,7 +222,7 @@ def test_a_crash_leaves_one_charge_and_the_next_run_completes_the_release(projec
     assert contents(run.folders.answers) == expected, "an unfinished release replaced a finished one"
     monkeypatch.undo()
     if where == "after the commit":
-        monkeypatch.setattr(guided, "guide", die)  # what was committed is not made again
+        monkeypatch.setattr(queries, "guide", die)  # what was committed is not made again
     answers, _ = released(run)
     assert len(ledger.events(account)) == before + 1
     assert set(answers["round"]) == {-1, 0, 1, 2}

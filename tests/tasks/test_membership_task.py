@@ -7,11 +7,12 @@ import pytest
 
 from flows.cli.membership import make_shadow
 from flows.stages import run_through
-from tasks import aggregate, membership
-from tasks.dataset import read_dataset
+from tasks import membership
 from tasks.membership import audit_student, coins_of, members, units_of
 from tasks.params import validate
-from tasks.partition import read_assignment
+from tasks.pipeline import aggregate
+from tasks.pipeline.dataset import read_dataset
+from tasks.pipeline.partition import read_assignment
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json
 from tasks.shadow import shadow_run

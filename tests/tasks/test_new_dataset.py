@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 import tasks.params
-from tasks.dataset import prepare_dataset
 from tasks.params import merge, validate
+from tasks.pipeline.dataset import prepare_dataset
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json
 from terrine.data import digits, registry

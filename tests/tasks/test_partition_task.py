@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tasks import dataset, partition
 from tasks.params import merge, validate
+from tasks.pipeline import dataset, partition
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_array, read_json
 from terrine.data.units import draws, place_codes

@@ -5,9 +5,9 @@ import io
 
 import numpy as np
 from PIL import Image
+from tasks.runtime.queries import QuerySet
 
 from tasks.pictures import confusion_colours, contact_sheets, image_data_uri, row_shares
-from tasks.synthesize import QuerySet
 
 
 def decoded(uri):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from tasks import pretrain, synthesize
 from tasks.params import merge, validate
+from tasks.pipeline import pretrain, synthesize
 from tasks.runtime.run import Run
 from tasks.runtime.store import file_digest, read_json
 from terrine.errors import SettingError

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tasks.params import Aggregation
-from tasks.private_figures import private_figures
+from tasks.pipeline.private_figures import private_figures
 from tasks.runtime.store import write_json
 from terrine.privacy import data_dependent, renyi
 

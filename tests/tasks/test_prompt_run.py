@@ -5,13 +5,13 @@ import pytest
 import safetensors.torch
 
 from flows.stages import run_through
-from tasks import synthesize
-from tasks.answer_accuracy import pool_truth
-from tasks.dataset import SPLIT_SEED, read_dataset, read_pool_labels
 from tasks.params import merge, validate
+from tasks.pipeline import synthesize
+from tasks.pipeline.answer_accuracy import pool_truth
+from tasks.pipeline.dataset import SPLIT_SEED, read_dataset, read_pool_labels
+from tasks.pipeline.student import student_pool
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, read_table, write_json
-from tasks.student import student_pool
 from terrine.data.registry import load
 from terrine.errors import InputError, SettingError
 from terrine.models.registry import build_backbone

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 import torch
 
-from tasks import dataset, evaluate, pretrain, student, synthesize
 from tasks.params import merge, validate
+from tasks.pipeline import dataset, evaluate, pretrain, student, synthesize
 from tasks.runtime.run import Run
 from tasks.runtime.store import file_digest, read_json, read_table, write_json, write_table
 from terrine.errors import ArtefactError, InputError, SettingError

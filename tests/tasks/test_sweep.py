@@ -12,7 +12,7 @@ import flows.cli.sweep
 import tasks.sweep
 import tasks.versioning
 from flows.cli.sweep import Select
-from tasks.aggregate import release_once
+from tasks.pipeline.aggregate import release_once
 from tasks.presets import select_run, selected_run
 from tasks.runtime.accounts import open_account
 from tasks.runtime.assurance import assurance

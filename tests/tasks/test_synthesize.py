@@ -9,8 +9,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from tasks import synthesize
 from tasks.params import Images, validate
+from tasks.pipeline import synthesize
 from tasks.runtime.run import Run
 from tasks.runtime.store import file_digest, folder_digest, read_json
 from terrine.errors import ArtefactError

@@ -7,8 +7,20 @@ import pytest
 import yaml
 
 from flows.stages import run_through
-from tasks import aggregate, dataset, distance, evaluate, features, partition, report, student, synthesize, teach, vote
 from tasks.params import merge, validate
+from tasks.pipeline import (
+    aggregate,
+    dataset,
+    distance,
+    evaluate,
+    features,
+    partition,
+    report,
+    student,
+    synthesize,
+    teach,
+    vote,
+)
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, read_tensors
 from terrine.data import table

@@ -11,8 +11,9 @@ import torch
 
 from flows.stages import run_through as run_pipeline_through
 from flows.transcription_stages import run_through
-from tasks import dataset, transcribe, transcribe_release, transcribe_teach
+from tasks import transcribe, transcribe_release, transcribe_teach
 from tasks.params import merge, validate
+from tasks.pipeline import dataset
 from tasks.runtime.run import Run
 from tasks.runtime.store import folder_digest, read_array, read_json
 from tasks.transcribe_clients import groups, read_clients, read_manifest
@@ -483,7 +484,7 @@ def test_on_one_budget_labels_and_whole_records_exclude_one_another(prepared, fi
 
 
 def test_a_record_more_with_one_client_moves_no_other(tmp_path):
-    from tasks.dataset import read_dataset
+    from tasks.pipeline.dataset import read_dataset
 
     linear = {
         "transcription": {

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tasks import vote
 from tasks.params import validate
+from tasks.pipeline import vote
 from tasks.runtime.run import Run
 from terrine.teachers.kind import Queries
 from terrine.teachers.untrained import votes_without_records

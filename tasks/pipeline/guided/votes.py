@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 
 from tasks.params import digest
-from tasks.pretrain import read_backbone
+from tasks.pipeline.pretrain import read_backbone
+from tasks.pipeline.teach import read_teachers_manifest, teacher_kind
+from tasks.pipeline.vote import block_votes
 from tasks.runtime.run import Run
 from tasks.runtime.store import file_digest, read_array, read_json, write_array
-from tasks.teach import read_teachers_manifest, teacher_kind
-from tasks.vote import block_votes
 from terrine.device import resolve_device
 from terrine.errors import ArtefactError
 from terrine.models.backbone import features_in_batches

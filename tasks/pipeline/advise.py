@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.features import query_features
+from tasks.pipeline.features import query_features
 from tasks.runtime.run import Run
 from terrine.aggregation.mechanism import Mechanism
 from terrine.aggregation.rounds import NEVER, Advice, Adviser, Rounds, in_order

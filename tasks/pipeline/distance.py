@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from tasks.dataset import read_dataset
+from tasks.pipeline.dataset import read_dataset
+from tasks.pipeline.synthesize import read_queries
+from tasks.runtime.queries import QuerySet
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import Folders, atomic_folder, read_json, write_json
-from tasks.synthesize import QuerySet, read_queries
 from terrine.device import resolve_device
 from terrine.mapped import Rows
 from terrine.synthetic.distance import (

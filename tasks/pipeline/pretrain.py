@@ -14,11 +14,11 @@ import numpy as np
 import torch
 
 from tasks.params import digest
+from tasks.pipeline.synthesize import POOL, read_pretraining, read_queries
 from tasks.runtime.progress import progress_reporter
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import Folders, file_digest, link, read_json, write_json
-from tasks.synthesize import POOL, read_pretraining, read_queries
 from terrine.device import resolve_device
 from terrine.errors import InputError
 from terrine.mapped import Rows

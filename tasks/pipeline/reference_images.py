@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
+from tasks.pipeline.synthesize import read_queries
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_tensors, write_tensors
-from tasks.synthesize import read_queries
 from terrine.deployment.model import BACKBONE, HEAD, REFERENCE
 from terrine.deployment.reference import affordable, choose_reference
 from terrine.device import resolve_device

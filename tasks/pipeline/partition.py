@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tasks.dataset import read_dataset
+from tasks.pipeline.dataset import read_dataset
 from tasks.runtime.keys import site_key
 from tasks.runtime.run import Run
 from tasks.runtime.step import step

@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tasks.features import query_features
 from tasks.params import digest
+from tasks.pipeline.features import query_features
+from tasks.pipeline.synthesize import read_queries
+from tasks.pipeline.teach import read_states, read_teachers_manifest, teacher_kind
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import Folders, atomic_folder, file_digest, read_array, read_json, write_array, write_json
-from tasks.synthesize import read_queries
-from tasks.teach import read_states, read_teachers_manifest, teacher_kind
 from terrine.device import resolve_device
 from terrine.teachers.kind import Queries, TeacherKind
 from terrine.teachers.untrained import votes_without_records

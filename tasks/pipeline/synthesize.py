@@ -19,15 +19,16 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.dataset import SPLIT_SEED, load_dataset
 from tasks.params import Images, digest
+from tasks.pipeline.dataset import SPLIT_SEED, load_dataset
 from tasks.runtime.progress import progress_reporter
+from tasks.runtime.queries import QuerySet
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import Folders, atomic_folder, file_digest, link, read_json, write_array, write_json
 from terrine.device import resolve_device
 from terrine.errors import ArtefactError, SettingError
-from terrine.mapped import MappedRows, Rows, Segment
+from terrine.mapped import MappedRows, Segment
 from terrine.randomness import derive_seed, numpy_generator
 from terrine.synthetic import registry
 from terrine.synthetic.shards import SHARD_BYTES, Stretch, read_shard_record, write_stretch
@@ -281,18 +282,6 @@ def query_batches(run: Run) -> list[dict[str, object]]:
         batches.append({"kind": kind, "source_start": start, "first": position, "count": end - start})
         position += end - start
     return batches
-
-
-@dataclass(frozen=True)
-class QuerySet:
-    """The query images (or a table's rows) in query order, and the batches whose statistics belong together.
-
-    images: uint8 [queries, C, size, size] or float32 [queries, F]; rows in files are read when they are indexed.
-    """
-
-    images: Rows
-    batches: list[np.ndarray]
-    kinds: list[str]
 
 
 def read_queries(folders: Folders) -> QuerySet:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from tasks.dataset import read_pool_labels
+from tasks.pipeline.dataset import read_pool_labels
+from tasks.pipeline.synthesize import POOL, pool_order
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, read_table
-from tasks.synthesize import POOL, pool_order
 
 
 def pool_truth(run: Run) -> np.ndarray | None:

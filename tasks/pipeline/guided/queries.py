@@ -1,7 +1,7 @@
 """Guided queries: made in rounds for the release, and read with the other queries by whoever learns from it.
 
 An adviser that makes queries is handed released answers only; beside them it reads the query images and the backbone,
-which are public. Votes on what it makes are another file's matter (`tasks/guided_votes.py`).
+which are public. Votes on what it makes are another file's matter (`tasks/pipeline/guided/votes.py`).
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from tasks.advise import student_head
-from tasks.features import query_features
 from tasks.params import digest
-from tasks.pretrain import read_backbone
+from tasks.pipeline.advise import student_head
+from tasks.pipeline.features import query_features
+from tasks.pipeline.pretrain import read_backbone
+from tasks.pipeline.synthesize import read_queries
+from tasks.runtime.queries import QuerySet
 from tasks.runtime.run import Run
 from tasks.runtime.store import Folders, file_digest, read_array, read_json, write_array
-from tasks.synthesize import QuerySet, read_queries
 from terrine.aggregation.mechanism import Mechanism
 from terrine.aggregation.rounds import NEVER, Advice, Rounds
 from terrine.device import resolve_device

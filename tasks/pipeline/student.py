@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from tasks.features import query_features
-from tasks.guided import guided_digest, read_all_queries
 from tasks.params import digest
-from tasks.pretrain import read_backbone
-from tasks.reference_images import write_reference
+from tasks.pipeline.features import query_features
+from tasks.pipeline.guided.queries import guided_digest, read_all_queries
+from tasks.pipeline.pretrain import read_backbone
+from tasks.pipeline.reference_images import write_reference
 from tasks.runtime.progress import progress_reporter
 from tasks.runtime.run import Run
 from tasks.runtime.step import step

@@ -11,12 +11,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tasks.advise import adviser
-from tasks.advise import describe as describe_order
-from tasks.average_files import about_averages, coordinates_released, spent_on_averages
-from tasks.guided import FILE as GUIDED_FILE
-from tasks.guided import Guide, write_guided
-from tasks.guided_votes import check_voters, forget_votes, votes_on
 from tasks.identity import (
     Inputs,
     check_queries,
@@ -26,7 +20,15 @@ from tasks.identity import (
     remembered,
     tell_change,
 )
-from tasks.private_figures import private_figures
+from tasks.pipeline.advise import adviser
+from tasks.pipeline.advise import describe as describe_order
+from tasks.pipeline.averaging.files import about_averages, coordinates_released, spent_on_averages
+from tasks.pipeline.guided.queries import FILE as GUIDED_FILE
+from tasks.pipeline.guided.queries import Guide, write_guided
+from tasks.pipeline.guided.votes import check_voters, forget_votes, votes_on
+from tasks.pipeline.private_figures import private_figures
+from tasks.pipeline.synthesize import POOL
+from tasks.pipeline.vote import read_votes
 from tasks.runtime.accounts import ledger_account, open_account
 from tasks.runtime.assurance import assurance
 from tasks.runtime.keys import site_key
@@ -35,8 +37,6 @@ from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import atomic_folder, file_digest, read_json, write_array, write_json, write_table, write_text
 from tasks.statement_page import render_statement
-from tasks.synthesize import POOL
-from tasks.vote import read_votes
 from terrine.aggregation.mechanism import Mechanism
 from terrine.aggregation.registry import build
 from terrine.aggregation.rounds import NEVER, LaterVotes, answer_in_rounds

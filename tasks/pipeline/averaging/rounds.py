@@ -18,12 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from tasks.average_files import AVERAGE, OWN, manifest, rounds
-from tasks.average_settings import describe, planned_event, private_averaging, teacher_settings
-from tasks.dataset import read_dataset
 from tasks.identity import Inputs, identity_of, made_by, remembered, tell_change
 from tasks.params import digest
-from tasks.partition import in_groups, read_assignment
+from tasks.pipeline.averaging.files import AVERAGE, OWN, manifest, rounds
+from tasks.pipeline.averaging.settings import describe, planned_event, private_averaging, teacher_settings
+from tasks.pipeline.dataset import read_dataset
+from tasks.pipeline.partition import in_groups, read_assignment
+from tasks.pipeline.teach import group_name, record_inputs, surroundings
 from tasks.runtime.accounts import ledger_account, open_account
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
@@ -37,7 +38,6 @@ from tasks.runtime.store import (
     write_json,
     write_tensors,
 )
-from tasks.teach import group_name, record_inputs, surroundings
 from terrine.aggregation.registry import build
 from terrine.device import resolve_device
 from terrine.errors import BudgetError, SettingError

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from tasks.answer_accuracy import answer_figures
-from tasks.dataset import read_dataset
-from tasks.party_accuracy import write_party_accuracy
+from tasks.pipeline.answer_accuracy import answer_figures
+from tasks.pipeline.dataset import read_dataset
+from tasks.pipeline.party_accuracy import write_party_accuracy
+from tasks.pipeline.student import read_student
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import read_json, write_json
-from tasks.student import read_student
 from terrine.device import resolve_device
 from terrine.heads import predict
 from terrine.models.backbone import features_in_batches

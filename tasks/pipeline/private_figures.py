@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.accounting import Question, account
 from tasks.params import Aggregation
+from tasks.pipeline.accounting import Question, account
 from terrine.aggregation.rounds import NEVER
 from terrine.privacy.ledger import StoredRelease
 

@@ -16,13 +16,13 @@ import pandas as pd
 import yaml
 
 from tasks.charts import stacked_histogram
-from tasks.distance import distance_rows
-from tasks.guided import read_all_queries
 from tasks.identity import changes_told
 from tasks.pages import bar_rows, count, percent, plain, render
 from tasks.params import flat, public_parameters, published
 from tasks.partition_figures import partition_figures
 from tasks.pictures import ContactSheet, confusion_colours, confusion_data_uri, contact_sheets, row_shares
+from tasks.pipeline.distance import distance_rows
+from tasks.pipeline.guided.queries import read_all_queries
 from tasks.presets import DERIVED_NAME, read_preset
 from tasks.runtime.provenance import code_version
 from tasks.runtime.run import Run

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from tasks.params import digest
-from tasks.pretrain import read_backbone
+from tasks.pipeline.pretrain import read_backbone
+from tasks.pipeline.synthesize import read_queries
 from tasks.runtime.run import Run
 from tasks.runtime.store import file_digest, read_array, write_array
-from tasks.synthesize import read_queries
 from terrine.device import resolve_device
 from terrine.models.backbone import features_in_batches
 

@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from tasks.average_files import AVERAGE, OWN, read_average_manifest
-from tasks.average_settings import teacher_settings
-from tasks.dataset import read_dataset
 from tasks.params import digest
-from tasks.partition import in_groups, read_assignment
-from tasks.pretrain import read_backbone
+from tasks.pipeline.averaging.files import AVERAGE, OWN, read_average_manifest
+from tasks.pipeline.averaging.settings import teacher_settings
+from tasks.pipeline.dataset import read_dataset
+from tasks.pipeline.partition import in_groups, read_assignment
+from tasks.pipeline.pretrain import read_backbone
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import (
