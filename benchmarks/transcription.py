@@ -32,7 +32,7 @@ from flows.transcription_stages import run_through
 from tasks.params import Params, digest, merge, parse_assignment, read_yaml, validate
 from tasks.runtime.run import Run
 from tasks.runtime.store import link, read_json
-from tasks.transcribe_clients import read_manifest
+from tasks.transcription.clients import read_manifest
 from terrine.models.registry import build_backbone
 from terrine.teachers.linear import LinearHeads
 from terrine.teachers.networks import Classifier

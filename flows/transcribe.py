@@ -37,8 +37,8 @@ def transcribe(
 
     from tasks.presets import project_root, resolve
     from tasks.runtime.run import Run, open_run
-    from tasks.transcribe_report import summary_table
-    from tasks.transcribe_teach import forget_replaced_teacher
+    from tasks.transcription.report import summary_table
+    from tasks.transcription.teach import forget_replaced_teacher
     from tasks.versioning import TRANSCRIPTION, changed_stages
 
     console = Console()
@@ -61,7 +61,7 @@ def chosen_run(root: Path, preset: str | None, assignments: list[str]) -> str:
     """
     from tasks.presets import derive, resolve, selected_transcription
     from tasks.runtime.run import Run
-    from tasks.transcribe_release import check_run
+    from tasks.transcription.release import check_run
     from terrine.errors import SettingError
 
     wanted = preset or selected_transcription(root)
@@ -102,7 +102,7 @@ def run_stage_as_flow(root: Path, run: str, stage: str) -> None:
 
     from flows.pipeline import stage_as_flow
     from tasks.presets import resolve
-    from tasks.transcribe_start import section
+    from tasks.transcription.start import section
 
     fans_out = stage in FAN_OUT and section(resolve(root, run)).per_task is not None
     stage_as_flow(flow(name="stage", validate_parameters=False)(_stage), root, run, stage, fans_out=fans_out)
@@ -133,7 +133,7 @@ def run_stage(root: Path, name: str, stage: str) -> None:
     from flows import stages
     from flows.transcription_stages import STAGES
     from tasks.runtime.run import open_run
-    from tasks.transcribe_start import section
+    from tasks.transcription.start import section
 
     stages.run_stage(root, name, stage, STAGES)
     if stage == "parameters":

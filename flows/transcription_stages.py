@@ -14,32 +14,32 @@ from tasks.runtime.run import Run
 
 
 def _partition(run: Run, execute: Executor) -> None:
-    from tasks import transcribe_teach
+    from tasks.transcription import teach
 
-    execute.run(transcribe_teach.deal_clients, run)
+    execute.run(teach.deal_clients, run)
 
 
 def _labels(run: Run, execute: Executor) -> None:
-    from tasks import transcribe_teach
+    from tasks.transcription import teach
 
-    execute.run(transcribe_teach.respond, run)
+    execute.run(teach.respond, run)
 
 
 def _start(run: Run, execute: Executor) -> None:
-    from tasks import transcribe_start
+    from tasks.transcription import start
 
-    execute.run(transcribe_start.prepare_start, run)
+    execute.run(start.prepare_start, run)
 
 
 def _teach(run: Run, execute: Executor) -> None:
-    from tasks import transcribe_clients, transcribe_teach
+    from tasks.transcription import clients, teach
 
-    over_groups(run, execute, transcribe_teach.train_clients, transcribe_clients.groups(run))
-    execute.run(transcribe_teach.collect_clients, run)
+    over_groups(run, execute, teach.train_clients, clients.groups(run))
+    execute.run(teach.collect_clients, run)
 
 
 def _transcribe(run: Run, execute: Executor) -> None:
-    from tasks import transcribe as tasks
+    from tasks.transcription import session as tasks
 
     session = tasks.Session(run)
     try:
@@ -57,7 +57,7 @@ def _transcribe(run: Run, execute: Executor) -> None:
 
 
 def _ask_the_clients(session: Any, execute: Executor) -> None:
-    from tasks import transcribe as tasks
+    from tasks.transcription import session as tasks
 
     execute.run(tasks.pose, session)
     number = session.loop.iteration
@@ -65,10 +65,10 @@ def _ask_the_clients(session: Any, execute: Executor) -> None:
 
 
 def _report(run: Run, execute: Executor) -> None:
-    from tasks import transcribe_report
+    from tasks.transcription import report
 
-    execute.run(transcribe_report.write_report, run)
-    execute.run(transcribe_report.log_run, run)
+    execute.run(report.write_report, run)
+    execute.run(report.log_run, run)
 
 
 STAGES: Stages = {

@@ -11,13 +11,14 @@ import torch
 
 from flows.stages import run_through as run_pipeline_through
 from flows.transcription_stages import run_through
-from tasks import transcribe, transcribe_release, transcribe_teach
 from tasks.params import merge, validate
 from tasks.pipeline import dataset
 from tasks.runtime.run import Run
 from tasks.runtime.store import folder_digest, read_array, read_json
-from tasks.transcribe_clients import groups, read_clients, read_manifest
-from tasks.transcribe_report import summary_table
+from tasks.transcription import release, teach
+from tasks.transcription import session as transcribe
+from tasks.transcription.clients import groups, read_clients, read_manifest
+from tasks.transcription.report import summary_table
 from terrine.deployment.model import StudentModel
 from terrine.errors import BudgetError, InputError, LedgerError, SettingError
 from terrine.privacy.account import price
@@ -330,7 +331,7 @@ def test_labels_are_randomised_once_before_anybody_learns_from_them(prepared, mo
     np.testing.assert_array_equal(read_array(run.folders.labels / "labels.npy"), told)
     assert charges(run) == [1, 1]
     # Records as a whole have an account of their own, on which nothing was charged.
-    assert transcribe_release.ledger_account(run) not in ledger_of(run).datasets()
+    assert release.ledger_account(run) not in ledger_of(run).datasets()
 
 
 def statement_summary(run, *, private):
@@ -424,10 +425,10 @@ def test_a_teacher_from_a_file_is_transcribed(tmp_path):
     run_through(run, "dataset", "transcribe")
     assert read_manifest(run)["source"] == "file"
     assert read_json(run.folders.statement)["teachers"] == 1
-    transcribe_teach.forget_replaced_teacher(run)
+    teach.forget_replaced_teacher(run)
     assert run.folders.teachers.is_dir()
     torch.save(Classifier(backbone.network, backbone.feature_dim, 10, 1).state_dict(), tmp_path / "project/ten.pt")
-    transcribe_teach.forget_replaced_teacher(run)
+    teach.forget_replaced_teacher(run)
     assert not run.folders.teachers.exists()
 
 
@@ -477,10 +478,10 @@ def test_on_one_budget_labels_and_whole_records_exclude_one_another(prepared, fi
 
     order = [LABELS, {}] if first == "labels" else [{}, LABELS]
     start = released(order[0], "first", None)
-    transcribe_release.open_account(start)
+    release.open_account(start)
     later = released(order[1], "second", start)
     with pytest.raises(LedgerError, match="do not add up"):
-        transcribe_release.open_account(later)
+        release.open_account(later)
 
 
 def test_a_record_more_with_one_client_moves_no_other(tmp_path):
@@ -496,7 +497,7 @@ def test_a_record_more_with_one_client_moves_no_other(tmp_path):
     run_through(run, "dataset", "start")
     dataset = read_dataset(run.folders)
     # Clients large enough for several batches, whose cut would move with the records before them.
-    many = 3 * transcribe_teach.TEST_BATCH
+    many = 3 * teach.TEST_BATCH
     images = np.resize(dataset.train_images, (3 * many, *dataset.train_images.shape[1:]))
     labels = np.resize(dataset.train_labels, 3 * many)
     assignment = np.repeat(np.arange(3), many)
@@ -506,7 +507,7 @@ def test_a_record_more_with_one_client_moves_no_other(tmp_path):
         grown = replace(dataset, train_images=np.concatenate([images, images[extra]]))
         whose = np.append(assignment, np.zeros(len(extra), np.int64))
         told = np.append(labels, labels[extra])
-        found = transcribe_teach._linear_heads(run, grown, told, whose, range(3), torch.device("cpu"))
+        found = teach._linear_heads(run, grown, told, whose, range(3), torch.device("cpu"))
         return found["weight"]
 
     before, after = heads(more=False), heads(more=True)

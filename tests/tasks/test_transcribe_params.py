@@ -4,8 +4,8 @@ import pytest
 
 from tasks.params import merge, validate
 from tasks.runtime.run import Run
-from tasks.transcribe_release import check_run
-from tasks.transcribe_start import section
+from tasks.transcription.release import check_run
+from tasks.transcription.start import section
 from terrine.errors import BudgetError, SettingError
 
 PUBLIC = {"data": {"public_benchmark": True}, "transcription": {"annotation": {"sigma": 300.0}}}

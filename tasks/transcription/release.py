@@ -18,8 +18,8 @@ from tasks.runtime.keys import site_key
 from tasks.runtime.provenance import code_version
 from tasks.runtime.run import Run
 from tasks.runtime.store import file_digest, read_json
-from tasks.transcribe_clients import number_of_clients
-from tasks.transcribe_start import GENERATOR, STUDENT, section
+from tasks.transcription.clients import number_of_clients
+from tasks.transcription.start import GENERATOR, STUDENT, section
 from tasks.transcription_params import Transcription
 from terrine.data.dataset import Dataset
 from terrine.data.digest import keyed_digest as digest_of_arrays

@@ -29,8 +29,8 @@ from tasks.runtime.store import (
     write_json,
     write_tensors,
 )
-from tasks.transcribe_clients import HEADS, MODEL, groups, network_kind, number_of_clients, read_clients
-from tasks.transcribe_release import (
+from tasks.transcription.clients import HEADS, MODEL, groups, network_kind, number_of_clients, read_clients
+from tasks.transcription.release import (
     check_run,
     identity_of_transcription,
     inputs_of_labels,
@@ -39,7 +39,7 @@ from tasks.transcribe_release import (
     release_event,
     responses_of,
 )
-from tasks.transcribe_start import STUDENT, read_student_start, section
+from tasks.transcription.start import STUDENT, read_student_start, section
 from terrine.data import partition as partitions
 from terrine.data.dataset import Dataset
 from terrine.device import resolve_device

@@ -12,7 +12,7 @@ from tasks.params import digest
 from tasks.pipeline.partition import in_groups
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, read_tensors
-from tasks.transcribe_start import read_student_start, section
+from tasks.transcription.start import read_student_start, section
 from tasks.transcription_params import TranscriptionTeacher
 from terrine.device import resolve_device
 from terrine.errors import ArtefactError

@@ -21,7 +21,7 @@ from tasks.runtime.step import step
 from tasks.runtime.store import read_json, write_text
 from tasks.statement_page import read_statement, statement_texts
 from tasks.summary import result_table
-from tasks.transcribe_clients import read_manifest
+from tasks.transcription.clients import read_manifest
 from tasks.versioning import TRANSCRIPTION
 
 UNUSED = ("queries", "backbone", "pretraining", "teachers", "aggregation", "student")

@@ -42,8 +42,8 @@ from tasks.runtime.store import (
     write_text,
 )
 from tasks.statement_page import render_statement
-from tasks.transcribe_clients import groups, number_of_clients, read_clients, read_manifest
-from tasks.transcribe_release import (
+from tasks.transcription.clients import groups, number_of_clients, read_clients, read_manifest
+from tasks.transcription.release import (
     account_of,
     check_run,
     data_annotation,
@@ -56,7 +56,7 @@ from tasks.transcribe_release import (
     statement_of,
     stored_labels,
 )
-from tasks.transcribe_start import read_start, section, write_generator
+from tasks.transcription.start import read_start, section, write_generator
 from tasks.transcription_params import Transcription
 from terrine.deployment.model import BACKBONE, HEAD, REFERENCE
 from terrine.deployment.reference import affordable, choose_reference
