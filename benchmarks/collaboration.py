@@ -83,7 +83,7 @@ class PeakMemory:
     def _peak(process: str) -> float:
         with contextlib.suppress(OSError):
             # A child that has not begun its own program yet shows this process's memory.
-            if b"tasks.party" not in Path(f"/proc/{process}/cmdline").read_bytes():
+            if b"tasks.parties.process" not in Path(f"/proc/{process}/cmdline").read_bytes():
                 return 0.0
             for line in Path(f"/proc/{process}/status").read_text().splitlines():
                 if line.startswith("VmHWM"):

@@ -28,10 +28,10 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.party_config import read_party
-from tasks.party_student import read_arrays
-from tasks.party_terms import Terms
-from tasks.party_trial import CONFIG, Endpoints, lay_out
+from tasks.parties.config import read_party
+from tasks.parties.student import read_arrays
+from tasks.parties.terms import Terms
+from tasks.parties.trial import CONFIG, Endpoints, lay_out
 from terrine.aggregation.votes import histograms_of
 from terrine.privacy.noise import ReplayNoise
 
@@ -74,7 +74,16 @@ def start(folder: Path, name: str) -> subprocess.Popen[bytes]:
     """Start a party on its host."""
     with open(folder / name / "log.txt", "ab") as log:
         return subprocess.Popen(
-            ["ip", "netns", "exec", PREFIX + name, sys.executable, "-m", "tasks.party", str(folder / name / CONFIG)],
+            [
+                "ip",
+                "netns",
+                "exec",
+                PREFIX + name,
+                sys.executable,
+                "-m",
+                "tasks.parties.process",
+                str(folder / name / CONFIG),
+            ],
             stdout=log,
             stderr=log,
             cwd=folder / name,

@@ -13,9 +13,9 @@ from prefect import flow, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from tasks.party_config import read_party
-from tasks.party_student import stored_answers
-from tasks.party_trial import TrialError, configs_in, end_all, start_party, wait_for
+from tasks.parties.config import read_party
+from tasks.parties.student import stored_answers
+from tasks.parties.trial import TrialError, configs_in, end_all, start_party, wait_for
 
 
 @task(name="party", task_run_name="party {name}", cache_policy=NO_CACHE, persist_result=False)

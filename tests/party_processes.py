@@ -14,12 +14,14 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.party_terms import Terms
-from tasks.party_trial import CONFIG, free_endpoints, lay_out, teachers_of_parties
+from tasks.parties.terms import Terms
+from tasks.parties.trial import CONFIG, free_endpoints, lay_out, teachers_of_parties
 from terrine.aggregation.votes import histograms_of
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["tasks.party_guardian", "tasks.party_student", "tasks.party_teacher", "opendp.mod"])
+_context.set_forkserver_preload(
+    ["tasks.parties.guardian", "tasks.parties.student", "tasks.parties.teacher", "opendp.mod"]
+)
 
 SEED = 11
 CLASSES = 4
@@ -90,7 +92,7 @@ def _run(config, kill):
     elif kill is not None:
         _arm(*kill)
     sys.argv = ["party", str(config)]
-    from tasks.party import main
+    from tasks.parties.process import main
 
     main()
 

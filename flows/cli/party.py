@@ -51,7 +51,7 @@ def init(
     days: Annotated[float, typer.Option(help="For how long certificates are good.")] = 90,
 ) -> None:
     """Make a trial: a certificate authority, and a folder for every party with its credentials and configuration."""
-    from tasks.party_init import init_from_run
+    from tasks.parties.init import init_from_run
 
     terms = init_from_run(
         folder,
@@ -105,7 +105,7 @@ def trial(
 
 
 def _run(config: Path, role: Any) -> None:
-    from tasks.party import run_party, show_progress
+    from tasks.parties.process import run_party, show_progress
 
     show_progress()
     _show(run_party(config, role))

@@ -84,7 +84,7 @@ def release_answers(run: Run) -> None:
     inputs = inputs_of_answers(run, votes)
     if settings.where == "parties":
         # Here, because only such a run needs gRPC and what lies behind it.
-        from tasks.collaborate import release_by_parties
+        from tasks.parties.release import release_by_parties
 
         ledger, account = open_account(run)
         del ledger  # the guardian opens it by itself

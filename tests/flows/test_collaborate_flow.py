@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 from flows.cli import app
 from flows.collaboration import collaborate
 from flows.stages import run_stage
-from tasks.party_config import read_party
-from tasks.party_student import read_arrays
-from tasks.party_trial import TrialError
+from tasks.parties.config import read_party
+from tasks.parties.student import read_arrays
+from tasks.parties.trial import TrialError
 from tasks.pipeline.vote import read_votes
 from tasks.runtime.run import open_run
 from tasks.runtime.store import read_json
@@ -92,7 +92,7 @@ def test_a_trial_that_fails_says_why_in_a_partys_own_words(voted, prefect_server
 
 
 def test_a_folder_without_parties_is_named(tmp_path):
-    from tasks.party_trial import configs_in
+    from tasks.parties.trial import configs_in
 
     with pytest.raises(SettingError, match="holds no party"):
         configs_in(tmp_path)

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from flows.stages import run_through
-from tasks.collaborate import released_arrays
 from tasks.params import validate
-from tasks.party_config import OwnTeachers
-from tasks.party_teachers import cast_votes
+from tasks.parties.config import OwnTeachers
+from tasks.parties.release import released_arrays
+from tasks.parties.training import cast_votes
 from tasks.pipeline import aggregate, student
 from tasks.pipeline.vote import read_votes
 from tasks.runtime.run import Run
@@ -69,7 +69,7 @@ def test_five_teacher_processes_release_what_the_local_pipeline_releases_with_th
     releases = len(ledger.events(account))
 
     # Asked again: nothing is drawn, and no process is started.
-    monkeypatch.setattr("tasks.collaborate.run_trial", None)
+    monkeypatch.setattr("tasks.parties.release.run_trial", None)
     aggregate.release_answers.fn(run)
     assert read_table(run.folders.answers / "answers.parquet").equals(apart)
     assert read_json(run.folders.statement) == statement

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tasks.party_config import read_party
-from tasks.party_terms import Terms
-from tasks.party_trial import free_endpoints, lay_out, teachers_of_parties
+from tasks.parties.config import read_party
+from tasks.parties.terms import Terms
+from tasks.parties.trial import free_endpoints, lay_out, teachers_of_parties
 from terrine.collaboration.credentials import CredentialError
 from terrine.errors import SettingError
 from tests.party_processes import terms_of
@@ -184,7 +184,7 @@ def test_laying_out_again_keeps_credentials_and_takes_new_addresses(folder):
 
 
 @pytest.mark.parametrize(
-    "module", ["tasks.party_teacher", "tasks.party_student", "tasks.party_guardian", "flows.cli.party"]
+    "module", ["tasks.parties.teacher", "tasks.parties.student", "tasks.parties.guardian", "flows.cli.party"]
 )
 def test_a_partys_process_loads_no_heavy_library(module):
     """Fifty of them start on one machine."""

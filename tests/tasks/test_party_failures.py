@@ -6,9 +6,9 @@ import signal
 import numpy as np
 import pytest
 
-from tasks.party_config import read_party
-from tasks.party_state import PartyState
-from tasks.party_student import read_arrays
+from tasks.parties.config import read_party
+from tasks.parties.state import PartyState
+from tasks.parties.student import read_arrays
 from terrine.aggregation.votes import histograms_of
 from terrine.errors import LedgerError
 from terrine.privacy.events import from_json
@@ -17,7 +17,7 @@ from terrine.privacy.ledger import Ledger, load_or_create_key
 from tests.party_processes import plain_answers, run, terms_of, trial, words
 
 SEND = ("terrine.collaboration.transport", "Wire.send")
-SAVE = ("tasks.party_state", "PartyState.save")
+SAVE = ("tasks.parties.state", "PartyState.save")
 SETTLE = ("tasks.runtime.reservation", "Reservation.settle")
 
 
@@ -94,15 +94,15 @@ KILLED = {
     "student, sums written down and nothing said": ("student", *SAVE, "after", 1),
     "student, in the middle of the test": ("student", *SEND, "before", 3),
     "student, in the middle of the argmax": ("student", *SEND, "before", 5),
-    "student, answers half written": ("student", "tasks.party_student", "StudentHost._write_about", "before", 1),
+    "student, answers half written": ("student", "tasks.parties.student", "StudentHost._write_about", "before", 1),
     "student, answers written and nothing said": (
         "student",
-        "tasks.party_student",
+        "tasks.parties.student",
         "StudentHost._write_about",
         "after",
         1,
     ),
-    "student, not confirmed": ("student", "tasks.party_student", "StudentHost._confirmed", "before", 1),
+    "student, not confirmed": ("student", "tasks.parties.student", "StudentHost._confirmed", "before", 1),
     "teacher, shares not written down": ("party-2", *SAVE, "before", 1),
     "teacher, shares written down and not sent": ("party-2", *SAVE, "after", 1),
     "teacher, one share sent": ("party-2", *SEND, "before", 2),

@@ -5,7 +5,7 @@ import stat
 import numpy as np
 import pytest
 
-from tasks.party_state import PartyState
+from tasks.parties.state import PartyState
 from terrine.errors import ArtefactError
 
 

@@ -1,4 +1,4 @@
-"""One party as a process: `python -m tasks.party CONFIG`, what `terrine party teacher|guardian|student` runs.
+"""One party as a process: `python -m tasks.parties.process CONFIG`, what `terrine party teacher|guardian|student` runs.
 
 It loads neither torch nor Prefect (a teacher party that trains its own teachers loads torch when it does), so fifty
 parties fit on one machine for a trial.
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tasks.party_config import PartyConfig, read_party
+from tasks.parties.config import PartyConfig, read_party
 from terrine.collaboration.credentials import Role
 from terrine.errors import TerrineError
 
@@ -38,14 +38,14 @@ def run_party(path: Path, role: Role | None = None) -> dict[str, Any]:
 def _host(config: PartyConfig) -> Any:
     # Each host loads what it needs: a teacher party has no use for a ledger.
     if config.role == "guardian":
-        from tasks.party_guardian import GuardianHost
+        from tasks.parties.guardian import GuardianHost
 
         return GuardianHost(config)
     if config.role == "student":
-        from tasks.party_student import StudentHost
+        from tasks.parties.student import StudentHost
 
         return StudentHost(config)
-    from tasks.party_teacher import TeacherHost
+    from tasks.parties.teacher import TeacherHost
 
     return TeacherHost(config)
 

@@ -26,8 +26,8 @@ from typing import Any
 
 import yaml
 
-from tasks.party_config import TERMS
-from tasks.party_terms import Terms
+from tasks.parties.config import TERMS
+from tasks.parties.terms import Terms
 from terrine.collaboration.credentials import Role, create_authority, issue
 from terrine.errors import SettingError, TerrineError
 from terrine.privacy.files import write_atomically
@@ -170,7 +170,7 @@ def start_party(config: Path) -> PartyProcess:
     environment = {**os.environ, "GRPC_VERBOSITY": "NONE"}
     with open(log, "ab") as stream:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tasks.party", str(config)],
+            [sys.executable, "-m", "tasks.parties.process", str(config)],
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=stream,

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from tasks.party_config import PartyConfig
-from tasks.party_host import CollaborationError, Host, log
-from tasks.party_state import PartyState
-from tasks.party_votes import votes_of
+from tasks.parties.config import PartyConfig
+from tasks.parties.host import CollaborationError, Host, log
+from tasks.parties.state import PartyState
+from tasks.parties.votes import votes_of
 from terrine.collaboration.party import Send
 from terrine.collaboration.teacher import Teacher
 

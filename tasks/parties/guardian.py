@@ -4,7 +4,7 @@ The order of things is what keeps a release from being drawn twice, or from bein
 
 1. Shares are gathered. They are uniform noise to whoever holds one side of them; up to here nothing was spent, and with
    fewer teachers than agreed the round ends here.
-2. The student party has written down its sums. Only then does it say whose shares it has (`tasks.party_student`).
+2. The student party has written down its sums. Only then does it say whose shares it has (`tasks.parties.student`).
 3. The worst case is reserved in the ledger, the noise is drawn, and the noised sums are written down.
 4. The circuit is garbled, block by block; what the student party asked is written down before it is answered. What is
    broken off from here on is finished in a new session with the same sums, the same noise and the same bytes, whoever
@@ -23,9 +23,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tasks.party_config import PartyConfig
-from tasks.party_host import CollaborationError, Host, log
-from tasks.party_state import PartyState
+from tasks.parties.config import PartyConfig
+from tasks.parties.host import CollaborationError, Host, log
+from tasks.parties.state import PartyState
 from tasks.runtime.reservation import Reservation
 from terrine.collaboration.gathering import share_blocks
 from terrine.collaboration.guardian import Guardian

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tasks.collaborate import VOTES, trial_terms
 from tasks.params import Params, merge, validate
-from tasks.party_terms import Terms
-from tasks.party_trial import Endpoints, free_endpoints, lay_out
+from tasks.parties.release import VOTES, trial_terms
+from tasks.parties.terms import Terms
+from tasks.parties.trial import Endpoints, free_endpoints, lay_out
 from tasks.presets import project_root, selected_run
 from tasks.runtime.run import Run, open_run
 from tasks.runtime.store import read_json

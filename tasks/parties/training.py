@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from tasks.params import Params, merge, validate
-from tasks.party_config import OwnTeachers
-from tasks.party_terms import Terms
+from tasks.parties.config import OwnTeachers
+from tasks.parties.terms import Terms
 from tasks.pipeline import dataset, partition, teach, vote
 from tasks.runtime.run import Run
 from tasks.runtime.store import file_digest, link, read_json

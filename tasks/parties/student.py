@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from tasks.party_config import PartyConfig
-from tasks.party_host import CollaborationError, Host, log
-from tasks.party_state import PartyState
+from tasks.parties.config import PartyConfig
+from tasks.parties.host import CollaborationError, Host, log
+from tasks.parties.state import PartyState
 from terrine.collaboration.gathering import share_blocks
 from terrine.collaboration.party import Agreement, ProtocolError, Send
 from terrine.collaboration.student import Student

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.party_config import PartyConfig
+from tasks.parties.config import PartyConfig
 from terrine.errors import InputError
 
 
@@ -19,7 +19,7 @@ def votes_of(config: PartyConfig, name: str) -> np.ndarray:
     terms = config.terms
     if config.own is not None:
         # Here, because torch takes seconds to load and most parties never need it.
-        from tasks.party_teachers import cast_votes
+        from tasks.parties.training import cast_votes
 
         return check_votes(
             cast_votes(config.own, terms, terms.teachers[name]), config.own.work, config, terms.teachers[name]

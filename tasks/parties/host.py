@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any
 
-from tasks.party_config import PartyConfig
+from tasks.parties.config import PartyConfig
 from terrine.collaboration.link import (
     Arrived,
     Connected,

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from tasks.params import Privacy, read_yaml
-from tasks.party_terms import Terms
+from tasks.parties.terms import Terms
 from tasks.sections import Section
 from terrine.collaboration.credentials import Credentials, Role, load_credentials
 from terrine.errors import SettingError
