@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 import terrine
+from tasks.reports.statement_page import read_statement
 from tasks.runtime.run import Run
 from tasks.runtime.store import file_digest, read_json, read_tensors
-from tasks.statement_page import read_statement
 from terrine.deployment.model import REFERENCE, StudentModel
 from terrine.deployment.network import ServingStatistics
 from terrine.errors import ArtefactError

@@ -58,8 +58,8 @@ def run(
 
 def _summary(name: str, *, nothing_done: bool) -> None:
     from tasks.presets import project_root
+    from tasks.reports.summary import summary_tables
     from tasks.runtime.run import open_run
-    from tasks.summary import summary_tables
 
     if nothing_done:
         console.print(f"Run [bold]{name}[/bold] is up to date: nothing to do.")

@@ -22,8 +22,8 @@ def reproduce(
     """Run presets over several seeds and print the table of docs/results.md; finished runs are not run again."""
     from flows.pipeline import pipeline
     from tasks.presets import derive, project_root, resolve
+    from tasks.reports.summary import figures
     from tasks.runtime.run import open_run, refuse_transcription
-    from tasks.summary import figures
     from tasks.versioning import changed_stages
 
     root = project_root()

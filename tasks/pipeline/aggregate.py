@@ -29,6 +29,7 @@ from tasks.pipeline.guided.votes import check_voters, forget_votes, votes_on
 from tasks.pipeline.private_figures import private_figures
 from tasks.pipeline.synthesize import POOL
 from tasks.pipeline.vote import read_votes
+from tasks.reports.statement_page import render_statement
 from tasks.runtime.accounts import ledger_account, open_account
 from tasks.runtime.assurance import assurance
 from tasks.runtime.keys import site_key
@@ -36,7 +37,6 @@ from tasks.runtime.provenance import code_version
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import atomic_folder, file_digest, read_json, write_array, write_json, write_table, write_text
-from tasks.statement_page import render_statement
 from terrine.aggregation.mechanism import Mechanism
 from terrine.aggregation.registry import build
 from terrine.aggregation.rounds import NEVER, LaterVotes, answer_in_rounds

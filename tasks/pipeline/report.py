@@ -1,7 +1,7 @@
 """report: one page about a run, for whoever runs it.
 
 The page shows how the teachers voted, so it belongs to the private zone and says so on top. What may be published about
-a run is the statement that `aggregate` writes (`tasks/statement_page.py`).
+a run is the statement that `aggregate` writes (`tasks/reports/statement_page.py`).
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from tasks.charts import stacked_histogram
 from tasks.identity import changes_told
-from tasks.pages import bar_rows, count, percent, plain, render
 from tasks.params import flat, public_parameters, published
-from tasks.partition_figures import partition_figures
-from tasks.pictures import ContactSheet, confusion_colours, confusion_data_uri, contact_sheets, row_shares
 from tasks.pipeline.distance import distance_rows
 from tasks.pipeline.guided.queries import read_all_queries
 from tasks.presets import DERIVED_NAME, read_preset
+from tasks.reports.charts import stacked_histogram
+from tasks.reports.pages import bar_rows, count, percent, plain, render
+from tasks.reports.partition_figures import partition_figures
+from tasks.reports.pictures import ContactSheet, confusion_colours, confusion_data_uri, contact_sheets, row_shares
+from tasks.reports.statement_page import read_statement, statement_texts
 from tasks.runtime.provenance import code_version
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import read_array, read_json, read_table, write_text
 from tasks.runtime.timing import timings
-from tasks.statement_page import read_statement, statement_texts
 from tasks.versioning import STAGES, lock_digest
 from terrine.device import resolve_device
 

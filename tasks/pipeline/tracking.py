@@ -13,12 +13,12 @@ from typing import Any
 from tasks.params import flat, public_parameters
 from tasks.pipeline.distance import distance_metrics
 from tasks.pipeline.synthesize import drawing_cost
+from tasks.reports.statement_page import read_statement
 from tasks.runtime.provenance import code_version
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import read_json, write_json
 from tasks.runtime.timing import timings
-from tasks.statement_page import read_statement
 from tasks.versioning import MAIN, Pipeline, lock_digest, stages_apart_from_private
 
 

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from tasks.identity import Inputs, made_by, remembered, tell_change
 from tasks.params import digest
+from tasks.reports.statement_page import render_statement
 from tasks.runtime.progress import progress_reporter
 from tasks.runtime.reservation import Reservation
 from tasks.runtime.run import Run
@@ -41,7 +42,6 @@ from tasks.runtime.store import (
     write_tensors,
     write_text,
 )
-from tasks.statement_page import render_statement
 from tasks.transcription.clients import groups, number_of_clients, read_clients, read_manifest
 from tasks.transcription.release import (
     account_of,

@@ -15,11 +15,11 @@ from tasks.pipeline.averaging import rounds as average
 from tasks.pipeline.averaging.files import read_average_manifest
 from tasks.pipeline.averaging.settings import planned_event
 from tasks.pipeline.teach import read_start
+from tasks.reports.statement_page import statement_texts
+from tasks.reports.summary import summary_tables
 from tasks.runtime.accounts import open_account
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_array, read_json, read_tensors
-from tasks.statement_page import statement_texts
-from tasks.summary import summary_tables
 from terrine.errors import BudgetError, SettingError
 from terrine.privacy.account import price
 from terrine.privacy.events import GaussianEvent, NonPrivateEvent, compose, from_json

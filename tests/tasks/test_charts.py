@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from tasks.charts import sparkline, stacked_histogram, ticks
+from tasks.reports.charts import sparkline, stacked_histogram, ticks
 from terrine.errors import InputError
 
 

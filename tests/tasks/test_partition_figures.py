@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from tasks.partition_figures import MOST_COLUMNS, MOST_ROWS, figures, spread
+from tasks.reports.partition_figures import MOST_COLUMNS, MOST_ROWS, figures, spread
 from tasks.runtime.store import write_array, write_json
 from terrine.data.label_mix import label_shares, summarise
 from tests.tasks.test_report import BLOOD, Page, check_offline, make_run, written

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tasks.params import validate
-from tasks.partition_figures import accuracy_figures
 from tasks.pipeline.party_accuracy import party_figures, some_of_each, write_party_accuracy
+from tasks.reports.partition_figures import accuracy_figures
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_array
 from terrine.data.dataset import Dataset

@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image
 from tasks.runtime.queries import QuerySet
 
-from tasks.pictures import confusion_colours, contact_sheets, image_data_uri, row_shares
+from tasks.reports.pictures import confusion_colours, contact_sheets, image_data_uri, row_shares
 
 
 def decoded(uri):

@@ -15,9 +15,9 @@ from PIL import Image
 
 from tasks.pipeline.report import reproduce_command, write_report
 from tasks.presets import derive, select_run
+from tasks.reports.statement_page import guesses_in_a_hundred, render_statement
 from tasks.runtime.run import Run, write_parameters
 from tasks.runtime.store import read_json, write_array, write_json, write_table
-from tasks.statement_page import guesses_in_a_hundred, render_statement
 from tasks.versioning import STAGES
 from terrine.privacy.events import ComposedEvent, LaplaceEvent, RepeatedEvent, threshold_test, vote_answer
 from terrine.privacy.statement import PrivacyStatement, PublicInput, released_per_class

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.pages import bar_rows, render
+from tasks.reports.pages import bar_rows, render
 from tasks.runtime.store import read_json
 from terrine.privacy.events import UnsupportedEventError, from_json
 from terrine.privacy.gaussian import delta_of, mu_of

@@ -10,7 +10,7 @@ import numpy as np
 from markupsafe import Markup
 from PIL import Image
 
-from tasks.charts import sparkline
+from tasks.reports.charts import sparkline
 from tasks.runtime.queries import QuerySet
 
 LONGEST = 160

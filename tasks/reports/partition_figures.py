@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.charts import column_chart, heat_map
-from tasks.pages import bar_rows, percent, plain
+from tasks.reports.charts import column_chart, heat_map
+from tasks.reports.pages import bar_rows, percent, plain
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_array, read_json
 from terrine.data.label_mix import label_shares
@@ -84,7 +84,7 @@ def figures(manifest: dict[str, Any], histograms: np.ndarray, class_names: list[
 
 
 def accuracy_figures(content: dict[str, Any]) -> dict[str, Any] | None:
-    """Draw the student's accuracy on each party's records (`tasks.pipeline.party_accuracy`), None where parties are alike."""
+    """Draw the student's accuracy on each party's records (`tasks.pipeline.party_accuracy`); None: all are alike."""
     if content["parties"] is None:
         return None
     values = np.array([value for value in content["parties"] if value is not None])

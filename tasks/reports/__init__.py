@@ -1,0 +1,1 @@
+"""Pages for people: charts, pictures, statements and summaries."""
