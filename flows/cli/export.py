@@ -40,8 +40,8 @@ def export(
     reference: ReferenceOption = None,
 ) -> None:
     """Write the student as ONNX and as PyTorch's exported program, compared with it, with digests and statement."""
-    from tasks.export import export_folder
-    from tasks.student_source import student_folder
+    from tasks.serving.export import export_folder
+    from tasks.serving.student_source import student_folder
 
     with console.status("exporting") as status:
         exported = export_folder(

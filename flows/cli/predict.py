@@ -16,7 +16,7 @@ from flows.cli.serve import DeviceOption, FolderOption, ModelOption, ReferenceOp
 from terrine.errors import SettingError
 
 if TYPE_CHECKING:
-    from tasks.predict import Prediction
+    from tasks.serving.predict import Prediction
 
 
 def register(app: typer.Typer) -> None:
@@ -36,8 +36,8 @@ def predict(
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
 ) -> None:
     """Say which class each image is of, and how likely that is; all images are answered as one request."""
-    from tasks.predict import open_student, predict_files
-    from tasks.student_source import student_folder
+    from tasks.serving.predict import open_student, predict_files
+    from tasks.serving.student_source import student_folder
 
     if as_json and as_csv:
         raise SettingError("--json and --csv are two formats: give one.")

@@ -53,9 +53,9 @@ def serve(
     max_megabytes: Annotated[int, typer.Option(min=1, max=1000, help="Largest body of a request.")] = 16,
 ) -> None:
     """Answer requests over HTTP: MLflow's /invocations, and /images for image files and .npy stacks."""
-    from tasks.serve import LOOPBACK, build_app
-    from tasks.serve import serve as serve_app
-    from tasks.student_source import student_folder
+    from tasks.serving.serve import LOOPBACK, build_app
+    from tasks.serving.serve import serve as serve_app
+    from tasks.serving.student_source import student_folder
 
     app, student = build_app(
         student_folder(run, folder, model),

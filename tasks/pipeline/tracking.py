@@ -70,7 +70,7 @@ def log_finished(
         if settings.private_metrics:
             mlflow.log_artifact(str(run.folders.report), "report")
         if settings.register_student:
-            from tasks.mlflow_model import log_student_models  # and with it the network of the student
+            from tasks.serving.mlflow_model import log_student_models  # and with it the network of the student
 
             log_student_models(run)
         identity = active.info.run_id

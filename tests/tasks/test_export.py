@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from tasks.export import export_folder
+from tasks.serving.export import export_folder
 from terrine.deployment.model import StudentModel
 from terrine.deployment.seal import check_seal
 from terrine.errors import ArtefactError, InputError

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from mlflow.exceptions import MlflowException
 
-from tasks.mlflow_model import save_student_model
+from tasks.serving.mlflow_model import save_student_model
 from terrine.deployment.model import StudentModel
 from terrine.errors import ArtefactError
 from tests.student_folders import CLASSES, SIZE, images, make_student

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tasks.predict import open_student, predict_files
-from tasks.student_source import image_files, student_folder
+from tasks.serving.predict import open_student, predict_files
+from tasks.serving.student_source import image_files, student_folder
 from terrine.data.image_files import read_images
 from terrine.errors import InputError, SettingError
 from tests.student_folders import images, make_student

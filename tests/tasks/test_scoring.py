@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
-from tasks.scoring import scoring_app
-from tasks.serve import build_app
+from tasks.serving.scoring import scoring_app
+from tasks.serving.serve import build_app
 from tests.student_folders import CLASSES, SIZE, images, make_student
 
 MOST = 2_000_000

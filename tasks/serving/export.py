@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from tasks.runtime.store import atomic_folder, write_json
-from tasks.student_source import read_reference
+from tasks.serving.student_source import read_reference
 from terrine.deployment.export import Format, export_student
 from terrine.deployment.model import REFERENCE, StudentModel
 from terrine.deployment.network import ServingStatistics

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from tasks.mlflow_model import quiet, save_student_model
 from tasks.runtime.store import read_json
-from tasks.scoring import Application, scoring_app
-from tasks.student_source import read_reference
+from tasks.serving.mlflow_model import quiet, save_student_model
+from tasks.serving.scoring import Application, scoring_app
+from tasks.serving.student_source import read_reference
 from terrine.deployment.model import StudentModel
 from terrine.deployment.network import ServingStatistics
 from terrine.deployment.seal import check_seal

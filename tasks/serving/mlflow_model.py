@@ -1,6 +1,6 @@
 """The student in MLflow: a pyfunc model and a PyTorch model, registered with the privacy statement.
 
-- `student`: pyfunc, from code and safetensors (tasks/student_pyfunc.py), the one that is registered and served;
+- `student`: pyfunc, from code and safetensors (tasks/serving/student_pyfunc.py), the one that is registered and served;
 - `student-torch`: PyTorch's exported program (.pt2) under `single` statistics, for tools that want a torch module.
 
 Both carry signature and input example. What they are made of lies in the release zone: nothing private is read.

@@ -18,7 +18,7 @@ from terrine.device import resolve_device
 from terrine.errors import InputError
 
 
-class Student(mlflow.pyfunc.PythonModel):
+class PyfuncStudent(mlflow.pyfunc.PythonModel):
     """Class probabilities, float32 [B, classes], of images, float32 [B, C, size, size] in [0, 1].
 
     model_config: `statistics` (null: as the student was trained), `reference`, the path of a .npy file with uint8
@@ -40,4 +40,4 @@ class Student(mlflow.pyfunc.PythonModel):
             raise MlflowException(str(error), error_code=BAD_REQUEST) from error
 
 
-mlflow.models.set_model(Student())
+mlflow.models.set_model(PyfuncStudent())

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.student_source import image_files, read_reference
+from tasks.serving.student_source import image_files, read_reference
 from terrine.data.image_files import read_images
 from terrine.deployment.model import StudentModel
 from terrine.deployment.network import ServingStatistics
