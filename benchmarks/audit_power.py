@@ -18,9 +18,9 @@ import numpy as np
 from cells import Cells
 
 from flows.stages import run_through
-from tasks.canaries import audit_canaries
 from tasks.params import validate
 from tasks.runtime.run import Run
+from tasks.tools.canaries import audit_canaries
 from terrine.aggregation.votes import histograms_of
 from terrine.privacy.canaries import Directions, Plan, guess_from_histograms
 from terrine.privacy.noise import SecureNoise

@@ -256,7 +256,7 @@ def tables(runs: Runs, seeds: Sequence[int]) -> None:
 def audit(runs: Runs, seeds: Sequence[int]) -> None:
     """Attack the student of many teachers on digits with shadow runs."""
     from flows.cli.membership import make_shadow
-    from tasks.membership import audit_student
+    from tasks.tools.membership import audit_student
 
     print("\n### Membership inference, digits, many teachers\n")
     print("| ε ≤ | area under the ROC curve | ε at least | ε charged |")

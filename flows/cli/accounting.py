@@ -80,7 +80,7 @@ def account(
     """
     from tasks.pipeline.accounting import Question
     from tasks.pipeline.accounting import account as account_votes
-    from tasks.vote_files import read_answered, read_histograms
+    from tasks.tools.vote_files import read_answered, read_histograms
     from terrine.errors import SettingError
 
     if sigma is not None and sigma2 is not None:

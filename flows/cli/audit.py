@@ -60,7 +60,7 @@ def audit(
     With --canaries, records made to be found are planted in copies of a run, and looked for in what the copies release.
     The outcome is private: it is written to data/private/RUN/canaries.json, never into the statement.
     """
-    from tasks.audit import audit as audit_mechanism
+    from tasks.tools.audit import audit as audit_mechanism
     from terrine.aggregation.registry import build
     from terrine.privacy.noise import ReplayNoise, SecureNoise
 
@@ -100,9 +100,9 @@ def audit_canaries(name: str | None, canaries: int, shadows: int, confidence: fl
     from rich.progress import Progress
 
     from flows.stages import run_through
-    from tasks.canaries import audit_canaries as audit_in_private
     from tasks.presets import project_root, selected_run
     from tasks.runtime.run import open_run
+    from tasks.tools.canaries import audit_canaries as audit_in_private
 
     root = project_root()
     subject = open_run(root, name or selected_run(root))
@@ -121,11 +121,11 @@ def audit_canaries(name: str | None, canaries: int, shadows: int, confidence: fl
 def audit_run(name: str, **options: Any) -> dict[str, Any]:
     """Audit the mechanism of a complete run with its own noise, and write its statement anew with the bound in it."""
     from flows.statements import restate
-    from tasks.audit import audit as audit_mechanism
     from tasks.pipeline.aggregate import noise_source
     from tasks.presets import project_root
     from tasks.runtime.assurance import record_audit
     from tasks.runtime.run import open_run
+    from tasks.tools.audit import audit as audit_mechanism
     from terrine.aggregation.registry import build
     from terrine.errors import ArtefactError, SettingError
 

@@ -31,7 +31,7 @@ def images(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
 ) -> None:
     """Draw synthetic images: a contact sheet (--out sheet.png) or an image set in shards (--out folder), resumable."""
-    from tasks.images import write_set, write_sheet
+    from tasks.tools.images import write_set, write_sheet
     from terrine.synthetic.shards import Recipe, Written
 
     if out.suffix == ".png":

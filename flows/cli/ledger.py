@@ -37,7 +37,7 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show budgets, what was spent, and every release."""
-    from tasks.ledger import Place, open_existing, overview
+    from tasks.tools.ledger import Place, open_existing, overview
 
     datasets = overview(open_existing(Place(url, store, key)))
     if as_json:
@@ -69,7 +69,7 @@ def show(
 @ledger.command()
 def verify(url: UrlOption = None, store: StoreOption = None, key: KeyOption = None) -> None:
     """Check the chain of rows, its end, and every stored release."""
-    from tasks.ledger import Place, open_existing
+    from tasks.tools.ledger import Place, open_existing
 
     count = open_existing(Place(url, store, key)).verify()
     Console().print(f"The ledger is intact: {count} rows, and every committed release is as it was written.")
@@ -87,7 +87,7 @@ def set_budget(
     key: KeyOption = None,
 ) -> None:
     """Change a dataset's budget over all runs. What was spent stays spent; the change is a row of its own."""
-    from tasks.ledger import Place, change_budget, open_existing
+    from tasks.tools.ledger import Place, change_budget, open_existing
     from terrine.errors import SettingError
 
     try:

@@ -29,9 +29,9 @@ def membership(
     from rich.console import Console
     from rich.progress import Progress
 
-    from tasks.membership import audit_student
     from tasks.presets import project_root, selected_run
     from tasks.runtime.run import open_run
+    from tasks.tools.membership import audit_student
 
     root = project_root()
     subject = open_run(root, run or selected_run(root))

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from tasks.sweep import Candidate
+    from tasks.tools.sweep import Candidate
 
 
 class Select(StrEnum):
@@ -38,8 +38,8 @@ def sweep(
     The budget of the dataset must cover the worst case of all of them before the first is made.
     """
     from tasks.presets import project_root, select_run, selected_run
-    from tasks.sweep import candidates_of, check_budget, check_selection, outcome, votes_on_disk
-    from tasks.sweep_tracking import cells_of, log_sweep, summary
+    from tasks.tools.sweep import candidates_of, check_budget, check_selection, outcome, votes_on_disk
+    from tasks.tools.sweep_tracking import cells_of, log_sweep, summary
 
     root = project_root()
     console = Console(soft_wrap=True)
@@ -74,7 +74,7 @@ def state_price(root: Path, candidates: list[Candidate]) -> None:
     from flows.statements import restate
     from tasks.runtime.assurance import record_search
     from tasks.runtime.run import Run
-    from tasks.sweep import worst_case_price
+    from tasks.tools.sweep import worst_case_price
     from tasks.versioning import changed_stages
 
     price, delta = worst_case_price(candidates), candidates[0].params.aggregation.delta
@@ -122,7 +122,7 @@ def make(root: Path, run: str, source: str | None) -> None:
     """Run the pipeline, from the votes of another run where that made the same release."""
     from flows.pipeline import pipeline
     from flows.stages import run_stage
-    from tasks.sweep import share_votes
+    from tasks.tools.sweep import share_votes
     from tasks.versioning import commit
 
     if source is not None and source != run:

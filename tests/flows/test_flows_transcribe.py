@@ -113,7 +113,7 @@ def test_each_command_makes_its_own_kind_of_run(tiny):
     from flows.stages import run_stage
     from flows.transcribe import chosen_run
     from tasks.runtime.run import write_parameters
-    from tasks.sweep import candidates_of
+    from tasks.tools.sweep import candidates_of
 
     selected = (tiny / "params.yaml").read_text()
     for make in (

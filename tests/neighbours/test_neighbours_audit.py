@@ -12,13 +12,13 @@ from typer.testing import CliRunner
 from flows.cli import audit
 from flows.cli.neighbours import vote_again
 from flows.stages import run_through
-from tasks.membership import units_of
-from tasks.neighbours import audit_neighbours, neighbour
 from tasks.params import merge, validate
 from tasks.pipeline import vote
 from tasks.pipeline.dataset import read_dataset
 from tasks.runtime.run import Run
 from tasks.runtime.store import write_text
+from tasks.tools.membership import units_of
+from tasks.tools.neighbours import audit_neighbours, neighbour
 from terrine.errors import SettingError
 from tests.neighbours import worlds
 from tests.neighbours.faults import FAULTS, SECTIONS

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tasks.pipeline.accounting import Question, account, calibration
-from tasks.vote_files import read_answered, read_histograms
+from tasks.tools.vote_files import read_answered, read_histograms
 from terrine.errors import BudgetError, InputError, SettingError
 from terrine.privacy.events import LaplaceEvent, RepeatedEvent
 from terrine.privacy.gaussian import epsilon_of

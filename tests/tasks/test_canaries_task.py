@@ -10,14 +10,14 @@ from typer.testing import CliRunner
 
 from flows.cli import audit as command
 from flows.stages import run_through
-from tasks import canaries
-from tasks.canaries import audit_canaries
 from tasks.params import validate
 from tasks.pipeline import vote
 from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.partition import read_assignment
 from tasks.runtime.run import Run
 from tasks.runtime.store import file_digest, read_json
+from tasks.tools import canaries
+from tasks.tools.canaries import audit_canaries
 from terrine.errors import ArtefactError, SettingError
 from terrine.privacy.canaries import make_canaries
 from terrine.privacy.noise import ReplayNoise

@@ -7,15 +7,15 @@ import pytest
 
 from flows.cli.membership import make_shadow
 from flows.stages import run_through
-from tasks import membership
-from tasks.membership import audit_student, coins_of, members, units_of
 from tasks.params import validate
 from tasks.pipeline import aggregate
 from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.partition import read_assignment
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json
-from tasks.shadow import shadow_run
+from tasks.tools import membership
+from tasks.tools.membership import audit_student, coins_of, members, units_of
+from tasks.tools.shadow import shadow_run
 from terrine.data.dataset import Dataset
 from terrine.errors import ArtefactError, SettingError
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 import flows.cli.sweep
-import tasks.sweep
+import tasks.tools.sweep
 import tasks.versioning
 from flows.cli.sweep import Select
 from tasks.pipeline.aggregate import release_once
@@ -18,8 +18,8 @@ from tasks.runtime.accounts import open_account
 from tasks.runtime.assurance import assurance
 from tasks.runtime.run import open_run, write_parameters
 from tasks.runtime.store import Folders, read_array, read_json, write_array, write_json
-from tasks.sweep import candidates_of, outcome, parse_vary, share_votes
-from tasks.sweep_tracking import log_sweep, markdown_table, summary
+from tasks.tools.sweep import candidates_of, outcome, parse_vary, share_votes
+from tasks.tools.sweep_tracking import log_sweep, markdown_table, summary
 from tasks.versioning import STAGES
 from terrine.aggregation.registry import build
 from terrine.aggregation.votes import histograms_of
@@ -103,9 +103,9 @@ def stages(project, monkeypatch):
     monkeypatch.setattr(flows.cli.sweep, "make", pipeline.make)
     monkeypatch.setattr("flows.statements.restate", lambda root, run: pipeline.restated.append(run))
     monkeypatch.setattr(tasks.versioning, "changed_stages", pipeline.changed_stages)
-    monkeypatch.setattr(tasks.sweep, "changed_stages", pipeline.changed_stages)
+    monkeypatch.setattr(tasks.tools.sweep, "changed_stages", pipeline.changed_stages)
     monkeypatch.setattr(
-        "tasks.sweep_tracking.log_sweep", lambda root, preset, result: vars(pipeline).update(result=result)
+        "tasks.tools.sweep_tracking.log_sweep", lambda root, preset, result: vars(pipeline).update(result=result)
     )
     return pipeline
 
@@ -314,8 +314,8 @@ def test_shared_votes_are_the_same_files_and_only_what_is_out_of_date_is_replace
         write_array(getattr(source, folder) / "array.npy", np.array([number]))
     write_array(run.dataset / "array.npy", np.array([99]))
     committed = []
-    monkeypatch.setattr(tasks.sweep, "is_changed", lambda root, name, stage: stage != "dataset")
-    monkeypatch.setattr(tasks.sweep, "commit", lambda root, name, stage: committed.append((name, stage)))
+    monkeypatch.setattr(tasks.tools.sweep, "is_changed", lambda root, name, stage: stage != "dataset")
+    monkeypatch.setattr(tasks.tools.sweep, "commit", lambda root, name, stage: committed.append((name, stage)))
     share_votes(project, "source", "run")
     assert committed == [("run", stage) for stage in STAGES[2 : STAGES.index("vote") + 1]]
     assert read_array(run.dataset / "array.npy") == [99]
@@ -339,7 +339,7 @@ def test_mlflow_has_both_prices_on_the_sweep_and_on_every_candidate(project, sta
         logged.append(run.name)
         return identity
 
-    monkeypatch.setattr("tasks.sweep_tracking.log_run", SimpleNamespace(fn=log_run))
+    monkeypatch.setattr("tasks.tools.sweep_tracking.log_run", SimpleNamespace(fn=log_run))
     run_sweep("aggregation.sigma=30,40", settings=[f"tracking.uri={uri}"], select=Select.evaluation)
     result = stages.result
     parent = log_sweep(project, "trial", result)
@@ -368,7 +368,7 @@ def test_mlflow_is_not_told_why_a_candidate_failed_on_private_data_nor_where_fil
     client = MlflowClient(uri)
     experiment = client.create_experiment("terrine", artifact_location=(project / "mlartifacts").as_uri())
     log_run = SimpleNamespace(fn=lambda run: client.create_run(experiment, run_name=run.name).info.run_id)
-    monkeypatch.setattr("tasks.sweep_tracking.log_run", log_run)
+    monkeypatch.setattr("tasks.tools.sweep_tracking.log_run", log_run)
     stages.failing = {2: InputError("class 3 of 17 has one record")}
     settings = [f"tracking.uri={uri}", *([*PRIVATE, "ledger.epsilon=50"] if private else [])]
     run_sweep("student.l2=1,2", "collaboration.guardian=null,'secret.host:7'", settings=settings)

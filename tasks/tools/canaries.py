@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 
-from tasks.membership import NOTICE, members
 from tasks.pipeline.aggregate import noise_source
 from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.partition import read_assignment
@@ -29,7 +28,8 @@ from tasks.pipeline.synthesize import read_queries
 from tasks.pipeline.vote import read_votes
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_table, write_json
-from tasks.shadow import shadow_run
+from tasks.tools.membership import NOTICE, members
+from tasks.tools.shadow import shadow_run
 from terrine.aggregation.mechanism import Mechanism
 from terrine.aggregation.registry import build
 from terrine.aggregation.votes import histograms_of

@@ -24,7 +24,7 @@ def log_sweep(root: Path, preset: str, result: dict[str, Any]) -> str:
     Args:
         root: The project's folder.
         preset: What the candidates are derived from.
-        result: What `tasks.sweep.outcome` returned.
+        result: What `tasks.tools.sweep.outcome` returned.
     """
     import mlflow
 

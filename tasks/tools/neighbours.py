@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from tasks.membership import units_of
 from tasks.pipeline.dataset import read_dataset, write_dataset
 from tasks.pipeline.teach import read_states, voters
 from tasks.pipeline.vote import read_votes
 from tasks.runtime.run import Run
 from tasks.runtime.store import link, read_json
+from tasks.tools.membership import units_of
 from terrine.data.dataset import Dataset
 from terrine.errors import SettingError
 from terrine.randomness import numpy_generator

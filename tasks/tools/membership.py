@@ -1,8 +1,9 @@
 """Membership inference against the student: shadow runs of the pipeline, attacked by `terrine.privacy.membership`.
 
 A shadow run is the run itself, stage by stage, on a random half of the units (records, or groups where a group is the
-unit), each in or out by its own fair coin, while everybody stays with the teacher of the run itself (`tasks.shadow`).
-Teachers, votes, noise and student are made anew. A shadow run lies in the private zone and leaves one row of scores.
+unit), each in or out by its own fair coin, while everybody stays with the teacher of the run itself
+(`tasks.tools.shadow`). Teachers, votes, noise and student are made anew. A shadow run lies in the private zone and
+leaves one row of scores.
 
 The outcome is a function of private records and stays in the private zone.
 """
@@ -22,7 +23,7 @@ from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.evaluate import probabilities
 from tasks.runtime.run import Run
 from tasks.runtime.store import file_digest, read_array, read_json, write_array, write_json
-from tasks.shadow import shadow_run
+from tasks.tools.shadow import shadow_run
 from tasks.transcription_params import Transcription
 from terrine.data.dataset import Dataset
 from terrine.errors import ArtefactError, SettingError

@@ -1,0 +1,1 @@
+"""Work beside the pipeline: searches, attacks and audits, the ledger for people, files that people bring."""
