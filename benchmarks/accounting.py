@@ -25,8 +25,8 @@ import numpy as np
 from dp_accounting.pld import privacy_loss_distribution as losses
 from scipy.special import log_ndtr, ndtri_exp
 
-from terrine.privacy.data_dependent import gnmax_rdp, log_q_gnmax, summed
-from terrine.privacy.events import (
+from terrine.privacy.accounting.data_dependent import gnmax_rdp, log_q_gnmax, summed
+from terrine.privacy.accounting.events import (
     Event,
     GaussianEvent,
     LaplaceEvent,
@@ -36,9 +36,9 @@ from terrine.privacy.events import (
     counts,
     vote_answer,
 )
-from terrine.privacy.local_sensitivity import AnswerPrice, answer_sensitivities, summed_answer_sensitivity
-from terrine.privacy.loss_distribution import loss_epsilon
-from terrine.privacy.renyi import (
+from terrine.privacy.accounting.local_sensitivity import AnswerPrice, answer_sensitivities, summed_answer_sensitivity
+from terrine.privacy.accounting.loss_distribution import loss_epsilon
+from terrine.privacy.accounting.renyi import (
     convert,
     default_orders,
     epsilon_of_event,
@@ -46,7 +46,7 @@ from terrine.privacy.renyi import (
     rdp_of_event,
     reference_orders,
 )
-from terrine.privacy.sanitize import smooth_sensitivity
+from terrine.privacy.accounting.sanitize import smooth_sensitivity
 
 SIGMA, ORDER, BETA = 100.0, 20.0, 0.02
 

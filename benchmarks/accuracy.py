@@ -24,18 +24,18 @@ from terrine.aggregation.interactive import InteractiveGNMax
 from terrine.aggregation.mechanism import Mechanism
 from terrine.aggregation.rounds import NEVER, Advice, Rounds, answer_in_rounds
 from terrine.aggregation.votes import histograms_of
+from terrine.classifiers import LinearHead
 from terrine.data.partition import iid
 from terrine.data.registry import load
-from terrine.heads import LinearHead
+from terrine.determinism.parallel import side_by_side
+from terrine.determinism.randomness import derive_seed
 from terrine.models.backbone import Backbone, features_in_batches
 from terrine.models.registry import build_backbone
 from terrine.models.scattering import LOG_OFFSET, Scattering
-from terrine.parallel import side_by_side
 from terrine.pretraining.invariance import learn_projection
-from terrine.privacy.account import price
-from terrine.privacy.calibrate import calibrate
+from terrine.privacy.accounting.calibrate import calibrate
+from terrine.privacy.accounting.pricing import price
 from terrine.privacy.noise import ReplayNoise
-from terrine.randomness import derive_seed
 from terrine.students.guided import guide, joined, none_yet
 from terrine.students.kind import ImagePool
 from terrine.students.linear import fit_histograms, fit_labels, predict

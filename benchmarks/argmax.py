@@ -32,12 +32,12 @@ from typing import Any
 import numpy as np
 
 from terrine.aggregation.votes import histograms_of
-from terrine.collaboration.guardian import Guardian
-from terrine.collaboration.messages import LARGEST_FRAME
-from terrine.collaboration.party import Agreement, Send
-from terrine.collaboration.shares import whole_votes
-from terrine.collaboration.student import Student
-from terrine.collaboration.teacher import Teacher
+from terrine.collaboration.protocol.guardian import Guardian
+from terrine.collaboration.protocol.messages import LARGEST_FRAME
+from terrine.collaboration.protocol.party import Agreement, Send
+from terrine.collaboration.protocol.shares import whole_votes
+from terrine.collaboration.protocol.student import StudentParty
+from terrine.collaboration.protocol.teacher import Teacher
 from terrine.privacy.noise import SecureNoise
 
 TEACHERS, SIGMA, SIGMA_TEST = 200, 40.0, 120.0
@@ -140,7 +140,7 @@ def be_party(role: str, folder: Path) -> None:
     """One of the two processes: take the shares, connect, compute, and leave the figures in the folder."""
     agreed = Agreement.from_json(json.loads((folder / "agreement.json").read_text()))
     figures: dict[str, Any] = {}
-    party: Guardian | Student
+    party: Guardian | StudentParty
     if role == "guardian":
         start = time.perf_counter()
         noise = {"counts": SecureNoise().gaussian((agreed.queries, agreed.classes), agreed.sigma)}
@@ -152,7 +152,7 @@ def be_party(role: str, folder: Path) -> None:
         listener = socket.create_server(("127.0.0.1", 0))
         (folder / "port.part").write_text(str(listener.getsockname()[1]))
     else:
-        party, peer = Student(agreed), agreed.guardian
+        party, peer = StudentParty(agreed), agreed.guardian
     waiting = list(party.start())
     for path in sorted(folder.glob(f"{role}-*.frame")):
         waiting += party.receive("teachers", path.read_bytes())

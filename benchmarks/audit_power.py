@@ -22,9 +22,9 @@ from tasks.params import validate
 from tasks.runtime.run import Run
 from tasks.tools.canaries import audit_canaries
 from terrine.aggregation.votes import histograms_of
-from terrine.privacy.canaries import Directions, Plan, guess_from_histograms
+from terrine.privacy.auditing.canaries import Directions, Plan, guess_from_histograms
+from terrine.privacy.auditing.one_run import mu_of_guesses
 from terrine.privacy.noise import SecureNoise
-from terrine.privacy.one_run import mu_of_guesses
 
 SIGMA = 90.0
 # teachers, canaries, shadow runs, mechanism

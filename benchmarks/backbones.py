@@ -30,11 +30,11 @@ from transfer import (
 )
 
 from terrine.data.dataset import Dataset
+from terrine.determinism.randomness import numpy_generator
 from terrine.models.backbone import Backbone, features_in_batches
 from terrine.models.reference import fit_reference
 from terrine.models.registry import build_backbone
 from terrine.pretraining.probe import probe
-from terrine.randomness import numpy_generator
 from terrine.synthetic.registry import PROGRAMS
 
 COLUMNS = ("synthetic", "mnist", "agreement", "accuracy")

@@ -41,11 +41,11 @@ from terrine.aggregation.votes import histograms_of
 from terrine.baselines.capc import Labelled, epsilon_together, fair_share, fair_teachers, greedy_teacher
 from terrine.baselines.dp_fedavg import FedAvgSettings
 from terrine.baselines.dp_fedavg import train as federate
-from terrine.heads import LinearHead, predict
+from terrine.classifiers import LinearHead, predict
+from terrine.determinism.randomness import derive_seed, numpy_generator
 from terrine.models.backbone import features_in_batches
-from terrine.privacy.calibrate import calibrate
+from terrine.privacy.accounting.calibrate import calibrate
 from terrine.privacy.noise import ReplayNoise
-from terrine.randomness import derive_seed, numpy_generator
 from terrine.teachers.features import private_features
 from terrine.teachers.linear import LinearHeads, LinearSettings, train_heads, vote
 

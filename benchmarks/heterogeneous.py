@@ -42,21 +42,28 @@ from terrine.aggregation.votes import histograms_of
 from terrine.baselines.dp_fedavg import FedAvgSettings
 from terrine.baselines.dp_fedavg import train as dp_fedavg
 from terrine.data.partition import by_similarity, dirichlet
+from terrine.determinism.randomness import derive_seed
 from terrine.models.registry import build_backbone
-from terrine.privacy.account import price
-from terrine.privacy.calibrate import calibrate
-from terrine.privacy.claimed import by_moments
+from terrine.privacy.accounting.calibrate import calibrate
+from terrine.privacy.accounting.claimed import by_moments
+from terrine.privacy.accounting.events import Event, LaplaceEvent, RepeatedEvent, compose
+from terrine.privacy.accounting.gaussian import epsilon_of, mu_of, mu_squared
+from terrine.privacy.accounting.pricing import price
 from terrine.privacy.clipped_sum import ClippedSum, noise_multiplier_for
-from terrine.privacy.events import Event, LaplaceEvent, RepeatedEvent, compose
-from terrine.privacy.gaussian import epsilon_of, mu_of, mu_squared
 from terrine.privacy.noise import ReplayNoise
-from terrine.randomness import derive_seed
 from terrine.students.linear import StudentSettings, fit_histograms, fit_labels, predict
-from terrine.teachers.averaged import AveragedSettings, average_teachers
-from terrine.teachers.averaged_centre import centred_queries, centred_records, party_means
-from terrine.teachers.averaged_kind import AveragedTeachers, Form, LinearForm, NetworkForm, Start, blocks_of
-from terrine.teachers.averaged_learners import LinearLearner, unit_rows
-from terrine.teachers.averaged_private import calibrated
+from terrine.teachers.averaging.centre import centred_queries, centred_records, party_means
+from terrine.teachers.averaging.kind import (
+    AveragedTeachers,
+    LinearVoting,
+    NetworkVoting,
+    RoundState,
+    VotingRule,
+    blocks_of,
+)
+from terrine.teachers.averaging.learners import LinearLearner, unit_rows
+from terrine.teachers.averaging.private import calibrated
+from terrine.teachers.averaging.ttac import AveragedSettings, average_teachers
 from terrine.teachers.kind import Queries, Records
 from terrine.teachers.networks import Classifier
 
@@ -167,7 +174,12 @@ def dealt(images: Images, kind: str, parties: int, seed: int) -> np.ndarray:
 
 
 def trained(
-    form: Form, settings: AveragedSettings, records: Records, parties: int, seed: int, start: Start | None = None
+    form: VotingRule,
+    settings: AveragedSettings,
+    records: Records,
+    parties: int,
+    seed: int,
+    start: RoundState | None = None,
 ) -> tuple[AveragedTeachers, list[dict[str, np.ndarray]]]:
     """Teachers, or groups of them, after their last round."""
     kind = AveragedTeachers(form, settings, parties, (lambda: start) if start is not None else None)
@@ -190,9 +202,9 @@ def paper_votes(images: Images, method: str, similarity: float, seed: int, learn
     return np.load(path)
 
 
-def _network_form(learner: str, seed: int) -> NetworkForm:
+def _network_form(learner: str, seed: int) -> NetworkVoting:
     backbone = build_backbone(learner, channels=1, size=28, seed=seed)
-    return NetworkForm(Classifier(backbone.network, backbone.feature_dim, CLASSES, seed), CLASSES, "current")
+    return NetworkVoting(Classifier(backbone.network, backbone.feature_dim, CLASSES, seed), CLASSES, "current")
 
 
 def network_student(images: Images, labels: np.ndarray, learner: str, seed: int) -> float:
@@ -207,10 +219,10 @@ def network_student(images: Images, labels: np.ndarray, learner: str, seed: int)
 def _paper_votes(images: Images, method: str, similarity: float, seed: int, learner: str) -> np.ndarray:
     parties = 10
     assignment = dealt(images, f"s={similarity}", parties, seed)
-    form: Form
+    form: VotingRule
     if learner == "linear":
         material = images.public()
-        form = LinearForm(LinearLearner(material.train.shape[1], CLASSES))
+        form = LinearVoting(LinearLearner(material.train.shape[1], CLASSES))
         settings, inputs, asked = PAPER, material.train, material.queries.inputs[:1000]
     else:
         form = _network_form(learner, seed)
@@ -222,7 +234,7 @@ def _paper_votes(images: Images, method: str, similarity: float, seed: int, lear
     else:
         rounds = settings.rounds - 1
         average, own = average_teachers(form.learner, records, range(parties), settings, rounds=rounds, seed=seed)
-        kind, states = trained(form, settings, records, parties, seed, Start(average, own))
+        kind, states = trained(form, settings, records, parties, seed, RoundState(average, own))
     return histograms_of(kind.vote(states, Queries(asked, [np.arange(len(asked))])), CLASSES)
 
 
@@ -330,14 +342,14 @@ def private(images: Images, cells: Cells, seeds: list[int], queries: str, partie
 
 def votes_of(material: Material, settings: AveragedSettings, records: Records, parties: int, seed: int) -> np.ndarray:
     """Histograms of teachers, or groups, that learn from nobody else."""
-    form = LinearForm(LinearLearner(records.inputs.shape[1], CLASSES), centred=material.centred)
+    form = LinearVoting(LinearLearner(records.inputs.shape[1], CLASSES), centred=material.centred)
     kind, states = trained(form, settings, records, parties, seed)
     return histograms_of(kind.vote(states, material.queries), CLASSES)
 
 
 def averaged(material: Material, records: Records, parties: int, epsilon: float, seed: int) -> dict[str, float]:
     """Teachers that start from private averages, and their student."""
-    form = LinearForm(LinearLearner(records.inputs.shape[1], CLASSES), centred=material.centred)
+    form = LinearVoting(LinearLearner(records.inputs.shape[1], CLASSES), centred=material.centred)
     clip = CLIP["synthetic" if material.centred else "public"]
     averaging = calibrated(PRIVATE, clip=clip, centred=material.centred, epsilon=epsilon, delta=DELTA, share=SHARE)
     noise = ReplayNoise(derive_seed(seed, "private averages", parties, int(epsilon)))
@@ -354,7 +366,7 @@ def averaged(material: Material, records: Records, parties: int, epsilon: float,
         seed=seed,
         combine=averaging.combine(PRIVATE, noise),
     )
-    kind, states = trained(form, PRIVATE, records, parties, seed, Start(average, own, centre))
+    kind, states = trained(form, PRIVATE, records, parties, seed, RoundState(average, own, centre))
     histograms = histograms_of(kind.vote(states, material.queries), CLASSES)
     return judged(material, histograms, epsilon, seed, spent=averaging.whole_event(PRIVATE))
 

@@ -30,25 +30,25 @@ from transfer import BATCH, DELTA, SIZE, SOURCES, near_equal, pretrained, query_
 from terrine.aggregation.confident import ConfidentGNMax
 from terrine.aggregation.histogram import GaussianHistogram
 from terrine.aggregation.votes import histograms_of
+from terrine.classifiers import predict
 from terrine.data.dataset import Dataset
 from terrine.data.partition import iid
 from terrine.data.pool import Pool, check_disjoint
 from terrine.data.registry import load
-from terrine.heads import predict
+from terrine.determinism.randomness import derive_seed, numpy_generator
 from terrine.models.backbone import Backbone, features_in_batches
 from terrine.models.reference import fit_reference
 from terrine.models.registry import build_backbone
 from terrine.pretraining.invariance import Deformations, learn_projection
-from terrine.privacy.calibrate import calibrate
+from terrine.privacy.accounting.calibrate import calibrate
 from terrine.privacy.noise import ReplayNoise
-from terrine.randomness import derive_seed, numpy_generator
-from terrine.students.answers import Answers, histogram_answers, label_answers
+from terrine.students.answers import ReleasedAnswers, histogram_answers, label_answers
 from terrine.students.fixmatch import FixMatch
 from terrine.students.kind import ImagePool, Material
 from terrine.students.linear import StudentSettings, fit
 from terrine.teachers.features import PrivateFeatures, private_features
 from terrine.teachers.kind import Queries, Records, TeacherKind
-from terrine.teachers.registry import Surroundings, TeacherSettings, build_teachers
+from terrine.teachers.registry import TeacherContext, TeacherSettings, build_teachers
 from terrine.teachers.untrained import votes_without_records
 
 EPSILONS = (2.0, 6.0, 7.2, 10.0)
@@ -139,7 +139,7 @@ def votes_of(
     if path.is_file():
         return np.load(path)
     start = time.monotonic()
-    around = Surroundings(data.classes, data.train_images.shape[1], SIZE, lambda: backbone, seed, teachers)
+    around = TeacherContext(data.classes, data.train_images.shape[1], SIZE, lambda: backbone, seed, teachers)
     kind: TeacherKind = build_teachers(settings, around)
     assignment = iid(data.records, teachers, seed=seed)
     pool = data.pool_images
@@ -166,7 +166,7 @@ class Release:
     """rows: of the pool, those that were answered. answers: theirs. told: figures of the release itself."""
 
     rows: np.ndarray
-    answers: Answers
+    answers: ReleasedAnswers
     told: dict[str, float]
 
 

@@ -26,9 +26,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from terrine.determinism.randomness import numpy_generator, torch_generator
 from terrine.models.registry import build_backbone
 from terrine.models.statistics import batch_statistics
-from terrine.randomness import numpy_generator, torch_generator
 from terrine.synthetic.registry import draw
 from terrine.teachers.kind import Queries, Records
 from terrine.teachers.networks import epoch_batches

@@ -32,9 +32,9 @@ from tasks.pipeline import student
 from tasks.pipeline.dataset import read_dataset
 from tasks.runtime.run import Run
 from tasks.runtime.store import file_digest
-from terrine.heads import predict
+from terrine.classifiers import predict
+from terrine.determinism.randomness import numpy_generator
 from terrine.models.backbone import features_in_batches
-from terrine.randomness import numpy_generator
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PRESETS = ["terrine-digits", "terrine-mnist", "terrine-mnist-labels"]

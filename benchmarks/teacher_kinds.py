@@ -30,13 +30,13 @@ import numpy as np
 from cells import datasets
 
 from terrine.aggregation.votes import histograms_of
+from terrine.classifiers import predict
 from terrine.data.partition import iid
 from terrine.data.registry import load
-from terrine.heads import predict
+from terrine.determinism.randomness import derive_seed, numpy_generator
 from terrine.models.backbone import Backbone, features_in_batches
 from terrine.models.registry import build_backbone
 from terrine.pretraining.simclr import SimCLRSettings, pretrain
-from terrine.randomness import derive_seed, numpy_generator
 from terrine.students.linear import StudentSettings, fit_histograms
 from terrine.synthetic.registry import draw
 from terrine.teachers.finetune import FinetuneTeachers

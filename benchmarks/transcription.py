@@ -41,7 +41,7 @@ from terrine.transcription.annotation import DataAnnotation
 from terrine.transcription.clients import Clients, LinearClients, NetworkClients
 from terrine.transcription.generator import Generator
 from terrine.transcription.loop import LoopSettings, Transcription
-from terrine.transcription.student import Student
+from terrine.transcription.student import StudentNetwork
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SHARED_PARTS = ("dataset", "partition", "labels", "start", "teachers")
@@ -286,7 +286,7 @@ def iteration(runs: Runs, seeds: Sequence[int]) -> None:
     for width in (32, 64, 128):
         for shared in (True, False):
             loop = Transcription(
-                Student(build_backbone("small_cnn", channels=1, size=28, seed=0), 10, 0),
+                StudentNetwork(build_backbone("small_cnn", channels=1, size=28, seed=0), 10, 0),
                 Generator(1, 28, width=width, seed=0),
                 LoopSettings(iterations=100, batch=256, student_rate=1e-3),
                 seed=0,

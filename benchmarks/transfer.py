@@ -16,15 +16,16 @@ from terrine.aggregation.votes import histograms_of
 from terrine.data.dataset import Dataset
 from terrine.data.partition import iid
 from terrine.data.registry import load
+from terrine.determinism.randomness import derive_seed, numpy_generator
 from terrine.device import resolve_device
 from terrine.mapped import MappedRows, Rows
-from terrine.models.backbone import Backbone, features_in_batches, load_backbone, save_backbone
+from terrine.models.backbone import Backbone, features_in_batches
+from terrine.models.files import load_backbone, save_backbone
 from terrine.models.registry import build_backbone
 from terrine.pretraining.simclr import SimCLRSettings, pretrain
-from terrine.privacy.account import price
-from terrine.privacy.calibrate import calibrate
+from terrine.privacy.accounting.calibrate import calibrate
+from terrine.privacy.accounting.pricing import price
 from terrine.privacy.noise import ReplayNoise
-from terrine.randomness import derive_seed, numpy_generator
 from terrine.students.linear import StudentSettings, fit_histograms, predict
 from terrine.synthetic.registry import draw
 from terrine.synthetic.shards import Recipe, finish, open_shards, write_shard

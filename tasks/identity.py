@@ -21,8 +21,8 @@ from tasks.runtime.keys import site_key
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_text
 from terrine.errors import ArtefactError, TerrineError
-from terrine.privacy.identity import keyed_digest, release_identity
-from terrine.privacy.ledger import StoredRelease
+from terrine.privacy.ledger.identity import keyed_digest, release_identity
+from terrine.privacy.ledger.ledger import StoredRelease
 
 Kind = Literal["answers", "averages", "annotations", "labels"]
 Inputs = dict[str, str]

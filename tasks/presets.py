@@ -19,7 +19,7 @@ import yaml
 from tasks.params import Params, digest, merge, parse_assignment, published, read_yaml, validate
 from tasks.runtime.store import write_text
 from terrine.errors import SettingError
-from terrine.privacy.identity import keyed_digest, load_or_create_key
+from terrine.privacy.ledger.identity import keyed_digest, load_or_create_key
 
 PRESETS = "experiments"
 DERIVED_NAME = re.compile(r"^(?P<preset>[a-z0-9][a-z0-9-]*)-(?P<digest>[0-9a-f]{8})$")

@@ -4,7 +4,7 @@ from functools import cache
 
 import numpy as np
 
-from terrine.collaboration.circuit import AND, NOT, ONE, XOR, ZERO, Builder, Circuit, Word
+from terrine.collaboration.circuits.circuit import AND, NOT, ONE, XOR, ZERO, Builder, Circuit, Word
 
 
 def random_circuit(seed: int, gates: int, inputs: tuple[int, ...] = (5, 6)) -> Circuit:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from terrine.collaboration.guardian import Guardian
-from terrine.collaboration.party import Agreement, Party, Send
-from terrine.collaboration.student import Student
-from terrine.collaboration.teacher import Teacher
+from terrine.collaboration.protocol.guardian import Guardian
+from terrine.collaboration.protocol.party import Agreement, Party, Send
+from terrine.collaboration.protocol.student import StudentParty
+from terrine.collaboration.protocol.teacher import Teacher
 
 SESSION = "0123456789abcdef" * 2
 GUARDIAN, STUDENT = "guardian.example", "student.example"
@@ -78,7 +78,7 @@ def parties_of(agreed: Agreement, votes: np.ndarray, noise: Callable) -> dict[st
     """All parties of a session."""
     return {
         agreed.guardian: Guardian(agreed, noise),
-        agreed.student: Student(agreed),
+        agreed.student: StudentParty(agreed),
         **teachers_of(agreed, votes),
     }
 
@@ -133,7 +133,7 @@ class Loop:
         return self
 
 
-def answered(agreed: Agreement, votes: np.ndarray, noise: Callable) -> tuple[Guardian, Student, Loop]:
+def answered(agreed: Agreement, votes: np.ndarray, noise: Callable) -> tuple[Guardian, StudentParty, Loop]:
     """A whole session."""
     loop = Loop(parties_of(agreed, votes, noise)).start().run()
     assert all(party.finished for party in loop.parties.values())

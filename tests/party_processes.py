@@ -99,7 +99,7 @@ def _run(config, kill):
 
 def _spoil_frames():
     """Have this process send frames in which one bit is wrong."""
-    from terrine.collaboration.transport import Wire
+    from terrine.collaboration.transport.wire import Wire
 
     plain = Wire.send
     Wire.send = lambda wire, to, frame: plain(wire, to, frame[:-1] + bytes([frame[-1] ^ 1]))

@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from safetensors.numpy import save_file
 
+from terrine.classifiers import LinearHead, MLPHead
+from terrine.deployment.manifest import MANIFEST, seal
 from terrine.deployment.model import BACKBONE, HEAD, REFERENCE
-from terrine.deployment.seal import MANIFEST, seal
-from terrine.heads import LinearHead, MLPHead
-from terrine.models.backbone import save_backbone
+from terrine.models.files import save_backbone
 from terrine.models.registry import build_backbone
 
 SIZE, CLASSES = 12, 4

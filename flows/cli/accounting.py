@@ -137,7 +137,7 @@ def calibrate(
 def _show_account(result: dict[str, Any]) -> None:
     from rich.console import Console
 
-    from terrine.privacy.gaussian import round_up
+    from terrine.privacy.accounting.gaussian import round_up
 
     table, notes = _table("ε", "value", "RDP order", "may be published"), []
     for name, title in (
@@ -179,7 +179,7 @@ def _show_account(result: dict[str, Any]) -> None:
 def _show_calibration(result: dict[str, Any]) -> None:
     from rich.console import Console
 
-    from terrine.privacy.gaussian import round_up
+    from terrine.privacy.accounting.gaussian import round_up
 
     console = Console()
     tested = f" and {result['tests']} tests at sigma1 = {result['sigma1']:g}" if result["tests"] else ""

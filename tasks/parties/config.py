@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError, model_validator
 from tasks.params import Privacy, read_yaml
 from tasks.parties.terms import Terms
 from tasks.sections import Section
-from terrine.collaboration.credentials import Credentials, Role, load_credentials
+from terrine.collaboration.transport.credentials import Credentials, Role, load_credentials
 from terrine.errors import SettingError
 
 TERMS = "terms.yaml"

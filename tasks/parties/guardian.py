@@ -27,16 +27,17 @@ from tasks.parties.config import PartyConfig
 from tasks.parties.host import CollaborationError, Host, log
 from tasks.parties.state import PartyState
 from tasks.runtime.reservation import Reservation
-from terrine.collaboration.gathering import share_blocks
-from terrine.collaboration.guardian import Guardian
-from terrine.collaboration.link import Arrived, Connected
-from terrine.collaboration.party import Agreement, ProtocolError
+from terrine.collaboration.protocol.gathering import share_blocks
+from terrine.collaboration.protocol.guardian import Guardian
+from terrine.collaboration.protocol.party import Agreement, ProtocolError
+from terrine.collaboration.transport.link import Arrived, Connected
 from terrine.errors import LedgerError, SettingError, TerrineError
-from terrine.privacy.account import Account, price
-from terrine.privacy.events import Event, RepeatedEvent, compose, threshold_test, to_json, vote_answer
-from terrine.privacy.gaussian import round_up
-from terrine.privacy.identity import canonical_json, keyed_digest, load_or_create_key
-from terrine.privacy.ledger import Ledger, StoredRelease
+from terrine.privacy.accounting.events import Event, RepeatedEvent, compose, threshold_test, to_json, vote_answer
+from terrine.privacy.accounting.gaussian import round_up
+from terrine.privacy.accounting.pricing import price
+from terrine.privacy.ledger.account import Account
+from terrine.privacy.ledger.identity import canonical_json, keyed_digest, load_or_create_key
+from terrine.privacy.ledger.ledger import Ledger, StoredRelease
 from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise, delta_slack
 
 _SUMS, _QUESTIONS = "sums", "questions"

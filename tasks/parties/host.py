@@ -14,18 +14,18 @@ from collections.abc import Iterable
 from typing import Any
 
 from tasks.parties.config import PartyConfig
-from terrine.collaboration.link import (
+from terrine.collaboration.protocol.party import Party, ProtocolError, Send
+from terrine.collaboration.transport.link import (
     Arrived,
     Connected,
     Disconnected,
-    Event,
     Failed,
+    LinkEvent,
     Malformed,
     PeerRestarted,
     SessionOffered,
 )
-from terrine.collaboration.party import Party, ProtocolError, Send
-from terrine.collaboration.transport import Wire
+from terrine.collaboration.transport.wire import Wire
 from terrine.errors import TerrineError
 
 log = logging.getLogger("terrine.party")
@@ -129,7 +129,7 @@ class Host(ABC):
     def after_answers(self) -> None:  # noqa: B027
         """Called when the answers to a frame have been sent."""
 
-    def _handle(self, event: Event) -> None:
+    def _handle(self, event: LinkEvent) -> None:
         match event:
             case Arrived(peer, session, content):
                 if session != self.wire.session:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.parties.config import PartyConfig, read_party
-from terrine.collaboration.credentials import Role
+from terrine.collaboration.transport.credentials import Role
 from terrine.errors import TerrineError
 
 OUTCOME = "outcome.json"
@@ -25,7 +25,7 @@ def run_party(path: Path, role: Role | None = None) -> dict[str, Any]:
 
     Raises TerrineError when the session did not come to its end.
     """
-    from terrine.privacy.files import write_atomically
+    from terrine.privacy.ledger.files import write_atomically
 
     config = read_party(path, role)
     outcome = _host(config).run()

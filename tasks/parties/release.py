@@ -26,10 +26,10 @@ from tasks.runtime.run import Run
 from tasks.runtime.store import file_digest, read_json, write_array, write_json
 from terrine.aggregation.mechanism import UNANSWERED, Mechanism
 from terrine.aggregation.rounds import NEVER
+from terrine.determinism.randomness import derive_seed
 from terrine.errors import BudgetError
-from terrine.privacy.events import from_json
-from terrine.privacy.ledger import StoredRelease
-from terrine.randomness import derive_seed
+from terrine.privacy.accounting.events import from_json
+from terrine.privacy.ledger.ledger import StoredRelease
 
 VOTES, INPUTS = "votes.npy", "inputs.json"
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from terrine.errors import ArtefactError
-from terrine.privacy.files import write_atomically
+from terrine.privacy.ledger.files import write_atomically
 
 _ABOUT = "about"
 

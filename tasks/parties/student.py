@@ -17,11 +17,11 @@ import numpy as np
 from tasks.parties.config import PartyConfig
 from tasks.parties.host import CollaborationError, Host, log
 from tasks.parties.state import PartyState
-from terrine.collaboration.gathering import share_blocks
-from terrine.collaboration.party import Agreement, ProtocolError, Send
-from terrine.collaboration.student import Student
+from terrine.collaboration.protocol.gathering import share_blocks
+from terrine.collaboration.protocol.party import Agreement, ProtocolError, Send
+from terrine.collaboration.protocol.student import StudentParty
 from terrine.errors import ArtefactError, TerrineError
-from terrine.privacy.files import write_atomically
+from terrine.privacy.ledger.files import write_atomically
 
 _SUMS = "sums"
 ANSWERS, ABOUT = "answers.npz", "answers.json"
@@ -55,8 +55,8 @@ class StudentHost(Host):
         self.wire.connect(terms.guardian, "guardian", self.config.guardian, convenes=True)
 
     @property
-    def _student(self) -> Student | None:
-        return self.party if isinstance(self.party, Student) else None
+    def _student(self) -> StudentParty | None:
+        return self.party if isinstance(self.party, StudentParty) else None
 
     def on_session(self, session: str, greeting: dict[str, Any]) -> None:
         release = str(greeting.get("release"))
@@ -87,10 +87,10 @@ class StudentHost(Host):
         if resumed is None:
             # The guardian has drawn nothing for this release, or it would have said so.
             state.forget(_SUMS)
-            self.party = Student(self._agreement(session, release))
+            self.party = StudentParty(self._agreement(session, release))
         else:
             assert stored is not None
-            self.party = Student.resume(self._agreement(resumed, release), stored[0], session=session)
+            self.party = StudentParty.resume(self._agreement(resumed, release), stored[0], session=session)
         self._state, self._held, self._closing, self._close_at = state, [], None, math.inf
         self._saved = resumed is not None
         self.wire.begin(session)
@@ -200,7 +200,7 @@ class StudentHost(Host):
         )
         self.outcome = self._about
 
-    def _keep_answers(self, party: Student) -> None:
+    def _keep_answers(self, party: StudentParty) -> None:
         assert party.result is not None
         assert party.passed is not None
         arrays = {"passed": party.passed, "result": party.result}
@@ -239,7 +239,7 @@ def stored_answers(config: PartyConfig) -> dict[str, Any] | None:
 
 
 def read_arrays(config: PartyConfig) -> dict[str, np.ndarray]:
-    """The answers: `passed`, bool [asked], and `result`, as `terrine.collaboration.student.Student.result`.
+    """The answers: `passed`, bool [asked], and `result`, as the student party has them (`StudentParty.result`).
 
     Raises ArtefactError where they are missing or damaged.
     """

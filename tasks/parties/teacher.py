@@ -14,8 +14,8 @@ from tasks.parties.config import PartyConfig
 from tasks.parties.host import CollaborationError, Host, log
 from tasks.parties.state import PartyState
 from tasks.parties.votes import votes_of
-from terrine.collaboration.party import Send
-from terrine.collaboration.teacher import Teacher
+from terrine.collaboration.protocol.party import Send
+from terrine.collaboration.protocol.teacher import Teacher
 
 _SHARES = "shares"
 

@@ -13,8 +13,8 @@ from pydantic import Field, field_validator, model_validator
 
 from tasks.params import MECHANISM_PARAMETERS
 from tasks.sections import Section
-from terrine.collaboration.credentials import CredentialError, Role, check_name
-from terrine.collaboration.party import Agreement
+from terrine.collaboration.protocol.party import Agreement
+from terrine.collaboration.transport.credentials import CredentialError, Role, check_name
 
 MECHANISMS = ("histogram", "gnmax", "confident")
 """Mechanisms that parties can run together."""

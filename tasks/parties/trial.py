@@ -28,9 +28,9 @@ import yaml
 
 from tasks.parties.config import TERMS
 from tasks.parties.terms import Terms
-from terrine.collaboration.credentials import Role, create_authority, issue
+from terrine.collaboration.transport.credentials import Role, create_authority, issue
 from terrine.errors import SettingError, TerrineError
-from terrine.privacy.files import write_atomically
+from terrine.privacy.ledger.files import write_atomically
 
 CONFIG = "party.yaml"
 AUTHORITY = "authority"
@@ -119,7 +119,7 @@ def lay_out(
 
 
 def _authority(folder: Path):  # type: ignore[no-untyped-def]
-    from terrine.collaboration.credentials import Authority
+    from terrine.collaboration.transport.credentials import Authority
 
     return Authority(folder)
 

@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from terrine.errors import InputError, SettingError
-from terrine.privacy import calibrate as noise
-from terrine.privacy import data_dependent as dependent
-from terrine.privacy import renyi, sanitize
-from terrine.privacy.events import Event, LaplaceEvent, RepeatedEvent, threshold_test, vote_answer
-from terrine.privacy.gaussian import epsilon_of, mu_squared
-from terrine.privacy.local_sensitivity import (
+from terrine.privacy.accounting import calibrate as noise
+from terrine.privacy.accounting import data_dependent as dependent
+from terrine.privacy.accounting import renyi, sanitize
+from terrine.privacy.accounting.events import Event, LaplaceEvent, RepeatedEvent, threshold_test, vote_answer
+from terrine.privacy.accounting.gaussian import epsilon_of, mu_squared
+from terrine.privacy.accounting.local_sensitivity import (
     AnswerPrice,
     summed_answer_sensitivity,
     summed_threshold_sensitivity,

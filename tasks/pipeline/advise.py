@@ -14,7 +14,7 @@ from tasks.pipeline.features import query_features
 from tasks.runtime.run import Run
 from terrine.aggregation.mechanism import Mechanism
 from terrine.aggregation.rounds import NEVER, Advice, Adviser, Rounds, in_order
-from terrine.heads import LinearHead
+from terrine.classifiers import LinearHead
 from terrine.students.linear import fit_histograms, fit_labels, predict
 from terrine.students.selection import Pool, select
 

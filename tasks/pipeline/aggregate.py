@@ -42,13 +42,13 @@ from terrine.aggregation.registry import build
 from terrine.aggregation.rounds import NEVER, LaterVotes, answer_in_rounds
 from terrine.aggregation.votes import histograms_of
 from terrine.data.digest import keyed_digest
+from terrine.determinism.randomness import derive_seed
 from terrine.errors import SettingError
-from terrine.privacy.claimed import claimed_epsilon
-from terrine.privacy.events import Event, NonPrivateEvent, compose
-from terrine.privacy.ledger import StoredRelease
+from terrine.privacy.accounting.claimed import claimed_epsilon
+from terrine.privacy.accounting.events import Event, NonPrivateEvent, compose
+from terrine.privacy.ledger.ledger import StoredRelease
 from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise, delta_slack
 from terrine.privacy.statement import PrivacyStatement, PublicInput, released_per_class
-from terrine.randomness import derive_seed
 from terrine.students.guided import Guided
 
 UNGUIDED = -1

@@ -14,10 +14,10 @@ from tasks.pipeline.student import read_student
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import read_json, write_json
+from terrine.classifiers import predict
+from terrine.determinism.randomness import numpy_generator
 from terrine.device import resolve_device
-from terrine.heads import predict
 from terrine.models.backbone import features_in_batches
-from terrine.randomness import numpy_generator
 
 NOTICE = "Evaluation: computed on the private test split, not covered by the privacy guarantee."
 

@@ -16,7 +16,7 @@ from tasks.pipeline.partition import read_assignment
 from tasks.runtime.run import Run
 from tasks.runtime.store import write_json
 from terrine.data.dataset import Dataset
-from terrine.randomness import numpy_generator
+from terrine.determinism.randomness import numpy_generator
 
 MOST_OF_A_PARTY, MOST_IN_ALL = 100, 10_000
 """Most records that are looked at."""

@@ -22,9 +22,10 @@ from tasks.runtime.store import Folders, file_digest, link, read_json, write_jso
 from terrine.device import resolve_device
 from terrine.errors import InputError
 from terrine.mapped import Rows
-from terrine.models.backbone import Backbone, load_backbone, save_backbone
+from terrine.models.backbone import Backbone
 from terrine.models.choice import build_chosen
-from terrine.models.columns import Columns
+from terrine.models.files import load_backbone, save_backbone
+from terrine.models.identity import Identity
 from terrine.models.reference import fit_reference
 from terrine.models.weights import FROM_TIMM, download_weights, load_weights
 from terrine.pretraining.invariance import Deformations, learn_projection
@@ -139,7 +140,7 @@ def _build(run: Run) -> Backbone:
     """Return the backbone with its initial weights."""
     settings = run.params.backbone
     if settings.kind == "columns":
-        return Columns(read_queries(run.folders).images.shape[1])
+        return Identity(read_queries(run.folders).images.shape[1])
     return build_chosen(
         settings.choice, channels=run.params.data.channels, size=run.params.data.size, seed=run.params.seed
     )

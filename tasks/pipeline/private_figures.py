@@ -13,7 +13,7 @@ import numpy as np
 from tasks.params import Aggregation
 from tasks.pipeline.accounting import Question, account
 from terrine.aggregation.rounds import NEVER
-from terrine.privacy.ledger import StoredRelease
+from terrine.privacy.ledger.ledger import StoredRelease
 
 NOTICE = "PRIVATE: functions of the teachers' votes. Do not publish."
 

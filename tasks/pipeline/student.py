@@ -30,13 +30,14 @@ from tasks.runtime.store import (
     write_json,
     write_tensors,
 )
-from terrine.deployment.seal import MANIFEST, check_seal, seal
+from terrine.classifiers import Head, head_from_arrays
+from terrine.deployment.manifest import MANIFEST, check_seal, seal
 from terrine.device import resolve_device
 from terrine.errors import InputError
-from terrine.heads import Head, head_from_arrays
-from terrine.models.backbone import Backbone, load_backbone, save_backbone
+from terrine.models.backbone import Backbone
+from terrine.models.files import load_backbone, save_backbone
 from terrine.students import registry
-from terrine.students.answers import Answers, histogram_answers, label_answers
+from terrine.students.answers import ReleasedAnswers, histogram_answers, label_answers
 from terrine.students.correction import transition_matrix
 from terrine.students.kind import Cache, ImagePool, Material, StudentKind
 
@@ -82,7 +83,7 @@ def train_student(run: Run) -> None:
     shutil.rmtree(work, ignore_errors=True)
 
 
-def read_answers(run: Run) -> tuple[np.ndarray, Answers, dict[str, Any]]:
+def read_answers(run: Run) -> tuple[np.ndarray, ReleasedAnswers, dict[str, Any]]:
     """Return the numbers of the answered queries, their answers in the same order, and the release's manifest.
 
     Raises InputError when no query was answered.

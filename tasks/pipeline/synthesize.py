@@ -26,10 +26,10 @@ from tasks.runtime.queries import QuerySet
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import Folders, atomic_folder, file_digest, link, read_json, write_array, write_json
+from terrine.determinism.randomness import derive_seed, numpy_generator
 from terrine.device import resolve_device
 from terrine.errors import ArtefactError, SettingError
 from terrine.mapped import MappedRows, Segment
-from terrine.randomness import derive_seed, numpy_generator
 from terrine.synthetic import registry
 from terrine.synthetic.shards import SHARD_BYTES, Stretch, read_shard_record, write_stretch
 

@@ -45,14 +45,14 @@ from tasks.runtime.store import (
 from terrine.data.dataset import Dataset
 from terrine.device import resolve_device
 from terrine.errors import ArtefactError, SettingError
-from terrine.teachers.averaged import Average
-from terrine.teachers.averaged_kind import Start
+from terrine.teachers.averaging.kind import RoundState
+from terrine.teachers.averaging.ttac import Average
 from terrine.teachers.features import PrivateFeatures, private_features
 from terrine.teachers.finetune import FinetuneTeachers
 from terrine.teachers.kind import Arrays, Records, TeacherKind, teachers_missing_a_class
 from terrine.teachers.linear import LinearHeads
 from terrine.teachers.memory import train_within_memory
-from terrine.teachers.registry import Surroundings, build_teachers
+from terrine.teachers.registry import TeacherContext, build_teachers
 
 HEADS = "heads.safetensors"
 FEATURES, ABOUT_FEATURES = "features.npy", "features.json"
@@ -90,12 +90,12 @@ def groups(run: Run) -> list[range]:
 
 def teacher_kind(run: Run) -> TeacherKind:
     """Return the kind of teacher that the parameters name, with its settings."""
-    return build_teachers(teacher_settings(run.params), surroundings(run))
+    return build_teachers(teacher_settings(run.params), teacher_context(run))
 
 
-def surroundings(run: Run) -> Surroundings:
+def teacher_context(run: Run) -> TeacherContext:
     """Return what a kind of teacher finds around it."""
-    return Surroundings(
+    return TeacherContext(
         classes=len(read_json(run.folders.dataset / "manifest.json")["class_names"]),
         channels=run.params.data.channels,
         size=run.params.data.size,
@@ -107,7 +107,7 @@ def surroundings(run: Run) -> Surroundings:
     )
 
 
-def read_start(folders: Folders) -> Start:
+def read_start(folders: Folders) -> RoundState:
     """Return what the last round starts from. Raises ArtefactError for files that are missing or were changed."""
     manifest = read_average_manifest(folders)
     for name in (AVERAGE, OWN):
@@ -116,7 +116,7 @@ def read_start(folders: Folders) -> Start:
             raise ArtefactError(f"{path} is missing or was changed. Run the stage 'average' again.")
     arrays = read_tensors(folders.average / AVERAGE)
     own = read_array(folders.average / OWN, memory_map=True)
-    return Start(Average(arrays["value"], arrays["control"]), own, arrays.get("centre"))
+    return RoundState(Average(arrays["value"], arrays["control"]), own, arrays.get("centre"))
 
 
 @step("private features")

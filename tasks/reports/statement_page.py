@@ -13,9 +13,9 @@ from typing import Any
 
 from tasks.reports.pages import bar_rows, render
 from tasks.runtime.store import read_json
-from terrine.privacy.events import UnsupportedEventError, from_json
-from terrine.privacy.gaussian import delta_of, mu_of
-from terrine.privacy.loss_distribution import loss_delta
+from terrine.privacy.accounting.events import UnsupportedEventError, from_json
+from terrine.privacy.accounting.gaussian import delta_of, mu_of
+from terrine.privacy.accounting.loss_distribution import loss_delta
 from terrine.privacy.statement import OUTCOME_DEPENDENT, statement_from
 
 MECHANISM_TEXTS = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tasks.runtime.keys import site_key
 from tasks.runtime.run import Run
-from terrine.privacy.identity import keyed_digest
-from terrine.privacy.ledger import Ledger
+from terrine.privacy.ledger.identity import keyed_digest
+from terrine.privacy.ledger.ledger import Ledger
 
 
 def open_ledger(run: Run) -> Ledger:

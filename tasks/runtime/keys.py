@@ -7,7 +7,7 @@ release identities are HMACs, and their key never leaves data/private/.
 from __future__ import annotations
 
 from tasks.runtime.run import Run
-from terrine.privacy.identity import load_or_create_key
+from terrine.privacy.ledger.identity import load_or_create_key
 
 
 def site_key(run: Run) -> bytes:

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from terrine.errors import LedgerError
-from terrine.privacy.events import Event
-from terrine.privacy.ledger import Ledger, StoredRelease
+from terrine.privacy.accounting.events import Event
+from terrine.privacy.ledger.ledger import Ledger, StoredRelease
 
 Drawn = tuple[dict[str, np.ndarray], Event]
 

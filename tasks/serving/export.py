@@ -13,9 +13,9 @@ import numpy as np
 from tasks.runtime.store import atomic_folder, write_json
 from tasks.serving.student_source import read_reference
 from terrine.deployment.export import Format, export_student
+from terrine.deployment.manifest import MANIFEST, check_seal, seal
 from terrine.deployment.model import REFERENCE, StudentModel
 from terrine.deployment.network import ServingStatistics
-from terrine.deployment.seal import MANIFEST, check_seal, seal
 from terrine.errors import InputError
 
 STATEMENT = ("privacy.json", "statement.html")

@@ -12,9 +12,9 @@ from tasks.runtime.store import read_json
 from tasks.serving.mlflow_model import quiet, save_student_model
 from tasks.serving.scoring import Application, scoring_app
 from tasks.serving.student_source import read_reference
+from terrine.deployment.manifest import check_seal
 from terrine.deployment.model import StudentModel
 from terrine.deployment.network import ServingStatistics
-from terrine.deployment.seal import check_seal
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _CONCURRENCY = 64

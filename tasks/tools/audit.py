@@ -12,8 +12,8 @@ from terrine.aggregation.confident import ConfidentGNMax
 from terrine.aggregation.laplace import LNMax
 from terrine.aggregation.mechanism import Mechanism
 from terrine.errors import SettingError
-from terrine.privacy.audit import Verdict, audit_mechanism
-from terrine.privacy.gaussian import mu_squared
+from terrine.privacy.accounting.gaussian import mu_squared
+from terrine.privacy.auditing.audit import Verdict, audit_mechanism
 from terrine.privacy.noise import NoiseSource
 
 # Every run may spend this much: the audit is about the charge, not about the budget.

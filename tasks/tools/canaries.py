@@ -1,9 +1,9 @@
 """Canaries in a run: what its whole path, from records to released answers, gives away in the worst case.
 
-Some of the run's teachers are emptied and given a companion and a canary each (`terrine.privacy.canaries`); all others
-keep their own records. The run's own stages are then made on these records in shadow runs: twice to learn how each
-canary's teacher votes with either content, and once or more with contents that fair coins decide. The coins are guessed
-from what these last runs released, and the guesses that are right bound the privacy loss from below.
+Some of the run's teachers are emptied and given a companion and a canary each (`terrine.privacy.auditing.canaries`);
+all others keep their own records. The run's own stages are then made on these records in shadow runs: twice to learn
+how each canary's teacher votes with either content, and once or more with contents that fair coins decide. The coins
+are guessed from what these last runs released, and the guesses that are right bound the privacy loss from below.
 
 The two first runs know no coin, so the bound holds whatever defect they show. Beside it stands its power: the same
 votes, the same mechanism, the noise left out. All of it lies in the private zone and stays there: it is computed from
@@ -35,8 +35,12 @@ from terrine.aggregation.registry import build
 from terrine.aggregation.votes import histograms_of
 from terrine.data.dataset import Dataset
 from terrine.data.partition import iid
+from terrine.determinism.randomness import numpy_generator
 from terrine.errors import ArtefactError, SettingError
-from terrine.privacy.canaries import (
+from terrine.privacy.accounting.events import UnsupportedEventError
+from terrine.privacy.accounting.gaussian import epsilon_of, mu_squared
+from terrine.privacy.accounting.renyi import epsilon_of_event
+from terrine.privacy.auditing.canaries import (
     Canaries,
     Directions,
     Guess,
@@ -47,12 +51,8 @@ from terrine.privacy.canaries import (
     guess_from_labels,
     make_canaries,
 )
-from terrine.privacy.events import UnsupportedEventError
-from terrine.privacy.gaussian import epsilon_of, mu_squared
+from terrine.privacy.auditing.one_run import epsilon_of_guesses, mu_of_guesses
 from terrine.privacy.noise import FloatArray, NoiseKind
-from terrine.privacy.one_run import epsilon_of_guesses, mu_of_guesses
-from terrine.privacy.renyi import epsilon_of_event
-from terrine.randomness import numpy_generator
 
 CONTRASTS = (1, 16, 127)
 """How far canaries are from their companions: the first at which half of their votes move, else the best."""

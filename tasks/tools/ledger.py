@@ -9,10 +9,10 @@ from typing import Any
 from tasks.presets import project_root, resolve, selected_run
 from tasks.runtime.run import Run
 from terrine.errors import LedgerError, SettingError
-from terrine.privacy.account import price
-from terrine.privacy.events import from_json
-from terrine.privacy.gaussian import round_up
-from terrine.privacy.ledger import Ledger, load_or_create_key
+from terrine.privacy.accounting.events import from_json
+from terrine.privacy.accounting.gaussian import round_up
+from terrine.privacy.accounting.pricing import price
+from terrine.privacy.ledger.ledger import Ledger, load_or_create_key
 
 
 @dataclass(frozen=True)

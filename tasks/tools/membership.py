@@ -1,4 +1,4 @@
-"""Membership inference against the student: shadow runs of the pipeline, attacked by `terrine.privacy.membership`.
+"""Membership inference against the student: shadow runs, attacked by `terrine.privacy.auditing.membership`.
 
 A shadow run is the run itself, stage by stage, on a random half of the units (records, or groups where a group is the
 unit), each in or out by its own fair coin, while everybody stays with the teacher of the run itself
@@ -26,9 +26,9 @@ from tasks.runtime.store import file_digest, read_array, read_json, write_array,
 from tasks.tools.shadow import shadow_run
 from tasks.transcription_params import Transcription
 from terrine.data.dataset import Dataset
+from terrine.determinism.randomness import numpy_generator
 from terrine.errors import ArtefactError, SettingError
-from terrine.privacy.membership import attack, logit_scores
-from terrine.randomness import numpy_generator
+from terrine.privacy.auditing.membership import attack, logit_scores
 
 FEWEST = 8
 """Shadow runs: with fewer, a record is often in, or out of, fewer than three."""

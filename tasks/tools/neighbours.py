@@ -22,8 +22,8 @@ from tasks.runtime.run import Run
 from tasks.runtime.store import link, read_json
 from tasks.tools.membership import units_of
 from terrine.data.dataset import Dataset
+from terrine.determinism.randomness import numpy_generator
 from terrine.errors import SettingError
-from terrine.randomness import numpy_generator
 
 Progress = Callable[[float, str], None]
 Trained = tuple[list[dict[str, bytes]], np.ndarray]

@@ -26,10 +26,10 @@ from tasks.runtime.store import Folders, link, read_json
 from tasks.versioning import STAGES, changed_stages, commit, is_changed
 from terrine.aggregation.registry import build
 from terrine.errors import BudgetError, SettingError
-from terrine.privacy.account import Account
-from terrine.privacy.events import Event, NonPrivateEvent, compose, from_json
-from terrine.privacy.gaussian import round_up
-from terrine.privacy.tuning import GEOMETRIC, composed_epsilon, repeat_and_select_epsilon
+from terrine.privacy.accounting.events import Event, NonPrivateEvent, compose, from_json
+from terrine.privacy.accounting.gaussian import round_up
+from terrine.privacy.accounting.tuning import GEOMETRIC, composed_epsilon, repeat_and_select_epsilon
+from terrine.privacy.ledger.account import Account
 
 Selection = Literal["none", "evaluation"]
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from terrine.errors import InputError, SettingError
-from terrine.privacy.data_dependent import check_histograms
+from terrine.privacy.accounting.data_dependent import check_histograms
 
 _LARGEST_HISTOGRAMS = 200_000_000
 

@@ -23,14 +23,14 @@ from tasks.transcription.start import GENERATOR, STUDENT, section
 from tasks.transcription_params import Transcription
 from terrine.data.dataset import Dataset
 from terrine.data.digest import keyed_digest as digest_of_arrays
+from terrine.determinism.randomness import derive_seed
 from terrine.errors import LedgerError, SettingError
-from terrine.privacy.events import Event, NonPrivateEvent
-from terrine.privacy.identity import keyed_digest
-from terrine.privacy.ledger import Ledger, StoredRelease
+from terrine.privacy.accounting.events import Event, NonPrivateEvent
+from terrine.privacy.ledger.identity import keyed_digest
+from terrine.privacy.ledger.ledger import Ledger, StoredRelease
 from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise, delta_slack
 from terrine.privacy.randomised_response import ReplayResponse, ResponseSource, SecureResponse
 from terrine.privacy.statement import PrivacyStatement, PublicInput
-from terrine.randomness import derive_seed
 from terrine.transcription.accounting import (
     AnswerCost,
     Cost,

@@ -58,23 +58,23 @@ from tasks.transcription.release import (
 )
 from tasks.transcription.start import read_start, section, write_generator
 from tasks.transcription_params import Transcription
+from terrine.deployment.manifest import MANIFEST, seal
 from terrine.deployment.model import BACKBONE, HEAD, REFERENCE
 from terrine.deployment.reference import affordable, choose_reference
-from terrine.deployment.seal import MANIFEST, seal
 from terrine.device import resolve_device
 from terrine.errors import ArtefactError
-from terrine.models.backbone import save_backbone
+from terrine.models.files import save_backbone
 from terrine.pretraining.checkpoint import read_checkpoint, write_checkpoint
-from terrine.privacy.ledger import StoredRelease
+from terrine.privacy.ledger.ledger import StoredRelease
 from terrine.privacy.statement import released_per_class
-from terrine.synthetic.sheet import contact_sheet
+from terrine.synthetic.contact_sheet import contact_sheet
 from terrine.transcription.clients import NetworkClients
 from terrine.transcription.generator import random_vectors
 from terrine.transcription.loop import Discriminator, LoopSettings
 from terrine.transcription.loop import Transcription as Loop
 from terrine.transcription.objectives import GeneratorObjective
 from terrine.transcription.response import LabelAnnotation
-from terrine.transcription.student import Student
+from terrine.transcription.student import StudentNetwork
 
 CHECKPOINT_SECONDS = 60.0
 QUESTION, STATE = "question.safetensors", "state.safetensors"
@@ -252,7 +252,7 @@ class Session:
         backbone, generator = read_start(self.run.folders)
         seed, objective = self.run.params.seed, self.settings.generator
         return Loop(
-            Student(backbone, self.classes, seed),
+            StudentNetwork(backbone, self.classes, seed),
             generator,
             loop_settings(self.settings),
             seed=seed,

@@ -16,13 +16,14 @@ from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import Folders, atomic_folder, read_json, read_tensors, write_json, write_tensors
 from tasks.transcription_params import Transcription
+from terrine.determinism.randomness import derive_seed
 from terrine.device import resolve_device
 from terrine.errors import SettingError
-from terrine.models.backbone import Backbone, load_backbone, save_backbone
+from terrine.models.backbone import Backbone
+from terrine.models.files import load_backbone, save_backbone
 from terrine.models.reference import fit_reference
 from terrine.models.registry import build_backbone
 from terrine.pretraining.invariance import learn_projection
-from terrine.randomness import derive_seed
 from terrine.transcription.generator import Generator, random_vectors
 
 STUDENT, GENERATOR = "student.safetensors", "generator.safetensors"

@@ -42,10 +42,10 @@ from tasks.transcription.release import (
 from tasks.transcription.start import STUDENT, read_student_start, section
 from terrine.data import partition as partitions
 from terrine.data.dataset import Dataset
+from terrine.determinism.randomness import numpy_generator
 from terrine.device import resolve_device
 from terrine.errors import ArtefactError, SettingError
-from terrine.privacy.events import Event
-from terrine.randomness import numpy_generator
+from terrine.privacy.accounting.events import Event
 from terrine.teachers.features import private_features
 from terrine.teachers.kind import Arrays, Records
 from terrine.teachers.linear import LinearSettings, LinearTeachers

@@ -21,7 +21,7 @@ from terrine.aggregation.mechanism import (
 )
 from terrine.aggregation.votes import HistogramArray, validate_histograms
 from terrine.errors import SettingError
-from terrine.privacy.events import Event, RepeatedEvent, compose, threshold_test, vote_answer
+from terrine.privacy.accounting.events import Event, RepeatedEvent, compose, threshold_test, vote_answer
 from terrine.privacy.noise import NoiseSource
 
 

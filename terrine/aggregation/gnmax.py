@@ -10,7 +10,7 @@ from typing import Any
 from terrine.aggregation.histogram import GaussianHistogram
 from terrine.aggregation.mechanism import NOTHING, Answers, require_positive
 from terrine.aggregation.votes import HistogramArray
-from terrine.privacy.events import Event
+from terrine.privacy.accounting.events import Event
 from terrine.privacy.noise import NoiseSource
 
 

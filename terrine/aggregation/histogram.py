@@ -18,7 +18,7 @@ from terrine.aggregation.mechanism import (
     require_positive,
 )
 from terrine.aggregation.votes import HistogramArray, validate_histograms
-from terrine.privacy.events import Event, RepeatedEvent, vote_answer
+from terrine.privacy.accounting.events import Event, RepeatedEvent, vote_answer
 from terrine.privacy.noise import NoiseSource
 
 

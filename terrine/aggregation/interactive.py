@@ -26,7 +26,7 @@ from terrine.aggregation.mechanism import (
 )
 from terrine.aggregation.votes import HistogramArray, validate_histograms
 from terrine.errors import InputError, SettingError
-from terrine.privacy.events import Event, RepeatedEvent, compose, threshold_test, vote_answer
+from terrine.privacy.accounting.events import Event, RepeatedEvent, compose, threshold_test, vote_answer
 from terrine.privacy.noise import NoiseSource
 
 # The student's expected votes N·p_j are rounded to multiples of this, so that votes minus expected votes lie on the

@@ -13,9 +13,9 @@ import numpy as np
 from terrine.aggregation.mechanism import NOTHING, UNANSWERED, Answers, require_positive
 from terrine.aggregation.votes import HistogramArray, validate_histograms
 from terrine.errors import SettingError
-from terrine.privacy.events import Event, LaplaceEvent, RepeatedEvent, compose
+from terrine.privacy.accounting.events import Event, LaplaceEvent, RepeatedEvent, compose
+from terrine.privacy.accounting.renyi import epsilon_of_event
 from terrine.privacy.noise import NoiseSource
-from terrine.privacy.renyi import epsilon_of_event
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from terrine.aggregation.votes import HistogramArray
 from terrine.errors import SettingError
-from terrine.privacy.events import Event, GaussianEvent, RepeatedEvent, compose
-from terrine.privacy.gaussian import GaussianFilter, mu_squared
+from terrine.privacy.accounting.events import Event, GaussianEvent, RepeatedEvent, compose
+from terrine.privacy.accounting.gaussian import GaussianFilter, mu_squared
 from terrine.privacy.noise import NoiseSource
 
 UNANSWERED = -1

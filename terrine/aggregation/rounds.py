@@ -25,7 +25,7 @@ from terrine.aggregation.interactive import InteractiveGNMax
 from terrine.aggregation.mechanism import NOTHING, UNANSWERED, Answers, Mechanism
 from terrine.aggregation.votes import HistogramArray, validate_histograms
 from terrine.errors import InputError, SettingError
-from terrine.privacy.events import Event, compose
+from terrine.privacy.accounting.events import Event, compose
 from terrine.privacy.noise import NoiseSource
 
 NEVER = -1

@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from terrine.aggregation.mechanism import Mechanism
 from terrine.aggregation.votes import histograms_of, validate_votes
 from terrine.errors import InputError, SettingError
-from terrine.privacy.events import Event, compose
-from terrine.privacy.gaussian import epsilon_of, mu_of, mu_squared
+from terrine.privacy.accounting.events import Event, compose
+from terrine.privacy.accounting.gaussian import epsilon_of, mu_of, mu_squared
 from terrine.privacy.noise import NoiseSource
 
 

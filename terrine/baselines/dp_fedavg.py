@@ -24,11 +24,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from terrine.classifiers import LinearHead
+from terrine.determinism.parallel import side_by_side
 from terrine.errors import InputError, SettingError
-from terrine.heads import LinearHead
-from terrine.parallel import side_by_side
-from terrine.privacy.events import Event, GaussianEvent, RepeatedEvent
-from terrine.privacy.gaussian import mu_of
+from terrine.privacy.accounting.events import Event, GaussianEvent, RepeatedEvent
+from terrine.privacy.accounting.gaussian import mu_of
 from terrine.privacy.noise import NoiseSource, lattice_step
 
 _BLOCK_BYTES = 2**25  # features of the parties that are trained in one part

@@ -27,8 +27,8 @@ import numpy as np
 from terrine.data.digest import keyed_digest
 from terrine.data.duplicates import duplicate_counts
 from terrine.data.units import count_units, draws, place_codes
+from terrine.determinism.randomness import numpy_generator
 from terrine.errors import InputError, SettingError
-from terrine.randomness import numpy_generator
 
 
 def iid(

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from terrine.randomness import derive_seed
+from terrine.determinism.randomness import derive_seed
 
 _CHUNK = 1 << 18
 """Codes hashed at a time: they stay in the processor's cache, and copies of a hundred million are never made."""

@@ -18,12 +18,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from terrine.classifiers import Head, head_from_arrays
 from terrine.deployment.images import check_images, check_rows
+from terrine.deployment.manifest import check_seal
 from terrine.deployment.network import REFERENCE_WEIGHT, ServingStatistics, StudentNetwork
-from terrine.deployment.seal import check_seal
 from terrine.errors import ArtefactError, SettingError
-from terrine.heads import Head, head_from_arrays
-from terrine.models.backbone import Backbone, load_backbone
+from terrine.models.backbone import Backbone
+from terrine.models.files import load_backbone
 
 BACKBONE, HEAD, REFERENCE = "backbone.safetensors", "head.safetensors", "reference.safetensors"
 

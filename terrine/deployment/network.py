@@ -9,8 +9,8 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from terrine.classifiers import Head
 from terrine.deployment.normalisation import freeze_statistics, single_statistics, weighted_statistics
-from terrine.heads import Head
 from terrine.models.backbone import Backbone, as_float
 from terrine.models.statistics import batch_statistics
 

@@ -2,26 +2,22 @@
 
 One call of `Backbone.features` is one batch. Under current statistics (`terrine.models.statistics`) that batch is the
 statistical unit: its features depend on all of its images and on nothing else, so the batches are part of a result
-and are stored with it. (safetensors is imported where a file is touched: computing features needs torch alone.)
+and are stored with it.
 """
 
 import json
-import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from terrine.errors import ArtefactError, InputError, SettingError
+from terrine.determinism.parallel import side_by_side
+from terrine.errors import InputError, SettingError
 from terrine.mapped import Rows
 from terrine.models.concatenated import Concatenated
 from terrine.models.statistics import Statistics, batch_statistics
-from terrine.parallel import side_by_side
-
-_METADATA_KEY = "backbone"
 
 Progress = Callable[[float, str], None]
 """Called with (fraction done, a line about it)."""
@@ -102,51 +98,6 @@ def as_float(images: Tensor) -> Tensor:
     if not images.is_floating_point():
         raise InputError(f"Images must be uint8 or floating point in [0, 1], not {images.dtype}.")
     return images
-
-
-def save_backbone(backbone: Backbone, path: Path) -> None:
-    """Write weights and description to one safetensors file (temporary file, fsync, rename); equal state, equal bytes.
-
-    The format cannot hold code, so a file from elsewhere is safe to load.
-    """
-    import safetensors.torch
-
-    state = {name: value.detach().cpu().contiguous() for name, value in backbone.network.state_dict().items()}
-    data = safetensors.torch.save(state, metadata={_METADATA_KEY: json.dumps(backbone.describe(), sort_keys=True)})
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-
-
-def load_backbone(path: Path) -> Backbone:
-    """Return the backbone that `save_backbone` wrote, on the CPU and in evaluation mode.
-
-    Raises ArtefactError when the file is missing, damaged, or not a backbone.
-    """
-    from safetensors import SafetensorError, safe_open
-
-    from terrine.models.registry import build_backbone  # it knows this module, so it is imported late
-
-    if not path.is_file():
-        raise ArtefactError(f"The backbone {path} does not exist. Run the stage 'pretrain' to make it.")
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # safe_open is no dict
-        architecture = json.loads(metadata[_METADATA_KEY])
-        options = architecture["options"]
-        backbone = build_backbone(
-            architecture["kind"], channels=architecture["channels"], size=architecture["size"], seed=0, **options
-        )
-        backbone.network.load_state_dict(state)
-    except (SafetensorError, KeyError, ValueError, RuntimeError) as error:
-        raise ArtefactError(
-            f"{path} is damaged or holds no backbone ({error}). Delete it and run the stage 'pretrain' again."
-        ) from error
-    return backbone
 
 
 def features_in_batches(

@@ -12,20 +12,20 @@ import torch
 from torch import nn
 
 from terrine import vision
+from terrine.determinism.randomness import derive_seed
 from terrine.errors import SettingError
 from terrine.models import cryptonet, densenet, pate_cnn, resnet, small_cnn, vgg
 from terrine.models.backbone import Backbone
-from terrine.models.columns import Columns
 from terrine.models.concatenated import Concatenated
 from terrine.models.cryptonet import build_cryptonet
 from terrine.models.densenet import build_densenet121
+from terrine.models.identity import Identity
 from terrine.models.pate_cnn import build_pate_cnn
 from terrine.models.resnet import build_resnet
 from terrine.models.scattering import Scattering
 from terrine.models.small_cnn import build_small_cnn
 from terrine.models.timm_network import TimmNetwork
 from terrine.models.vgg import build_vgg9
-from terrine.randomness import derive_seed
 
 Builder = Callable[..., tuple[nn.Module, int]]
 """(channels, size, seed, **options) -> (network, number of features)."""
@@ -119,7 +119,7 @@ def build_backbone(kind: str, *, channels: int, size: int, seed: int, **options:
     Raises SettingError for an unknown kind or option, naming the known ones, and for an impossible size.
     """
     if kind == "columns":
-        return Columns(channels)
+        return Identity(channels)
     if kind not in BACKBONES:
         if not vision.timm.is_model(kind):
             raise SettingError(

@@ -26,8 +26,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from terrine.determinism.randomness import torch_generator
 from terrine.errors import SettingError
-from terrine.randomness import torch_generator
 
 SCALES = 2
 STRIDE = 2**SCALES

@@ -25,12 +25,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from terrine.determinism.parallel import side_by_side
+from terrine.determinism.randomness import torch_generator
 from terrine.errors import InputError, SettingError
 from terrine.models.backbone import Backbone, as_float
 from terrine.models.registry import build_backbone
 from terrine.models.scattering import Scattering
-from terrine.parallel import side_by_side
-from terrine.randomness import torch_generator
 
 _LARGEST = 2000
 """Features above this number are first reduced to it at random: the eigenproblem costs the cube of their number."""

@@ -8,10 +8,10 @@ logged, compared and used to choose a setting.
 import numpy as np
 import torch
 
+from terrine.determinism.randomness import numpy_generator
 from terrine.errors import InputError
 from terrine.models.backbone import Backbone, features_in_batches
 from terrine.models.statistics import Statistics
-from terrine.randomness import numpy_generator
 
 
 def probe(

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from terrine.determinism.randomness import derive_seed, numpy_generator
 from terrine.errors import ArtefactError, InputError, SettingError
 from terrine.mapped import Rows
 from terrine.models.backbone import Backbone
@@ -30,7 +31,6 @@ from terrine.pretraining.augment import ViewSettings, apply_views, draw_views
 from terrine.pretraining.checkpoint import optimizer_tensors, read_checkpoint, restore_optimizer, write_checkpoint
 from terrine.pretraining.contrastive import nt_xent
 from terrine.pretraining.distributed import GlobalBatchNorm, gather_rows, world
-from terrine.randomness import derive_seed, numpy_generator
 
 _REPORT_SECONDS = 1.0
 _RESIDENT_FRACTION = 0.5

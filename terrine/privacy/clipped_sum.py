@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from terrine.errors import InputError, SettingError
-from terrine.privacy.events import GaussianEvent
-from terrine.privacy.gaussian import mu_of
+from terrine.privacy.accounting.events import GaussianEvent
+from terrine.privacy.accounting.gaussian import mu_of
 from terrine.privacy.noise import NoiseSource, lattice_step
 
 Floats = NDArray[np.float64]

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from terrine.errors import SettingError
-from terrine.privacy.account import price
-from terrine.privacy.events import Event, NonPrivateEvent, from_json, to_json
-from terrine.privacy.gaussian import round_up
+from terrine.privacy.accounting.events import Event, NonPrivateEvent, from_json, to_json
+from terrine.privacy.accounting.gaussian import round_up
+from terrine.privacy.accounting.pricing import price
 from terrine.privacy.noise import NoiseKind
 from terrine.privacy.statement_1 import ADDED, as_version_1
 

@@ -7,7 +7,7 @@ names. Reading one gives a statement of the present, whose sentences say what ho
 from collections.abc import Mapping
 from typing import Any
 
-from terrine.privacy.events import GaussianEvent, counts, from_json
+from terrine.privacy.accounting.events import GaussianEvent, counts, from_json
 
 ADDED = frozenset({"epsilon_account"})
 """Fields that a version 1 statement does not have."""

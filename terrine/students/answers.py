@@ -29,7 +29,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
-class Answers:
+class ReleasedAnswers:
     """What was released about some queries, and what a student is fitted with.
 
     targets: float32 [answers, classes]: shares of votes (noise included), or labels as one-hot rows.
@@ -54,7 +54,7 @@ class Answers:
         """Number of classes."""
         return self.targets.shape[1]
 
-    def at(self, positions: np.ndarray) -> Answers:
+    def at(self, positions: np.ndarray) -> ReleasedAnswers:
         """Return some of the answers."""
         return replace(self, targets=self.targets[positions])
 
@@ -77,7 +77,7 @@ def corrected_loss(scores: Tensor, one_hot: Tensor, transition: np.ndarray) -> T
     return -(released.clamp(min=-1e4) * one_hot).sum(1)
 
 
-def histogram_answers(histograms: np.ndarray, teachers: int, sigma: float) -> Answers:
+def histogram_answers(histograms: np.ndarray, teachers: int, sigma: float) -> ReleasedAnswers:
     """Return noisy histograms [queries, classes], votes of `teachers` plus noise of deviation `sigma`, as answers.
 
     Raises SettingError for teachers < 1 or sigma <= 0, and InputError for numbers that are not finite.
@@ -87,12 +87,12 @@ def histogram_answers(histograms: np.ndarray, teachers: int, sigma: float) -> An
     shares = np.asarray(histograms, np.float64) / teachers
     loss = partial(histogram_loss, weight=0.5 * (teachers / sigma) ** 2)
     described = {"answers": "histograms", "teachers": int(teachers), "sigma": float(sigma)}
-    return Answers(shares.astype(np.float32), loss, loss, described)
+    return ReleasedAnswers(shares.astype(np.float32), loss, loss, described)
 
 
 def label_answers(
     labels: np.ndarray, classes: int, *, smoothing: float = 0.0, transition: np.ndarray | None = None
-) -> Answers:
+) -> ReleasedAnswers:
     """Return released labels [queries], 0 .. classes - 1, as answers, smoothed or corrected by a transition matrix.
 
     Raises InputError for a label outside its range, and SettingError when both smoothing and a matrix are given.
@@ -105,11 +105,11 @@ def label_answers(
     targets = np.eye(classes, dtype=np.float32)[labels]
     if transition is None:
         described = {"answers": "labels", "label_smoothing": float(smoothing)}
-        return Answers(targets, partial(smoothed_loss, smoothing=smoothing), smoothed_loss, described)
+        return ReleasedAnswers(targets, partial(smoothed_loss, smoothing=smoothing), smoothed_loss, described)
     if smoothing:
         raise SettingError("student: label_smoothing and forward_correction are two remedies for one ill. Use one.")
     if transition.shape != (classes, classes):
         raise InputError(f"transition: a matrix of shape {transition.shape} was given for {classes} classes.")
     corrected = partial(corrected_loss, transition=transition)
     described = {"answers": "labels", "forward_correction": np.round(transition, 12).tolist()}
-    return Answers(targets, corrected, corrected, described)
+    return ReleasedAnswers(targets, corrected, corrected, described)

@@ -19,8 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from terrine.determinism.randomness import derive_seed
 from terrine.errors import SettingError
-from terrine.randomness import derive_seed
 from terrine.students.inputs import Inputs
 from terrine.students.semi_supervised import SemiSupervised
 from terrine.students.term import UnlabelledTerm

@@ -20,11 +20,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from terrine.classifiers import Head
+from terrine.determinism.parallel import side_by_side
 from terrine.errors import InputError
-from terrine.heads import Head
 from terrine.models.backbone import Backbone
 from terrine.models.statistics import Statistics, batch_statistics
-from terrine.parallel import side_by_side
 from terrine.students.kind import ImagePool
 
 RADIUS = 0.1

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from terrine.determinism.randomness import numpy_generator, torch_generator
 from terrine.models.backbone import Backbone, as_float
 from terrine.models.statistics import Statistics, batch_statistics
-from terrine.randomness import numpy_generator, torch_generator
 from terrine.students.kind import Material
 from terrine.students.views import Augmentation, augment, strong_augmentation, view_features, weak_augmentation
 

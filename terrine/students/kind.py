@@ -14,11 +14,11 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import torch
 
+from terrine.classifiers import Head
 from terrine.errors import InputError
-from terrine.heads import Head
 from terrine.models.backbone import Backbone, features_in_batches
 from terrine.models.statistics import Statistics
-from terrine.students.answers import Answers
+from terrine.students.answers import ReleasedAnswers
 
 Progress = Callable[[float, str], None]
 """Called with (fraction done, a line about it)."""
@@ -71,7 +71,7 @@ class Material:
 
     pool: ImagePool
     rows: np.ndarray
-    answers: Answers
+    answers: ReleasedAnswers
     backbone: Backbone
     statistics: Statistics
     cache: Cache = no_cache

@@ -20,11 +20,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from terrine.classifiers import LinearHead, predict
+from terrine.determinism.parallel import side_by_side
+from terrine.determinism.randomness import numpy_generator
 from terrine.errors import InputError, SettingError
-from terrine.heads import LinearHead, predict
-from terrine.parallel import side_by_side
-from terrine.randomness import numpy_generator
-from terrine.students.answers import Answers, Loss, histogram_answers, label_answers
+from terrine.students.answers import Loss, ReleasedAnswers, histogram_answers, label_answers
 from terrine.students.kind import Material, Progress, Trained
 
 __all__ = ["Linear", "LinearHead", "StudentSettings", "fit", "fit_histograms", "fit_labels", "predict"]
@@ -102,7 +102,7 @@ def fit_histograms(
 
 def fit(
     features: np.ndarray,
-    answers: Answers,
+    answers: ReleasedAnswers,
     settings: StudentSettings | None = None,
     *,
     seed: int,

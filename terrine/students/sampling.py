@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from terrine.randomness import numpy_generator
+from terrine.determinism.randomness import numpy_generator
 
 HELD_OUT = 8
 """One answer in so many decides when to stop."""

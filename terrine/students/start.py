@@ -12,17 +12,23 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from terrine.classifiers import Head, MLPHead
+from terrine.determinism.randomness import torch_generator
 from terrine.errors import SettingError
-from terrine.heads import Head, MLPHead
-from terrine.randomness import torch_generator
-from terrine.students.answers import Answers
+from terrine.students.answers import ReleasedAnswers
 from terrine.students.linear import StudentSettings, fit
 
 _TINY = 1e-6
 
 
 def starting_head(
-    features: np.ndarray, answers: Answers, l2: float | None, hidden: int | None, *, seed: int, device: torch.device
+    features: np.ndarray,
+    answers: ReleasedAnswers,
+    l2: float | None,
+    hidden: int | None,
+    *,
+    seed: int,
+    device: torch.device,
 ) -> Head:
     """Return the linear student's head on `features` [answers, D], carried through a hidden layer where one is wanted.
 

@@ -33,12 +33,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from terrine.classifiers import Head, head_from_module
+from terrine.determinism.randomness import derive_seed, numpy_generator
 from terrine.errors import ArtefactError, SettingError
-from terrine.heads import Head, head_from_module
 from terrine.models.backbone import Backbone, features_in_batches
 from terrine.models.last_layers import last_parameters
 from terrine.pretraining.checkpoint import optimizer_tensors, read_checkpoint, restore_optimizer, write_checkpoint
-from terrine.randomness import derive_seed, numpy_generator
 from terrine.students.inputs import FrozenInputs, ImageInputs, Inputs, scores_of
 from terrine.students.kind import Material, Progress, Trained
 from terrine.students.reproducible import identity, one_thread, reproducible

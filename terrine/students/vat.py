@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from terrine.determinism.randomness import derive_seed, torch_generator
 from terrine.errors import SettingError
-from terrine.randomness import derive_seed, torch_generator
 from terrine.students.inputs import Inputs
 from terrine.students.semi_supervised import SemiSupervised
 from terrine.students.term import UnlabelledTerm

@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from terrine.determinism.parallel import side_by_side
+from terrine.determinism.randomness import torch_generator
 from terrine.errors import SettingError
 from terrine.models.backbone import Backbone, as_float
 from terrine.models.statistics import Statistics
-from terrine.parallel import side_by_side
 from terrine.pretraining.invariance import Deformations, deform
-from terrine.randomness import torch_generator
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from terrine.synthetic import counter
-from terrine.synthetic.exact import cosine, sine
+from terrine.determinism import philox
+from terrine.determinism.portable_math import cosine, sine
 from terrine.synthetic.program import chunks
 
 MAX_LEAVES = 5_000
@@ -141,8 +141,8 @@ def _fall(seen: Tensor, seed: int, index: Tensor, fallen: Tensor, size: int, cha
     device = seen.device
     sides = window_sides(size)
     # Two leaves share a block; the even ones come first in every tensor of leaves, which all are flat from here on.
-    lanes = counter.blocks(seed, "dead_leaves", index, LEAVES_PER_ROUND // 2, fallen // 2)
-    shape, rest = counter.below(torch.cat([lanes[0], lanes[2]], 1).view(-1), len(SHAPES))
+    lanes = philox.blocks(seed, "dead_leaves", index, LEAVES_PER_ROUND // 2, fallen // 2)
+    shape, rest = philox.below(torch.cat([lanes[0], lanes[2]], 1).view(-1), len(SHAPES))
     centre = torch.cat([lanes[1], lanes[3]], 1).view(-1)
     step = torch.arange(LEAVES_PER_ROUND, device=device)
     number = (fallen[:, None] + torch.cat([step[::2], step[1::2]])).view(-1)
@@ -170,7 +170,7 @@ def _fall(seen: Tensor, seed: int, index: Tensor, fallen: Tensor, size: int, cha
         values.index_select(0, place)
         for values in (left - centre_x, upper - centre_y, radius, corner, number, picture, shape)
     )
-    details = counter.block_at(seed, "dead_leaves/details", index.index_select(0, picture), number)
+    details = philox.block_at(seed, "dead_leaves/details", index.index_select(0, picture), number)
     value = ((number << (8 * channels)) | (details[2] & ((1 << (8 * channels)) - 1))).to(seen.dtype)
     polygons = sum(counts[: len(sides)])
     planes = _half_planes(*(part[:polygons] for part in (shape, details[0], details[1], radius)))

@@ -23,11 +23,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from terrine.determinism.randomness import numpy_generator
 from terrine.errors import InputError, SettingError
 from terrine.mapped import Rows
 from terrine.models.backbone import as_float, features_in_batches
 from terrine.models.registry import build_backbone
-from terrine.randomness import numpy_generator
 
 BLOCK = 500
 """Most rows of each sample in one block."""

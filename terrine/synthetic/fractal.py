@@ -18,8 +18,8 @@ from threading import Lock
 import torch
 from torch import Tensor
 
-from terrine.synthetic import counter
-from terrine.synthetic.exact import tree_sum
+from terrine.determinism import philox
+from terrine.determinism.portable_math import tree_sum
 from terrine.synthetic.program import chunks
 
 CATEGORIES = 1_000
@@ -59,10 +59,10 @@ class Systems:
 
 def random_systems(seed: int, category: Tensor, attempt: Tensor) -> Systems:
     """Return the system that `attempt` (int64 [n]) at each `category` (int64 [n]) proposes, whatever its fill."""
-    word = counter.words(seed, "fractal/system", category * (1 << 20) + attempt, 1 + 6 * MOST_MAPS)
-    maps, _ = counter.below(word[:, :1], MOST_MAPS - LEAST_MAPS + 1)
+    word = philox.words(seed, "fractal/system", category * (1 << 20) + attempt, 1 + 6 * MOST_MAPS)
+    maps, _ = philox.below(word[:, :1], MOST_MAPS - LEAST_MAPS + 1)
     used = (torch.arange(MOST_MAPS, device=category.device) < maps + LEAST_MAPS).to(torch.float32)
-    parameters = (counter.to_uniform(word[:, 1:]) * 2.0 - 1.0).view(-1, MOST_MAPS, 6) * used[:, :, None]
+    parameters = (philox.to_uniform(word[:, 1:]) * 2.0 - 1.0).view(-1, MOST_MAPS, 6) * used[:, :, None]
     a, b, c, d = parameters[:, :, :4].unbind(2)
     area = (a * d - b * c).abs_()
     share = area / tree_sum(area, 1).clamp_(min=1e-12)
@@ -94,7 +94,7 @@ def walk(systems: Systems, seed: int, name: str, index: Tensor, points: int) -> 
         # A block of four words has a byte for each of 16 steps.
         turn, part = divmod(step, 16)
         if part == 0:
-            lanes = counter.blocks(seed, name, index, walks, turn * walks)
+            lanes = philox.blocks(seed, name, index, walks, turn * walks)
         byte = (lanes[part // 4] >> (8 * (part % 4))).bitwise_and_(CHOICES - 1)
         taken = choice.index_select(0, byte.add_(table_start).view(-1))
         a, b, c, d, e, f = (column.index_select(0, taken) for column in columns)
@@ -193,9 +193,9 @@ def _draw(seed: int, index: Tensor, size: int, channels: int) -> Tensor:
     scale = max(2, -(-112 // size))
     canvas = size * scale
     points = int(DENSITY * canvas * canvas)
-    word = counter.words(seed, "fractal/instance", index, 8)
+    word = philox.words(seed, "fractal/instance", index, 8)
     category, weight, patch = (
-        counter.below(word[:, k], bound)[0] for k, bound in enumerate((CATEGORIES, WEIGHTS, PATCHES))
+        philox.below(word[:, k], bound)[0] for k, bound in enumerate((CATEGORIES, WEIGHTS, PATCHES))
     )
     systems = catalogue(seed).get(category)
     weighted = Systems(systems.parameters * _weights(index.device)[weight][:, None], systems.choice)
@@ -204,18 +204,18 @@ def _draw(seed: int, index: Tensor, size: int, channels: int) -> Tensor:
     if len(ruined):
         marks[ruined] = plot(*walk(systems[ruined], seed, "fractal/walk", index[ruined], points), canvas)
 
-    cover = _stamp(marks, canvas, counter.words(seed, "fractal/patch", category * PATCHES + patch, 1))
+    cover = _stamp(marks, canvas, philox.words(seed, "fractal/patch", category * PATCHES + patch, 1))
     cover = _pool(cover.view(-1, canvas, canvas), scale)
     for bit, dim in ((0, 1), (1, 2)):
         cover = torch.where(((word[:, 3] >> bit) & 1).bool()[:, None, None], cover.flip(dim), cover)
-    level = counter.to_uniform(word[:, 4 : 4 + channels]) * 159.0 + 96.0
+    level = philox.to_uniform(word[:, 4 : 4 + channels]) * 159.0 + 96.0
     image = cover[:, None] * (level * (1 / scale**2))[:, :, None, None]
     return image.round_().clamp_(0, 255).to(torch.uint8)
 
 
 def _stamp(marks: Tensor, canvas: int, word: Tensor) -> Tensor:
     """Stamp a random 3×3 patch, never an empty one, at every mark: uint8 of the shape of `marks`, 0 or 1."""
-    pattern, _ = counter.below(word, 511)
+    pattern, _ = philox.below(word, 511)
     # The free margin lets a whole picture be shifted as one line.
     edge = canvas + 1
     width = marks.shape[1] - 2 * edge

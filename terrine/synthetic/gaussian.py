@@ -6,7 +6,7 @@ Grey 127.5 is zero and three standard deviations reach black and white, so 0.3 %
 import torch
 from torch import Tensor
 
-from terrine.synthetic import counter
+from terrine.determinism import philox
 from terrine.synthetic.program import chunks
 
 CENTRE = 127.5
@@ -19,6 +19,6 @@ def gaussian(seed: int, index: Tensor, size: int, channels: int) -> Tensor:
 
 
 def _noise(seed: int, index: Tensor, size: int, channels: int) -> Tensor:
-    noise = counter.normals(seed, "gaussian", index, channels * size * size)
+    noise = philox.normals(seed, "gaussian", index, channels * size * size)
     noise = (noise * DEVIATION + CENTRE).round_().clamp_(0, 255)
     return noise.to(torch.uint8).view(-1, channels, size, size)

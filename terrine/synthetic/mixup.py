@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from terrine.randomness import derive_seed
-from terrine.synthetic import counter
-from terrine.synthetic.exact import log, tree_sum
+from terrine.determinism import philox
+from terrine.determinism.portable_math import log, tree_sum
+from terrine.determinism.randomness import derive_seed
 from terrine.synthetic.program import Program, chunks
 
 COMPONENTS = 6
@@ -30,8 +30,8 @@ class Mixup:
         return torch.cat([self._mix(seed, part, size, channels) for part in parts])
 
     def _mix(self, seed: int, index: Tensor, size: int, channels: int) -> Tensor:
-        word = counter.words(seed, "mixup", index, 2 * COMPONENTS)
-        chosen, _ = counter.below(word[:, COMPONENTS:], len(self.sources))
+        word = philox.words(seed, "mixup", index, 2 * COMPONENTS)
+        chosen, _ = philox.below(word[:, COMPONENTS:], len(self.sources))
         chosen = chosen.flatten()
         component = (index[:, None] * COMPONENTS + torch.arange(COMPONENTS, device=index.device)).flatten()
         images = torch.empty((len(component), channels, size, size), dtype=torch.uint8, device=index.device)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from terrine.synthetic.exact import angle, cosine, sine
+from terrine.determinism.portable_math import angle, cosine, sine
 from terrine.synthetic.shader_noise import (
     Scene,
     box,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from terrine.synthetic.exact import cosine, sine
+from terrine.determinism.portable_math import cosine, sine
 
 PERIOD = 16
 

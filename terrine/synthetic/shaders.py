@@ -10,12 +10,12 @@ deviation. One channel is the program with one palette.
 import torch
 from torch import Tensor
 
-from terrine.synthetic import counter
-from terrine.synthetic.exact import cosine, exp2
-from terrine.synthetic.levels import to_bytes
+from terrine.determinism import philox
+from terrine.determinism.portable_math import cosine, exp2
 from terrine.synthetic.program import chunks
 from terrine.synthetic.shader_fields import FIELDS
 from terrine.synthetic.shader_noise import PERIOD, Scene, rotate
+from terrine.synthetic.to_bytes import to_bytes
 
 PARAMETERS = 16
 # A faint slope keeps the rare view into the flat part of a field from being one single level.
@@ -35,11 +35,11 @@ def shaders(seed: int, index: Tensor, size: int, channels: int) -> Tensor:
 
 def family_of(seed: int, index: Tensor) -> Tensor:
     """Return the number of the program in `FIELDS` that each image (int64 [images]) runs."""
-    return counter.below(counter.words(seed, "shaders/family", index, 1)[:, 0], len(FIELDS))[0]
+    return philox.below(philox.words(seed, "shaders/family", index, 1)[:, 0], len(FIELDS))[0]
 
 
 def _render(seed: int, number: int, index: Tensor, size: int, channels: int) -> Tensor:
-    word = counter.uniforms(seed, "shaders", index, 16 + PARAMETERS + PERIOD**2)
+    word = philox.uniforms(seed, "shaders", index, 16 + PARAMETERS + PERIOD**2)
     view, parameters, lattice = word.split((16, PARAMETERS, PERIOD**2), 1)
     axis = (torch.arange(size, device=index.device).to(torch.float32) * 2.0 + (1.0 - size)) * (1 / size)
     zoom = exp2(view[:, 1] * 1.5 - 0.75)[:, None, None]

@@ -32,9 +32,9 @@ from typing import IO, Any
 import numpy as np
 import torch
 
+from terrine.determinism.parallel import side_by_side
 from terrine.errors import ArtefactError, SettingError
 from terrine.mapped import MappedRows, Segment
-from terrine.parallel import side_by_side
 from terrine.synthetic.registry import VERSION, draw, program
 
 SHARD_BYTES = 64 << 20

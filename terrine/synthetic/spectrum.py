@@ -14,10 +14,10 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from terrine.synthetic import counter
-from terrine.synthetic.exact import power
-from terrine.synthetic.levels import to_bytes
+from terrine.determinism import philox
+from terrine.determinism.portable_math import power
 from terrine.synthetic.program import chunks
+from terrine.synthetic.to_bytes import to_bytes
 
 LEAST_EXPONENT, MOST_EXPONENT = 0.5, 3.5
 UNIT = 2.0**-20
@@ -33,7 +33,7 @@ def spectrum(seed: int, index: Tensor, size: int, channels: int) -> Tensor:
 
 def exponents(seed: int, index: Tensor) -> Tensor:
     """Return the two exponents (along x, along y) of each image, float32 [images, 2]."""
-    return counter.uniforms(seed, "spectrum/exponents", index, 2) * (MOST_EXPONENT - LEAST_EXPONENT) + LEAST_EXPONENT
+    return philox.uniforms(seed, "spectrum/exponents", index, 2) * (MOST_EXPONENT - LEAST_EXPONENT) + LEAST_EXPONENT
 
 
 def amplitude(size: int, exponent: Tensor) -> Tensor:
@@ -60,10 +60,10 @@ def _transform(size: int, device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 def _draw(seed: int, index: Tensor, size: int, channels: int) -> Tensor:
-    normal = counter.normals(seed, "spectrum/coefficients", index, channels * 2 * size * size)
+    normal = philox.normals(seed, "spectrum/coefficients", index, channels * 2 * size * size)
     normal = normal.view(-1, channels, 2, size, size) * amplitude(size, exponents(seed, index))[:, None, None]
     picture = real_inverse_transform(normal)
-    level = counter.uniforms(seed, "spectrum/levels", index, 8).view(-1, 2, 4, 1)[:, :, :channels]
+    level = philox.uniforms(seed, "spectrum/levels", index, 8).view(-1, 2, 4, 1)[:, :, :channels]
     return to_bytes(picture, level[:, 0] * 0.3 + 0.35, level[:, 1] * 0.15 + 0.12)
 
 

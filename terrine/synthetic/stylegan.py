@@ -25,10 +25,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from terrine.synthetic import counter
-from terrine.synthetic.exact import log, tree_sum
-from terrine.synthetic.levels import to_bytes
+from terrine.determinism import philox
+from terrine.determinism.portable_math import log, tree_sum
 from terrine.synthetic.program import chunks
+from terrine.synthetic.to_bytes import to_bytes
 
 CHANNELS = 32
 ORIENTATIONS = 8
@@ -130,24 +130,24 @@ def _draw_network(seed: int, index: Tensor, sides: list[int], channels: int) -> 
     images, scales, layers = len(index), len(sides), 2 * len(sides) - 1
     start = CHANNELS * sides[0] ** 2
     lengths = (start, layers * CHANNELS, scales * 4 * CHANNELS, 8)
-    normal = counter.normals(seed, "stylegan/normals", index, sum(lengths)).split(lengths, 1)
+    normal = philox.normals(seed, "stylegan/normals", index, sum(lengths)).split(lengths, 1)
     per_layer = 42 + 2 * CHANNELS
     pixels = [side * side for side in sides]
     needed = (layers * per_layer, 17, *pixels)
-    word = counter.words(seed, "stylegan/words", index, sum(needed)).split(needed, 1)
+    word = philox.words(seed, "stylegan/words", index, sum(needed)).split(needed, 1)
 
     styles = normal[1].view(images, layers, CHANNELS).transpose(0, 1) * STYLE_DEVIATION + 1.0
     choice = word[0].view(images, layers, per_layer).transpose(0, 1)
     # A random subset of the bank: the first few wavelets of a random order (the wavelet's number breaks ties).
     order = ((choice[..., :40] << 6) + torch.arange(40, device=index.device)).sort(2).values & 63
-    subset, _ = counter.below(choice[..., 40:41], 36)
+    subset, _ = philox.below(choice[..., 40:41], 36)
     wavelet = order.gather(2, (choice[..., 42 : 42 + CHANNELS] * (subset + 5)) >> 32)
     taps = _bank(index.device)[:, wavelet] * styles
     norm = tree_sum(tree_sum(taps * taps, 0), 3)
     # √2 is the gain of StyleGAN2's ReLU, moved before it.
     gain = (sqrt(2.0) / WEIGHT_UNIT) / (norm + 1e-8).sqrt()
-    bias = (counter.to_uniform(choice[..., 42 + CHANNELS :]) * 2.0 - 1.0) * (sqrt(2.0) * MAX_BIAS / ACTIVATION_UNIT)
-    strength = counter.to_uniform(choice[..., 41]) * (sqrt(2.0) * MAX_NOISE / ACTIVATION_UNIT)
+    bias = (philox.to_uniform(choice[..., 42 + CHANNELS :]) * 2.0 - 1.0) * (sqrt(2.0) * MAX_BIAS / ACTIVATION_UNIT)
+    strength = philox.to_uniform(choice[..., 41]) * (sqrt(2.0) * MAX_NOISE / ACTIVATION_UNIT)
 
     colour = normal[2].view(images, scales, 4, CHANNELS).transpose(0, 1)
     mixed = colour[:, :, 1 : 1 + channels] * (colour[:, :, :1] * STYLE_DEVIATION + 1.0)

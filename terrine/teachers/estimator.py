@@ -22,9 +22,9 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
+from terrine.determinism.parallel import side_by_side
+from terrine.determinism.randomness import derive_seed
 from terrine.errors import ArtefactError, InputError, SettingError, first_line
-from terrine.parallel import side_by_side
-from terrine.randomness import derive_seed
 from terrine.teachers.kind import Arrays, Queries, Records, rows_of, vote_type
 from terrine.teachers.linear import start_seed
 from terrine.teachers.memory import is_out_of_memory

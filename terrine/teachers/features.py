@@ -26,12 +26,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from terrine.determinism.randomness import numpy_generator
 from terrine.device import fixed_kernels
 from terrine.errors import InputError
 from terrine.mapped import Rows
 from terrine.models.backbone import Backbone, features_in_batches
 from terrine.models.statistics import Statistics
-from terrine.randomness import numpy_generator
 
 
 @dataclass(frozen=True)

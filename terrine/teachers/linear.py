@@ -13,7 +13,7 @@ Guarantees:
   enters it, so one record touches one teacher.
 - On a CPU it is the same to the last bit whichever teachers share its stack, so whoever has equally many records, and
   however many threads there are: no teacher is padded to another's length, every batched product treats its matrices
-  one by one, and a stack is computed by one thread (`terrine.parallel`).
+  one by one, and a stack is computed by one thread (`terrine.determinism.parallel`).
 - An accelerator may choose another kernel for another number of stacked matrices, and how many there are would follow
   from other teachers' records. So there teachers are trained one after the other.
 """
@@ -29,10 +29,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from terrine.classifiers import initial_head
+from terrine.determinism.parallel import side_by_side
+from terrine.determinism.randomness import derive_seed, torch_generator
 from terrine.errors import InputError, SettingError
-from terrine.heads import initial_head
-from terrine.parallel import side_by_side
-from terrine.randomness import derive_seed, torch_generator
 from terrine.teachers.features import PrivateFeatures
 from terrine.teachers.kind import Arrays, Queries, Records, rows_of, vote_type
 

@@ -23,13 +23,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from terrine.classifiers import initial_head
+from terrine.determinism.parallel import side_by_side
+from terrine.determinism.randomness import torch_generator
 from terrine.device import fixed_kernels
 from terrine.errors import ArtefactError, InputError, SettingError
-from terrine.heads import initial_head
 from terrine.models.backbone import as_float
 from terrine.models.statistics import Statistics, batch_statistics, has_batch_norm
-from terrine.parallel import side_by_side
-from terrine.randomness import torch_generator
 from terrine.teachers.kind import Arrays, Queries, Records, rows_of, vote_type
 
 BLOCK = 16

@@ -34,14 +34,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from terrine.classifiers import initial_head
+from terrine.determinism.parallel import side_by_side
+from terrine.determinism.randomness import numpy_generator, torch_generator
 from terrine.device import fixed_kernels
 from terrine.errors import ArtefactError, InputError, SettingError
-from terrine.heads import initial_head
 from terrine.models.backbone import Backbone, as_float
 from terrine.models.grouped_statistics import grouped_statistics
 from terrine.models.statistics import Statistics, batch_statistics
-from terrine.parallel import side_by_side
-from terrine.randomness import numpy_generator, torch_generator
 from terrine.teachers.kind import Arrays, Queries, Records, rows_of, vote_type
 from terrine.teachers.linear import start_seed
 from terrine.teachers.networks import epoch_batches

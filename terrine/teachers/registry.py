@@ -9,9 +9,9 @@ from typing import Any, Literal
 from terrine.errors import SettingError
 from terrine.models.backbone import Backbone
 from terrine.models.statistics import Statistics
-from terrine.teachers.averaged import AveragedSettings, Averaging, Correction
-from terrine.teachers.averaged_kind import AveragedTeachers, Form, LinearForm, NetworkForm, Start
-from terrine.teachers.averaged_learners import LinearLearner
+from terrine.teachers.averaging.kind import AveragedTeachers, LinearVoting, NetworkVoting, RoundState, VotingRule
+from terrine.teachers.averaging.learners import LinearLearner
+from terrine.teachers.averaging.ttac import AveragedSettings, Averaging, Correction
 from terrine.teachers.estimator import EstimatorTeachers
 from terrine.teachers.finetune import FinetuneTeachers
 from terrine.teachers.kind import TeacherKind
@@ -91,7 +91,7 @@ class TeacherSettings:
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class TeacherContext:
     """What a kind finds around it: the number of classes, the images' geometry, and the backbone, loaded if wanted.
 
     Averaged teachers also want the seed of the run (what they start from is public and shared), how many parties there
@@ -105,38 +105,38 @@ class Surroundings:
     backbone: Callable[[], Backbone]
     seed: int = 0
     parties: int = 0
-    start: Callable[[], Start] | None = None
+    start: Callable[[], RoundState] | None = None
     by_teacher: bool = False
 
 
-def _linear(settings: TeacherSettings, around: Surroundings) -> TeacherKind:
+def _linear(settings: TeacherSettings, around: TeacherContext) -> TeacherKind:
     return LinearTeachers(settings.linear(), by_teacher=around.by_teacher)
 
 
-def _finetune(settings: TeacherSettings, around: Surroundings) -> TeacherKind:
+def _finetune(settings: TeacherSettings, around: TeacherContext) -> TeacherKind:
     return FinetuneTeachers(around.backbone(), settings.trainable, around.classes, settings.networks())
 
 
-def _scratch(settings: TeacherSettings, around: Surroundings) -> TeacherKind:
+def _scratch(settings: TeacherSettings, around: TeacherContext) -> TeacherKind:
     return ScratchTeachers(settings.architecture, around.channels, around.size, around.classes, settings.networks())
 
 
-def _estimator(settings: TeacherSettings, around: Surroundings) -> TeacherKind:
+def _estimator(settings: TeacherSettings, around: TeacherContext) -> TeacherKind:
     return EstimatorTeachers(
         settings.estimator, settings.options, around.classes, settings.initialisation, by_teacher=around.by_teacher
     )
 
 
-def _prompt(settings: TeacherSettings, around: Surroundings) -> TeacherKind:
+def _prompt(settings: TeacherSettings, around: TeacherContext) -> TeacherKind:
     own = PromptSettings(**settings.prompt, statistics=settings.statistics, initialisation=settings.initialisation)
     return PromptTeachers(around.backbone(), around.classes, own)
 
 
-def _averaged(settings: TeacherSettings, around: Surroundings) -> TeacherKind:
-    return AveragedTeachers(averaged_form(settings, around), settings.averaged(), around.parties, around.start)
+def _averaged(settings: TeacherSettings, around: TeacherContext) -> TeacherKind:
+    return AveragedTeachers(voting_rule(settings, around), settings.averaged(), around.parties, around.start)
 
 
-def averaged_form(settings: TeacherSettings, around: Surroundings) -> Form:
+def voting_rule(settings: TeacherSettings, around: TeacherContext) -> VotingRule:
     """Return what averaged teachers learn: a head on the backbone's features, its last layers too, or a network."""
     if settings.learner == "linear":
         learner = LinearLearner(
@@ -145,7 +145,7 @@ def averaged_form(settings: TeacherSettings, around: Surroundings) -> Form:
             weight_decay=settings.weight_decay,
             by_teacher=around.by_teacher,
         )
-        return LinearForm(learner, centred=settings.centre == "shared")
+        return LinearVoting(learner, centred=settings.centre == "shared")
     like: FinetuneTeachers | ScratchTeachers
     if settings.learner == "finetune":
         like = FinetuneTeachers(around.backbone(), settings.trainable, around.classes, settings.networks())
@@ -153,10 +153,10 @@ def averaged_form(settings: TeacherSettings, around: Surroundings) -> Form:
         networks = settings.networks()
         like = ScratchTeachers(settings.architecture, around.channels, around.size, around.classes, networks)
     classifier = like.classifier(around.seed)
-    return NetworkForm(classifier, around.classes, settings.statistics, weight_decay=settings.weight_decay)
+    return NetworkVoting(classifier, around.classes, settings.statistics, weight_decay=settings.weight_decay)
 
 
-KINDS: dict[str, Callable[[TeacherSettings, Surroundings], TeacherKind]] = {
+KINDS: dict[str, Callable[[TeacherSettings, TeacherContext], TeacherKind]] = {
     "averaged": _averaged,
     "estimator": _estimator,
     "finetune": _finetune,
@@ -166,7 +166,7 @@ KINDS: dict[str, Callable[[TeacherSettings, Surroundings], TeacherKind]] = {
 }
 
 
-def build_teachers(settings: TeacherSettings, around: Surroundings) -> TeacherKind:
+def build_teachers(settings: TeacherSettings, around: TeacherContext) -> TeacherKind:
     """Return the kind that `settings` names. Raises SettingError for an unknown name or impossible settings."""
     if settings.kind not in KINDS:
         raise SettingError(f"teachers.kind: '{settings.kind}' is unknown. Known: {', '.join(sorted(KINDS))}.")

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from terrine.randomness import numpy_generator
+from terrine.determinism.randomness import numpy_generator
 from terrine.teachers.kind import vote_type
 
 

@@ -15,9 +15,15 @@ from typing import Protocol
 from scipy.optimize import minimize_scalar
 
 from terrine.errors import BudgetError, SettingError
-from terrine.privacy.account import price
-from terrine.privacy.events import Event, GaussianEvent, NonPrivateEvent, RandomisedResponseEvent, RepeatedEvent
-from terrine.privacy.gaussian import mu_of, round_up
+from terrine.privacy.accounting.events import (
+    Event,
+    GaussianEvent,
+    NonPrivateEvent,
+    RandomisedResponseEvent,
+    RepeatedEvent,
+)
+from terrine.privacy.accounting.gaussian import mu_of, round_up
+from terrine.privacy.accounting.pricing import price
 from terrine.privacy.noise import delta_slack
 
 _HEADROOM = 1 + 1e-9

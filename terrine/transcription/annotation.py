@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from terrine.errors import InputError, SettingError
+from terrine.privacy.accounting.events import GaussianEvent
 from terrine.privacy.clipped_sum import ClippedSum
-from terrine.privacy.events import GaussianEvent
 from terrine.privacy.noise import NoiseSource
 from terrine.transcription.distillation import Distillation, GradientOf, gradient
 

@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from terrine.determinism.parallel import side_by_side
 from terrine.device import fixed_kernels
 from terrine.errors import SettingError
 from terrine.models.backbone import Backbone, as_float
 from terrine.models.statistics import Statistics, batch_statistics
-from terrine.parallel import side_by_side
 from terrine.teachers.kind import Arrays
 from terrine.teachers.linear import LinearHeads
 from terrine.teachers.networks import Classifier, load_state

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from terrine.determinism.randomness import torch_generator
 from terrine.errors import SettingError
-from terrine.randomness import torch_generator
 
 _SLOPE = 0.2
 

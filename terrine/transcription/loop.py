@@ -27,12 +27,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from terrine.determinism.randomness import numpy_generator
 from terrine.errors import ArtefactError, SettingError
 from terrine.pretraining.checkpoint import optimizer_tensors, restore_optimizer
-from terrine.randomness import numpy_generator
 from terrine.transcription.generator import Generator, random_vectors
 from terrine.transcription.objectives import GeneratorObjective
-from terrine.transcription.student import FitLoss, Student, fit_loss, probabilities
+from terrine.transcription.student import FitLoss, StudentNetwork, fit_loss, probabilities
 
 Discriminator = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Images with gradients to (features, scores)."""
@@ -117,7 +117,7 @@ class Transcription:
 
     def __init__(
         self,
-        student: Student,
+        student: StudentNetwork,
         generator: Generator,
         settings: LoopSettings,
         *,

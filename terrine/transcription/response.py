@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from terrine.errors import SettingError
-from terrine.privacy.events import RandomisedResponseEvent
+from terrine.privacy.accounting.events import RandomisedResponseEvent
 from terrine.privacy.randomised_response import ResponseSource, keep_probability
 
 

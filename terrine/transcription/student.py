@@ -12,14 +12,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from terrine.heads import LinearHead, head_from_module, initial_head
+from terrine.classifiers import LinearHead, head_from_module, initial_head
 from terrine.models.backbone import Backbone, as_float
 from terrine.models.statistics import batch_statistics
 
 FitLoss = Literal["cross_entropy", "squared"]
 
 
-class Student(nn.Module):
+class StudentNetwork(nn.Module):
     """Images [B, C, H, W], float in [0, 1] or uint8, to (features [B, width], scores [B, classes]); B ≥ 2.
 
     The head starts from the public random weights of `seed`. The backbone is the caller's own and is trained in place.

@@ -38,7 +38,7 @@ def test_a_patch_applies_to_todays_code_and_changes_what_python_reads(mutant):
 
 @pytest.mark.parametrize("find", ["not in the file", "return"])
 def test_a_patch_whose_text_is_not_there_exactly_once_is_refused(find):
-    edit = Edit("terrine/privacy/events.py", find, "something else")
+    edit = Edit("terrine/privacy/accounting/events.py", find, "something else")
     with pytest.raises(ValueError, match="must be there once"):
         Mutant("a name", "a kind", "a defect", (edit,), ("tests",)).patched(REPOSITORY)
 

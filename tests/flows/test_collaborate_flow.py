@@ -17,8 +17,8 @@ from tasks.pipeline.vote import read_votes
 from tasks.runtime.run import open_run
 from tasks.runtime.store import read_json
 from terrine.errors import SettingError, TerrineError
-from terrine.privacy.events import from_json
-from terrine.privacy.gaussian import mu_squared
+from terrine.privacy.accounting.events import from_json
+from terrine.privacy.accounting.gaussian import mu_squared
 
 
 def terrine(*arguments):

@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from flows.cli.ledger import register
 from terrine.errors import LedgerError, SettingError
-from terrine.privacy.book import Book
-from terrine.privacy.events import GaussianEvent
-from terrine.privacy.ledger import Ledger, load_or_create_key
+from terrine.privacy.accounting.events import GaussianEvent
+from terrine.privacy.ledger.ledger import Ledger, load_or_create_key
+from terrine.privacy.ledger.transaction import LedgerTransaction
 
 ANSWER = GaussianEvent(1.0, 10.0)
 
@@ -117,10 +117,10 @@ def test_without_options_the_ledger_of_the_project_is_meant(
 def test_a_release_of_an_earlier_version_shows_under_both_of_its_accounts(options: list[str]) -> None:
     ledger = Ledger(options[1], Path(options[3]), load_or_create_key(Path(options[5])))
     ledger.register("by-name", None, 1e-5, "replay")
-    append = Book.append
+    append = LedgerTransaction.append
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            Book,
+            LedgerTransaction,
             "append",
             lambda book, kind, dataset, release, body: append(
                 book, kind, dataset, release, {name: value for name, value in body.items() if name != "identity"}

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.runtime.run import Run
-from terrine.randomness import numpy_generator
+from terrine.determinism.randomness import numpy_generator
 from tests.neighbours import worlds
 from tests.neighbours.formats import FORMATS
 from tests.neighbours.runs import Outcome, declared_public, made, settle, trained

@@ -16,7 +16,7 @@ from tasks.runtime.accounts import open_account
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json
 from tasks.runtime.timing import measured
-from terrine.teachers.averaged_private import PrivateAveraging
+from terrine.teachers.averaging.private import PrivateAveraging
 from tests.neighbours import worlds
 from tests.neighbours.formats import FORMATS
 from tests.neighbours.kinds import KINDS

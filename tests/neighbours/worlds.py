@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from terrine.randomness import numpy_generator
+from terrine.determinism.randomness import numpy_generator
 
 SIDE = 8
 HELD_OUT = 4

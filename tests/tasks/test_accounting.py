@@ -8,9 +8,9 @@ import pytest
 from tasks.pipeline.accounting import Question, account, calibration
 from tasks.tools.vote_files import read_answered, read_histograms
 from terrine.errors import BudgetError, InputError, SettingError
-from terrine.privacy.events import LaplaceEvent, RepeatedEvent
-from terrine.privacy.gaussian import epsilon_of
-from terrine.privacy.renyi import epsilon_of_event
+from terrine.privacy.accounting.events import LaplaceEvent, RepeatedEvent
+from terrine.privacy.accounting.gaussian import epsilon_of
+from terrine.privacy.accounting.renyi import epsilon_of_event
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from tasks.runtime.assurance import record_audit
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_array, read_json, read_table, write_array, write_json
 from terrine.errors import ArtefactError, SettingError
-from terrine.privacy.account import price
-from terrine.privacy.events import from_json, to_json
+from terrine.privacy.accounting.events import from_json, to_json
+from terrine.privacy.accounting.pricing import price
 
 VALUES = {
     "data": {"public_benchmark": True, "name": "digits", "size": 8},

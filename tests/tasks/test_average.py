@@ -21,8 +21,8 @@ from tasks.runtime.accounts import open_account
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_array, read_json, read_tensors
 from terrine.errors import BudgetError, SettingError
-from terrine.privacy.account import price
-from terrine.privacy.events import GaussianEvent, NonPrivateEvent, compose, from_json
+from terrine.privacy.accounting.events import GaussianEvent, NonPrivateEvent, compose, from_json
+from terrine.privacy.accounting.pricing import price
 from terrine.privacy.noise import SecureNoise
 from terrine.privacy.statement import statement_from
 
@@ -219,7 +219,7 @@ def test_the_published_form_is_reported_and_tracked_as_what_it_is(tmp_path, prep
 
 
 def from_votes(queries, sigma):
-    from terrine.privacy.events import RepeatedEvent, vote_answer
+    from terrine.privacy.accounting.events import RepeatedEvent, vote_answer
 
     return RepeatedEvent(vote_answer(float(sigma)), queries)
 

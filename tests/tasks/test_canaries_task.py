@@ -19,7 +19,7 @@ from tasks.runtime.store import file_digest, read_json
 from tasks.tools import canaries
 from tasks.tools.canaries import audit_canaries
 from terrine.errors import ArtefactError, SettingError
-from terrine.privacy.canaries import make_canaries
+from terrine.privacy.auditing.canaries import make_canaries
 from terrine.privacy.noise import ReplayNoise
 
 VALUES = {

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tasks.serving.export import export_folder
+from terrine.deployment.manifest import check_seal
 from terrine.deployment.model import StudentModel
-from terrine.deployment.seal import check_seal
 from terrine.errors import ArtefactError, InputError
 from tests.student_folders import images, make_student
 

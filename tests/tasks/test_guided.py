@@ -16,8 +16,8 @@ from tasks.runtime.store import file_digest, folder_digest, read_array, read_jso
 from terrine.aggregation.votes import histograms_of
 from terrine.errors import ArtefactError, SettingError
 from terrine.models.backbone import features_in_batches
-from terrine.privacy.account import price
-from terrine.privacy.events import from_json
+from terrine.privacy.accounting.events import from_json
+from terrine.privacy.accounting.pricing import price
 from terrine.privacy.noise import ReplayNoise
 from terrine.students.guided import RADIUS, guide
 from terrine.students.linear import StudentSettings, fit, fit_histograms

@@ -10,7 +10,7 @@ import yaml
 from tasks.parties.config import read_party
 from tasks.parties.terms import Terms
 from tasks.parties.trial import free_endpoints, lay_out, teachers_of_parties
-from terrine.collaboration.credentials import CredentialError
+from terrine.collaboration.transport.credentials import CredentialError
 from terrine.errors import SettingError
 from tests.party_processes import terms_of
 

@@ -11,12 +11,15 @@ from tasks.parties.state import PartyState
 from tasks.parties.student import read_arrays
 from terrine.aggregation.votes import histograms_of
 from terrine.errors import LedgerError
-from terrine.privacy.events import from_json
-from terrine.privacy.gaussian import mu_squared
-from terrine.privacy.ledger import Ledger, load_or_create_key
+from terrine.privacy.accounting.events import from_json
+from terrine.privacy.accounting.gaussian import mu_squared
+from terrine.privacy.ledger.ledger import Ledger, load_or_create_key
 from tests.party_processes import plain_answers, run, terms_of, trial, words
 
-SEND = ("terrine.collaboration.transport", "Wire.send")
+GUARDIAN = "terrine.collaboration.protocol.guardian"
+STUDENT = "terrine.collaboration.protocol.student"
+STORE = "terrine.privacy.ledger.release_store"
+SEND = ("terrine.collaboration.transport.wire", "Wire.send")
 SAVE = ("tasks.parties.state", "PartyState.save")
 SETTLE = ("tasks.runtime.reservation", "Reservation.settle")
 
@@ -80,16 +83,34 @@ def test_parties_answer_as_the_plaintext_mechanism_and_a_batch_is_answered_once(
 
 
 KILLED = {
-    "guardian, with some shares": ("guardian", "terrine.collaboration.guardian", "Guardian.receive", "before", 2),
+    "guardian, with some shares": (
+        "guardian",
+        GUARDIAN,
+        "Guardian.receive",
+        "before",
+        2,
+    ),
     "guardian, noise drawn and not written down": ("guardian", *SAVE, "before", 1),
     "guardian, noise written down and nothing sent": ("guardian", *SAVE, "after", 1),
     "guardian, with the test garbled": ("guardian", *SEND, "before", 4),
     "guardian, a question not written down": ("guardian", *SAVE, "before", 3),
     "guardian, a question written down and not answered": ("guardian", *SAVE, "after", 3),
     "guardian, answered and not charged": ("guardian", *SETTLE, "before", 1),
-    "guardian, stored and not charged": ("guardian", "terrine.privacy.payload", "PayloadStore.write", "after", 1),
+    "guardian, stored and not charged": (
+        "guardian",
+        STORE,
+        "ReleaseStore.write",
+        "after",
+        1,
+    ),
     "guardian, charged and nobody told": ("guardian", *SETTLE, "after", 1),
-    "student, with some shares": ("student", "terrine.collaboration.student", "Student.receive", "before", 2),
+    "student, with some shares": (
+        "student",
+        STUDENT,
+        "StudentParty.receive",
+        "before",
+        2,
+    ),
     "student, sums not written down": ("student", *SAVE, "before", 1),
     "student, sums written down and nothing said": ("student", *SAVE, "after", 1),
     "student, in the middle of the test": ("student", *SEND, "before", 3),
@@ -167,7 +188,7 @@ def test_a_guardian_whose_questions_are_those_of_another_round_answers_nothing(t
 @pytest.mark.parametrize(
     ("kill", "charged"),
     [
-        (("terrine.collaboration.guardian", "Guardian.receive", "before", 2), False),
+        ((GUARDIAN, "Guardian.receive", "before", 2), False),
         ((*SAVE, "before", 1), True),
         ((*SETTLE, "before", 1), True),
     ],

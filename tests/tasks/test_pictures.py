@@ -5,9 +5,9 @@ import io
 
 import numpy as np
 from PIL import Image
-from tasks.runtime.queries import QuerySet
 
 from tasks.reports.pictures import confusion_colours, contact_sheets, image_data_uri, row_shares
+from tasks.runtime.queries import QuerySet
 
 
 def decoded(uri):

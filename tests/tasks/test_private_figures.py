@@ -9,7 +9,7 @@ import pytest
 from tasks.params import Aggregation
 from tasks.pipeline.private_figures import private_figures
 from tasks.runtime.store import write_json
-from terrine.privacy import data_dependent, renyi
+from terrine.privacy.accounting import data_dependent, renyi
 
 HISTOGRAMS = np.array([[50, 0, 0], [30, 15, 5], [20, 20, 10], [0, 49, 1]])
 

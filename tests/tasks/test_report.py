@@ -19,7 +19,7 @@ from tasks.reports.statement_page import guesses_in_a_hundred, render_statement
 from tasks.runtime.run import Run, write_parameters
 from tasks.runtime.store import read_json, write_array, write_json, write_table
 from tasks.versioning import STAGES
-from terrine.privacy.events import ComposedEvent, LaplaceEvent, RepeatedEvent, threshold_test, vote_answer
+from terrine.privacy.accounting.events import ComposedEvent, LaplaceEvent, RepeatedEvent, threshold_test, vote_answer
 from terrine.privacy.statement import PrivacyStatement, PublicInput, released_per_class
 
 BLOOD = ("basophil", "eosinophil", "erythroblast", "immature granulocytes (myelocytes, metamyelocytes)", "lymphocyte")

@@ -7,8 +7,8 @@ import pytest
 
 from tasks.runtime.reservation import Reservation
 from terrine.errors import BudgetError, LedgerError
-from terrine.privacy.events import RepeatedEvent, vote_answer
-from terrine.privacy.ledger import Ledger, load_or_create_key
+from terrine.privacy.accounting.events import RepeatedEvent, vote_answer
+from terrine.privacy.ledger.ledger import Ledger, load_or_create_key
 
 
 @pytest.fixture

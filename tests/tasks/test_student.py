@@ -11,8 +11,8 @@ from tasks.params import merge, validate
 from tasks.pipeline import dataset, evaluate, pretrain, student, synthesize
 from tasks.runtime.run import Run
 from tasks.runtime.store import file_digest, read_json, read_table, write_json, write_table
+from terrine.classifiers import predict
 from terrine.errors import ArtefactError, InputError, SettingError
-from terrine.heads import predict
 from terrine.models.backbone import features_in_batches
 from terrine.students.correction import transition_matrix
 
@@ -196,7 +196,7 @@ def test_the_evaluation_is_of_the_students_own_backbone(prepared, tmp_path):
     figures = read_json(run.folders.evaluation)
     own, head, _ = student.read_student(run.folders)
     test = dataset.read_dataset(run.folders)
-    from terrine.randomness import numpy_generator
+    from terrine.determinism.randomness import numpy_generator
 
     order = numpy_generator(0, "evaluation order").permutation(len(test.test_labels))
     features = features_in_batches(own, test.test_images, np.array_split(order, 1), "current")

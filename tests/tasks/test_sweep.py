@@ -24,8 +24,8 @@ from tasks.versioning import STAGES
 from terrine.aggregation.registry import build
 from terrine.aggregation.votes import histograms_of
 from terrine.errors import BudgetError, InputError, LedgerError, SettingError
-from terrine.privacy.events import to_json
-from terrine.privacy.gaussian import epsilon_of, round_up
+from terrine.privacy.accounting.events import to_json
+from terrine.privacy.accounting.gaussian import epsilon_of, round_up
 
 QUERIES, TEACHERS, CLASSES, DELTA = 10, 20, 3, 1e-5
 PRESET = {

@@ -13,9 +13,9 @@ from tasks.params import Images, validate
 from tasks.pipeline import synthesize
 from tasks.runtime.run import Run
 from tasks.runtime.store import file_digest, folder_digest, read_json
+from terrine.determinism.randomness import derive_seed
 from terrine.errors import ArtefactError
 from terrine.mapped import MappedRows
-from terrine.randomness import derive_seed
 from terrine.synthetic.registry import draw
 
 

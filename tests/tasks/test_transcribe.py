@@ -21,9 +21,9 @@ from tasks.transcription.clients import groups, read_clients, read_manifest
 from tasks.transcription.report import summary_table
 from terrine.deployment.model import StudentModel
 from terrine.errors import BudgetError, InputError, LedgerError, SettingError
-from terrine.privacy.account import price
-from terrine.privacy.events import RandomisedResponseEvent, RepeatedEvent
-from terrine.privacy.ledger import Ledger, load_or_create_key
+from terrine.privacy.accounting.events import RandomisedResponseEvent, RepeatedEvent
+from terrine.privacy.accounting.pricing import price
+from terrine.privacy.ledger.ledger import Ledger, load_or_create_key
 from terrine.privacy.statement import statement_from
 
 VALUES = {

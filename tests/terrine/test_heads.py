@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from terrine.classifiers import LinearHead, MLPHead, head_from_arrays, head_from_module, initial_head, predict
 from terrine.errors import InputError
-from terrine.heads import LinearHead, MLPHead, head_from_arrays, head_from_module, initial_head, predict
 
 GENERATOR = np.random.default_rng(0)
 MLP = MLPHead(*(GENERATOR.normal(size=shape).astype(np.float32) for shape in ((6, 4), (6,), (3, 6), (3,))))
@@ -27,7 +27,7 @@ def test_a_module_has_weights_of_its_own():
 
 @pytest.mark.parametrize("head", [LINEAR, MLP])
 def test_probabilities_are_the_scores_written_as_loops(head, monkeypatch):
-    monkeypatch.setattr("terrine.heads._PREDICTION_BLOCK", 5)
+    monkeypatch.setattr("terrine.classifiers._PREDICTION_BLOCK", 5)
     features = GENERATOR.normal(size=(13, 4)).astype(np.float32)
     expected = []
     for row in features.astype(float):

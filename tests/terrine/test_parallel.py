@@ -4,7 +4,7 @@ import time
 import pytest
 import torch
 
-from terrine.parallel import side_by_side
+from terrine.determinism.parallel import side_by_side
 
 
 def test_results_come_in_the_order_of_the_parts_whoever_finishes_first():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from terrine.randomness import derive_seed, numpy_generator, torch_generator
+from terrine.determinism.randomness import derive_seed, numpy_generator, torch_generator
 
 
 def test_the_seed_is_the_one_written_down() -> None:

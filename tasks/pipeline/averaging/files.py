@@ -11,7 +11,7 @@ from typing import Any
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import Folders, atomic_folder, read_json, write_json
-from terrine.privacy.events import Event, compose, from_json
+from terrine.privacy.accounting.events import Event, compose, from_json
 
 AVERAGE, OWN = "average.safetensors", "own.npy"
 

@@ -24,7 +24,7 @@ from tasks.pipeline.averaging.files import AVERAGE, OWN, manifest, rounds
 from tasks.pipeline.averaging.settings import describe, planned_event, private_averaging, teacher_settings
 from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.partition import in_groups, read_assignment
-from tasks.pipeline.teach import group_name, record_inputs, surroundings
+from tasks.pipeline.teach import group_name, record_inputs, teacher_context
 from tasks.runtime.accounts import ledger_account, open_account
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
@@ -39,20 +39,21 @@ from tasks.runtime.store import (
     write_tensors,
 )
 from terrine.aggregation.registry import build
+from terrine.determinism.randomness import derive_seed
 from terrine.device import resolve_device
 from terrine.errors import BudgetError, SettingError
-from terrine.privacy.account import Account, price
-from terrine.privacy.events import Event, compose, to_json
-from terrine.privacy.gaussian import round_up
-from terrine.privacy.ledger import StoredRelease
+from terrine.privacy.accounting.events import Event, compose, to_json
+from terrine.privacy.accounting.gaussian import round_up
+from terrine.privacy.accounting.pricing import price
+from terrine.privacy.ledger.account import Account
+from terrine.privacy.ledger.ledger import StoredRelease
 from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise, delta_slack
-from terrine.randomness import derive_seed
-from terrine.teachers.averaged import Average, local_round, mean_of, server_step
-from terrine.teachers.averaged_centre import centred_records, party_means
-from terrine.teachers.averaged_kind import Form
-from terrine.teachers.averaged_learners import Learner
+from terrine.teachers.averaging.centre import centred_records, party_means
+from terrine.teachers.averaging.kind import VotingRule
+from terrine.teachers.averaging.learners import Learner
+from terrine.teachers.averaging.ttac import Average, local_round, mean_of, server_step
 from terrine.teachers.kind import Records
-from terrine.teachers.registry import averaged_form
+from terrine.teachers.registry import voting_rule
 
 CENTRE = -1
 """The number of the release before the first round's."""
@@ -86,8 +87,8 @@ def _round_folder(run: Run, number: int) -> Path:
     return work_folder(run) / f"round-{number:04d}"
 
 
-def _form(run: Run) -> Form:
-    return averaged_form(teacher_settings(run.params), surroundings(run))
+def _form(run: Run) -> VotingRule:
+    return voting_rule(teacher_settings(run.params), teacher_context(run))
 
 
 def _records(run: Run, inputs: str) -> Records:
@@ -267,7 +268,7 @@ def _coordinates(run: Run) -> int:
     if averaging is None:
         return 0
     released = rounds(run) * averaging.vectors(teacher_settings(run.params).averaged()) * learner.length
-    return released + (surroundings(run).backbone().feature_dim if averaging.centred else 0)
+    return released + (teacher_context(run).backbone().feature_dim if averaging.centred else 0)
 
 
 def _start_of(run: Run, number: int, learner: Learner) -> Average:

@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from tasks.params import Params
-from terrine.privacy.events import Event, NonPrivateEvent, compose
-from terrine.teachers.averaged_private import PrivateAveraging, calibrated
+from terrine.privacy.accounting.events import Event, NonPrivateEvent, compose
+from terrine.teachers.averaging.private import PrivateAveraging, calibrated
 from terrine.teachers.registry import TeacherSettings
 
 _NOT_SETTINGS_OF_A_KIND = {

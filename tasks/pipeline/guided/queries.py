@@ -21,9 +21,9 @@ from tasks.runtime.run import Run
 from tasks.runtime.store import Folders, file_digest, read_array, read_json, write_array
 from terrine.aggregation.mechanism import Mechanism
 from terrine.aggregation.rounds import NEVER, Advice, Rounds
+from terrine.classifiers import predict
 from terrine.device import resolve_device
 from terrine.errors import ArtefactError
-from terrine.heads import predict
 from terrine.models.backbone import features_in_batches
 from terrine.students.guided import Guided, guide, joined, none_yet
 from terrine.students.kind import ImagePool

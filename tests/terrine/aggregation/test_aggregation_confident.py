@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from terrine.aggregation.confident import ConfidentGNMax
 from terrine.aggregation.mechanism import affordable_tests, worst_case_of_tests
 from terrine.errors import SettingError
-from terrine.privacy.events import RepeatedEvent, compose, threshold_test, vote_answer
-from terrine.privacy.gaussian import GaussianFilter, epsilon_of, mu_squared
+from terrine.privacy.accounting.events import RepeatedEvent, compose, threshold_test, vote_answer
+from terrine.privacy.accounting.gaussian import GaussianFilter, epsilon_of, mu_squared
 from terrine.privacy.noise import ReplayNoise
 
 HISTOGRAMS = np.random.default_rng(0).multinomial(100, [0.6, 0.2, 0.1, 0.1], size=150)

@@ -6,8 +6,8 @@ import pytest
 from terrine.aggregation.gnmax import GNMax
 from terrine.aggregation.histogram import GaussianHistogram
 from terrine.errors import InputError, SettingError
-from terrine.privacy.events import RepeatedEvent, vote_answer
-from terrine.privacy.gaussian import GaussianFilter, epsilon_of, mu_squared
+from terrine.privacy.accounting.events import RepeatedEvent, vote_answer
+from terrine.privacy.accounting.gaussian import GaussianFilter, epsilon_of, mu_squared
 from terrine.privacy.noise import ReplayNoise
 
 HISTOGRAMS = np.random.default_rng(0).multinomial(100, np.full(6, 1 / 6), size=120)

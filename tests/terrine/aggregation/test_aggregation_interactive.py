@@ -6,8 +6,8 @@ import pytest
 from terrine.aggregation.confident import ConfidentGNMax
 from terrine.aggregation.interactive import InteractiveGNMax
 from terrine.errors import InputError
-from terrine.privacy.events import Event, compose, threshold_test, vote_answer
-from terrine.privacy.gaussian import GaussianFilter, epsilon_of, mu_squared
+from terrine.privacy.accounting.events import Event, compose, threshold_test, vote_answer
+from terrine.privacy.accounting.gaussian import GaussianFilter, epsilon_of, mu_squared
 from terrine.privacy.noise import ReplayNoise
 
 GENERATOR = np.random.default_rng(0)

@@ -5,9 +5,9 @@ import pytest
 
 from terrine.aggregation.laplace import LNMax
 from terrine.errors import SettingError
-from terrine.privacy.events import LaplaceEvent, RepeatedEvent
+from terrine.privacy.accounting.events import LaplaceEvent, RepeatedEvent
+from terrine.privacy.accounting.renyi import epsilon_of_event
 from terrine.privacy.noise import ReplayNoise
-from terrine.privacy.renyi import epsilon_of_event
 
 HISTOGRAMS = np.random.default_rng(0).multinomial(100, np.full(5, 0.2), size=200)
 

@@ -8,7 +8,7 @@ import pytest
 from terrine.aggregation.mechanism import Mechanism
 from terrine.aggregation.registry import MECHANISMS, build
 from terrine.errors import SettingError
-from terrine.privacy.account import price
+from terrine.privacy.accounting.pricing import price
 from terrine.privacy.noise import ReplayNoise
 
 QUERIES = 40

@@ -13,8 +13,8 @@ from terrine.aggregation.laplace import LNMax
 from terrine.aggregation.mechanism import Mechanism
 from terrine.aggregation.rounds import NEVER, Advice, Rounds, answer_in_rounds, in_order
 from terrine.errors import InputError, SettingError
-from terrine.privacy.account import price
-from terrine.privacy.events import compose
+from terrine.privacy.accounting.events import compose
+from terrine.privacy.accounting.pricing import price
 from terrine.privacy.noise import ReplayNoise
 
 GENERATOR = np.random.default_rng(0)

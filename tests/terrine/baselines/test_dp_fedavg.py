@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from terrine.baselines.dp_fedavg import FedAvgSettings, clipped, noise_multiplier, on_lattice, train
+from terrine.classifiers import predict
 from terrine.errors import InputError, SettingError
-from terrine.heads import predict
-from terrine.privacy.gaussian import epsilon_of, mu_squared
+from terrine.privacy.accounting.gaussian import epsilon_of, mu_squared
 from terrine.privacy.noise import ReplayNoise, lattice_step
 
 

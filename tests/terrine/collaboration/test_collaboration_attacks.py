@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from terrine.aggregation.votes import histograms_of
-from terrine.collaboration import phase
-from terrine.collaboration.guardian import Guardian
-from terrine.collaboration.messages import Kind
-from terrine.collaboration.party import ProtocolError
-from terrine.collaboration.shares import modulo, sharing_of, signed, threshold_bits
-from terrine.collaboration.student import Student
-from terrine.collaboration.teacher import Teacher
+from terrine.collaboration.protocol import phase
+from terrine.collaboration.protocol.guardian import Guardian
+from terrine.collaboration.protocol.messages import Kind
+from terrine.collaboration.protocol.party import ProtocolError
+from terrine.collaboration.protocol.shares import modulo, sharing_of, signed, threshold_bits
+from terrine.collaboration.protocol.student import StudentParty
+from terrine.collaboration.protocol.teacher import Teacher
 from tests.collaboration_sessions import (
     GUARDIAN,
     HEADER,
@@ -37,7 +37,7 @@ class Poisoner(Teacher):
         self._shares = {GUARDIAN: first.astype("<u8"), STUDENT: (totals - first).astype("<u8")}
 
 
-class Shifter(Student):
+class Shifter(StudentParty):
     """A student party that enters its sums with something added."""
 
     shift = 0
@@ -115,7 +115,7 @@ def test_what_a_test_opens_is_the_mechanism_on_the_counts_that_the_student_party
 def test_the_largest_input_of_a_student_party_passes_always_and_the_least_never():
     highest, votes = 2 ** threshold_bits(AGREED) - 1, neighbours(AGREED.queries)[0]
 
-    class Entering(Student):
+    class Entering(StudentParty):
         def _take_sums(self, sums, parties):
             super()._take_sums(sums, parties)
             self._shares = np.full_like(sums, self.entered)
@@ -161,7 +161,7 @@ def resumed(agreed, states, session, shift=0, secret=None):
         student_state = student_state | {"secret": secret}
     return {
         GUARDIAN: Guardian.resume(agreed, guardian_state, session=session),
-        STUDENT: Student.resume(agreed, student_state, session=session),
+        STUDENT: StudentParty.resume(agreed, student_state, session=session),
     }
 
 

@@ -3,7 +3,7 @@ import itertools
 import numpy as np
 import pytest
 
-from terrine.collaboration.circuit import (
+from terrine.collaboration.circuits.circuit import (
     AND,
     NOT,
     ONE,
@@ -15,7 +15,7 @@ from terrine.collaboration.circuit import (
     threshold_ands,
     threshold_circuit,
 )
-from terrine.collaboration.shares import bits_of, modulo, signed
+from terrine.collaboration.protocol.shares import bits_of, modulo, signed
 from terrine.errors import SettingError
 from tests.collaboration_circuits import random_circuit
 

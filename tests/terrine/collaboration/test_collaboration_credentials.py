@@ -7,7 +7,7 @@ import stat
 import pytest
 from cryptography import x509
 
-from terrine.collaboration.credentials import (
+from terrine.collaboration.transport.credentials import (
     CredentialError,
     Identity,
     check_name,

@@ -1,6 +1,6 @@
 import pytest
 
-from terrine.collaboration.expansion import Expansion, fresh_secret
+from terrine.collaboration.protocol.expansion import Expansion, fresh_secret
 
 
 def test_the_same_secret_and_purpose_give_the_same_bytes_in_the_same_order():

@@ -6,8 +6,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from terrine.collaboration.messages import LARGEST_FRAME, Kind
-from terrine.collaboration.party import ProtocolError
+from terrine.collaboration.protocol.messages import LARGEST_FRAME, Kind
+from terrine.collaboration.protocol.party import ProtocolError
 from tests.collaboration_sessions import (
     GUARDIAN,
     HEADER,

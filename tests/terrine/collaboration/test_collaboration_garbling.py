@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from terrine.collaboration import garbling
-from terrine.collaboration.circuit import AND, NOT, argmax_circuit
-from terrine.collaboration.garbling import Engine, fresh_offset, labels_from_seed, shifted
+from terrine.collaboration.circuits import garbling
+from terrine.collaboration.circuits.circuit import AND, NOT, argmax_circuit
+from terrine.collaboration.circuits.garbling import Engine, fresh_offset, labels_from_seed, shifted
 from tests.collaboration_circuits import random_circuit
 
 

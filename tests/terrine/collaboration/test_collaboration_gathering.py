@@ -1,13 +1,13 @@
 import numpy as np
 import pytest
 
-from terrine.collaboration import gathering
-from terrine.collaboration.guardian import Guardian
-from terrine.collaboration.messages import Channel, Kind
-from terrine.collaboration.party import ProtocolError
-from terrine.collaboration.shares import sharing_of
-from terrine.collaboration.student import Student
-from terrine.collaboration.teacher import Teacher
+from terrine.collaboration.protocol import gathering
+from terrine.collaboration.protocol.guardian import Guardian
+from terrine.collaboration.protocol.messages import Channel, Kind
+from terrine.collaboration.protocol.party import ProtocolError
+from terrine.collaboration.protocol.shares import sharing_of
+from terrine.collaboration.protocol.student import StudentParty
+from terrine.collaboration.protocol.teacher import Teacher
 from terrine.errors import SettingError
 from tests.collaboration_sessions import (
     GUARDIAN,
@@ -126,7 +126,7 @@ def test_a_broken_connection_goes_on_where_it_broke(monkeypatch):
     monkeypatch.setattr(gathering, "_BLOCK", 32)
     agreed = agreement()
     teacher = teachers_of(agreed, random_votes(agreed))["north"]
-    student = Student(agreed)
+    student = StudentParty(agreed)
     frames = [send.frame for send in teacher.frames(STUDENT)]
     for frame in frames[:3]:
         list(student.receive("north", frame))
@@ -170,7 +170,7 @@ def test_two_sharings_of_one_party_are_never_added(monkeypatch):
     answers, _ = plaintext(agreed, without(agreed, votes, "west"), noise.drawn)
     assert np.array_equal(loop.parties[STUDENT].result, answers)
     # Within one side, a frame of another sharing is refused.
-    student = Student(agreed)
+    student = StudentParty(agreed)
     frames, others = ([send.frame for send in teacher.frames(STUDENT)] for teacher in (parties["west"], other))
     list(student.receive("west", frames[0]))
     with pytest.raises(ProtocolError, match="another sharing"):
@@ -188,7 +188,7 @@ def test_a_share_that_is_larger_than_shares_are_is_refused(agreed):
     channel = Channel(agreed, "north", STUDENT)
     shares = np.zeros((agreed.queries, agreed.classes), kind)
     shares[7, 1] = largest + 1
-    student = Student(agreed)
+    student = StudentParty(agreed)
     with pytest.raises(ProtocolError, match="bits"):
         student.receive("north", channel.frame(0, Kind.SHARES, [np.zeros(16, np.uint8), shares]))
     shares[7, 1] = largest
@@ -197,7 +197,7 @@ def test_a_share_that_is_larger_than_shares_are_is_refused(agreed):
 
 def test_a_stranger_is_refused_by_name():
     agreed = agreement()
-    for party in (Guardian(agreed, Noise(agreed)), Student(agreed)):
+    for party in (Guardian(agreed, Noise(agreed)), StudentParty(agreed)):
         with pytest.raises(ProtocolError, match="no party of this session") as caught:
             party.receive("east", b"")
         assert caught.value.sender == "east"
@@ -208,7 +208,7 @@ def test_a_stranger_is_refused_by_name():
 def test_a_teacher_may_not_speak_for_another():
     agreed = agreement()
     teachers = teachers_of(agreed, random_votes(agreed))
-    student = Student(agreed)
+    student = StudentParty(agreed)
     frame = next(teachers["north"].frames(STUDENT)).frame
     with pytest.raises(ProtocolError, match="another sender"):
         student.receive("south", frame)

@@ -3,10 +3,10 @@ import pytest
 
 from terrine.aggregation.confident import ConfidentGNMax
 from terrine.aggregation.votes import histograms_of
-from terrine.collaboration.guardian import Guardian
-from terrine.collaboration.messages import Kind
-from terrine.collaboration.party import ProtocolError
-from terrine.collaboration.student import Student
+from terrine.collaboration.protocol.guardian import Guardian
+from terrine.collaboration.protocol.messages import Kind
+from terrine.collaboration.protocol.party import ProtocolError
+from terrine.collaboration.protocol.student import StudentParty
 from terrine.errors import InputError, SettingError
 from terrine.privacy.noise import ReplayNoise
 from tests.collaboration_sessions import (
@@ -108,7 +108,7 @@ def test_the_state_is_empty_until_the_noise_is_drawn_and_then_only_questions_are
 
 def rerun(agreed, guardian_state, student_state, session="f" * 32):
     guardian = Guardian.resume(agreed, guardian_state, session=session)
-    student = Student.resume(agreed, student_state, session=session)
+    student = StudentParty.resume(agreed, student_state, session=session)
     Loop({GUARDIAN: guardian, STUDENT: student}).start().run()
     return guardian, student
 
@@ -163,7 +163,7 @@ def test_a_resumed_session_says_the_same_again_in_frames_of_its_own():
     states = guardian.state(), student.state()
     again = Loop(
         {GUARDIAN: Guardian.resume(agreed, states[0], session="f" * 32),
-         STUDENT: Student.resume(agreed, states[1], session="f" * 32)}
+         STUDENT: StudentParty.resume(agreed, states[1], session="f" * 32)}
     ).start().run()  # fmt: skip
     assert spoken(again.record) == spoken(loop.record)
     assert {kind for kind, _ in spoken(again.record)} == set(SPOKEN)

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from terrine.collaboration.messages import LARGEST_FRAME, Channel, Kind, array_bytes
-from terrine.collaboration.party import ProtocolError
+from terrine.collaboration.protocol.messages import LARGEST_FRAME, Channel, Kind, array_bytes
+from terrine.collaboration.protocol.party import ProtocolError
 from tests.collaboration_sessions import CHECKSUM, HEADER, agreement, resealed
 
 ARRAYS = [np.arange(5, dtype=np.uint8), np.arange(6, dtype="<u2").reshape(2, 3), np.zeros((1, 2, 3), "<u8")]

@@ -2,10 +2,10 @@ import json
 
 import pytest
 
-from terrine.collaboration.guardian import Guardian
-from terrine.collaboration.party import Agreement, Party
-from terrine.collaboration.student import Student
-from terrine.collaboration.teacher import Teacher
+from terrine.collaboration.protocol.guardian import Guardian
+from terrine.collaboration.protocol.party import Agreement, Party
+from terrine.collaboration.protocol.student import StudentParty
+from terrine.collaboration.protocol.teacher import Teacher
 from terrine.errors import SettingError
 from tests.collaboration_sessions import agreement, confident, random_votes, teachers_of
 
@@ -89,4 +89,4 @@ def test_guardian_student_and_teacher_are_parties():
     agreed = agreement()
     teachers = teachers_of(agreed, random_votes(agreed))
     assert isinstance(teachers["north"], Teacher)
-    assert all(isinstance(party, Party) for party in (Guardian(agreed), Student(agreed), *teachers.values()))
+    assert all(isinstance(party, Party) for party in (Guardian(agreed), StudentParty(agreed), *teachers.values()))

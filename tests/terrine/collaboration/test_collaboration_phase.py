@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
-from terrine.collaboration import phase
-from terrine.collaboration.messages import LARGEST_FRAME, array_bytes
-from terrine.collaboration.phase import Engines, argmax_phase, count_blocks, threshold_phase
-from terrine.collaboration.shares import bits_of
+from terrine.collaboration.protocol import phase
+from terrine.collaboration.protocol.messages import LARGEST_FRAME, array_bytes
+from terrine.collaboration.protocol.phase import Engines, argmax_phase, count_blocks, threshold_phase
+from terrine.collaboration.protocol.shares import bits_of
 from tests.collaboration_sessions import HEADER, agreement, confident
 
 

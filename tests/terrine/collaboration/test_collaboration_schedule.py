@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from terrine.collaboration.circuit import AND, argmax_circuit
-from terrine.collaboration.schedule import schedule
+from terrine.collaboration.circuits.circuit import AND, argmax_circuit
+from terrine.collaboration.circuits.schedule import schedule
 from tests.collaboration_circuits import random_circuit
 
 

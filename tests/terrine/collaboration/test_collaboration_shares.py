@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from terrine.collaboration.shares import (
+from terrine.collaboration.protocol.shares import (
     bits_of,
     count_bits,
     modulo,

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from terrine.collaboration import phase
+from terrine.collaboration.protocol import phase
 from tests.collaboration_sessions import Noise, agreement, answered, confident, plaintext, random_votes
 
 

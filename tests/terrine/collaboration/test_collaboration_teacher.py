@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 
 from terrine.aggregation.votes import histograms_of
-from terrine.collaboration import gathering
-from terrine.collaboration.messages import Channel, Kind
-from terrine.collaboration.party import ProtocolError
-from terrine.collaboration.shares import sharing_of
-from terrine.collaboration.teacher import Teacher
+from terrine.collaboration.protocol import gathering
+from terrine.collaboration.protocol.messages import Channel, Kind
+from terrine.collaboration.protocol.party import ProtocolError
+from terrine.collaboration.protocol.shares import sharing_of
+from terrine.collaboration.protocol.teacher import Teacher
 from terrine.errors import InputError, SettingError
 from tests.collaboration_sessions import GUARDIAN, STUDENT, agreement, confident, random_votes
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from scipy.stats import chi2_contingency
 
-from terrine.collaboration import garbling, transfer
-from terrine.collaboration.garbling import Engine
-from terrine.collaboration.messages import Channel, Kind
-from terrine.collaboration.phase import argmax_phase, threshold_phase
-from terrine.collaboration.shares import modulo, sharing_of
+from terrine.collaboration.circuits import garbling, transfer
+from terrine.collaboration.circuits.garbling import Engine
+from terrine.collaboration.protocol.messages import Channel, Kind
+from terrine.collaboration.protocol.phase import argmax_phase, threshold_phase
+from terrine.collaboration.protocol.shares import modulo, sharing_of
 from tests.collaboration_sessions import GUARDIAN, HEADER, STUDENT, Noise, agreement, answered, confident, random_votes
 
 SESSIONS, QUERIES = 8, 1_000

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from nacl import bindings
 
-from terrine.collaboration.garbling import fresh_offset
-from terrine.collaboration.transfer import (
+from terrine.collaboration.circuits.garbling import fresh_offset
+from terrine.collaboration.circuits.transfer import (
     WIDTH,
     BaseReceiver,
     BaseSender,

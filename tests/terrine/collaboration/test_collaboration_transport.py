@@ -12,8 +12,9 @@ import time
 import grpc
 import pytest
 
-from terrine.collaboration.credentials import create_authority, issue
-from terrine.collaboration.link import (
+from terrine.collaboration.protocol.messages import LARGEST_FRAME
+from terrine.collaboration.transport.credentials import create_authority, issue
+from terrine.collaboration.transport.link import (
     Arrived,
     Connected,
     Failed,
@@ -24,9 +25,8 @@ from terrine.collaboration.link import (
     TransportError,
     greeting_message,
 )
-from terrine.collaboration.messages import LARGEST_FRAME
-from terrine.collaboration.stream import read_messages, write_messages
-from terrine.collaboration.transport import Wire
+from terrine.collaboration.transport.stream import read_messages, write_messages
+from terrine.collaboration.transport.wire import Wire
 
 TERMS = {"queries": 3}
 SESSION = "5" * 32
@@ -215,7 +215,7 @@ def test_what_a_connection_brings_after_a_new_session_began_counts_in_neither(wi
             begin()
             return message
 
-        await read_messages(wire._station, link, read)
+        await read_messages(wire._node, link, read)
         return link.received, list(link.outgoing)
 
     async def writing():
@@ -230,7 +230,7 @@ def test_what_a_connection_brings_after_a_new_session_began_counts_in_neither(wi
         return link.acknowledged, link.cursor
 
     async def session():
-        wire._station.session = SESSION
+        wire._node.session = SESSION
 
     for work in (trial(b"F" + (1).to_bytes(8, "big") + b"x"), trial(b"A" + (1).to_bytes(8, "big"))):
         wire._call(session(), 5.0)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from terrine.data.units import _CHUNK, count_units, draws, name_codes, place_codes, shares
-from terrine.randomness import derive_seed
+from terrine.determinism.randomness import derive_seed
 
 WORD = 2**64
 CODES = name_codes(f"patient {number}" for number in range(20_000))

@@ -8,11 +8,11 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
+from terrine.classifiers import head_from_arrays, predict
 from terrine.deployment import model as model_module
 from terrine.deployment.model import LARGEST_BATCH, SMALL, StudentModel, batches, blocks
 from terrine.errors import ArtefactError, InputError, SettingError
-from terrine.heads import head_from_arrays, predict
-from terrine.models.backbone import load_backbone
+from terrine.models.files import load_backbone
 from tests.student_folders import CLASSES, KINDS, images, make_student
 
 
@@ -144,7 +144,7 @@ def test_loading_never_unpickles(students, monkeypatch):
 def test_a_pickle_under_the_name_of_weights_is_refused_even_when_sealed(tmp_path):
     import json
 
-    from terrine.deployment.seal import seal
+    from terrine.deployment.manifest import seal
 
     folder = make_student(tmp_path / "student")
     manifest = json.loads((folder / "manifest.json").read_text())
@@ -180,7 +180,7 @@ def test_parts_that_do_not_fit_together_are_refused(tmp_path):
 
     from safetensors.numpy import save_file
 
-    from terrine.deployment.seal import seal
+    from terrine.deployment.manifest import seal
 
     folder = make_student(tmp_path / "student")
     manifest = json.loads((folder / "manifest.json").read_text())
@@ -196,8 +196,8 @@ def test_a_student_of_a_table_takes_rows(tmp_path):
 
     from safetensors.numpy import save_file
 
-    from terrine.deployment.seal import seal
-    from terrine.models.backbone import save_backbone
+    from terrine.deployment.manifest import seal
+    from terrine.models.files import save_backbone
     from terrine.models.registry import build_backbone
 
     numbers = np.random.default_rng(5)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from terrine.deployment.seal import MANIFEST, check_seal, seal
+from terrine.deployment.manifest import MANIFEST, check_seal, seal
 from terrine.errors import ArtefactError
 from tests.student_folders import make_student
 

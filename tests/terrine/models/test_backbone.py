@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from terrine.errors import ArtefactError, InputError, SettingError
-from terrine.models.backbone import Backbone, features_in_batches, load_backbone, save_backbone
+from terrine.models.backbone import Backbone, features_in_batches
+from terrine.models.files import load_backbone, save_backbone
 from terrine.models.registry import BACKBONES, build_backbone
 
 OPTIONS = {

@@ -5,8 +5,8 @@ import torch
 
 from terrine.errors import SettingError
 from terrine.models import choice
-from terrine.models.backbone import load_backbone, save_backbone
 from terrine.models.choice import build_chosen
+from terrine.models.files import load_backbone, save_backbone
 from terrine.models.kinds import KINDS, PARTS, Choice
 from terrine.models.registry import BACKBONES, build_backbone
 

@@ -5,12 +5,13 @@ import pytest
 import torch
 from scipy.linalg import eigh
 
+from terrine.determinism.randomness import torch_generator
 from terrine.errors import InputError, SettingError
-from terrine.models.backbone import as_float, load_backbone, save_backbone
+from terrine.models.backbone import as_float
+from terrine.models.files import load_backbone, save_backbone
 from terrine.models.registry import build_backbone
 from terrine.pretraining import invariance
 from terrine.pretraining.invariance import Deformations, deform, invariant_projection, learn_projection
-from terrine.randomness import torch_generator
 from terrine.synthetic.registry import draw
 
 STILL = Deformations(0, 0, 0, 0)

@@ -5,10 +5,10 @@ import pytest
 from sklearn.linear_model import Ridge
 from torch import nn
 
+from terrine.determinism.randomness import numpy_generator
 from terrine.errors import InputError
 from terrine.models.backbone import Backbone
 from terrine.pretraining.probe import probe
-from terrine.randomness import numpy_generator
 
 
 def pixels_as_features() -> Backbone:

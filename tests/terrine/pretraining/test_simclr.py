@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from terrine.errors import ArtefactError, InputError, SettingError
-from terrine.models.backbone import Backbone, save_backbone
+from terrine.models.backbone import Backbone
+from terrine.models.files import save_backbone
 from terrine.pretraining import simclr
 from terrine.pretraining.augment import ViewSettings
 from terrine.pretraining.simclr import SimCLRSettings, pretrain

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sql
 
-from terrine.privacy.events import Event, GaussianEvent
-from terrine.privacy.ledger import Ledger, StoredRelease
+from terrine.privacy.accounting.events import Event, GaussianEvent
+from terrine.privacy.ledger.ledger import Ledger, StoredRelease
 
 DATASET = "fingerprint"
 ANSWER = GaussianEvent(1.0, 10.0)

@@ -7,7 +7,7 @@ import pytest
 
 from terrine.aggregation.votes import histograms_of
 from terrine.errors import InputError, SettingError
-from terrine.privacy.canaries import (
+from terrine.privacy.auditing.canaries import (
     Directions,
     Plan,
     best_plan,
@@ -16,8 +16,8 @@ from terrine.privacy.canaries import (
     guess_from_labels,
     make_canaries,
 )
+from terrine.privacy.auditing.one_run import mu_of_guesses
 from terrine.privacy.noise import ReplayNoise
-from terrine.privacy.one_run import mu_of_guesses
 
 CLASSES = 5
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from privacy_ledger_help import DATASET, Draw, Place, ask
 
 from terrine.errors import BudgetError
-from terrine.privacy.account import Account, Budget, covers, price
-from terrine.privacy.events import (
+from terrine.privacy.accounting.events import (
     Event,
     GaussianEvent,
     LaplaceEvent,
@@ -22,8 +21,10 @@ from terrine.privacy.events import (
     compose,
     vote_answer,
 )
-from terrine.privacy.gaussian import mu_of, mu_squared, pure_mu
-from terrine.privacy.renyi import conversion_cost, default_orders, pure_epsilon, rdp_of_event
+from terrine.privacy.accounting.gaussian import mu_of, mu_squared, pure_mu
+from terrine.privacy.accounting.pricing import covers, price
+from terrine.privacy.accounting.renyi import conversion_cost, default_orders, pure_epsilon, rdp_of_event
+from terrine.privacy.ledger.account import Account, Budget
 
 LNMAX = RepeatedEvent(LaplaceEvent(2.0, 20.0), 100)
 GAUSSIAN = RepeatedEvent(vote_answer(40.0), 100)

@@ -10,9 +10,9 @@ from terrine.aggregation.gnmax import GNMax
 from terrine.aggregation.histogram import GaussianHistogram
 from terrine.aggregation.laplace import LNMax
 from terrine.errors import InputError, SettingError
-from terrine.privacy.audit import audit_mechanism, audit_scores, clopper_pearson
-from terrine.privacy.events import Event, RepeatedEvent, vote_answer
-from terrine.privacy.gaussian import epsilon_of
+from terrine.privacy.accounting.events import Event, RepeatedEvent, vote_answer
+from terrine.privacy.accounting.gaussian import epsilon_of
+from terrine.privacy.auditing.audit import audit_mechanism, audit_scores, clopper_pearson
 from terrine.privacy.noise import ReplayNoise
 
 TIE, MOVED = [50, 50], [51, 49]

@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from terrine.errors import BudgetError, SettingError
-from terrine.privacy.calibrate import affordable_answers, calibrate, purchases
-from terrine.privacy.events import threshold_test, vote_answer
-from terrine.privacy.gaussian import GaussianFilter, epsilon_of, mu_squared
+from terrine.privacy.accounting.calibrate import affordable_answers, calibrate, purchases
+from terrine.privacy.accounting.events import threshold_test, vote_answer
+from terrine.privacy.accounting.gaussian import GaussianFilter, epsilon_of, mu_squared
 
 
 @settings(max_examples=40, deadline=None)

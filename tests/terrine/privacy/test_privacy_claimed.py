@@ -3,9 +3,9 @@
 import pytest
 
 from terrine.errors import SettingError
-from terrine.privacy.account import price
-from terrine.privacy.claimed import by_moments, claimed_epsilon
-from terrine.privacy.events import RepeatedEvent, compose, threshold_test, vote_answer
+from terrine.privacy.accounting.claimed import by_moments, claimed_epsilon
+from terrine.privacy.accounting.events import RepeatedEvent, compose, threshold_test, vote_answer
+from terrine.privacy.accounting.pricing import price
 
 
 def test_the_claim_is_the_papers_table():

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from terrine.errors import InputError, SettingError
-from terrine.privacy.audit import audit_scores
+from terrine.privacy.accounting.events import GaussianEvent, RepeatedEvent, compose, vote_answer
+from terrine.privacy.accounting.gaussian import epsilon_of, mu_of, mu_squared
+from terrine.privacy.auditing.audit import audit_scores
 from terrine.privacy.clipped_sum import ClippedSum, noise_multiplier_for
-from terrine.privacy.events import GaussianEvent, RepeatedEvent, compose, vote_answer
-from terrine.privacy.gaussian import epsilon_of, mu_of, mu_squared
 from terrine.privacy.noise import ReplayNoise, SecureNoise, lattice_step
 
 

@@ -8,7 +8,7 @@ from privacy_votes_help import SIXTEEN_ORDERS, Golden, random_histograms
 from scipy.stats import norm
 
 from terrine.errors import InputError, SettingError
-from terrine.privacy.data_dependent import (
+from terrine.privacy.accounting.data_dependent import (
     check_histograms,
     gnmax_rdp,
     lnmax_rdp,
@@ -19,7 +19,7 @@ from terrine.privacy.data_dependent import (
     summed,
     threshold_rdp,
 )
-from terrine.privacy.renyi import convert, gaussian_rdp, pure_rdp, reference_orders
+from terrine.privacy.accounting.renyi import convert, gaussian_rdp, pure_rdp, reference_orders
 
 REL = 1e-10
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from terrine.errors import SettingError
-from terrine.privacy.events import (
+from terrine.privacy.accounting.events import (
     ComposedEvent,
     Event,
     GaussianEvent,

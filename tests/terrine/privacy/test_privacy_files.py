@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from terrine.errors import LedgerError
-from terrine.privacy.files import locked, write_atomically
+from terrine.privacy.ledger.files import locked, write_atomically
 
 
 def test_a_file_is_replaced_whole_or_kept(tmp_path: Path) -> None:

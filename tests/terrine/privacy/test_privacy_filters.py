@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtr, ndtri
 
-from terrine.privacy.account import Account, Budget
-from terrine.privacy.events import (
+from terrine.privacy.accounting.events import (
     Event,
     GaussianEvent,
     LaplaceEvent,
@@ -20,9 +19,10 @@ from terrine.privacy.events import (
     compose,
     vote_answer,
 )
-from terrine.privacy.filters import GaussianSum, RenyiSum, filter_for
-from terrine.privacy.gaussian import epsilon_of, mu_of, pure_mu
-from terrine.privacy.renyi import conversion_cost, default_orders, rdp_of_event
+from terrine.privacy.accounting.filters import GaussianSum, RenyiSum, filter_for
+from terrine.privacy.accounting.gaussian import epsilon_of, mu_of, pure_mu
+from terrine.privacy.accounting.renyi import conversion_cost, default_orders, rdp_of_event
+from terrine.privacy.ledger.account import Account, Budget
 
 RESPONSES = tuple(RandomisedResponseEvent(epsilon, 2) for epsilon in (0.2, 0.5, 0.9))
 Value = Callable[[float, float], float]

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from terrine.errors import BudgetError, SettingError
-from terrine.privacy.events import (
+from terrine.privacy.accounting.events import (
     GaussianEvent,
     LaplaceEvent,
     NonPrivateEvent,
@@ -15,7 +15,7 @@ from terrine.privacy.events import (
     threshold_test,
     vote_answer,
 )
-from terrine.privacy.gaussian import (
+from terrine.privacy.accounting.gaussian import (
     GaussianFilter,
     delta_of,
     epsilon_of,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from terrine.errors import LedgerError
-from terrine.privacy.identity import canonical_json, keyed_digest, load_or_create_key, release_identity
+from terrine.privacy.ledger.identity import canonical_json, keyed_digest, load_or_create_key, release_identity
 
 KEY = bytes(range(32))
 

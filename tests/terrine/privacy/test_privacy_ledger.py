@@ -8,10 +8,10 @@ import pytest
 from privacy_ledger_help import ANSWER, DATASET, Draw, Place, ask
 
 from terrine.errors import BudgetError, LedgerError, SettingError
-from terrine.privacy.account import price
-from terrine.privacy.events import GaussianEvent, LaplaceEvent, RepeatedEvent, compose
-from terrine.privacy.gaussian import mu_of
-from terrine.privacy.ledger import Budget, Ledger
+from terrine.privacy.accounting.events import GaussianEvent, LaplaceEvent, RepeatedEvent, compose
+from terrine.privacy.accounting.gaussian import mu_of
+from terrine.privacy.accounting.pricing import price
+from terrine.privacy.ledger.ledger import Budget, Ledger
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from privacy_ledger_help import ANSWER, DATASET, Draw, Place, ask
 
-from terrine.privacy import chain, database, files, ledger, payload
-from terrine.privacy.events import RepeatedEvent
+from terrine.privacy.accounting.events import RepeatedEvent
+from terrine.privacy.ledger import chain, database, files, ledger, release_store
 
 RESERVED = RepeatedEvent(ANSWER, 3)
 
@@ -58,15 +58,15 @@ def _ends_with(kind: str) -> Callable[..., bool]:
 STEPS: dict[str, tuple[Callable[[], None], bool, int]] = {
     "before the reservation": (lambda: before(ledger.Ledger, "_reserve"), False, 0),
     "inside the reservation's transaction": (lambda: after(database.Transaction, "append", _is("reserve")), False, 0),
-    "reserved, head not written": (lambda: before(chain.Head, "advance", _ends_with("reserve")), False, 1),
+    "reserved, head not written": (lambda: before(chain.Tip, "advance", _ends_with("reserve")), False, 1),
     "reserved": (lambda: after(ledger.Ledger, "_reserve"), False, 1),
-    "drawn, nothing written": (lambda: before(payload.PayloadStore, "write"), False, 1),
+    "drawn, nothing written": (lambda: before(release_store.ReleaseStore, "write"), False, 1),
     "half written": (lambda: before(files.os, "fsync"), False, 1),
     "written under another name": (lambda: before(files.os, "link"), False, 1),
     "in place, still under both names": (lambda: after(files.os, "link"), True, 1),
-    "stored": (lambda: after(payload.PayloadStore, "write"), True, 1),
+    "stored": (lambda: after(release_store.ReleaseStore, "write"), True, 1),
     "inside the commit's transaction": (lambda: after(database.Transaction, "append", _is("commit")), True, 1),
-    "committed, head not written": (lambda: before(chain.Head, "advance", _ends_with("commit")), True, 1),
+    "committed, head not written": (lambda: before(chain.Tip, "advance", _ends_with("commit")), True, 1),
     "committed": (lambda: after(ledger.Ledger, "_commit"), True, 1),
 }
 
@@ -134,7 +134,7 @@ def test_killed_at_one_step_after_the_other_it_is_still_one_release(place: Place
     check(place, tmp_path / "note", stored=True, charged=1)
 
 
-@pytest.mark.parametrize("owner", [(chain.Head, "advance"), (database.Database, "_create_table")])
+@pytest.mark.parametrize("owner", [(chain.Tip, "advance"), (database.Database, "_create_table")])
 def test_a_ledger_killed_while_it_began_begins_again(owner: tuple[Any, str], place: Place, tmp_path: Path) -> None:
     for kill in (before, after):
         process = multiprocessing.get_context("fork").Process(

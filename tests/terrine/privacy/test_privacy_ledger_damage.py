@@ -12,7 +12,7 @@ import sqlalchemy as sql
 from privacy_ledger_help import ANSWER, DATASET, Draw, Place, ask
 
 from terrine.errors import LedgerError
-from terrine.privacy.ledger import Ledger
+from terrine.privacy.ledger.ledger import Ledger
 
 
 def filled(place: Any) -> Ledger:
@@ -162,7 +162,7 @@ def test_a_locked_table_of_postgresql_is_given_up_too(any_place: Place) -> None:
 def test_a_crash_before_the_head_was_written_is_no_damage(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = filled(place)
     with monkeypatch.context() as patch:
-        patch.setattr("terrine.privacy.chain.Head.advance", lambda *_: None)
+        patch.setattr("terrine.privacy.ledger.chain.Tip.advance", lambda *_: None)
         ask(ledger, "d", Draw())
     assert ledger.verify() == 10
     assert json.loads((place.store / "head.json").read_text())["count"] == 10

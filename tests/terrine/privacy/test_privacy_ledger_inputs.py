@@ -8,10 +8,10 @@ import pytest
 from privacy_ledger_help import ANSWER, DATASET, Draw, Place, ask
 
 from terrine.errors import LedgerError
-from terrine.privacy.account import price
-from terrine.privacy.book import Book
-from terrine.privacy.events import GaussianEvent, compose
-from terrine.privacy.ledger import Ledger
+from terrine.privacy.accounting.events import GaussianEvent, compose
+from terrine.privacy.accounting.pricing import price
+from terrine.privacy.ledger.ledger import Ledger
+from terrine.privacy.ledger.transaction import LedgerTransaction
 
 OTHER = GaussianEvent(1.0, 11.0)
 
@@ -26,14 +26,16 @@ def ledger(place: Place) -> Ledger:
 @pytest.fixture
 def earlier(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Make releases as an earlier version did: under identities that said nothing of how they were made."""
-    append = Book.append
+    append = LedgerTransaction.append
 
-    def without_mark(book: Book, kind: str, dataset: str, release_id: str | None, body: dict) -> Any:
-        return append(book, kind, dataset, release_id, {k: v for k, v in body.items() if k != "identity"})
+    def without_mark(
+        transaction: LedgerTransaction, kind: str, dataset: str, release_id: str | None, body: dict
+    ) -> Any:
+        return append(transaction, kind, dataset, release_id, {k: v for k, v in body.items() if k != "identity"})
 
     def make(release_id: str, **changes: Any) -> Any:
         with monkeypatch.context() as patch:
-            patch.setattr(Book, "append", without_mark)
+            patch.setattr(LedgerTransaction, "append", without_mark)
             return ask(ledger, release_id, changes.pop("draw", Draw()), **changes)
 
     return make

@@ -10,8 +10,8 @@ import numpy as np
 from privacy_ledger_help import ANSWER, DATASET, Draw, Place, ask
 
 from terrine.errors import BudgetError
-from terrine.privacy.account import price
-from terrine.privacy.events import RepeatedEvent
+from terrine.privacy.accounting.events import RepeatedEvent
+from terrine.privacy.accounting.pricing import price
 
 CONTEXT = multiprocessing.get_context("fork")
 

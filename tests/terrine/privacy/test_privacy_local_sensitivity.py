@@ -5,15 +5,15 @@ import pytest
 from privacy_votes_help import Golden, random_histograms
 
 from terrine.errors import InputError, SettingError
-from terrine.privacy.data_dependent import gnmax_rdp, log_p_answered, log_q_gnmax, threshold_rdp
-from terrine.privacy.local_sensitivity import (
+from terrine.privacy.accounting.data_dependent import gnmax_rdp, log_p_answered, log_q_gnmax, threshold_rdp
+from terrine.privacy.accounting.local_sensitivity import (
     AnswerPrice,
     answer_sensitivities,
     summed_answer_sensitivity,
     summed_threshold_sensitivity,
     threshold_sensitivities,
 )
-from terrine.privacy.sanitize import smooth_sensitivity
+from terrine.privacy.accounting.sanitize import smooth_sensitivity
 
 
 @pytest.fixture(scope="module")
@@ -127,8 +127,8 @@ def test_the_sum_equals_query_after_query():
 def test_blocks_of_rows_and_points_do_not_show(monkeypatch):
     votes = random_histograms(40, 60, 6, seed=2)
     whole = answer_sensitivities(votes, 5.0, 3.0)
-    monkeypatch.setattr("terrine.privacy.worst_case._HELD", 200)
-    monkeypatch.setattr("terrine.privacy.worst_case._POINTS", 17)
+    monkeypatch.setattr("terrine.privacy.accounting.worst_case._HELD", 200)
+    monkeypatch.setattr("terrine.privacy.accounting.worst_case._POINTS", 17)
     assert np.array_equal(answer_sensitivities(votes, 5.0, 3.0), whole)
 
 

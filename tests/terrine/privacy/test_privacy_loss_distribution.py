@@ -12,8 +12,8 @@ from scipy.integrate import quad
 from scipy.special import gammaln
 
 from terrine.errors import SettingError
-from terrine.privacy import loss_distribution
-from terrine.privacy.events import (
+from terrine.privacy.accounting import loss_distribution
+from terrine.privacy.accounting.events import (
     Event,
     GaussianEvent,
     LaplaceEvent,
@@ -26,9 +26,9 @@ from terrine.privacy.events import (
     counts,
     vote_answer,
 )
-from terrine.privacy.gaussian import delta_of, epsilon_of
-from terrine.privacy.loss_distribution import loss_delta, loss_epsilon
-from terrine.privacy.renyi import convert, default_orders, epsilon_of_event, pure_epsilon, rdp_of_event
+from terrine.privacy.accounting.gaussian import delta_of, epsilon_of
+from terrine.privacy.accounting.loss_distribution import loss_delta, loss_epsilon
+from terrine.privacy.accounting.renyi import convert, default_orders, epsilon_of_event, pure_epsilon, rdp_of_event
 
 
 def response_delta(epsilon: float, answer: float, categories: int, times: int) -> float:

@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import norm
 
 from terrine.errors import InputError, SettingError
-from terrine.privacy.membership import attack, likelihood_ratios, logit_scores
+from terrine.privacy.auditing.membership import attack, likelihood_ratios, logit_scores
 
 
 def shadow_runs(effect, runs=24, records=300, seed=0):

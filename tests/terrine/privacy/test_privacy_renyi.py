@@ -5,7 +5,7 @@ import pytest
 from scipy.integrate import quad
 
 from terrine.errors import SettingError
-from terrine.privacy.events import (
+from terrine.privacy.accounting.events import (
     Event,
     GaussianEvent,
     LaplaceEvent,
@@ -17,8 +17,8 @@ from terrine.privacy.events import (
     compose,
     vote_answer,
 )
-from terrine.privacy.gaussian import epsilon_of
-from terrine.privacy.renyi import (
+from terrine.privacy.accounting.gaussian import epsilon_of
+from terrine.privacy.accounting.renyi import (
     convert,
     default_orders,
     epsilon_of_event,

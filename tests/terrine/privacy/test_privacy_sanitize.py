@@ -5,14 +5,14 @@ import pytest
 from privacy_votes_help import Golden
 
 from terrine.errors import InputError, SettingError
-from terrine.privacy.data_dependent import gnmax_rdp, log_p_answered, log_q_gnmax, summed, threshold_rdp
-from terrine.privacy.local_sensitivity import (
+from terrine.privacy.accounting.data_dependent import gnmax_rdp, log_p_answered, log_q_gnmax, summed, threshold_rdp
+from terrine.privacy.accounting.local_sensitivity import (
     AnswerPrice,
     summed_answer_sensitivity,
     summed_threshold_sensitivity,
 )
-from terrine.privacy.renyi import convert
-from terrine.privacy.sanitize import (
+from terrine.privacy.accounting.renyi import convert
+from terrine.privacy.accounting.sanitize import (
     optimised,
     release,
     release_rdp,

@@ -5,9 +5,9 @@ import pytest
 from scipy.stats import nbinom
 
 from terrine.errors import SettingError
-from terrine.privacy.events import LaplaceEvent, RepeatAndSelectEvent, vote_answer
-from terrine.privacy.renyi import convert, default_orders, pure_epsilon, rdp_of_event
-from terrine.privacy.selection import repeat_and_select_rdp, success_probability
+from terrine.privacy.accounting.events import LaplaceEvent, RepeatAndSelectEvent, vote_answer
+from terrine.privacy.accounting.renyi import convert, default_orders, pure_epsilon, rdp_of_event
+from terrine.privacy.accounting.selection import repeat_and_select_rdp, success_probability
 
 
 @pytest.mark.parametrize(("mean", "shape"), [(1, 1), (10, 1), (10, 0), (1.5, 0.5), (5, 2.5), (1000, 0), (20, math.inf)])

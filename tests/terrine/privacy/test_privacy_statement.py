@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 from terrine.errors import SettingError
-from terrine.privacy.events import LaplaceEvent, NonPrivateEvent, RepeatedEvent, compose, threshold_test, vote_answer
+from terrine.privacy.accounting.events import (
+    LaplaceEvent,
+    NonPrivateEvent,
+    RepeatedEvent,
+    compose,
+    threshold_test,
+    vote_answer,
+)
 from terrine.privacy.statement import (
     PrivacyStatement,
     PublicInput,

@@ -5,8 +5,7 @@ import math
 import pytest
 
 from terrine.errors import SettingError
-from terrine.privacy.account import price
-from terrine.privacy.events import (
+from terrine.privacy.accounting.events import (
     LaplaceEvent,
     RandomisedResponseEvent,
     RepeatAndSelectEvent,
@@ -15,8 +14,9 @@ from terrine.privacy.events import (
     threshold_test,
     vote_answer,
 )
-from terrine.privacy.renyi import default_orders
-from terrine.privacy.tuning import composed_epsilon, repeat_and_select_epsilon
+from terrine.privacy.accounting.pricing import price
+from terrine.privacy.accounting.renyi import default_orders
+from terrine.privacy.accounting.tuning import composed_epsilon, repeat_and_select_epsilon
 
 DELTA = 1e-5
 CANDIDATES = [

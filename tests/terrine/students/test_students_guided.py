@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from terrine.classifiers import LinearHead
 from terrine.errors import InputError
-from terrine.heads import LinearHead
 from terrine.models.registry import build_backbone
 from terrine.models.statistics import record_statistics
 from terrine.students import guided

@@ -4,9 +4,9 @@ import torch
 from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 
+from terrine.classifiers import LinearHead, initial_head
+from terrine.determinism.randomness import numpy_generator
 from terrine.errors import InputError, SettingError
-from terrine.heads import LinearHead, initial_head
-from terrine.randomness import numpy_generator
 from terrine.students.linear import PRECISIONS, StudentSettings, fit_histograms, fit_labels, predict
 
 CLASSES, FEATURES, TEACHERS, SIGMA = 3, 6, 100, 8.0
@@ -140,7 +140,7 @@ def test_few_answers_are_all_used_for_fitting(release):
 
 
 def test_predictions_are_probabilities_of_the_scores(release, monkeypatch):
-    monkeypatch.setattr("terrine.heads._PREDICTION_BLOCK", 37)
+    monkeypatch.setattr("terrine.classifiers._PREDICTION_BLOCK", 37)
     features = release[0]
     head = initial_head(FEATURES, CLASSES, seed=0)
     expected = [softmax(head.weight.astype(float) @ row + head.bias) for row in features]

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from terrine.classifiers import LinearHead, MLPHead, predict
 from terrine.errors import ArtefactError, SettingError
-from terrine.heads import LinearHead, MLPHead, predict
-from terrine.models.backbone import features_in_batches, save_backbone
+from terrine.models.backbone import features_in_batches
+from terrine.models.files import save_backbone
 from terrine.students import training
 from terrine.students.finetune import FineTune
 from terrine.students.fixmatch import FixMatch

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from terrine.determinism.randomness import torch_generator
 from terrine.errors import SettingError
 from terrine.pretraining.invariance import Deformations
-from terrine.randomness import torch_generator
 from terrine.students.views import Augmentation, augment, strong_augmentation, view_features, weak_augmentation
 from tests.terrine.students.students_help import frozen_backbone, some_images
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 from scipy import stats
 
-from terrine.randomness import derive_seed
-from terrine.synthetic import counter
+from terrine.determinism import philox
+from terrine.determinism.randomness import derive_seed
 
 MASK = 0xFFFFFFFF
 
@@ -36,14 +36,14 @@ def plain_philox(words: tuple[int, ...], key: tuple[int, int]) -> tuple[int, ...
 
 @pytest.mark.parametrize(("words", "key", "expected"), KNOWN)
 def test_philox_gives_the_published_answers(words, key, expected):
-    lanes = counter.philox(tuple(torch.tensor([word]) for word in words), key)
+    lanes = philox.philox(tuple(torch.tensor([word]) for word in words), key)
     assert tuple(int(lane) for lane in lanes) == expected
     assert plain_philox(words, key) == expected
 
 
 def test_blocks_are_philox_of_the_draw_and_the_image():
     index = torch.tensor([0, 5, 2**40 + 3])
-    lanes = counter.blocks(7, "some name", index, 3, first=2)
+    lanes = philox.blocks(7, "some name", index, 3, first=2)
     key = derive_seed(7, "some name")
     for i, image in enumerate(index.tolist()):
         for j in range(3):
@@ -53,32 +53,32 @@ def test_blocks_are_philox_of_the_draw_and_the_image():
 
 def test_blocks_may_start_at_a_place_of_each_image_s_own():
     index = torch.tensor([4, 9])
-    together = counter.blocks(0, "a", index, 2, torch.tensor([6, 1]))
+    together = philox.blocks(0, "a", index, 2, torch.tensor([6, 1]))
     for row, (image, first) in enumerate([(4, 6), (9, 1)]):
-        alone = counter.blocks(0, "a", torch.tensor([image]), 2, first)
+        alone = philox.blocks(0, "a", torch.tensor([image]), 2, first)
         assert all(torch.equal(lane[row], one[0]) for lane, one in zip(together, alone, strict=True))
-    single = counter.block_at(0, "a", index, torch.tensor([7, 1]))
+    single = philox.block_at(0, "a", index, torch.tensor([7, 1]))
     assert [int(lane[0]) for lane in single] == [int(lane[0, 1]) for lane in together]
 
 
 def test_a_word_depends_neither_on_the_batch_nor_on_how_many_are_drawn():
-    all_words = counter.words(1, "n", torch.arange(50), 37)
-    assert torch.equal(counter.words(1, "n", torch.arange(20, 22), 37), all_words[20:22])
-    assert torch.equal(counter.words(1, "n", torch.arange(50), 9), all_words[:, :9])
-    assert torch.equal(counter.words(1, "n", torch.arange(50), 29, first=8), all_words[:, 8:])
-    assert not torch.equal(counter.words(1, "m", torch.arange(50), 37), all_words)
-    assert not torch.equal(counter.words(2, "n", torch.arange(50), 37), all_words)
+    all_words = philox.words(1, "n", torch.arange(50), 37)
+    assert torch.equal(philox.words(1, "n", torch.arange(20, 22), 37), all_words[20:22])
+    assert torch.equal(philox.words(1, "n", torch.arange(50), 9), all_words[:, :9])
+    assert torch.equal(philox.words(1, "n", torch.arange(50), 29, first=8), all_words[:, 8:])
+    assert not torch.equal(philox.words(1, "m", torch.arange(50), 37), all_words)
+    assert not torch.equal(philox.words(2, "n", torch.arange(50), 37), all_words)
     with pytest.raises(ValueError, match="multiples of 4"):
-        counter.words(1, "n", torch.arange(2), 4, first=3)
+        philox.words(1, "n", torch.arange(2), 4, first=3)
 
 
 def test_uniforms_are_uniform_and_normals_are_normal():
-    uniform = counter.uniforms(3, "u", torch.arange(100), 1001)
+    uniform = philox.uniforms(3, "u", torch.arange(100), 1001)
     assert uniform.dtype == torch.float32
     assert uniform.shape == (100, 1001)
     assert 0 <= float(uniform.min()) < float(uniform.max()) < 1
     assert stats.kstest(uniform.flatten().numpy(), "uniform").pvalue > 1e-3
-    normal = counter.normals(3, "n", torch.arange(100), 1002)
+    normal = philox.normals(3, "n", torch.arange(100), 1002)
     assert normal.dtype == torch.float32
     assert stats.kstest(normal.flatten().numpy(), "norm").pvalue > 1e-3
     correlations = np.corrcoef(normal[:, :8].T.numpy())
@@ -86,8 +86,8 @@ def test_uniforms_are_uniform_and_normals_are_normal():
 
 
 def test_below_splits_a_word_into_a_fair_integer_and_a_fresh_word():
-    word = counter.words(0, "b", torch.arange(200), 300).flatten()
-    value, rest = counter.below(word, 6)
+    word = philox.words(0, "b", torch.arange(200), 300).flatten()
+    value, rest = philox.below(word, 6)
     assert all(divmod(int(w) * 6, 1 << 32) == (int(v), int(r)) for w, v, r in zip(word[:99], value, rest, strict=False))
     assert stats.chisquare(torch.bincount(value, minlength=6).numpy()).pvalue > 1e-3
     assert stats.kstest(rest[value == 2].numpy() / 2**32, "uniform").pvalue > 1e-3

@@ -5,7 +5,8 @@ import pytest
 import torch
 from scipy import stats
 
-from terrine.synthetic import counter
+from terrine.determinism import philox
+from terrine.determinism.portable_math import cosine, sine
 from terrine.synthetic.dead_leaves import (
     SHAPES,
     _bare_windows,
@@ -16,7 +17,6 @@ from terrine.synthetic.dead_leaves import (
     radius_probabilities,
     window_sides,
 )
-from terrine.synthetic.exact import cosine, sine
 
 
 def paint_plainly(seed: int, image: int, size: int, channels: int) -> np.ndarray:
@@ -25,8 +25,8 @@ def paint_plainly(seed: int, image: int, size: int, channels: int) -> np.ndarray
     grid = np.arange(size, dtype=np.float32) + np.float32(0.5)
     picture = np.zeros((channels, size, size), dtype=np.uint8)
     bare = np.ones((size, size), dtype=bool)
-    lanes = [lane[0].tolist() for lane in counter.blocks(seed, "dead_leaves", index, 2_500)]
-    all_details = counter.block_at(seed, "dead_leaves/details", index.expand(5_000), torch.arange(5_000))
+    lanes = [lane[0].tolist() for lane in philox.blocks(seed, "dead_leaves", index, 2_500)]
+    all_details = philox.block_at(seed, "dead_leaves/details", index.expand(5_000), torch.arange(5_000))
     all_details = torch.stack(all_details, 1).tolist()
     lengths = np.array(radii(size), dtype=np.float32)
     for number in range(5_000):
@@ -82,7 +82,7 @@ def test_radii_follow_the_published_power_law():
     law /= law.sum()
     assert radius_probabilities() == pytest.approx(law.tolist(), rel=1e-9, abs=1e-15)
     assert radii(28) == pytest.approx((28 * edges).tolist())
-    drawn = torch.bincount(draw_radius(counter.words(0, "test", torch.arange(500), 2_000).flatten()), minlength=200)
+    drawn = torch.bincount(draw_radius(philox.words(0, "test", torch.arange(500), 2_000).flatten()), minlength=200)
     assert len(drawn) == 200
     expected = law * int(drawn.sum())
     common = expected > 20
@@ -159,7 +159,7 @@ def test_a_grey_image_is_the_first_channel_of_the_colour_image():
 
 def test_bare_windows_says_whether_any_pixel_of_a_window_is_bare():
     size = 13
-    bare = (counter.uniforms(0, "w", torch.arange(2), size * size) < 0.03).to(torch.uint8)
+    bare = (philox.uniforms(0, "w", torch.arange(2), size * size) < 0.03).to(torch.uint8)
     answers = _bare_windows(bare.view(-1), size).view(-1, 2, size, size)
     sides = window_sides(size)
     assert sides == [1, 2, 3, 4, 6, 8, 12, 13]

@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
+from terrine.determinism.randomness import numpy_generator
 from terrine.errors import InputError, SettingError
-from terrine.randomness import numpy_generator
 from terrine.synthetic.distance import (
     Extractor,
     chosen,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from terrine.synthetic import counter
+from terrine.determinism import philox
 from terrine.synthetic.fractal import (
     BURN_IN,
     CHOICES,
@@ -49,7 +49,7 @@ def test_a_walk_applies_one_map_after_another():
         for start in range(2):
             px, py = np.float32(0), np.float32(0)
             for step in range(BURN_IN + STEPS):
-                block = counter.blocks(3, "walk", torch.tensor([image]), 1, step // 16 * 2 + start)
+                block = philox.blocks(3, "walk", torch.tensor([image]), 1, step // 16 * 2 + start)
                 byte = int(block[step % 16 // 4][0, 0]) >> (8 * (step % 4)) & 0xFF
                 a, b, c, d, e, f = systems.parameters[row, int(systems.choice[row, byte])].numpy()
                 px, py = a * px + b * py + e, c * px + d * py + f
@@ -114,7 +114,7 @@ def test_a_patch_is_stamped_at_every_mark():
     marks = torch.zeros((4, 20, 20), dtype=torch.uint8)
     generator = torch.Generator().manual_seed(0)
     marks[:, 2:-2, 2:-2] = (torch.rand((4, 16, 16), generator=generator) < 0.1).to(torch.uint8)
-    word = counter.words(0, "patch", torch.arange(4), 1)
+    word = philox.words(0, "patch", torch.arange(4), 1)
     stamped = _stamp(marks.flatten(1), 20, word).view(4, 20, 20)
     for image in range(4):
         pattern = (int(word[image, 0]) * 511 >> 32) + 1

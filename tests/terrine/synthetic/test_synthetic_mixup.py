@@ -4,8 +4,8 @@ import pytest
 import torch
 from scipy import stats
 
-from terrine.randomness import derive_seed
-from terrine.synthetic import counter
+from terrine.determinism import philox
+from terrine.determinism.randomness import derive_seed
 from terrine.synthetic.gaussian import gaussian
 from terrine.synthetic.mixup import Mixup, weights
 from terrine.synthetic.shaders import shaders
@@ -16,7 +16,7 @@ def test_a_mixture_is_the_weighted_sum_of_six_images_of_its_sources():
     index = torch.tensor([3, 1000])
     ours = Mixup(sources)(7, index, 10, 3)
     for row, image in enumerate(index.tolist()):
-        word = counter.words(7, "mixup", torch.tensor([image]), 12)
+        word = philox.words(7, "mixup", torch.tensor([image]), 12)
         share = weights(word[:, :6])[0]
         total = torch.zeros(3, 10, 10)
         for k in range(6):
@@ -27,7 +27,7 @@ def test_a_mixture_is_the_weighted_sum_of_six_images_of_its_sources():
 
 
 def test_weights_are_uniform_on_the_simplex():
-    share = weights(counter.words(0, "test", torch.arange(3_000), 6))
+    share = weights(philox.words(0, "test", torch.arange(3_000), 6))
     assert share.sum(1) == pytest.approx(1.0, abs=1e-6)
     # Each coordinate of Dirichlet(1, ..., 1) in six dimensions is Beta(1, 5).
     assert stats.kstest(share[:, 2].numpy(), stats.beta(1, 5).cdf).pvalue > 1e-3

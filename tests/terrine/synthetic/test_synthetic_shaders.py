@@ -7,22 +7,22 @@ import numpy as np
 import pytest
 import torch
 
-from terrine.synthetic import counter
-from terrine.synthetic.levels import to_bytes
+from terrine.determinism import philox
 from terrine.synthetic.shader_fields import FIELDS
 from terrine.synthetic.shader_noise import Scene, box, cells, fractal_noise, rotate, smooth_union, step, value_noise
 from terrine.synthetic.shaders import _render, family_of, shaders
+from terrine.synthetic.to_bytes import to_bytes
 
 
 @pytest.fixture(name="scene")
 def make_scene() -> Scene:
     index = torch.arange(3)
-    plane = counter.uniforms(0, "plane", index, 2 * 12 * 12).view(3, 2, 12, 12) * 8 - 4
+    plane = philox.uniforms(0, "plane", index, 2 * 12 * 12).view(3, 2, 12, 12) * 8 - 4
     return Scene(
         plane[:, 0],
         plane[:, 1],
-        counter.uniforms(0, "parameters", index, 16),
-        counter.uniforms(0, "lattice", index, 256),
+        philox.uniforms(0, "parameters", index, 16),
+        philox.uniforms(0, "lattice", index, 256),
     )
 
 
@@ -92,7 +92,7 @@ def test_rotation_keeps_lengths_and_step_rises_from_zero_to_one(scene):
 
 
 def test_bytes_get_the_mean_and_the_deviation_asked_for():
-    picture = counter.normals(0, "levels", torch.arange(2), 3 * 400).view(2, 3, 20, 20) * 7 + 3
+    picture = philox.normals(0, "levels", torch.arange(2), 3 * 400).view(2, 3, 20, 20) * 7 + 3
     mean, deviation = torch.full((2, 3, 1), 0.5), torch.full((2, 3, 1), 0.1)
     levels = to_bytes(picture, mean, deviation).double() / 255
     assert levels.mean((2, 3)) == pytest.approx(0.5, abs=0.003)

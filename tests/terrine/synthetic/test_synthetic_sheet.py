@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from terrine.errors import InputError
-from terrine.synthetic.sheet import contact_sheet
+from terrine.synthetic.contact_sheet import contact_sheet
 
 
 @pytest.mark.parametrize(("count", "channels", "columns"), [(5, 1, 3), (4, 3, None), (1, 3, 7)])

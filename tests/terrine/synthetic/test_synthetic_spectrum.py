@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from terrine.synthetic import counter
+from terrine.determinism import philox
 from terrine.synthetic.spectrum import amplitude, exponents, real_inverse_transform, spectrum
 
 
 @pytest.mark.parametrize("size", [8, 27, 64])
 def test_the_transform_is_the_inverse_discrete_fourier_transform(size):
-    coefficients = counter.normals(0, "test", torch.arange(2), 2 * size * size).view(2, 2, size, size)
+    coefficients = philox.normals(0, "test", torch.arange(2), 2 * size * size).view(2, 2, size, size)
     ours = real_inverse_transform(coefficients).numpy()
     for image in range(2):
         real, imaginary = coefficients[image].double().numpy()

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from terrine.randomness import numpy_generator
+from terrine.determinism.randomness import numpy_generator
 from terrine.teachers.kind import Records
 
 

@@ -8,9 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from terrine.determinism.randomness import numpy_generator
 from terrine.errors import InputError, SettingError
-from terrine.randomness import numpy_generator
-from terrine.teachers.averaged import (
+from terrine.teachers.averaging.learners import LinearLearner, ModuleLearner
+from terrine.teachers.averaging.ttac import (
     Average,
     AveragedSettings,
     _parts,
@@ -21,7 +22,6 @@ from terrine.teachers.averaged import (
     mean_of,
     server_step,
 )
-from terrine.teachers.averaged_learners import LinearLearner, ModuleLearner
 from terrine.teachers.kind import Records
 from tests.terrine.teachers.averaged_help import plain_ttac, sorted_records
 
@@ -129,7 +129,7 @@ def test_any_module_learns_as_the_linear_learner_does_when_it_is_one(parties):
 
 def test_networks_learn_in_rounds_as_plain_gradient_descent_of_each(records):
     from terrine.models.statistics import batch_statistics
-    from terrine.teachers.averaged import _batches
+    from terrine.teachers.averaging.ttac import _batches
     from terrine.teachers.scratch import ScratchTeachers
 
     classifier = ScratchTeachers("pate_cnn", 1, 8, 3).classifier(0)

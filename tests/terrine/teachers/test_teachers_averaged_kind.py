@@ -5,10 +5,10 @@ import pytest
 
 from terrine.errors import InputError, SettingError
 from terrine.models.registry import build_backbone
-from terrine.teachers.averaged import AveragedSettings, average_teachers
-from terrine.teachers.averaged_centre import centred_queries, centred_records, party_means
-from terrine.teachers.averaged_kind import AveragedTeachers, LinearForm, NetworkForm, Start, blocks_of
-from terrine.teachers.averaged_learners import LinearLearner, unit_rows
+from terrine.teachers.averaging.centre import centred_queries, centred_records, party_means
+from terrine.teachers.averaging.kind import AveragedTeachers, LinearVoting, NetworkVoting, RoundState, blocks_of
+from terrine.teachers.averaging.learners import LinearLearner, unit_rows
+from terrine.teachers.averaging.ttac import AveragedSettings, average_teachers
 from terrine.teachers.kind import Queries, Records
 from terrine.teachers.networks import Classifier
 from tests.terrine.teachers.averaged_help import plain_ttac, sorted_records
@@ -23,7 +23,7 @@ def parties():
 
 
 def linear(centred=False):
-    return LinearForm(LinearLearner(5, 4), centred=centred)
+    return LinearVoting(LinearLearner(5, 4), centred=centred)
 
 
 def weights(state):
@@ -113,7 +113,7 @@ def test_teachers_that_averaged_agree_where_conventional_ones_do_not(parties):
     alone = AveragedTeachers(linear(), ALONE, 12)
     conventional = alone.vote([s for _, s in alone.train(parties, range(12), seed=3)], queries)
     average, own = average_teachers(LinearLearner(5, 4), parties, range(12), settings, rounds=19, seed=3)
-    kind = AveragedTeachers(linear(), settings, 12, lambda: Start(average, own))
+    kind = AveragedTeachers(linear(), settings, 12, lambda: RoundState(average, own))
     together = kind.vote([s for _, s in kind.train(parties, range(12), seed=3)], queries)
     right = [(votes == parties.labels[:, None]).mean() for votes in (conventional, together)]
     assert right[0] < 0.45
@@ -124,17 +124,17 @@ def test_without_an_average_there_is_nothing_to_start_from(parties):
     with pytest.raises(InputError, match="Run the stage 'average'"):
         list(AveragedTeachers(linear(), AveragedSettings(), 12).train(parties, range(2), seed=0))
     average, own = average_teachers(LinearLearner(5, 4), parties, range(12), AveragedSettings(), rounds=1, seed=3)
-    kind = AveragedTeachers(linear(centred=True), AveragedSettings(), 12, lambda: Start(average, own))
+    kind = AveragedTeachers(linear(centred=True), AveragedSettings(), 12, lambda: RoundState(average, own))
     with pytest.raises(InputError, match="without a centre"):
         list(kind.train(parties, range(2), seed=0))
 
 
 def test_networks_vote_with_what_they_learned_together(records, queries):
     backbone = build_backbone("pate_cnn", channels=1, size=8, seed=0)
-    form = NetworkForm(Classifier(backbone.network, backbone.feature_dim, 3, 0), 3, "current")
+    form = NetworkVoting(Classifier(backbone.network, backbone.feature_dim, 3, 0), 3, "current")
     settings = AveragedSettings(rounds=6, steps=5, learning_rate=0.05, batch=16)
     average, own = average_teachers(form.learner, records, range(5), settings, rounds=5, seed=0)
-    kind = AveragedTeachers(form, settings, 5, lambda: Start(average, own))
+    kind = AveragedTeachers(form, settings, 5, lambda: RoundState(average, own))
     states = dict(kind.train(records, range(5), seed=0))
     assert not kind.stacked
     votes = kind.vote(states.values(), queries)

@@ -8,20 +8,14 @@ import pytest
 from terrine.aggregation.histogram import GaussianHistogram
 from terrine.aggregation.votes import histograms_of
 from terrine.errors import SettingError
-from terrine.privacy.audit import audit_scores
-from terrine.privacy.events import RepeatedEvent, compose, vote_answer
-from terrine.privacy.gaussian import epsilon_of, mu_of, mu_squared
+from terrine.privacy.accounting.events import RepeatedEvent, compose, vote_answer
+from terrine.privacy.accounting.gaussian import epsilon_of, mu_of, mu_squared
+from terrine.privacy.auditing.audit import audit_scores
 from terrine.privacy.noise import ReplayNoise
-from terrine.teachers.averaged import (
-    Average,
-    AveragedSettings,
-    average_teachers,
-    local_round,
-    server_step,
-)
-from terrine.teachers.averaged_kind import AveragedTeachers, LinearForm, Start
-from terrine.teachers.averaged_learners import LinearLearner
-from terrine.teachers.averaged_private import PrivateAveraging, calibrated
+from terrine.teachers.averaging.kind import AveragedTeachers, LinearVoting, RoundState
+from terrine.teachers.averaging.learners import LinearLearner
+from terrine.teachers.averaging.private import PrivateAveraging, calibrated
+from terrine.teachers.averaging.ttac import Average, AveragedSettings, average_teachers, local_round, server_step
 from terrine.teachers.kind import Queries, Records
 from tests.terrine.teachers.averaged_help import sorted_records
 
@@ -180,7 +174,7 @@ def asked():
 
 
 def votes_from(records, average, own):
-    kind = AveragedTeachers(LinearForm(LEARNER), ROUNDS, PARTIES, lambda: Start(average, own))
+    kind = AveragedTeachers(LinearVoting(LEARNER), ROUNDS, PARTIES, lambda: RoundState(average, own))
     states = [state for _, state in kind.train(records, range(PARTIES), seed=0)]
     return histograms_of(kind.vote(states, asked()), 2)
 
@@ -209,7 +203,7 @@ def test_the_published_form_is_caught_when_its_claim_is_audited_as_if_it_held():
 
 def test_conventional_teachers_pass_the_same_audit():
     settings = AveragedSettings(averaging="none", correction="none", rounds=3, steps=2, learning_rate=2.0, batch=1)
-    kind = AveragedTeachers(LinearForm(LEARNER), settings, PARTIES)
+    kind = AveragedTeachers(LinearVoting(LEARNER), settings, PARTIES)
     one, other = (
         histograms_of(kind.vote([s for _, s in kind.train(r, range(PARTIES), seed=0)], asked()), 2)
         for r in neighbours()
@@ -253,7 +247,7 @@ def private_runs(hypothesis, runs, averaging, sigma, noise):
     histograms = []
     for records, mine in zip(sides, own, strict=True):
         values = np.repeat(average.value, PARTIES, axis=0) + learned(records, average, mine, ROUNDS.rounds - 1).update
-        votes = LinearForm(LEARNER).vote([LEARNER.state(weights) for weights in values], asked(), "cpu")
+        votes = LinearVoting(LEARNER).vote([LEARNER.state(weights) for weights in values], asked(), "cpu")
         ones = votes.T.reshape(runs, PARTIES, -1).sum(axis=1)
         histograms.append(np.stack([PARTIES - ones.astype(np.int64), ones.astype(np.int64)], axis=2))
     assert np.abs(histograms[0] - histograms[1]).max() <= 1

@@ -6,9 +6,9 @@ import pytest
 from terrine.errors import InputError
 from terrine.models.backbone import features_in_batches
 from terrine.models.registry import build_backbone
-from terrine.teachers.averaged import Average, AveragedSettings, local_round
-from terrine.teachers.averaged_centre import centred_records
-from terrine.teachers.averaged_learners import LinearLearner
+from terrine.teachers.averaging.centre import centred_records
+from terrine.teachers.averaging.learners import LinearLearner
+from terrine.teachers.averaging.ttac import Average, AveragedSettings, local_round
 from terrine.teachers.estimator import EstimatorTeachers
 from terrine.teachers.features import PrivateFeatures, private_features, record_batches
 from terrine.teachers.kind import Records

@@ -5,11 +5,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from terrine.classifiers import initial_head
+from terrine.determinism.randomness import torch_generator
 from terrine.errors import SettingError
-from terrine.heads import initial_head
 from terrine.models.registry import build_backbone
 from terrine.models.statistics import batch_statistics
-from terrine.randomness import torch_generator
 from terrine.teachers.finetune import FinetuneTeachers
 from terrine.teachers.kind import Queries, Records
 from terrine.teachers.networks import NetworkSettings, load_state, parts

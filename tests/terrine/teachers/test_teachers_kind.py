@@ -4,9 +4,9 @@ import pytest
 from terrine.errors import InputError, SettingError
 from terrine.models.registry import build_backbone
 from terrine.teachers.kind import Records, rows_of, teachers_missing_a_class, vote_type
-from terrine.teachers.registry import KINDS, Surroundings, TeacherSettings, build_teachers
+from terrine.teachers.registry import KINDS, TeacherContext, TeacherSettings, build_teachers
 
-IMAGES = Surroundings(3, 1, 8, lambda: build_backbone("small_cnn", channels=1, size=8, seed=0), parties=5)
+IMAGES = TeacherContext(3, 1, 8, lambda: build_backbone("small_cnn", channels=1, size=8, seed=0), parties=5)
 ALONE = {"averaging": "none", "learner": "network", "rounds": 2, "steps": 2}
 QUICK = {"epochs": 1, "batch": 8, "options": {"n_estimators": 3}, "prompt": {"epochs": 1}} | ALONE
 IN_SHARED_PASSES = ("prompt",)

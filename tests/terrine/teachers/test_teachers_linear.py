@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from sklearn.linear_model import Ridge
 
+from terrine.classifiers import initial_head
+from terrine.determinism.randomness import torch_generator
 from terrine.errors import InputError, SettingError
-from terrine.heads import initial_head
-from terrine.randomness import torch_generator
 from terrine.teachers.linear import LinearHeads, LinearSettings, train_heads, vote
 
 CLASSES = 4

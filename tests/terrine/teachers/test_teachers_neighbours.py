@@ -5,13 +5,13 @@ import pytest
 import torch
 
 from terrine.models.registry import build_backbone
-from terrine.teachers.averaged import Average, AveragedSettings, local_round
-from terrine.teachers.averaged_kind import Start
-from terrine.teachers.averaged_learners import LinearLearner
+from terrine.teachers.averaging.kind import RoundState
+from terrine.teachers.averaging.learners import LinearLearner
+from terrine.teachers.averaging.ttac import Average, AveragedSettings, local_round
 from terrine.teachers.features import PrivateFeatures, private_features
 from terrine.teachers.kind import Queries, Records
 from terrine.teachers.linear import LinearSettings, _parts
-from terrine.teachers.registry import Surroundings, TeacherSettings, build_teachers
+from terrine.teachers.registry import TeacherContext, TeacherSettings, build_teachers
 from terrine.teachers.untrained import votes_without_records
 from tests.terrine.teachers.conftest import CLASSES, striped_images
 
@@ -59,11 +59,11 @@ def start():
     generator = np.random.default_rng(4)
     length = CLASSES * (BACKBONE.feature_dim + 1)
     average = Average(generator.normal(size=length), generator.normal(size=length))
-    return Start(average, generator.normal(size=(TEACHERS, length)).astype(np.float32))
+    return RoundState(average, generator.normal(size=(TEACHERS, length)).astype(np.float32))
 
 
 BACKBONE = build_backbone("small_cnn", channels=1, size=8, seed=0)
-AROUND = Surroundings(CLASSES, 1, 8, lambda: BACKBONE, parties=TEACHERS, start=start, by_teacher=True)
+AROUND = TeacherContext(CLASSES, 1, 8, lambda: BACKBONE, parties=TEACHERS, start=start, by_teacher=True)
 
 
 def records_of(kind, statistics: str, size: int = SIZES[MOVED], exchanged: bool = False) -> Records:

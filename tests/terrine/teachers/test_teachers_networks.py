@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from terrine.determinism.randomness import torch_generator
 from terrine.errors import ArtefactError, InputError, SettingError
 from terrine.models.registry import build_backbone
-from terrine.randomness import torch_generator
 from terrine.teachers.kind import Queries, Records
 from terrine.teachers.networks import (
     Classifier,

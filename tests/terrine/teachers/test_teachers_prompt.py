@@ -7,12 +7,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from terrine.classifiers import initial_head
+from terrine.determinism.randomness import numpy_generator, torch_generator
 from terrine.errors import ArtefactError, SettingError
-from terrine.heads import initial_head
-from terrine.models.columns import Columns
+from terrine.models.identity import Identity
 from terrine.models.registry import build_backbone
 from terrine.models.statistics import batch_statistics
-from terrine.randomness import numpy_generator, torch_generator
 from terrine.teachers.kind import Queries, Records
 from terrine.teachers.networks import epoch_batches
 from terrine.teachers.prompt import PromptSettings, PromptTeachers
@@ -267,7 +267,7 @@ def test_impossible_settings_are_refused(backbone, settings, message):
 
 def test_a_table_is_refused():
     with pytest.raises(SettingError, match="a table has none"):
-        PromptTeachers(Columns(4), CLASSES)
+        PromptTeachers(Identity(4), CLASSES)
 
 
 def test_a_teacher_with_too_few_records_is_passed_over(backbone, records):

@@ -5,9 +5,9 @@ import math
 import pytest
 
 from terrine.errors import BudgetError, SettingError
-from terrine.privacy.account import price
-from terrine.privacy.events import GaussianEvent, RandomisedResponseEvent, RepeatedEvent
-from terrine.privacy.gaussian import epsilon_of
+from terrine.privacy.accounting.events import GaussianEvent, RandomisedResponseEvent, RepeatedEvent
+from terrine.privacy.accounting.gaussian import epsilon_of
+from terrine.privacy.accounting.pricing import price
 from terrine.transcription.accounting import (
     AnswerCost,
     DataCost,

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from terrine.errors import InputError, SettingError
-from terrine.privacy.gaussian import mu_squared
+from terrine.privacy.accounting.gaussian import mu_squared
 from terrine.privacy.noise import ReplayNoise, SecureNoise, lattice_step
 from terrine.transcription.annotation import DataAnnotation
 from terrine.transcription.distillation import gradient

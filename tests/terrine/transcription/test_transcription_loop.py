@@ -9,7 +9,7 @@ from terrine.transcription.annotation import DataAnnotation
 from terrine.transcription.generator import Generator
 from terrine.transcription.loop import LoopSettings, Transcription
 from terrine.transcription.objectives import GeneratorObjective
-from terrine.transcription.student import Student
+from terrine.transcription.student import StudentNetwork
 
 SETTINGS = LoopSettings(
     iterations=4,
@@ -25,7 +25,7 @@ SETTINGS = LoopSettings(
 
 
 def loop(settings=SETTINGS, architecture="cryptonet", **others):
-    student = Student(build_backbone(architecture, channels=1, size=8, seed=0), 4, 0)
+    student = StudentNetwork(build_backbone(architecture, channels=1, size=8, seed=0), 4, 0)
     return Transcription(student, Generator(1, 8, latent=3, width=4, seed=0), settings, seed=0, **others)
 
 

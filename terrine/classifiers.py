@@ -1,0 +1,185 @@
+"""Heads: what turns a feature vector into one score per class; linear, or with one hidden layer.
+
+A head is arrays with names, so it is stored without code, and every use of a stored head goes through what is here:
+
+    >>> head = head_from_arrays(arrays)             # LinearHead or MLPHead, told apart by the arrays' names
+    >>> probabilities = predict(head, features)     # NumPy in, NumPy out, on the CPU
+    >>> network = nn.Sequential(backbone, head.module())  # for training, export or an accelerator
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import nn
+
+from terrine.determinism.parallel import side_by_side
+from terrine.determinism.randomness import torch_generator
+from terrine.errors import InputError
+
+_PREDICTION_BLOCK = 4096
+
+
+@dataclass(frozen=True)
+class LinearHead:
+    """Scores of a feature vector x are `weight` x + `bias`; float32 weight [classes, features], bias [classes]."""
+
+    weight: np.ndarray
+    bias: np.ndarray
+
+    def __post_init__(self) -> None:
+        if self.weight.ndim != 2 or self.bias.shape != self.weight.shape[:1]:
+            raise InputError(
+                f"A linear head takes a weight [classes, features] and a bias [classes], not arrays of shapes "
+                f"{self.weight.shape} and {self.bias.shape}."
+            )
+
+    @property
+    def features(self) -> int:
+        """Number of features it takes."""
+        return self.weight.shape[1]
+
+    @property
+    def classes(self) -> int:
+        """Number of scores it gives."""
+        return self.weight.shape[0]
+
+    def module(self) -> nn.Module:
+        """Return a torch module with copies of the weights: features [B, features] to scores [B, classes]."""
+        return _linear(self.weight, self.bias)
+
+    def to_arrays(self) -> dict[str, np.ndarray]:
+        """Return the arrays by name, as a safetensors file holds them."""
+        return {"weight": self.weight, "bias": self.bias}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Any]) -> LinearHead:
+        """Return the head that `to_arrays` described. Raises InputError when an array is missing or misshapen."""
+        if not {"weight", "bias"} <= arrays.keys():
+            raise InputError(f"A linear head needs the arrays weight and bias; there are: {', '.join(sorted(arrays))}.")
+        return cls(np.asarray(arrays["weight"], np.float32), np.asarray(arrays["bias"], np.float32))
+
+
+@dataclass(frozen=True)
+class MLPHead:
+    """Scores are `weight` max(0, `hidden_weight` x + `hidden_bias`) + `bias`, all float32.
+
+    hidden_weight [hidden, features], hidden_bias [hidden], weight [classes, hidden], bias [classes].
+    """
+
+    hidden_weight: np.ndarray
+    hidden_bias: np.ndarray
+    weight: np.ndarray
+    bias: np.ndarray
+
+    def __post_init__(self) -> None:
+        shapes = [array.shape for array in (self.hidden_weight, self.hidden_bias, self.weight, self.bias)]
+        fits = self.hidden_weight.ndim == 2 and self.weight.ndim == 2
+        if not fits or shapes[1:] != [shapes[0][:1], (shapes[2][0], shapes[0][0]), shapes[2][:1]]:
+            raise InputError(
+                "A head with a hidden layer takes arrays [hidden, features], [hidden], [classes, hidden] and "
+                f"[classes], not arrays of shapes {', '.join(map(str, shapes))}."
+            )
+
+    @property
+    def features(self) -> int:
+        """Number of features it takes."""
+        return self.hidden_weight.shape[1]
+
+    @property
+    def classes(self) -> int:
+        """Number of scores it gives."""
+        return self.weight.shape[0]
+
+    def module(self) -> nn.Module:
+        """Return a torch module with copies of the weights: features [B, features] to scores [B, classes]."""
+        return nn.Sequential(_linear(self.hidden_weight, self.hidden_bias), nn.ReLU(), _linear(self.weight, self.bias))
+
+    def to_arrays(self) -> dict[str, np.ndarray]:
+        """Return the arrays by name, as a safetensors file holds them."""
+        return {
+            "hidden.weight": self.hidden_weight,
+            "hidden.bias": self.hidden_bias,
+            "weight": self.weight,
+            "bias": self.bias,
+        }
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Any]) -> MLPHead:
+        """Return the head that `to_arrays` described. Raises InputError when an array is missing or misshapen."""
+        names = ("hidden.weight", "hidden.bias", "weight", "bias")
+        if not set(names) <= arrays.keys():
+            raise InputError(
+                f"A head with a hidden layer needs the arrays {', '.join(names)}; there are: "
+                f"{', '.join(sorted(arrays))}."
+            )
+        return cls(*(np.asarray(arrays[name], np.float32) for name in names))
+
+
+Head: TypeAlias = LinearHead | MLPHead
+
+
+def _linear(weight: np.ndarray, bias: np.ndarray) -> nn.Linear:
+    layer = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
+    layer.weight, layer.bias = nn.Parameter(torch.tensor(weight)), nn.Parameter(torch.tensor(bias))
+    return layer
+
+
+def head_from_arrays(arrays: Mapping[str, Any]) -> Head:
+    """Return the head, of whatever kind, whose `to_arrays` gave `arrays`.
+
+    Raises InputError when an array is missing, misshapen or unknown.
+    """
+    kind = MLPHead if any(name.startswith("hidden.") for name in arrays) else LinearHead
+    head = kind.from_arrays(arrays)
+    unknown = sorted(set(arrays) - set(head.to_arrays()))
+    if unknown:
+        raise InputError(f"A head has no array '{unknown[0]}'. The file is not a head, or of a later version.")
+    return head
+
+
+def head_from_module(module: nn.Module) -> Head:
+    """Return the head whose `module` this is, with the weights it has by now."""
+
+    def arrays(layer: nn.Linear) -> tuple[np.ndarray, np.ndarray]:
+        return layer.weight.detach().cpu().float().numpy().copy(), layer.bias.detach().cpu().float().numpy().copy()
+
+    layers = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
+    return LinearHead(*arrays(layers[0])) if len(layers) == 1 else MLPHead(*arrays(layers[0]), *arrays(layers[1]))
+
+
+def predict(head: Head, features: np.ndarray) -> np.ndarray:
+    """Return class probabilities, float32 [queries, classes], of features [queries, features].
+
+    Computed on the CPU in fixed blocks, each by one thread: the same bytes on any number of cores. Raises InputError
+    when the features do not fit the head.
+    """
+    if features.ndim != 2 or features.shape[1] != head.features:
+        raise InputError(f"features of shape {features.shape} do not fit a head on {head.features} features.")
+    module = head.module()
+
+    @torch.no_grad()
+    def compute(first: int) -> np.ndarray:
+        block = torch.tensor(features[first : first + _PREDICTION_BLOCK], dtype=torch.float32)
+        return torch.softmax(module(block), dim=1).numpy()
+
+    blocks = list(side_by_side(compute, range(0, len(features), _PREDICTION_BLOCK)))
+    return np.concatenate(blocks) if blocks else np.empty((0, head.classes), np.float32)
+
+
+def initial_head(features: int, classes: int, seed: int) -> LinearHead:
+    """Return the random head that all teachers of `seed` start from: uniform within ±1/√features, bias zero.
+
+    One start for all makes teachers agree more than each its own would (000_af12db1dbb9ad79b, section 4), and it is
+    public, so it costs no privacy.
+    """
+    bound = 1 / math.sqrt(features)
+    weight = torch.empty(classes, features).uniform_(
+        -bound, bound, generator=torch_generator(seed, "initial head", features, classes)
+    )
+    return LinearHead(weight.numpy(), np.zeros(classes, np.float32))

@@ -1,0 +1,1 @@
+"""Garbled circuits and oblivious transfer."""

@@ -1,0 +1,288 @@
+"""What the guardian and the student have in common: they gather shares, and agree on whose are complete.
+
+Until the round is closed nothing has been added to anything, so a party that fails costs nothing: it is left out. The
+guardian and the student tell each other whose shares they have in full and go on with those that both have. Each
+teacher party names its sharing by a random number, so that a party which restarted in between and shared anew is not
+added to its former self.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from terrine.collaboration.protocol.messages import Channel, Kind, Spec
+from terrine.collaboration.protocol.party import Agreement, ProtocolError, Send, State
+from terrine.collaboration.protocol.shares import ShareArray, count_bits, sharing_of
+from terrine.errors import InputError, SettingError
+
+_BLOCK = 2**20
+_MOST_RESTARTS = 16
+
+
+def share_blocks(agreement: Agreement) -> list[slice]:
+    """The queries whose shares go into one frame, frame by frame: about 1 MiB each."""
+    width = agreement.classes * sharing_of(agreement).kind.itemsize
+    return blocks_of(agreement.queries, max(1, _BLOCK // width))
+
+
+def blocks_of(rows: int, block: int) -> list[slice]:
+    """Blocks of rows, all of one size but the last."""
+    return [slice(first, min(first + block, rows)) for first in range(0, rows, block)]
+
+
+class _Sharing:
+    """What has come from one teacher party."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.seen: list[bytes] = []
+        self.shares: NDArray[Any] | None = None
+        self.complete = False
+
+
+class Gatherer(ABC):
+    """Gathers shares, settles with the peer, and then computes: guardian and student.
+
+    Args:
+        agreement: What the parties agreed on.
+        name: This party.
+        peer: The guardian's student, or the student's guardian.
+
+    Attributes:
+        finished: Whether the session is over for this party.
+        aborted: Why it ended without answers, or None.
+    """
+
+    def __init__(self, agreement: Agreement, name: str, peer: str) -> None:
+        self.agreement, self.name = agreement, name
+        self.finished = False
+        self.aborted: str | None = None
+        self.sharing = sharing_of(agreement)
+        self.bits = count_bits(agreement.total, agreement.sigma)
+        self._peer = Channel(agreement, name, peer)
+        self._sharings = {party: _Sharing(Channel(agreement, name, party)) for party, _ in agreement.teachers}
+        self._blocks = share_blocks(agreement)
+        self._mine: tuple[NDArray[np.uint8], NDArray[np.uint8]] | None = None
+        self._theirs: tuple[NDArray[np.uint8], NDArray[np.uint8]] | None = None
+        self._present: NDArray[np.uint8] | None = None
+        # The agreement under the session in which the noise was drawn: a resumed one repeats what was said in that.
+        self._round = agreement
+        self._resumed = False
+
+    # -- what a host calls
+
+    def start(self) -> Iterator[Send]:
+        """See `Party.start`. A party that resumes says which round it holds; a new one waits for shares."""
+        if not self._resumed or self._present is None:
+            return iter(())
+        return iter([self._peer.send(Kind.RESUMED, self._origin, self._present)])
+
+    def receive(self, sender: str, frame: bytes) -> Iterator[Send]:
+        """See `Party.receive`."""
+        if self.finished:
+            raise ProtocolError(sender, "the session is over.")
+        if sender == self._peer.peer:
+            return self._receive_from_peer(frame)
+        if sender not in self._sharings:
+            raise ProtocolError(sender, "its sender is no party of this session, or has nothing to tell this one.")
+        self._take_shares(self._sharings[sender], frame)
+        return self.close() if all(sharing.complete for sharing in self._sharings.values()) else iter(())
+
+    def close(self, absent: Collection[str] = ()) -> Iterator[Send]:
+        """Stop gathering: the deadline is past. When all shares are complete, this happens by itself.
+
+        As after `receive`, what `state` returns is stored before anything is sent: the noise may be drawn here.
+
+        Args:
+            absent: Parties to be left out, complete or not.
+        """
+        if self._mine is not None or self._present is not None or self.finished:
+            return iter(())
+        ids = np.zeros((len(self._sharings), 16), np.uint8)
+        flags = np.zeros(len(self._sharings), np.uint8)
+        for place, (party, sharing) in enumerate(self._sharings.items()):
+            if sharing.complete and party not in absent:
+                flags[place], ids[place] = 1, np.frombuffer(sharing.seen[-1], np.uint8)
+        self._mine = flags, ids
+        told = self._peer.send(Kind.PRESENT, flags, ids)
+        return chain([told], self._settle()) if self._theirs is not None else iter([told])
+
+    def expected(self, sender: str) -> int:
+        """The number of the next frame of a teacher party: where it goes on after its connection broke.
+
+        Raises:
+            SettingError: no such party.
+        """
+        if sender not in self._sharings:
+            raise SettingError(f"The agreement knows no teacher party {sender!r}.")
+        return self._sharings[sender].channel.received
+
+    @property
+    def origin(self) -> str:
+        """The session in which the round began: this one, or the one that it resumes."""
+        return self._round.session
+
+    @property
+    def _origin(self) -> NDArray[np.uint8]:
+        return np.frombuffer(bytes.fromhex(self.origin), np.uint8)
+
+    @property
+    def closed(self) -> bool:
+        """Whether shares are no longer taken."""
+        return self._mine is not None or self._present is not None
+
+    @property
+    def present(self) -> list[str] | None:
+        """The teacher parties whose votes are counted, once that is settled."""
+        if self._present is None:
+            return None
+        return [party for party, flag in zip(self._sharings, self._present.tolist(), strict=True) if flag]
+
+    def state(self) -> State:
+        """See `Party.state`: empty until it is settled who is counted."""
+        if self._present is None:
+            return {}
+        return {
+            "agreement": np.frombuffer(self.agreement.substance, np.uint8),
+            "origin": self._origin,
+            "present": self._present,
+            **self._sums(),
+        }
+
+    # -- what guardian and student add
+
+    @abstractmethod
+    def _sums(self) -> State:
+        """The arrays of the state that are this party's own."""
+
+    @abstractmethod
+    def _restore(self, state: State) -> None:
+        """Take them back, once they are known to have the right types and shapes."""
+
+    @abstractmethod
+    def _take_sums(self, sums: ShareArray, parties: int) -> None:
+        """Take the sums of the shares of so many parties that are present, unsigned [queries, classes]."""
+
+    @abstractmethod
+    def _compute(self) -> Iterator[Send]:
+        """Begin to compute on what `_take_sums` or `_restore` left."""
+
+    @abstractmethod
+    def _answer(self, frame: bytes) -> Iterator[Send]:
+        """Take a frame of the peer while computing."""
+
+    # -- gathering
+
+    def _take_shares(self, sharing: _Sharing, frame: bytes) -> None:
+        channel, agreement = sharing.channel, self.agreement
+        if self.closed:
+            raise channel.refusal("it comes after the round was closed.")
+        before = channel.received
+        kind = self.sharing.kind
+
+        def specs(number: int) -> Sequence[Spec]:
+            rows = self._blocks[number]
+            return ("u1", (16,)), (kind, (rows.stop - rows.start, agreement.classes))
+
+        again = before > 0 and len(sharing.seen) < _MOST_RESTARTS and channel.number_of(frame) == 0
+        if before == len(self._blocks) and not again:
+            raise channel.refusal("all its shares are here already.")
+        number = 0 if again else before
+        _, (name, shares) = channel.receive(frame, {Kind.SHARES: specs(number)}, restart=again)
+        fault = None
+        if number == 0 and name.tobytes() in sharing.seen:
+            fault = f"message 0 was received before; message {before} is next."
+        elif number > 0 and name.tobytes() != sharing.seen[-1]:
+            fault = "it belongs to another sharing of the same votes."
+        elif int(shares.max()) > self.sharing.largest:
+            fault = f"a share in it is larger than shares of {self.sharing.bits} bits are."
+        if fault is not None:
+            channel.received = before
+            raise channel.refusal(fault)
+        if number == 0:
+            sharing.seen.append(name.tobytes())
+            sharing.complete = False
+            if sharing.shares is None:
+                sharing.shares = np.empty((agreement.queries, agreement.classes), kind)
+        assert sharing.shares is not None
+        sharing.shares[self._blocks[number]] = shares
+        sharing.complete = number == len(self._blocks) - 1
+
+    def _receive_from_peer(self, frame: bytes) -> Iterator[Send]:
+        parties = len(self._sharings)
+        if self._resumed and self._present is not None:
+            _, (origin, present) = self._peer.receive(frame, {Kind.RESUMED: [("u1", (16,)), ("u1", (parties,))]})
+            self._resumed = False
+            if not (np.array_equal(origin, self._origin) and np.array_equal(present, self._present)):
+                return self._abort("the guardian and the student hold sums of different rounds.")
+            return self._compute()
+        if self._present is not None:
+            return self._answer(frame)
+        expected = {} if self._theirs is not None else {Kind.PRESENT: [("u1", (parties,)), ("u1", (parties, 16))]}
+        _, (flags, ids) = self._peer.receive(frame, expected)
+        self._theirs = flags.copy(), ids.copy()
+        return self._settle() if self._mine is not None else iter(())
+
+    def _settle(self) -> Iterator[Send]:
+        assert self._mine is not None
+        assert self._theirs is not None
+        (mine, my_ids), (theirs, their_ids) = self._mine, self._theirs
+        present = ((mine == 1) & (theirs == 1) & (my_ids == their_ids).all(axis=1)).astype(np.uint8)
+        there = sum(held for (_, held), flag in zip(self.agreement.teachers, present.tolist(), strict=True) if flag)
+        if there < self.agreement.minimum:
+            needed = self.agreement.minimum
+            return self._abort(f"the votes of {there} teachers are there, and {needed} are needed. Nothing was drawn.")
+        kind = np.dtype("<u8" if self.sharing.whole else "<u4")
+        sums = np.zeros((self.agreement.queries, self.agreement.classes), kind)
+        for sharing, flag in zip(self._sharings.values(), present.tolist(), strict=True):
+            if flag:
+                assert sharing.shares is not None
+                sums += sharing.shares
+            sharing.shares = None
+        if not self.sharing.whole:
+            sums &= kind.type(2**self.sharing.bits - 1)
+        self._take_sums(sums, int(present.sum()))
+        self._present = present
+        return self._compute()
+
+    def _abort(self, why: str) -> Iterator[Send]:
+        self.aborted, self.finished = f"The session ended without answers: {why}", True
+        for sharing in self._sharings.values():
+            sharing.shares = None
+        return iter(())
+
+    def _resume(self, state: State) -> None:
+        """Take a stored state.
+
+        Raises:
+            InputError: it is none of this party's, or of another agreement.
+        """
+        expected = {
+            "agreement": (np.uint8, (32,)),
+            "origin": (np.uint8, (16,)),
+            "present": (np.uint8, (len(self._sharings),)),
+        }
+        wrong = [key for key, (kind, shape) in expected.items() if not _is(state.get(key), kind, shape)]
+        if wrong or state["agreement"].tobytes() != self.agreement.substance:
+            raise InputError(f"The stored state of {self.name!r} is damaged or belongs to another agreement.")
+        if state["origin"].tobytes().hex() == self.agreement.session:
+            raise SettingError("A session is resumed under a new random id: its frames are not those of the old one.")
+        self._restore(state)
+        self._present, self._resumed = state["present"].copy(), True
+        self._round = replace(self.agreement, session=state["origin"].tobytes().hex())
+
+    def _restored(self, state: State, key: str, kind: Any, shape: tuple[int, ...] | None = None) -> NDArray[Any]:
+        """The array of a state, by default one with a row for every query and a column for every class."""
+        array = state.get(key)
+        if not _is(array, kind, shape or (self.agreement.queries, self.agreement.classes)):
+            raise InputError(f"The stored state of {self.name!r} is damaged: {key} is not what it was.")
+        return np.array(array)
+
+
+def _is(array: Any, kind: Any, shape: tuple[int, ...]) -> bool:
+    return isinstance(array, np.ndarray) and array.dtype == kind and array.shape == shape

@@ -1,0 +1,199 @@
+"""Two numbers of which neither says anything, and which sum to the votes: modulo 2^k, or as whole numbers.
+
+**Modulo 2^k** where every count has noise of its own (argmax, histograms). Each share is uniform by itself. The modulus
+carries a noisy count with its sign: 2^(k−1) > N + 12σ, so noise wraps around with probability below 1e-32.
+
+**Noise in whole votes costs nothing.** n + ⌊η + ½⌋ is ⌊n + η + ½⌋ for whole n: rounding, and reduction modulo 2^k, are
+computed from n + η, so the exact figures of the Gaussian mechanism hold for the noise of `terrine.privacy.noise`
+rounded here. A discrete Gaussian on whole votes would not have them (its trade-off curve is another one). They also
+hold for whatever a party adds to a class: n + c + η modulo 2^k is computed from n + η.
+
+**As whole numbers** where a threshold is tested, because one η serves all classes there. One share is a mask r, uniform
+below 2^u, the other n + 2^u − r, and nothing is ever reduced: the sums S and G of P parties' shares give
+S + G − P·2^u = n, and n_j ≥ t is S_j ≥ t + P·2^u − G_j, a comparison of the student's number with the guardian's.
+
+*Privacy, whatever anybody adds.* Let the parties that do not keep to the protocol, the student among them or not, move
+the counts by any whole numbers c, chosen in the light of all that was opened before. What is opened is whether
+max_j (n_j + c_j) ≥ t with t = ⌈T − η⌉ (`whole_thresholds`), and that is whether max_j (n_j + c_j) + η ≥ T: computed
+from a number that one vote moves by at most 1, plus the Gaussian noise that was paid for. So it is the mechanism that
+is accounted for, with another c. Two things would end that, and are not done:
+
+- clipping t, to [0, N + 1] say. Then n_j + c_j = N + 1 always passes and N sometimes fails: that one fails shows n_j;
+- shares modulo 2^k. There a class can be moved to where the sign changes the other way: with c_b = 2^(k−1) − d class b
+  passes for *large* t. Then a query fails for n_a < t ≤ n_b − d, which happens for one of two neighbours and never for
+  the other, however large k and σ are. One class alone would be safe, n + c − t modulo 2^k being computed from n + η;
+  several under one η are not, because numbers on a circle have no maximum.
+
+The guardian's number is clipped to what a student can enter, [0, 2^w); so the comparison is the one of whole numbers,
+but for a student that enters 2^w − 1: it passes always, which says nothing. No honest sum comes near either end.
+
+*Correctness* is for the honest alone: who adds c gets answers about n + c.
+
+*Hiding.* The mask is uniform, so the guardian, which gets it, sees nothing. The distributions of the student's share
+for two counts that differ by d are d / 2^u apart; u has 40 bits more than twice the queries, so what the student sees
+of one teacher's votes is within 2^-40 of what it would see of any other votes.
+"""
+
+import math
+import os
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from terrine.collaboration.protocol.party import Agreement
+from terrine.errors import SettingError
+
+ShareArray = NDArray[np.unsignedinteger]
+NOISE_WIDTH = 12
+_MOST_BITS = 32
+_HIDDEN_BITS = 40
+_FARTHEST = 2.0**52  # of a threshold in votes: far beyond the noise, and far below what int64 holds beside shares
+
+
+def count_bits(teachers: int, sigma: float) -> int:
+    """The smallest k with 2^(k−1) > N + 12σ.
+
+    Raises:
+        SettingError: more than 32 bits.
+    """
+    bits = math.floor(math.log2(teachers + NOISE_WIDTH * sigma)) + 2
+    while bits > 2 and 2.0 ** (bits - 2) > teachers + NOISE_WIDTH * sigma:
+        bits -= 1
+    if bits > _MOST_BITS:
+        raise SettingError(
+            f"Shares of {teachers} teachers' votes with noise of {sigma} votes need {bits} bits, more than "
+            f"{_MOST_BITS}: use less noise."
+        )
+    return bits
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """How a party's votes become two shares.
+
+    Attributes:
+        bits: Of a mask: k modulo 2^k, u for whole numbers.
+        whole: Whether shares are whole numbers; else they are numbers modulo 2^bits.
+        largest: The largest number that a share may be.
+    """
+
+    bits: int
+    whole: bool
+    largest: int
+
+    @property
+    def kind(self) -> np.dtype:
+        """The type of a share."""
+        return share_type(self.largest.bit_length())
+
+    def split(self, values: NDArray[np.integer]) -> tuple[ShareArray, ShareArray]:
+        """The guardian's and the student's shares of `values`."""
+        return split_whole(values, self.bits) if self.whole else split(values, self.bits)
+
+
+def sharing_of(agreement: Agreement) -> Sharing:
+    """How votes are shared under an agreement: as whole numbers where a threshold is tested.
+
+    Raises:
+        SettingError: shares that would be too wide.
+    """
+    if agreement.threshold is None:
+        bits = count_bits(agreement.total, agreement.sigma)
+        return Sharing(bits, False, 2**bits - 1)
+    threshold_bits(agreement)
+    bits = _mask_bits(agreement.queries)
+    return Sharing(bits, True, 2**bits + agreement.total)
+
+
+def threshold_bits(agreement: Agreement) -> int:
+    """w, the bits of what the threshold test compares: the sum of all parties' shares, and one number above it.
+
+    Raises:
+        SettingError: more than 63 bits.
+    """
+    parties, bits = len(agreement.teachers), _mask_bits(agreement.queries)
+    largest = parties * (2**bits + agreement.total)
+    if largest + 2 * int(_FARTHEST) >= 2**63:
+        raise SettingError(
+            f"Shares of {parties} parties that hide {agreement.queries:,} queries do not fit 63 bits: with a "
+            f"threshold, a session asks at most {2**21 // parties:,} queries of so many parties. Ask fewer at a time."
+        )
+    return (largest + 1).bit_length()
+
+
+def _mask_bits(queries: int) -> int:
+    """u: 2 · queries / 2^u is at most 2^-40. A teacher's vote that changes moves two counts of a query by 1."""
+    return _HIDDEN_BITS + (2 * queries - 1).bit_length()
+
+
+def share_type(bits: int) -> np.dtype:
+    """The smallest unsigned type that holds a share."""
+    return np.dtype("u1" if bits <= 8 else "<u2" if bits <= 16 else "<u4" if bits <= 32 else "<u8")
+
+
+def random_shares(shape: tuple[int, ...], bits: int) -> NDArray[np.unsignedinteger]:
+    """Uniform numbers below 2^bits from the operating system's entropy, of `share_type`."""
+    kind = share_type(bits)
+    drawn = np.frombuffer(os.urandom(math.prod(shape) * kind.itemsize), kind).reshape(shape)
+    shares: NDArray[np.unsignedinteger] = drawn & kind.type(2**bits - 1)
+    return shares
+
+
+def split(values: NDArray[np.integer], bits: int) -> tuple[NDArray[np.unsignedinteger], NDArray[np.unsignedinteger]]:
+    """Two arrays of `share_type` that sum to `values` modulo 2^bits."""
+    one = random_shares(values.shape, bits)
+    return one, modulo(values.astype(np.int64) - one, bits).astype(one.dtype)
+
+
+def split_whole(values: NDArray[np.integer], bits: int) -> tuple[ShareArray, ShareArray]:
+    """Two arrays of whole numbers that sum to `values` + 2^bits, the first of them uniform below 2^bits."""
+    one = random_shares(values.shape, bits).astype("<u8")
+    return one, values.astype("<u8") + np.uint64(2**bits) - one
+
+
+def modulo(values: ArrayLike, bits: int) -> NDArray[np.uint32]:
+    """Whole numbers of either sign modulo 2^bits."""
+    reduced: NDArray[np.int64] = np.asarray(values).astype(np.int64) & (2**bits - 1)
+    return reduced.astype(np.uint32)
+
+
+def signed(shares: ArrayLike, bits: int) -> NDArray[np.int64]:
+    """Numbers modulo 2^bits as the numbers in [−2^(bits−1), 2^(bits−1)) they stand for."""
+    half = 2 ** (bits - 1)
+    lifted: NDArray[np.int64] = np.asarray(shares).astype(np.int64) + half
+    numbers: NDArray[np.int64] = (lifted & (2**bits - 1)) - half
+    return numbers
+
+
+def whole_votes(noise: ArrayLike) -> NDArray[np.int64]:
+    """Noise rounded to whole votes, ⌊η + ½⌋: rounding that commutes with adding votes."""
+    return np.floor(np.asarray(noise, dtype=np.float64) + 0.5).astype(np.int64)
+
+
+def whole_thresholds(threshold: float, noise: ArrayLike) -> NDArray[np.int64]:
+    """The whole number t for which n ≥ t is n + η ≥ T, for every whole n: ⌈T − η⌉, never clipped.
+
+    The comparison is the one of the plaintext mechanism, n + η ≥ T in double precision: a function of the exact n + η,
+    which rises with n. T − η may have to be rounded, so the neighbours of ⌈T − η⌉ are tried as well.
+
+    Args:
+        threshold: T, in votes.
+        noise: η, in votes. Beyond 2^51 votes, which noise does not reach, it counts as 2^51.
+    """
+    eta = np.clip(np.asarray(noise, dtype=np.float64), -_FARTHEST / 2, _FARTHEST / 2)
+    first = np.ceil(threshold - eta).astype(np.int64)
+    first -= (first - 1) + eta >= threshold
+    first += first + eta < threshold
+    return first
+
+
+def bits_of(shares: ShareArray, bits: int) -> NDArray[np.uint8]:
+    """The lowest bits of shares [queries, classes] as a circuit's input: uint8 [classes · bits, queries].
+
+    A class's lowest bit comes first.
+    """
+    kind = np.dtype("<u8" if bits > 32 else "<u4")
+    columns = shares.T.astype(kind)
+    spread = (columns[:, None, :] >> np.arange(bits, dtype=kind)[None, :, None]) & kind.type(1)
+    return spread.astype(np.uint8).reshape(shares.shape[1] * bits, len(shares))

@@ -1,0 +1,53 @@
+"""Backbones on disk: weights and description in one safetensors file, which cannot hold code."""
+
+import json
+import os
+from pathlib import Path
+
+import safetensors.torch
+from safetensors import SafetensorError, safe_open
+
+from terrine.errors import ArtefactError
+from terrine.models.backbone import Backbone
+from terrine.models.registry import build_backbone
+
+_METADATA_KEY = "backbone"
+
+
+def save_backbone(backbone: Backbone, path: Path) -> None:
+    """Write weights and description to one safetensors file (temporary file, fsync, rename); equal state, equal bytes.
+
+    The format cannot hold code, so a file from elsewhere is safe to load.
+    """
+    state = {name: value.detach().cpu().contiguous() for name, value in backbone.network.state_dict().items()}
+    data = safetensors.torch.save(state, metadata={_METADATA_KEY: json.dumps(backbone.describe(), sort_keys=True)})
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def load_backbone(path: Path) -> Backbone:
+    """Return the backbone that `save_backbone` wrote, on the CPU and in evaluation mode.
+
+    Raises ArtefactError when the file is missing, damaged, or not a backbone.
+    """
+    if not path.is_file():
+        raise ArtefactError(f"The backbone {path} does not exist. Run the stage 'pretrain' to make it.")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # safe_open is no dict
+        architecture = json.loads(metadata[_METADATA_KEY])
+        options = architecture["options"]
+        backbone = build_backbone(
+            architecture["kind"], channels=architecture["channels"], size=architecture["size"], seed=0, **options
+        )
+        backbone.network.load_state_dict(state)
+    except (SafetensorError, KeyError, ValueError, RuntimeError) as error:
+        raise ArtefactError(
+            f"{path} is damaged or holds no backbone ({error}). Delete it and run the stage 'pretrain' again."
+        ) from error
+    return backbone

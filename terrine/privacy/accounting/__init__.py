@@ -1,0 +1,1 @@
+"""What a release costs: events that describe it, and accountants that price them."""

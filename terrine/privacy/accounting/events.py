@@ -1,0 +1,246 @@
+"""What was done to the private data, described; what it cost is computed elsewhere.
+
+A release is recorded as an *event*: a small frozen object that names the mechanism and its parameters and nothing of
+the data. `terrine.privacy.accounting.gaussian` and `terrine.privacy.accounting.renyi` price events; the ledger stores
+them as JSON, so that runs of different years compose by what they did and not by sums of ε.
+
+Rules that keep stored events trustworthy:
+- the meaning of an existing event never changes, nor does its JSON form;
+- an event an accountant does not know raises `UnsupportedEventError`: it is never approximated;
+- every event describes one adaptive step. Composition is adaptive composition: the parameters of a step may depend on
+  what earlier steps released, and on nothing else that is private.
+
+Sensitivities hold for the neighbouring relation of PATE: one record (or group) replaced, added or removed changes one
+teacher, hence moves at most one vote per query.
+
+    >>> compose(RepeatedEvent(threshold_test(150.0), 640), RepeatedEvent(vote_answer(40.0), 286))
+    ComposedEvent(events=(RepeatedEvent(event=GaussianEvent(sensitivity=1.0, sigma=150.0), count=640), ...))
+"""
+
+import math
+import numbers
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from terrine.errors import SettingError, TerrineError
+
+
+class UnsupportedEventError(TerrineError):
+    """An event that the accountant asked cannot price. It is refused, never approximated."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """Base of all events."""
+
+
+@dataclass(frozen=True)
+class GaussianEvent(Event):
+    """A vector plus N(0, sigma² I), where neighbours' vectors differ by at most `sensitivity` in L2 norm."""
+
+    sensitivity: float
+    sigma: float
+
+    def __post_init__(self) -> None:
+        _set_real(self, "sensitivity", minimum=0.0)
+        _set_real(self, "sigma", above=0.0)
+
+
+@dataclass(frozen=True)
+class LaplaceEvent(Event):
+    """A vector plus independent Laplace noise of this scale, where neighbours differ by `sensitivity` in L1 norm.
+
+    Moving one vote changes two counts by one: LNMax with scale 1/γ has sensitivity 2 and costs ε = 2γ.
+    """
+
+    sensitivity: float
+    scale: float
+
+    def __post_init__(self) -> None:
+        _set_real(self, "sensitivity", minimum=0.0)
+        _set_real(self, "scale", above=0.0)
+
+
+@dataclass(frozen=True)
+class RandomisedResponseEvent(Event):
+    """One of k categories, kept with probability e^ε / (e^ε + k − 1), else replaced by another one uniformly."""
+
+    epsilon: float
+    categories: int
+
+    def __post_init__(self) -> None:
+        _set_real(self, "epsilon", minimum=0.0)
+        _set_count(self, "categories", minimum=2)
+
+
+@dataclass(frozen=True)
+class RepeatedEvent(Event):
+    """The same event `count` times in adaptive composition; zero times is allowed and free."""
+
+    event: Event
+    count: int
+
+    def __post_init__(self) -> None:
+        _require_event(self, self.event)
+        _set_count(self, "count", minimum=0)
+
+
+@dataclass(frozen=True)
+class ComposedEvent(Event):
+    """Several events in adaptive composition; none at all is allowed and free."""
+
+    events: tuple[Event, ...]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.events, tuple):
+            raise SettingError(f"ComposedEvent takes a tuple of events, got {type(self.events).__name__}.")
+        for event in self.events:
+            _require_event(self, event)
+
+
+@dataclass(frozen=True)
+class RepeatAndSelectEvent(Event):
+    """`event` run a random number of times, of which only the best outcome is released (Papernot & Steinke 2022).
+
+    The number of runs follows the truncated negative binomial distribution with this `mean` and `shape` (1 is the
+    geometric, 0 the logarithmic distribution), or the Poisson distribution where `shape` is infinite.
+    """
+
+    event: Event
+    mean: float
+    shape: float
+
+    def __post_init__(self) -> None:
+        _require_event(self, self.event)
+        _set_real(self, "mean", minimum=1.0)
+        if self.shape == math.inf:
+            object.__setattr__(self, "shape", math.inf)
+        else:
+            _set_real(self, "shape", minimum=0.0)
+
+
+@dataclass(frozen=True)
+class NonPrivateEvent(Event):
+    """Something without any guarantee: its ε is infinite."""
+
+
+def vote_answer(sigma: float) -> GaussianEvent:
+    """One histogram of votes released with N(0, sigma²) per count, or anything computed from it (its argmax)."""
+    return GaussianEvent(sensitivity=math.sqrt(2.0), sigma=sigma)
+
+
+def threshold_test(sigma1: float) -> GaussianEvent:
+    """One comparison of a noisy largest count (or margin) with a public threshold."""
+    return GaussianEvent(sensitivity=1.0, sigma=sigma1)
+
+
+def compose(*events: Event) -> Event:
+    """All `events` together, flattened, equal ones counted: the shortest description of the same composition.
+
+    The order in which mechanisms first appear is kept. A single event comes back as itself.
+    """
+    parts = tuple(event if count == 1 else RepeatedEvent(event, count) for event, count in counts(*events).items())
+    return parts[0] if len(parts) == 1 else ComposedEvent(parts)
+
+
+def counts(*events: Event) -> dict[Event, int]:
+    """The mechanisms inside all `events` with how often each is run, in the order of first appearance; none 0 times."""
+    found: dict[Event, int] = {}
+    for event, count in (pair for part in events for pair in _flatten(part)):
+        found[event] = found.get(event, 0) + count
+    return {event: count for event, count in found.items() if count}
+
+
+def to_json(event: Event) -> dict[str, Any]:
+    """`event` as a tree of JSON values. The form is stable: the ledger holds it.
+
+    Raises:
+        UnsupportedEventError: a class of event that is not one of this module's.
+    """
+    match event:
+        case GaussianEvent():
+            return {"event": "gaussian", "sensitivity": event.sensitivity, "sigma": event.sigma}
+        case LaplaceEvent():
+            return {"event": "laplace", "sensitivity": event.sensitivity, "scale": event.scale}
+        case RandomisedResponseEvent():
+            return {"event": "randomised_response", "epsilon": event.epsilon, "categories": event.categories}
+        case RepeatedEvent():
+            return {"event": "repeated", "of": to_json(event.event), "count": event.count}
+        case ComposedEvent():
+            return {"event": "composed", "of": [to_json(part) for part in event.events]}
+        case RepeatAndSelectEvent():
+            shape = "infinity" if event.shape == math.inf else event.shape
+            return {"event": "repeat_and_select", "of": to_json(event.event), "mean": event.mean, "shape": shape}
+        case NonPrivateEvent():
+            return {"event": "non_private"}
+        case _:
+            raise UnsupportedEventError(f"An event of type {type(event).__name__} has no stored form.")
+
+
+def from_json(tree: Mapping[str, Any]) -> Event:
+    """The event that `to_json` wrote.
+
+    Raises:
+        UnsupportedEventError: an unknown kind of event, a missing field or one too many.
+        SettingError: a field with an impossible value.
+    """
+    if not isinstance(tree, Mapping) or "event" not in tree:
+        raise UnsupportedEventError(f'A stored event is an object with the field "event", got {tree!r}.')
+    fields = {name: value for name, value in tree.items() if name != "event"}
+    match tree["event"], frozenset(fields):
+        case "gaussian", names if names == {"sensitivity", "sigma"}:
+            return GaussianEvent(fields["sensitivity"], fields["sigma"])
+        case "laplace", names if names == {"sensitivity", "scale"}:
+            return LaplaceEvent(fields["sensitivity"], fields["scale"])
+        case "randomised_response", names if names == {"epsilon", "categories"}:
+            return RandomisedResponseEvent(fields["epsilon"], fields["categories"])
+        case "repeated", names if names == {"of", "count"}:
+            return RepeatedEvent(from_json(fields["of"]), fields["count"])
+        case "composed", names if names == {"of"} and isinstance(fields["of"], list | tuple):
+            return ComposedEvent(tuple(from_json(part) for part in fields["of"]))
+        case "repeat_and_select", names if names == {"of", "mean", "shape"}:
+            shape = math.inf if fields["shape"] == "infinity" else fields["shape"]
+            return RepeatAndSelectEvent(from_json(fields["of"]), fields["mean"], shape)
+        case "non_private", names if not names:
+            return NonPrivateEvent()
+        case kind, names:
+            raise UnsupportedEventError(
+                f"No event is stored as {kind!r} with the fields {sorted(names)}: it was written by another version "
+                "of Terrine or changed by hand, and cannot be priced."
+            )
+
+
+def _flatten(event: Event) -> list[tuple[Event, int]]:
+    """The events inside nested compositions and repetitions, each with its count."""
+    match event:
+        case ComposedEvent():
+            return [pair for part in event.events for pair in _flatten(part)]
+        case RepeatedEvent():
+            return [(part, count * event.count) for part, count in _flatten(event.event)]
+        case Event():
+            return [(event, 1)]
+    raise SettingError(f"Only events can be composed, got {type(event).__name__}.")
+
+
+def _require_event(owner: Event, value: object) -> None:
+    if not isinstance(value, Event):
+        raise SettingError(f"{type(owner).__name__} takes events, got {type(value).__name__}.")
+
+
+def _set_real(owner: Event, name: str, *, minimum: float = -math.inf, above: float = -math.inf) -> None:
+    """Check a field and store it as a Python float, so that equal events are equal and JSON is exact."""
+    value = getattr(owner, name)
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
+        raise SettingError(f"{name} of {type(owner).__name__} must be a finite number, got {value!r}.")
+    if value < minimum or value <= above:
+        bound = f"at least {minimum:g}" if minimum > -math.inf else f"greater than {above:g}"
+        raise SettingError(f"{name} of {type(owner).__name__} must be {bound}, got {value!r}.")
+    object.__setattr__(owner, name, float(value))
+
+
+def _set_count(owner: Event, name: str, *, minimum: int) -> None:
+    value = getattr(owner, name)
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < minimum:
+        raise SettingError(f"{name} of {type(owner).__name__} must be a whole number ≥ {minimum}, got {value!r}.")
+    object.__setattr__(owner, name, int(value))

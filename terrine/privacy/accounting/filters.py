@@ -1,0 +1,118 @@
+"""How an account with a budget adds up releases that are chosen one after the other, by what earlier ones said.
+
+Composition theorems price what was fixed beforehand. Where each release may depend on the ones before, a budget needs a
+*filter*: one measure in which costs add up, with one limit. The smallest of several measures is no filter, because
+which of them is the smallest then depends on what was released. So an account keeps to one measure for ever, and its
+first release, a public description, decides which:
+
+- *Gaussian*, where the first release is Gaussian: Σ μ² ≤ μ²(ε, δ) (Smith & Thakurta 2022; Koskela, Tobaben & Honkela
+  2023, for every μ-GDP step). Later steps that are not Gaussian enter by `gaussian.pure_mu`.
+- *Rényi at one order α* otherwise: Σ RDP(α) ≤ ε − c(α, δ), c the conversion (Feldman & Zrnic 2021, Theorem 4.3 at a
+  fixed order). α is the order at which the budget pays for most releases like the first.
+
+docs/accounting.md has the proofs in full.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from terrine.privacy.accounting.events import Event, UnsupportedEventError
+from terrine.privacy.accounting.gaussian import epsilon_of, mu_of, mu_squared
+from terrine.privacy.accounting.renyi import conversion_cost, convert, default_orders, mu_squared_bound, rdp_of_event
+
+# Cumulated rounding of a sum of costs, upwards.
+_ROUNDING = 1e-12
+
+
+class Filter(Protocol):
+    """A measure in which costs add up, whatever they were chosen by.
+
+    Formal guarantee: releases chosen adaptively, each only if the sum of costs with it has `epsilon` ≤ ε, are together
+    (ε, δ)-differentially private.
+    """
+
+    def cost(self, event: Event) -> float:
+        """What `event` adds to the sum; infinite for what the filter never lets through."""
+
+    def epsilon(self, cost: float, delta: float) -> float:
+        """The ε at `delta` that a sum of costs stands for; it grows with the sum."""
+
+    def room(self, cost: float, epsilon: float, delta: float) -> str:
+        """What one more release may cost after such a sum, as the end of a sentence."""
+
+
+@dataclass(frozen=True)
+class GaussianSum:
+    """Σ μ²: exact for Gaussian steps."""
+
+    def cost(self, event: Event) -> float:
+        """`renyi.mu_squared_bound`, see `Filter.cost`."""
+        return mu_squared_bound(event)
+
+    def epsilon(self, cost: float, delta: float) -> float:
+        """See `Filter.epsilon`."""
+        return epsilon_of(math.sqrt(cost), delta)
+
+    def room(self, cost: float, epsilon: float, delta: float) -> str:
+        """See `Filter.room`."""
+        left = max(0.0, mu_of(epsilon, delta) ** 2 - cost)
+        return (
+            f"left is room for one more release of ε={epsilon_of(math.sqrt(left), delta):.4f} by itself "
+            "(exact costs do not add up linearly)"
+        )
+
+
+@dataclass(frozen=True)
+class RenyiSum:
+    """Σ RDP at one order.
+
+    Attributes:
+        order: α.
+    """
+
+    order: float
+
+    def cost(self, event: Event) -> float:
+        """RDP at the order, see `Filter.cost`."""
+        return float(rdp_of_event(event, [self.order])[0]) * (1 + _ROUNDING)
+
+    def epsilon(self, cost: float, delta: float) -> float:
+        """See `Filter.epsilon`."""
+        return convert([self.order], [cost], delta)[0]
+
+    def room(self, cost: float, epsilon: float, delta: float) -> str:
+        """See `Filter.room`."""
+        left = epsilon - float(conversion_cost(np.array([self.order]), delta)[0]) - cost
+        if not left > 0:
+            return f"nothing is left: the account is kept by its Rényi divergence at order {self.order:.4g}"
+        # An ε-DP release has at most min(ε²α/2, ε) of it.
+        pure = max(left, math.sqrt(2 * left / self.order))
+        return (
+            f"left is a Rényi divergence of {left:.4g} at order {self.order:.4g}, the measure that the account is kept "
+            f"in: room for one more release of ε={pure:.4f} without δ"
+        )
+
+
+def filter_for(first: Event, epsilon: float | None, delta: float) -> Filter:
+    """The filter of an account, from its first release's worst case and the budget it was reserved under.
+
+    Args:
+        first: The first release that costs anything.
+        epsilon: The budget; without one the order is that at which the first release alone costs least.
+        delta: δ of the budget.
+    """
+    try:
+        mu_squared(first)
+    except UnsupportedEventError:
+        pass
+    else:
+        return GaussianSum()
+    orders = default_orders()
+    curve, cost = rdp_of_event(first, orders), conversion_cost(orders, delta)
+    held = np.isfinite(curve) & (curve > 0)
+    payable = np.divide(-math.inf if epsilon is None else epsilon - cost, curve, out=np.zeros_like(curve), where=held)
+    best = np.argmax(payable) if np.any(payable > 0) else np.argmin(curve + cost)
+    return RenyiSum(float(orders[best]))

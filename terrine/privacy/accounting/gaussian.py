@@ -1,0 +1,246 @@
+"""The exact price of Gaussian mechanisms, and a filter that stops before a budget is passed.
+
+A Gaussian mechanism with L2 sensitivity s and noise sigma is μ-GDP with μ = s/sigma, and adaptive composition adds the
+squares of μ exactly: no bound is involved, so this is the figure that may gate answering and be published. At a given
+δ the guarantee (ε, δ) of μ solves
+
+    δ = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2)
+
+(Balle & Wang 2018, Theorem 8; Dong, Roth & Su 2022, Corollary 2.13). The composition may be chosen adaptively, also its
+length, as long as μ² stays below a limit fixed beforehand: the Gaussian filter of Smith & Thakurta (2022).
+
+Nothing here looks at data. All rounding is towards more cost: a printed ε is never smaller than the true one.
+
+    >>> spent = compose(RepeatedEvent(threshold_test(150.0), 640), RepeatedEvent(vote_answer(40.0), 286))
+    >>> round_up(epsilon_of(math.sqrt(mu_squared(spent)), delta=1e-5), digits=6)
+    2.542603
+"""
+
+import math
+from decimal import ROUND_CEILING, Decimal
+
+from scipy.optimize import brentq
+from scipy.special import erf, erfcx, log_ndtr, ndtri_exp
+
+from terrine.errors import BudgetError, SettingError
+from terrine.privacy.accounting.events import ComposedEvent, Event, GaussianEvent, RepeatedEvent, UnsupportedEventError
+
+_ROOT_TOLERANCE = 4 * 2.0**-52
+# Above the rounding of the formulas below by a factor of ten or more, for any μ ≥ 1e-8 (compared with 60 digits).
+_MARGIN = 1e-12
+
+
+def mu_squared(event: Event) -> float:
+    """μ² of a composition of Gaussian mechanisms, exactly.
+
+    Raises:
+        UnsupportedEventError: when anything in `event` is not Gaussian; `renyi.epsilon_of_event` prices those.
+    """
+    match event:
+        case GaussianEvent():
+            return (event.sensitivity / event.sigma) ** 2
+        case RepeatedEvent():
+            return event.count * mu_squared(event.event) if event.count else 0.0
+        case ComposedEvent():
+            return math.fsum(mu_squared(part) for part in event.events)
+        case _:
+            raise UnsupportedEventError(
+                f"A {type(event).__name__} is not a Gaussian mechanism: it has no exact μ. "
+                "Price it with terrine.privacy.accounting.renyi.epsilon_of_event."
+            )
+
+
+def log_delta_of(mu: float, epsilon: float) -> float:
+    """log δ of a μ-GDP mechanism at `epsilon`; finite where δ itself would underflow."""
+    _require_mu(mu)
+    _require_epsilon(epsilon)
+    if mu == 0 or epsilon == math.inf:
+        return -math.inf
+    if mu == math.inf:
+        return 0.0
+    near = epsilon / mu - mu / 2
+    far = epsilon / mu + mu / 2
+    if near > 0:
+        # e^ε φ(far) = φ(near), so that both terms share the factor exp(−near²/2) and it never meets a subtraction.
+        tails = erfcx(near / math.sqrt(2)) - erfcx(far / math.sqrt(2))
+        return -near * near / 2 + math.log(tails / 2) if tails > 0 else -math.inf
+    if mu <= 1:
+        middle = (erf(-near / math.sqrt(2)) + erf(far / math.sqrt(2))) / 2
+        return math.log(middle - math.expm1(epsilon) * math.exp(log_ndtr(-far)))
+    return float(log_ndtr(-near) + math.log1p(-math.exp(epsilon + log_ndtr(-far) - log_ndtr(-near))))
+
+
+def delta_of(mu: float, epsilon: float, *, delta_slack: float = 0.0) -> float:
+    """The smallest δ for which a μ-GDP mechanism is (`epsilon`, δ)-differentially private.
+
+    Args:
+        mu: The mechanism's μ ≥ 0.
+        epsilon: ε ≥ 0.
+        delta_slack: Added to δ: how far the implemented noise is from the Gaussian in total variation, over the
+            whole composition (the lattice of a discrete Gaussian).
+    """
+    return min(1.0, math.exp(log_delta_of(mu, epsilon)) + delta_slack)
+
+
+def epsilon_of(mu: float, delta: float, *, delta_slack: float = 0.0) -> float:
+    """The smallest ε for which a μ-GDP mechanism is (ε, `delta`)-differentially private, rounded up by about 1e-12.
+
+    Args:
+        mu: The mechanism's μ ≥ 0.
+        delta: δ in (0, 1).
+        delta_slack: The part of `delta` that the implemented noise uses up, see `delta_of`.
+
+    Raises:
+        SettingError: δ outside (0, 1), a negative μ, or a slack that leaves nothing of δ.
+    """
+    _require_mu(mu)
+    target = math.log(_usable_delta(delta, delta_slack))
+    if mu == math.inf:
+        return math.inf
+    if mu == 0 or log_delta_of(mu, 0.0) <= target:
+        return 0.0
+    # The tail bound δ ≤ exp(−(ε/μ − μ/2)²/2) brackets the root from above.
+    ceiling = mu * mu / 2 + mu * math.sqrt(-2 * target)
+    root = brentq(
+        lambda epsilon: log_delta_of(mu, epsilon) - target, 0.0, ceiling, xtol=1e-300, rtol=_ROOT_TOLERANCE, maxiter=500
+    )
+    return float(root) * (1 + _margin(mu))
+
+
+def mu_of(epsilon: float, delta: float, *, delta_slack: float = 0.0) -> float:
+    """The largest μ whose composition is (`epsilon`, `delta`)-differentially private, rounded down by about 1e-12.
+
+    Args:
+        epsilon: The budget, ≥ 0; with ε = 0 all of it is δ.
+        delta: δ in (0, 1).
+        delta_slack: The part of `delta` that the implemented noise uses up, see `delta_of`.
+
+    Raises:
+        SettingError: a negative or infinite ε, δ outside (0, 1), or a slack that leaves nothing of δ.
+    """
+    _require_epsilon(epsilon)
+    target = math.log(_usable_delta(delta, delta_slack))
+    if epsilon == math.inf:
+        raise SettingError("A budget needs a finite epsilon.")
+    low, high = 1e-8, 1.0
+    while log_delta_of(high, epsilon) <= target:
+        high *= 2
+    while log_delta_of(low, epsilon) > target:
+        low /= 16
+        if low < 1e-150:
+            raise SettingError(f"No noise fits epsilon={epsilon:g} at delta={delta:g}: choose a larger budget.")
+    root = brentq(
+        lambda mu: log_delta_of(mu, epsilon) - target, low, high, xtol=1e-300, rtol=_ROOT_TOLERANCE, maxiter=500
+    )
+    return float(root) * (1 - _margin(float(root)))
+
+
+def pure_mu(epsilon: float) -> float:
+    """The smallest μ for which every ε-DP mechanism is μ-GDP: 2 Φ⁻¹(e^ε/(1 + e^ε)), rounded up.
+
+    An ε-DP mechanism's trade-off curve lies on or above the two segments from (0, 1) over the kink (a, a), where
+    a = 1/(1 + e^ε), to (1, 0) (Wasserman & Zhou 2010). The curve G_μ(x) = Φ(Φ⁻¹(1 − x) − μ) of this μ has the same ends
+    and the same kink: Φ⁻¹(1 − a) = μ/2, so G_μ(a) = Φ(−μ/2) = a. It is convex, so between each two of these points it
+    lies below their chord, which is the segment. Its curve being lower, a Gaussian mechanism of this μ can be
+    post-processed into the ε-DP one (Blackwell; Dong, Roth & Su 2022, Theorem 2), so whatever holds of sequences of
+    Gaussian mechanisms, chosen adaptively, holds with such a one among them.
+    """
+    _require_epsilon(epsilon)
+    if epsilon == math.inf:
+        return math.inf
+    # −2 Φ⁻¹(1/(1 + e^ε)), from the logarithm: for a large ε the argument itself is 0.
+    logarithm = -epsilon - math.log1p(math.exp(-epsilon))
+    return max(0.0, -2 * float(ndtri_exp(logarithm)) * (1 + _MARGIN))
+
+
+def round_up(epsilon: float, digits: int = 4) -> float:
+    """`epsilon` with this many decimals, never smaller than it was: for printing."""
+    if not math.isfinite(epsilon):
+        return epsilon
+    return float(Decimal(repr(float(epsilon))).quantize(Decimal(1).scaleb(-digits), rounding=ROUND_CEILING))
+
+
+class GaussianFilter:
+    """A budget that Gaussian events are charged against, in any order, chosen adaptively.
+
+    Formal guarantee: whatever sequence of events is spent, and however each is chosen from what earlier ones
+    released, the whole is (`epsilon`, `delta`)-differentially private, because μ² never passes the limit that was
+    fixed at the start (Smith & Thakurta 2022, Theorem 1). Events must be charged before their noise is drawn.
+
+    Args:
+        epsilon: Budget.
+        delta: δ in (0, 1).
+        mu_squared_spent: What earlier releases cost.
+        delta_slack: The part of `delta` that the implemented noise uses up, see `delta_of`.
+    """
+
+    def __init__(
+        self, epsilon: float, delta: float, *, mu_squared_spent: float = 0.0, delta_slack: float = 0.0
+    ) -> None:
+        self.epsilon = float(epsilon)
+        self.delta = float(delta)
+        self.delta_slack = float(delta_slack)
+        self.mu_squared_limit = mu_of(epsilon, delta, delta_slack=delta_slack) ** 2
+        _require_mu(mu_squared_spent)
+        self._spent = float(mu_squared_spent)
+
+    @property
+    def mu_squared_spent(self) -> float:
+        """μ² charged so far."""
+        return self._spent
+
+    @property
+    def mu_squared_left(self) -> float:
+        """μ² that may still be charged, 0 when the budget was passed before this filter began."""
+        return max(0.0, self.mu_squared_limit - self._spent)
+
+    def affords(self, event: Event) -> bool:
+        """Whether `event` still fits; nothing is charged."""
+        return self._after(event) <= self.mu_squared_limit
+
+    def spend(self, event: Event) -> None:
+        """Charge `event`.
+
+        Raises:
+            BudgetError: it does not fit; nothing was charged.
+            UnsupportedEventError: it is not Gaussian; nothing was charged.
+        """
+        after = self._after(event)
+        if not after <= self.mu_squared_limit:
+            raise BudgetError(
+                f"This release would bring μ² to {after:.6g}, past the limit {self.mu_squared_limit:.6g} of "
+                f"ε={self.epsilon:g} at δ={self.delta:g} (ε spent so far: {round_up(self.epsilon_spent()):g}). "
+                "Nothing was drawn: ask fewer queries, use more noise, or raise the budget."
+            )
+        self._spent = after
+
+    def epsilon_spent(self) -> float:
+        """The exact ε at this filter's δ of all that was charged."""
+        return epsilon_of(math.sqrt(self._spent), self.delta, delta_slack=self.delta_slack)
+
+    def _after(self, event: Event) -> float:
+        cost = mu_squared(event)
+        # Rounded up, so that a long sum of small costs cannot drift below the true total.
+        return math.nextafter(self._spent + cost, math.inf) if cost > 0 else self._spent
+
+
+def _margin(mu: float) -> float:
+    return _MARGIN * (1 + 1e-3 / mu)
+
+
+def _usable_delta(delta: float, slack: float) -> float:
+    if not 0 < delta < 1:
+        raise SettingError(f"delta must lie strictly between 0 and 1, got {delta!r}.")
+    if not 0 <= slack < delta:
+        raise SettingError(f"The delta slack of the noise, {slack!r}, must be at least 0 and below delta={delta!r}.")
+    return delta - slack
+
+
+def _require_mu(mu: float) -> None:
+    if not mu >= 0:
+        raise SettingError(f"mu must be a number ≥ 0, got {mu!r}.")
+
+
+def _require_epsilon(epsilon: float) -> None:
+    if not epsilon >= 0:
+        raise SettingError(f"epsilon must be a number ≥ 0, got {epsilon!r}.")

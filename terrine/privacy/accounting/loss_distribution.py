@@ -1,0 +1,313 @@
+"""Privacy loss distributions: an upper bound on ε for Laplace noise and randomised response, alone or with Gaussians.
+
+A mechanism is *dominated* by a pair of distributions (P, Q) when its hockey-stick divergence between any two neighbours
+is at most that of the pair, δ(ε) = E_P[(1 − e^(ε − L))₊] with the privacy loss L = log(P/Q), at every real ε. Pairs of
+the steps of an adaptive composition multiply to a pair of the whole (Zhu, Dong & Wang 2022, Theorem 10), so losses add
+up as independent random numbers do. The pairs used here are their own mirror images, so that one direction is both:
+
+- Laplace noise with L1 sensitivity s, in units of its scale: one coordinate shifted by s. Splitting a shift over two
+  coordinates, a + b = s, gives for s − 2t = ε, 0 ≤ t ≤ s, δ = 1 − e^−t (1 + min(t, a, b, s − t)/2), never above the
+  1 − e^−t of one coordinate; more coordinates follow by induction, smaller shifts because t shrinks with them. Noise
+  on a lattice has the same δ where t is a multiple of the lattice.
+- k-ary randomised response between two categories: the answers p, q and k − 2 equal ones, with losses ε, −ε and 0.
+  An answer that is uniform is an average of these, and the divergence is convex.
+- Gaussian mechanisms: together one, by μ² (`gaussian`), exactly.
+
+Losses are rounded to a lattice of step h so that the curve can only rise: a mass at a loss between two points goes to
+both, such that the masses under P and under Q stay what they were. The new δ is the chord of the old one between
+lattice points, as a function of e^ε, and that function is convex (Doroshenko et al. 2022, "Connect the dots").
+
+Masses of repeated steps are convolved by FFT after tilting by e^(tL), at the t where the Rényi bound at δ is smallest,
+so that rounding errors are relative to that bound and not to 1. Masses that sum to η under the tilt contribute at most
+η δ_R(ε) to δ(ε), where δ_R(ε) = e^(K(t) − tε) t^t/(1 + t)^(1 + t) is the Rényi bound, K the cumulant of all losses. In
+that way the rounding of the FFT, and what falls out of its window (by Chernoff), are bounded and added to δ.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.fft import irfft, next_fast_len, rfft
+from scipy.optimize import brentq
+from scipy.special import erfcx, ndtr
+
+from terrine.errors import SettingError
+from terrine.privacy.accounting.events import (
+    Event,
+    GaussianEvent,
+    LaplaceEvent,
+    RandomisedResponseEvent,
+    UnsupportedEventError,
+    counts,
+)
+from terrine.privacy.accounting.gaussian import delta_of, epsilon_of, mu_squared
+
+Floats = NDArray[np.float64]
+
+# Lattice points to one standard deviation of a step's loss; the error falls with the square.
+_RESOLUTION = 32
+_FINEST, _COARSEST = 2.0**-14, 0.02
+# The longest FFT: beyond it the lattice is made coarser, which stays an upper bound.
+_POINTS = 1 << 18
+# Probability under the tilt that may fall out of the window, at either end.
+_TAIL = math.log(1e-12)
+# Rounding of an FFT, relative to its input's norm, per doubling of its length (Higham 2002, section 24.1: 7 units).
+_FFT_ROUNDING = 32 * 2.0**-53
+# Below this μ the formula of the Gaussian curve loses digits; a larger μ is an upper bound.
+_SMALLEST_MU = 1e-5
+# Relative rounding of one evaluation of the curve.
+_MARGIN = 1e-8
+# Tilts that are tried: from so little that nothing moves to so much that nothing but the largest loss is left.
+_TILTS, _LOW, _HIGH = 81, 1e-3, 1e5
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One mechanism's losses on the lattice, and how often it is run.
+
+    Attributes:
+        count: How often.
+        first: Lattice index of the smallest loss.
+        masses: Probabilities under P at successive points.
+    """
+
+    count: int
+    first: int
+    masses: Floats
+
+    def losses(self, h: float) -> Floats:
+        return np.asarray(h * np.arange(self.first, self.first + len(self.masses), dtype=np.float64))
+
+    def cumulants(self, tilts: Floats, h: float) -> Floats:
+        """log E[e^(tL)] of one run at every t."""
+        held = self.masses > 0
+        log_masses, losses = np.log(self.masses[held]), self.losses(h)[held]
+        exponents = log_masses + np.multiply.outer(tilts, losses)
+        largest = exponents.max(axis=1)
+        logarithms: Floats = largest + np.log(np.exp(exponents - largest[:, None]).sum(axis=1))
+        return logarithms
+
+
+@lru_cache(maxsize=4096)
+def loss_epsilon(event: Event, delta: float) -> float:
+    """An upper bound on ε at `delta` of a composition of Laplace, randomised-response and Gaussian mechanisms.
+
+    Args:
+        event: What was done.
+        delta: δ in (0, 1).
+
+    Raises:
+        UnsupportedEventError: `event` holds something else.
+        SettingError: δ outside (0, 1).
+    """
+    if not 0 < delta < 1:
+        raise SettingError(f"delta must lie strictly between 0 and 1, got {delta!r}.")
+    mu, others = _parts(event)
+    if not others:
+        return epsilon_of(mu, delta)
+    return _Losses(mu, others, delta).epsilon()
+
+
+def loss_delta(event: Event, epsilon: float, *, near: float = 1e-6) -> float:
+    """An upper bound on δ at `epsilon` ≥ 0 of the same compositions; most exact where δ is around `near`."""
+    if not epsilon >= 0:
+        raise SettingError(f"epsilon must be a number ≥ 0, got {epsilon!r}.")
+    mu, others = _parts(event)
+    if not others:
+        return delta_of(mu, epsilon)
+    return min(1.0, _Losses(mu, others, near).delta_at(epsilon))
+
+
+def _parts(event: Event) -> tuple[float, dict[Event, int]]:
+    """μ of all Gaussian mechanisms, and the count of every other one that costs anything."""
+    square: list[float] = []
+    others: dict[Event, int] = {}
+    for part, count in counts(event).items():
+        match part:
+            case GaussianEvent():
+                square.append(count * mu_squared(part))
+            case LaplaceEvent() | RandomisedResponseEvent():
+                if _largest_loss(part) > 0:
+                    others[part] = count
+            case _:
+                raise UnsupportedEventError(f"No privacy loss distribution is known for a {type(part).__name__}.")
+    return math.sqrt(math.fsum(square)), others
+
+
+def _largest_loss(part: Event) -> float:
+    match part:
+        case LaplaceEvent():
+            return part.sensitivity / part.scale
+        case RandomisedResponseEvent():
+            return part.epsilon
+    raise UnsupportedEventError(f"No privacy loss distribution is known for a {type(part).__name__}.")
+
+
+def _spread(part: Event) -> float:
+    """About the standard deviation of a loss: what the lattice has to resolve."""
+    top = _largest_loss(part)
+    return min(top, 2.0) if isinstance(part, LaplaceEvent) else top / math.cosh(min(top, 700.0) / 2)
+
+
+class _Losses:
+    """The distribution of the summed losses, tilted for one δ.
+
+    Args:
+        mu: μ of the Gaussian mechanisms.
+        others: Counts of the others, all with some loss.
+        delta: The δ that the tilt and the window are chosen for. Bounds hold at every other δ.
+    """
+
+    def __init__(self, mu: float, others: dict[Event, int], delta: float) -> None:
+        self.delta = delta
+        self.mu = max(mu, _SMALLEST_MU) if mu else 0.0
+        self.top = max(map(_largest_loss, others))
+        # About the largest standard deviation that the sum of the others may have.
+        self.root = math.sqrt(math.fsum(count * _largest_loss(part) ** 2 for part, count in others.items()))
+        # Rounding adds at most h²/4 to the variance of a loss.
+        variance = mu**2 + math.fsum(count * _spread(part) ** 2 for part, count in others.items())
+        step = min(_COARSEST, math.sqrt(variance / sum(others.values())) / _RESOLUTION)
+        if len(others) == 1 and isinstance(next(iter(others)), RandomisedResponseEvent):
+            step = math.inf  # −ε, 0 and ε are a lattice already
+        while True:
+            # The largest loss of what adds most to the sum lies on the lattice, a hair below its point.
+            most = _largest_loss(max(others, key=lambda part: others[part] * _largest_loss(part) ** 2))
+            self.h = most / max(1, math.ceil(most / max(step, most * _FINEST) * (1 - 1e-12))) * (1 + 1e-15)
+            self.steps = [_step(part, count, self.h) for part, count in others.items()]
+            self._choose_tilt()
+            first, last = self._window()
+            if last - first < _POINTS:
+                break
+            step = self.h * max(2.0, (last - first) / _POINTS)
+        self._convolve(first, last)
+
+    def _cumulants(self, tilts: Floats) -> Floats:
+        return np.asarray(sum(step.count * step.cumulants(tilts, self.h) for step in self.steps))
+
+    def _choose_tilt(self) -> None:
+        highest = min(_HIGH / self.top, _HIGH / self.mu) if self.mu else _HIGH / self.top
+        grid = np.geomspace(_LOW / math.hypot(self.mu, self.root), highest, _TILTS)
+        cumulants = self._cumulants(grid)
+        rdp = cumulants + self.mu**2 * (grid + grid**2) / 2
+        epsilons = (rdp - math.log(self.delta) + grid * np.log(grid) - (1 + grid) * np.log1p(grid)) / grid
+        best = int(np.argmin(epsilons))
+        self.tilt, self.discrete, self.total = float(grid[best]), float(cumulants[best]), float(rdp[best])
+        self.start = max(0.0, float(epsilons[best]))
+
+    def _window(self) -> tuple[int, int]:
+        """First and last lattice index outside of which the tilted losses have next to no mass, by Chernoff."""
+        ends = []
+        for sign in (-1.0, 1.0):
+            moves = np.geomspace(_LOW / self.root, _HIGH / self.top, _TILTS)
+            rise = self._cumulants(self.tilt + sign * moves) - self.discrete
+            ends.append(float(np.min((rise - _TAIL) / moves)))
+        lowest = sum(step.count * step.first for step in self.steps)
+        highest = sum(step.count * (step.first + len(step.masses) - 1) for step in self.steps)
+        return max(lowest, math.floor(-ends[0] / self.h)), min(highest, math.ceil(ends[1] / self.h))
+
+    def _convolve(self, first: int, last: int) -> None:
+        length = int(next_fast_len(last - first + 1, real=True))
+        transform = np.ones(length // 2 + 1, dtype=np.complex128)
+        start, weight, runs = 0, 0.0, 0.0
+        for step in self.steps:
+            losses = step.losses(self.h)
+            tilted = step.masses * np.exp(self.tilt * (losses - losses[-1]))
+            tilted /= tilted.sum()
+            around = np.bincount(np.arange(len(tilted)) % length, weights=tilted, minlength=length)
+            transform *= rfft(around) ** step.count
+            start += step.count * step.first
+            weight += step.count * float(np.linalg.norm(around))
+            runs += step.count * (1 + self.tilt * float(losses[-1] - losses[0]))
+        around = irfft(transform, n=length)
+        rounding = _FFT_ROUNDING * math.log2(max(length, 2))
+        norm = weight + float(np.linalg.norm(around))
+        # Sum of absolute errors ≤ √length · their norm; both tails of the window.
+        self.error = rounding * (math.sqrt(length) * norm + runs) + 2 * math.exp(_TAIL)
+        self.scale = 1 + _MARGIN + rounding * runs
+        tilted = np.maximum(np.roll(around, (start - first) % length), 0.0)
+        index = np.flatnonzero(tilted)
+        self.losses = self.h * (first + index.astype(np.float64))
+        # No probability is above 1, whatever rounding under the tilt says.
+        self.masses = np.exp(np.minimum(self.discrete - self.tilt * self.losses + np.log(tilted[index]), 0.0))
+
+    def delta_at(self, epsilon: float) -> float:
+        """The bound on δ, with all errors added."""
+        renyi = self.total - self.tilt * epsilon
+        renyi += self.tilt * math.log(self.tilt) - (1 + self.tilt) * math.log1p(self.tilt)
+        error = self.error * math.exp(min(renyi, 700.0))
+        return float(np.dot(self.masses, _curve(self.mu, epsilon - self.losses))) * self.scale + error
+
+    def epsilon(self) -> float:
+        """The smallest ε at which the bound on δ is met, rounded up."""
+
+        def excess(epsilon: float) -> float:
+            return math.log(max(self.delta_at(epsilon), 1e-320) / self.delta)
+
+        if excess(0.0) <= 0:
+            return 0.0
+        high = self.start or self.h
+        while excess(high) > 0:
+            high *= 1.5
+        root = float(brentq(excess, 0.0, high, xtol=1e-12, rtol=1e-10))
+        while excess(root) > 0:
+            root = root * (1 + 1e-9) + 1e-12
+        return root
+
+
+def _step(part: Event, count: int, h: float) -> _Step:
+    """The losses of one mechanism on the lattice."""
+    top = _largest_loss(part)
+    last = math.ceil(top / h)
+    masses = np.zeros(2 * last + 1)
+    match part:
+        case RandomisedResponseEvent():
+            kept = 1 / (1 + (part.categories - 1) * math.exp(-top))
+            masses[last] = (part.categories - 2) * kept * math.exp(-top)
+            _add(masses, kept, top, h)
+            _add(masses, kept * math.exp(-top), -top, h)
+        case LaplaceEvent():
+            _add(masses, 0.5, top, h)
+            _add(masses, 0.5 * math.exp(-top), -top, h)
+            _add_density(masses, top, h)
+    return _Step(count, -last, masses)
+
+
+def _add(masses: Floats, mass: float, loss: float, h: float) -> None:
+    """Put a mass at `loss` on the two points around it, the masses under P and Q kept."""
+    place = loss / h
+    upper = math.ceil(place)
+    share = min(1.0, math.expm1(-(place - upper + 1) * h) / math.expm1(-h))
+    middle = len(masses) // 2
+    masses[middle + upper] += mass * share
+    if share < 1:
+        masses[middle + upper - 1] += mass * (1 - share)
+
+
+def _add_density(masses: Floats, top: float, h: float) -> None:
+    """The losses of Laplace noise between −top and top: density e^(−(top − ℓ)/2)/4 under P."""
+    middle = len(masses) // 2
+    index = np.arange(-middle, middle)
+    low, high = np.maximum(index * h, -top), np.minimum((index + 1) * h, top)
+    width = np.maximum(high - low, 0.0)
+    # Under P, and under Q in units of e^−(lower point): the share of the upper point follows from their difference.
+    under_p = np.exp(-(top - low) / 2) * np.expm1(width / 2) / 2
+    under_q = -np.exp(-(top - low) / 2 - (low - index * h)) * np.expm1(-width / 2) / 2
+    upper = np.clip((under_p - under_q) / -math.expm1(-h), 0.0, under_p)
+    masses[1:] += upper
+    masses[:-1] += under_p - upper
+
+
+def _curve(mu: float, epsilons: Floats) -> Floats:
+    """δ of a μ-GDP pair at every real ε, 1 − e^ε below 0 where μ is 0."""
+    if mu == 0:
+        return -np.expm1(np.minimum(epsilons, 0.0))
+    near, far = epsilons / mu - mu / 2, epsilons / mu + mu / 2
+    # In the tails both terms share the factor φ(near), as in `gaussian.log_delta_of`: nothing overflows or cancels.
+    shared = np.exp(-near * near / 2) / 2
+    first = np.where(near > 0, shared * erfcx(np.maximum(near, 0.0) / math.sqrt(2)), ndtr(-near))
+    second = np.where(
+        far > 0, shared * erfcx(np.maximum(far, 0.0) / math.sqrt(2)), np.exp(np.minimum(epsilons, 0.0)) * ndtr(-far)
+    )
+    return np.asarray(first - second)

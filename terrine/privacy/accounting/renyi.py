@@ -1,0 +1,255 @@
+"""Rényi curves of events, and what ε a curve buys.
+
+RDP is the second opinion: it prices a search over runs, gives the papers' own figures for comparison, carries the
+data-dependent analysis of `data_dependent`, and one of its orders is the measure of an account that did not begin with
+a Gaussian release (`filters`). For Gaussian mechanisms `gaussian` is exact and always tighter; for Laplace noise and
+randomised response `loss_distribution` nearly always is.
+
+Two conversions to (ε, δ) exist, and figures made with different ones must not be compared:
+- `classical`, ε = RDP + log(1/δ)/(α−1) (Mironov 2017, Proposition 3), which the PATE papers use;
+- `improved`, ε = RDP + log((α−1)/α) − (log δ + log α)/(α−1) (Canonne, Kamath & Steinke 2020, Proposition 12).
+
+Curves are arrays over `orders`, all above 1. Everything in this module depends on public parameters only.
+"""
+
+import contextlib
+import math
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from terrine.errors import SettingError
+from terrine.privacy.accounting.events import (
+    ComposedEvent,
+    Event,
+    GaussianEvent,
+    LaplaceEvent,
+    NonPrivateEvent,
+    RandomisedResponseEvent,
+    RepeatAndSelectEvent,
+    RepeatedEvent,
+    UnsupportedEventError,
+    compose,
+    counts,
+)
+from terrine.privacy.accounting.gaussian import epsilon_of, mu_squared, pure_mu
+from terrine.privacy.accounting.loss_distribution import loss_epsilon
+from terrine.privacy.accounting.selection import repeat_and_select_rdp
+
+Conversion = Literal["classical", "improved"]
+Floats = NDArray[np.float64]
+
+
+def default_orders() -> Floats:
+    """The orders that ε is minimised over: 600 from 1.01 to 10,001, evenly spaced in log(α − 1)."""
+    return 1.0 + np.geomspace(1e-2, 1e4, 600)
+
+
+def reference_orders() -> Floats:
+    """The 298 orders of the reference implementation of PATE (2018), sorted."""
+    return np.sort(np.concatenate((np.arange(2, 101, 0.5), np.logspace(np.log10(100), np.log10(500), num=100))))
+
+
+def check_orders(orders: ArrayLike) -> Floats:
+    """`orders` as a vector of floats.
+
+    Raises:
+        SettingError: no orders, not a vector, or an order that is not above 1.
+    """
+    vector = np.asarray(orders, dtype=np.float64)
+    if vector.ndim != 1 or not vector.size or not np.all((vector > 1) & np.isfinite(vector)):
+        raise SettingError("RDP orders must be a list of finite numbers above 1.")
+    return vector
+
+
+def convert(
+    orders: ArrayLike, rdp: ArrayLike, delta: float, conversion: Conversion = "improved"
+) -> tuple[float, float]:
+    """(ε, the order it was reached at) of an RDP curve at `delta`.
+
+    Args:
+        orders: RDP orders [orders].
+        rdp: RDP at these orders [orders].
+        delta: δ in (0, 1).
+        conversion: `classical` as in the PATE papers, or `improved`.
+
+    Raises:
+        SettingError: δ outside (0, 1), shapes that differ, a negative or missing RDP value, an unknown conversion.
+    """
+    alpha, curve = check_orders(orders), np.asarray(rdp, dtype=np.float64)
+    if curve.shape != alpha.shape:
+        raise SettingError(f"The RDP curve has shape {curve.shape}, its orders {alpha.shape}: they must be the same.")
+    if not np.all(curve >= 0):
+        raise SettingError("An RDP curve must hold numbers ≥ 0.")
+    epsilons = curve + conversion_cost(alpha, delta, conversion)
+    if conversion == "improved":
+        # δ² ≥ 1 − e^−RDP bounds the total variation itself (Bretagnolle–Huber): no ε is needed at all.
+        epsilons = np.where(-np.expm1(-curve) < delta * delta, 0.0, epsilons)
+    best = int(np.argmin(epsilons))
+    return max(0.0, float(epsilons[best])), float(alpha[best])
+
+
+def conversion_cost(orders: Floats, delta: float, conversion: Conversion = "improved") -> Floats:
+    """What turning RDP into (ε, `delta`) adds at each order; may be negative for `improved`."""
+    if not 0 < delta < 1:
+        raise SettingError(f"delta must lie strictly between 0 and 1, got {delta!r}.")
+    match conversion:
+        case "classical":
+            return np.asarray(-math.log(delta) / (orders - 1))
+        case "improved":
+            return np.asarray(np.log1p(-1 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1))
+        case _:
+            raise SettingError(f'The conversion must be "classical" or "improved", got {conversion!r}.')
+
+
+def gaussian_rdp(sensitivity: float, sigma: float, orders: Floats) -> Floats:
+    """α s² / (2σ²): the RDP of a Gaussian mechanism with L2 sensitivity s (Mironov 2017, Corollary 3)."""
+    return orders * ((sensitivity / sigma) ** 2 / 2)
+
+
+def laplace_rdp(sensitivity: float, scale: float, orders: Floats) -> Floats:
+    """RDP of a Laplace mechanism with this L1 sensitivity (Mironov 2017, Proposition 6).
+
+    The curve is convex in the shift, so one coordinate moved by all of the sensitivity is the worst case.
+    """
+    shift = sensitivity / scale
+    towards = np.log(orders / (2 * orders - 1)) + (orders - 1) * shift
+    away = np.log((orders - 1) / (2 * orders - 1)) - orders * shift
+    return np.maximum(np.logaddexp(towards, away), 0.0) / (orders - 1)
+
+
+def pure_rdp(epsilon: float, orders: Floats) -> Floats:
+    """RDP of any ε-DP mechanism: min(ε²α/2, ε) (Bun & Steinke 2016, Proposition 3.3)."""
+    return np.minimum(epsilon * epsilon / 2 * orders, epsilon)
+
+
+def randomised_response_rdp(epsilon: float, categories: int, orders: Floats) -> Floats:
+    """RDP of k-ary randomised response between any two inputs, exactly."""
+    log_other = -math.log(math.exp(-epsilon) * (categories - 1) + 1) - epsilon
+    log_kept = log_other + epsilon
+    terms = [orders * log_kept + (1 - orders) * log_other, orders * log_other + (1 - orders) * log_kept]
+    if categories > 2:
+        terms.append(np.full_like(orders, math.log(categories - 2) + log_other))
+    return np.asarray(np.maximum(np.logaddexp.reduce(terms), 0.0) / (orders - 1))
+
+
+def rdp_of_event(event: Event, orders: ArrayLike) -> Floats:
+    """The RDP curve of `event` at `orders`.
+
+    Raises:
+        UnsupportedEventError: an event this accountant does not know.
+    """
+    alpha = check_orders(orders)
+    match event:
+        case GaussianEvent():
+            return gaussian_rdp(event.sensitivity, event.sigma, alpha)
+        case LaplaceEvent():
+            return laplace_rdp(event.sensitivity, event.scale, alpha)
+        case RandomisedResponseEvent():
+            return randomised_response_rdp(event.epsilon, event.categories, alpha)
+        case RepeatedEvent():
+            # Zero times an infinite cost is nothing.
+            return event.count * rdp_of_event(event.event, alpha) if event.count else np.zeros_like(alpha)
+        case ComposedEvent():
+            return np.asarray(sum((rdp_of_event(part, alpha) for part in event.events), np.zeros_like(alpha)))
+        case RepeatAndSelectEvent():
+            return repeat_and_select_rdp(alpha, rdp_of_event(event.event, alpha), event.mean, event.shape)
+        case NonPrivateEvent():
+            return np.full_like(alpha, np.inf)
+        case _:
+            raise UnsupportedEventError(f"No RDP curve is known for a {type(event).__name__}.")
+
+
+def pure_epsilon(event: Event) -> float:
+    """ε of `event` at δ = 0 by addition; infinite where it has no pure guarantee.
+
+    A search over runs of an ε-DP mechanism is (2 + shape)ε-DP (Papernot & Steinke 2022, Corollary 3).
+
+    Raises:
+        UnsupportedEventError: an event this accountant does not know.
+    """
+    match event:
+        case LaplaceEvent():
+            return event.sensitivity / event.scale
+        case RandomisedResponseEvent():
+            return event.epsilon
+        case RepeatedEvent():
+            return event.count * pure_epsilon(event.event) if event.count else 0.0
+        case ComposedEvent():
+            return math.fsum(pure_epsilon(part) for part in event.events)
+        case RepeatAndSelectEvent():
+            inner = pure_epsilon(event.event)
+            return (2 + event.shape) * inner if inner else 0.0
+        case GaussianEvent():
+            return math.inf if event.sensitivity else 0.0
+        case NonPrivateEvent():
+            return math.inf
+        case _:
+            raise UnsupportedEventError(f"No guarantee is known for a {type(event).__name__}.")
+
+
+def mu_squared_bound(event: Event) -> float:
+    """A μ² for which `event` is μ-GDP: exact for Gaussian parts, by their pure ε for others; infinite where that is.
+
+    Raises:
+        UnsupportedEventError: an event this accountant does not know.
+    """
+    squares = []
+    for part, count in counts(event).items():
+        square = mu_squared(part) if isinstance(part, GaussianEvent) else pure_mu(pure_epsilon(part)) ** 2
+        squares.append(count * square)
+    return math.fsum(squares)
+
+
+def epsilon_of_event(event: Event, delta: float, *, orders: ArrayLike | None = None, delta_slack: float = 0.0) -> float:
+    """The smallest ε at `delta` that can be proved for `event`, from its public description alone.
+
+    Exact where every part is Gaussian. Elsewhere the smallest of: the sum of pure ε, the exact ε of the Gaussian parts
+    plus the pure ε of the others, the exact ε of Gaussian mechanisms in the place of the others, the improved RDP
+    conversion over `orders`, and, where every part is Gaussian, Laplace or randomised response, what privacy loss
+    distributions give (`loss_distribution`). Each holds for an event that was fixed before anything was released.
+
+    Args:
+        event: What was done.
+        delta: δ in (0, 1).
+        orders: RDP orders, by default `default_orders()`.
+        delta_slack: The part of `delta` that the implemented noise uses up, see `gaussian.delta_of`.
+
+    Raises:
+        UnsupportedEventError: an event this accountant does not know.
+        SettingError: δ outside (0, 1), or a slack that leaves nothing of it.
+    """
+    gaussian, others = _split(event)
+    exact = epsilon_of(math.sqrt(gaussian), delta, delta_slack=delta_slack)
+    if not others:
+        return exact
+    figures = [
+        exact + math.fsum(pure_epsilon(part) for part in others),
+        epsilon_of(math.sqrt(mu_squared_bound(event)), delta, delta_slack=delta_slack),
+    ]
+    alpha = default_orders() if orders is None else check_orders(orders)
+    curve = rdp_of_event(event, alpha)
+    if np.any(np.isfinite(curve)):
+        figures.append(convert(alpha, curve, delta - delta_slack)[0])
+    # A search over runs has no known distribution of losses, and what has no guarantee has none.
+    with contextlib.suppress(UnsupportedEventError):
+        figures.append(loss_epsilon(compose(event), delta - delta_slack))
+    return min(figures)
+
+
+def _split(event: Event) -> tuple[float, list[Event]]:
+    """μ² of the Gaussian parts of `event`, and all its other parts."""
+    try:
+        return mu_squared(event), []
+    except UnsupportedEventError:
+        pass
+    match event:
+        case ComposedEvent():
+            parts = [_split(part) for part in event.events]
+            return math.fsum(mu for mu, _ in parts), [other for _, others in parts for other in others]
+        case RepeatedEvent():
+            mu, others = _split(event.event)
+            return event.count * mu, [RepeatedEvent(other, event.count) for other in others if event.count]
+        case _:
+            return 0.0, [event]

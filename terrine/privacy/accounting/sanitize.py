@@ -1,0 +1,194 @@
+"""A data-dependent ε that may be published: smooth sensitivity and its own price (Papernot et al. 2018, Appendix B).
+
+A data-dependent RDP value is a function of the votes and must not be published as it is. At one fixed order α it is
+released with Gaussian noise scaled to its *smooth* sensitivity,
+
+    value + SS_β · σ_ss · N(0, 1),   SS_β = max_d e^(−βd) LS_d,   1 < α < 1/(2β),
+
+and this release has an RDP cost of its own, α e^(2β)/σ_ss² + (−½ ln(1 − 2αβ) + αβ)/(α − 1), which is added before the
+conversion to ε (Nissim, Raskhodnikova & Smith 2007; Theorem 23 of Papernot et al. 2018).
+
+Formal guarantee of `release`: when α, β, σ_ss and δ were fixed without looking at the votes, the weights of the queries
+are public (which were answered, not how likely that was), and C5 and C6 hold at α, then the released figure has the
+stated cost. A figure whose parameters were optimised on the votes (`optimised`) shows what sanitising *would* cost
+and is as private as the votes. So are the mean, the standard deviation and SS of any `SanitisedEpsilon`.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from terrine.errors import InputError, SettingError
+from terrine.privacy.accounting.local_sensitivity import AnswerPrice
+from terrine.privacy.accounting.renyi import Conversion, convert
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class SanitisedEpsilon:
+    """Distribution of a sanitised ε, and what shaped it. Every field but the parameters is a private figure.
+
+    Args:
+        mean: ε with the cost of its own release in it, before the noise.
+        standard_deviation: Of the noise on it, SS · σ_ss.
+        order: RDP order α.
+        beta: Smoothing β < 1/(2α).
+        sigma_ss: Noise σ_ss in units of the smooth sensitivity.
+        smooth_sensitivity: SS_β.
+        release_rdp: RDP at α that releasing the figure costs.
+    """
+
+    mean: float
+    standard_deviation: float
+    order: float
+    beta: float
+    sigma_ss: float
+    smooth_sensitivity: float
+    release_rdp: float
+
+
+def smooth_sensitivity(local_sensitivity: ArrayLike, beta: float) -> float:
+    """SS_β = max_d e^(−βd) LS_d, from LS_d at d = 0, 1, … [distances]."""
+    local = np.asarray(local_sensitivity, dtype=np.float64)
+    if local.ndim != 1 or not local.size or not np.all(local >= 0):
+        raise InputError("Local sensitivities must be a list of numbers ≥ 0, one per distance.")
+    if not beta >= 0:
+        raise SettingError(f"beta must be a number ≥ 0, got {beta!r}.")
+    return float(np.max(np.exp(-beta * np.arange(local.size)) * local))
+
+
+def release_rdp(order: float, beta: float, sigma_ss: float) -> float:
+    """RDP at `order` of releasing a figure with Gaussian noise of σ_ss times its β-smooth sensitivity.
+
+    Raises:
+        SettingError: parameters outside 1 < order < 1/(2β), β ≥ 0, σ_ss > 0.
+    """
+    _check(order, beta, sigma_ss)
+    noise = order * math.exp(2 * beta) / sigma_ss**2
+    return noise + (-0.5 * math.log1p(-2 * order * beta) + beta * order) / (order - 1)
+
+
+def sanitised(
+    rdp: float,
+    local_sensitivity: ArrayLike,
+    delta: float,
+    *,
+    order: float,
+    beta: float,
+    sigma_ss: float,
+    conversion: Conversion = "improved",
+) -> SanitisedEpsilon:
+    """The sanitised ε at given parameters.
+
+    Args:
+        rdp: Data-dependent RDP of everything released, at `order`.
+        local_sensitivity: LS_d of that value, d = 0, 1, … [distances], from `local_sensitivity`.
+        delta: δ in (0, 1).
+        order: RDP order α.
+        beta: Smoothing β < 1/(2α).
+        sigma_ss: Noise in units of the smooth sensitivity.
+        conversion: From RDP to ε, see `renyi`.
+
+    Raises:
+        SettingError: parameters outside 1 < order < 1/(2β), β ≥ 0, σ_ss > 0, δ outside (0, 1).
+    """
+    cost = release_rdp(order, beta, sigma_ss)
+    scale = smooth_sensitivity(local_sensitivity, beta)
+    mean, _ = convert([order], [rdp + cost], delta, conversion)
+    return SanitisedEpsilon(mean, scale * sigma_ss, float(order), float(beta), float(sigma_ss), scale, cost)
+
+
+def optimised(
+    rdp: float,
+    local_sensitivity: ArrayLike,
+    delta: float,
+    *,
+    order: float,
+    beta: float | None = None,
+    sigma_ss: float | None = None,
+    conversion: Conversion = "improved",
+) -> SanitisedEpsilon:
+    """The sanitised ε with the smallest mean plus two standard deviations: **a private figure**.
+
+    β is chosen among 0.01/α, 0.02/α, … 0.49/α; the best σ_ss for it, (α e^(2β)/SS)^(1/3), is known in closed form. A
+    parameter that is given is kept. Where there is nothing to protect (SS = 0), σ_ss is infinite and costs nothing.
+    Other arguments and errors as for `sanitised`.
+    """
+    candidates = np.arange(1, 50) * 0.01 / order if beta is None else np.array([beta])
+    figures = []
+    for candidate in candidates:
+        chosen = sigma_ss
+        if chosen is None:
+            scale = smooth_sensitivity(local_sensitivity, candidate)
+            chosen = math.inf if scale == 0 else (order * math.exp(2 * candidate) / scale) ** (1 / 3)
+        if math.isinf(chosen):
+            # A constant needs no noise, so that it costs nothing to tell.
+            mean, _ = convert([order], [rdp], delta, conversion)
+            return SanitisedEpsilon(mean, 0.0, float(order), float(candidate), chosen, 0.0, 0.0)
+        figures.append(
+            sanitised(
+                rdp,
+                local_sensitivity,
+                delta,
+                order=order,
+                beta=float(candidate),
+                sigma_ss=chosen,
+                conversion=conversion,
+            )
+        )
+    return min(figures, key=lambda figure: figure.mean + 2 * figure.standard_deviation)
+
+
+def release(figure: SanitisedEpsilon, standard_normal: Callable[[], float]) -> float:
+    """One draw of a sanitised ε: the number that may be published, under the conditions of this module.
+
+    Drawing twice costs twice. Negative draws are clipped to 0, which is post-processing.
+
+    Args:
+        figure: From `sanitised`, with parameters fixed beforehand.
+        standard_normal: Draws N(0, 1) from a cryptographically secure source.
+    """
+    return max(0.0, figure.mean + figure.standard_deviation * standard_normal())
+
+
+def restricted_order(epsilons: ArrayLike, orders: ArrayLike, sigma: float, classes: int) -> float:
+    """The order with the smallest ε among those at which conditions C5 and C6 hold.
+
+    Args:
+        epsilons: ε that the curve to be sanitised gives at each order [orders].
+        orders: RDP orders [orders].
+        sigma: Standard deviation of the answers' noise, in votes.
+        classes: Number of classes.
+
+    Raises:
+        SettingError: C5 and C6 hold at none of the orders.
+    """
+    ranked = np.asarray(orders, dtype=np.float64)[np.argsort(np.asarray(epsilons, dtype=np.float64), kind="stable")]
+    ceiling = math.inf
+    for order in map(float, ranked):
+        # The conditions fail from some order on, so that an order above one that failed need not be tried.
+        if order >= ceiling:
+            continue
+        if all(AnswerPrice(sigma, classes, order).conditions()):
+            return order
+        ceiling = order
+    raise SettingError(
+        f"Conditions C5 and C6 of the smooth sensitivity hold at none of the orders for sigma={sigma:g} and "
+        f"{classes} classes: include smaller orders or use more noise."
+    )
+
+
+def _check(order: float, beta: float, sigma_ss: float) -> None:
+    if not sigma_ss > 0:
+        raise SettingError(f"sigma_ss must be a positive number, got {sigma_ss!r}.")
+    if not beta >= 0:
+        raise SettingError(f"beta must be a number ≥ 0, got {beta!r}.")
+    if not (1 < order < math.inf and 2 * order * beta < 1):
+        raise SettingError(
+            f"The order must be above 1 and below 1/(2·beta), but order={order:g} with beta={beta:g}: "
+            "choose a smaller beta."
+        )

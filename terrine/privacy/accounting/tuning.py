@@ -1,0 +1,69 @@
+"""What it costs to try several settings on private data and publish the best: two prices for two ways of searching.
+
+- `composed_epsilon`: every candidate is released and each distinct release is paid for. The choice may then use
+  anything that was released, in any way and after the fact, because it is post-processing. It is what the ledger
+  charges.
+- `repeat_and_select_epsilon`: candidates are drawn at random, a random number of times, and only the best outcome is
+  ever published, by whatever score of the candidates' own runs (Papernot & Steinke 2022). It hardly grows with the
+  number of candidates, but it is no guarantee for a search whose number of runs was fixed, or of which more than the
+  winner was published.
+
+Both price what happens to the records that teachers learn from, with public quantities alone. Records that a score is
+computed on besides, such as a test split, are covered by neither.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from terrine.errors import SettingError
+from terrine.privacy.accounting.events import Event, compose
+from terrine.privacy.accounting.pricing import price
+from terrine.privacy.accounting.renyi import convert, default_orders, pure_epsilon, rdp_of_event
+from terrine.privacy.accounting.selection import repeat_and_select_rdp
+
+GEOMETRIC = 1.0
+"""Shape of the truncated negative binomial distribution that is the geometric one."""
+
+
+def composed_epsilon(releases: Mapping[str, Event], delta: float) -> float:
+    """ε at `delta` of all `releases` together; exact where all are Gaussian.
+
+    Args:
+        releases: What each distinct release cost, by its identity: a release that several candidates share counts once.
+        delta: δ in (0, 1).
+    """
+    return price(compose(*releases.values()), delta)
+
+
+def repeat_and_select_epsilon(
+    candidates: Sequence[Event], delta: float, *, mean: float | None = None, shape: float = GEOMETRIC
+) -> float:
+    """ε at `delta` of drawing candidates at random, a random number of times, and publishing only the best outcome.
+
+    A candidate drawn at random, whatever the probabilities, has at every order at most the RDP of the dearest one
+    there, so the curve that is repeated is the largest of all. A single candidate leaves nothing to choose and costs
+    what it costs.
+
+    Args:
+        candidates: The most each distinct candidate can spend, known before it runs: the realised cost of one run says
+            nothing about runs that were not made.
+        delta: δ in (0, 1).
+        mean: Mean number of runs; by default the number of candidates.
+        shape: Shape of the truncated negative binomial distribution that the number of runs follows.
+
+    Raises:
+        SettingError: no candidates, or a mean or shape without a known price.
+        UnsupportedEventError: an event that has no RDP curve.
+    """
+    if not candidates:
+        raise SettingError("A search needs at least one candidate.")
+    if len(candidates) == 1 and mean is None:
+        return price(candidates[0], delta)
+    runs = float(len(candidates) if mean is None else mean)
+    orders = default_orders()
+    dearest = np.max([rdp_of_event(event, orders) for event in candidates], axis=0)
+    curve = repeat_and_select_rdp(orders, dearest, runs, shape)
+    # Corollary 3: the best of ε-DP runs is (2 + shape) ε-DP.
+    pure = (2 + shape) * max(pure_epsilon(event) for event in candidates)
+    return min(pure, convert(orders, curve, delta)[0])

@@ -1,0 +1,154 @@
+"""Membership inference: can anyone tell from a model whose record it learned from? (LiRA, Carlini et al. 2022)
+
+The attack needs a few dozen *shadow runs* of the whole pipeline at small scale, each on a random half of the records.
+For one record, the model's confidence in its true label is roughly normal over the runs that had the record, and
+roughly normal, elsewhere, over those that had not. A run under attack is judged by the ratio of the two likelihoods,
+fitted on the other runs. An attack that does no better than chance is what privacy promises; a strong one is a proof
+that the promise was broken.
+
+The lower bound on ε is that of one run with many coins (`terrine.privacy.auditing.one_run`). Guesses are made for the
+records with the most extreme ratios; others are passed over. It says what shows of *ordinary* records in a student,
+which is little even where no noise is drawn; `terrine.privacy.auditing.canaries` says what shows in the worst case.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from terrine.errors import InputError, SettingError
+from terrine.privacy.auditing.one_run import epsilon_of_guesses
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Attack:
+    """How well membership was inferred, over all runs in turn.
+
+    Args:
+        auc: Area under the ROC curve: 0.5 is chance.
+        tpr_at_fpr: True positive rate at each false positive rate asked for.
+        epsilon: Lower bound on ε, holding at `confidence`.
+        delta: δ of that bound.
+        confidence: Its confidence.
+    """
+
+    auc: float
+    tpr_at_fpr: dict[float, float]
+    epsilon: float
+    delta: float
+    confidence: float
+
+
+def logit_scores(probabilities: ArrayLike, labels: ArrayLike) -> Floats:
+    """log(p/(1 − p)) of the true label's probability [examples], which is about normal over runs.
+
+    Args:
+        probabilities: A model's class probabilities [examples, classes].
+        labels: True labels [examples].
+    """
+    table, truth = np.asarray(probabilities, dtype=np.float64), np.asarray(labels)
+    if table.ndim != 2 or truth.shape != (len(table),):
+        raise InputError(f"Probabilities must be [examples, classes] and labels [examples], got {table.shape}.")
+    right = np.take_along_axis(table, truth[:, None], axis=1)[:, 0]
+    # The other classes' sum is more accurate than 1 − p when p is close to 1.
+    wrong = np.where(np.arange(table.shape[1]) == truth[:, None], 0.0, table).sum(axis=1)
+    tiny = np.finfo(np.float64).tiny
+    return np.asarray(np.log(np.maximum(right, tiny)) - np.log(np.maximum(wrong, tiny)))
+
+
+def likelihood_ratios(scores: ArrayLike, member: ArrayLike) -> Floats:
+    """log likelihood ratio of membership [runs, records], each run judged by all the others.
+
+    Where fewer than two of the other runs had a record, or fewer than two had not, nothing is known: the ratio is 0.
+
+    Args:
+        scores: The model's score of each record in each run [runs, records], from `logit_scores`.
+        member: Whether the record was in the run's data [runs, records].
+
+    Raises:
+        InputError: shapes that differ, scores that are not finite, or too few runs to know about any record.
+    """
+    values, inside = np.asarray(scores, dtype=np.float64), np.asarray(member)
+    if values.ndim != 2 or values.shape != inside.shape or inside.dtype.kind != "b":
+        raise InputError(
+            f"Scores and membership must be [runs, records], numbers and booleans, got {values.shape} and "
+            f"{inside.shape} of {inside.dtype}."
+        )
+    if not np.all(np.isfinite(values)):
+        raise InputError("The scores of an attack must be finite.")
+    # What is known is decided by the other runs: nothing may depend on the membership in the run under attack.
+    known = np.ones(values.shape, dtype=np.bool_)
+    for group in (inside, ~inside):
+        known &= group.sum(axis=0) - group >= 2
+    if not known.any(axis=1).all():
+        raise InputError("No record is in at least two of the other runs and out of at least two: run more shadows.")
+    ratio = np.zeros_like(values)
+    values = values - values.mean(axis=0)
+    for sign, group in ((1.0, inside), (-1.0, ~inside)):
+        own = np.where(group, values, 0.0)
+        count = np.where(known, group.sum(axis=0) - group, 2)
+        mean = (own.sum(axis=0) - own) / count
+        squares = np.square(own).sum(axis=0) - np.square(own) - count * np.square(mean)
+        # Few shadow runs make variances of single records too noisy: the group shares one, as in the paper.
+        freedom = np.where(known, count - 1, 0).sum(axis=1, keepdims=True)
+        variance = np.where(known, squares, 0.0).sum(axis=1, keepdims=True) / freedom
+        variance = np.maximum(variance, np.finfo(np.float64).tiny)
+        ratio -= sign * (np.square(values - mean) / variance + np.log(variance)) / 2
+    return np.where(known, ratio, 0.0)
+
+
+def attack(
+    scores: ArrayLike,
+    member: ArrayLike,
+    *,
+    delta: float = 1e-5,
+    confidence: float = 0.95,
+    fprs: tuple[float, ...] = (0.001, 0.01, 0.1),
+    guess_share: float = 0.1,
+) -> Attack:
+    """Attack every run with the others as its shadows.
+
+    Args:
+        scores: [runs, records], from `logit_scores`.
+        member: bool [runs, records]; each entry drawn by an independent fair coin for the bound on ε to hold.
+        delta: δ of the bound on ε.
+        confidence: Its confidence.
+        fprs: False positive rates at which the true positive rate is told.
+        guess_share: Share of the records whose membership is guessed in each run.
+
+    Raises:
+        InputError: see `likelihood_ratios`.
+        SettingError: a δ, confidence or share outside (0, 1).
+    """
+    for name, value in (("delta", delta), ("confidence", confidence), ("guess_share", guess_share)):
+        if not 0 < value < 1:
+            raise SettingError(f"{name} must lie strictly between 0 and 1, got {value!r}.")
+    inside = np.asarray(member)
+    ratio = likelihood_ratios(scores, inside)
+    positive, negative = np.sort(ratio[inside]), np.sort(ratio[~inside])
+    # The probability that a member scores above a non-member, ties counting half.
+    below = np.searchsorted(negative, positive, side="left") + np.searchsorted(negative, positive, side="right")
+    auc = float(below.mean() / (2 * len(negative)))
+    rates = {}
+    for fpr in fprs:
+        allowed = int(fpr * len(negative))
+        threshold = negative[len(negative) - allowed - 1] if allowed < len(negative) else -np.inf
+        rates[fpr] = float(np.mean(positive > threshold))
+    runs, records = inside.shape
+    guesses = max(1, int(guess_share * records))
+    # Runs share shadows, so each is judged alone, and the best counts after a correction for the number of them.
+    each = 1 - (1 - confidence) / runs
+    epsilon = max(
+        epsilon_of_guesses(_correct(ratio[run], inside[run], guesses), guesses, records, delta, each)
+        for run in range(runs)
+    )
+    return Attack(auc, rates, epsilon, delta, confidence)
+
+
+def _correct(ratio: Floats, inside: NDArray[np.bool_], guesses: int) -> int:
+    """Right guesses about the records with the most extreme ratios, compared with the run's median."""
+    centred = ratio - np.median(ratio)
+    chosen = np.argsort(-np.abs(centred), kind="stable")[:guesses]
+    return int(np.sum((centred[chosen] > 0) == inside[chosen]))

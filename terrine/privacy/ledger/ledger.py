@@ -1,0 +1,410 @@
+"""The ledger: what was released about a dataset over all runs, and the only door through which more may be.
+
+A noisy answer that is drawn twice costs twice. So a release has an identity, and goes through four steps:
+
+1. *reserve*: in one serialisable transaction the budget of the dataset over all runs is checked and the worst case of
+   the release is charged. Over budget: refused, and nothing is drawn.
+2. *draw*: the caller's function draws the noise, once.
+3. *store*: the arrays are written whole, sealed, and never replaced.
+4. *commit*: the realised cost and the digest of the arrays are recorded; from here on the realised cost counts.
+
+The same identity again returns the stored arrays at no cost. A process that dies between two steps leaves the worst
+case charged; running again goes on from the last finished step. While a release is under way its identity is locked,
+and the lock dies with its holder.
+
+Costs are composed from the recorded events, exactly; ε of different runs are never added up.
+
+    >>> ledger = Ledger("sqlite:///ledger.db", Path("releases"), load_or_create_key(Path("key")))
+    >>> ledger.register("fingerprint", epsilon=6.0, delta=1e-5, mode="release")
+"""
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from terrine.errors import LedgerError, SettingError
+from terrine.privacy.accounting.events import Event, compose, from_json, to_json
+from terrine.privacy.accounting.gaussian import round_up
+from terrine.privacy.accounting.pricing import covers, price
+from terrine.privacy.ledger.account import Account, Budget
+from terrine.privacy.ledger.chain import Row, Tip
+from terrine.privacy.ledger.database import Database
+from terrine.privacy.ledger.files import locked
+from terrine.privacy.ledger.identity import load_or_create_key, release_identity
+from terrine.privacy.ledger.release_store import ReleaseStore, StoredArrays
+from terrine.privacy.ledger.transaction import LedgerTransaction, Transactions
+
+__all__ = ["Budget", "Ledger", "StoredRelease", "load_or_create_key", "release_identity"]
+
+
+IDENTITY = 2
+"""How identities are made: of public things alone. Rows without this mark hold identities that were made of votes."""
+
+
+@dataclass(frozen=True, eq=False)
+class StoredRelease:
+    """A release as the ledger keeps it.
+
+    Attributes:
+        release_id: Its identity.
+        arrays: What was released, by name.
+        event: What it cost.
+        digest: Keyed digest of arrays and event.
+        reused: Whether it had been drawn before this call.
+        inputs: Digests of what it was drawn from, by name, as they were given when it was drawn: private, and empty
+            for releases of earlier versions.
+        epsilon_total: Exact ε of the dataset over all runs up to and including this release, reservations of others
+            that were open then at their worst case. The same figure whenever the release is asked for again.
+    """
+
+    release_id: str
+    arrays: dict[str, NDArray[Any]]
+    event: Event
+    digest: str
+    reused: bool
+    epsilon_total: float
+    inputs: Mapping[str, str] = field(default_factory=dict)
+
+
+class Ledger:
+    """A site's ledger: its rows in a database, its releases in a folder, both sealed with one key.
+
+    Formal guarantees, for every dataset registered with mode `release` and a budget, whatever processes crash or race:
+    - the composition of everything released about it is within its budget, as a filter over adaptively chosen runs;
+    - no identity is released with two different draws;
+    - nothing drawn from replayed noise is released about it.
+
+    Args:
+        url: `sqlite:///path` or `postgresql://…`.
+        store: Folder of the releases and of the chain's head; on one file system with hard links. Machines that share
+            a PostgreSQL ledger share this folder too.
+        key: The site's key, see `load_or_create_key`.
+        patience: Seconds to wait for another process's transaction.
+        draw_patience: Seconds to wait for another process that is drawing the same release.
+        create: Whether to begin a new ledger where there is none.
+
+    Raises:
+        LedgerError: the ledger cannot be opened, is damaged, or was changed by hand.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        store: Path,
+        key: bytes,
+        *,
+        patience: float = 60.0,
+        draw_patience: float = 1800.0,
+        create: bool = True,
+    ) -> None:
+        self._store = Path(store)
+        self._draw_patience = draw_patience
+        self._releases = ReleaseStore(self._store, key)
+        try:
+            if create:
+                self._store.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise LedgerError(f"The folder of releases {self._store} cannot be made: {error.strerror}.") from error
+        self._database = Database(url, patience=patience, create=create)
+        self._transactions = Transactions(self._database, Tip(self._store / "head.json", key), key)
+
+    def register(
+        self,
+        dataset: str,
+        epsilon: float | None,
+        delta: float,
+        mode: Literal["release", "replay"],
+        *,
+        unit: str | None = None,
+    ) -> None:
+        """Open the account of a dataset. The same again changes nothing; without a budget, δ and unit may differ.
+
+        Args:
+            dataset: Its keyed fingerprint.
+            epsilon: Budget over all runs; None to record and compose without ever refusing (public benchmark data).
+            delta: δ of the budget.
+            mode: `release` for secure noise only, `replay` to allow replayed noise too.
+            unit: What its releases protect: `record`, `group`, `label`. ε of records says nothing about a group, and
+                that of labels nothing about images, so an account with a budget keeps to one.
+
+        Raises:
+            LedgerError: it is registered with another budget, mode or unit.
+            SettingError: an impossible budget.
+        """
+        if mode not in ("release", "replay"):
+            raise SettingError(f"A dataset is registered for 'release' or 'replay', got {mode!r}.")
+        wanted = Budget(dataset, _checked_epsilon(epsilon), _checked_delta(delta), mode)
+
+        def work(transaction: LedgerTransaction) -> None:
+            known = transaction.account(dataset)
+            if known is None:
+                body = {"epsilon": wanted.epsilon, "delta": wanted.delta, "mode": mode}
+                transaction.append("register", dataset, None, body if unit is None else body | {"unit": unit})
+            elif known.budget != wanted and not (known.budget.mode == mode and known.budget.epsilon is epsilon is None):
+                raise LedgerError(
+                    f"The dataset is registered with {known.budget}, not with {wanted}. Set ledger.epsilon and δ to "
+                    "what is registered, or change that by `terrine ledger set-budget`; its mode stays what it was."
+                )
+            elif epsilon is not None and unit is not None and known.unit not in (None, unit):
+                raise LedgerError(
+                    f"The account is for releases that protect a {known.unit}, and this one protects a {unit}: their ε "
+                    f"do not add up, and records that were released about in one unit are not protected in another. "
+                    f"Protect a {known.unit}, or use an account of other people's data. Nothing was released."
+                )
+
+        self._transactions.transact(work)
+
+    def set_budget(self, dataset: str, epsilon: float | None, delta: float | None = None) -> None:
+        """Change a dataset's budget over all runs; what was spent stays spent.
+
+        Args:
+            dataset: Its keyed fingerprint.
+            epsilon: The new budget, None for no limit.
+            delta: The new δ; as before where None.
+
+        Raises:
+            LedgerError: the dataset is not registered.
+            SettingError: an impossible budget.
+        """
+        new_epsilon = _checked_epsilon(epsilon)
+        new_delta = None if delta is None else _checked_delta(delta)
+
+        def work(transaction: LedgerTransaction) -> None:
+            old = transaction.require(dataset).budget
+            body = {"epsilon": new_epsilon, "delta": old.delta if new_delta is None else new_delta}
+            transaction.append("budget", dataset, None, body)
+
+        self._transactions.transact(work)
+
+    def budget(self, dataset: str) -> Budget:
+        """The dataset's budget over all runs."""
+        return self._account(dataset).budget
+
+    def events(self, dataset: str) -> list[Event]:
+        """What was spent on the dataset, one event a release, in the order of reservation.
+
+        A release that is reserved and not committed counts with its worst case.
+        """
+        return self._account(dataset).events()
+
+    def spent(self, dataset: str, delta: float) -> float:
+        """ε at `delta` of everything in `events`, exactly composed over all runs."""
+        return price(compose(*self.events(dataset)), delta)
+
+    def release(
+        self,
+        *,
+        dataset: str,
+        release_id: str,
+        run: str,
+        worst_case: Event,
+        delta: float,
+        noise_kind: str,
+        draw: Callable[[], tuple[dict[str, NDArray[Any]], Event]],
+        inputs: Mapping[str, str] | None = None,
+        made_by: Callable[[str], bool] | None = None,
+    ) -> StoredRelease:
+        """Release once: reserve, draw, store, commit; or return what was released before under this identity.
+
+        Args:
+            dataset: The registered dataset.
+            release_id: The release's identity, see `release_identity`.
+            run: Name of the run, for the record.
+            worst_case: The most `draw` can spend.
+            delta: δ at which `epsilon_total` is given. The budget is checked at the dataset's own δ.
+            noise_kind: `secure` or `replay`: what `draw` uses.
+            draw: Draws the noise and returns the arrays to release with what they cost. Called at most once, with the
+                worst case reserved, and not at all when the release is stored. If it raises, the reservation
+                stays: check inputs before.
+            inputs: Digests of what is drawn from, by name. They are sealed with the release, for its keeper to tell
+                whether the data changed under one identity; nothing that is decided here depends on them.
+            made_by: Whether a run, by its name, makes this very release, from its parameters alone. Identities of
+                earlier versions were functions of the votes; a release that such a run made is this one, and is not
+                drawn again.
+
+        Raises:
+            BudgetError: the dataset's budget does not allow the worst case; nothing was drawn or charged.
+            LedgerError: the ledger or the stored release is damaged, locked, or contradicts the arguments, or the
+                noise is replayed on a dataset kept for releases; nothing was released.
+        """
+        if noise_kind not in ("secure", "replay"):
+            raise SettingError(f"Noise is 'secure' or 'replay', got {noise_kind!r}.")
+        if made_by is not None:
+            release_id = self._of_earlier_version(dataset, release_id, worst_case, noise_kind, made_by)
+        path = self._releases.path(release_id)
+        with self._exclusive(path, release_id):
+            recorded = self._reserve(dataset, release_id, run, worst_case, noise_kind)
+            stored = self._releases.read(release_id, noise_kind)
+            if recorded is not None and (stored is None or stored.digest != recorded):
+                raise LedgerError(
+                    f"The stored release {path} is missing or not the one that was committed. Nothing was released: it "
+                    "cannot be drawn again at no cost, so restore the file from a backup."
+                )
+            reused = stored is not None
+            if stored is None:
+                stored = self._draw(release_id, noise_kind, worst_case, delta, draw, inputs or {})
+            epsilon_total = self._commit(dataset, release_id, noise_kind, stored, delta)
+        return StoredRelease(
+            release_id, stored.arrays, stored.event, stored.digest, reused, epsilon_total, stored.inputs
+        )
+
+    def verify(self) -> int:
+        """Check every row, the head and every committed release, and return the number of rows.
+
+        Raises:
+            LedgerError: the first thing that is not as it was written.
+        """
+        rows = self.rows()
+        noise = {row.release_id: str(row.content["noise"]) for row in rows if row.kind == "reserve"}
+        for row in rows:
+            if row.kind == "commit" and row.release_id is not None:
+                stored = self._releases.read(row.release_id, noise[row.release_id])
+                if stored is None or stored.digest != row.content["digest"]:
+                    raise LedgerError(
+                        f"The stored release {self._releases.path(row.release_id)} is missing or not the one that row "
+                        f"{row.position} committed: restore it from a backup."
+                    )
+        return len(rows)
+
+    def rows(self) -> list[Row]:
+        """All rows, verified, in order."""
+        return self._transactions.transact(lambda transaction: transaction.rows)
+
+    def datasets(self) -> list[str]:
+        """The registered datasets, in order of registration."""
+        return [row.dataset for row in self.rows() if row.kind == "register"]
+
+    def _account(self, dataset: str) -> Account:
+        return self._transactions.transact(lambda transaction: transaction.require(dataset))
+
+    def _reserve(self, dataset: str, release_id: str, run: str, worst_case: Event, noise_kind: str) -> str | None:
+        """Charge the worst case unless the release is reserved; the digest of its arrays if it is committed."""
+        body = {"event": to_json(worst_case), "noise": noise_kind, "run": run, "identity": IDENTITY}
+
+        def work(transaction: LedgerTransaction) -> str | None:
+            account = transaction.require(dataset)
+            known = transaction.find("reserve", release_id)
+            if known is None:
+                account.check(worst_case, noise_kind)
+                transaction.append("reserve", dataset, release_id, body)
+                return None
+            commit = transaction.find("commit", release_id)
+            adopted = any(row.kind == "adopt" and row.content["of"] == release_id for row in transaction.rows)
+            if (
+                (known.dataset != dataset and not adopted)
+                or known.content["noise"] != noise_kind
+                or (commit is None and not covers(from_json(known.content["event"]), worst_case, account.budget.delta))
+            ):
+                raise LedgerError(
+                    f"The release {release_id} was reserved for another dataset, noise or worst case (row "
+                    f"{known.position}): an identity must cover everything that decides what is released. Nothing was "
+                    "released."
+                )
+            return None if commit is None else str(commit.content["digest"])
+
+        return self._transactions.transact(work)
+
+    def _draw(
+        self,
+        release_id: str,
+        noise_kind: str,
+        worst_case: Event,
+        delta: float,
+        draw: Callable[[], tuple[dict[str, NDArray[Any]], Event]],
+        inputs: Mapping[str, str],
+    ) -> StoredArrays:
+        arrays, event = draw()
+        if not covers(worst_case, event, delta):
+            raise LedgerError(
+                f"The release {release_id} would cost ε={round_up(price(event, delta)):g}, more than the "
+                f"ε={round_up(price(worst_case, delta)):g} reserved for it: its mechanism's worst case is wrong. "
+                "Nothing was released."
+            )
+        released = {name: np.asarray(array) for name, array in arrays.items()}
+        return self._releases.write(release_id, noise_kind, released, event, inputs)
+
+    def _of_earlier_version(
+        self, dataset: str, release_id: str, worst_case: Event, noise_kind: str, made_by: Callable[[str], bool]
+    ) -> str:
+        """The identity under which an earlier version of Terrine made this release, or the one that was asked for.
+
+        Which release is adopted is decided by what anyone may know: the account's rows, names of runs, parameters.
+        Several releases of one run, the rounds of an average, are asked for in the order in which they were made.
+        """
+        event = to_json(worst_case)
+
+        def candidates(rows: list[Row]) -> list[Row]:
+            taken = {row.content["of"] for row in rows if row.kind == "adopt"} | {
+                row.release_id for row in rows if row.kind == "reserve" and "identity" in row.content
+            }
+            made = {row.release_id for row in rows if row.kind == "commit"} - taken
+            return [
+                row
+                for row in rows
+                if row.kind == "reserve"
+                and row.release_id in made
+                and (row.content["event"], row.content["noise"]) == (event, noise_kind)
+            ]
+
+        rows = self.rows()
+        for row in rows:
+            if row.release_id == release_id:
+                return str(row.content["of"]) if row.kind == "adopt" else release_id
+        found = next((row.release_id for row in candidates(rows) if made_by(row.content["run"])), None)
+        if found is None:
+            return release_id
+
+        def work(transaction: LedgerTransaction) -> str:
+            adopted = transaction.find("adopt", release_id)
+            if adopted is not None:
+                return str(adopted.content["of"])
+            row = next((row for row in candidates(transaction.rows) if row.release_id == found), None)
+            if row is None:
+                return release_id
+            commit = transaction.find("commit", found)
+            assert commit is not None
+            event = commit.content["event"]
+            transaction.append("adopt", dataset, release_id, {"of": found, "from": row.dataset, "event": event})
+            return str(found)
+
+        return self._transactions.transact(work)
+
+    def _commit(self, dataset: str, release_id: str, noise_kind: str, stored: StoredArrays, delta: float) -> float:
+        """Record the realised cost unless it is recorded; ε of the dataset up to and including this release."""
+        body = {"digest": stored.digest, "event": to_json(stored.event), "noise": noise_kind}
+
+        def work(transaction: LedgerTransaction) -> float:
+            row = transaction.find("commit", release_id) or transaction.append("commit", dataset, release_id, body)
+            if row.dataset != dataset:  # of an earlier version, adopted by this account since
+                row = next(row for row in transaction.rows if row.kind == "adopt" and row.content["of"] == release_id)
+            account = Account.of(dataset, transaction.rows[: row.position])
+            assert account is not None
+            return price(compose(*account.events()), delta)
+
+        return self._transactions.transact(work)
+
+    @contextlib.contextmanager
+    def _exclusive(self, path: Path, release_id: str) -> Iterator[None]:
+        with (
+            locked(path.with_suffix(".lock"), self._draw_patience),
+            self._database.exclusive(release_id, self._draw_patience),
+        ):
+            yield
+
+
+def _checked_epsilon(epsilon: float | None) -> float | None:
+    if epsilon is not None and not 0 < epsilon < math.inf:
+        raise SettingError(f"A dataset's budget is a finite epsilon greater than 0, or none, got {epsilon!r}.")
+    return None if epsilon is None else float(epsilon)
+
+
+def _checked_delta(delta: float) -> float:
+    if not 0 < delta < 1:
+        raise SettingError(f"delta must lie strictly between 0 and 1, got {delta!r}.")
+    return float(delta)

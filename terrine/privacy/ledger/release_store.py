@@ -1,0 +1,155 @@
+"""The released arrays themselves, each release one sealed file.
+
+A file holds the arrays, the event they cost, what is to be remembered about the private inputs, and an HMAC over all.
+It is written once, whole, and never replaced: what is in the store is what was released, and asking again returns it.
+"""
+
+import json
+import re
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from terrine.errors import LedgerError
+from terrine.privacy.accounting.events import Event, UnsupportedEventError, from_json, to_json
+from terrine.privacy.ledger.files import write_atomically
+from terrine.privacy.ledger.identity import canonical_json, keyed_digest
+
+Arrays = dict[str, NDArray[np.generic]]
+
+# Members of a file. Released arrays have a folder to themselves, so that they may have any name.
+_SEAL = "seal"
+_EVENT = "event"
+_INPUTS = "inputs"
+_ARRAYS = "arrays/"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+@dataclass(frozen=True, eq=False)
+class StoredArrays:
+    """What one release gave out.
+
+    Attributes:
+        arrays: The released arrays by name.
+        event: What they cost.
+        digest: HMAC over the release's identity, the kind of noise, the event, the arrays and the inputs.
+        inputs: Digests of what it was drawn from, by name, for whoever keeps the ledger: private, never released.
+    """
+
+    arrays: Arrays
+    event: Event
+    digest: str
+    inputs: Mapping[str, str]
+
+
+class ReleaseStore:
+    """A folder of releases, `<release_id>.npz`.
+
+    Args:
+        folder: Where; made when it is missing.
+        key: The site's key.
+    """
+
+    def __init__(self, folder: Path, key: bytes) -> None:
+        self._folder = folder
+        self._key = key
+
+    def path(self, release_id: str) -> Path:
+        """Where this release is, or will be.
+
+        Raises:
+            LedgerError: an identity that is no safe file name.
+        """
+        if not _NAME.fullmatch(release_id):
+            raise LedgerError(f"A release is identified by letters, digits, '.', '_' and '-', got {release_id!r}.")
+        return self._folder / f"{release_id}.npz"
+
+    def read(self, release_id: str, noise_kind: str) -> StoredArrays | None:
+        """The release as it was written, or None if it was not.
+
+        Raises:
+            LedgerError: the file was changed, cut short or put in another's place.
+        """
+        path = self.path(release_id)
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                members = {name: file[name] for name in file.files}
+            seal = members.pop(_SEAL).tobytes().decode()
+            event_text = members.pop(_EVENT).tobytes()
+            # Releases of earlier versions remember nothing.
+            inputs_text = members.pop(_INPUTS).tobytes() if _INPUTS in members else b""
+            arrays = {name.removeprefix(_ARRAYS): array for name, array in members.items()}
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            raise self._damaged(path) from error
+        if seal != self._digest(release_id, noise_kind, event_text, arrays, inputs_text):
+            raise self._damaged(path)
+        return StoredArrays(arrays, _event_of(event_text), seal, json.loads(inputs_text or b"{}"))
+
+    def write(
+        self, release_id: str, noise_kind: str, arrays: Arrays, event: Event, inputs: Mapping[str, str]
+    ) -> StoredArrays:
+        """Store a release, once.
+
+        Raises:
+            LedgerError: it was stored before, or an array has objects in it.
+        """
+        for name, array in arrays.items():
+            if array.dtype.hasobject:
+                raise LedgerError(f"The array {name!r} of a release holds objects: release numbers.")
+        event_text = canonical_json(to_json(event))
+        inputs_text = canonical_json(dict(inputs)) if inputs else b""
+        digest = self._digest(release_id, noise_kind, event_text, arrays, inputs_text)
+        members: dict[str, NDArray[np.generic]] = {
+            **{_ARRAYS + name: array for name, array in arrays.items()},
+            _EVENT: np.frombuffer(event_text, dtype=np.uint8),
+            _SEAL: np.frombuffer(digest.encode(), dtype=np.uint8),
+        }
+        if inputs_text:
+            members[_INPUTS] = np.frombuffer(inputs_text, dtype=np.uint8)
+
+        def save(file: BinaryIO) -> None:
+            np.savez(file, allow_pickle=False, **members)
+
+        path = self.path(release_id)
+        for abandoned in self._folder.glob(f".{path.name}.*.tmp"):
+            abandoned.unlink(missing_ok=True)
+        try:
+            write_atomically(path, save, replace=False)
+        except FileExistsError as error:
+            raise LedgerError(
+                f"The release {path} exists already and is never replaced. Nothing was released."
+            ) from error
+        except OSError as error:
+            raise LedgerError(
+                f"The release {path} could not be written: {error.strerror}. Nothing was released."
+            ) from error
+        return StoredArrays(arrays, event, digest, dict(inputs))
+
+    def _digest(self, release_id: str, noise_kind: str, event_text: bytes, arrays: Arrays, inputs_text: bytes) -> str:
+        parts = [release_id.encode(), noise_kind.encode(), event_text]
+        for name in sorted(arrays):
+            array = np.ascontiguousarray(arrays[name])
+            parts += [name.encode(), array.dtype.str.encode(), repr(arrays[name].shape).encode(), array.tobytes()]
+        if inputs_text:
+            parts += [_INPUTS.encode(), inputs_text]
+        return keyed_digest(self._key, "terrine release payload", *parts)
+
+    def _damaged(self, path: Path) -> LedgerError:
+        return LedgerError(
+            f"The stored release {path} was changed by hand or cut short. Nothing was released: it cannot be drawn "
+            "again at no cost, so restore the file from a backup."
+        )
+
+
+def _event_of(text: bytes) -> Event:
+    try:
+        return from_json(json.loads(text))
+    except UnsupportedEventError as error:
+        raise LedgerError(f"A stored release cannot be priced: {error}") from error

@@ -1,0 +1,192 @@
+"""What teachers with averaging need of a model: a start, and the gradients of many copies of it at once.
+
+A learner is a model whose weights are one vector. The weights of many teachers are a matrix [teachers, length], and so
+are their gradients, so that averaging, clipping and noise (`terrine.teachers.averaging.ttac`) are arithmetic on vectors
+and know no model. There are two:
+
+- `LinearLearner`: a head on features of the frozen backbone; gradients of all teachers are two batched products.
+- `ModuleLearner`: any torch module, one teacher after the other.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from terrine.device import fixed_kernels
+from terrine.errors import InputError, SettingError
+from terrine.models.statistics import Statistics, batch_statistics
+from terrine.teachers.kind import Arrays, Records
+from terrine.teachers.networks import least_records
+
+
+class Learner(Protocol):
+    """A model with its weights in one vector.
+
+    inputs: what it learns from, see `terrine.teachers.kind`. length: number of weights P. least: records without which
+    a party does not take part. by_teacher: see `LinearTeachers`. Guarantee: the gradient of one teacher depends on its
+    own weights and records alone.
+    """
+
+    inputs: Literal["features", "images"]
+    length: int
+    least: int
+    by_teacher: bool
+
+    def initial(self) -> Tensor:
+        """Return the public start, [P]."""
+        ...
+
+    def gradients(self, values: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
+        """Return the gradient [teachers, P] of each teacher's mean loss on its batch.
+
+        values [teachers, P]; inputs [teachers, batch, ...]; labels int64 [teachers, batch].
+        """
+        ...
+
+    def state(self, values: np.ndarray) -> Arrays:
+        """Return the weights [P] of one teacher as arrays by name."""
+        ...
+
+
+def unit_rows(features: np.ndarray) -> np.ndarray:
+    """Return features [..., D] brought to unit length, float32; a vector of zeros stays one.
+
+    A record's gradient is then bounded whatever the record is, and steps mean the same on every backbone. It needs no
+    figure about the data, so it costs nothing.
+    """
+    values = np.asarray(features, np.float32)
+    norms = np.linalg.norm(values, axis=-1, keepdims=True)
+    return values / np.where(norms > 0, norms, 1)
+
+
+class LinearLearner:
+    """Softmax regression on features of unit length: weights [classes, features] and biases [classes], all from zero.
+
+    weight_decay λ adds λ/2 ‖weights‖² to the mean cross-entropy. dtype: of the arithmetic.
+    """
+
+    inputs: Literal["features", "images"] = "features"
+    least = 1
+
+    def __init__(
+        self,
+        features: int,
+        classes: int,
+        *,
+        weight_decay: float = 0.0,
+        dtype: torch.dtype = torch.float32,
+        by_teacher: bool = False,
+    ) -> None:
+        self.features, self.classes, self.weight_decay, self.dtype = features, classes, weight_decay, dtype
+        self.by_teacher = by_teacher
+        self.length = classes * (features + 1)
+
+    def initial(self) -> Tensor:
+        """See `Learner.initial`."""
+        return torch.zeros(self.length, dtype=self.dtype)
+
+    def gradients(self, values: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
+        """See `Learner.gradients`; inputs float [teachers, batch, features], brought to unit length here."""
+        inputs = inputs.to(values.dtype)
+        inputs = inputs / inputs.norm(dim=2, keepdim=True).clamp_min(1e-30)
+        weight, bias = self._split(values)
+        error = torch.softmax(torch.bmm(inputs, weight.mT) + bias[:, None], dim=2)
+        error = (error - F.one_hot(labels, self.classes).to(error.dtype)) / inputs.shape[1]
+        gradient = torch.bmm(error.mT, inputs)
+        if self.weight_decay:
+            gradient = gradient + self.weight_decay * weight
+        return torch.cat([gradient.flatten(1), error.sum(1)], dim=1)
+
+    def state(self, values: np.ndarray) -> Arrays:
+        """See `Learner.state`: weight [classes, features] and bias [classes], for features of unit length."""
+        weight, bias = np.split(np.asarray(values, np.float32), [self.classes * self.features])
+        return {"weight": weight.reshape(self.classes, self.features), "bias": bias}
+
+    def _split(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        weight, bias = values.split([self.classes * self.features, self.classes], dim=1)
+        return weight.reshape(-1, self.classes, self.features), bias
+
+
+class ModuleLearner:
+    """Any module from inputs to scores [batch, classes]; its parameters that require a gradient are the weights.
+
+    module: with the public start in it; it is not changed. weight_decay: on weight matrices and kernels, not on biases.
+    statistics: of batch normalisation while it learns; running averages are never touched.
+    """
+
+    inputs: Literal["features", "images"] = "images"
+    by_teacher = False
+
+    def __init__(self, module: nn.Module, *, weight_decay: float = 0.0, statistics: Statistics = "current") -> None:
+        self.module, self.weight_decay, self.statistics = module, weight_decay, statistics
+        self.least = least_records(module, statistics)
+        self.parts = [
+            (name, value.shape, value.numel()) for name, value in module.named_parameters() if value.requires_grad
+        ]
+        if not self.parts:
+            raise SettingError("teachers: the network has no weights that could be averaged. Use another architecture.")
+        self.length = sum(size for _, _, size in self.parts)
+        self._own = threading.local()
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Names of the weights in the module's state, in the order of the vector."""
+        return [name for name, _, _ in self.parts]
+
+    def initial(self) -> Tensor:
+        """See `Learner.initial`."""
+        return torch.cat([self.module.get_parameter(name).detach().flatten() for name in self.names])
+
+    def gradients(self, values: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
+        """See `Learner.gradients`; inputs as the module takes them, with a dimension for the teachers before."""
+        with batch_statistics(self._frame(), self.statistics), fixed_kernels(values.device):
+            return torch.stack([self._gradient(*part) for part in zip(values, inputs, labels, strict=True)])
+
+    def state(self, values: np.ndarray) -> Arrays:
+        """See `Learner.state`: the weights by their names in the module's state."""
+        ends = np.cumsum([size for _, _, size in self.parts])[:-1]
+        pieces = np.split(np.asarray(values, np.float32), ends)
+        return {name: piece.reshape(shape) for (name, shape, _), piece in zip(self.parts, pieces, strict=True)}
+
+    def _frame(self) -> nn.Module:
+        """Return the calling thread's own copy: `functional_call` changes a module for the time of the call."""
+        if not hasattr(self._own, "frame"):
+            self._own.frame = copy.deepcopy(self.module).eval()
+        frame: nn.Module = self._own.frame
+        return frame
+
+    def _gradient(self, values: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
+        values = values.detach().requires_grad_(True)
+        return torch.autograd.grad(self._loss(values, inputs, labels), values)[0]
+
+    def _loss(self, values: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
+        pieces = values.split([size for _, _, size in self.parts])
+        weights = {name: piece.view(shape) for (name, shape, _), piece in zip(self.parts, pieces, strict=True)}
+        loss = F.cross_entropy(functional_call(self._frame(), weights, (inputs,)), labels)
+        if self.weight_decay:
+            squares = [(value * value).sum() for value in weights.values() if value.ndim > 1]
+            loss = loss + self.weight_decay / 2 * torch.stack(squares).sum()
+        return loss
+
+
+def check_inputs(learner: Learner, records: Records) -> None:
+    """Raise InputError unless the records are what the learner learns from."""
+    inputs = records.values
+    if learner.by_teacher:
+        records.refuse_mixed_batches()
+    if learner.inputs == "features" and (inputs.ndim != 2 or inputs.dtype.kind != "f"):
+        raise InputError(f"Linear teachers learn from features, float32 [records, features], not {inputs.dtype}.")
+    if learner.inputs == "images" and (inputs.ndim != 4 or inputs.dtype != np.uint8):
+        raise InputError(
+            f"Teachers that are networks learn from images, uint8 [records, C, H, W], not from {inputs.dtype} "
+            f"{list(inputs.shape)}. Set teachers.learner=linear for a table."
+        )

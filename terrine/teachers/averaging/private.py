@@ -1,0 +1,159 @@
+"""Averages of teachers that are really private: clipped, noised, and accounted for together with the votes.
+
+Algorithm 1 of 004_79a4560d3bf51d97 makes every teacher a function of every record, and its paper says that its ε is an
+assumption. Here what teachers learn from one another passes through a mechanism: in every round each teacher's update
+is clipped to norm S, and the sum is released with Gaussian noise of standard deviation zS
+(`terrine.privacy.clipped_sum`). Given everything that was released before, a record enters its own teacher alone:
+
+- it moves one update, so a released vector is (2/z)-GDP, adaptively composed over rounds;
+- after the last release it moves one vote per query, so the votes cost what they always do.
+
+Where features are centred, the mean of the parties' means is one more vector (`terrine.teachers.averaging.centre`).
+Altogether μ² = 4V/z² + Σ over votes, for V released vectors: exact, and what the ledger records.
+
+The control variate c need not be released by itself: eq. 3 makes its change a function of the mean update
+(`terrine.teachers.averaging.ttac.derived_control`), so it is computed from the released one at no cost. `control:
+released` clips and releases the teachers' control-variate updates as vectors of their own, at twice the cost: the two
+are compared in docs/heterogeneous.md. A teacher's own c_i never leaves it.
+
+Not one of these quantities may be looked at without noise: the norms of updates and the share that was clipped are
+private figures.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from terrine.errors import SettingError
+from terrine.privacy.accounting.events import Event, RepeatedEvent, compose
+from terrine.privacy.clipped_sum import ClippedSum, noise_multiplier_for
+from terrine.privacy.noise import NoiseSource
+from terrine.teachers.averaging.centre import CLIP
+from terrine.teachers.averaging.ttac import Average, AveragedSettings, Combine, Local, derived_control
+
+Control = Literal["derived", "released"]
+
+
+@dataclass(frozen=True)
+class PrivateAveraging:
+    """How averages are made private.
+
+    clip: S, the norm that a teacher's update is clipped to. A control-variate update is clipped to S / (T η_f), which
+        is the same for a gradient as S is for the sum of T steps.
+    noise_multiplier: z, the noise's standard deviation in units of the clipping norm.
+    control: where the control variate comes from, see the module.
+    centred: whether a centre is released first.
+    """
+
+    clip: float
+    noise_multiplier: float
+    control: Control = "derived"
+    centred: bool = False
+
+    def __post_init__(self) -> None:
+        if self.control not in ("derived", "released"):
+            raise SettingError(f"teachers: control '{self.control}' is unknown. Use derived or released.")
+        ClippedSum(self.clip, self.noise_multiplier)
+
+    def vectors(self, settings: AveragedSettings) -> int:
+        """Return how many vectors one round releases."""
+        return 2 if self.control == "released" and settings.correction == "control_variates" else 1
+
+    def mechanisms(self, settings: AveragedSettings, number: int) -> list[ClippedSum]:
+        """Return the mechanisms of round `number`, in the order in which they release."""
+        found = [ClippedSum(self.clip, self.noise_multiplier)]
+        if self.vectors(settings) == 2:
+            scale = settings.steps * settings.rate(number)
+            found.append(ClippedSum(self.clip / scale, self.noise_multiplier))
+        return found
+
+    def event(self, settings: AveragedSettings, rounds: int) -> Event:
+        """Return what `rounds` rounds cost: (2/z)² for every vector, whatever its clipping norm is."""
+        return compose(
+            RepeatedEvent(ClippedSum(self.clip, self.noise_multiplier).event, rounds * self.vectors(settings))
+        )
+
+    @property
+    def centre_mechanism(self) -> ClippedSum:
+        """How the centre is released."""
+        return ClippedSum(CLIP, self.noise_multiplier)
+
+    def whole_event(self, settings: AveragedSettings) -> Event:
+        """Return what all averages of a run cost: those of R - 1 rounds, and the centre if there is one."""
+        rounds = self.event(settings, settings.rounds - 1)
+        return compose(self.centre_mechanism.event, rounds) if self.centred else rounds
+
+    def release_centre(self, means: list[np.ndarray], noise: NoiseSource) -> np.ndarray:
+        """Draw the noise of the centre and return it, float64 [features]; means: of parties, in groups.
+
+        The caller must have charged `centre_mechanism.event` before.
+        """
+        return self.centre_mechanism.release(means, noise) / sum(len(group) for group in means)
+
+    def release(
+        self,
+        updates: list[np.ndarray],
+        changes: list[np.ndarray],
+        settings: AveragedSettings,
+        number: int,
+        noise: NoiseSource,
+    ) -> dict[str, np.ndarray]:
+        """Draw the noise of round `number` and return what it releases: noisy means, float64 [P], by name.
+
+        updates, changes: Δθ_i and Δc_i [teachers, P] in groups; changes are looked at where they are released alone.
+        The caller must have charged `event(settings, 1)` before.
+        """
+        teachers = sum(len(group) for group in updates)
+        names = ("update", "control_update")
+        sums = zip(names, self.mechanisms(settings, number), (updates, changes), strict=False)
+        return {name: mechanism.release(groups, noise) / teachers for name, mechanism, groups in sums}
+
+    def means(
+        self, released: dict[str, np.ndarray], start: Average, settings: AveragedSettings, number: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return Δθ and Δc of round `number` from what it released: post-processing."""
+        update = released["update"]
+        if "control_update" in released:
+            return update, released["control_update"]
+        return update, derived_control(start, update, settings, number)
+
+    def combine(self, settings: AveragedSettings, noise: NoiseSource) -> Combine:
+        """Return the private counterpart of `averaged.exact_means`, for a loop in one process."""
+
+        def means(
+            start: Average, locals_: list[Local], before: np.ndarray, number: int
+        ) -> tuple[np.ndarray, np.ndarray]:
+            ends = np.cumsum([len(part.own) for part in locals_])[:-1]
+            changes = [part.own - old for part, old in zip(locals_, np.split(before, ends), strict=True)]
+            released = self.release([part.update for part in locals_], changes, settings, number, noise)
+            return self.means(released, start, settings, number)
+
+        return means
+
+
+def calibrated(
+    settings: AveragedSettings,
+    *,
+    clip: float,
+    control: Control = "derived",
+    centred: bool = False,
+    epsilon: float,
+    delta: float,
+    share: float,
+) -> PrivateAveraging:
+    """Return private averaging all of whose averages cost exactly `share` of the μ² of the run's budget.
+
+    What is left for the votes is (1 - share) μ². Raises SettingError for impossible numbers, and where there is but
+    one round, after which nothing is averaged.
+    """
+    if settings.averaging != "global" or settings.rounds < 2:
+        raise SettingError(
+            f"teachers: a budget_share of {share:g} pays for averages, and there are none with averaging="
+            f"{settings.averaging} and {settings.rounds} round(s). Use averaging=global and at least 2 rounds."
+        )
+    probe = PrivateAveraging(clip, 1.0, control)
+    vectors = (settings.rounds - 1) * probe.vectors(settings) + centred
+    return PrivateAveraging(clip, noise_multiplier_for(epsilon, delta, share, vectors), control, centred)

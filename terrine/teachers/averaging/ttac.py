@@ -1,0 +1,281 @@
+"""Teachers with averaging and correction (TTAC): Algorithm 1 of 004_79a4560d3bf51d97.
+
+In every round each teacher i starts from the average θ, takes T steps of gradient descent with the correction c - c_i,
+
+    θ_i ← θ_i - η_f (∇f_i(θ_i) - c_i + c)                    (eq. 2)
+    c_i⁺ ← c_i - c + (θ - θ_i) / (T η_f)                     (eq. 3)
+
+and the averages of what changed move θ and c (eq. 4 and 5). Parties whose data differ are pulled apart by what they
+have; the correction replaces a party's own direction c_i by everybody's, c.
+
+    averaging: global   one θ for all teachers, the paper's algorithm. Every teacher then is a function of every record:
+                        votes alone no longer bound what one record does. `terrine.teachers.averaging.private` makes the
+                        averages private, and votes given them move one at a time again.
+    averaging: blocks   one θ for each group of g teachers, which vote as one. A record touches one group: sound.
+    averaging: none     Algorithm 2, conventional training: a group of one.
+    correction: none    c and c_i stay zero, which is federated averaging.
+
+The teachers that vote are the θ_i of the last round, so R rounds use R - 1 averages, and the last is never made.
+
+A round is two functions. `local_round` is the part of some teachers, from the average and their own records alone: a
+task of a cluster may carry it. `server_step` is what the averages of all do to θ and c. `average_teachers` is the loop
+over both in one process. Mini-batches derive from (seed, round, teacher), so that grouping changes none.
+
+A party with fewer records than the learner needs stands still: θ_i = θ, so its Δθ_i is zero and eq. 3 makes its c_i⁺
+c_i - c, as if its own direction had been zero. It counts in the means as everybody does, for the number of parties is
+public and the number of those that learned is not. A zero update is within every clipping norm S, so exchanging one
+unit, also one that makes a party stand still or move, changes the sum of clipped updates by at most 2S, the sensitivity
+that is charged (`terrine.teachers.averaging.private`). Eq. 3 holds for all parties, so Δc is a function of Δθ still.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from terrine.determinism.parallel import side_by_side
+from terrine.determinism.randomness import numpy_generator
+from terrine.errors import InputError, SettingError
+from terrine.teachers.averaging.learners import Learner, check_inputs
+from terrine.teachers.kind import Records, rows_of
+
+Averaging = Literal["none", "global", "blocks"]
+Correction = Literal["none", "control_variates"]
+
+_PART_BYTES = 2**25  # weights and one batch of the teachers that learn in one part on a CPU
+_COPIES = 6  # of a teacher's weights that are held while it learns
+
+
+@dataclass(frozen=True)
+class AveragedSettings:
+    """Algorithm 1's parameters; in brackets the paper's symbols.
+
+    averaging, correction: see the module. block: g, parties in a group, of averaging `blocks` alone.
+    rounds [R], steps [T]: rounds, and local steps in each.
+    learning_rate [η_f], decay [γ]: the local step, and its factor from round to round.
+    server_rate [η_θ]: step of the average.
+    batch: records in a mini-batch, drawn in the order of permutations; None takes all records in every step.
+    """
+
+    averaging: Averaging = "global"
+    correction: Correction = "control_variates"
+    rounds: int = 10
+    steps: int = 10
+    learning_rate: float = 1.0
+    decay: float = 1.0
+    server_rate: float = 1.0
+    batch: int | None = 32
+    block: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.averaging not in ("none", "global", "blocks"):
+            raise SettingError(f"teachers: averaging '{self.averaging}' is unknown. Use none, global or blocks.")
+        if self.correction not in ("none", "control_variates"):
+            raise SettingError(f"teachers: correction '{self.correction}' is unknown. Use none or control_variates.")
+        if self.rounds < 1 or self.steps < 1 or (self.batch is not None and self.batch < 1):
+            raise SettingError(
+                f"teachers: rounds {self.rounds}, steps {self.steps} and batch {self.batch} must be at least 1."
+            )
+        for name in ("learning_rate", "decay", "server_rate"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise SettingError(f"teachers: {name} is {getattr(self, name)}. Give a positive number.")
+        if (self.averaging == "blocks") != (self.block is not None):
+            raise SettingError("teachers: block is the size of the groups of averaging=blocks, and of nothing else.")
+        if self.block is not None and self.block < 2:
+            raise SettingError(f"teachers: block is {self.block}. A group has at least 2 parties.")
+
+    def rate(self, number: int) -> float:
+        """Return the local step η_f of round `number`, from 0."""
+        return self.learning_rate * self.decay**number
+
+
+@dataclass(frozen=True)
+class Average:
+    """What a round starts from: θ and c, float64 [P]."""
+
+    value: np.ndarray
+    control: np.ndarray
+
+    @classmethod
+    def start(cls, learner: Learner) -> Average:
+        """Return the public start: the learner's own weights, and no direction yet."""
+        value = learner.initial().double().cpu().numpy()
+        return cls(value, np.zeros_like(value))
+
+
+@dataclass(frozen=True)
+class Local:
+    """What some teachers did in a round: Δθ_i and c_i⁺, each [teachers, P]. Private, both."""
+
+    update: np.ndarray
+    own: np.ndarray
+
+
+def local_round(
+    learner: Learner,
+    start: Average,
+    own: np.ndarray,
+    records: Records,
+    teachers: Sequence[int],
+    settings: AveragedSettings,
+    number: int,
+    *,
+    seed: int,
+    device: torch.device | str = "cpu",
+) -> Local:
+    """Return what these teachers do in round `number` (from 0), in their order; lines 5 to 12 of Algorithm 1.
+
+    start: θ and c, [P], or [teachers, P] where each has its own. own: c_i of these teachers, [teachers, P]. A teacher's
+    result depends on its start, its c_i, its own records, the settings, the seed, its number and the round. One with
+    too few records stands still (see the module). Raises InputError for inputs of another kind, or c_i of another
+    shape.
+    """
+    check_inputs(learner, records)
+    if own.shape != (len(teachers), learner.length):
+        raise InputError(
+            f"Control variates of shape {list(own.shape)} do not fit {len(teachers)} teachers with {learner.length} "
+            "weights each."
+        )
+    device = torch.device(device)
+    enough = set(records.enough(teachers, learner.least))
+    moving = [position for position, teacher in enumerate(teachers) if teacher in enough]
+    rows = dict(zip(moving, rows_of(records.assignment, [teachers[position] for position in moving]), strict=True))
+    update = np.zeros(own.shape, own.dtype)
+    after = own.copy()
+    if settings.correction == "control_variates":
+        after -= start.control.astype(own.dtype)
+
+    def learn(positions: list[int]) -> None:
+        batches = [
+            _batches(rows[position], settings, numpy_generator(seed, "averaged batches", number, teachers[position]))
+            for position in positions
+        ]
+        place = (slice(None),) if start.value.ndim == 1 else (positions,)
+        theta, control = (
+            torch.as_tensor(values[place]).to(learner.initial()).to(device).expand(len(positions), -1)
+            for values in (start.value, start.control)
+        )
+        before = torch.as_tensor(own[positions]).to(theta)
+        values = _steps(learner, theta, control - before, records, np.stack(batches, 1), settings.rate(number))
+        moved = values - theta
+        if settings.correction == "control_variates":
+            before = before - control - moved / (settings.steps * settings.rate(number))
+        update[positions], after[positions] = moved.cpu().numpy(), before.cpu().numpy()
+
+    for _ in side_by_side(learn, _parts(rows, records.values, learner.length, settings.batch, device), device):
+        pass
+    return Local(update, after)
+
+
+def _steps(
+    learner: Learner, theta: Tensor, correction: Tensor, records: Records, batches: np.ndarray, rate: float
+) -> Tensor:
+    """Return θ_i after gradient descent on batches [steps, teachers, batch] of record numbers; eq. 2."""
+    values = theta
+    for index in batches:
+        inputs = torch.from_numpy(np.ascontiguousarray(records.values[index])).to(theta.device)
+        labels = torch.from_numpy(records.labels[index].astype(np.int64, copy=False)).to(theta.device)
+        values = values - rate * (learner.gradients(values, inputs, labels) + correction)
+    return values
+
+
+def _batches(rows: np.ndarray, settings: AveragedSettings, generator: np.random.Generator) -> np.ndarray:
+    """Return record numbers [steps, batch]: one permutation of the teacher's records after the other, cut.
+
+    Every teacher has batches of one size, also one with fewer records than that, so that all learn as one problem.
+    """
+    if settings.batch is None:
+        return np.tile(rows, (settings.steps, 1))
+    wanted = settings.steps * settings.batch
+    passes = [generator.permutation(rows) for _ in range(-(-wanted // len(rows)))]
+    return np.concatenate(passes)[:wanted].reshape(settings.steps, settings.batch)
+
+
+def _parts(
+    rows: dict[int, np.ndarray], inputs: np.ndarray, length: int, batch: int | None, device: torch.device
+) -> Iterator[list[int]]:
+    """Yield positions of teachers with batches of one size, as many as memory allows; off the CPU one at a time.
+
+    Which teachers share a part may follow from how many records they have, and on an accelerator the kernel may follow
+    from the part (`terrine.teachers.linear`).
+    """
+    if device.type != "cpu":
+        yield from ([position] for position in rows)
+        return
+    width = int(np.prod(inputs.shape[1:]))
+    by_size: dict[int, list[int]] = {}
+    for position, own in rows.items():
+        by_size.setdefault(batch or len(own), []).append(position)
+    for size in sorted(by_size, reverse=True):
+        most = max(1, _PART_BYTES // (4 * (_COPIES * length + 2 * size * width)))
+        for first in range(0, len(by_size[size]), most):
+            yield by_size[size][first : first + most]
+
+
+def mean_of(groups: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the mean float64 [P] of vectors [teachers, P] in groups; the same to the last bit however grouped."""
+    total, count = np.zeros(groups[0].shape[1]), 0
+    for group in groups:
+        for vector in group:
+            total += vector
+        count += len(group)
+    return total / count
+
+
+def derived_control(start: Average, update: np.ndarray, settings: AveragedSettings, number: int) -> np.ndarray:
+    """Return Δc, [P], as the mean update determines it.
+
+    By eq. 3, c_i⁺ - c_i = -c - (θ_i - θ) / (T η_f) for every teacher, so the mean of the left side is this function of
+    the mean of the right side. Where the update was released, Δc therefore costs no further privacy.
+    """
+    if settings.correction == "none":
+        return np.zeros_like(start.control)
+    return -start.control - update / (settings.steps * settings.rate(number))
+
+
+def server_step(start: Average, update: np.ndarray, control_update: np.ndarray, settings: AveragedSettings) -> Average:
+    """Return the next average from the mean updates Δθ and Δc, [P]; line 16 of Algorithm 1."""
+    return Average(start.value + settings.server_rate * update, start.control + control_update)
+
+
+Combine = Callable[[Average, list[Local], np.ndarray, int], tuple[np.ndarray, np.ndarray]]
+"""(start, what all teachers did, their c_i before, round) -> mean Δθ and mean Δc."""
+
+
+def exact_means(start: Average, locals_: list[Local], before: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean Δθ and mean Δc as the paper has them, without any noise; lines 11 and 15 of Algorithm 1."""
+    ends = np.cumsum([len(part.own) for part in locals_])[:-1]
+    changes = [part.own - old for part, old in zip(locals_, np.split(before, ends), strict=True)]
+    return mean_of([part.update for part in locals_]), mean_of(changes)
+
+
+def average_teachers(
+    learner: Learner,
+    records: Records,
+    teachers: Sequence[int],
+    settings: AveragedSettings,
+    *,
+    rounds: int,
+    seed: int,
+    combine: Combine = exact_means,
+    device: torch.device | str = "cpu",
+    watch: Callable[[int, Average], None] | None = None,
+) -> tuple[Average, np.ndarray]:
+    """Return θ and c after `rounds` rounds of all `teachers`, and their c_i [teachers, P], in one process.
+
+    combine: how the means are made; exact ones are not private. watch: called with (round, average) after each.
+    """
+    average = Average.start(learner)
+    own = np.zeros((len(teachers), learner.length), learner.initial().numpy().dtype)
+    for number in range(rounds):
+        local = local_round(learner, average, own, records, teachers, settings, number, seed=seed, device=device)
+        update, control_update = combine(average, [local], own, number)
+        average, own = server_step(average, update, control_update, settings), local.own
+        if watch is not None:
+            watch(number, average)
+    return average, own
