@@ -55,14 +55,14 @@ PRIVACY_TESTS = (
     "tests/terrine/teachers",
     "tests/terrine/collaboration",
     "tests/terrine/transcription",
+    *(f"tests/tasks/test_{name}.py" for name in ("params", "new_dataset", "identity")),
+    "tests/tasks/runtime/test_accounts.py",
     *(
-        f"tests/tasks/test_{name}.py"
-        for name in ("params", "new_dataset", "partition_task", "identity", "teach", "vote", "aggregate", "average")
+        f"tests/tasks/pipeline/test_{name}.py"
+        for name in ("partition_task", "teach", "vote", "aggregate", "average", "private_figures", "report")
     ),
-    *(
-        f"tests/tasks/test_{name}.py"
-        for name in ("accounts", "party_config", "private_figures", "report", "transcribe")
-    ),
+    "tests/tasks/parties/test_party_config.py",
+    "tests/tasks/transcription/test_transcribe.py",
     "tests/flows/test_zones.py",
     "tests/flows/test_what_leaves.py",
 )

@@ -20,7 +20,7 @@ def students(tmp_path_factory):
     return {kind: make_student(folder / kind, kind, hidden=kind == "scattering") for kind in KINDS}
 
 
-# An export takes seconds. Frozen statistics are exported below, and in both formats in tests/tasks/test_export.py.
+# An export takes seconds. Frozen statistics are exported below, in both formats in tests/tasks/serving/test_export.py.
 @pytest.mark.parametrize(
     ("kind", "statistics"), [("scattering", "current"), ("resnet10", "single"), ("resnet10", "current")]
 )

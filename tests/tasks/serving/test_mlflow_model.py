@@ -17,7 +17,7 @@ from terrine.deployment.model import StudentModel
 from terrine.errors import ArtefactError
 from tests.student_folders import CLASSES, SIZE, images, make_student
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(scope="module")

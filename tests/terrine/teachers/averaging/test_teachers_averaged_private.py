@@ -17,7 +17,7 @@ from terrine.teachers.averaging.learners import LinearLearner
 from terrine.teachers.averaging.private import PrivateAveraging, calibrated
 from terrine.teachers.averaging.ttac import Average, AveragedSettings, average_teachers, local_round, server_step
 from terrine.teachers.kind import Queries, Records
-from tests.terrine.teachers.averaged_help import sorted_records
+from tests.terrine.teachers.averaging.averaged_help import sorted_records
 
 SETTINGS = AveragedSettings(rounds=4, steps=3, learning_rate=0.7, decay=0.5, batch=5)
 DELTA = 1e-5

@@ -23,7 +23,7 @@ from terrine.teachers.averaging.ttac import (
     server_step,
 )
 from terrine.teachers.kind import Records
-from tests.terrine.teachers.averaged_help import plain_ttac, sorted_records
+from tests.terrine.teachers.averaging.averaged_help import plain_ttac, sorted_records
 
 SETTINGS = AveragedSettings(rounds=4, steps=3, learning_rate=0.7, decay=0.9, server_rate=0.8, batch=5)
 
@@ -160,7 +160,7 @@ def test_all_records_may_be_taken_in_every_step_also_by_parties_of_different_siz
     local = local_round(
         learner, Average.start(learner), np.zeros((5, learner.length)), feature_records, range(5), settings, 0, seed=0
     )
-    from tests.terrine.teachers.averaged_help import plain_gradient
+    from tests.terrine.teachers.averaging.averaged_help import plain_gradient
 
     for teacher in range(5):
         rows = feature_records.assignment == teacher

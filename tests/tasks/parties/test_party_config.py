@@ -190,6 +190,6 @@ def test_a_partys_process_loads_no_heavy_library(module):
     """Fifty of them start on one machine."""
     heavy = ["torch", "prefect", "mlflow", "dvc", "pandas", "sklearn", "matplotlib"]
     program = f"import sys, {module}; print([name for name in {heavy} if name in sys.modules])"
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

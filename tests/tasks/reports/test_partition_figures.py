@@ -8,7 +8,7 @@ import pytest
 from tasks.reports.partition_figures import MOST_COLUMNS, MOST_ROWS, figures, spread
 from tasks.runtime.store import write_array, write_json
 from terrine.data.label_mix import label_shares, summarise
-from tests.tasks.test_report import BLOOD, Page, check_offline, make_run, written
+from tests.tasks.pipeline.test_report import BLOOD, Page, check_offline, make_run, written
 
 
 def manifest_of(histograms, **changes):
