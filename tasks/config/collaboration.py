@@ -1,0 +1,25 @@
+"""The section `collaboration`: a trial of parties on this machine."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from terrine.settings import AtHome, Settings
+
+
+class Collaboration(Settings):
+    """A trial of `aggregation.where: parties`: every party a process on this machine (docs/collaboration.md)."""
+
+    parties: int = Field(5, ge=1)
+    """How many teacher parties the teachers are dealt to, in order."""
+    minimum: int | None = Field(None, ge=1)
+    """The fewest teachers whose votes must be there; null: all of them."""
+    deadline: float = Field(60.0, gt=0)
+    """Seconds that teacher parties are waited for."""
+    patience: float = Field(300.0, gt=0)
+    """Seconds after which a party that hears nothing gives up."""
+    guardian: Annotated[str | None, AtHome()] = Field(None, pattern=r"^.+:\d+$")
+    """host:port at which the guardian listens; null: a free port of this machine. So for the student."""
+    student: Annotated[str | None, AtHome()] = Field(None, pattern=r"^.+:\d+$")

@@ -1,0 +1,23 @@
+"""The section `ledger`: who remembers what was released, and how much may be released in all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from terrine.settings import AtHome, Settings
+
+
+class LedgerSettings(Settings):
+    """Who remembers what was released, and how much may be released in all."""
+
+    url: Annotated[str, AtHome()] = "sqlite:///data/private/ledger/ledger.db"
+    key: Annotated[Path, AtHome()] = Path("data/private/ledger/key")
+    store: Annotated[Path, AtHome()] = Path("data/private/ledger/releases")
+    account: Annotated[str | None, AtHome()] = Field(None, min_length=1)
+    """Name under which all versions of a dataset share one budget. null: this very dataset, by its fingerprint (public
+    benchmarks only)."""
+    epsilon: float | None = Field(None, gt=0)
+    """Budget of the account over all runs. null: record and compose, never refuse (public benchmarks only)."""
