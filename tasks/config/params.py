@@ -30,7 +30,9 @@ class Params(Settings):
     """All parameters of one run."""
 
     seed: int = Field(0, ge=0)
+    """Of everything that is drawn, but noise: that comes from the operating system and has none."""
     device: str = "auto"
+    """auto takes CUDA, then MPS, then the CPU; or cpu, cuda, cuda:N, mps."""
     data: Data = Data()
     privacy: Privacy = Privacy()
     partition: Partition = Partition()

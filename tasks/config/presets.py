@@ -1,9 +1,10 @@
 """Presets and runs: which parameters a run name stands for.
 
-A preset is `experiments/NAME.yaml`: one line of `description` and overrides of params.yaml. A run is a preset, or a
-preset with overrides: then its name carries a digest of them and its overrides are kept in a derived, git-ignored file
-beside the presets, so that `dvc repro` finds a run's parameters by its name alone. A run's name is public, so a digest
-of overrides that name the site's files or account is keyed: nobody outside can try guesses on it.
+A preset is `experiments/NAME.yaml`: one line of `description` and what differs from the defaults; with `base: OTHER`,
+what differs from another preset. A run is a preset, or a preset with overrides: then its name carries a digest of them
+and its overrides are kept in a derived, git-ignored file beside the presets, so that `dvc repro` finds a run's
+parameters by its name alone. A run's name is public, so a digest of overrides that name the site's files or account is
+keyed: nobody outside can try guesses on it.
 """
 
 from __future__ import annotations
@@ -44,15 +45,22 @@ def presets(root: Path) -> list[Preset]:
     return [read_preset(root, file.stem) for file in files if not DERIVED_NAME.match(file.stem)]
 
 
-def read_preset(root: Path, name: str) -> Preset:
-    """Read one preset. Raises SettingError with the known names if there is none of this name."""
+def read_preset(root: Path, name: str, above: tuple[str, ...] = ()) -> Preset:
+    """Read one preset, laid over the one that it names as its `base`, if it does.
+
+    above: presets that rest on this one. Raises SettingError with the known names if there is none of this name.
+    """
     path = root / PRESETS / f"{name}.yaml"
     if not path.is_file() or Path(name).name != name:
         known = sorted(file.stem for file in (root / PRESETS).glob("*.yaml") if not DERIVED_NAME.match(file.stem))
         raise SettingError(f"There is no preset '{name}'. Known presets: {', '.join(known)}.")
     values = read_yaml(path)
-    description = values.pop("description", "")
-    return Preset(name, str(description).strip(), values)
+    description, base = str(values.pop("description", "")).strip(), values.pop("base", None)
+    if base is not None:
+        if base in (name, *above):
+            raise SettingError(f"{path}: base is {base}, which rests on {name} itself. Name another preset, or none.")
+        values = lay_over(read_preset(root, str(base), (*above, name)).overrides, values)
+    return Preset(name, description, values)
 
 
 def selected_run(root: Path) -> str:
@@ -101,11 +109,19 @@ def of_the_project(root: Path) -> dict[str, Any]:
     return values
 
 
+def values_of(root: Path, name: str, *overrides: dict[str, Any]) -> dict[str, Any]:
+    """Return what a run's preset, with more overrides laid over it in turn, says beside the defaults."""
+    values = of_the_project(root)
+    for each in (read_preset(root, name).overrides, *overrides):
+        values = lay_over(values, each)
+    return values
+
+
 def resolve(root: Path, name: str) -> Params:
     """Return the parameters of a run: params.yaml with its preset's (and derived) overrides, checked."""
-    preset = read_preset(root, name)
+    values = values_of(root, name)
     try:
-        return validate(lay_over(of_the_project(root), preset.overrides))
+        return validate(values)
     except SettingError as error:
         raise SettingError(f"Run {name}:\n{error}") from error
 

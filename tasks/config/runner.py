@@ -6,14 +6,15 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from terrine.settings import AtHome, Settings
+from terrine.settings import AtHome, Settings, Unit
 
 
 class Runner(Settings):
     """Who carries the tasks."""
 
     kind: Literal["threads", "processes", "dask", "ray"] = "threads"
-    workers: int | None = Field(None, ge=1)
+    """threads and processes of this machine, or a cluster of Dask or Ray."""
+    workers: Annotated[int | None, Unit("workers")] = Field(None, ge=1)
     """null: one per CUDA device, or one per core where there is none."""
     address: Annotated[str | None, AtHome()] = Field(None, min_length=1)
     """Where an existing cluster listens: Dask's scheduler (tcp://host:8786) or Ray's head (ray://host:10001)."""

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat, model_validator
 
-from terrine.settings import AtHome, Settings
+from terrine.settings import AtHome, Settings, Unit
 
 
 class Annotation(Settings):
@@ -26,11 +26,13 @@ class Annotation(Settings):
     top_k: int = Field(3, ge=2)
     """k: classes kept, those that the student finds most probable."""
     limit: Literal["normalise", "clip"] = "normalise"
+    """How a norm is kept below beta: the paper divides by the norm and `stability`, `clip` cuts only what is longer."""
     stability: float = Field(1e-4, gt=0)
     """h, of `normalise`."""
     step: float = Field(0.1, gt=0)
     """γ_s of eq. 3: how far the annotation is from the student's output."""
     distillation: Literal["decoupled", "classic"] = "decoupled"
+    """The loss between student and teacher whose gradient is told: decoupled or classic knowledge distillation."""
     balance: float = Field(8.0, gt=0)
     """λ, of `decoupled`."""
     gradient_of: Literal["probabilities", "scores"] = "probabilities"
@@ -51,14 +53,19 @@ class TranscriptionTeacher(Settings):
     """Of a file: images are (pixels in [0, 1] − mean) / deviation, as the model was trained on; one number, or one for
     each channel."""
     deviation: PositiveFloat | tuple[PositiveFloat, ...] = 1.0
+    """Of a file: see `mean`."""
     statistics: Literal["current", "original"] = "current"
     """Batch normalisation of the posed batch, or the teacher's own."""
     temperature: float = Field(1.0, gt=0)
     """Probabilities are softmax(scores / temperature)."""
     epochs: int = Field(10, ge=1)
+    """Passes over the records when it is trained here."""
     learning_rate: float = Field(1e-3, gt=0)
+    """Of Adam."""
     weight_decay: float = Field(0.0, ge=0)
-    batch: int = Field(256, ge=2)
+    """Of Adam."""
+    batch: Annotated[int, Unit("records")] = Field(256, ge=2)
+    """Records in a step."""
     ridge: float = Field(0.3, ge=1e-6)
     """`linear`: the penalty."""
 
@@ -93,19 +100,23 @@ class TranscriptionStudent(Settings):
 
     architecture: str = Field("small_cnn", min_length=1)
     """`scattering`: fixed public features and a trained head. Else a network of `terrine.models` or timm's name."""
-    projection: int = Field(200, ge=1)
+    projection: Annotated[int, Unit("features")] = Field(200, ge=1)
     """`scattering`: features."""
     invariance: bool = True
     """`scattering`: learn the projection on images of the untrained generator, which are public."""
     optimiser: Literal["adam", "sgd"] = "adam"
+    """What follows the annotations."""
     learning_rate: float = Field(0.1, gt=0)
     """γ_s."""
     decay: float = Field(0.0, ge=0)
+    """Weight decay."""
     loss: Literal["cross_entropy", "squared"] = "cross_entropy"
+    """`cross_entropy`: as published (eq. 7). `squared`: the likelihood of an annotation with Gaussian noise."""
     steps: int = Field(1, ge=1)
     """Per iteration; those after the first are on batches that were annotated before."""
-    final_steps: int = Field(0, ge=0)
-    memory: int = Field(1000, ge=1)
+    final_steps: Annotated[int, Unit("steps")] = Field(0, ge=0)
+    """After the last iteration, on annotated batches that were kept."""
+    memory: Annotated[int, Unit("batches")] = Field(1000, ge=1)
     """Annotated batches that are kept for them."""
 
 
@@ -113,7 +124,9 @@ class TranscriptionGenerator(Settings):
     """The player that poses the questions."""
 
     latent: int = Field(100, ge=1)
-    width: int = Field(128, ge=2)
+    """Numbers in the vector that an image is made from."""
+    width: Annotated[int, Unit("channels")] = Field(128, ge=2)
+    """Of its first layers."""
     learning_rate: float = Field(0.01, gt=0)
     """γ_g."""
     steps: int = Field(1, ge=0)
@@ -121,9 +134,11 @@ class TranscriptionGenerator(Settings):
     inputs: Literal["trained", "fresh"] = "trained"
     """`trained`: one batch of vectors, trained with it (algorithm 1); `fresh`: new ones in every iteration."""
     one_hot: float = Field(1.0, ge=0)
+    """Weight of the loss of confident answers."""
     entropy: float = Field(1.0, ge=0)
+    """Weight of the loss of answers spread over all classes."""
     activation: float = Field(1.0, ge=0)
-    """Weights of the losses (Table VI); 0 is off."""
+    """Weight of the loss of strong features; 0 is off (Table VI, like the two above)."""
     form: Literal["printed", "intended"] = "printed"
     """The losses as eq. 8 prints them, or as its text says."""
     discriminator: Literal["student", "teacher"] = "student"
@@ -137,18 +152,19 @@ class Transcription(Settings):
     """`data`: gradients with Gaussian noise. `answers`: the teacher's class by randomised response, as published for
     labels. `labels`: the private labels are randomised once, before a teacher learns from them; images are not
     protected."""
-    epsilon: float = Field(10.0, gt=0)
+    epsilon: Annotated[float, Unit("ε")] = Field(10.0, gt=0)
     """Budget of the run, in sound figures."""
     delta: float = Field(1e-5, gt=0, lt=1)
+    """δ of the run."""
     noise: Literal["secure", "replay", "none"] = "secure"
     """`replay` and `none` are NOT PRIVATE."""
-    iterations: int = Field(200, ge=1)
+    iterations: Annotated[int, Unit("iterations")] = Field(200, ge=1)
     """T."""
-    batch: int = Field(256, ge=2)
+    batch: Annotated[int, Unit("images")] = Field(256, ge=2)
     """b."""
     federated: bool = False
     """FedDPSD: partition.teachers clients, dealt as partition says. false: one teacher on all records."""
-    per_task: int | None = Field(None, ge=1)
+    per_task: Annotated[int | None, Unit("clients")] = Field(None, ge=1)
     """Clients that answer in one Prefect task; null: all of them, in the flow's own process."""
     annotation: Annotation = Annotation()
     teacher: TranscriptionTeacher = TranscriptionTeacher()
