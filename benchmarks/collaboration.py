@@ -24,11 +24,12 @@ import numpy as np
 from cells import datasets
 
 from flows.stages import run_through
-from tasks.params import merge, parse_assignment, read_yaml, validate
-from tasks.pipeline import aggregate
-from tasks.pipeline.vote import read_votes
-from tasks.runtime.run import Run
-from tasks.runtime.store import read_json, read_table
+from tasks import aggregate
+from tasks.params import parse_assignment, validate
+from tasks.presets import resolve, values_of
+from tasks.run import Run
+from tasks.store import read_json, read_table
+from tasks.vote import read_votes
 from terrine.aggregation.votes import histograms_of
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -93,19 +94,18 @@ class PeakMemory:
 
 def make_run(root: Path, options: argparse.Namespace, where: str) -> Run:
     """Return the run: the preset with as many queries and this mechanism."""
-    values = read_yaml(REPOSITORY / "params.yaml")
-    values.pop("run")
-    preset = read_yaml(REPOSITORY / "experiments" / f"{options.preset}.yaml")
-    preset.pop("description", None)
-    values = merge(merge(values, preset), {"data": {"root": str(options.root)}, "queries": {"count": options.queries}})
-    teachers = validate(values).partition.teachers
+    teachers = resolve(REPOSITORY, options.preset).partition.teachers
     shares = MECHANISMS[options.mechanism]
-    noise = {key: None if share is None else share * teachers for key, share in shares.items()}
-    values = merge(values, {"aggregation": {"mechanism": options.mechanism, "noise": "replay", "epsilon": 20, **noise}})
-    for setting in options.set:
-        values = merge(values, parse_assignment(setting))
-    own = {"parties": options.parties, "deadline": 120, "patience": 300}
-    return Run(root, "votes", validate(merge(values, {"aggregation": {"where": where}, "collaboration": own})))
+    noise = {key: share * teachers for key, share in shares.items() if share is not None}
+    values = values_of(
+        REPOSITORY,
+        options.preset,
+        {"data": {"root": str(options.root)}, "queries": {"count": options.queries}},
+        {"aggregation": {"mechanism": options.mechanism, "noise": "replay", "epsilon": 20, "where": where, **noise}},
+        {"collaboration": {"parties": options.parties, "deadline": 120, "patience": 300}},
+        *map(parse_assignment, options.set),
+    )
+    return Run(root, "votes", validate(values))
 
 
 def release(run: Run) -> tuple[float, Any, dict[str, Any]]:

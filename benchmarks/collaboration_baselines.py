@@ -29,13 +29,14 @@ import numpy as np
 from cells import datasets
 
 from flows.stages import run_through
-from tasks.params import merge, parse_assignment, read_yaml, validate
-from tasks.pipeline import aggregate, student
-from tasks.pipeline.dataset import read_dataset
-from tasks.pipeline.partition import read_assignment
-from tasks.pipeline.pretrain import read_backbone
-from tasks.pipeline.teach import read_heads
-from tasks.runtime.run import Run
+from tasks import aggregate, student
+from tasks.dataset import read_dataset
+from tasks.params import lay_over, parse_assignment, validate
+from tasks.partition import read_assignment
+from tasks.presets import values_of
+from tasks.pretrain import read_backbone
+from tasks.run import Run
+from tasks.teach import read_heads
 from terrine.aggregation.gnmax import GNMax
 from terrine.aggregation.votes import histograms_of
 from terrine.baselines.capc import Labelled, epsilon_together, fair_share, fair_teachers, greedy_teacher
@@ -62,15 +63,13 @@ class Setting:
     """One seed: data, teachers, features of everything on the frozen backbone."""
 
     def __init__(self, root: Path, options: argparse.Namespace, seed: int) -> None:
-        values = read_yaml(REPOSITORY / "params.yaml")
-        values.pop("run")
-        preset = read_yaml(REPOSITORY / "experiments" / f"{options.preset}.yaml")
-        preset.pop("description", None)
-        values = merge(merge(values, preset), {"seed": seed, "data": {"root": str(options.root)}, "device": "cpu"})
-        values = merge(values, {"aggregation": {"noise": "replay", "epsilon": options.epsilon}})
-        for setting in options.set:
-            values = merge(values, parse_assignment(setting))
-        self.values = values
+        values = self.values = values_of(
+            REPOSITORY,
+            options.preset,
+            {"seed": seed, "data": {"root": str(options.root)}, "device": "cpu"},
+            {"aggregation": {"noise": "replay", "epsilon": options.epsilon}},
+            *map(parse_assignment, options.set),
+        )
         self.run = Run(root, f"{options.preset}-{seed}", validate(values))
         if not self.run.folders.teachers.is_dir():
             run_through(self.run, "dataset", "vote")
@@ -127,7 +126,7 @@ class Setting:
         given = self.run.params.aggregation
         count = self.run.params.queries.count
         sigma = calibrate(given.epsilon, given.delta, count).sigma
-        values = merge(self.values, {"aggregation": {"mechanism": mechanism, "sigma": sigma}})
+        values = lay_over(self.values, {"aggregation": {"mechanism": mechanism, "sigma": sigma}})
         run = Run(self.run.root, self.run.name, validate(values))
         aggregate.release_answers.fn(run)
         student.train_student.fn(run)

@@ -27,13 +27,13 @@ import torch
 from cells import datasets, spread
 
 from flows.stages import run_through
-from tasks.params import digest, merge, parse_assignment, read_yaml, validate
-from tasks.pipeline import student
-from tasks.pipeline.dataset import read_dataset
-from tasks.runtime.run import Run
-from tasks.runtime.store import file_digest
-from terrine.classifiers import predict
-from terrine.determinism.randomness import numpy_generator
+from tasks import student
+from tasks.dataset import read_dataset
+from tasks.params import digest, lay_over, parse_assignment, validate
+from tasks.presets import values_of
+from tasks.run import Run
+from tasks.store import file_digest
+from terrine.heads import predict
 from terrine.models.backbone import features_in_batches
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -58,15 +58,8 @@ OF_LABELS = ("label_smoothing", "forward_correction")
 
 def make_release(root: Path, preset: str, seed: int, data: Path, settings: list[str]) -> Run:
     """Return a run whose release exists, made unless it lies in `root` already."""
-    values = read_yaml(REPOSITORY / "params.yaml")
-    values.pop("run")
-    overrides = read_yaml(REPOSITORY / "experiments" / f"{preset}.yaml")
-    overrides.pop("description", None)
-    values = merge(merge(values, overrides), {"seed": seed, "data": {"root": str(data)}, "device": "cpu"})
-    values = merge(values, {"aggregation": {"noise": "replay"}})
-    for setting in settings:
-        values = merge(values, parse_assignment(setting))
-    params = validate(values)
+    common = {"seed": seed, "data": {"root": str(data)}, "device": "cpu", "aggregation": {"noise": "replay"}}
+    params = validate(values_of(REPOSITORY, preset, common, *map(parse_assignment, settings)))
     run = Run(root, f"{preset}-{seed}-{digest(params)}", params)
     if run.folders.answers.is_dir():
         return run
@@ -118,7 +111,7 @@ def compare(runs: list[Run], names: list[str], steps: int) -> None:
 
 def trained(run: Run, options: dict[str, Any]) -> tuple[Run, float]:
     """Train a student in the place of a run's last one; return the run with its settings, and the seconds it took."""
-    values = merge(run.params.model_dump(mode="json"), {"student": {"l2": 0.3, **options}})
+    values = lay_over(run.params.model_dump(mode="json"), {"student": {"l2": 0.3, **options}})
     own = Run(run.root, run.name, validate(values))
     start = time.perf_counter()
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):

@@ -29,10 +29,11 @@ import torch
 from cells import Cells, datasets, spread
 
 from flows.transcription_stages import run_through
-from tasks.params import Params, digest, merge, parse_assignment, read_yaml, validate
-from tasks.runtime.run import Run
-from tasks.runtime.store import link, read_json
-from tasks.transcription.clients import read_manifest
+from tasks.params import Params, digest, merge, parse_assignment, validate
+from tasks.presets import values_of
+from tasks.run import Run
+from tasks.store import link, read_json
+from tasks.transcribe_clients import read_manifest
 from terrine.models.registry import build_backbone
 from terrine.teachers.linear import LinearHeads
 from terrine.teachers.networks import Classifier
@@ -100,13 +101,8 @@ class Runs:
         print(f"| {' | '.join(columns)} |", flush=True)
 
     def _params(self, preset: str, changes: dict[str, Any], seed: int) -> Params:
-        values = read_yaml(REPOSITORY / "params.yaml")
-        values.pop("run")
-        overrides = read_yaml(REPOSITORY / "experiments" / f"{preset}.yaml")
-        overrides.pop("description", None)
-        values = merge(values, overrides)
         common = {"seed": seed, "device": "cpu", "data": {"root": str(self.root), "download": False}}
-        values = merge(merge(values, common), changes)
+        values = values_of(REPOSITORY, preset, common, changes)
         if values["transcription"].get("noise") != "none":
             values = merge(values, {"transcription": {"noise": "replay"}})
         for setting in self.settings:

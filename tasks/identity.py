@@ -15,14 +15,16 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from tasks.params import Params, digest, read_yaml, validate
+from tasks.keys import site_key
+from tasks.params import FAMILIES, Params, digest, read_yaml, validate
 from tasks.presets import resolve
 from tasks.runtime.keys import site_key
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_text
 from terrine.errors import ArtefactError, TerrineError
-from terrine.privacy.ledger.identity import keyed_digest, release_identity
-from terrine.privacy.ledger.ledger import StoredRelease
+from terrine.privacy.identity import keyed_digest, release_identity
+from terrine.privacy.ledger import StoredRelease
+from terrine.settings import Settings
 
 Kind = Literal["answers", "averages", "annotations", "labels"]
 Inputs = dict[str, str]
@@ -51,6 +53,16 @@ _ELSEWHERE: dict[str, set[str]] = {
 }
 """Settings of these sections that decide nothing about it."""
 
+_FIRST_DEFAULTS: dict[str, dict[str, Any]] = {
+    "partition": {"teachers": 50},
+    "queries": {"count": 4000},
+    "teachers": {"ridge": 0.3},
+}
+"""What these settings are when an identity does not say: their defaults when identities were first made."""
+
+_GIVEN_TO_ALL = {("teachers", "ridge"): 0.1}
+"""What identities say of kinds that have no such setting: every run had it then."""
+
 _OF_AVERAGES = {"epsilon", "delta", "noise"}
 """Settings of the aggregation that the noise on averages is made for."""
 
@@ -63,6 +75,7 @@ def upstream(params: Params, kind: Kind) -> dict[str, Any]:
         if section is None or (name == "collaboration" and params.aggregation.where != "parties"):
             continue
         values = section.model_dump(mode="json", exclude=_ELSEWHERE.get(name), exclude_defaults=True)
+        values = _as_first_said(name, section, values)
         if kind == "averages" and name == "aggregation":
             values = {key: value for key, value in values.items() if key in _OF_AVERAGES}
         if name == "transcription":
@@ -72,6 +85,21 @@ def upstream(params: Params, kind: Kind) -> dict[str, Any]:
         if values:
             chosen[name] = values
     return chosen
+
+
+def _as_first_said(name: str, section: Settings, values: dict[str, Any]) -> dict[str, Any]:
+    """Return settings of a section as identities hold them, whatever has become a default since.
+
+    values: those that differ from their defaults of today.
+    """
+    family = FAMILIES.get(name)
+    if family is not None and (kind := getattr(section, family.key)) != family.default:
+        values = {**values, family.key: kind}  # each kind's class has its own name for a default
+    for key, default in _FIRST_DEFAULTS.get(name, {}).items():
+        value = getattr(section, key, _GIVEN_TO_ALL.get((name, key)))
+        values = {other: values[other] for other in values if other != key}
+        values |= {key: value} if value is not None and value != default else {}
+    return values
 
 
 def _of_transcription(values: dict[str, Any], kind: Kind) -> dict[str, Any]:

@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from tasks.params import Params, digest, flat, merge, parse_assignment, public_parameters, read_yaml, validate
-from tasks.sections import AtHome, section_of
 from terrine.errors import SettingError
+from terrine.settings import AtHome, sections_of
 
 GOOD = {"aggregation": {"mechanism": "histogram", "sigma": 20}}
 
@@ -124,8 +124,10 @@ def test_every_path_and_address_is_marked_as_staying_at_home():
 
     def fields(section, prefix=""):
         for name, field in section.model_fields.items():
-            inner = section_of(field)
-            yield from fields(inner, f"{prefix}{name}.") if inner else [(f"{prefix}{name}", field)]
+            inner = sections_of(field)
+            for section_inside in inner:
+                yield from fields(section_inside, f"{prefix}{name}.")
+            yield from [] if inner else [(f"{prefix}{name}", field)]
 
     marked = {key for key, field in fields(Params) if any(isinstance(mark, AtHome) for mark in field.metadata)}
     named = {"path", "root", "file", "url", "uri", "key", "store", "account", "address", "weights"}

@@ -1,0 +1,1 @@
+"""params.yaml, typed: a file for each section, and the presets that fill it."""

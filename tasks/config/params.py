@@ -1,0 +1,344 @@
+"""All parameters of a run, checked before any work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
+
+from tasks.config.aggregation import Aggregation
+from tasks.config.backbone import Backbone
+from tasks.config.collaboration import Collaboration
+from tasks.config.data import Data
+from tasks.config.ledger import LedgerSettings
+from tasks.config.partition import Partition
+from tasks.config.pretraining import Pretraining
+from tasks.config.privacy import Privacy
+from tasks.config.queries import Queries
+from tasks.config.runner import Runner
+from tasks.config.student import Student
+from tasks.config.teachers import Teachers
+from tasks.config.tracking import Tracking
+from tasks.config.transcription import Transcription
+from tasks.config.values import merge
+from terrine.data.public import PUBLIC_BENCHMARKS
+from terrine.errors import SettingError
+from terrine.settings import AtHome, Kinds, Settings, sections_of
+
+
+class Params(Settings):
+    """All parameters of one run."""
+
+    seed: int = Field(0, ge=0)
+    """Of everything that is drawn, but noise: that comes from the operating system and has none."""
+    device: str = "auto"
+    """auto takes CUDA, then MPS, then the CPU; or cpu, cuda, cuda:N, mps."""
+    data: Data = Data()
+    privacy: Privacy = Privacy()
+    partition: Partition = Partition()
+    queries: Queries = Queries()
+    backbone: Backbone = Backbone()
+    pretraining: Pretraining = Pretraining()
+    teachers: Teachers = Teachers()
+    aggregation: Aggregation = Aggregation(sigma=27)
+    collaboration: Collaboration = Collaboration()
+    student: Student = Student()
+    ledger: LedgerSettings = LedgerSettings()
+    runner: Runner = Runner()
+    transcription: Transcription | None = None
+    """Of a run that `terrine transcribe` makes; null for all others."""
+    tracking: Tracking = Field(Tracking(), validate_default=True)
+    """The last, for what its private_metrics are by default hangs on the others."""
+
+    @field_validator("tracking")
+    @classmethod
+    def _private_metrics_of_public_data_alone(cls, value: Tracking, info: ValidationInfo) -> Tracking:
+        if value.private_metrics is not None:
+            return value
+        data, transcription = info.data.get("data"), info.data.get("transcription")
+        public = data is not None and data.public_benchmark
+        foreign = transcription is not None and not transcription.teacher.anyone_may_know
+        return value.model_copy(update={"private_metrics": public and not foreign})
+
+    @field_validator("device")
+    @classmethod
+    def _device_has_a_name(cls, value: str) -> str:
+        if not value.strip():
+            raise ValueError("is empty. Use auto, cpu, cuda, cuda:N or mps")
+        return value
+
+    @model_validator(mode="after")
+    def _sections_agree(self) -> Params:
+        current = "current" in (self.teachers.statistics, self.student.statistics)
+        if current and self.queries.batch < 2:
+            raise ValueError(
+                f"queries.batch={self.queries.batch} is too small: current statistics need at least 2 images in a "
+                "batch (16 or more are wise). Raise queries.batch, or use statistics: original"
+            )
+        alone = [kind for kind, share in self.queries.shares().items() if share < 2]
+        if current and alone and self.data.name != "table":
+            raise ValueError(
+                f"queries.count={self.queries.count} leaves one image for the source '{alone[0]}': current statistics "
+                "need two. Raise queries.count, or the source's weight"
+            )
+        if self.aggregation.mechanism == "interactive" and self.queries.rounds < 2:
+            raise ValueError(
+                f"queries.rounds={self.queries.rounds} is too few: aggregation.mechanism=interactive compares a "
+                "student of the first round with the teachers in the later ones. Set queries.rounds to 2 or more"
+            )
+        if self.queries.select != "order" and self.queries.rounds < 2:
+            raise ValueError(
+                f"queries.select={self.queries.select} chooses by what earlier rounds released. Set queries.rounds to "
+                "2 or more, or queries.select=order"
+            )
+        if self.queries.select == "guided" and self.data.name == "table":
+            raise ValueError(
+                "queries.select=guided moves the pixels of images, and data.name=table has none. Set queries.select to "
+                "order, balanced, uncertain or diverse"
+            )
+        if self.partition.reads_labels and not self.data.public_benchmark:
+            raise ValueError(
+                f"partition.kind={self.partition.kind} reads labels, so that one record can move others to another "
+                "teacher, and no guarantee would hold. Use iid, or party where the data really lie with parties"
+            )
+        self._check_parties()
+        threshold, voters = self.aggregation.threshold, self.teachers.voters(self.partition.teachers)
+        if threshold is not None and threshold > voters:
+            of = "" if voters == self.partition.teachers else f" in {voters} groups that vote"
+            raise ValueError(
+                f"aggregation.threshold={threshold:g} is above partition.teachers={self.partition.teachers}{of}: "
+                "hardly any query could pass. Lower the threshold or use more teachers"
+            )
+        self._check_averages()
+        table, columns = self.data.name == "table", self.backbone.kind == "columns"
+        if table != columns:
+            raise ValueError(
+                f"backbone.kind={self.backbone.kind} does not go with data.name={self.data.name}: the backbone of a "
+                f"table is its columns, and of nothing else. Set backbone.kind={'columns' if table else 'scattering'}"
+            )
+        if table and self.teachers.kind in ("finetune", "scratch", "prompt"):
+            raise ValueError(
+                f"teachers.kind={self.teachers.kind} learns from images, and data.name=table has none. Set "
+                "teachers.kind to estimator or linear"
+            )
+        if self.teachers.kind == "prompt":
+            self._check_prompt()
+        if self.teachers.kind == "finetune" and not self.backbone.has_weights:
+            raise ValueError(
+                f"teachers.kind=finetune trains weights of the backbone, and backbone.kind={self.backbone.kind} has "
+                "none. Set teachers.kind=linear, or backbone.kind to resnet10 or resnet18"
+            )
+        if ("pool" in self.queries.sources) != (self.data.pool is not None):
+            raise ValueError(
+                f"queries.sources is {', '.join(self.queries.sources)} and data.pool is {self.data.pool}: the source "
+                "`pool` is the public images that data.pool sets aside. Set both, or neither"
+            )
+        if self.backbone.pretrained_here and self.pretraining.images is None:
+            raise ValueError(
+                f"pretraining.images is missing: backbone.kind={self.backbone.kind} is pretrained on synthetic images. "
+                "Set pretraining.images.count and pretraining.images.sources"
+            )
+        if self.backbone.fitted_to == "pretraining" and self.pretraining.images is None:
+            raise ValueError(
+                "pretraining.images is missing: backbone.fitted_to=pretraining fits the backbone to them. Set "
+                "pretraining.images.count and pretraining.images.sources"
+            )
+        self._check_private_data()
+        for name in type(self).model_fields:
+            section = getattr(self, name)
+            if isinstance(section, Settings):
+                section.check(self)
+        return self
+
+    def _check_private_data(self) -> None:
+        """Raise ValueError where what is not a public benchmark has no budget, or would be logged."""
+        if self.data.public_benchmark:
+            return
+        why = "is not a known public benchmark"
+        if self.data.name in PUBLIC_BENCHMARKS:
+            why = "is treated as private (data.public_benchmark=false)"
+        if self.ledger.epsilon is None:
+            raise ValueError(
+                f"ledger.epsilon is missing: data.name={self.data.name} {why}, so its releases over all runs need a "
+                "budget. Set ledger.epsilon"
+            )
+        if self.ledger.account is None:
+            raise ValueError(
+                f"ledger.account is missing: data.name={self.data.name} {why}. Cropped, resized or grown, the data "
+                "stay the same people's, and all their releases share one budget. Set ledger.account to a name for "
+                "these data and keep it"
+            )
+        if self.tracking.private_metrics:
+            raise ValueError(
+                f"tracking.private_metrics=true would log functions of private records: data.name={self.data.name} "
+                f"{why}. Leave it out, or set it to false"
+            )
+
+    def _check_prompt(self) -> None:
+        prompt, backbone = self.teachers.prompt, self.backbone
+        canvas = backbone.enlarge or self.data.size
+        known = backbone.enlarge is not None or backbone.kind not in ("timm", "tiny_vit")
+        if known and prompt.inner is not None and prompt.inner >= canvas + (not prompt.mask):
+            raise ValueError(
+                f"teachers.prompt.inner={prompt.inner} leaves no border on a canvas of {canvas}. Use 1 to {canvas - 1}"
+            )
+        if prompt.together < prompt.batch:
+            raise ValueError(
+                f"teachers.prompt.together={prompt.together} is less than the records of one teacher in a step, "
+                f"teachers.prompt.batch={prompt.batch}. Raise it, or lower the batch"
+            )
+
+    def _check_averages(self) -> None:
+        """Raise ValueError where teachers with averages do not suit the rest."""
+        teachers = self.teachers
+        if teachers.unprotected and not (self.data.public_benchmark and self.ledger.epsilon is None):
+            raise ValueError(
+                "teachers.mode=paper averages without noise: its release has no guarantee, and no budget can pay for "
+                "it. Set teachers.mode=private; mode=paper is for public benchmarks, with ledger.epsilon=null"
+            )
+        if teachers.block is not None and teachers.voters(self.partition.teachers) < 2:
+            raise ValueError(
+                f"teachers.block={teachers.block} makes one group of partition.teachers={self.partition.teachers}. Set "
+                "a smaller teachers.block"
+            )
+        if teachers.kind != "averaged" or teachers.learner == "linear":
+            return
+        if self.data.name == "table":
+            raise ValueError(
+                f"teachers.learner={teachers.learner} learns from images, and data.name=table has none. Set "
+                "teachers.learner=linear"
+            )
+        if teachers.learner == "finetune" and self.backbone.kind == "scattering":
+            raise ValueError(
+                "teachers.learner=finetune trains weights of the backbone, and backbone.kind=scattering has none. Set "
+                "teachers.learner=linear, or backbone.kind to resnet10 or resnet18"
+            )
+
+    def _check_parties(self) -> None:
+        """Raise ValueError where parties cannot do together what the run asks for."""
+        if self.aggregation.where != "parties":
+            return
+        if self.aggregation.mechanism not in ("histogram", "gnmax", "confident"):
+            raise ValueError(
+                f"aggregation.mechanism={self.aggregation.mechanism} does not go with aggregation.where=parties. Use "
+                "histogram, gnmax or confident"
+            )
+        if self.queries.rounds > 1:
+            raise ValueError(
+                f"queries.rounds={self.queries.rounds} does not go with aggregation.where=parties, which asks all "
+                "queries at once. Set queries.rounds=1 and queries.select=order"
+            )
+        if self.teachers.averages or self.teachers.block is not None:
+            raise ValueError(
+                f"teachers.averaging={self.teachers.averaging} does not go with aggregation.where=parties, whose "
+                "parties exchange nothing before they vote. Use teachers that learn each by itself"
+            )
+        for key in ("parties", "minimum"):
+            value = getattr(self.collaboration, key)
+            if value is not None and value > self.partition.teachers:
+                raise ValueError(
+                    f"collaboration.{key}={value} is above partition.teachers={self.partition.teachers}. Set it to "
+                    f"{self.partition.teachers} or less"
+                )
+
+
+FAMILIES: dict[str, Kinds[Any]] = {}
+"""The sections that are one of several kinds, by their names."""
+
+
+def lay_over(base: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
+    """Return `base` with `overrides` laid over it.
+
+    Where they choose another kind of a section, what that kind does not have goes: a preset's penalty of linear
+    teachers says nothing about forests. So does a null for what only other kinds have.
+    """
+    merged = merge(base, overrides)
+    for name, kinds in FAMILIES.items():
+        section = merged.get(name)
+        if not isinstance(section, dict) or section.get(kinds.key, kinds.default) not in kinds.names():
+            continue
+        known = set(kinds.of(section.get(kinds.key, kinds.default)).model_fields)
+        foreign = {key for kind in kinds.names() for key in kinds.of(kind).model_fields} - known
+        given = overrides.get(name) or {}
+        unsaid = {key for key in foreign & section.keys() if section[key] is None or key not in given}
+        merged[name] = {key: value for key, value in section.items() if key not in unsaid}
+    return merged
+
+
+def _sentence(error: ValidationError) -> str:
+    """Turn pydantic's findings into sentences that name the key, the value and the remedy."""
+    return "\n".join(_about(finding) for finding in error.errors(include_url=False))
+
+
+def _about(finding: Any) -> str:
+    path, section, kind = _place(finding["loc"])
+    key, message = ".".join(path), finding["msg"].removeprefix("Value error, ")
+    kinds = FAMILIES.get(path[0]) if path else None
+    match finding["type"]:
+        case "extra_forbidden":
+            known = ", ".join(section.model_fields)
+            elsewhere = kinds is not None and any(path[-1] in kinds.of(name).model_fields for name in kinds.names())
+            if kinds is not None and elsewhere:
+                return (
+                    f"{key}={finding['input']!r} has no meaning for {kinds.key}={kind}. Remove it; known here: {known}."
+                )
+            return f"{key}: there is no such parameter. Known here: {known}."
+        case "union_tag_invalid" if kinds is not None:
+            chosen = finding["ctx"]["tag"]
+            return f"{key}.{kinds.key}={chosen}: there is none of this name. Known: {', '.join(kinds.names())}."
+        case "missing":
+            needed = f": {kinds.key}={kind} needs it" if kinds is not None and kind else ""
+            return f"{key} is missing{needed}. Set {key}."
+        case "value_error":
+            return f"{key}.{message}." if key else f"{message}."
+    return f"{key}={finding['input']!r}: {message[0].lower()}{message[1:]}."
+
+
+def _place(location: tuple[int | str, ...]) -> tuple[list[str], type[Settings], str | None]:
+    """Return the keys that lead to a finding, the section that the last is looked for in, and that section's kind."""
+    path: list[str] = []
+    section: type[Settings] = Params
+    inner: tuple[type[Settings], ...] = (Params,)
+    kind = None
+    for part in map(str, location):
+        if len(inner) > 1:  # which kind it is stands between the section and its key
+            kind, inner = part, (FAMILIES[path[0]].of(part),)
+            continue
+        section = inner[0] if inner else section
+        path.append(part)
+        inner = sections_of(section.model_fields[part]) if part in section.model_fields else ()
+    return path, section, kind
+
+
+def validate(values: dict[str, Any]) -> Params:
+    """Check a nested mapping and return it as `Params`.
+
+    Raises SettingError naming every key that is unknown, of the wrong type or impossible, and what to do about it.
+    """
+    try:
+        return Params.model_validate(values)
+    except ValidationError as error:
+        raise SettingError(_sentence(error)) from error
+
+
+def public_parameters(params: Params) -> dict[str, Any]:
+    """Return what anybody may read of a run's parameters, as JSON values: all but what names the site's files, machines
+    and data (`AtHome`), which is absent."""
+    return published(params.model_dump(mode="json"))
+
+
+def published(overrides: dict[str, Any]) -> dict[str, Any]:
+    """Return overrides of parameters without those that stay at home."""
+    return _published(overrides, (Params,))
+
+
+def _published(values: dict[str, Any], sections: tuple[type[Settings], ...]) -> dict[str, Any]:
+    kept = {}
+    for key, value in values.items():
+        fields = [section.model_fields[key] for section in sections if key in section.model_fields]
+        marks = [mark for field in fields for mark in field.metadata if isinstance(mark, AtHome)]
+        if not fields or any(value not in mark.unless for mark in marks):
+            continue
+        inner = tuple(section for field in fields for section in sections_of(field))
+        kept[key] = _published(value, inner) if inner and isinstance(value, dict) else value
+    return kept

@@ -1,0 +1,267 @@
+"""The section `transcription` of a run: model transcription, a flow of its own (docs/dpsd.md).
+
+A run that has it is made by `terrine transcribe`; the sections queries, backbone, pretraining, teachers, aggregation
+and student say nothing to it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PositiveFloat, model_validator
+
+from terrine.settings import AtHome, Settings, Unit
+
+
+class Annotation(Settings):
+    """What is told of the teachers about one synthetic sample; symbols as in the paper."""
+
+    sigma: float | None = Field(None, ge=0)
+    """σ: standard deviation of the noise in units of beta (protect=data); 0 only with noise=none."""
+    epsilon: float | None = Field(None, gt=0, le=40)
+    """ε of one answer (protect=answers), or of a private label (protect=labels)."""
+    beta: float = Field(1e-3, gt=0)
+    """β: largest norm of what a client says about a sample."""
+    top_k: int = Field(3, ge=2)
+    """k: classes kept, those that the student finds most probable."""
+    limit: Literal["normalise", "clip"] = "normalise"
+    """How a norm is kept below beta: the paper divides by the norm and `stability`, `clip` cuts only what is longer."""
+    stability: float = Field(1e-4, gt=0)
+    """h, of `normalise`."""
+    step: float = Field(0.1, gt=0)
+    """γ_s of eq. 3: how far the annotation is from the student's output."""
+    distillation: Literal["decoupled", "classic"] = "decoupled"
+    """The loss between student and teacher whose gradient is told: decoupled or classic knowledge distillation."""
+    balance: float = Field(8.0, gt=0)
+    """λ, of `decoupled`."""
+    gradient_of: Literal["probabilities", "scores"] = "probabilities"
+    """The student's output that gradients are taken of."""
+
+
+class TranscriptionTeacher(Settings):
+    """The model that is transcribed: read from a file, or trained on the dataset."""
+
+    file: Annotated[Path | None, AtHome()] = None
+    """Weights of `architecture`: safetensors, or a state dict that torch.load reads with weights_only."""
+    architecture: str = Field("small_cnn", min_length=1)
+    """`linear`: a head on the student's public backbone. Else a network of `terrine.models`, timm:NAME or
+    torchvision:NAME."""
+    public: bool = False
+    """Of a file: whether anyone may read what it was trained on. If not, its people have an account of their own."""
+    mean: float | tuple[float, ...] = 0.0
+    """Of a file: images are (pixels in [0, 1] − mean) / deviation, as the model was trained on; one number, or one for
+    each channel."""
+    deviation: PositiveFloat | tuple[PositiveFloat, ...] = 1.0
+    """Of a file: see `mean`."""
+    statistics: Literal["current", "original"] = "current"
+    """Batch normalisation of the posed batch, or the teacher's own."""
+    temperature: float = Field(1.0, gt=0)
+    """Probabilities are softmax(scores / temperature)."""
+    epochs: int = Field(10, ge=1)
+    """Passes over the records when it is trained here."""
+    learning_rate: float = Field(1e-3, gt=0)
+    """Of Adam."""
+    weight_decay: float = Field(0.0, ge=0)
+    """Of Adam."""
+    batch: Annotated[int, Unit("records")] = Field(256, ge=2)
+    """Records in a step."""
+    ridge: float = Field(0.3, ge=1e-6)
+    """`linear`: the penalty."""
+
+    @property
+    def anyone_may_know(self) -> bool:
+        """Whether nothing but the dataset is private."""
+        return self.file is None or self.public
+
+    @model_validator(mode="after")
+    def _file_and_kind(self) -> TranscriptionTeacher:
+        foreign = ":" in self.architecture
+        if foreign and self.architecture.split(":")[0] not in ("timm", "torchvision"):
+            raise ValueError(
+                f"architecture={self.architecture} names no library. Use timm:NAME, torchvision:NAME, or a network of "
+                "Terrine's own"
+            )
+        if foreign and self.file is None:
+            raise ValueError(
+                f"architecture={self.architecture} is read from a file. Set transcription.teacher.file, or take a "
+                "network of Terrine's own"
+            )
+        if self.architecture == "linear" and self.file is not None:
+            raise ValueError("file has no meaning for architecture=linear: it is trained. Set teacher.file=null")
+        for name, value in (("mean", self.mean), ("deviation", self.deviation)):
+            if isinstance(value, tuple) and len(value) not in (1, 3):
+                raise ValueError(f"{name} has {len(value)} numbers. Give one, or one for each of three channels")
+        return self
+
+
+class TranscriptionStudent(Settings):
+    """The model that leaves the building."""
+
+    architecture: str = Field("small_cnn", min_length=1)
+    """`scattering`: fixed public features and a trained head. Else a network of `terrine.models` or timm's name."""
+    projection: Annotated[int, Unit("features")] = Field(200, ge=1)
+    """`scattering`: features."""
+    invariance: bool = True
+    """`scattering`: learn the projection on images of the untrained generator, which are public."""
+    optimiser: Literal["adam", "sgd"] = "adam"
+    """What follows the annotations."""
+    learning_rate: float = Field(0.1, gt=0)
+    """γ_s."""
+    decay: float = Field(0.0, ge=0)
+    """Weight decay."""
+    loss: Literal["cross_entropy", "squared"] = "cross_entropy"
+    """`cross_entropy`: as published (eq. 7). `squared`: the likelihood of an annotation with Gaussian noise."""
+    steps: int = Field(1, ge=1)
+    """Per iteration; those after the first are on batches that were annotated before."""
+    final_steps: Annotated[int, Unit("steps")] = Field(0, ge=0)
+    """After the last iteration, on annotated batches that were kept."""
+    memory: Annotated[int, Unit("batches")] = Field(1000, ge=1)
+    """Annotated batches that are kept for them."""
+
+
+class TranscriptionGenerator(Settings):
+    """The player that poses the questions."""
+
+    latent: int = Field(100, ge=1)
+    """Numbers in the vector that an image is made from."""
+    width: Annotated[int, Unit("channels")] = Field(128, ge=2)
+    """Of its first layers."""
+    learning_rate: float = Field(0.01, gt=0)
+    """γ_g."""
+    steps: int = Field(1, ge=0)
+    """Per iteration, against the student; 0 leaves it as it was drawn."""
+    inputs: Literal["trained", "fresh"] = "trained"
+    """`trained`: one batch of vectors, trained with it (algorithm 1); `fresh`: new ones in every iteration."""
+    one_hot: float = Field(1.0, ge=0)
+    """Weight of the loss of confident answers."""
+    entropy: float = Field(1.0, ge=0)
+    """Weight of the loss of answers spread over all classes."""
+    activation: float = Field(1.0, ge=0)
+    """Weight of the loss of strong features; 0 is off (Table VI, like the two above)."""
+    form: Literal["printed", "intended"] = "printed"
+    """The losses as eq. 8 prints them, or as its text says."""
+    discriminator: Literal["student", "teacher"] = "student"
+    """`teacher`: the paper's DPSD-T, NOT PRIVATE: neither the generator nor, through its images, the student."""
+
+
+class Transcription(Settings):
+    """How a model is transcribed, what is protected, and the budget of the run."""
+
+    protect: Literal["data", "answers", "labels"] = "data"
+    """`data`: gradients with Gaussian noise. `answers`: the teacher's class by randomised response, as published for
+    labels. `labels`: the private labels are randomised once, before a teacher learns from them; images are not
+    protected."""
+    epsilon: Annotated[float, Unit("ε")] = Field(10.0, gt=0)
+    """Budget of the run, in sound figures."""
+    delta: float = Field(1e-5, gt=0, lt=1)
+    """δ of the run."""
+    noise: Literal["secure", "replay", "none"] = "secure"
+    """`replay` and `none` are NOT PRIVATE."""
+    iterations: Annotated[int, Unit("iterations")] = Field(200, ge=1)
+    """T."""
+    batch: Annotated[int, Unit("images")] = Field(256, ge=2)
+    """b."""
+    federated: bool = False
+    """FedDPSD: partition.teachers clients, dealt as partition says. false: one teacher on all records."""
+    per_task: Annotated[int | None, Unit("clients")] = Field(None, ge=1)
+    """Clients that answer in one Prefect task; null: all of them, in the flow's own process."""
+    annotation: Annotation = Annotation()
+    teacher: TranscriptionTeacher = TranscriptionTeacher()
+    student: TranscriptionStudent = TranscriptionStudent()
+    generator: TranscriptionGenerator = TranscriptionGenerator()
+
+    @model_validator(mode="after")
+    def _noise_and_mechanism(self) -> Transcription:
+        sigma, epsilon = self.annotation.sigma, self.annotation.epsilon
+        if self.protect == "data" and self.noise == "none":
+            if sigma:
+                raise ValueError(f"annotation.sigma={sigma:g} contradicts noise=none. Set it to 0")
+        elif self.protect == "data" and sigma is None:
+            raise ValueError("annotation.sigma is missing: protect=data needs it. Set transcription.annotation.sigma")
+        elif self.protect == "data" and sigma == 0:
+            raise ValueError(
+                "annotation.sigma=0 guarantees nothing. Set it above 0; or, to see what the method does without noise, "
+                "set transcription.noise=none, which marks the run NOT PRIVATE"
+            )
+        elif self.protect != "data" and self.noise == "none":
+            raise ValueError(f"noise=none does not go with protect={self.protect}. Use protect=data and sigma=0")
+        elif self.protect != "data" and sigma is not None:
+            raise ValueError(f"annotation.sigma={sigma:g} has no meaning for protect={self.protect}. Set it to null")
+        if self.protect == "data" and epsilon is not None:
+            raise ValueError(f"annotation.epsilon={epsilon:g} has no meaning for protect=data. Set it to null")
+        if self.protect != "data" and epsilon is None:
+            raise ValueError(
+                f"annotation.epsilon is missing: protect={self.protect} needs it. Set transcription.annotation.epsilon"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _parts_agree(self) -> Transcription:
+        teacher = self.teacher
+        if teacher.file is not None and (self.federated or self.protect == "labels"):
+            raise ValueError(
+                "teacher.file is one teacher that was trained elsewhere. Set federated=false, and protect=data or "
+                "answers"
+            )
+        if self.generator.discriminator == "teacher" and (
+            self.federated or teacher.architecture == "linear" or teacher.file is not None
+        ):
+            raise ValueError(
+                "generator.discriminator=teacher needs one teacher that is a network trained here. Use student"
+            )
+        if teacher.architecture == "linear" and self.student.architecture != "scattering":
+            raise ValueError(
+                "teacher.architecture=linear is a head on public layers, and the student's are trained. Set "
+                "student.architecture=scattering"
+            )
+        if self.per_task is not None and not self.federated:
+            raise ValueError(f"per_task={self.per_task} has no meaning for one teacher. Set per_task=null")
+        return self
+
+    @property
+    def samples(self) -> int:
+        """How many samples are annotated: bT."""
+        return self.iterations * self.batch
+
+    @property
+    def unprotected(self) -> bool:
+        """Whether nothing is guaranteed, whatever the noise: NOT PRIVATE."""
+        return self.noise == "none" or self.generator.discriminator == "teacher"
+
+    def check(self, run: Any) -> None:
+        """Raise ValueError where the rest of the parameters does not allow this."""
+        if run.data.name == "table":
+            raise ValueError("data.name=table has no images that a generator could make. Use a dataset of images")
+        budget = run.ledger.epsilon
+        if not self.teacher.anyone_may_know:
+            self._check_private_file(budget, run.ledger.account, bool(run.tracking.private_metrics))
+        if self.unprotected and not (run.data.public_benchmark and budget is None):
+            what = "noise=none" if self.noise == "none" else "generator.discriminator=teacher"
+            raise ValueError(
+                f"transcription.{what} guarantees nothing, and no budget can pay for it. It is for public benchmarks, "
+                "with ledger.epsilon=null"
+            )
+        if self.protect == "labels" and run.privacy.unit != "record":
+            raise ValueError(
+                f"privacy.unit={run.privacy.unit} does not go with transcription.protect=labels, which protects the "
+                "label of one record. Set privacy.unit=record"
+            )
+        if self.protect == "labels" and self.federated and run.partition.reads_labels:
+            raise ValueError(
+                "partition.kind reads labels before they are randomised. Use iid or party with "
+                "transcription.protect=labels"
+            )
+
+    def _check_private_file(self, budget: float | None, account: str | None, private_metrics: bool) -> None:
+        what = "transcription.teacher.file may have been trained on private data"
+        otherwise = "(transcription.teacher.public=true only if anyone may read them)"
+        if budget is None or account is None:
+            raise ValueError(
+                f"{what}, whose people need a budget of their own: set ledger.account to a name for that data, and "
+                f"ledger.epsilon {otherwise}"
+            )
+        if self.unprotected or self.noise != "secure":
+            raise ValueError(f"{what}: transcribe it with secure noise, and with nothing left unprotected {otherwise}")
+        if private_metrics:
+            raise ValueError(f"{what}: set tracking.private_metrics=false {otherwise}")

@@ -1,0 +1,151 @@
+"""How settings are declared: once, in one frozen class beside the code that uses them.
+
+A field has a type, bounds, a default and, as the text below it, its meaning; `Unit` says what its number counts.
+Whatever is unknown, of the wrong type or out of bounds is refused. Kinds of one family (teachers, students, mechanisms,
+...) are classes below the family's base class, told apart by one field, usually `kind`, and found by `Kinds`.
+
+    >>> class Shape(Settings):
+    ...     pass
+    >>> class Circle(Shape):
+    ...     kind: Literal["circle"] = "circle"
+    ...     radius: Annotated[float, Unit("pixels")] = Field(1.0, gt=0)
+    >>> shapes = Kinds("shape", Shape)
+    >>> shapes.of("circle")(radius=2).radius
+    2.0
+
+Classes of settings import nothing heavy: reading the parameters of a run needs no torch. What a kind builds it imports
+when it is built.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
+from types import UnionType
+from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic.fields import FieldInfo
+
+from terrine.errors import SettingError
+
+__all__ = ["AtHome", "Field", "Kinds", "Literal", "Settings", "Unit", "load_plugins", "sections_of"]
+
+PLUGINS = "terrine.plugins"
+"""The group of entry points under which another package names modules that declare kinds of its own."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Marks a setting with what its number counts: votes, seconds, pixels, per cent, ..."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class AtHome:
+    """Marks a setting that names a site's files, machines or data: it is in nothing that leaves the site.
+
+    unless: values that say nothing of the kind.
+    """
+
+    unless: tuple[Any, ...] = ()
+
+
+class Settings(BaseModel):
+    """Settings that belong together: unknown keys are errors, values never change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    def check(self, run: Any) -> None:
+        """Raise ValueError where these settings do not go with others of the run.
+
+        run: has one attribute for each section of params.yaml.
+        """
+
+
+@cache
+def load_plugins() -> tuple[str, ...]:
+    """Import what other packages declare under the entry points `terrine.plugins`, once; return the modules' names."""
+    found = sorted(entry_points(group=PLUGINS), key=lambda point: point.name)
+    for point in found:
+        point.load()
+    return tuple(point.module for point in found)
+
+
+S = TypeVar("S", bound=Settings)
+
+
+class Kinds(Generic[S]):
+    """The kinds of a family by their names: classes below its base class, from Terrine, plugins or a notebook.
+
+    Args:
+        family: What the family is called in params.yaml and in messages.
+        base: The class that all of them are below.
+        package: Its modules declare Terrine's own kinds; "" for a family that is declared where it is used.
+        default: The kind of a mapping that does not say which it is.
+        key: The field that tells kinds apart: a Literal of the names that a class answers to.
+    """
+
+    def __init__(self, family: str, base: type[S], package: str = "", *, default: str = "", key: str = "kind") -> None:
+        self.family, self.base, self.package, self.default, self.key = family, base, package, default, key
+
+    def names(self) -> tuple[str, ...]:
+        """Return all names, in the order of their modules."""
+        return tuple(self._classes())
+
+    def of(self, name: str) -> type[S]:
+        """Return the class of a kind. Raises SettingError for an unknown name, with the known ones."""
+        classes = self._classes()
+        if name not in classes:
+            raise SettingError(f"{self.family}.{self.key}: there is no '{name}'. Known: {', '.join(classes)}.")
+        return classes[name]
+
+    def union(self, wrap: Any = lambda kind: kind) -> Any:
+        """Return the type of a field that holds any of the kinds.
+
+        wrap: makes of a kind's class the class of the section.
+        """
+        tags: dict[type[Any], list[str]] = {}
+        for name, kind in self._classes().items():
+            tags.setdefault(kind, []).append(name)
+
+        def name_of(value: Any) -> str | None:
+            chosen = value.get(self.key, self.default) if isinstance(value, dict) else getattr(value, self.key, None)
+            return next((names[0] for names in tags.values() if chosen in names), chosen)
+
+        members = tuple(Annotated[wrap(kind), Tag(names[0])] for kind, names in tags.items())
+        return Annotated[Union[members], Discriminator(name_of)]  # noqa: UP007
+
+    def _classes(self) -> dict[str, type[S]]:
+        if self.package:
+            package = importlib.import_module(self.package)
+            for module in pkgutil.iter_modules(package.__path__):
+                importlib.import_module(f"{self.package}.{module.name}")
+        load_plugins()
+        known: dict[str, type[S]] = {}
+        for kind in _below(self.base):
+            field = kind.model_fields.get(self.key)
+            for name in get_args(field.annotation) if field is not None else ():
+                known.setdefault(name, kind)
+        return known
+
+
+def _below(base: type[S]) -> Iterator[type[S]]:
+    for kind in base.__subclasses__():
+        yield kind
+        yield from _below(kind)
+
+
+def sections_of(field: FieldInfo | Any) -> tuple[type[Settings], ...]:
+    """Return the classes of settings that a field may hold: none for a field that holds a value."""
+    annotation = field.annotation if isinstance(field, FieldInfo) else field
+    if get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
+    if get_origin(annotation) in (Union, UnionType):
+        return tuple(section for part in get_args(annotation) for section in sections_of(part))
+    return (annotation,) if isinstance(annotation, type) and issubclass(annotation, Settings) else ()
