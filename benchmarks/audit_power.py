@@ -18,7 +18,7 @@ import numpy as np
 from cells import Cells
 
 from flows.stages import run_through
-from tasks.params import validate
+from tasks.config.params import validate
 from tasks.runtime.run import Run
 from tasks.tools.canaries import audit_canaries
 from terrine.aggregation.votes import histograms_of

@@ -24,12 +24,13 @@ import numpy as np
 from cells import datasets
 
 from flows.stages import run_through
-from tasks import aggregate
-from tasks.params import parse_assignment, validate
-from tasks.presets import resolve, values_of
-from tasks.run import Run
-from tasks.store import read_json, read_table
-from tasks.vote import read_votes
+from tasks.config.params import validate
+from tasks.config.presets import resolve, values_of
+from tasks.config.values import parse_assignment
+from tasks.pipeline import aggregate
+from tasks.pipeline.vote import read_votes
+from tasks.runtime.run import Run
+from tasks.runtime.store import read_json, read_table
 from terrine.aggregation.votes import histograms_of
 
 REPOSITORY = Path(__file__).resolve().parents[1]

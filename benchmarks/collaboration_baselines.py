@@ -29,14 +29,15 @@ import numpy as np
 from cells import datasets
 
 from flows.stages import run_through
-from tasks import aggregate, student
-from tasks.dataset import read_dataset
-from tasks.params import lay_over, parse_assignment, validate
-from tasks.partition import read_assignment
-from tasks.presets import values_of
-from tasks.pretrain import read_backbone
-from tasks.run import Run
-from tasks.teach import read_heads
+from tasks.config.params import lay_over, validate
+from tasks.config.presets import values_of
+from tasks.config.values import parse_assignment
+from tasks.pipeline import aggregate, student
+from tasks.pipeline.dataset import read_dataset
+from tasks.pipeline.partition import read_assignment
+from tasks.pipeline.pretrain import read_backbone
+from tasks.pipeline.teach import read_heads
+from tasks.runtime.run import Run
 from terrine.aggregation.gnmax import GNMax
 from terrine.aggregation.votes import histograms_of
 from terrine.baselines.capc import Labelled, epsilon_together, fair_share, fair_teachers, greedy_teacher

@@ -22,7 +22,8 @@ from prefect.testing.utilities import prefect_test_harness  # noqa: E402
 
 from flows.execution import InFlow, InProcess  # noqa: E402
 from flows.runners import task_runner  # noqa: E402
-from tasks.params import Runner, validate  # noqa: E402
+from tasks.config.params import validate  # noqa: E402
+from tasks.config.runner import Runner  # noqa: E402
 from tasks.runtime.run import Run  # noqa: E402
 from tasks.runtime.step import step  # noqa: E402
 from terrine.errors import SettingError  # noqa: E402

@@ -27,13 +27,15 @@ import torch
 from cells import datasets, spread
 
 from flows.stages import run_through
-from tasks import student
-from tasks.dataset import read_dataset
-from tasks.params import digest, lay_over, parse_assignment, validate
-from tasks.presets import values_of
-from tasks.run import Run
-from tasks.store import file_digest
-from terrine.heads import predict
+from tasks.config.params import lay_over, validate
+from tasks.config.presets import values_of
+from tasks.config.values import digest, parse_assignment
+from tasks.pipeline import student
+from tasks.pipeline.dataset import read_dataset
+from tasks.runtime.run import Run
+from tasks.runtime.store import file_digest
+from terrine.classifiers import predict
+from terrine.determinism.randomness import numpy_generator
 from terrine.models.backbone import features_in_batches
 
 REPOSITORY = Path(__file__).resolve().parents[1]

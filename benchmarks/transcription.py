@@ -29,11 +29,12 @@ import torch
 from cells import Cells, datasets, spread
 
 from flows.transcription_stages import run_through
-from tasks.params import Params, digest, merge, parse_assignment, validate
-from tasks.presets import values_of
-from tasks.run import Run
-from tasks.store import link, read_json
-from tasks.transcribe_clients import read_manifest
+from tasks.config.params import Params, validate
+from tasks.config.presets import values_of
+from tasks.config.values import digest, merge, parse_assignment
+from tasks.runtime.run import Run
+from tasks.runtime.store import link, read_json
+from tasks.transcription.clients import read_manifest
 from terrine.models.registry import build_backbone
 from terrine.teachers.linear import LinearHeads
 from terrine.teachers.networks import Classifier

@@ -18,7 +18,7 @@ from flows.cluster import check_cluster
 from flows.logs import quiet_logs
 from flows.runners import device_per_task, task_runner
 from flows.stages import run_stage
-from tasks.presets import derive, project_root, resolve, selected_run, shown_assignment
+from tasks.config.presets import derive, project_root, resolve, selected_run, shown_assignment
 from tasks.runtime.run import refuse_transcription
 from tasks.versioning import MAIN, Pipeline, commit, is_changed
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.execution import Executor, InProcess, executor
-from tasks.presets import resolve
+from tasks.config.presets import resolve
 from tasks.runtime import timing
 from tasks.runtime.run import Run, open_run, refuse_transcription, write_parameters
 

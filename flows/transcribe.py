@@ -35,7 +35,7 @@ def transcribe(
     """Transcribe a model into a private student; a run that is complete does nothing."""
     from rich.console import Console
 
-    from tasks.presets import project_root, resolve
+    from tasks.config.presets import project_root, resolve
     from tasks.runtime.run import Run, open_run
     from tasks.transcription.report import summary_table
     from tasks.transcription.teach import forget_replaced_teacher
@@ -59,7 +59,7 @@ def chosen_run(root: Path, preset: str | None, assignments: list[str]) -> str:
 
     Raises SettingError where none is named or it is none, BudgetError with the noise that would meet the budget.
     """
-    from tasks.presets import derive, resolve, selected_transcription
+    from tasks.config.presets import derive, resolve, selected_transcription
     from tasks.runtime.run import Run
     from tasks.transcription.release import check_run
     from terrine.errors import SettingError
@@ -84,7 +84,7 @@ def transcription(preset: str) -> str:
 def _walk(preset: str) -> str:
     from flows.logs import quiet_logs
     from flows.pipeline import walk
-    from tasks.presets import project_root
+    from tasks.config.presets import project_root
     from tasks.versioning import TRANSCRIPTION
 
     quiet_logs()
@@ -101,7 +101,7 @@ def run_stage_as_flow(root: Path, run: str, stage: str) -> None:
     from prefect import flow
 
     from flows.pipeline import stage_as_flow
-    from tasks.presets import resolve
+    from tasks.config.presets import resolve
     from tasks.transcription.start import section
 
     fans_out = stage in FAN_OUT and section(resolve(root, run)).per_task is not None
@@ -113,7 +113,7 @@ def stage_command(
 ) -> None:
     """Run one stage of a transcription: what transcribe/dvc.yaml calls."""
     from flows.transcription_stages import STAGES
-    from tasks.presets import project_root, selected_transcription
+    from tasks.config.presets import project_root, selected_transcription
     from terrine.errors import SettingError, TerrineError
 
     root = project_root()

@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from tasks.presets import select_run, select_transcription
+from tasks.config.presets import select_run, select_transcription
 from terrine.errors import ArtefactError
 
 STAGES = (

@@ -39,7 +39,7 @@ def run(
     seed: Annotated[int | None, typer.Option(help="Short for --set seed=N.")] = None,
 ) -> None:
     """Make a run and print what came out; a run that is complete does nothing."""
-    from tasks.presets import derive, project_root, resolve, selected_run
+    from tasks.config.presets import derive, project_root, resolve, selected_run
     from tasks.runtime.run import refuse_transcription
     from tasks.versioning import changed_stages
 
@@ -57,7 +57,7 @@ def run(
 
 
 def _summary(name: str, *, nothing_done: bool) -> None:
-    from tasks.presets import project_root
+    from tasks.config.presets import project_root
     from tasks.reports.summary import summary_tables
     from tasks.runtime.run import open_run
 
@@ -70,8 +70,8 @@ def _summary(name: str, *, nothing_done: bool) -> None:
 @app.command()
 def presets() -> None:
     """List the presets, one line each."""
-    from tasks.presets import presets as known
-    from tasks.presets import project_root
+    from tasks.config.presets import presets as known
+    from tasks.config.presets import project_root
 
     table = Table("preset", "what it is", box=None, pad_edge=False)
     for preset in known(project_root()):
@@ -84,7 +84,7 @@ def stage(
     name: str, run: Annotated[str | None, typer.Option(help="The run; default: the one params.yaml names.")] = None
 ) -> None:
     """Run one stage: what dvc.yaml calls. With PREFECT_API_URL set it is a flow on that server."""
-    from tasks.presets import project_root, selected_run
+    from tasks.config.presets import project_root, selected_run
 
     root = project_root()
     chosen = run or selected_run(root)
@@ -113,7 +113,7 @@ def deploy_local_command(
 ) -> None:
     """Start a Prefect server and worker on this machine, deploy the pipeline and run it."""
     from flows.deploy import deploy_local
-    from tasks.presets import project_root
+    from tasks.config.presets import project_root
 
     deploy_local(project_root(), deployment, port=port, keep=keep)
 

@@ -100,7 +100,7 @@ def audit_canaries(name: str | None, canaries: int, shadows: int, confidence: fl
     from rich.progress import Progress
 
     from flows.stages import run_through
-    from tasks.presets import project_root, selected_run
+    from tasks.config.presets import project_root, selected_run
     from tasks.runtime.run import open_run
     from tasks.tools.canaries import audit_canaries as audit_in_private
 
@@ -121,8 +121,8 @@ def audit_canaries(name: str | None, canaries: int, shadows: int, confidence: fl
 def audit_run(name: str, **options: Any) -> dict[str, Any]:
     """Audit the mechanism of a complete run with its own noise, and write its statement anew with the bound in it."""
     from flows.statements import restate
+    from tasks.config.presets import project_root
     from tasks.pipeline.aggregate import noise_source
-    from tasks.presets import project_root
     from tasks.runtime.assurance import record_audit
     from tasks.runtime.run import open_run
     from tasks.tools.audit import audit as audit_mechanism

@@ -29,7 +29,7 @@ def membership(
     from rich.console import Console
     from rich.progress import Progress
 
-    from tasks.presets import project_root, selected_run
+    from tasks.config.presets import project_root, selected_run
     from tasks.runtime.run import open_run
     from tasks.tools.membership import audit_student
 

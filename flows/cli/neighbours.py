@@ -16,7 +16,7 @@ def exchange_units(run: str | None, count: int, as_json: bool) -> None:
     from rich.console import Console
     from rich.progress import Progress
 
-    from tasks.presets import project_root, selected_run
+    from tasks.config.presets import project_root, selected_run
     from tasks.runtime.run import open_run
     from tasks.tools.neighbours import audit_neighbours
 

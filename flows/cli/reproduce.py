@@ -21,7 +21,7 @@ def reproduce(
 ) -> None:
     """Run presets over several seeds and print the table of docs/results.md; finished runs are not run again."""
     from flows.pipeline import pipeline
-    from tasks.presets import derive, project_root, resolve
+    from tasks.config.presets import derive, project_root, resolve
     from tasks.reports.summary import figures
     from tasks.runtime.run import open_run, refuse_transcription
     from tasks.versioning import changed_stages

@@ -37,7 +37,7 @@ def sweep(
 
     The budget of the dataset must cover the worst case of all of them before the first is made.
     """
-    from tasks.presets import project_root, select_run, selected_run
+    from tasks.config.presets import project_root, select_run, selected_run
     from tasks.tools.sweep import candidates_of, check_budget, check_selection, outcome, votes_on_disk
     from tasks.tools.sweep_tracking import cells_of, log_sweep, summary
 

@@ -19,9 +19,9 @@ import yaml
 
 from tasks.config.params import Params, lay_over, published, validate
 from tasks.config.values import digest, merge, parse_assignment, read_yaml
-from tasks.store import write_text
+from tasks.runtime.store import write_text
 from terrine.errors import SettingError
-from terrine.privacy.identity import keyed_digest, load_or_create_key
+from terrine.privacy.ledger.identity import keyed_digest, load_or_create_key
 
 PRESETS = "experiments"
 DERIVED_NAME = re.compile(r"^(?P<preset>[a-z0-9][a-z0-9-]*)-(?P<digest>[0-9a-f]{8})$")

@@ -11,11 +11,12 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from tasks.params import Privacy, read_yaml
+from tasks.config.privacy import Privacy
+from tasks.config.values import read_yaml
 from tasks.parties.terms import Terms
-from tasks.sections import Section
 from terrine.collaboration.transport.credentials import Credentials, Role, load_credentials
 from terrine.errors import SettingError
+from terrine.settings import Settings
 
 TERMS = "terms.yaml"
 
@@ -30,7 +31,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
 MAY: dict[str, tuple[str, ...]] = {"teacher": ("votes", "unit", "own"), "guardian": (), "student": ()}
 
 
-class OwnTeachers(Section):
+class OwnTeachers(Settings):
     """A teacher party that trains its teachers on its own data, and has them vote on the public batch."""
 
     params: dict[str, Any]
@@ -49,7 +50,7 @@ class OwnTeachers(Section):
         return str(given.get("unit", Privacy().unit)) if isinstance(given, dict) else str(given)
 
 
-class GuardianLedger(Section):
+class GuardianLedger(Settings):
     """Where the guardian keeps account."""
 
     url: str = "sqlite:///ledger/ledger.db"
@@ -64,7 +65,7 @@ class GuardianLedger(Section):
     """What the ledger says the release was for."""
 
 
-class PartyConfig(Section):
+class PartyConfig(Settings):
     """One party."""
 
     role: Role

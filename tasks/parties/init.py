@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tasks.params import Params, merge, validate
+from tasks.config.params import Params, validate
+from tasks.config.presets import project_root, selected_run
+from tasks.config.values import merge
 from tasks.parties.release import VOTES, trial_terms
 from tasks.parties.terms import Terms
 from tasks.parties.trial import Endpoints, free_endpoints, lay_out
-from tasks.presets import project_root, selected_run
 from tasks.runtime.run import Run, open_run
 from tasks.runtime.store import read_json
 from terrine.aggregation.registry import build

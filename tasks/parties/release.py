@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from tasks.identity import Inputs
-from tasks.params import digest
+from tasks.config.values import digest
 from tasks.parties.config import read_party
 from tasks.parties.student import read_arrays, stored_answers
 from tasks.parties.terms import Terms
 from tasks.parties.trial import CONFIG, Endpoints, free_endpoints, lay_out, run_trial, teachers_of_parties
+from tasks.runtime.identity import Inputs
 from tasks.runtime.run import Run
 from tasks.runtime.store import file_digest, read_json, write_array, write_json
 from terrine.aggregation.mechanism import UNANSWERED, Mechanism

@@ -11,16 +11,16 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from tasks.params import MECHANISM_PARAMETERS
-from tasks.sections import Section
+from tasks.config.aggregation import MECHANISM_PARAMETERS
 from terrine.collaboration.protocol.party import Agreement
 from terrine.collaboration.transport.credentials import CredentialError, Role, check_name
+from terrine.settings import Settings
 
 MECHANISMS = ("histogram", "gnmax", "confident")
 """Mechanisms that parties can run together."""
 
 
-class Terms(Section):
+class Terms(Settings):
     """What all parties agree on."""
 
     guardian: str = "guardian"

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.params import Params, merge, validate
+from tasks.config.params import Params, validate
+from tasks.config.values import merge
 from tasks.parties.config import OwnTeachers
 from tasks.parties.terms import Terms
 from tasks.pipeline import dataset, partition, teach, vote

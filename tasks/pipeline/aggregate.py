@@ -11,15 +11,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tasks.identity import (
-    Inputs,
-    check_queries,
-    identity_of,
-    made_by,
-    partition_commitment,
-    remembered,
-    tell_change,
-)
 from tasks.pipeline.advise import adviser
 from tasks.pipeline.advise import describe as describe_order
 from tasks.pipeline.averaging.files import about_averages, coordinates_released, spent_on_averages
@@ -32,6 +23,15 @@ from tasks.pipeline.vote import read_votes
 from tasks.reports.statement_page import render_statement
 from tasks.runtime.accounts import ledger_account, open_account
 from tasks.runtime.assurance import assurance
+from tasks.runtime.identity import (
+    Inputs,
+    check_queries,
+    identity_of,
+    made_by,
+    partition_commitment,
+    remembered,
+    tell_change,
+)
 from tasks.runtime.keys import site_key
 from tasks.runtime.provenance import code_version
 from tasks.runtime.run import Run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tasks.params import digest
+from tasks.config.values import digest
 from tasks.pipeline.pretrain import read_backbone
 from tasks.pipeline.synthesize import read_queries
 from tasks.runtime.run import Run

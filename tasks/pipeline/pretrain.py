@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tasks.params import digest
+from tasks.config.values import digest
 from tasks.pipeline.synthesize import POOL, read_pretraining, read_queries
 from tasks.runtime.progress import progress_reporter
 from tasks.runtime.run import Run

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.params import Aggregation
+from tasks.config.aggregation import Aggregation
 from tasks.pipeline.accounting import Question, account
 from terrine.aggregation.rounds import NEVER
 from terrine.privacy.ledger.ledger import StoredRelease

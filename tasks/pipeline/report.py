@@ -15,16 +15,17 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from tasks.identity import changes_told
-from tasks.params import flat, public_parameters, published
+from tasks.config.params import public_parameters, published
+from tasks.config.presets import DERIVED_NAME, read_preset
+from tasks.config.values import flat
 from tasks.pipeline.distance import distance_rows
 from tasks.pipeline.guided.queries import read_all_queries
-from tasks.presets import DERIVED_NAME, read_preset
 from tasks.reports.charts import stacked_histogram
 from tasks.reports.pages import bar_rows, count, percent, plain, render
 from tasks.reports.partition_figures import partition_figures
 from tasks.reports.pictures import ContactSheet, confusion_colours, confusion_data_uri, contact_sheets, row_shares
 from tasks.reports.statement_page import read_statement, statement_texts
+from tasks.runtime.identity import changes_told
 from tasks.runtime.provenance import code_version
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
@@ -234,7 +235,7 @@ def reproduce_command(run: Run) -> str:
 
 
 def _settings(overrides: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten overrides as `--set` takes them: weights of sources are one value (see `tasks.params.merge`)."""
+    """Flatten overrides as `--set` takes them: weights of sources are one value (see `tasks.config.values.merge`)."""
     pairs: dict[str, Any] = {}
     for key, value in overrides.items():
         if isinstance(value, dict) and key != "sources":

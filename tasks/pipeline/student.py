@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.params import digest
+from tasks.config.values import digest
 from tasks.pipeline.features import query_features
 from tasks.pipeline.guided.queries import guided_digest, read_all_queries
 from tasks.pipeline.pretrain import read_backbone

@@ -19,7 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.params import Images, digest
+from tasks.config.queries import Images
+from tasks.config.values import digest
 from tasks.pipeline.dataset import SPLIT_SEED, load_dataset
 from tasks.runtime.progress import progress_reporter
 from tasks.runtime.queries import QuerySet

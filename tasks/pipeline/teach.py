@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tasks.params import digest
+from tasks.config.values import digest
 from tasks.pipeline.averaging.files import AVERAGE, OWN, read_average_manifest
 from tasks.pipeline.averaging.settings import teacher_settings
 from tasks.pipeline.dataset import read_dataset

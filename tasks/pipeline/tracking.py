@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.params import flat, public_parameters
+from tasks.config.params import public_parameters
+from tasks.config.values import flat
 from tasks.pipeline.distance import distance_metrics
 from tasks.pipeline.synthesize import drawing_cost
 from tasks.reports.statement_page import read_statement

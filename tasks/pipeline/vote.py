@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tasks.params import digest
+from tasks.config.values import digest
 from tasks.pipeline.features import query_features
 from tasks.pipeline.synthesize import read_queries
 from tasks.pipeline.teach import read_states, read_teachers_manifest, teacher_kind

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from tasks.identity import changes_told
 from tasks.reports.statement_page import read_statement
+from tasks.runtime.identity import changes_told
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json
 from tasks.runtime.timing import timings

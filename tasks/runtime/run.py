@@ -8,8 +8,9 @@ from typing import Any
 
 import yaml
 
-from tasks.params import Params, public_parameters, read_yaml, validate
-from tasks.presets import resolve
+from tasks.config.params import Params, public_parameters, validate
+from tasks.config.presets import resolve
+from tasks.config.values import read_yaml
 from tasks.runtime.store import Folders, write_text
 from terrine.errors import ArtefactError, SettingError
 

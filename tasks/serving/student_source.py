@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.presets import project_root, selected_run
+from tasks.config.presets import project_root, selected_run
 from tasks.runtime.run import open_run
 from terrine.data.image_files import SUFFIXES, read_images
 from terrine.errors import ArtefactError, InputError, SettingError

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.presets import project_root, resolve, selected_run
+from tasks.config.presets import project_root, resolve, selected_run
 from tasks.runtime.run import Run
 from terrine.errors import LedgerError, SettingError
 from terrine.privacy.accounting.events import from_json

@@ -18,13 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from tasks.params import Params, digest
+from tasks.config.params import Params
+from tasks.config.transcription import Transcription
+from tasks.config.values import digest
 from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.evaluate import probabilities
 from tasks.runtime.run import Run
 from tasks.runtime.store import file_digest, read_array, read_json, write_array, write_json
 from tasks.tools.shadow import shadow_run
-from tasks.transcription_params import Transcription
 from terrine.data.dataset import Dataset
 from terrine.determinism.randomness import numpy_generator
 from terrine.errors import ArtefactError, SettingError

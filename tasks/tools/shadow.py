@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.params import digest
+from tasks.config.values import digest
 from tasks.runtime.run import Run
 from tasks.runtime.store import atomic_folder, link, read_json, write_array, write_json
 from terrine.data.dataset import Dataset

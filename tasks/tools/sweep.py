@@ -15,12 +15,13 @@ from typing import Any, Literal
 
 import yaml
 
-from tasks.identity import release_digest
-from tasks.params import Params, read_yaml, validate
+from tasks.config.params import Params, validate
+from tasks.config.presets import PRESETS, derive, resolve
+from tasks.config.values import read_yaml
 from tasks.pipeline.aggregate import identity_of_answers, noise_source
 from tasks.pipeline.averaging.settings import planned_event
-from tasks.presets import PRESETS, derive, resolve
 from tasks.runtime.accounts import open_account
+from tasks.runtime.identity import release_digest
 from tasks.runtime.run import Run, open_run, refuse_transcription
 from tasks.runtime.store import Folders, link, read_json
 from tasks.versioning import STAGES, changed_stages, commit, is_changed

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks.params import digest
+from tasks.config.presets import shown_assignment
+from tasks.config.values import digest
 from tasks.pipeline.tracking import log_run
-from tasks.presets import shown_assignment
 from tasks.runtime.run import Run, open_run
 from tasks.runtime.store import read_json
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from tasks.params import digest
+from tasks.config.transcription import TranscriptionTeacher
+from tasks.config.values import digest
 from tasks.pipeline.partition import in_groups
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, read_tensors
 from tasks.transcription.start import read_student_start, section
-from tasks.transcription_params import TranscriptionTeacher
 from terrine.device import resolve_device
 from terrine.errors import ArtefactError
 from terrine.teachers.linear import LinearHeads

@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from tasks.identity import Inputs, Kind, identity_of, made_by, partition_commitment, remembered
+from tasks.config.transcription import Transcription
 from tasks.pipeline.dataset import read_dataset
 from tasks.runtime.accounts import ledger_account, open_registered
+from tasks.runtime.identity import Inputs, Kind, identity_of, made_by, partition_commitment, remembered
 from tasks.runtime.keys import site_key
 from tasks.runtime.provenance import code_version
 from tasks.runtime.run import Run
 from tasks.runtime.store import file_digest, read_json
 from tasks.transcription.clients import number_of_clients
 from tasks.transcription.start import GENERATOR, STUDENT, section
-from tasks.transcription_params import Transcription
 from terrine.data.dataset import Dataset
 from terrine.data.digest import keyed_digest as digest_of_arrays
 from terrine.determinism.randomness import derive_seed

@@ -8,16 +8,17 @@ import numpy as np
 from PIL import Image
 from rich.table import Table
 
-from tasks.identity import changes_told
-from tasks.params import flat, public_parameters
+from tasks.config.params import public_parameters
+from tasks.config.presets import read_preset
+from tasks.config.values import flat
 from tasks.pipeline.evaluate import read_evaluation
 from tasks.pipeline.report import evaluation, shown_parameters
 from tasks.pipeline.tracking import log_finished
-from tasks.presets import read_preset
 from tasks.reports.pages import render
 from tasks.reports.pictures import png_data_uri
 from tasks.reports.statement_page import read_statement, statement_texts
 from tasks.reports.summary import result_table
+from tasks.runtime.identity import changes_told
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import read_json, write_text

@@ -25,9 +25,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from tasks.identity import Inputs, made_by, remembered, tell_change
-from tasks.params import digest
+from tasks.config.transcription import Transcription
+from tasks.config.values import digest
 from tasks.reports.statement_page import render_statement
+from tasks.runtime.identity import Inputs, made_by, remembered, tell_change
 from tasks.runtime.progress import progress_reporter
 from tasks.runtime.reservation import Reservation
 from tasks.runtime.run import Run
@@ -57,7 +58,6 @@ from tasks.transcription.release import (
     stored_labels,
 )
 from tasks.transcription.start import read_start, section, write_generator
-from tasks.transcription_params import Transcription
 from terrine.deployment.manifest import MANIFEST, seal
 from terrine.deployment.model import BACKBONE, HEAD, REFERENCE
 from terrine.deployment.reference import affordable, choose_reference

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tasks.params import Params
+from tasks.config.params import Params
+from tasks.config.transcription import Transcription
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import Folders, atomic_folder, read_json, read_tensors, write_json, write_tensors
-from tasks.transcription_params import Transcription
 from terrine.determinism.randomness import derive_seed
 from terrine.device import resolve_device
 from terrine.errors import SettingError

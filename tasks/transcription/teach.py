@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from tasks.identity import made_by, tell_change
-from tasks.params import digest
+from tasks.config.values import digest
 from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.partition import deal_records, protected_groups, read_assignment
+from tasks.runtime.identity import made_by, tell_change
 from tasks.runtime.keys import site_key
 from tasks.runtime.run import Run
 from tasks.runtime.step import step

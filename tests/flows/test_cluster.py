@@ -8,7 +8,8 @@ import pytest
 
 from flows.cluster import check_cluster
 from flows.runners import local_cluster, task_runner
-from tasks.params import Runner, validate
+from tasks.config.params import validate
+from tasks.config.runner import Runner
 from terrine.errors import SettingError
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from flows.execution import InFlow, InProcess, executor
 from flows.runners import task_runner
-from tasks.params import Runner, validate
+from tasks.config.params import validate
+from tasks.config.runner import Runner
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from terrine.errors import InputError

@@ -82,7 +82,7 @@ def test_the_flow_walks_the_stages_of_its_pipeline_file_in_order(stages):
 
 
 def test_a_fresh_clone_has_no_transcription_to_make(pytestconfig):
-    from tasks.presets import selected_transcription
+    from tasks.config.presets import selected_transcription
 
     assert selected_transcription(pytestconfig.rootpath) is None
     assert yaml.safe_load((pytestconfig.rootpath / "transcribe" / "params.yaml").read_text()) == {"runs": []}

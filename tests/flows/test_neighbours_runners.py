@@ -6,7 +6,7 @@ from prefect import flow
 from flows.execution import executor
 from flows.runners import task_runner
 from flows.stages import STAGES, run_through
-from tasks.params import Runner
+from tasks.config.runner import Runner
 from tests.neighbours import worlds
 from tests.neighbours.formats import FORMATS
 from tests.neighbours.kinds import KINDS

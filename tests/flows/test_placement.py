@@ -13,7 +13,8 @@ from flows.placement import (
     worker_number,
 )
 from flows.runners import task_runner
-from tasks.params import Runner, validate
+from tasks.config.params import validate
+from tasks.config.runner import Runner
 from tasks.runtime.run import Run
 
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from flows.stages import run_stage
-from tasks.params import read_yaml
+from tasks.config.presets import derive, resolve
+from tasks.config.values import read_yaml
 from tasks.pipeline.tracking import stage_costs
-from tasks.presets import derive, resolve
 from tasks.runtime.run import Run, open_run
 from tasks.runtime.store import Folders
 from tasks.versioning import MAIN, STAGES, TRANSCRIPTION, stages_apart_from_private

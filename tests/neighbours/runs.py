@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from flows.stages import run_through
-from tasks.params import merge, validate
+from tasks.config.params import validate
+from tasks.config.values import merge
 from tasks.pipeline import vote
 from tasks.pipeline.dataset import SPLIT_SEED, read_dataset
 from tasks.pipeline.partition import read_assignment

@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 from flows.cli import audit
 from flows.cli.neighbours import vote_again
 from flows.stages import run_through
-from tasks.params import merge, validate
+from tasks.config.params import validate
+from tasks.config.values import merge
 from tasks.pipeline import vote
 from tasks.pipeline.dataset import read_dataset
 from tasks.runtime.run import Run

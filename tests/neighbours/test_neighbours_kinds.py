@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tasks.params import merge
+from tasks.config.values import merge
 from tests.neighbours import worlds
 from tests.neighbours.formats import FORMATS
 from tests.neighbours.kinds import KINDS

@@ -9,10 +9,11 @@ import pytest
 
 from flows.execution import InProcess
 from flows.stages import STAGES, run_through
-from tasks.identity import changes_told
-from tasks.params import merge, validate
+from tasks.config.params import validate
+from tasks.config.values import merge
 from tasks.pipeline import aggregate, tracking
 from tasks.runtime.accounts import open_account
+from tasks.runtime.identity import changes_told
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json
 from tasks.runtime.timing import measured

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-import tasks.params
-from tasks.params import merge, validate
+import tasks.config.params
+from tasks.config.params import validate
+from tasks.config.values import merge
 from tasks.pipeline.dataset import prepare_dataset
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json
@@ -47,7 +48,7 @@ def test_parameters_cannot_call_it_public(tmp_path):
 
 
 def test_a_name_on_the_list_whose_source_does_not_say_so_is_refused_and_nothing_is_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(tasks.params, "PUBLIC_BENCHMARKS", (*PUBLIC_BENCHMARKS, "clinic"))
+    monkeypatch.setattr(tasks.config.params, "PUBLIC_BENCHMARKS", (*PUBLIC_BENCHMARKS, "clinic"))
     run = Run(tmp_path, "trial", validate(VALUES))
     assert run.params.data.public_benchmark
     with pytest.raises(SettingError, match="does not say that anyone may read it"):

@@ -5,7 +5,8 @@ import pytest
 import safetensors.torch
 
 from flows.stages import run_through
-from tasks.params import merge, validate
+from tasks.config.params import validate
+from tasks.config.values import merge
 from tasks.pipeline import synthesize
 from tasks.pipeline.answer_accuracy import pool_truth
 from tasks.pipeline.dataset import SPLIT_SEED, read_dataset, read_pool_labels

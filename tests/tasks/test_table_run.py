@@ -7,7 +7,8 @@ import pytest
 import yaml
 
 from flows.stages import run_through
-from tasks.params import merge, validate
+from tasks.config.params import validate
+from tasks.config.values import merge
 from tasks.pipeline import (
     aggregate,
     dataset,

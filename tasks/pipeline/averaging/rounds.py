@@ -18,14 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from tasks.identity import Inputs, identity_of, made_by, remembered, tell_change
-from tasks.params import digest
+from tasks.config.values import digest
 from tasks.pipeline.averaging.files import AVERAGE, OWN, manifest, rounds
 from tasks.pipeline.averaging.settings import describe, planned_event, private_averaging, teacher_settings
 from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.partition import in_groups, read_assignment
 from tasks.pipeline.teach import group_name, record_inputs, teacher_context
 from tasks.runtime.accounts import ledger_account, open_account
+from tasks.runtime.identity import Inputs, identity_of, made_by, remembered, tell_change
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import (

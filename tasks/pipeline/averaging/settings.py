@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from tasks.params import Params
+from tasks.config.params import Params
 from terrine.privacy.accounting.events import Event, NonPrivateEvent, compose
 from terrine.teachers.averaging.private import PrivateAveraging, calibrated
 from terrine.teachers.registry import TeacherSettings

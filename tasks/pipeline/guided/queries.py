@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.params import digest
+from tasks.config.values import digest
 from tasks.pipeline.advise import student_head
 from tasks.pipeline.features import query_features
 from tasks.pipeline.pretrain import read_backbone

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.params import digest
+from tasks.config.values import digest
 from tasks.pipeline.pretrain import read_backbone
 from tasks.pipeline.teach import read_teachers_manifest, teacher_kind
 from tasks.pipeline.vote import block_votes

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from flows.stages import run_through
-from tasks.params import validate
+from tasks.config.params import validate
 from tasks.parties.config import OwnTeachers
 from tasks.parties.release import released_arrays
 from tasks.parties.training import cast_votes

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from flows.stages import run_through
-from tasks.identity import changes_told
-from tasks.params import merge, validate
+from tasks.config.params import validate
+from tasks.config.values import merge
 from tasks.pipeline import aggregate, student
 from tasks.runtime.assurance import record_audit
+from tasks.runtime.identity import changes_told
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_array, read_json, read_table, write_array, write_json
 from terrine.errors import ArtefactError, SettingError

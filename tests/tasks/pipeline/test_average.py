@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from flows.stages import run_through
-from tasks.params import merge, validate
+from tasks.config.params import validate
+from tasks.config.values import merge
 from tasks.pipeline import teach, vote
 from tasks.pipeline.aggregate import release_answers
 from tasks.pipeline.averaging import rounds as average
@@ -114,7 +115,7 @@ def test_a_run_without_averages_loads_no_torch_to_say_so(tmp_path):
     values = {"data": VALUES["data"], "teachers": {"kind": "linear"}}
     code = (
         "import sys; from pathlib import Path; from flows.execution import InProcess; from flows.stages import STAGES; "
-        "from tasks.params import validate; from tasks.runtime.run import Run; "
+        "from tasks.config.params import validate; from tasks.runtime.run import Run; "
         f"run = Run(Path({str(tmp_path)!r}), 'alone', validate({values!r})); STAGES['average'](run, InProcess()); "
         "sys.exit('torch' in sys.modules)"
     )

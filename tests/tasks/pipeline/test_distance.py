@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from tasks.params import merge, validate
+from tasks.config.params import validate
+from tasks.config.values import merge
 from tasks.pipeline import dataset, distance, synthesize, tracking
 from tasks.runtime.run import Run
 from tasks.runtime.store import file_digest, read_json, write_json

@@ -6,20 +6,14 @@ import numpy as np
 import pytest
 
 from flows.stages import run_through
-from tasks import (
-    aggregate,
-    guided,
-    guided_votes,
-    pretrain,
-    report,
-    student,
-    synthesize,
-    teach,
-    vote,
-)
-from tasks.params import Queries, merge, validate
-from tasks.run import Run
-from tasks.store import file_digest, folder_digest, read_array, read_json, read_table, write_array
+from tasks.config.params import validate
+from tasks.config.queries import Queries
+from tasks.config.values import merge
+from tasks.pipeline import aggregate, pretrain, report, student, synthesize, teach, vote
+from tasks.pipeline.guided import queries
+from tasks.pipeline.guided import votes as guided_votes
+from tasks.runtime.run import Run
+from tasks.runtime.store import file_digest, folder_digest, read_array, read_json, read_table, write_array
 from terrine.aggregation.votes import histograms_of
 from terrine.errors import ArtefactError, SettingError
 from terrine.models.backbone import features_in_batches

@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tasks.params import merge, validate
+from tasks.config.params import validate
+from tasks.config.values import merge
 from tasks.pipeline import dataset, partition
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_array, read_json

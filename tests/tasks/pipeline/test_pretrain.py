@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from tasks.params import merge, validate
+from tasks.config.params import validate
+from tasks.config.values import merge
 from tasks.pipeline import pretrain, synthesize
 from tasks.runtime.run import Run
 from tasks.runtime.store import file_digest, read_json

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tasks.params import Aggregation
+from tasks.config.aggregation import Aggregation
 from tasks.pipeline.private_figures import private_figures
 from tasks.runtime.store import write_json
 from terrine.privacy.accounting import data_dependent, renyi

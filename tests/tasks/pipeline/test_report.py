@@ -13,8 +13,8 @@ import pytest
 import yaml
 from PIL import Image
 
+from tasks.config.presets import derive, select_run
 from tasks.pipeline.report import reproduce_command, write_report
-from tasks.presets import derive, select_run
 from tasks.reports.statement_page import guesses_in_a_hundred, render_statement
 from tasks.runtime.run import Run, write_parameters
 from tasks.runtime.store import read_json, write_array, write_json, write_table

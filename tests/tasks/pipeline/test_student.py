@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 import torch
 
-from tasks.params import merge, validate
+from tasks.config.params import validate
+from tasks.config.values import merge
 from tasks.pipeline import dataset, evaluate, pretrain, student, synthesize
 from tasks.runtime.run import Run
 from tasks.runtime.store import file_digest, read_json, read_table, write_json, write_table

@@ -9,7 +9,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from tasks.params import Images, validate
+from tasks.config.params import validate
+from tasks.config.queries import Images
 from tasks.pipeline import synthesize
 from tasks.runtime.run import Run
 from tasks.runtime.store import file_digest, folder_digest, read_json

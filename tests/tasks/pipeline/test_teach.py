@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from flows.stages import run_through
-from tasks.params import merge, validate
+from tasks.config.params import validate
+from tasks.config.values import merge
 from tasks.pipeline import dataset, partition, teach, vote
 from tasks.runtime.run import Run
 from tasks.runtime.store import folder_digest, read_json

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tasks.params import validate
+from tasks.config.params import validate
 from tasks.pipeline import vote
 from tasks.runtime.run import Run
 from terrine.teachers.kind import Queries

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tasks.params import merge, validate
+from tasks.config.params import validate
+from tasks.config.values import merge
 from tasks.runtime.accounts import ledger_account, open_account
 from tasks.runtime.run import Run
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from flows.cli import audit as command
 from flows.stages import run_through
-from tasks.params import validate
+from tasks.config.params import validate
 from tasks.pipeline import vote
 from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.partition import read_assignment
@@ -159,7 +159,7 @@ def test_what_canaries_say_nothing_about_is_refused(made, tmp_path):
 
 
 def test_the_command_shows_bound_charge_and_power(made, monkeypatch):
-    monkeypatch.setattr("tasks.presets.project_root", lambda: made.root)
+    monkeypatch.setattr("tasks.config.presets.project_root", lambda: made.root)
     monkeypatch.setattr("tasks.runtime.run.open_run", lambda root, name: made)
     app = typer.Typer()
     command.register(app)

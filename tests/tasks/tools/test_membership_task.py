@@ -7,7 +7,7 @@ import pytest
 
 from flows.cli.membership import make_shadow
 from flows.stages import run_through
-from tasks.params import validate
+from tasks.config.params import validate
 from tasks.pipeline import aggregate
 from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.partition import read_assignment

@@ -12,8 +12,8 @@ import flows.cli.sweep
 import tasks.tools.sweep
 import tasks.versioning
 from flows.cli.sweep import Select
+from tasks.config.presets import select_run, selected_run
 from tasks.pipeline.aggregate import release_once
-from tasks.presets import select_run, selected_run
 from tasks.runtime.accounts import open_account
 from tasks.runtime.assurance import assurance
 from tasks.runtime.run import open_run, write_parameters

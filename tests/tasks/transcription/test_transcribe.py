@@ -11,7 +11,8 @@ import torch
 
 from flows.stages import run_through as run_pipeline_through
 from flows.transcription_stages import run_through
-from tasks.params import merge, validate
+from tasks.config.params import validate
+from tasks.config.values import merge
 from tasks.pipeline import dataset
 from tasks.runtime.run import Run
 from tasks.runtime.store import folder_digest, read_array, read_json

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tasks.params import merge, validate
+from tasks.config.params import validate
+from tasks.config.values import merge
 from tasks.runtime.run import Run
 from tasks.transcription.release import check_run
 from tasks.transcription.start import section
@@ -92,7 +93,7 @@ def test_more_classes_than_the_data_have_are_refused(tmp_path):
 
 
 def presets_of_transcriptions(root):
-    from tasks.presets import presets, resolve
+    from tasks.config.presets import presets, resolve
 
     return {preset.name: resolve(root, preset.name) for preset in presets(root) if "transcription" in preset.overrides}
 

@@ -15,15 +15,15 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from tasks.keys import site_key
-from tasks.params import FAMILIES, Params, digest, read_yaml, validate
-from tasks.presets import resolve
+from tasks.config.params import FAMILIES, Params, validate
+from tasks.config.presets import resolve
+from tasks.config.values import digest, read_yaml
 from tasks.runtime.keys import site_key
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_text
 from terrine.errors import ArtefactError, TerrineError
-from terrine.privacy.identity import keyed_digest, release_identity
-from terrine.privacy.ledger import StoredRelease
+from terrine.privacy.ledger.identity import keyed_digest, release_identity
+from terrine.privacy.ledger.ledger import StoredRelease
 from terrine.settings import Settings
 
 Kind = Literal["answers", "averages", "annotations", "labels"]

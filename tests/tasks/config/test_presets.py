@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from tasks.presets import derive, presets, project_root, resolve, select_run, selected_run
+from tasks.config.presets import derive, presets, project_root, resolve, select_run, selected_run
 from terrine.errors import SettingError
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tasks.identity import _ELSEWHERE, _FIRST_DEFAULTS, _UPSTREAM, identity_of, release_digest, upstream
-from tasks.params import Params, merge, validate
+from tasks.config.params import Params, validate
+from tasks.config.values import merge
+from tasks.runtime.identity import _ELSEWHERE, _FIRST_DEFAULTS, _UPSTREAM, identity_of, release_digest, upstream
 from tasks.runtime.run import Run
 from tasks.versioning import STAGES
 
@@ -170,7 +171,7 @@ def defaults(section, prefix):
 def test_a_default_upstream_of_a_release_never_changes():
     """Settings at their default are left out of an identity: another default would be taken for the old one.
 
-    A new setting is added to the file with its default. Where a default must change, `tasks.identity._FIRST_DEFAULTS`
+    A new setting is added to the file with its default. Where a default must change, `_FIRST_DEFAULTS`
     keeps what identities take it for.
     """
     now = defaults(Params, "")

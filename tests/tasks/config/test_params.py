@@ -5,7 +5,8 @@ from datetime import date
 import pytest
 import yaml
 
-from tasks.params import Params, digest, flat, merge, parse_assignment, public_parameters, read_yaml, validate
+from tasks.config.params import Params, public_parameters, validate
+from tasks.config.values import digest, flat, merge, parse_assignment, read_yaml
 from terrine.errors import SettingError
 from terrine.settings import AtHome, sections_of
 

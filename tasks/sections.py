@@ -1,1 +1,0 @@
-from terrine.settings import AtHome, Settings as Section  # noqa

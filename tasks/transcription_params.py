@@ -1,1 +1,0 @@
-from tasks.config.transcription import *  # noqa
