@@ -19,8 +19,8 @@ import yaml
 
 from tasks.config.params import Params, lay_over, published, validate
 from tasks.config.values import digest, merge, parse_assignment, read_yaml
-from tasks.runtime.store import write_text
 from terrine.errors import SettingError
+from terrine.files import write_text
 from terrine.privacy.ledger.identity import keyed_digest, load_or_create_key
 
 PRESETS = "experiments"

@@ -25,13 +25,14 @@ def run_party(path: Path, role: Role | None = None) -> dict[str, Any]:
 
     Raises TerrineError when the session did not come to its end.
     """
-    from terrine.privacy.ledger.files import write_atomically
+    from terrine.files import atomic_file
 
     config = read_party(path, role)
     outcome = _host(config).run()
     config.state.mkdir(parents=True, exist_ok=True)
     text = json.dumps(outcome, indent=2, sort_keys=True) + "\n"
-    write_atomically(config.state / OUTCOME, lambda file: file.write(text.encode()))
+    with atomic_file(config.state / OUTCOME, owner_only=True) as file:
+        file.write(text.encode())
     return outcome
 
 

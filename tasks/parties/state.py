@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from terrine.errors import ArtefactError
-from terrine.privacy.ledger.files import write_atomically
+from terrine.files import atomic_file
 
 _ABOUT = "about"
 
@@ -39,9 +39,8 @@ class PartyState:
         self._make()
         for abandoned in self.folder.glob(f".{name}.npz.*.tmp"):
             abandoned.unlink(missing_ok=True)
-        write_atomically(
-            self.path(name), lambda file: np.savez(file, allow_pickle=False, **{_ABOUT: text}, **dict(arrays))
-        )
+        with atomic_file(self.path(name), owner_only=True) as file:
+            np.savez(file, allow_pickle=False, **{_ABOUT: text}, **dict(arrays))
 
     def load(self, name: str) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
         """Return the arrays and what they are about, or None where nothing was saved.

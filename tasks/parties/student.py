@@ -21,7 +21,7 @@ from terrine.collaboration.protocol.gathering import share_blocks
 from terrine.collaboration.protocol.party import Agreement, ProtocolError, Send
 from terrine.collaboration.protocol.student import StudentParty
 from terrine.errors import ArtefactError, TerrineError
-from terrine.privacy.ledger.files import write_atomically
+from terrine.files import atomic_file
 
 _SUMS = "sums"
 ANSWERS, ABOUT = "answers.npz", "answers.json"
@@ -214,13 +214,15 @@ class StudentHost(Host):
                 )
             return
         self._answers.mkdir(parents=True, exist_ok=True)
-        write_atomically(self._answers / ANSWERS, lambda file: np.savez(file, allow_pickle=False, **arrays))
+        with atomic_file(self._answers / ANSWERS, owner_only=True) as file:
+            np.savez(file, allow_pickle=False, **arrays)
         self._write_about(about)
         self._about = about
 
     def _write_about(self, about: dict[str, Any]) -> None:
         text = json.dumps(about, indent=2, sort_keys=True) + "\n"
-        write_atomically(self._answers / ABOUT, lambda file: file.write(text.encode()))
+        with atomic_file(self._answers / ABOUT, owner_only=True) as file:
+            file.write(text.encode())
 
 
 def stored_answers(config: PartyConfig) -> dict[str, Any] | None:

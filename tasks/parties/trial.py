@@ -30,7 +30,7 @@ from tasks.parties.config import TERMS
 from tasks.parties.terms import Terms
 from terrine.collaboration.transport.credentials import Role, create_authority, issue
 from terrine.errors import SettingError, TerrineError
-from terrine.privacy.ledger.files import write_atomically
+from terrine.files import atomic_file
 
 CONFIG = "party.yaml"
 AUTHORITY = "authority"
@@ -126,7 +126,8 @@ def _authority(folder: Path):  # type: ignore[no-untyped-def]
 
 def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, lambda file: file.write(text.encode()))
+    with atomic_file(path, owner_only=True) as file:
+        file.write(text.encode())
 
 
 def configs_in(folder: Path) -> list[Path]:

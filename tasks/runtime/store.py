@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from terrine import npy
+from terrine import files, npy
 from terrine.errors import ArtefactError
 
 if TYPE_CHECKING:
@@ -162,22 +162,15 @@ class Folders:
 
 @contextmanager
 def atomic_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
-    """Open a temporary file that becomes `path` when the block ends well, and vanishes when it does not."""
+    """See `terrine.files.atomic_file`; its folder is made, and what goes wrong is said in a sentence."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
-        with open(temporary, mode, encoding=None if "b" in mode else "utf-8") as stream:
+        with files.atomic_file(path, mode) as stream:
             yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, path)
     except OSError as error:
         raise ArtefactError(
             f"{path} could not be written: {error.strerror or error}. Nothing was left behind."
         ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
-    _sync_folder(path.parent)
 
 
 @contextmanager
@@ -197,21 +190,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
             os.rename(temporary, path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename durable where the platform lets a folder be synced."""
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        os.fsync(descriptor)
-    except OSError:
-        pass
-    finally:
-        os.close(descriptor)
+    files.sync_folder(path.parent)
 
 
 def write_text(path: Path, text: str) -> None:

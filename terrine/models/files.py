@@ -1,13 +1,13 @@
 """Backbones on disk: weights and description in one safetensors file, which cannot hold code."""
 
 import json
-import os
 from pathlib import Path
 
 import safetensors.torch
 from safetensors import SafetensorError, safe_open
 
 from terrine.errors import ArtefactError
+from terrine.files import atomic_file
 from terrine.models.backbone import Backbone
 from terrine.models.registry import build_backbone
 
@@ -15,18 +15,14 @@ _METADATA_KEY = "backbone"
 
 
 def save_backbone(backbone: Backbone, path: Path) -> None:
-    """Write weights and description to one safetensors file (temporary file, fsync, rename); equal state, equal bytes.
+    """Write weights and description to one safetensors file atomically; equal state, equal bytes.
 
     The format cannot hold code, so a file from elsewhere is safe to load.
     """
     state = {name: value.detach().cpu().contiguous() for name, value in backbone.network.state_dict().items()}
     data = safetensors.torch.save(state, metadata={_METADATA_KEY: json.dumps(backbone.describe(), sort_keys=True)})
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("wb") as file:
+    with atomic_file(path) as file:
         file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 def load_backbone(path: Path) -> Backbone:

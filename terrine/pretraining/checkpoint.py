@@ -5,31 +5,27 @@ from elsewhere cannot run code. (safetensors is imported where a file is touched
 """
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, optim
 
 from terrine.errors import ArtefactError
+from terrine.files import atomic_file
 
 _METADATA_KEY = "checkpoint"
 
 
 def write_checkpoint(path: Path, tensors: dict[str, Tensor], description: dict[str, Any]) -> None:
-    """Write `tensors` and the JSON-able `description` to `path`: temporary file, fsync, rename."""
+    """Write `tensors` and the JSON-able `description` to `path`, atomically."""
     import safetensors.torch
 
     data = safetensors.torch.save(
         {name: value.detach().cpu().contiguous() for name, value in tensors.items()},
         metadata={_METADATA_KEY: json.dumps(description, sort_keys=True)},
     )
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("wb") as file:
+    with atomic_file(path) as file:
         file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

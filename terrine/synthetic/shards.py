@@ -20,9 +20,7 @@ import errno
 import hashlib
 import io
 import json
-import os
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -34,6 +32,7 @@ import torch
 
 from terrine.determinism.parallel import side_by_side
 from terrine.errors import ArtefactError, SettingError
+from terrine.files import atomic_file
 from terrine.mapped import MappedRows, Segment
 from terrine.synthetic.registry import VERSION, draw, program
 
@@ -302,25 +301,13 @@ def _write_json(path: Path, value: dict[str, Any]) -> None:
 
 @contextmanager
 def _whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """Open a temporary sibling for writing; flush and rename it to `path` at the end, or remove it after an error."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    """See `terrine.files.atomic_file`; a full disk is said in a sentence."""
     try:
-        with temporary.open("wb") as stream:
+        with atomic_file(path) as stream:
             yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(path)
-        # The rename itself must reach the disk before a record may speak of the file.
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise ArtefactError(
                 f"{path}: the disk is full. Nothing half-written was kept; free some space and run again, it resumes."
             ) from error
         raise
-    finally:
-        temporary.unlink(missing_ok=True)

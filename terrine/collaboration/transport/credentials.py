@@ -32,7 +32,7 @@ from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from terrine.errors import TerrineError
-from terrine.privacy.ledger.files import write_atomically
+from terrine.files import atomic_file
 
 Role = Literal["teacher", "guardian", "student"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -274,7 +274,8 @@ def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
 
 def _write(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, lambda file: file.write(content))
+    with atomic_file(path, owner_only=True) as file:
+        file.write(content)
 
 
 def _read_key(path: Path) -> PrivateKeyTypes:

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from terrine.errors import LedgerError
-from terrine.privacy.ledger.files import locked, write_atomically
+from terrine.files import atomic_file
 from terrine.privacy.ledger.identity import canonical_json, keyed_digest
+from terrine.privacy.ledger.locks import locked
 
 _GENESIS = "0" * 64
 
@@ -159,7 +160,8 @@ class Tip:
             if known is None or known[0] < len(rows):
                 count, mac = len(rows), rows[-1].mac if rows else _GENESIS
                 head = {"count": count, "mac": mac, "seal": self._seal(count, mac)}
-                write_atomically(self._path, lambda file: file.write(canonical_json(head)))
+                with atomic_file(self._path, owner_only=True) as file:
+                    file.write(canonical_json(head))
 
     def _seal(self, count: int, mac: str) -> str:
         return keyed_digest(self._key, "terrine ledger head", str(count).encode(), mac.encode())

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from terrine.errors import LedgerError
-from terrine.privacy.ledger.files import write_atomically
+from terrine.files import atomic_file
 
 _KEY_BYTES = 32
 
@@ -31,8 +31,11 @@ def load_or_create_key(path: Path) -> bytes:
     try:
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(FileExistsError):
-                write_atomically(path, lambda file: file.write(secrets.token_bytes(_KEY_BYTES)), replace=False)
+            with (
+                contextlib.suppress(FileExistsError),
+                atomic_file(path, replace=False, owner_only=True) as file,
+            ):
+                file.write(secrets.token_bytes(_KEY_BYTES))
         key = path.read_bytes()
     except OSError as error:
         raise LedgerError(f"The key {path} can be neither read nor made: {error.strerror}.") from error

@@ -35,8 +35,8 @@ from terrine.privacy.accounting.pricing import covers, price
 from terrine.privacy.ledger.account import Account, Budget
 from terrine.privacy.ledger.chain import Row, Tip
 from terrine.privacy.ledger.database import Database
-from terrine.privacy.ledger.files import locked
 from terrine.privacy.ledger.identity import load_or_create_key, release_identity
+from terrine.privacy.ledger.locks import locked
 from terrine.privacy.ledger.release_store import ReleaseStore, StoredArrays
 from terrine.privacy.ledger.transaction import LedgerTransaction, Transactions
 

@@ -10,14 +10,13 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from terrine.errors import LedgerError
+from terrine.files import atomic_file
 from terrine.privacy.accounting.events import Event, UnsupportedEventError, from_json, to_json
-from terrine.privacy.ledger.files import write_atomically
 from terrine.privacy.ledger.identity import canonical_json, keyed_digest
 
 Arrays = dict[str, NDArray[np.generic]]
@@ -114,14 +113,12 @@ class ReleaseStore:
         if inputs_text:
             members[_INPUTS] = np.frombuffer(inputs_text, dtype=np.uint8)
 
-        def save(file: BinaryIO) -> None:
-            np.savez(file, allow_pickle=False, **members)
-
         path = self.path(release_id)
         for abandoned in self._folder.glob(f".{path.name}.*.tmp"):
             abandoned.unlink(missing_ok=True)
         try:
-            write_atomically(path, save, replace=False)
+            with atomic_file(path, replace=False, owner_only=True) as file:
+                np.savez(file, allow_pickle=False, **members)
         except FileExistsError as error:
             raise LedgerError(
                 f"The release {path} exists already and is never replaced. Nothing was released."

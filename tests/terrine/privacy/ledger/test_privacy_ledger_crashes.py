@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from privacy_ledger_help import ANSWER, DATASET, Draw, Place, ask
 
+from terrine import files
 from terrine.privacy.accounting.events import RepeatedEvent
-from terrine.privacy.ledger import chain, database, files, ledger, release_store
+from terrine.privacy.ledger import chain, database, ledger, release_store
 
 RESERVED = RepeatedEvent(ANSWER, 3)
 

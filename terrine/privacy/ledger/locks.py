@@ -1,47 +1,13 @@
-"""Files that are whole or absent, and locks that die with their holder."""
+"""Locks that die with their holder."""
 
 import contextlib
 import fcntl
 import os
-import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 from terrine.errors import LedgerError
-
-
-def write_atomically(path: Path, write: Callable[[BinaryIO], object], *, replace: bool = True) -> None:
-    """Write a file that is seen whole or not at all, also after a power failure, readable by its owner alone.
-
-    Args:
-        path: Where; its folder exists.
-        write: Called with the open file.
-        replace: Whether an existing file gives way.
-
-    Raises:
-        FileExistsError: `replace` is false and the file exists; it is unchanged.
-    """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        if replace:
-            os.replace(temporary, path)
-        else:
-            # A link, unlike a rename, never replaces what is there.
-            os.link(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Whole files and locks."""
+"""Locks that die with their holder."""
 
 import multiprocessing
 import os
@@ -10,24 +10,7 @@ from pathlib import Path
 import pytest
 
 from terrine.errors import LedgerError
-from terrine.privacy.ledger.files import locked, write_atomically
-
-
-def test_a_file_is_replaced_whole_or_kept(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    write_atomically(path, lambda file: file.write(b"first"))
-    write_atomically(path, lambda file: file.write(b"second"))
-    assert path.read_bytes() == b"second"
-    with pytest.raises(FileExistsError):
-        write_atomically(path, lambda file: file.write(b"third"), replace=False)
-    assert path.read_bytes() == b"second"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_writer_that_fails_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError):
-        write_atomically(tmp_path / "file", lambda file: file.write(b"half") / 0)
-    assert list(tmp_path.iterdir()) == []
+from terrine.privacy.ledger.locks import locked
 
 
 def test_threads_take_turns_on_a_lock(tmp_path: Path) -> None:

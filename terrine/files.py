@@ -1,0 +1,61 @@
+"""Files that are whole or absent."""
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+
+@contextmanager
+def atomic_file(path: Path, mode: str = "wb", *, replace: bool = True, owner_only: bool = False) -> Iterator[IO[Any]]:
+    """Open a temporary sibling that becomes `path` when the block ends well, and vanishes when it does not.
+
+    It is seen whole or not at all, also after a power failure.
+
+    Args:
+        path: Where; its folder exists.
+        mode: `wb`, or `w` for text in UTF-8.
+        replace: Whether an existing file gives way.
+        owner_only: Whether nobody but the owner may read it.
+
+    Raises:
+        FileExistsError: `replace` is false and the file exists; it is unchanged.
+        OSError: it cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if owner_only else 0o666)
+    try:
+        with os.fdopen(descriptor, mode, encoding=None if "b" in mode else "utf-8") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        if replace:
+            os.replace(temporary, path)
+        else:
+            os.link(temporary, path)  # unlike a rename, it never replaces what is there
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename durable where the platform lets a folder be synced."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        pass
+    finally:
+        os.close(descriptor)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file atomically; its folder is made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_file(path, "w") as stream:
+        stream.write(text)
