@@ -40,7 +40,7 @@ MECHANISMS: dict[str, dict[str, Any]] = {
     "gnmax": {"sigma": 0.2},
     "histogram": {"sigma": 0.2},
 }
-"""Parameters as shares of the teachers; confident is the setting of 000_af12db1dbb9ad79b on MNIST."""
+"""Parameters as shares of the teachers; confident is that of DIET-PATE (Anonymous 2025) on MNIST."""
 
 
 class GuardiansNoise:

@@ -1,4 +1,4 @@
-"""What the same parties gain in other ways at the same ε: the counterpart of Table 4 of 000_af12db1dbb9ad79b.
+"""What the same parties gain in other ways at the same ε: the counterpart of Table 4 of Anonymous (2025).
 
     python benchmarks/collaboration_baselines.py [--preset terrine-mnist-labels] [--epsilon 10] [--seeds 0 1 2]
                                                  [--root FOLDER] [--work FOLDER] [--held-out 1000] [--set KEY=VALUE ...]

@@ -3,10 +3,10 @@
     python benchmarks/heterogeneous.py table1  [--seeds 0 ... 9] [--similarities 0 1 10 100]
     python benchmarks/heterogeneous.py private [--seeds 0 ... 4] [--queries public|synthetic]
 
-`table1` is Table 1 and Figure 2 of 004_79a4560d3bf51d97: ten parties, LNMax, 100 and 1,000 queries from the first
-9,000 test images, the student judged by the last 1,000. Heads on frozen features learn in the place of the paper's
-network (`--learner pate_cnn` takes the network itself, slow on a CPU). Its ε is printed as it is claimed, and beside it
-the ε that holds when one record may move every vote, as it may after averages without noise.
+`table1` is Table 1 and Figure 2 of Dodwadmath and Stich (2022): ten parties, LNMax, 100 and 1,000 queries from the
+first 9,000 test images, the student judged by the last 1,000. Heads on frozen features learn in the place of the
+paper's network (`--learner pate_cnn` takes the network itself, slow on a CPU). Its ε is printed as it is claimed, and
+beside it the ε that holds when one record may move every vote, as it may after averages without noise.
 
 `private` compares, at one exact ε: conventional teachers, groups of parties that vote as one, teachers with private
 averages, and DP-FedAvg, which releases the averaged model itself. Labels are sorted (s = 0) or dealt by Dirichlet(0.1).

@@ -3,7 +3,7 @@
     python benchmarks/mutants.py                        # all of them: about forty minutes on a busy machine
     python benchmarks/mutants.py --only "deal by place" # one; may be given several times
     python benchmarks/mutants.py --quick                # only the tests that are expected to notice
-    python benchmarks/mutants.py --tables               # print the table, and write it into docs/assurance.md
+    python -m benchmarks.tables                         # write the table into docs/assurance.md
 
 A mutant is a patch in `mutants.yaml`. It is put into a copy of the repository, and three detectors are run on it:
 
@@ -45,8 +45,6 @@ import yaml
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 MUTANTS, RESULTS = (REPOSITORY / "benchmarks" / f"mutants.{suffix}" for suffix in ("yaml", "json"))
-PAGE = REPOSITORY / "docs" / "assurance.md"
-BEGIN, END = "<!-- mutants -->", "<!-- end of mutants -->"
 
 PRIVACY_TESTS = (
     "tests/terrine/privacy",
@@ -390,22 +388,12 @@ def table(known: dict[str, dict[str, Any]]) -> str:
     return "\n".join([*rows, LEGEND])
 
 
-def write_page(known: dict[str, dict[str, Any]]) -> None:
-    """Put the table into the page, between its marks."""
-    text = PAGE.read_text(encoding="utf-8")
-    head, rest = text.split(BEGIN)
-    PAGE.write_text(f"{head}{BEGIN}\n{table(known)}\n{END}{rest.split(END)[1]}", encoding="utf-8")
-
-
 def main() -> int:
     """Try the mutants that were asked for and not tried yet; exit code 1 where one is caught by nothing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", metavar="NAME", help="this mutant, again if it was tried")
     parser.add_argument("--jobs", type=int, default=1, help="mutants at a time")
     parser.add_argument("--quick", action="store_true", help="ask the tests that a mutant names, and no others")
-    parser.add_argument(
-        "--tables", action="store_true", help="write what is stored into docs/assurance.md, try nothing"
-    )
     options = parser.parse_args()
     everybody = {mutant.name: mutant for mutant in mutants()}
     unknown = set(options.only or ()) - set(everybody)
@@ -414,10 +402,6 @@ def main() -> int:
     for mutant in everybody.values():
         mutant.patched(REPOSITORY)
     known = stored()
-    if options.tables:
-        write_page(known)
-        print(table(known))
-        return 0
     chosen = [everybody[name] for name in options.only or everybody if options.only or name not in known]
     broken = _try_all(chosen, known, options.jobs, options.quick)
     print(table(known))

@@ -175,8 +175,8 @@ def predict(head: Head, features: np.ndarray) -> np.ndarray:
 def initial_head(features: int, classes: int, seed: int) -> LinearHead:
     """Return the random head that all teachers of `seed` start from: uniform within ±1/√features, bias zero.
 
-    One start for all makes teachers agree more than each its own would (000_af12db1dbb9ad79b, section 4), and it is
-    public, so it costs no privacy.
+    One start for all makes teachers agree more than each its own would (Anonymous 2025, section 4), and it is public,
+    so it costs no privacy.
     """
     bound = 1 / math.sqrt(features)
     weight = torch.empty(classes, features).uniform_(

@@ -105,9 +105,9 @@ def guesses_in_a_hundred(statement: Mapping[str, Any]) -> float | None:
 
     The guess is between two equally likely cases, a unit's data in or not, by somebody who knows everything else and
     sees the release. It is right with probability at most (1 + TV)/2, where the total variation TV is the δ at ε = 0:
-    2Φ(μ/2) − 1 for Gaussian mechanisms (Dong, Roth, Su 2022, section 2), with the budget's μ where the number of
+    2Φ(μ/2) − 1 for Gaussian mechanisms (Dong, Roth & Su 2022, section 2), with the budget's μ where the number of
     answers depends on what is released; by the privacy losses for others, and at most (e^ε − 1 + 2δ)/(e^ε + 1) for any
-    (ε, δ)-private release (Kairouz, Oh, Viswanath 2015). None where nothing is guaranteed.
+    (ε, δ)-private release (Kairouz, Oh & Viswanath 2015). None where nothing is guaranteed.
     """
     if not statement["private"]:
         return None

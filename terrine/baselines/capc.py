@@ -1,8 +1,8 @@
 """CaPC's use of the same votes: teachers ask each other about private images, and learn from the answers.
 
 In CaPC (Choquette-Choo et al. 2021) no student leaves the building: a party that wants to improve its own model sends
-private, unlabelled images to the others and trains on the noisy labels that come back. 000_af12db1dbb9ad79b,
-section 5.2 and appendix A.5, compares two ways to spend a privacy budget:
+private, unlabelled images to the others and trains on the noisy labels that come back. DIET-PATE (Anonymous 2025,
+section 5.2 and appendix A.5) compares two ways to spend a privacy budget:
 
 - *greedy teacher*: one party spends all of it, which is the most any party could gain and of use to nobody else;
 - *fair teachers*: the budget and the images are divided equally among all N parties.

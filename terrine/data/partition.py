@@ -96,8 +96,10 @@ def by_similarity(
 ) -> np.ndarray:
     """Return int64 [records]: `similarity_percent` of the units dealt at random, the rest sorted by label and cut.
 
-    The partition of the TTAC paper (004, section 4 "Experimental setup", after SCAFFOLD): at 100 it is IID, at 0 every
-    teacher holds one run of the sorted records, so one or two classes. A unit counts for its most frequent label.
+    The partition of Dodwadmath and Stich (2022, section 4, after SCAFFOLD, Karimireddy et al. 2020): at 100 it is IID,
+    at 0 every teacher holds one run of the sorted records, so one or two classes. A unit counts for its most frequent
+    label.
+
     Raises SettingError for a percentage outside 0..100 or more teachers than units.
     """
     if not 0 <= similarity_percent <= 100:

@@ -1,12 +1,12 @@
 """A public pool: images of the private data's own kind that their owner declares public, to be asked about.
 
-Published systems (003_8743359052d80cf0) let students learn from part of a benchmark's test split. Here the pool is cut
-off before anything else is done with the data, from the validation split or from the test split, so that no record is
-in two of private records, pool and test images; and a test image with the very pixels of a pool image is left out, so
-that nothing is tested that a student may have seen. A private record stays where it is, whatever it shows: were one
+Published systems (Prom-PATE, Li et al. 2023) let students learn from part of a benchmark's test split. Here the pool is
+cut off before anything else is done with the data, from the validation split or from the test split, so that no record
+is in two of private records, pool and test images; and a test image with the very pixels of a pool image is left out,
+so that nothing is tested that a student may have seen. A private record stays where it is, whatever it shows: were one
 left out for being like a public image, all after it would be dealt to other teachers. Exchanging a private record moves
-no other one, and never changes the pool. What is cut from the test split draws by itself, too: the groups or
-names of records where Terrine drew that split (`terrine.data.splits`), else their places in it.
+no other one, and never changes the pool. What is cut from the test split draws by itself, too: the groups or names of
+records where Terrine drew that split (`terrine.data.splits`), else their places in it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Counter-based random numbers: image i's randomness is a pure function of (seed, name, i, draw).
 
-Philox4x32-10 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011) turns a 128-bit
-counter and a 64-bit key into four 32-bit words. The key is derived from (seed, name); the counter holds the draw and
-the image's index. Nothing is ever drawn "from where the last batch stopped", so batches, workers and devices cannot
-change a word.
+Philox4x32-10 (Salmon et al. 2011) turns a 128-bit counter and a 64-bit key into four 32-bit words. The key is derived
+from (seed, name); the counter holds the draw and the image's index. Nothing is ever drawn "from where the last batch
+stopped", so batches, workers and devices cannot change a word.
 
 The arithmetic is int64 tensor arithmetic (32-bit words in 64-bit integers): exact, and the same on every device.
 

@@ -1,4 +1,4 @@
-"""CryptoNet-ReLU: the small network on which encrypted inference is compared (000_af12db1dbb9ad79b, table 13).
+"""CryptoNet-ReLU: the small network on which encrypted inference is compared (Anonymous 2025, Table 13).
 
 The layers are those of HE-transformer's example (Boemer et al. 2020), without the last one: 100 features. It has no
 batch normalisation, so current and original statistics are the same thing.

@@ -1,4 +1,4 @@
-"""The last x % of a network: which parameters partial fine-tuning trains (an ablation of 000_af12db1dbb9ad79b)."""
+"""The last x % of a network: which parameters partial fine-tuning trains (an ablation of DIET-PATE, Anonymous 2025)."""
 
 from torch import nn
 

@@ -10,8 +10,8 @@ def build_pate_cnn(channels: int, size: int) -> nn.Module:
     """Return float images [B, channels, size, size] to [B, 384], without batch normalisation.
 
     "Two convolutional layers with max-pooling and one fully connected layer with ReLUs" (Papernot et al. 2017, section
-    4; 004_79a4560d3bf51d97, section 3): 5x5 kernels, 64 and 128 of them, maps halved after each. What the papers leave
-    open is taken from their published code.
+    4; Dodwadmath and Stich 2022, section 3): 5x5 kernels, 64 and 128 of them, maps halved after each. What the papers
+    leave open is taken from their published code.
     """
     layers: list[nn.Module] = []
     width = channels

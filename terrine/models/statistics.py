@@ -1,8 +1,8 @@
 """Which statistics a model's batch normalisation uses when it is queried: its own, or the current batch's.
 
 A network that was trained on one kind of image and is queried with another is off by the difference of their
-statistics. Normalising with the *current* batch's mean and variance removes it (000_af12db1dbb9ad79b, section 3;
-Raikwar and Mishra 2022). A prediction then depends on its batch, and on nothing else:
+statistics. Normalising with the *current* batch's mean and variance removes it (Anonymous 2025, section 3; Raikwar and
+Mishra 2022). A prediction then depends on its batch, and on nothing else:
 
     >>> with batch_statistics(model, "current"):
     ...     features = model(batch)

@@ -1,4 +1,4 @@
-"""VGG9 with batch normalisation, without its last layer: 512 features (an ablation of 000_af12db1dbb9ad79b)."""
+"""VGG9 with batch normalisation, without its last layer: 512 features (an ablation of DIET-PATE, Anonymous 2025)."""
 
 from torch import nn
 

@@ -1,9 +1,9 @@
 """SimCLR's views of a batch of images, on whatever device holds them and without a loop over images.
 
 Random resized crop, horizontal flip, colour jitter, grey (of colour images) and Gaussian blur, in this order: the views
-of Chen et al. 2020 with the numbers of the DIET-PATE paper (000_af12db1dbb9ad79b, appendix A). What is random about a
-batch of views is drawn first, one row per image (`draw_views`), and applied second (`apply_views`): processes that
-share a batch draw the same numbers and each apply their own rows.
+of Chen et al. 2020 with the numbers of DIET-PATE (Anonymous 2025, appendix A). What is random about a batch of views is
+drawn first, one row per image (`draw_views`), and applied second (`apply_views`): processes that share a batch draw the
+same numbers and each apply their own rows.
 
 Crop, resize and flip are linear and act on rows and columns separately, and so does the blur: each is two small
 matrices per image and a batched matrix product, fast at these sizes on any device and deterministic on a GPU.

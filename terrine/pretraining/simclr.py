@@ -1,8 +1,8 @@
 """SimCLR: teach a backbone, from synthetic images alone, to recognise two views of one image (Chen et al. 2020).
 
-The numbers are those of the DIET-PATE paper (000_af12db1dbb9ad79b, appendix A): Adam with 3e-4, batches of 256,
-projections of 128; temperature, weight decay and the cosine schedule, on which the paper is silent, are those of the
-public implementation these numbers come from (sthalles/SimCLR).
+The numbers are those of DIET-PATE (Anonymous 2025, appendix A): Adam with 3e-4, batches of 256, projections of 128;
+temperature, weight decay and the cosine schedule, on which the paper is silent, are those of the public implementation
+these numbers come from (sthalles/SimCLR).
 
 A run is a function of (backbone, images, settings, seed) on one kind of device. The order of the images, the views and
 all other randomness of step k are derived from (seed, k), so a checkpoint needs no generator's state, and a run that is

@@ -2,8 +2,8 @@
 
     Pr[answer = y] = e^ε / (e^ε + k − 1) for the true category, 1 / (e^ε + k − 1) for each of the others
 
-(001_39f11e6b4a342aad, eq. 4, with k categories). `SecureResponse` takes its randomness from the operating system and
-has no seed; `ReplayResponse` draws the same from a seed, for tests and ablations, and is NOT PRIVATE.
+(Liu et al. 2026, eq. 4, with k categories). `SecureResponse` takes its randomness from the operating system and has no
+seed; `ReplayResponse` draws the same from a seed, for tests and ablations, and is NOT PRIVATE.
 
 Guarantee of both distributions: pure ε-differential privacy towards the true category. A probability is a real number
 and a draw has 64 bits, so the truth is told with a probability that is rounded *down* to a multiple of 2^-64, and which

@@ -2,9 +2,9 @@
 
 Radii take 200 values linear in [0.03, 1] of the side with density proportional to r^-3 - 1; shapes are uniform over
 circle, square, oriented square, rectangle, triangle and quadrilateral; colours and centres are uniform; at most 5,000
-leaves fall, and what is still bare then is black (Baradad, Wulff, Wang, Isola and Torralba, "Learning to see by looking
-at noise", NeurIPS 2021, section 3.1 and the published generator). Every polygon is inscribed in the circle of its
-radius. Geometry is continuous and sampled at pixel centres. One channel is the first channel of the colour image.
+leaves fall, and what is still bare then is black (Baradad et al. 2021, section 3.1 and the published generator). Every
+polygon is inscribed in the circle of its radius. Geometry is continuous and sampled at pixel centres. One channel is
+the first channel of the colour image.
 
 The published program paints back to front and looks at the whole picture after every leaf. Here leaves are painted
 front to back: leaf 0 is on top, a pixel belongs to the first leaf that covers it, and that is the same distribution of

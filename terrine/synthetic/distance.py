@@ -1,11 +1,10 @@
 """How far synthetic images are from real ones: a kernel distance over the features of any extractor.
 
 The squared maximum mean discrepancy with the polynomial kernel k(x, y) = (x·y / d + 1)³ of d features, by the unbiased
-estimator (Binkowski, Sutherland, Arbel and Gretton 2018, "Demystifying MMD GANs", section 4; Gretton et al. 2012,
-lemma 6), averaged over disjoint blocks, which also give its standard error. Published tables compute it on an Inception
-network's features and call it KID; here the extractor is whatever one has, so a figure goes by the extractor's name and
-compares with figures of the same extractor alone. Being unbiased it is about zero, and as often below as above, for two
-samples of one distribution.
+estimator (Binkowski et al. 2018, section 4; Gretton et al. 2012, lemma 6), averaged over disjoint blocks, which also
+give its standard error. Published tables compute it on an Inception network's features and call it KID; here the
+extractor is whatever one has, so a figure goes by the extractor's name and compares with figures of the same extractor
+alone. Being unbiased it is about zero, and as often below as above, for two samples of one distribution.
 
 It is a function of the real images: where these are private, so is it.
 

@@ -1,10 +1,10 @@
 """FractalDB: attractors of random iterated function systems.
 
-After Kataoka, Okayasu, Matsumoto et al., "Pre-training without natural images", ACCV 2020. A category is a system of
-2..7 affine maps whose six parameters are uniform on (-1, 1), chosen with probability proportional to |ad - bc|, and
-kept if its points fill at least a fifth of the canvas. An instance multiplies one of the six parameters of every map
-by 0.2, 0.6, 1.4 or 1.8, or none (25 weights), stamps one of ten random 3×3 patches at every point, and flips the
-picture (4). That makes 1,000 categories × 25 × 10 × 4 = 1,000,000 instances, and each image walks the system anew.
+After Kataoka et al. (2020). A category is a system of 2..7 affine maps whose six parameters are uniform on (-1, 1),
+chosen with probability proportional to |ad - bc|, and kept if its points fill at least a fifth of the canvas. An
+instance multiplies one of the six parameters of every map by 0.2, 0.6, 1.4 or 1.8, or none (25 weights), stamps one of
+ten random 3×3 patches at every point, and flips the picture (4). That makes 1,000 categories × 25 × 10 × 4 = 1,000,000
+instances, and each image walks the system anew.
 
 Where the paper is silent: an instance whose weights ruin the attractor (its points leave the plane or shrink to less
 than a tenth of the canvas) falls back on its category's own weights. Pictures are drawn on a canvas of at least 112

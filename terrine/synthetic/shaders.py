@@ -1,9 +1,8 @@
 """Shaders: a family of 31 small fragment programs with random parameters.
 
-The idea is that of Baradad, Chen, Wulff, Wang, Feris, Torralba and Isola, "Procedural image programs for
-representation learning", NeurIPS 2022, whose 21,000 shader sources are no longer published. These programs are
-Terrine's own (see `shader_fields`), run on the device with tensors, and need no OpenGL. Each image draws its program,
-a turn, a zoom, the program's parameters and, per channel, a cosine palette; then every channel gets a random mean and
+The idea is that of Baradad et al. (2022), whose 21,000 shader sources are no longer published. These programs are
+Terrine's own (see `shader_fields`), run on the device with tensors, and need no OpenGL. Each image draws its program, a
+turn, a zoom, the program's parameters and, per channel, a cosine palette; then every channel gets a random mean and
 deviation. One channel is the program with one palette.
 """
 

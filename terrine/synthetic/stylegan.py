@@ -1,8 +1,8 @@
 """StyleGAN, oriented: an untrained StyleGAN2 synthesis network whose filters are wavelets, a new network per image.
 
-After Baradad et al., "Learning to see by looking at noise", NeurIPS 2021, section 3.3, and the published generator
-(configuration `oriented`: 3×3 filters from a bank of 40, one wavelet per input channel, scaled per output channel by
-N(0, 1), one pink-noise map for all scales, biases U(-0.2, 0.2), toRGB N(0, 1), styles from LeakyReLU(N(0, 1))).
+After Baradad et al. (2021), section 3.3, and the published generator (configuration `oriented`: 3×3 filters from a bank
+of 40, one wavelet per input channel, scaled per output channel by N(0, 1), one pink-noise map for all scales, biases
+U(-0.2, 0.2), toRGB N(0, 1), styles from LeakyReLU(N(0, 1))).
 
 **One map per layer.** The weight of a layer is a[o] · s[i] · wavelet[i], and StyleGAN2's demodulation divides it by its
 norm over i. So of a[o] only the sign is left: every output channel is ± the same map h, plus noise and its own bias,

@@ -4,7 +4,7 @@ Teachers that share a backbone differ only in their heads, so the features of al
 teacher learns from its own rows. On the CPU teachers with equally many records are stacked into one batched problem, as
 many at a time as a fixed amount of memory holds. Two ways to train (`LinearSettings.optimiser`):
 
-- `adam`: cross-entropy by Adam, the setting of 000_af12db1dbb9ad79b (50 epochs, step 1e-3);
+- `adam`: cross-entropy by Adam, the setting of DIET-PATE (Anonymous 2025; 50 epochs, step 1e-3);
 - `ridge`: least squares on one-hot labels with a penalty, solved exactly. A teacher has far fewer records than
   features; the closed form then is one small Cholesky factor, and its teachers are better than Adam's.
 
@@ -302,7 +302,7 @@ def _train_adam(
 def start_seed(seed: int, teacher: int, initialisation: str) -> int:
     """Return the seed of a teacher's initial weights: the run's if they are `shared`, one of its `own` otherwise.
 
-    Both are public, so they cost no privacy. A shared start makes teachers agree more (000_af12db1dbb9ad79b, sec. 4).
+    Both are public, so they cost no privacy. A shared start makes teachers agree more (Anonymous 2025, section 4).
     """
     return seed if initialisation == "shared" else derive_seed(seed, "own initialisation", teacher)
 

@@ -1,7 +1,7 @@
 """Visual-prompt teachers (Prom-PATE): a frozen source, reprogrammed by a trained border and a label mapping.
 
-003_8743359052d80cf0, section 3.2. An image x of the target task is shrunk, padded to the source's canvas and framed by
-a trained pattern ω1; what the frozen source f makes of it is mapped to the target's classes by ω2:
+Li et al. (2023), section 3.2. An image x of the target task is shrunk, padded to the source's canvas and framed by a
+trained pattern ω1; what the frozen source f makes of it is mapped to the target's classes by ω2:
 
     x̂ = M ⊙ ω1 + (1 - M) ⊙ pad(resize(x))                    (1)
     y = softmax(mapping(ω2; f(x̂)))                            (2)

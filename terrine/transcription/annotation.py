@@ -3,7 +3,7 @@
 For every synthetic sample each client gives the gradient of its distillation loss with respect to the student's output
 (`terrine.transcription.distillation`), kept on the top-k classes *of the student* and limited to norm β:
 
-    normalise   β g / (‖g‖ + h), h = 1e-4     (001_39f11e6b4a342aad, eq. 3; appendix D, line 27)
+    normalise   β g / (‖g‖ + h), h = 1e-4     (Liu et al. 2026, eq. 3; appendix D, line 27)
     clip        g · min(1, β / ‖g‖)
 
 The mean over m clients with Gaussian noise, g̃ = (Σ_j g_j + N(0, σ²β²)) / m, is what is released, and the annotation is

@@ -1,6 +1,6 @@
 """How far a student is from its teacher, and in which direction it should move: decoupled and classic distillation.
 
-The decoupled loss (001_39f11e6b4a342aad, eq. 2) of a sample whose target class r is the teacher's most probable one is
+The decoupled loss (Liu et al. 2026, eq. 2) of a sample whose target class r is the teacher's most probable one is
 
     p_t,r log(p_t,r / p_s,r) + (1 − p_t,r) log((1 − p_t,r) / (1 − p_s,r))              the target part
     + λ Σ_{j≠r} p_t,j / (1 − p_t,j) · log(p_t,j (1 − p_s,j) / (p_s,j (1 − p_t,j)))     the others' part

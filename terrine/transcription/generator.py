@@ -21,8 +21,8 @@ class Generator(nn.Module):
     """Vectors [B, latent] to images [B, channels, size, size] in [0, 1], float; B ≥ 2.
 
     width: maps of the first layers; the last hidden layer has half of them. Weights are drawn by Xavier's method
-    (Glorot and Bengio 2010; "initializes Φ_g with Xavier", 001_39f11e6b4a342aad, section III.B) and depend on the
-    arguments and the seed alone.
+    (Glorot and Bengio 2010; "initializes Φ_g with Xavier", Liu et al. 2026, section III.B) and depend on the arguments
+    and the seed alone.
     """
 
     def __init__(self, channels: int, size: int, *, latent: int = 100, width: int = 128, seed: int) -> None:

@@ -6,8 +6,8 @@
         loop.learn(annotate(posed))               # the annotation is all that is ever heard of a teacher
     loop.finish()
 
-(001_39f11e6b4a342aad, algorithm 1.) The loop knows no teacher: student and generator are functions of public seeds and
-of the annotations, so whatever these guarantee holds for both. The one exception is a `discriminator` other than the
+(Liu et al. 2026, algorithm 1.) The loop knows no teacher: student and generator are functions of public seeds and of
+the annotations, so whatever these guarantee holds for both. The one exception is a `discriminator` other than the
 student (the paper's DPSD-T): then the generator has seen that model itself, and through its images so has the student.
 
 One forward pass of generator and student serves the annotation, the student's step and the generator's. What the paper

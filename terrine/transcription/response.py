@@ -1,7 +1,7 @@
 """Label-sensitive annotation: the teacher's class, told by randomised response among the student's top-k classes.
 
     y = one-hot of R(r; k, ε) if the teacher's class r is among the student's k most probable classes,
-        one-hot of one of these k, uniformly, otherwise                  (001_39f11e6b4a342aad, eq. 5; appendix D)
+        one-hot of one of these k, uniformly, otherwise                  (Liu et al. 2026, eq. 5; appendix D)
 
 Equation 5 prints R over all c classes. Then an answer outside the top-k would prove that r is inside it, and no ε would
 bound the ratio; appendix D (line 33) answers among the top-k, which is ε-differentially private, and is what is done.

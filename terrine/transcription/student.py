@@ -58,8 +58,8 @@ class StudentNetwork(nn.Module):
 def fit_loss(scores: Tensor, annotation: Tensor, loss: FitLoss) -> Tensor:
     """Return L_s, the mean over the batch.
 
-    `cross_entropy`: −Σ_j y_j log softmax(scores)_j (001_39f11e6b4a342aad, eq. 7), linear in the annotation, which need
-    be no distribution: for a negative y_j it has no lower bound, so it is for single steps, not for fitting to the end.
+    `cross_entropy`: −Σ_j y_j log softmax(scores)_j (Liu et al. 2026, eq. 7), linear in the annotation, which need be no
+    distribution: for a negative y_j it has no lower bound, so it is for single steps, not for fitting to the end.
     `squared`: ‖softmax(scores) − y‖² / 2, the likelihood of an annotation with Gaussian noise, which has one.
     """
     if loss == "cross_entropy":

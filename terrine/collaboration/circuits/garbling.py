@@ -6,9 +6,9 @@ cannot tell which. XOR costs nothing (Kolesnikov & Schneider 2008), an AND gate 
 else.
 
 Labels are hashed by H(x, i) = π(π(x) ⊕ i) ⊕ π(x) with π = AES under a public key: tweakable circular correlation robust
-when π is a random permutation (Guo, Katz, Wang & Yu, "Efficient and secure multiparty computation from fixed-key block
-ciphers", IEEE S&P 2020, section 7.4). The tweak i is (gate, query); every block of queries of every phase of every
-round has its own key, which bounds what is hashed under one permutation (Guo, Katz, Wang, Weng & Yu, CRYPTO 2020).
+when π is a random permutation (Guo, Katz, Wang & Yu 2020, section 7.4). The tweak i is (gate, query); every block of
+queries of every phase of every round has its own key, which bounds what is hashed under one permutation (Guo, Katz,
+Wang, Weng & Yu 2020).
 
 Arrays of labels are uint64 [wires, queries, 2], little-endian: the colour is the lowest bit of the first word.
 """

@@ -17,7 +17,7 @@ _MOMENTS = 8
 def claimed_epsilon(mechanism: Mapping[str, Any], asked: int, answered: int, delta: float) -> float:
     """ε as if one record moved one vote per query at most, although every teacher is a function of every record.
 
-    For LNMax as 004_79a4560d3bf51d97 computes it (`by_moments`), for the other mechanisms exactly.
+    For LNMax as TTAC (Dodwadmath and Stich 2022) computes it (`by_moments`), for the other mechanisms exactly.
 
     Args:
         mechanism: `Mechanism.describe()`.
@@ -37,7 +37,7 @@ def claimed_epsilon(mechanism: Mapping[str, Any], asked: int, answered: int, del
 def by_moments(gamma: float, queries: int, delta: float) -> float:
     """The data-independent ε of LNMax by the moments accountant of Papernot et al. (2017).
 
-    Each query has the moments 2γ² l (l + 1); the paper looks at l up to 8 (004_79a4560d3bf51d97, appendix A.3, eq. 10).
+    Each query has the moments 2γ² l (l + 1); TTAC (Dodwadmath and Stich 2022, appendix A.3, eq. 10) looks at l up to 8.
 
     >>> round(by_moments(0.1, 100, 1e-5), 2)     # Table 1 there: 11.75
     11.76

@@ -1,8 +1,8 @@
 """Rényi curves that look at the votes: how much less a clear majority costs (Papernot et al. 2017, 2018).
 
 Where nearly all teachers agree, moving one vote hardly changes the outcome's distribution. With q a bound on the
-probability that the outcome is not the plurality, Theorem 3 of paper 002 (Appendix A) bounds the RDP of that one
-answer at the data at hand; the data-independent value stays as a ceiling.
+probability that the outcome is not the plurality, Theorem 3 of Papernot et al. (2018, appendix A) bounds the RDP of
+that one answer at the data at hand; the data-independent value stays as a ceiling.
 
 **These curves are private.** They are functions of the votes, they bound only one direction of the divergence, and
 they may neither be published as they are (see `sanitize`) nor decide when to stop.
@@ -69,7 +69,7 @@ def check_histograms(histograms: ArrayLike) -> Integers:
 
 
 def log_q_gnmax(histograms: ArrayLike, sigma: float) -> Floats:
-    """log of a bound on Pr[outcome is not the plurality] of GNMax (paper 002, Section 4.1).
+    """log of a bound on Pr[outcome is not the plurality] of GNMax (Papernot et al. 2018, section 4.1).
 
     Args:
         histograms: Counts of votes [queries, classes].
@@ -106,7 +106,7 @@ def log_p_answered(max_counts: ArrayLike, threshold: float, sigma1: float) -> Fl
 
 
 def gnmax_rdp(log_q: ArrayLike, sigma: float, orders: ArrayLike) -> Floats:
-    """RDP [queries, orders] of one GNMax answer each (paper 002, Theorem 3 with the optimal higher orders).
+    """RDP [queries, orders] of one GNMax answer each (Papernot et al. 2018, Theorem 3, optimal orders).
 
     Args:
         log_q: log of a bound on the probability of another outcome than the plurality [queries], ≤ 0.

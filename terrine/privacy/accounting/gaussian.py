@@ -142,8 +142,8 @@ def pure_mu(epsilon: float) -> float:
     a = 1/(1 + e^ε), to (1, 0) (Wasserman & Zhou 2010). The curve G_μ(x) = Φ(Φ⁻¹(1 − x) − μ) of this μ has the same ends
     and the same kink: Φ⁻¹(1 − a) = μ/2, so G_μ(a) = Φ(−μ/2) = a. It is convex, so between each two of these points it
     lies below their chord, which is the segment. Its curve being lower, a Gaussian mechanism of this μ can be
-    post-processed into the ε-DP one (Blackwell; Dong, Roth & Su 2022, Theorem 2), so whatever holds of sequences of
-    Gaussian mechanisms, chosen adaptively, holds with such a one among them.
+    post-processed into the ε-DP one (Blackwell 1953; Dong, Roth & Su 2022, Theorem 2), so whatever holds of sequences
+    of Gaussian mechanisms, chosen adaptively, holds with such a one among them.
     """
     _require_epsilon(epsilon)
     if epsilon == math.inf:

@@ -1,8 +1,8 @@
 """The price of a search: run a mechanism a random number of times and release only the best outcome.
 
 A search over private outcomes leaks through the choice itself. When the number of runs K is drawn from a suitable
-distribution, the price is a small multiple of that of a single run, whatever the search picks by (Papernot &
-Steinke 2022, "Hyperparameter Tuning with Renyi Differential Privacy").
+distribution, the price is a small multiple of that of a single run, whatever the search picks by (Papernot & Steinke
+2022).
 """
 
 import math

@@ -5,10 +5,10 @@ contents), the mechanism ran once, and somebody who saw what it released guessed
 guesses can be right is limited by privacy, whatever the guesser knows besides the coins. Guesses about different coins
 depend on each other through the release, so their number is not binomial in general, and two theorems say what holds:
 
-- `epsilon_of_guesses`, for (ε, δ): Steinke, Nasr & Jagielski (2023, "Privacy auditing with one (1) training run"),
-  Theorem 5.2. At small δ it is weak against Gaussian noise, whose rare large losses δ has to pay for.
-- `mu_of_guesses`, for mechanisms that are charged as Gaussian, μ-GDP: after Mahloujifar, Melis & Chaudhuri (2024,
-  "Auditing f-differential privacy in one run", arXiv 2410.22235), whose recursion follows from the proof below.
+- `epsilon_of_guesses`, for (ε, δ): Steinke, Nasr & Jagielski (2023), Theorem 5.2. At small δ it is weak against
+  Gaussian noise, whose rare large losses δ has to pay for.
+- `mu_of_guesses`, for mechanisms that are charged as Gaussian, μ-GDP: after Mahloujifar, Melis & Chaudhuri (2024),
+  whose recursion follows from the proof below.
 
 **Proof of the second.** Let W of the r guesses be right, P_k = P[W ≥ k], a_k = E[W; W ≥ k]/m the probability that a
 coin picked at random is guessed rightly and W ≥ k, b_k = E[r − W; W ≥ k]/m that it is guessed wrongly and W ≥ k, so

@@ -1,8 +1,8 @@
 """Averages of teachers that are really private: clipped, noised, and accounted for together with the votes.
 
-Algorithm 1 of 004_79a4560d3bf51d97 makes every teacher a function of every record, and its paper says that its ε is an
-assumption. Here what teachers learn from one another passes through a mechanism: in every round each teacher's update
-is clipped to norm S, and the sum is released with Gaussian noise of standard deviation zS
+Algorithm 1 of Dodwadmath and Stich (2022) makes every teacher a function of every record, and the paper says that its ε
+is an assumption. Here what teachers learn from one another passes through a mechanism: in every round each teacher's
+update is clipped to norm S, and the sum is released with Gaussian noise of standard deviation zS
 (`terrine.privacy.clipped_sum`). Given everything that was released before, a record enters its own teacher alone:
 
 - it moves one update, so a released vector is (2/z)-GDP, adaptively composed over rounds;

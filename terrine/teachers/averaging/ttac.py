@@ -1,4 +1,4 @@
-"""Teachers with averaging and correction (TTAC): Algorithm 1 of 004_79a4560d3bf51d97.
+"""Teachers with averaging and correction (TTAC): Algorithm 1 of Dodwadmath and Stich (2022).
 
 In every round each teacher i starts from the average θ, takes T steps of gradient descent with the correction c - c_i,
 

@@ -78,7 +78,7 @@ def test_units_are_counted_as_a_set_counts_them(codes: list[int]) -> None:
 
 
 def normal_bound(cells: int) -> float:
-    """What the chi-squared statistic of uniform counts exceeds with probability below 1e-9 (Laurent and Massart)."""
+    """Uniform counts have a larger chi-squared statistic with probability below 1e-9 (Laurent and Massart 2000)."""
     degrees, log = cells - 1, math.log(1e9)
     return degrees + 2 * math.sqrt(degrees * log) + 2 * log
 

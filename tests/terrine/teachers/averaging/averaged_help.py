@@ -1,4 +1,4 @@
-"""Algorithm 1 of 004_79a4560d3bf51d97 once more, line by line and one teacher at a time, in plain Python and NumPy."""
+"""Algorithm 1 of Dodwadmath and Stich (2022) once more, line by line, one teacher at a time, in plain NumPy."""
 
 import numpy as np
 

@@ -1,0 +1,73 @@
+"""Pages and docstrings: links lead somewhere, papers are cited by name and year and listed once."""
+
+import re
+
+import pytest
+
+from benchmarks.tables import REPOSITORY, pages
+
+REFERENCES = (REPOSITORY / "docs" / "references.md").read_text(encoding="utf-8")
+_NAME = r"[A-ZÀ-Ž][\w'-]+"
+CITATION = re.compile(
+    rf"(?P<names>{_NAME}(?:,? et al\.|(?:, {_NAME})*,? (?:&|and) {_NAME})|Mironov|Higham|Blackwell|Anonymous),?"
+    r" \(?(?P<year>(?:19|20)\d\d)\b"
+)
+
+
+def texts() -> dict[str, str]:
+    """Every text of code and pages, its white space as single spaces."""
+    folders = ("benchmarks", "docs", "experiments", "flows", "tasks", "terrine", "tests")
+    paths = [*REPOSITORY.glob("*.md"), *(path for folder in folders for path in (REPOSITORY / folder).rglob("*"))]
+    return {
+        str(path.relative_to(REPOSITORY)): " ".join(path.read_text(encoding="utf-8").split())
+        for path in paths
+        if path.suffix in (".py", ".md", ".yaml", ".html", ".json")
+    }
+
+
+TEXTS = texts()
+
+
+def key(names: str, year: str) -> str:
+    return f"{names.replace('&', 'and').replace(',', '')} {year}"
+
+
+def test_every_paper_that_is_cited_is_listed_and_every_one_that_is_listed_is_cited():
+    listed = {key(*row) for row in re.findall(r"^\| (.+?) (\d{4}) \|", REFERENCES, re.MULTILINE)}
+    cited = {
+        key(found["names"], found["year"]): name
+        for name, text in TEXTS.items()
+        for found in CITATION.finditer(text)
+        if name not in ("docs/references.md", "tests/test_documents.py")
+    }
+    assert {entry: name for entry, name in cited.items() if entry not in listed} == {}
+    assert listed - set(cited) == set()
+
+
+def test_no_paper_goes_by_the_name_of_a_file():
+    found = {name: re.findall(r"\b00\d_[0-9a-f]{6,}|\bpaper 00\d\b", text) for name, text in TEXTS.items()}
+    assert {name: ids for name, ids in found.items() if ids} == {}
+
+
+def anchors(page: str) -> set[str]:
+    """Anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", page, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_links_of_a_page_lead_somewhere(page):
+    for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        path, _, anchor = target.partition("#")
+        linked = page.parent / path if path else page
+        assert linked.exists(), target
+        assert not anchor or anchor in anchors(linked.read_text(encoding="utf-8")), target
+
+
+def test_every_page_is_in_the_index():
+    index = (REPOSITORY / "docs" / "README.md").read_text(encoding="utf-8")
+    results = (REPOSITORY / "docs" / "results.md").read_text(encoding="utf-8")
+    for page in (REPOSITORY / "docs").glob("*.md"):
+        assert page.name == "README.md" or f"]({page.name})" in index
+    for page in (REPOSITORY / "docs" / "results").glob("*.md"):
+        assert f"](results/{page.name})" in results
