@@ -42,7 +42,8 @@ from terrine.students.linear import fit_histograms, fit_labels, predict
 from terrine.students.selection import Pool, select
 from terrine.synthetic.registry import draw
 from terrine.teachers.features import record_batches
-from terrine.teachers.linear import LinearHeads, LinearSettings, train_heads, vote
+from terrine.teachers.kinds.linear import LinearTeachers
+from terrine.teachers.linear import LinearHeads, train_heads, vote
 
 CLASSES, BATCH, DELTA, FEATURES = 10, 500, 1e-5, 200
 SOURCES = ("dead_leaves", "stylegan")
@@ -126,7 +127,7 @@ class Study:
         assignment = iid(self.data.records, teachers, seed=seed)
         # Plain rows: what `private_features` computes, from coefficients that are on disk, in its batches.
         features = features_of(self.train, record_batches(assignment, BATCH, least=2), projection)
-        settings = LinearSettings(ridge=ridge)
+        settings = LinearTeachers(ridge=ridge)
         groups = [range(first, min(first + 500, teachers)) for first in range(0, teachers, 500)]
         labels = self.data.train_labels
         return [train_heads(features, labels, assignment, group, CLASSES, settings, seed=seed) for group in groups]

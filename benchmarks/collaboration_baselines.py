@@ -49,7 +49,7 @@ from terrine.models.backbone import features_in_batches
 from terrine.privacy.accounting.calibrate import calibrate
 from terrine.privacy.noise import ReplayNoise
 from terrine.teachers.features import private_features
-from terrine.teachers.linear import LinearHeads, LinearSettings, train_heads, vote
+from terrine.teachers.linear import LinearHeads, train_heads, vote
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 FEDERATIONS = [
@@ -102,8 +102,6 @@ class Setting:
 
     def improved(self, labelled: list[Labelled]) -> list[float]:
         """Accuracy of parties that train on their own records and on what they were told."""
-        settings = self.run.params.teachers
-        linear = LinearSettings(optimiser=settings.optimiser, ridge=settings.ridge, epochs=settings.epochs)
         features, labels, owners = [], [], []
         for place, told in enumerate(labelled):
             own = np.flatnonzero(self.assignment == told.teacher)
@@ -117,7 +115,7 @@ class Setting:
             np.concatenate(owners),
             range(len(labelled)),
             self.classes,
-            linear,
+            self.run.params.teachers,
             seed=self.run.params.seed,
         )
         return [self.of_head(LinearHead(heads.weight[n], heads.bias[n])) for n in range(len(labelled))]

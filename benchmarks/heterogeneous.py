@@ -53,38 +53,35 @@ from terrine.privacy.clipped_sum import ClippedSum, noise_multiplier_for
 from terrine.privacy.noise import ReplayNoise
 from terrine.students.linear import StudentSettings, fit_histograms, fit_labels, predict
 from terrine.teachers.averaging.centre import centred_queries, centred_records, party_means
-from terrine.teachers.averaging.kind import (
-    AveragedTeachers,
-    LinearVoting,
-    NetworkVoting,
-    RoundState,
-    VotingRule,
-    blocks_of,
-)
+from terrine.teachers.averaging.kind import AveragedKind, LinearVoting, NetworkVoting, RoundState, VotingRule, blocks_of
 from terrine.teachers.averaging.learners import LinearLearner, unit_rows
 from terrine.teachers.averaging.private import calibrated
-from terrine.teachers.averaging.ttac import AveragedSettings, average_teachers
+from terrine.teachers.averaging.ttac import average_teachers
 from terrine.teachers.kind import Queries, Records
+from terrine.teachers.kinds.averaged import AveragedTeachers
 from terrine.teachers.networks import Classifier
 
 CLASSES, DELTA, BATCH = 10, 1e-5, 500
 POOL = 9_000
 GAMMAS = (0.01, 0.05, 0.1, 0.2, 0.5)
 
-PAPER = AveragedSettings(rounds=10, steps=20, learning_rate=1.0, decay=0.95, batch=32)
-CONVERGED = AveragedSettings(
-    averaging="none", correction="none", rounds=10, steps=100, learning_rate=20.0, decay=0.95, batch=32
+PAPER = AveragedTeachers(mode="paper", rounds=10, steps=20, learning_rate=1.0, step_decay=0.95, batch=32)
+CONVERGED = AveragedTeachers(
+    averaging="none", correction="none", rounds=10, steps=100, learning_rate=20.0, step_decay=0.95, batch=32
 )
 """Conventional heads that more steps do not change: those of `PAPER`, which TTAC takes, are too few for them alone."""
-NETWORK = AveragedSettings(rounds=60, steps=5, learning_rate=0.02, decay=0.97, batch=8)
-NETWORK_STUDENT = AveragedSettings(
-    averaging="none", correction="none", rounds=10, steps=30, learning_rate=0.05, decay=0.9, batch=32
+NETWORK = AveragedTeachers(mode="paper", rounds=60, steps=5, learning_rate=0.02, step_decay=0.97, batch=8)
+NETWORK_STUDENT = AveragedTeachers(
+    averaging="none", correction="none", rounds=10, steps=30, learning_rate=0.05, step_decay=0.9, batch=32
 )
 """Chosen on 1,000 true labels, a seventh of them replaced at random; twice the steps are no better."""
-BLOCKS = AveragedSettings(averaging="blocks", block=10, rounds=6, steps=10, learning_rate=20.0)
-PRIVATE = AveragedSettings(rounds=6, steps=5, learning_rate=5.0, decay=0.65)
+BLOCKS = AveragedTeachers(averaging="blocks", block=10, rounds=6, steps=10, learning_rate=20.0, batch=32)
 SHARE, FEATURES = 0.8, 100
-CLIP = {"public": 2.0, "synthetic": 3.0}
+ROUNDS = {"rounds": 6, "steps": 5, "learning_rate": 5.0, "step_decay": 0.65, "batch": 32, "budget_share": SHARE}
+PRIVATE = {
+    "public": AveragedTeachers(clip=2.0, **ROUNDS),
+    "synthetic": AveragedTeachers(clip=3.0, centre="shared", statistics="original", **ROUNDS),
+}
 """By what is asked; features of both are of another length and another number."""
 FEDERATED = FedAvgSettings(rounds=5, local_steps=5, learning_rate=5.0, clip=2.0, scale=1.0)
 
@@ -175,14 +172,14 @@ def dealt(images: Images, kind: str, parties: int, seed: int) -> np.ndarray:
 
 def trained(
     form: VotingRule,
-    settings: AveragedSettings,
+    settings: AveragedTeachers,
     records: Records,
     parties: int,
     seed: int,
     start: RoundState | None = None,
-) -> tuple[AveragedTeachers, list[dict[str, np.ndarray]]]:
+) -> tuple[AveragedKind, list[dict[str, np.ndarray]]]:
     """Teachers, or groups of them, after their last round."""
-    kind = AveragedTeachers(form, settings, parties, (lambda: start) if start is not None else None)
+    kind = AveragedKind(settings, form, parties, (lambda: start) if start is not None else None)
     voters = parties if settings.block is None else len(blocks_of(parties, settings.block, seed))
     return kind, [state for _, state in kind.train(records, range(voters), seed=seed)]
 
@@ -229,7 +226,7 @@ def _paper_votes(images: Images, method: str, similarity: float, seed: int, lear
         settings, inputs, asked = NETWORK, images.data.train_images, images.data.test_images[:1000]
     records = Records(inputs, images.labels, assignment, CLASSES)
     if method != "TTAC":
-        alone = replace(settings, averaging="none", correction="none")
+        alone = settings.model_copy(update={"averaging": "none", "correction": "none"})
         kind, states = trained(form, CONVERGED if method == "converged" else alone, records, parties, seed)
     else:
         rounds = settings.rounds - 1
@@ -340,7 +337,7 @@ def private(images: Images, cells: Cells, seeds: list[int], queries: str, partie
         print(f"| {kind} | {count:,} | {method} | {' | '.join(spread(found[epsilon]) for epsilon in budgets)} |")
 
 
-def votes_of(material: Material, settings: AveragedSettings, records: Records, parties: int, seed: int) -> np.ndarray:
+def votes_of(material: Material, settings: AveragedTeachers, records: Records, parties: int, seed: int) -> np.ndarray:
     """Histograms of teachers, or groups, that learn from nobody else."""
     form = LinearVoting(LinearLearner(records.inputs.shape[1], CLASSES), centred=material.centred)
     kind, states = trained(form, settings, records, parties, seed)
@@ -350,8 +347,8 @@ def votes_of(material: Material, settings: AveragedSettings, records: Records, p
 def averaged(material: Material, records: Records, parties: int, epsilon: float, seed: int) -> dict[str, float]:
     """Teachers that start from private averages, and their student."""
     form = LinearVoting(LinearLearner(records.inputs.shape[1], CLASSES), centred=material.centred)
-    clip = CLIP["synthetic" if material.centred else "public"]
-    averaging = calibrated(PRIVATE, clip=clip, centred=material.centred, epsilon=epsilon, delta=DELTA, share=SHARE)
+    settings = PRIVATE["synthetic" if material.centred else "public"]
+    averaging = calibrated(settings, epsilon=epsilon, delta=DELTA)
     noise = ReplayNoise(derive_seed(seed, "private averages", parties, int(epsilon)))
     centre, learned = None, records
     if material.centred:
@@ -361,14 +358,14 @@ def averaged(material: Material, records: Records, parties: int, epsilon: float,
         form.learner,
         learned,
         range(parties),
-        PRIVATE,
-        rounds=PRIVATE.rounds - 1,
+        settings,
+        rounds=settings.rounds - 1,
         seed=seed,
-        combine=averaging.combine(PRIVATE, noise),
+        combine=averaging.combine(noise),
     )
-    kind, states = trained(form, PRIVATE, records, parties, seed, RoundState(average, own, centre))
+    kind, states = trained(form, settings, records, parties, seed, RoundState(average, own, centre))
     histograms = histograms_of(kind.vote(states, material.queries), CLASSES)
-    return judged(material, histograms, epsilon, seed, spent=averaging.whole_event(PRIVATE))
+    return judged(material, histograms, epsilon, seed, spent=averaging.whole_event())
 
 
 def judged(

@@ -20,7 +20,7 @@ import argparse
 import itertools
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -47,22 +47,27 @@ from terrine.students.fixmatch import FixMatch
 from terrine.students.kind import ImagePool, Material
 from terrine.students.linear import StudentSettings, fit
 from terrine.teachers.features import PrivateFeatures, private_features
-from terrine.teachers.kind import Queries, Records, TeacherKind
-from terrine.teachers.registry import TeacherContext, TeacherSettings, build_teachers
+from terrine.teachers.kind import Queries, Records
+from terrine.teachers.kinds.finetune import FinetuneTeachers
+from terrine.teachers.kinds.linear import LinearTeachers
+from terrine.teachers.kinds.prompt import PromptTeachers
+from terrine.teachers.kinds.scratch import ScratchTeachers
+from terrine.teachers.registry import TeacherContext
+from terrine.teachers.teachers import Teachers
 from terrine.teachers.untrained import votes_without_records
 
 EPSILONS = (2.0, 6.0, 7.2, 10.0)
 """7.2 is the exact ε of the paper's own release."""
-FINETUNE = TeacherSettings(kind="finetune", trainable=50, epochs=10, batch=16)
-SCRATCH = TeacherSettings(kind="scratch", architecture="small_cnn", epochs=30, batch=16)
+FINETUNE = FinetuneTeachers(trainable=50, epochs=10, batch=16)
+SCRATCH = ScratchTeachers(architecture="small_cnn", epochs=30, batch=16)
 FIXMATCH = FixMatch(steps=600, batch=64, flip=True, learning_rate=1e-3)
-LINEAR = TeacherSettings(kind="linear", optimiser="ridge", ridge=0.1)
+LINEAR = LinearTeachers(optimiser="ridge", ridge=0.1)
 PROJECTION, DEFORMATIONS = 100, Deformations(rotation=180, shift=0.07)
 
 
-def prompted(**own: object) -> TeacherSettings:
+def prompted(statistics: str = "current", **own: object) -> PromptTeachers:
     """Return prompt teachers with the paper's settings but for `own`."""
-    return TeacherSettings(kind="prompt", prompt=own)
+    return PromptTeachers(statistics=statistics, prompt=own)
 
 
 @dataclass(frozen=True)
@@ -73,7 +78,7 @@ class Case:
     votes: the row of KINDS whose teachers vote, where that is not the row itself.
     """
 
-    settings: TeacherSettings
+    settings: Teachers
     backbone: str = "resnet10"
     teachers: int | None = None
     student: str | None = None
@@ -99,7 +104,7 @@ _ABLATED = {
     "inner 16": prompted(inner=16),
     "inner 20": prompted(inner=20),
     "inner 26": prompted(inner=26),
-    "original statistics": replace(prompted(), statistics="original"),
+    "original statistics": prompted("original"),
 }
 ABLATIONS = {name: Case(settings) for name, settings in _ABLATED.items()} | {
     f"{count} teachers": Case(prompted(), teachers=count) for count in (40, 200, 400)
@@ -139,15 +144,15 @@ def votes_of(
     if path.is_file():
         return np.load(path)
     start = time.monotonic()
-    around = TeacherContext(data.classes, data.train_images.shape[1], SIZE, lambda: backbone, seed, teachers)
-    kind: TeacherKind = build_teachers(settings, around)
+    context = TeacherContext(data.classes, data.train_images.shape[1], SIZE, lambda: backbone, seed, teachers)
+    kind = settings.build(context)
     assignment = iid(data.records, teachers, seed=seed)
     pool = data.pool_images
     assert pool is not None
     batches = near_equal(shuffled(len(pool)))
     inputs: np.ndarray | PrivateFeatures = data.train_images
     queries = pool
-    if kind.inputs == "features":
+    if settings.inputs == "features":
         whole = data.records
         inputs = private_features(backbone, data.train_images, assignment, settings.statistics, most=whole)
         queries = features_in_batches(backbone, pool, batches, settings.statistics)

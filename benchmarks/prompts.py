@@ -31,38 +31,40 @@ from terrine.models.registry import build_backbone
 from terrine.models.statistics import batch_statistics
 from terrine.synthetic.registry import draw
 from terrine.teachers.kind import Queries, Records
+from terrine.teachers.kinds.prompt import PromptTeachers
 from terrine.teachers.networks import epoch_batches
-from terrine.teachers.prompt import PromptSettings, PromptTeachers
+from terrine.teachers.prompt import PromptKind
 
 CLASSES, SIZE = 8, 28
 
 
-def problem(arguments: argparse.Namespace) -> tuple[PromptTeachers, Records]:
+def problem(arguments: argparse.Namespace) -> tuple[PromptKind, Records]:
     """Return the kind and its records: synthetic images, since what they show changes neither time nor memory."""
     count = arguments.teachers * arguments.records
     images = draw("stylegan", seed=1, first=0, count=count, size=SIZE, channels=3).numpy()
     labels = numpy_generator(0, "labels").integers(0, CLASSES, count)
     backbone = build_backbone(arguments.backbone, channels=3, size=SIZE, seed=0)
-    settings = PromptSettings(epochs=arguments.epochs, statistics=arguments.statistics, together=arguments.together)
+    prompt = {"epochs": arguments.epochs, "together": arguments.together}
+    settings = PromptTeachers(statistics=arguments.statistics, prompt=prompt)
     records = Records(images, labels, np.repeat(np.arange(arguments.teachers), arguments.records), CLASSES)
-    return PromptTeachers(backbone, CLASSES, settings), records
+    return PromptKind(settings, backbone, CLASSES), records
 
 
-def together(kind: PromptTeachers, records: Records, teachers: int, device: str) -> dict[str, np.ndarray]:
+def together(kind: PromptKind, records: Records, teachers: int, device: str) -> dict[str, np.ndarray]:
     """What the project does."""
     states = dict(kind.train(records, range(teachers), seed=0, device=device))
     return {name: np.stack([states[teacher][name] for teacher in range(teachers)]) for name in states[0]}
 
 
 def one_by_one(
-    kind: PromptTeachers,
+    kind: PromptKind,
     records: Records,
     teachers: int,
     device: str,
     layout: torch.memory_format = torch.contiguous_format,
 ) -> dict[str, np.ndarray]:
     """The plain program."""
-    settings, found = kind.settings, []
+    settings, found = kind.prompt, []
     kind.backbone.to(device, memory_format=layout)
     for teacher in range(teachers):
         omega = {name: value.to(device).requires_grad_() for name, value in kind.initial(0, teacher).items()}
@@ -74,7 +76,7 @@ def one_by_one(
         generator = torch_generator(0, "teacher shuffle", teacher)
         for _ in range(settings.epochs):
             for batch in epoch_batches(len(own), settings.batch, generator):
-                with batch_statistics(kind.backbone, settings.statistics):
+                with batch_statistics(kind.backbone, kind.settings.statistics):
                     outputs = kind.backbone.network(kind.framed(images[batch], omega["border"][None]))
                 loss = F.cross_entropy(outputs @ omega["weight"].T + omega["bias"], labels[batch])
                 optimiser.zero_grad()

@@ -39,10 +39,11 @@ from terrine.models.registry import build_backbone
 from terrine.pretraining.simclr import SimCLRSettings, pretrain
 from terrine.students.linear import StudentSettings, fit_histograms
 from terrine.synthetic.registry import draw
-from terrine.teachers.finetune import FinetuneTeachers
+from terrine.teachers.finetune import FinetuneKind
 from terrine.teachers.kind import Queries, Records, TeacherKind
-from terrine.teachers.networks import NetworkSettings
-from terrine.teachers.scratch import ScratchTeachers
+from terrine.teachers.kinds.finetune import FinetuneTeachers
+from terrine.teachers.kinds.scratch import ScratchTeachers
+from terrine.teachers.scratch import ScratchKind
 
 CLASSES, SIZE, BATCH = 10, 28, 500
 SOURCES = ("stylegan", "gaussian")
@@ -142,8 +143,8 @@ def rows(arguments: argparse.Namespace, seed: int) -> Iterator[Row]:
     here = world(arguments, seed)
     common = {"epochs": arguments.teacher_epochs, "batch": 32}
 
-    def scratch(**settings: str) -> ScratchTeachers:
-        return ScratchTeachers("small_cnn", 1, SIZE, CLASSES, NetworkSettings(**common, **settings))
+    def scratch(**settings: str) -> ScratchKind:
+        return ScratchKind(ScratchTeachers(**common, **settings), 1, SIZE, CLASSES)
 
     for initialisation in ("shared", "own"):
         # Recorded statistics are part of a state only if they are asked for, so train with them and vote with both.
@@ -157,7 +158,8 @@ def rows(arguments: argparse.Namespace, seed: int) -> Iterator[Row]:
                     yield Row("scratch: statistics", choice, source, values)
     backbone = pretrained(arguments, seed)
     for percent in (0.5, 50.0, 100.0):
-        kind = FinetuneTeachers(backbone, percent, CLASSES, NetworkSettings(**common))
+        settings = FinetuneTeachers(trainable=percent, **common)
+        kind = FinetuneKind(settings, backbone, CLASSES)
         label = f"head and {kind.share:.0f} %"
         if percent == 0.5:
             kind.names, label = [], "head"
@@ -165,7 +167,7 @@ def rows(arguments: argparse.Namespace, seed: int) -> Iterator[Row]:
         for source, values in found.items():
             yield Row("finetune: share of the backbone", label, source, values)
         if percent == 50.0:
-            original = FinetuneTeachers(backbone, percent, CLASSES, NetworkSettings(**common, statistics="original"))
+            original = FinetuneKind(settings.model_copy(update={"statistics": "original"}), backbone, CLASSES)
             (found_original,) = figures(here, (original,), original)
             for choice, by_source in (("current", found), ("original", found_original)):
                 for source, values in by_source.items():

@@ -38,11 +38,12 @@ from terrine.errors import InputError
 from terrine.models.backbone import Backbone, features_in_batches
 from terrine.models.registry import build_backbone
 from terrine.teachers.features import private_features
-from terrine.teachers.linear import LinearHeads, LinearSettings, train_heads, vote
+from terrine.teachers.kinds.linear import LinearTeachers
+from terrine.teachers.linear import LinearHeads, train_heads, vote
 
 CLASSES = 10
-RIDGE = LinearSettings(optimiser="ridge")
-ADAM = LinearSettings(optimiser="adam", epochs=50, batch=256)
+RIDGE = LinearTeachers(optimiser="ridge", ridge=0.3)
+ADAM = LinearTeachers(optimiser="adam", epochs=50, batch=256)
 BATCH = 500
 
 

@@ -30,7 +30,8 @@ from terrine.students.linear import StudentSettings, fit_histograms, predict
 from terrine.synthetic.registry import draw
 from terrine.synthetic.shards import Recipe, finish, open_shards, write_shard
 from terrine.teachers.features import private_features
-from terrine.teachers.linear import LinearHeads, LinearSettings, train_heads, vote
+from terrine.teachers.kinds.linear import LinearTeachers
+from terrine.teachers.linear import LinearHeads, train_heads, vote
 
 BATCH, DELTA, EPSILON, SIZE = 500, 1e-5, 6.0, 28
 SOURCES = ("dead_leaves", "stylegan")
@@ -90,7 +91,7 @@ def teach(data: Dataset, backbone: Backbone, teachers: int, *, seed: int, ridge:
     """Deal the records, and train one head a part, each part's features by itself."""
     assignment = iid(data.records, teachers, seed=seed)
     features = private_features(backbone, data.train_images, assignment, "current", most=BATCH)
-    settings = LinearSettings(ridge=ridge)
+    settings = LinearTeachers(ridge=ridge)
     heads = train_heads(features, data.train_labels, assignment, range(teachers), data.classes, settings, seed=seed)
     shuffled = numpy_generator(seed, "test order").permutation(len(data.test_labels))
     test = features_in_batches(backbone, data.test_images, near_equal(shuffled), "current")

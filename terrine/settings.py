@@ -95,7 +95,7 @@ class Kinds(Generic[S]):
         self.family, self.base, self.package, self.default, self.key = family, base, package, default, key
 
     def names(self) -> tuple[str, ...]:
-        """Return all names, in the order of their modules."""
+        """Return all names, sorted: whoever imported what first does not show."""
         return tuple(self._classes())
 
     def of(self, name: str) -> type[S]:
@@ -132,7 +132,7 @@ class Kinds(Generic[S]):
             field = kind.model_fields.get(self.key)
             for name in get_args(field.annotation) if field is not None else ():
                 known.setdefault(name, kind)
-        return known
+        return dict(sorted(known.items()))
 
 
 def _below(base: type[S]) -> Iterator[type[S]]:

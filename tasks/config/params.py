@@ -17,13 +17,14 @@ from tasks.config.privacy import Privacy
 from tasks.config.queries import Queries
 from tasks.config.runner import Runner
 from tasks.config.student import Student
-from tasks.config.teachers import Teachers
 from tasks.config.tracking import Tracking
 from tasks.config.transcription import Transcription
 from tasks.config.values import merge
 from terrine.data.public import PUBLIC_BENCHMARKS
 from terrine.errors import SettingError
 from terrine.settings import AtHome, Kinds, Settings, sections_of
+from terrine.teachers.kinds.linear import LinearTeachers
+from terrine.teachers.registry import TEACHERS
 
 
 class Params(Settings):
@@ -39,7 +40,7 @@ class Params(Settings):
     queries: Queries = Queries()
     backbone: Backbone = Backbone()
     pretraining: Pretraining = Pretraining()
-    teachers: Teachers = Teachers()
+    teachers: TEACHERS.union() = LinearTeachers()  # type: ignore[valid-type]
     aggregation: Aggregation = Aggregation(sigma=27)
     collaboration: Collaboration = Collaboration()
     student: Student = Student()
@@ -109,24 +110,11 @@ class Params(Settings):
                 f"aggregation.threshold={threshold:g} is above partition.teachers={self.partition.teachers}{of}: "
                 "hardly any query could pass. Lower the threshold or use more teachers"
             )
-        self._check_averages()
         table, columns = self.data.name == "table", self.backbone.kind == "columns"
         if table != columns:
             raise ValueError(
                 f"backbone.kind={self.backbone.kind} does not go with data.name={self.data.name}: the backbone of a "
                 f"table is its columns, and of nothing else. Set backbone.kind={'columns' if table else 'scattering'}"
-            )
-        if table and self.teachers.kind in ("finetune", "scratch", "prompt"):
-            raise ValueError(
-                f"teachers.kind={self.teachers.kind} learns from images, and data.name=table has none. Set "
-                "teachers.kind to estimator or linear"
-            )
-        if self.teachers.kind == "prompt":
-            self._check_prompt()
-        if self.teachers.kind == "finetune" and not self.backbone.has_weights:
-            raise ValueError(
-                f"teachers.kind=finetune trains weights of the backbone, and backbone.kind={self.backbone.kind} has "
-                "none. Set teachers.kind=linear, or backbone.kind to resnet10 or resnet18"
             )
         if ("pool" in self.queries.sources) != (self.data.pool is not None):
             raise ValueError(
@@ -174,46 +162,6 @@ class Params(Settings):
                 f"{why}. Leave it out, or set it to false"
             )
 
-    def _check_prompt(self) -> None:
-        prompt, backbone = self.teachers.prompt, self.backbone
-        canvas = backbone.enlarge or self.data.size
-        known = backbone.enlarge is not None or backbone.kind not in ("timm", "tiny_vit")
-        if known and prompt.inner is not None and prompt.inner >= canvas + (not prompt.mask):
-            raise ValueError(
-                f"teachers.prompt.inner={prompt.inner} leaves no border on a canvas of {canvas}. Use 1 to {canvas - 1}"
-            )
-        if prompt.together < prompt.batch:
-            raise ValueError(
-                f"teachers.prompt.together={prompt.together} is less than the records of one teacher in a step, "
-                f"teachers.prompt.batch={prompt.batch}. Raise it, or lower the batch"
-            )
-
-    def _check_averages(self) -> None:
-        """Raise ValueError where teachers with averages do not suit the rest."""
-        teachers = self.teachers
-        if teachers.unprotected and not (self.data.public_benchmark and self.ledger.epsilon is None):
-            raise ValueError(
-                "teachers.mode=paper averages without noise: its release has no guarantee, and no budget can pay for "
-                "it. Set teachers.mode=private; mode=paper is for public benchmarks, with ledger.epsilon=null"
-            )
-        if teachers.block is not None and teachers.voters(self.partition.teachers) < 2:
-            raise ValueError(
-                f"teachers.block={teachers.block} makes one group of partition.teachers={self.partition.teachers}. Set "
-                "a smaller teachers.block"
-            )
-        if teachers.kind != "averaged" or teachers.learner == "linear":
-            return
-        if self.data.name == "table":
-            raise ValueError(
-                f"teachers.learner={teachers.learner} learns from images, and data.name=table has none. Set "
-                "teachers.learner=linear"
-            )
-        if teachers.learner == "finetune" and self.backbone.kind == "scattering":
-            raise ValueError(
-                "teachers.learner=finetune trains weights of the backbone, and backbone.kind=scattering has none. Set "
-                "teachers.learner=linear, or backbone.kind to resnet10 or resnet18"
-            )
-
     def _check_parties(self) -> None:
         """Raise ValueError where parties cannot do together what the run asks for."""
         if self.aggregation.where != "parties":
@@ -228,11 +176,6 @@ class Params(Settings):
                 f"queries.rounds={self.queries.rounds} does not go with aggregation.where=parties, which asks all "
                 "queries at once. Set queries.rounds=1 and queries.select=order"
             )
-        if self.teachers.averages or self.teachers.block is not None:
-            raise ValueError(
-                f"teachers.averaging={self.teachers.averaging} does not go with aggregation.where=parties, whose "
-                "parties exchange nothing before they vote. Use teachers that learn each by itself"
-            )
         for key in ("parties", "minimum"):
             value = getattr(self.collaboration, key)
             if value is not None and value > self.partition.teachers:
@@ -242,7 +185,7 @@ class Params(Settings):
                 )
 
 
-FAMILIES: dict[str, Kinds[Any]] = {}
+FAMILIES: dict[str, Kinds[Any]] = {"teachers": TEACHERS}
 """The sections that are one of several kinds, by their names."""
 
 

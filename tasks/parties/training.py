@@ -19,6 +19,7 @@ from tasks.pipeline import dataset, partition, teach, vote
 from tasks.runtime.run import Run
 from tasks.runtime.store import file_digest, link, read_json
 from terrine.errors import InputError, SettingError
+from terrine.teachers.kinds.averaged import AveragedTeachers
 
 _RUN = "own"
 _SECTIONS = ("seed", "device", "data", "privacy", "partition", "teachers", "backbone", "pretraining", "queries")
@@ -65,7 +66,7 @@ def own_params(own: OwnTeachers, held: int) -> Params:
         raise SettingError(f"own.params.partition.teachers={given}, and the terms say this party holds {held}.")
     # Parameters know of two teachers at least; a party may hold one.
     params = validate(merge(merge(_ELSEWHERE, own.params), {"partition": {"teachers": max(held, 2)}}))
-    if params.teachers.averages or params.teachers.block is not None:
+    if isinstance(params.teachers, AveragedTeachers) and params.teachers.averaging != "none":
         raise SettingError("own.params.teachers: teachers that learn from one another are not for parties.")
     return params.model_copy(update={"partition": params.partition.model_copy(update={"teachers": held})})
 

@@ -50,6 +50,7 @@ from terrine.privacy.ledger.ledger import StoredRelease
 from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise, delta_slack
 from terrine.privacy.statement import PrivacyStatement, PublicInput, released_per_class
 from terrine.students.guided import Guided
+from terrine.teachers.kinds.averaged import AveragedTeachers
 
 UNGUIDED = -1
 """The start of a query that was there from the start."""
@@ -172,8 +173,9 @@ def release_once(
 
 def _averaging(run: Run) -> dict[str, Any]:
     """How the statement says that teachers learned from one another, or that groups of parties voted as one."""
-    block = run.params.teachers.block
-    return about_averages(run) | ({} if block is None else {"block": block})
+    teachers = run.params.teachers
+    blocks = isinstance(teachers, AveragedTeachers) and teachers.block is not None
+    return about_averages(run) | ({"block": teachers.block} if blocks else {})
 
 
 def _spent_before(run: Run) -> Event:

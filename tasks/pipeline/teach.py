@@ -23,7 +23,6 @@ import torch
 
 from tasks.config.values import digest
 from tasks.pipeline.averaging.files import AVERAGE, OWN, read_average_manifest
-from tasks.pipeline.averaging.settings import teacher_settings
 from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.partition import in_groups, read_assignment
 from tasks.pipeline.pretrain import read_backbone
@@ -48,11 +47,11 @@ from terrine.errors import ArtefactError, SettingError
 from terrine.teachers.averaging.kind import RoundState
 from terrine.teachers.averaging.ttac import Average
 from terrine.teachers.features import PrivateFeatures, private_features
-from terrine.teachers.finetune import FinetuneTeachers
+from terrine.teachers.finetune import FinetuneKind
 from terrine.teachers.kind import Arrays, Records, TeacherKind, teachers_missing_a_class
 from terrine.teachers.linear import LinearHeads
 from terrine.teachers.memory import train_within_memory
-from terrine.teachers.registry import TeacherContext, build_teachers
+from terrine.teachers.registry import TeacherContext
 
 HEADS = "heads.safetensors"
 FEATURES, ABOUT_FEATURES = "features.npy", "features.json"
@@ -90,7 +89,7 @@ def groups(run: Run) -> list[range]:
 
 def teacher_kind(run: Run) -> TeacherKind:
     """Return the kind of teacher that the parameters name, with its settings."""
-    return build_teachers(teacher_settings(run.params), teacher_context(run))
+    return run.params.teachers.build(teacher_context(run))
 
 
 def teacher_context(run: Run) -> TeacherContext:
@@ -125,12 +124,11 @@ def extract_features(run: Run) -> None:
 
     Nothing is done for teachers that learn from images, and for a table, whose columns are its features.
     """
-    kind, device = teacher_kind(run), _device(run)
+    settings, device = run.params.teachers, _device(run)
     path, about = (work_folder(run) / name for name in (FEATURES, ABOUT_FEATURES))
     dataset = read_dataset(run.folders)
-    if about.is_file() or dataset.column_names is not None or kind.inputs != "features":
+    if about.is_file() or dataset.column_names is not None or settings.inputs != "features":
         return
-    settings = run.params.teachers
     features = private_features(
         read_backbone(run.folders),
         dataset.train_images,
@@ -151,10 +149,12 @@ def _device(run: Run) -> torch.device:
     the data are not public.
     """
     device = resolve_device(run.params.device)
-    if device.type != "cpu" and run.params.teachers.kind == "prompt" and not run.params.data.public_benchmark:
+    teachers = run.params.teachers
+    if device.type != "cpu" and teachers.shares_passes and not run.params.data.public_benchmark:
         raise SettingError(
-            "teachers.kind=prompt shares passes between teachers. That one teacher's records move no other was seen on "
-            f"the CPU alone, not on {device.type}, and the data are not public: set device=cpu, or use another kind."
+            f"teachers.kind={teachers.kind} shares passes between teachers. That one teacher's records move no other "
+            f"was seen on the CPU alone, not on {device.type}, and the data are not public: set device=cpu, or use "
+            "another kind."
         )
     return device
 
@@ -173,7 +173,10 @@ def train_group(run: Run, teachers: range) -> None:
             return
     dataset = read_dataset(run.folders)
     records = Records(
-        record_inputs(run, kind.inputs, dataset), dataset.train_labels, read_assignment(run.folders), dataset.classes
+        record_inputs(run, run.params.teachers.inputs, dataset),
+        dataset.train_labels,
+        read_assignment(run.folders),
+        dataset.classes,
     )
     device = _device(run)
     finished: dict[int, Arrays] = {}
@@ -247,7 +250,7 @@ def collect_teachers(run: Run) -> None:
         "stacked": kind.stacked,
         "teachers_missing_a_class": _missing_a_class(run),
     }
-    if isinstance(kind, FinetuneTeachers):
+    if isinstance(kind, FinetuneKind):
         manifest["trained_percent_of_backbone"] = kind.share
     with atomic_folder(run.folders.teachers) as folder:
         if kind.stacked:

@@ -29,7 +29,7 @@ def collect_votes(run: Run) -> None:
     """Write votes, unsigned integers [queries, teachers], in query order."""
     teachers = read_teachers_manifest(run.folders)["teachers"]
     kind = teacher_kind(run)
-    queries = teachers_queries(run, kind.inputs)
+    queries = teachers_queries(run, run.params.teachers.inputs)
     work = work_folder(run)
     device = resolve_device(run.params.device)
     blocks = [range(first, min(first + kind.block, teachers)) for first in range(0, teachers, kind.block)]

@@ -16,9 +16,9 @@ from tasks.runtime.store import read_json, read_tensors
 from tasks.transcription.start import read_student_start, section
 from terrine.device import resolve_device
 from terrine.errors import ArtefactError
+from terrine.teachers.kinds.scratch import ScratchTeachers
 from terrine.teachers.linear import LinearHeads
-from terrine.teachers.networks import NetworkSettings
-from terrine.teachers.scratch import ScratchTeachers
+from terrine.teachers.scratch import ScratchKind
 from terrine.transcription.clients import Clients, LinearClients, NetworkClients
 from terrine.transcription.teacher_file import FileTeacher, load_model
 
@@ -36,17 +36,18 @@ def groups(run: Run) -> list[range]:
     return in_groups(clients, section(run.params).per_task or clients)
 
 
-def network_kind(run: Run, classes: int) -> ScratchTeachers:
+def network_kind(run: Run, classes: int) -> ScratchKind:
     """Return the kind of teacher that the parameters ask for, where it is a network that is trained here."""
     settings, data = section(run.params).teacher, run.params.data
-    own = NetworkSettings(
+    own = ScratchTeachers(
+        architecture=settings.architecture,
         epochs=settings.epochs,
         learning_rate=settings.learning_rate,
         weight_decay=settings.weight_decay,
         batch=settings.batch,
         statistics=settings.statistics,
     )
-    return ScratchTeachers(settings.architecture, data.channels, data.size, classes, own)
+    return ScratchKind(own, data.channels, data.size, classes)
 
 
 def read_manifest(run: Run) -> dict[str, Any]:

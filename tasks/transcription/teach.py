@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -48,8 +48,10 @@ from terrine.errors import ArtefactError, SettingError
 from terrine.privacy.accounting.events import Event
 from terrine.teachers.features import private_features
 from terrine.teachers.kind import Arrays, Records
-from terrine.teachers.linear import LinearSettings, LinearTeachers
-from terrine.teachers.scratch import ARCHITECTURES, ScratchTeachers
+from terrine.teachers.kinds.linear import LinearTeachers
+from terrine.teachers.kinds.scratch import Architecture
+from terrine.teachers.linear import LinearKind
+from terrine.teachers.scratch import ScratchKind
 from terrine.transcription.teacher_file import load_model
 
 TEST_IMAGES = 2_000
@@ -193,10 +195,10 @@ def _check_teacher(run: Run, dataset: Dataset) -> None:
     settings = section(run.params).teacher
     if settings.file is not None:
         _load_file(run, dataset)
-    elif settings.architecture not in ("linear", *ARCHITECTURES):
+    elif settings.architecture not in ("linear", *get_args(Architecture)):
         raise SettingError(
             f"transcription.teacher.architecture={settings.architecture} is unknown. Take one of linear, "
-            f"{', '.join(ARCHITECTURES)}."
+            f"{', '.join(get_args(Architecture))}."
         )
 
 
@@ -258,7 +260,7 @@ def _linear_heads(
         shuffle=run.params.seed,  # files are often sorted by class, and a batch's statistics should be the client's
     )
     records = Records(features, labels[kept], assignment[kept], dataset.classes)
-    kind = LinearTeachers(LinearSettings(ridge=section(run.params).teacher.ridge), by_teacher=True)
+    kind = LinearKind(LinearTeachers(ridge=section(run.params).teacher.ridge), by_teacher=True)
     width = features.rows.shape[1]
     heads = {
         "weight": np.zeros((len(group), dataset.classes, width), np.float32),
@@ -270,7 +272,7 @@ def _linear_heads(
     return heads
 
 
-def _undecided(kind: ScratchTeachers, seed: int) -> Arrays:
+def _undecided(kind: ScratchKind, seed: int) -> Arrays:
     """Return a public network that says that all classes are equally likely: a client's with too few records."""
     return {name: value * 0 if name.startswith("head.") else value for name, value in kind.initial(seed).items()}
 

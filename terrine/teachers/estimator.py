@@ -14,9 +14,9 @@ import re
 import threading
 import warnings
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -29,35 +29,26 @@ from terrine.teachers.kind import Arrays, Queries, Records, rows_of, vote_type
 from terrine.teachers.linear import start_seed
 from terrine.teachers.memory import is_out_of_memory
 
+if TYPE_CHECKING:
+    from terrine.teachers.kinds.estimator import EstimatorTeachers
 
-class EstimatorTeachers:
+
+class EstimatorKind:
     """The kind `estimator`, see `terrine.teachers.kind`: a state is the classifier's bytes, uint8, under `skops`.
 
     A teacher that saw one class alone is that class, int64 [1] under `only`: many classifiers refuse to learn it. One
     whose records its classifier cannot learn from (too few neighbours, a class with a single record) is not trained,
-    as one without records: an error would tell about records. by_teacher: see `LinearTeachers`.
-
-    name, options: of the classifier, for example RandomForestClassifier and {n_estimators: 50}. Where it has a
-    `random_state` that options leave open, it comes from the run's seed: the same for all teachers with `shared`
-    initialisation, else each its own. Raises SettingError for an unknown name, or options it does not take.
+    as one without records: an error would tell about records. by_teacher: see `LinearKind`.
+    Raises SettingError for an unknown classifier, or options it does not take.
     """
 
-    inputs: Literal["features", "images"] = "features"
     stacked = False
     block = 64
     least = 1
 
-    def __init__(
-        self,
-        name: str,
-        options: Mapping[str, Any] | None = None,
-        classes: int = 2,
-        initialisation: Literal["shared", "own"] = "shared",
-        *,
-        by_teacher: bool = False,
-    ) -> None:
-        self.name, self.options, self.classes = name, dict(options or {}), classes
-        self.initialisation, self.by_teacher = initialisation, by_teacher
+    def __init__(self, settings: EstimatorTeachers, classes: int, *, by_teacher: bool = False) -> None:
+        self.settings, self.estimator, self.classes = settings, settings.estimator, classes
+        self.by_teacher = by_teacher
         self._check_options()
 
     def train(
@@ -123,26 +114,27 @@ class EstimatorTeachers:
             estimator._validate_params()
         except ValueError as error:
             raise SettingError(
-                f"teachers.estimator: {self.name} does not take {self.options} ({first_line(error)}). Give others."
+                f"teachers.estimator: {self.estimator.name} does not take {self.estimator.options} "
+                f"({first_line(error)}). Give others."
             ) from error
 
     def _build(self, seed: int, teacher: int) -> Any:
         classifiers = _classifiers()
-        if self.name not in classifiers:
+        if self.estimator.name not in classifiers:
             raise SettingError(
-                f"teachers.estimator.name: scikit-learn has no classifier '{self.name}'. It has "
+                f"teachers.estimator.name: scikit-learn has no classifier '{self.estimator.name}'. It has "
                 f"{', '.join(sorted(classifiers))}."
             )
         try:
-            estimator = classifiers[self.name](**self.options)
+            estimator = classifiers[self.estimator.name](**self.estimator.options)
         except TypeError as error:
             raise SettingError(
-                f"teachers.estimator: {self.name} does not take {self.options} ({error}). Give options that it has; "
-                "classifiers built from other classifiers are not supported."
+                f"teachers.estimator: {self.estimator.name} does not take {self.estimator.options} ({error}). Give "
+                "options that it has; classifiers built from other classifiers are not supported."
             ) from error
         known = estimator.get_params(deep=False)
-        if "random_state" in known and "random_state" not in self.options:
-            own = derive_seed(start_seed(seed, teacher, self.initialisation), "estimator")
+        if "random_state" in known and "random_state" not in self.estimator.options:
+            own = derive_seed(start_seed(seed, teacher, self.settings.initialisation), "estimator")
             estimator.set_params(random_state=own % 2**32)
         return estimator
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -93,15 +93,13 @@ class Queries:
 
 
 class TeacherKind(Protocol):
-    """A kind of teacher with its settings.
+    """What trains and votes: made by `Teachers.build` of a kind's settings.
 
-    inputs: what it learns from, `features` of the frozen backbone (or a table's columns) or `images`.
     stacked: states of all teachers have equal shapes and are small, so they are kept in one file.
     block: teachers that vote together.
     least: records without which a teacher is not trained.
     """
 
-    inputs: Literal["features", "images"]
     stacked: bool
     block: int
 

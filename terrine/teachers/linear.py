@@ -2,7 +2,7 @@
 
 Teachers that share a backbone differ only in their heads, so the features of all records are computed once and each
 teacher learns from its own rows. On the CPU teachers with equally many records are stacked into one batched problem, as
-many at a time as a fixed amount of memory holds. Two ways to train (`LinearSettings.optimiser`):
+many at a time as a fixed amount of memory holds. Two ways to train (`LinearTeachers.optimiser`):
 
 - `adam`: cross-entropy by Adam, the setting of DIET-PATE (Anonymous 2025; 50 epochs, step 1e-3);
 - `ridge`: least squares on one-hot labels with a penalty, solved exactly. A teacher has far fewer records than
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,49 +32,14 @@ from torch import Tensor
 from terrine.classifiers import initial_head
 from terrine.determinism.parallel import side_by_side
 from terrine.determinism.randomness import derive_seed, torch_generator
-from terrine.errors import InputError, SettingError
+from terrine.errors import InputError
 from terrine.teachers.features import PrivateFeatures
 from terrine.teachers.kind import Arrays, Queries, Records, rows_of, vote_type
+from terrine.teachers.kinds.linear import LinearTeachers
 
 _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8  # Adam's own, as everywhere
 _PART_BYTES = 2**25  # features of the teachers stacked on a CPU
 _TEACHER_BLOCK, _QUERY_BLOCK = 256, 512  # of one matrix product when voting
-
-
-@dataclass(frozen=True)
-class LinearSettings:
-    """How heads are trained.
-
-    optimiser: `ridge` or `adam`.
-    ridge: the penalty of `ridge`, in units of a record's mean squared distance from its teacher's mean; at least 1e-6.
-    epochs, learning_rate, weight_decay, batch: of `adam`. weight_decay λ adds λ/2 ‖weight‖² to the mean cross-entropy;
-        batch None takes all of a teacher's records in every step.
-    initialisation: of `adam`. `shared`: all teachers start from one random head; `own`: each from its own. A closed
-        form has no start.
-    """
-
-    optimiser: Literal["adam", "ridge"] = "ridge"
-    ridge: float = 0.3
-    epochs: int = 50
-    learning_rate: float = 1e-3
-    weight_decay: float = 0.0
-    batch: int | None = 256
-    initialisation: Literal["shared", "own"] = "shared"
-
-    def __post_init__(self) -> None:
-        if self.initialisation not in ("shared", "own"):
-            raise SettingError(f"teachers: initialisation '{self.initialisation}' is unknown. Use 'shared' or 'own'.")
-        if self.optimiser not in ("adam", "ridge"):
-            raise SettingError(f"teachers: optimiser '{self.optimiser}' is unknown. Use 'adam' or 'ridge'.")
-        if not 1e-6 <= self.ridge < float("inf"):
-            raise SettingError(f"teachers: ridge is {self.ridge}; give a finite number of at least 1e-6 (0.3 is good).")
-        if self.epochs < 1 or not self.learning_rate > 0 or self.weight_decay < 0:
-            raise SettingError(
-                f"teachers: epochs {self.epochs}, learning_rate {self.learning_rate} and weight_decay "
-                f"{self.weight_decay} must be at least 1, above 0 and not negative."
-            )
-        if self.batch is not None and self.batch < 1:
-            raise SettingError(f"teachers: batch is {self.batch}. Give a positive number, or null for all records.")
 
 
 @dataclass(frozen=True)
@@ -108,20 +73,19 @@ class LinearHeads:
         return cls(np.asarray(arrays["weight"], np.float32), np.asarray(arrays["bias"], np.float32))
 
 
-class LinearTeachers:
+class LinearKind:
     """The kind `linear`, see `terrine.teachers.kind`: a state is a head's weight [classes, features] and bias.
 
     by_teacher: features are a backbone's, and refused unless they were computed teacher by teacher
     (`terrine.teachers.features`); otherwise plain rows are taken, too.
     """
 
-    inputs: Literal["features", "images"] = "features"
     stacked = True
     block = 1024
     least = 1
 
-    def __init__(self, settings: LinearSettings | None = None, *, by_teacher: bool = False) -> None:
-        self.settings, self.by_teacher = settings or LinearSettings(), by_teacher
+    def __init__(self, settings: LinearTeachers | None = None, *, by_teacher: bool = False) -> None:
+        self.settings, self.by_teacher = settings or LinearTeachers(), by_teacher
 
     def train(
         self, records: Records, teachers: Sequence[int], *, seed: int, device: torch.device | str = "cpu"
@@ -158,7 +122,7 @@ def train_heads(
     assignment: np.ndarray,
     teachers: Sequence[int],
     classes: int,
-    settings: LinearSettings | None = None,
+    settings: LinearTeachers | None = None,
     *,
     seed: int,
     device: torch.device | str = "cpu",
@@ -176,7 +140,7 @@ def train_heads(
     label is outside its range, features were computed for another partition, a teacher has no record, or its features
     are not finite.
     """
-    settings = settings or LinearSettings()
+    settings = settings or LinearTeachers()
     device = torch.device(device)
     if isinstance(features, PrivateFeatures):
         features.check(assignment)
@@ -230,7 +194,7 @@ def _parts(rows: list[np.ndarray], features: int, device: torch.device) -> Itera
             yield by_size[size][first : first + most]
 
 
-def _solve_ridge(inputs: Tensor, targets: Tensor, classes: int, settings: LinearSettings) -> tuple[Tensor, Tensor]:
+def _solve_ridge(inputs: Tensor, targets: Tensor, classes: int, settings: LinearTeachers) -> tuple[Tensor, Tensor]:
     """Return weight [T, C, D] and bias [T, C] that minimise ‖Y − X Wᵀ − b‖² + ridge · s · ‖W‖², one-hot Y, free b.
 
     inputs: [T, n, D]; targets: [T, n]; s is the mean squared norm of a centred record. Solved in the n x n dual when
@@ -263,7 +227,7 @@ def _precise(device: torch.device) -> torch.dtype:
 
 
 def _train_adam(
-    inputs: Tensor, targets: Tensor, classes: int, settings: LinearSettings, seed: int, teachers: Sequence[int]
+    inputs: Tensor, targets: Tensor, classes: int, settings: LinearTeachers, seed: int, teachers: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
     """Return weight [T, C, D] and bias [T, C] after Adam on each teacher's own shuffled batches."""
     _, records, features = inputs.shape

@@ -13,10 +13,10 @@ many others have would decide about a teacher's arithmetic.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import Any, Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -27,49 +27,19 @@ from terrine.classifiers import initial_head
 from terrine.determinism.parallel import side_by_side
 from terrine.determinism.randomness import torch_generator
 from terrine.device import fixed_kernels
-from terrine.errors import ArtefactError, InputError, SettingError
+from terrine.errors import ArtefactError, InputError
 from terrine.models.backbone import as_float
 from terrine.models.statistics import Statistics, batch_statistics, has_batch_norm
 from terrine.teachers.kind import Arrays, Queries, Records, rows_of, vote_type
+from terrine.teachers.linear import start_seed
+
+if TYPE_CHECKING:
+    from terrine.teachers.teachers import NetworkTeachers
 
 BLOCK = 16
 """Networks whose votes are kept together."""
 
 _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8  # Adam's own, as everywhere
-
-
-@dataclass(frozen=True)
-class NetworkSettings:
-    """How a teacher that is a network is trained.
-
-    epochs, learning_rate, batch: of Adam; batch None takes all of a teacher's records in every step.
-    weight_decay: λ adds λ/2 ‖w‖² of every weight matrix and kernel to the mean cross-entropy.
-    statistics: which batch-norm statistics are used when it votes; see the kinds for what `original` means.
-    initialisation: `shared`: all teachers start from the same weights; `own`: each draws its own. Both are public.
-    """
-
-    epochs: int = 50
-    learning_rate: float = 1e-3
-    weight_decay: float = 0.0
-    batch: int | None = 256
-    statistics: Statistics = "current"
-    initialisation: Literal["shared", "own"] = "shared"
-
-    def __post_init__(self) -> None:
-        if self.epochs < 1 or not self.learning_rate > 0 or self.weight_decay < 0:
-            raise SettingError(
-                f"teachers: epochs {self.epochs}, learning_rate {self.learning_rate} and weight_decay "
-                f"{self.weight_decay} must be at least 1, above 0 and not negative."
-            )
-        if self.batch is not None and self.batch < 2:
-            raise SettingError(
-                f"teachers: batch is {self.batch}. Networks need batches of 2 or more, or null for all records."
-            )
-        if self.statistics not in ("current", "original") or self.initialisation not in ("shared", "own"):
-            raise SettingError(
-                f"teachers: statistics '{self.statistics}' must be current or original, and initialisation "
-                f"'{self.initialisation}' shared or own."
-            )
 
 
 class Classifier(nn.Module):
@@ -90,72 +60,76 @@ class Classifier(nn.Module):
         return self.head(self.network(as_float(images)))
 
 
-@dataclass(frozen=True)
-class Training:
-    """What a kind decides about the training of its networks.
+class NetworkKind:
+    """What kinds that are networks share: how their teachers are trained, kept one by one, and vote."""
 
-    start: teacher -> a fresh classifier with its initial weights; parameters that are not trained require no gradient.
-    statistics: of batch normalisation while training.
-    finish: called with a trained classifier and its images, uint8 [records, C, H, W]; it may record statistics.
-    keep: names of the state's entries in the classifier's `state_dict`.
-    """
+    stacked = False
+    block = BLOCK
 
-    start: Callable[[int], Classifier]
-    statistics: Statistics
-    finish: Callable[[Classifier, Tensor], None]
-    keep: Sequence[str]
+    def __init__(self, settings: NetworkTeachers, classes: int) -> None:
+        self.settings, self.classes = settings, classes
 
+    def classifier(self, seed: int) -> Classifier:
+        """Return a classifier with the initial weights of `seed`; what is not trained requires no gradient."""
+        raise NotImplementedError
 
-def train_networks(
-    records: Records,
-    teachers: Sequence[int],
-    training: Training,
-    settings: NetworkSettings,
-    *,
-    seed: int,
-    device: torch.device | str,
-) -> Iterator[tuple[int, Arrays]]:
-    """Yield (number, state) of every teacher, in order; a state holds the arrays named by `training.keep`.
+    @property
+    def kept(self) -> list[str]:
+        """Names of the state's entries in the classifier's `state_dict`."""
+        raise NotImplementedError
 
-    Raises InputError for images of another type, a teacher without records, or one with a single record and batch
-    normalisation.
-    """
-    device = torch.device(device)
-    values = records.values
-    if values.dtype != np.uint8 or values.ndim != 4:
-        raise InputError(
-            f"Teachers that are networks learn from images, uint8 [records, C, H, W], not from "
-            f"{values.dtype} {values.shape}. Use linear or estimator teachers for a table."
-        )
-    rows = dict(zip(teachers, rows_of(records.assignment, teachers), strict=True))
+    @property
+    def training_statistics(self) -> Statistics:
+        """Of batch normalisation while a teacher learns."""
+        return self.settings.statistics
 
-    def load(teacher: int) -> tuple[Tensor, Tensor]:
-        index = rows[teacher]
-        images = torch.from_numpy(np.ascontiguousarray(values[index]))
-        return images.to(device), torch.from_numpy(records.labels[index].astype(np.int64, copy=False)).to(device)
+    def finish(self, classifier: Classifier, images: Tensor) -> None:
+        """Record statistics of a trained classifier's images, uint8 [records, C, H, W], where they are wanted."""
 
-    def prepared(teacher: int) -> tuple[int, Classifier]:
-        # In the calling thread: initial weights come from a generator that threads share.
-        classifier = training.start(teacher).to(device)
-        if len(rows[teacher]) < least_records(classifier, training.statistics):
+    @cached_property
+    def least(self) -> int:
+        """See `TeacherKind`."""
+        return least_records(self.classifier(0), self.training_statistics)
+
+    def train(
+        self, records: Records, teachers: Sequence[int], *, seed: int, device: torch.device | str = "cpu"
+    ) -> Iterator[tuple[int, Arrays]]:
+        """Yield (number, state) of each teacher that has enough records, in their order.
+
+        Raises InputError for images of another type.
+        """
+        device, settings, values = torch.device(device), self.settings, records.values
+        if values.dtype != np.uint8 or values.ndim != 4:
             raise InputError(
-                f"Teacher {teacher} has {len(rows[teacher])} record, and batch normalisation needs two. Use fewer "
-                "teachers, or an architecture without batch normalisation (cryptonet)."
+                f"Teachers that are networks learn from images, uint8 [records, C, H, W], not from "
+                f"{values.dtype} {values.shape}. Use linear or estimator teachers for a table."
             )
-        return teacher, classifier
+        teachers, kept = records.enough(teachers, self.least), self.kept
+        rows = dict(zip(teachers, rows_of(records.assignment, teachers), strict=True))
 
-    def train(item: tuple[int, Classifier]) -> tuple[int, Arrays]:
-        teacher, classifier = item
-        images, labels = load(teacher)
-        with fixed_kernels(device):
-            generator = torch_generator(seed, "teacher shuffle", teacher)
-            _train_one(classifier, images, labels, generator, training.statistics, settings)
-            _forget(classifier)
-            training.finish(classifier, images)
-        state = classifier.state_dict()
-        return teacher, {name: state[name].detach().cpu().numpy() for name in training.keep}
+        def prepared(teacher: int) -> tuple[int, Classifier]:
+            # In the calling thread: initial weights come from a generator that threads share.
+            return teacher, self.classifier(start_seed(seed, teacher, settings.initialisation)).to(device)
 
-    yield from side_by_side(train, map(prepared, teachers), device)
+        def train(item: tuple[int, Classifier]) -> tuple[int, Arrays]:
+            teacher, classifier = item
+            index = rows[teacher]
+            images = torch.from_numpy(np.ascontiguousarray(values[index])).to(device)
+            labels = torch.from_numpy(records.labels[index].astype(np.int64, copy=False)).to(device)
+            with fixed_kernels(device):
+                generator = torch_generator(seed, "teacher shuffle", teacher)
+                _train_one(classifier, images, labels, generator, self.training_statistics, settings)
+                _forget(classifier)
+                self.finish(classifier, images)
+            state = classifier.state_dict()
+            return teacher, {name: state[name].detach().cpu().numpy() for name in kept}
+
+        yield from side_by_side(train, map(prepared, teachers), device)
+
+    def vote(self, states: Iterable[Arrays], queries: Queries, *, device: torch.device | str = "cpu") -> np.ndarray:
+        """Return votes [queries, teachers]; see `vote_with_networks`."""
+        frame = self.classifier(0)
+        return vote_with_networks(states, frame, queries, self.settings.statistics, self.classes, device=device)
 
 
 def least_records(network: nn.Module, statistics: Statistics) -> int:
@@ -186,7 +160,7 @@ def _train_one(
     labels: Tensor,
     generator: torch.Generator,
     statistics: Statistics,
-    settings: NetworkSettings,
+    settings: NetworkTeachers,
 ) -> None:
     """Train one classifier in place."""
     names = [name for name, value in classifier.named_parameters() if value.requires_grad]
@@ -205,7 +179,7 @@ def _train_one(
 class _Adam:
     """Adam (Kingma and Ba 2015, algorithm 1) on the tensors of one network, which it changes in place."""
 
-    def __init__(self, values: list[Tensor], settings: NetworkSettings, decays: list[bool]) -> None:
+    def __init__(self, values: list[Tensor], settings: NetworkTeachers, decays: list[bool]) -> None:
         self.values = values
         self.first = [torch.zeros_like(value) for value in values]
         self.second = [torch.zeros_like(value) for value in values]

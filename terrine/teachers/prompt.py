@@ -26,8 +26,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -41,62 +40,20 @@ from terrine.device import fixed_kernels
 from terrine.errors import ArtefactError, InputError, SettingError
 from terrine.models.backbone import Backbone, as_float
 from terrine.models.grouped_statistics import grouped_statistics
-from terrine.models.statistics import Statistics, batch_statistics
+from terrine.models.statistics import batch_statistics
 from terrine.teachers.kind import Arrays, Queries, Records, rows_of, vote_type
 from terrine.teachers.linear import start_seed
 from terrine.teachers.networks import epoch_batches
 from terrine.teachers.stacked_adam import StackedAdam
 
-Mapping = Literal["random", "fc1", "fc2"]
+if TYPE_CHECKING:
+    from terrine.teachers.kinds.prompt import PromptTeachers
 
 INNER_SHARE = 192 / 224
 """Side of the shrunken image, in sides of the canvas, that the paper found best (Table 11)."""
 
 
-@dataclass(frozen=True)
-class PromptSettings:
-    """How a prompt is shaped and trained; the defaults are the paper's.
-
-    inner: side of the shrunken image in pixels; None is 192/224 of the canvas. mask: see the module's docstring.
-    mapping: `random`: each class is one of the source's outputs, drawn beforehand and not trained; `fc1`, `fc2`: one
-    or two layers, the first of two with `hidden` units. learning_rate: of Adam, times `decay` after every epoch (the
-    paper does not say after what). batch: records of a teacher in a step, and its places in a pass. together: places of
-    all teachers in one pass, and most queries where statistics are the source's own: with the passes that run side by
-    side (one a core) it bounds the memory. Under current statistics a vote takes a query batch at once, since it is its
-    own statistics.
-    """
-
-    inner: int | None = None
-    mask: bool = True
-    mapping: Mapping = "fc1"
-    hidden: int = 64
-    epochs: int = 10
-    learning_rate: float = 0.05
-    decay: float = 0.7
-    batch: int = 16
-    together: int = 256
-    statistics: Statistics = "current"
-    initialisation: Literal["shared", "own"] = "shared"
-
-    def __post_init__(self) -> None:
-        if self.mapping not in ("random", "fc1", "fc2"):
-            raise SettingError(f"teachers.prompt.mapping: '{self.mapping}' is unknown. Use random, fc1 or fc2.")
-        for name, least in (("hidden", 1), ("epochs", 1), ("batch", 2), ("together", 2)):
-            if getattr(self, name) < least:
-                raise SettingError(f"teachers.prompt: {name} is {getattr(self, name)}. It must be {least} or more.")
-        if self.together < self.batch:
-            raise SettingError(
-                f"teachers.prompt: together is {self.together} and batch is {self.batch}. A step of one teacher needs "
-                "batch records in one pass: raise together, or lower batch."
-            )
-        if not self.learning_rate > 0 or not 0 < self.decay <= 1:
-            raise SettingError(
-                f"teachers.prompt: learning_rate is {self.learning_rate:g} and decay is {self.decay:g}. Both must be "
-                "above 0, and decay at most 1."
-            )
-
-
-class PromptTeachers:
+class PromptKind:
     """The kind `prompt`, see `terrine.teachers.kind`. A state is the border and the mapping:
 
     border           float32 [C, pixels], the pattern where it is trained: outside the shrunken image, or everywhere
@@ -108,33 +65,31 @@ class PromptTeachers:
     takes no images, an inner side that leaves no border, or fewer outputs than classes under `random`.
     """
 
-    inputs: Literal["features", "images"] = "images"
     stacked = True
     block = 64
 
-    def __init__(self, backbone: Backbone, classes: int, settings: PromptSettings | None = None) -> None:
+    def __init__(self, settings: PromptTeachers, backbone: Backbone, classes: int) -> None:
         if backbone.describe()["kind"] == "columns":
             raise SettingError("teachers.kind=prompt frames images, and a table has none. Use linear or estimator.")
         # A frozen copy: the backbone is shared with others, who may train it. Channels last makes convolutions a fifth
         # faster, forth and back.
         self.backbone = copy.deepcopy(backbone).requires_grad_(False).to(memory_format=torch.channels_last)
-        self.classes = classes
-        self.settings = settings or PromptSettings()
+        self.settings, self.prompt, self.classes = settings, settings.prompt, classes
         self.canvas = int(getattr(backbone.network, "side", None) or backbone.size)
-        inner = self.settings.inner
+        inner = self.prompt.inner
         self.inner = max(1, round(INNER_SHARE * self.canvas)) if inner is None else inner
-        if not 1 <= self.inner < self.canvas and (self.settings.mask or self.inner != self.canvas):
+        if not 1 <= self.inner < self.canvas and (self.prompt.mask or self.inner != self.canvas):
             raise SettingError(
                 f"teachers.prompt.inner is {self.inner} on a canvas of {self.canvas}. Leave a border: use 1 to "
                 f"{self.canvas - 1}."
             )
-        if self.settings.mapping == "random" and backbone.feature_dim < classes:
+        if self.prompt.mapping == "random" and backbone.feature_dim < classes:
             raise SettingError(
                 f"teachers.prompt.mapping=random needs an output of the source for each of {classes} classes, and it "
                 f"has {backbone.feature_dim}. Use mapping=fc1."
             )
         frame = torch.ones(self.canvas, self.canvas, dtype=torch.bool)
-        if self.settings.mask:
+        if self.prompt.mask:
             first = (self.canvas - self.inner) // 2
             frame[first : first + self.inner, first : first + self.inner] = False
         self.positions = frame.flatten().nonzero().flatten()
@@ -147,21 +102,21 @@ class PromptTeachers:
     @property
     def places(self) -> int:
         """A teacher's places in a pass: `parts` makes one batch of three records where batches are of two."""
-        return max(self.settings.batch, 3)
+        return max(self.prompt.batch, 3)
 
     def initial(self, seed: int, teacher: int) -> dict[str, Tensor]:
         """Return a teacher's ω before training: no pattern, and a mapping from (seed, teacher) as settings say."""
-        settings, outputs = self.settings, self.backbone.feature_dim
-        start = start_seed(seed, teacher, settings.initialisation)
+        prompt, outputs = self.prompt, self.backbone.feature_dim
+        start = start_seed(seed, teacher, self.settings.initialisation)
         omega = {"border": torch.zeros(self.backbone.channels, len(self.positions))}
-        if settings.mapping == "random":
+        if prompt.mapping == "random":
             chosen = numpy_generator(start, "label mapping").permutation(outputs)[: self.classes]
             return omega | {"outputs": torch.from_numpy(chosen.astype(np.int64))}
         inputs = outputs
-        if settings.mapping == "fc2":
-            first = initial_head(outputs, settings.hidden, start)
+        if prompt.mapping == "fc2":
+            first = initial_head(outputs, prompt.hidden, start)
             omega |= {"hidden_weight": torch.tensor(first.weight), "hidden_bias": torch.tensor(first.bias)}
-            inputs = settings.hidden
+            inputs = prompt.hidden
         head = initial_head(inputs, self.classes, start)
         return omega | {"weight": torch.tensor(head.weight), "bias": torch.tensor(head.bias)}
 
@@ -206,7 +161,7 @@ class PromptTeachers:
         enough = records.enough(teachers, self.least)
         rows = dict(zip(enough, rows_of(records.assignment, enough), strict=True))
         self.backbone.to(device)
-        size = max(1, self.settings.together // self.places)
+        size = max(1, self.prompt.together // self.places)
         parts = [list(teachers[first : first + size]) for first in range(0, len(teachers), size)]
         for finished in side_by_side(
             lambda part: self._train_together(records, part, rows, seed, device), parts, device
@@ -222,7 +177,7 @@ class PromptTeachers:
         device: torch.device,
     ) -> list[tuple[int, Arrays]]:
         """Train those of a part that have records, in `rows`, in shared passes in which all of it have places."""
-        settings = self.settings
+        prompt = self.prompt
         starts = [self.initial(seed, teacher) for teacher in part]
         omega = {name: torch.stack([start[name] for start in starts]).to(device) for name in starts[0]}
         trained = {name: value for name, value in omega.items() if value.is_floating_point()}
@@ -232,10 +187,8 @@ class PromptTeachers:
         generators = {place: torch_generator(seed, "teacher shuffle", teacher) for place, teacher in present}
         shape = (len(part) * self.places, *records.values.shape[1:])
         adam = StackedAdam(list(trained.values()))
-        for epoch in range(settings.epochs):
-            batches = {
-                place: epoch_batches(len(own), settings.batch, generators[place]) for place, own in labels.items()
-            }
+        for epoch in range(prompt.epochs):
+            batches = {place: epoch_batches(len(own), prompt.batch, generators[place]) for place, own in labels.items()}
             for step in range(max(map(len, batches.values()), default=0)):
                 inputs = torch.zeros(shape, dtype=torch.uint8)
                 targets = torch.zeros((len(part), self.places), dtype=torch.int64)
@@ -249,7 +202,7 @@ class PromptTeachers:
                 placed = self.place(inputs.to(device))
                 with fixed_kernels(device):
                     gradients = self._gradients(omega, trained, placed, targets.to(device), counts)
-                adam.step(gradients, active, settings.learning_rate * settings.decay**epoch)
+                adam.step(gradients, active, prompt.learning_rate * prompt.decay**epoch)
         return [
             (teacher, {name: value[place].cpu().numpy() for name, value in omega.items()}) for place, teacher in present
         ]
@@ -307,7 +260,7 @@ class PromptTeachers:
 
         parts = list(queries.batches)
         if self.settings.statistics == "original":
-            together = self.settings.together
+            together = self.prompt.together
             parts = [part for own in parts for part in np.array_split(own, -(-len(own) // together))]
         for _ in side_by_side(compute, parts, device):
             pass

@@ -6,93 +6,58 @@ weights; under `current` statistics with those of the query batch at hand.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
-from typing import Literal
+from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from terrine.errors import SettingError
 from terrine.models.backbone import as_float
 from terrine.models.registry import build_backbone
-from terrine.models.statistics import has_batch_norm, record_statistics
-from terrine.teachers.kind import Arrays, Queries, Records
-from terrine.teachers.linear import start_seed
-from terrine.teachers.networks import (
-    BLOCK,
-    Classifier,
-    NetworkSettings,
-    Training,
-    least_records,
-    parts,
-    train_networks,
-    vote_with_networks,
-)
+from terrine.models.statistics import Statistics, has_batch_norm, record_statistics
+from terrine.teachers.kind import Arrays
+from terrine.teachers.networks import Classifier, NetworkKind, parts
 
-ARCHITECTURES = ("small_cnn", "resnet10", "resnet18", "vgg9", "cryptonet", "pate_cnn")
+if TYPE_CHECKING:
+    from terrine.teachers.kinds.scratch import ScratchTeachers
 
 
-class ScratchTeachers:
+class ScratchKind(NetworkKind):
     """The kind `scratch`, see `terrine.teachers.kind`: a state is all weights, and recorded statistics if they count.
 
-    architecture: one of `ARCHITECTURES`, for images of `channels` channels and side `size`.
+    channels, size: of the images.
     """
 
-    inputs: Literal["features", "images"] = "images"
-    stacked = False
-    block = BLOCK
+    settings: ScratchTeachers
 
-    def __init__(
-        self, architecture: str, channels: int, size: int, classes: int, settings: NetworkSettings | None = None
-    ) -> None:
-        if architecture not in ARCHITECTURES:
-            raise SettingError(
-                f"teachers.architecture: '{architecture}' is unknown. Known: {', '.join(ARCHITECTURES)}."
-            )
-        self.architecture, self.channels, self.size, self.classes = architecture, channels, size, classes
-        self.settings = settings or NetworkSettings()
-
-    @cached_property
-    def least(self) -> int:
-        """See `TeacherKind`: it learns under current statistics."""
-        return least_records(self.classifier(0), "current")
+    def __init__(self, settings: ScratchTeachers, channels: int, size: int, classes: int) -> None:
+        super().__init__(settings, classes)
+        self.channels, self.size = channels, size
 
     def classifier(self, seed: int) -> Classifier:
         """Return a classifier with the initial weights of `seed`."""
-        backbone = build_backbone(self.architecture, channels=self.channels, size=self.size, seed=seed)
+        backbone = build_backbone(self.settings.architecture, channels=self.channels, size=self.size, seed=seed)
         return Classifier(backbone.network, backbone.feature_dim, self.classes, seed)
+
+    @property
+    def kept(self) -> list[str]:
+        """See `NetworkKind`."""
+        classifier = self.classifier(0)
+        recorded = classifier.named_buffers() if self.settings.statistics == "original" else ()
+        buffers = [name for name, value in recorded if value.is_floating_point()]
+        return [name for name, _ in classifier.named_parameters()] + buffers
+
+    @property
+    def training_statistics(self) -> Statistics:
+        """It learns under current statistics, whatever it votes with."""
+        return "current"
+
+    def finish(self, classifier: Classifier, images: Tensor) -> None:
+        """See `NetworkKind.finish`."""
+        if self.settings.statistics == "original" and has_batch_norm(classifier):
+            batches = torch.tensor_split(images, parts(len(images), self.settings.batch))
+            record_statistics(classifier, map(as_float, batches), "all")
 
     def initial(self, seed: int) -> Arrays:
         """Return the state of a classifier with the initial weights of `seed`."""
-        classifier = self.classifier(seed)
-        state = dict(classifier.named_parameters())
-        if self.settings.statistics == "original":
-            state |= {name: value for name, value in classifier.named_buffers() if value.is_floating_point()}
-        return {name: value.detach().numpy() for name, value in state.items()}
-
-    def train(
-        self, records: Records, teachers: Sequence[int], *, seed: int, device: torch.device | str = "cpu"
-    ) -> Iterator[tuple[int, Arrays]]:
-        """Yield (number, state) of each teacher that has enough records."""
-        settings, teachers = self.settings, records.enough(teachers, self.least)
-        recorded = settings.statistics == "original"
-
-        def finish(classifier: Classifier, images: Tensor) -> None:
-            if recorded and has_batch_norm(classifier):
-                batches = torch.tensor_split(images, parts(len(images), settings.batch))
-                record_statistics(classifier, map(as_float, batches), "all")
-
-        training = Training(
-            start=lambda teacher: self.classifier(start_seed(seed, teacher, settings.initialisation)),
-            statistics="current",
-            finish=finish,
-            keep=list(self.initial(seed)),
-        )
-        return train_networks(records, teachers, training, settings, seed=seed, device=device)
-
-    def vote(self, states: Iterable[Arrays], queries: Queries, *, device: torch.device | str = "cpu") -> np.ndarray:
-        """Return votes [queries, teachers]; see `vote_with_networks`."""
-        frame = self.classifier(0)
-        return vote_with_networks(states, frame, queries, self.settings.statistics, self.classes, device=device)
+        state = self.classifier(seed).state_dict()
+        return {name: state[name].numpy() for name in self.kept}

@@ -15,7 +15,7 @@ import torch
 from tasks.pipeline import teach
 from terrine.data import partition
 from terrine.teachers import features, networks
-from terrine.teachers.scratch import ScratchTeachers
+from terrine.teachers.scratch import ScratchKind
 
 
 def _deal(teacher_of: Callable[..., np.ndarray]) -> Callable[[Any], None]:
@@ -63,7 +63,7 @@ def _scaled(monkeypatch: Any) -> None:
 
 def _precision_by_neighbours(monkeypatch: Any) -> None:
     """Train a network in another precision where the next teacher has another number of records, as CUDA once did."""
-    plain = ScratchTeachers.train
+    plain = ScratchKind.train
 
     def train(self, records, teachers, *, seed, device):
         counts = np.bincount(records.assignment, minlength=max(teachers) + 1)
@@ -74,7 +74,7 @@ def _precision_by_neighbours(monkeypatch: Any) -> None:
             yield from plain(self, records, part, seed=seed, device=device)
 
     monkeypatch.setattr(networks, "_precision", networks._precision)  # to be put back when the test ends
-    monkeypatch.setattr(ScratchTeachers, "train", train)
+    monkeypatch.setattr(ScratchKind, "train", train)
 
 
 _GROUPS = {"privacy": {"unit": "group"}}

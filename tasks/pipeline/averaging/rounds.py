@@ -20,7 +20,7 @@ import numpy as np
 
 from tasks.config.values import digest
 from tasks.pipeline.averaging.files import AVERAGE, OWN, manifest, rounds
-from tasks.pipeline.averaging.settings import describe, planned_event, private_averaging, teacher_settings
+from tasks.pipeline.averaging.settings import planned_event, private_averaging
 from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.partition import in_groups, read_assignment
 from tasks.pipeline.teach import group_name, record_inputs, teacher_context
@@ -53,7 +53,6 @@ from terrine.teachers.averaging.kind import VotingRule
 from terrine.teachers.averaging.learners import Learner
 from terrine.teachers.averaging.ttac import Average, local_round, mean_of, server_step
 from terrine.teachers.kind import Records
-from terrine.teachers.registry import voting_rule
 
 CENTRE = -1
 """The number of the release before the first round's."""
@@ -88,7 +87,7 @@ def _round_folder(run: Run, number: int) -> Path:
 
 
 def _form(run: Run) -> VotingRule:
-    return voting_rule(teacher_settings(run.params), teacher_context(run))
+    return run.params.teachers.voting_rule(teacher_context(run))
 
 
 def _records(run: Run, inputs: str) -> Records:
@@ -107,9 +106,9 @@ def check_budget(run: Run) -> None:
     averaging = private_averaging(run.params)
     if averaging is None:
         return
-    settings, aggregation = teacher_settings(run.params).averaged(), run.params.aggregation
+    aggregation = run.params.aggregation
     learner = _form(run).learner
-    for mechanism in averaging.mechanisms(settings, 0):
+    for mechanism in averaging.mechanisms(0):
         mechanism.clipped(np.zeros((1, learner.length)))
     released = _coordinates(run)
     if not delta_slack(released, aggregation.epsilon) < aggregation.delta:
@@ -196,7 +195,7 @@ def local_steps(run: Run, number: int, teachers: range) -> None:
         np.asarray(_own_before(run, number, learner)[teachers.start : teachers.stop]),
         records,
         teachers,
-        teacher_settings(run.params).averaged(),
+        run.params.teachers,
         number,
         seed=run.params.seed,
         device=resolve_device(run.params.device),
@@ -210,7 +209,7 @@ def combine(run: Run, number: int, groups: list[range]) -> None:
     folder = _round_folder(run, number)
     if (folder / AVERAGE).is_file():
         return
-    settings, learner = teacher_settings(run.params).averaged(), _form(run).learner
+    learner = _form(run).learner
     start, before = _start_of(run, number, learner), _own_before(run, number, learner)
     parts = [read_tensors(folder / group_name(group)) for group in groups]
     updates, own = [part["update"] for part in parts], np.concatenate([part["own"] for part in parts])
@@ -220,14 +219,12 @@ def combine(run: Run, number: int, groups: list[range]) -> None:
     if averaging is None:
         update, change = mean_of(updates), mean_of(changes)
     else:
-        noise, event = _noise(run, number), averaging.event(settings, 1)
-        release = _release(
-            run, number, event, noise, lambda: averaging.release(updates, changes, settings, number, noise)
-        )
-        update, change = averaging.means(release.arrays, start, settings, number)
+        noise, event = _noise(run, number), averaging.event(1)
+        release = _release(run, number, event, noise, lambda: averaging.release(updates, changes, number, noise))
+        update, change = averaging.means(release.arrays, start, number)
         history["release_id"] = release.release_id
         tell_change(run, "averages", release, _remembered(run))
-    after = server_step(start, update, change, settings)
+    after = server_step(start, update, change, run.params.teachers)
     write_array(folder / OWN, own)
     write_json(folder / "history.json", {"round": number, **history})
     write_tensors(folder / AVERAGE, {"value": after.value, "control": after.control})
@@ -243,10 +240,14 @@ def collect_averages(run: Run) -> None:
     count = rounds(run)
     last = _round_folder(run, count - 1)
     averaging = private_averaging(run.params)
-    about: dict[str, Any] = {"averages": count, "mode": run.params.teachers.mode, **describe(averaging)}
+    about: dict[str, Any] = {"averages": count, "mode": run.params.teachers.mode}
     if averaging is not None:
-        vectors = count * averaging.vectors(teacher_settings(run.params).averaged()) + averaging.centred
-        about |= {"vectors": vectors, "coordinates": _coordinates(run), "noise": run.params.aggregation.noise}
+        vectors = count * averaging.vectors + averaging.centred
+        about |= averaging.describe() | {
+            "vectors": vectors,
+            "coordinates": _coordinates(run),
+            "noise": run.params.aggregation.noise,
+        }
     with atomic_folder(run.folders.average) as folder:
         centre = work_folder(run) / CENTRE_FILE
         arrays = {"centre": read_array(centre)} if centre.is_file() else {}
@@ -267,7 +268,7 @@ def _coordinates(run: Run) -> int:
     averaging, learner = private_averaging(run.params), _form(run).learner
     if averaging is None:
         return 0
-    released = rounds(run) * averaging.vectors(teacher_settings(run.params).averaged()) * learner.length
+    released = rounds(run) * averaging.vectors * learner.length
     return released + (teacher_context(run).backbone().feature_dim if averaging.centred else 0)
 
 

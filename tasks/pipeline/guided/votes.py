@@ -81,7 +81,7 @@ def _cast(run: Run, images: np.ndarray, batches: list[np.ndarray], numbers: np.n
     """Return the votes on images in their batches; numbers: of these among all queries."""
     kind, device = teacher_kind(run), resolve_device(run.params.device)
     inputs = images
-    if kind.inputs == "features":
+    if run.params.teachers.inputs == "features":
         backbone = read_backbone(run.folders)
         inputs = features_in_batches(backbone, images, batches, run.params.teachers.statistics, device)
     teachers = read_teachers_manifest(run.folders)["teachers"]

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
@@ -30,10 +30,13 @@ from terrine.errors import InputError, SettingError
 from terrine.models.statistics import Statistics
 from terrine.teachers.averaging.centre import centred_queries, centred_records, party_means
 from terrine.teachers.averaging.learners import Learner, LinearLearner, ModuleLearner, unit_rows
-from terrine.teachers.averaging.ttac import Average, AveragedSettings, exact_means, local_round, server_step
+from terrine.teachers.averaging.ttac import Average, exact_means, local_round, server_step
 from terrine.teachers.kind import Arrays, Queries, Records
 from terrine.teachers.linear import LinearHeads, vote
 from terrine.teachers.networks import BLOCK, Classifier, vote_with_networks
+
+if TYPE_CHECKING:
+    from terrine.teachers.kinds.averaged import AveragedTeachers
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,7 @@ class NetworkVoting:
         return vote_with_networks(states, self.classifier, queries, self.statistics, self.classes, device=device)
 
 
-class AveragedTeachers:
+class AveragedKind:
     """The kind `averaged`.
 
     form: what is learned and how it votes. parties: their number; block numbers take its place with averaging `blocks`.
@@ -118,10 +121,9 @@ class AveragedTeachers:
     """
 
     def __init__(
-        self, form: VotingRule, settings: AveragedSettings, parties: int, start: Callable[[], RoundState] | None = None
+        self, settings: AveragedTeachers, form: VotingRule, parties: int, start: Callable[[], RoundState] | None = None
     ) -> None:
-        self.form, self.settings, self.parties, self.start = form, settings, parties, start
-        self.inputs: Literal["features", "images"] = form.learner.inputs
+        self.settings, self.form, self.parties, self.start = settings, form, parties, start
         self.stacked, self.block = form.stacked, form.block
         self.least = form.learner.least if settings.averaging == "none" else 0
 
@@ -167,7 +169,7 @@ class AveragedTeachers:
         settings, learner = self.settings, self.form.learner
         if settings.block is None:
             groups = [np.array([teacher]) for teacher in teachers]
-            settings = replace(settings, server_rate=1.0)
+            settings = settings.model_copy(update={"server_rate": 1.0})
         else:
             blocks = blocks_of(self.parties, settings.block, seed)
             groups = [blocks[teacher] for teacher in teachers]

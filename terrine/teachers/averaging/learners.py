@@ -32,7 +32,7 @@ class Learner(Protocol):
     """A model with its weights in one vector.
 
     inputs: what it learns from, see `terrine.teachers.kind`. length: number of weights P. least: records without which
-    a party does not take part. by_teacher: see `LinearTeachers`. Guarantee: the gradient of one teacher depends on its
+    a party does not take part. by_teacher: see `LinearKind`. Guarantee: the gradient of one teacher depends on its
     own weights and records alone.
     """
 

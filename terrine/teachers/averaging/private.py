@@ -23,67 +23,79 @@ private figures.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from terrine.errors import SettingError
 from terrine.privacy.accounting.events import Event, RepeatedEvent, compose
 from terrine.privacy.clipped_sum import ClippedSum, noise_multiplier_for
 from terrine.privacy.noise import NoiseSource
 from terrine.teachers.averaging.centre import CLIP
-from terrine.teachers.averaging.ttac import Average, AveragedSettings, Combine, Local, derived_control
+from terrine.teachers.averaging.ttac import Average, Combine, Local, derived_control
 
-Control = Literal["derived", "released"]
+if TYPE_CHECKING:
+    from terrine.teachers.kinds.averaged import AveragedTeachers
 
 
 @dataclass(frozen=True)
 class PrivateAveraging:
     """How averages are made private.
 
-    clip: S, the norm that a teacher's update is clipped to. A control-variate update is clipped to S / (T η_f), which
-        is the same for a gradient as S is for the sum of T steps.
+    settings: with S in `clip`. A control-variate update is clipped to S / (T η_f), which is the same for a gradient as
+        S is for the sum of T steps.
     noise_multiplier: z, the noise's standard deviation in units of the clipping norm.
-    control: where the control variate comes from, see the module.
-    centred: whether a centre is released first.
     """
 
-    clip: float
+    settings: AveragedTeachers
     noise_multiplier: float
-    control: Control = "derived"
-    centred: bool = False
 
     def __post_init__(self) -> None:
-        if self.control not in ("derived", "released"):
-            raise SettingError(f"teachers: control '{self.control}' is unknown. Use derived or released.")
         ClippedSum(self.clip, self.noise_multiplier)
 
-    def vectors(self, settings: AveragedSettings) -> int:
-        """Return how many vectors one round releases."""
-        return 2 if self.control == "released" and settings.correction == "control_variates" else 1
+    @property
+    def clip(self) -> float:
+        """S, the norm that a teacher's update is clipped to."""
+        assert self.settings.clip is not None, "teachers whose averages are released have a norm"
+        return self.settings.clip
 
-    def mechanisms(self, settings: AveragedSettings, number: int) -> list[ClippedSum]:
+    @property
+    def centred(self) -> bool:
+        """Whether a centre is released first."""
+        return self.settings.centre == "shared"
+
+    @property
+    def vectors(self) -> int:
+        """How many vectors one round releases."""
+        both = self.settings.control_release == "released" and self.settings.correction == "control_variates"
+        return 2 if both else 1
+
+    def mechanisms(self, number: int) -> list[ClippedSum]:
         """Return the mechanisms of round `number`, in the order in which they release."""
-        found = [ClippedSum(self.clip, self.noise_multiplier)]
-        if self.vectors(settings) == 2:
-            scale = settings.steps * settings.rate(number)
-            found.append(ClippedSum(self.clip / scale, self.noise_multiplier))
-        return found
+        scale = self.settings.steps * self.settings.rate(number)
+        norms = (self.clip, self.clip / scale)[: self.vectors]
+        return [ClippedSum(norm, self.noise_multiplier) for norm in norms]
 
-    def event(self, settings: AveragedSettings, rounds: int) -> Event:
+    def event(self, rounds: int) -> Event:
         """Return what `rounds` rounds cost: (2/z)² for every vector, whatever its clipping norm is."""
-        return compose(
-            RepeatedEvent(ClippedSum(self.clip, self.noise_multiplier).event, rounds * self.vectors(settings))
-        )
+        return compose(RepeatedEvent(ClippedSum(self.clip, self.noise_multiplier).event, rounds * self.vectors))
+
+    def describe(self) -> dict[str, Any]:
+        """Return the parameters of the noise as JSON values."""
+        return {
+            "clip": self.clip,
+            "noise_multiplier": self.noise_multiplier,
+            "control": self.settings.control_release,
+            "centred": self.centred,
+        }
 
     @property
     def centre_mechanism(self) -> ClippedSum:
         """How the centre is released."""
         return ClippedSum(CLIP, self.noise_multiplier)
 
-    def whole_event(self, settings: AveragedSettings) -> Event:
+    def whole_event(self) -> Event:
         """Return what all averages of a run cost: those of R - 1 rounds, and the centre if there is one."""
-        rounds = self.event(settings, settings.rounds - 1)
+        rounds = self.event(self.settings.rounds - 1)
         return compose(self.centre_mechanism.event, rounds) if self.centred else rounds
 
     def release_centre(self, means: list[np.ndarray], noise: NoiseSource) -> np.ndarray:
@@ -97,30 +109,27 @@ class PrivateAveraging:
         self,
         updates: list[np.ndarray],
         changes: list[np.ndarray],
-        settings: AveragedSettings,
         number: int,
         noise: NoiseSource,
     ) -> dict[str, np.ndarray]:
         """Draw the noise of round `number` and return what it releases: noisy means, float64 [P], by name.
 
         updates, changes: Δθ_i and Δc_i [teachers, P] in groups; changes are looked at where they are released alone.
-        The caller must have charged `event(settings, 1)` before.
+        The caller must have charged `event(1)` before.
         """
         teachers = sum(len(group) for group in updates)
         names = ("update", "control_update")
-        sums = zip(names, self.mechanisms(settings, number), (updates, changes), strict=False)
+        sums = zip(names, self.mechanisms(number), (updates, changes), strict=False)
         return {name: mechanism.release(groups, noise) / teachers for name, mechanism, groups in sums}
 
-    def means(
-        self, released: dict[str, np.ndarray], start: Average, settings: AveragedSettings, number: int
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def means(self, released: dict[str, np.ndarray], start: Average, number: int) -> tuple[np.ndarray, np.ndarray]:
         """Return Δθ and Δc of round `number` from what it released: post-processing."""
         update = released["update"]
         if "control_update" in released:
             return update, released["control_update"]
-        return update, derived_control(start, update, settings, number)
+        return update, derived_control(start, update, self.settings, number)
 
-    def combine(self, settings: AveragedSettings, noise: NoiseSource) -> Combine:
+    def combine(self, noise: NoiseSource) -> Combine:
         """Return the private counterpart of `averaged.exact_means`, for a loop in one process."""
 
         def means(
@@ -128,32 +137,18 @@ class PrivateAveraging:
         ) -> tuple[np.ndarray, np.ndarray]:
             ends = np.cumsum([len(part.own) for part in locals_])[:-1]
             changes = [part.own - old for part, old in zip(locals_, np.split(before, ends), strict=True)]
-            released = self.release([part.update for part in locals_], changes, settings, number, noise)
-            return self.means(released, start, settings, number)
+            released = self.release([part.update for part in locals_], changes, number, noise)
+            return self.means(released, start, number)
 
         return means
 
 
-def calibrated(
-    settings: AveragedSettings,
-    *,
-    clip: float,
-    control: Control = "derived",
-    centred: bool = False,
-    epsilon: float,
-    delta: float,
-    share: float,
-) -> PrivateAveraging:
-    """Return private averaging all of whose averages cost exactly `share` of the μ² of the run's budget.
+def calibrated(settings: AveragedTeachers, *, epsilon: float, delta: float) -> PrivateAveraging:
+    """Return private averaging all of whose averages cost exactly `budget_share` of the μ² of the run's budget.
 
-    What is left for the votes is (1 - share) μ². Raises SettingError for impossible numbers, and where there is but
-    one round, after which nothing is averaged.
+    What is left for the votes is (1 - budget_share) μ². Raises SettingError for impossible numbers.
     """
-    if settings.averaging != "global" or settings.rounds < 2:
-        raise SettingError(
-            f"teachers: a budget_share of {share:g} pays for averages, and there are none with averaging="
-            f"{settings.averaging} and {settings.rounds} round(s). Use averaging=global and at least 2 rounds."
-        )
-    probe = PrivateAveraging(clip, 1.0, control)
-    vectors = (settings.rounds - 1) * probe.vectors(settings) + centred
-    return PrivateAveraging(clip, noise_multiplier_for(epsilon, delta, share, vectors), control, centred)
+    assert settings.budget_share is not None, "teachers whose averages are released have a share of the budget"
+    probe = PrivateAveraging(settings, 1.0)
+    vectors = (settings.rounds - 1) * probe.vectors + probe.centred
+    return PrivateAveraging(settings, noise_multiplier_for(epsilon, delta, settings.budget_share, vectors))

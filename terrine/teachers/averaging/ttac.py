@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -40,58 +40,15 @@ from torch import Tensor
 
 from terrine.determinism.parallel import side_by_side
 from terrine.determinism.randomness import numpy_generator
-from terrine.errors import InputError, SettingError
+from terrine.errors import InputError
 from terrine.teachers.averaging.learners import Learner, check_inputs
 from terrine.teachers.kind import Records, rows_of
 
-Averaging = Literal["none", "global", "blocks"]
-Correction = Literal["none", "control_variates"]
+if TYPE_CHECKING:
+    from terrine.teachers.kinds.averaged import AveragedTeachers
 
 _PART_BYTES = 2**25  # weights and one batch of the teachers that learn in one part on a CPU
 _COPIES = 6  # of a teacher's weights that are held while it learns
-
-
-@dataclass(frozen=True)
-class AveragedSettings:
-    """Algorithm 1's parameters; in brackets the paper's symbols.
-
-    averaging, correction: see the module. block: g, parties in a group, of averaging `blocks` alone.
-    rounds [R], steps [T]: rounds, and local steps in each.
-    learning_rate [η_f], decay [γ]: the local step, and its factor from round to round.
-    server_rate [η_θ]: step of the average.
-    batch: records in a mini-batch, drawn in the order of permutations; None takes all records in every step.
-    """
-
-    averaging: Averaging = "global"
-    correction: Correction = "control_variates"
-    rounds: int = 10
-    steps: int = 10
-    learning_rate: float = 1.0
-    decay: float = 1.0
-    server_rate: float = 1.0
-    batch: int | None = 32
-    block: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.averaging not in ("none", "global", "blocks"):
-            raise SettingError(f"teachers: averaging '{self.averaging}' is unknown. Use none, global or blocks.")
-        if self.correction not in ("none", "control_variates"):
-            raise SettingError(f"teachers: correction '{self.correction}' is unknown. Use none or control_variates.")
-        if self.rounds < 1 or self.steps < 1 or (self.batch is not None and self.batch < 1):
-            raise SettingError(
-                f"teachers: rounds {self.rounds}, steps {self.steps} and batch {self.batch} must be at least 1."
-            )
-        for name in ("learning_rate", "decay", "server_rate"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise SettingError(f"teachers: {name} is {getattr(self, name)}. Give a positive number.")
-        if (self.averaging == "blocks") != (self.block is not None):
-            raise SettingError("teachers: block is the size of the groups of averaging=blocks, and of nothing else.")
-        if self.block is not None and self.block < 2:
-            raise SettingError(f"teachers: block is {self.block}. A group has at least 2 parties.")
-
-    def rate(self, number: int) -> float:
-        """Return the local step η_f of round `number`, from 0."""
-        return self.learning_rate * self.decay**number
 
 
 @dataclass(frozen=True)
@@ -122,7 +79,7 @@ def local_round(
     own: np.ndarray,
     records: Records,
     teachers: Sequence[int],
-    settings: AveragedSettings,
+    settings: AveragedTeachers,
     number: int,
     *,
     seed: int,
@@ -184,7 +141,7 @@ def _steps(
     return values
 
 
-def _batches(rows: np.ndarray, settings: AveragedSettings, generator: np.random.Generator) -> np.ndarray:
+def _batches(rows: np.ndarray, settings: AveragedTeachers, generator: np.random.Generator) -> np.ndarray:
     """Return record numbers [steps, batch]: one permutation of the teacher's records after the other, cut.
 
     Every teacher has batches of one size, also one with fewer records than that, so that all learn as one problem.
@@ -227,7 +184,7 @@ def mean_of(groups: Sequence[np.ndarray]) -> np.ndarray:
     return total / count
 
 
-def derived_control(start: Average, update: np.ndarray, settings: AveragedSettings, number: int) -> np.ndarray:
+def derived_control(start: Average, update: np.ndarray, settings: AveragedTeachers, number: int) -> np.ndarray:
     """Return Δc, [P], as the mean update determines it.
 
     By eq. 3, c_i⁺ - c_i = -c - (θ_i - θ) / (T η_f) for every teacher, so the mean of the left side is this function of
@@ -238,7 +195,7 @@ def derived_control(start: Average, update: np.ndarray, settings: AveragedSettin
     return -start.control - update / (settings.steps * settings.rate(number))
 
 
-def server_step(start: Average, update: np.ndarray, control_update: np.ndarray, settings: AveragedSettings) -> Average:
+def server_step(start: Average, update: np.ndarray, control_update: np.ndarray, settings: AveragedTeachers) -> Average:
     """Return the next average from the mean updates Δθ and Δc, [P]; line 16 of Algorithm 1."""
     return Average(start.value + settings.server_rate * update, start.control + control_update)
 
@@ -258,7 +215,7 @@ def average_teachers(
     learner: Learner,
     records: Records,
     teachers: Sequence[int],
-    settings: AveragedSettings,
+    settings: AveragedTeachers,
     *,
     rounds: int,
     seed: int,

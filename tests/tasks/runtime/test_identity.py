@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tasks.config.params import Params, validate
+from tasks.config.params import FAMILIES, Params, validate
 from tasks.config.values import merge
 from tasks.runtime.identity import _ELSEWHERE, _FIRST_DEFAULTS, _UPSTREAM, identity_of, release_digest, upstream
 from tasks.runtime.run import Run
 from tasks.versioning import STAGES
+from terrine.settings import sections_of
 
 DEFAULTS = Path(__file__).parent / "identity_defaults.json"
 SECURE = {"kind": "secure"}
@@ -154,12 +155,12 @@ def defaults(section, prefix):
     """Every default of a section and those in it, as JSON values; a default that is a section is looked into."""
     found = {}
     for name, field in section.model_fields.items():
-        annotation = field.annotation
-        inner = next(
-            (kind for kind in (annotation, *getattr(annotation, "__args__", ())) if hasattr(kind, "model_fields")), None
-        )
-        if inner is not None:
-            found |= defaults(inner, f"{prefix}{name}.")
+        for inner in sections_of(field):
+            own = defaults(inner, f"{prefix}{name}.")
+            if not prefix and name in FAMILIES:
+                own[f"{name}.{FAMILIES[name].key}"] = FAMILIES[name].default
+            assert all(found.get(key, value) == value for key, value in own.items()), "kinds differ in a default"
+            found |= own
         if field.is_required():
             continue
         default = field.get_default(call_default_factory=True)

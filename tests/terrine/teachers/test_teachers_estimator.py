@@ -10,8 +10,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.tree import DecisionTreeClassifier
 
 from terrine.errors import ArtefactError, InputError, SettingError
-from terrine.teachers.estimator import EstimatorTeachers, from_bytes, to_bytes
+from terrine.teachers.estimator import EstimatorKind, from_bytes, to_bytes
 from terrine.teachers.kind import Records
+from terrine.teachers.kinds.estimator import EstimatorTeachers
 
 CLASSES = 3
 KINDS = [
@@ -23,11 +24,16 @@ KINDS = [
 ]
 
 
+def estimators(name, options=None, **settings):
+    estimator = {"name": name, "options": options or {}}
+    return EstimatorKind(EstimatorTeachers(estimator=estimator, **settings), CLASSES)
+
+
 @pytest.mark.parametrize(("name", "options"), KINDS)
 def test_votes_are_those_of_the_classifier_trained_alone_in_a_plain_loop(
     feature_records, feature_queries, name, options
 ):
-    kind = EstimatorTeachers(name, options, CLASSES)
+    kind = estimators(name, options)
     votes = kind.vote((state for _, state in kind.train(feature_records, range(5), seed=3)), feature_queries)
     assert votes.dtype == np.uint8
     for teacher in range(5):
@@ -39,7 +45,7 @@ def test_votes_are_those_of_the_classifier_trained_alone_in_a_plain_loop(
 
 @pytest.mark.parametrize(("name", "options"), KINDS)
 def test_a_teacher_is_the_same_to_the_byte_whatever_its_group(feature_records, name, options):
-    kind = EstimatorTeachers(name, options, CLASSES)
+    kind = estimators(name, options)
     together = dict(kind.train(feature_records, range(5), seed=0))
     for teacher in range(5):
         ((_, alone),) = kind.train(feature_records, [teacher], seed=0)
@@ -50,7 +56,7 @@ def test_a_record_touches_its_own_teacher_alone(feature_records):
     features = feature_records.inputs.copy()
     features[17] += 1
     changed = Records(features, feature_records.labels, feature_records.assignment, CLASSES)
-    kind = EstimatorTeachers("LogisticRegression", {}, CLASSES)
+    kind = estimators("LogisticRegression")
     one, other = (dict(kind.train(data, range(5), seed=0)) for data in (feature_records, changed))
     differs = [not np.array_equal(one[t]["skops"], other[t]["skops"]) for t in range(5)]
     assert differs == [t == feature_records.assignment[17] for t in range(5)]
@@ -59,7 +65,7 @@ def test_a_record_touches_its_own_teacher_alone(feature_records):
 def test_a_teacher_that_saw_one_class_votes_for_it(feature_records, feature_queries):
     assignment = np.where(feature_records.labels == 2, 1, 0)
     data = Records(feature_records.inputs, feature_records.labels, assignment, CLASSES)
-    kind = EstimatorTeachers("LogisticRegression", {}, CLASSES)
+    kind = estimators("LogisticRegression")
     states = dict(kind.train(data, [0, 1], seed=0))
     votes = kind.vote(states.values(), feature_queries)
     assert set(votes[:, 1]) == {2}
@@ -67,8 +73,8 @@ def test_a_teacher_that_saw_one_class_votes_for_it(feature_records, feature_quer
 
 
 def test_random_states_are_shared_or_own_and_the_users_where_given():
-    def states(**arguments):
-        kind = EstimatorTeachers("RandomForestClassifier", classes=CLASSES, **arguments)
+    def states(options=None, **settings):
+        kind = estimators("RandomForestClassifier", options, **settings)
         return [kind._build(seed, teacher).random_state for seed, teacher in ((0, 0), (0, 1), (1, 0))]
 
     shared, own = states(), states(initialisation="own")
@@ -105,7 +111,7 @@ def test_damaged_bytes_are_an_artefact_error(feature_queries):
     with pytest.raises(ArtefactError, match="cannot be read"):
         from_bytes(b"no archive")
     with pytest.raises(ArtefactError, match="holds no classifier"):
-        EstimatorTeachers("GaussianNB", {}, CLASSES).vote([{"weight": np.zeros(1)}], feature_queries)
+        estimators("GaussianNB").vote([{"weight": np.zeros(1)}], feature_queries)
 
 
 @pytest.mark.parametrize(
@@ -118,12 +124,12 @@ def test_damaged_bytes_are_an_artefact_error(feature_queries):
 )
 def test_a_classifier_that_does_not_exist_is_refused_before_any_work(name, options, words):
     with pytest.raises(SettingError, match=words):
-        EstimatorTeachers(name, options, CLASSES)
+        estimators(name, options)
 
 
 def test_a_value_that_the_classifier_refuses_is_a_setting_error_before_any_record_is_read():
     with pytest.raises(SettingError, match=r"KNeighborsClassifier does not take \{'n_neighbors': -1\}"):
-        EstimatorTeachers("KNeighborsClassifier", {"n_neighbors": -1}, CLASSES)
+        estimators("KNeighborsClassifier", {"n_neighbors": -1})
 
 
 @pytest.mark.parametrize(
@@ -142,7 +148,7 @@ def test_a_teacher_whose_records_the_classifier_cannot_learn_from_is_passed_over
     labels = feature_records.labels.copy()
     labels[second[:2]] = [0, 1]
     data = Records(feature_records.inputs, labels, assignment, CLASSES)
-    kind = EstimatorTeachers(name, options, CLASSES)
+    kind = estimators(name, options)
     trained = list(dict(kind.train(data, range(5), seed=0)))
     assert 1 not in trained
     assert {0, 3, 4} <= set(trained)
@@ -154,7 +160,7 @@ def test_memory_that_runs_out_is_told_to_whoever_can_halve_the_group(feature_rec
 
     monkeypatch.setattr("sklearn.naive_bayes.GaussianNB.fit", fit)
     with pytest.raises(MemoryError, match="no room"):
-        list(EstimatorTeachers("GaussianNB", {}, CLASSES).train(feature_records, [0], seed=0))
+        list(estimators("GaussianNB").train(feature_records, [0], seed=0))
 
 
 def test_features_that_are_not_finite_are_refused(feature_records):
@@ -162,4 +168,4 @@ def test_features_that_are_not_finite_are_refused(feature_records):
     features[np.flatnonzero(feature_records.assignment == 2)[0], 0] = np.nan
     data = Records(features, feature_records.labels, feature_records.assignment, CLASSES)
     with pytest.raises(InputError, match="a record of teacher 2 is not finite"):
-        list(EstimatorTeachers("GaussianNB", {}, CLASSES).train(data, range(5), seed=0))
+        list(estimators("GaussianNB").train(data, range(5), seed=0))

@@ -1,5 +1,7 @@
 """Features of private records are made teacher by teacher, and are good for that partition alone."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -8,11 +10,12 @@ from terrine.models.backbone import features_in_batches
 from terrine.models.registry import build_backbone
 from terrine.teachers.averaging.centre import centred_records
 from terrine.teachers.averaging.learners import LinearLearner
-from terrine.teachers.averaging.ttac import Average, AveragedSettings, local_round
-from terrine.teachers.estimator import EstimatorTeachers
+from terrine.teachers.averaging.ttac import Average, local_round
 from terrine.teachers.features import PrivateFeatures, private_features, record_batches
 from terrine.teachers.kind import Records
-from terrine.teachers.linear import LinearTeachers, train_heads
+from terrine.teachers.linear import train_heads
+from terrine.teachers.registry import TEACHERS, TeacherContext
+from tests.terrine.teachers.averaging.averaged_help import averaged
 
 BACKBONE = build_backbone("small_cnn", channels=1, size=8, seed=0)
 
@@ -82,22 +85,24 @@ def test_features_of_its_own_partition_train_the_heads_that_their_rows_do(record
     assert again.least == 2
 
 
-@pytest.mark.parametrize("kind", [LinearTeachers, lambda **o: EstimatorTeachers("GaussianNB", {}, 3, **o)])
-def test_kinds_for_a_backbones_features_refuse_all_that_were_not_computed_teacher_by_teacher(records, kind):
+@pytest.mark.parametrize("name", ["linear", "estimator"])
+def test_kinds_for_a_backbones_features_refuse_all_that_were_not_computed_teacher_by_teacher(records, name):
+    plain = TeacherContext(3, 1, 8, lambda: BACKBONE)
+    strict, loose = (TEACHERS.of(name)().build(each) for each in (replace(plain, by_teacher=True), plain))
     mixed = features_in_batches(BACKBONE, records.inputs, [np.arange(90)], "current")
     for inputs in (mixed, PrivateFeatures.of_rows(mixed)):
         data = Records(inputs, records.labels, records.assignment, 3)
         with pytest.raises(InputError, match="not computed teacher by teacher"):
-            list(kind(by_teacher=True).train(data, range(5), seed=0))
-        assert len(list(kind().train(data, range(5), seed=0))) == 5
+            list(strict.train(data, range(5), seed=0))
+        assert len(list(loose.train(data, range(5), seed=0))) == 5
     own = private_features(BACKBONE, records.inputs, records.assignment, "current", most=100)
     data = Records(own, records.labels, records.assignment, 3)
-    assert len(list(kind(by_teacher=True).train(data, range(5), seed=0))) == 5
+    assert len(list(strict.train(data, range(5), seed=0))) == 5
 
 
 def test_rounds_of_averaged_teachers_refuse_them_too_also_when_centred(records):
     learner = LinearLearner(BACKBONE.feature_dim, 3, by_teacher=True)
-    start, own, settings = Average.start(learner), np.zeros((5, learner.length)), AveragedSettings()
+    start, own, settings = Average.start(learner), np.zeros((5, learner.length)), averaged()
     mixed = features_in_batches(BACKBONE, records.inputs, [np.arange(90)], "current")
     separate = private_features(BACKBONE, records.inputs, records.assignment, "current", most=100)
     for centre in (False, True):

@@ -10,9 +10,10 @@ from terrine.determinism.randomness import torch_generator
 from terrine.errors import SettingError
 from terrine.models.registry import build_backbone
 from terrine.models.statistics import batch_statistics
-from terrine.teachers.finetune import FinetuneTeachers
+from terrine.teachers.finetune import FinetuneKind
 from terrine.teachers.kind import Queries, Records
-from terrine.teachers.networks import NetworkSettings, load_state, parts
+from terrine.teachers.kinds.finetune import FinetuneTeachers
+from terrine.teachers.networks import load_state, parts
 
 CLASSES = 3
 
@@ -24,7 +25,7 @@ def backbone():
 
 def finetune(backbone, trainable=1.0, **settings):
     defaults = {"epochs": 3, "batch": 8, "learning_rate": 0.01}
-    return FinetuneTeachers(backbone, trainable, CLASSES, NetworkSettings(**(defaults | settings)))
+    return FinetuneKind(FinetuneTeachers(trainable=trainable, **(defaults | settings)), backbone, CLASSES)
 
 
 def test_only_the_last_layers_and_the_head_are_part_of_the_state_and_the_backbone_is_untouched(backbone, records):

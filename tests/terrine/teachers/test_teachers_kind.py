@@ -1,16 +1,31 @@
+from typing import get_args
+
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from terrine.errors import InputError, SettingError
 from terrine.models.registry import build_backbone
 from terrine.teachers.kind import Records, rows_of, teachers_missing_a_class, vote_type
-from terrine.teachers.registry import KINDS, TeacherContext, TeacherSettings, build_teachers
+from terrine.teachers.registry import TEACHERS, TeacherContext
 
 IMAGES = TeacherContext(3, 1, 8, lambda: build_backbone("small_cnn", channels=1, size=8, seed=0), parties=5)
-ALONE = {"averaging": "none", "learner": "network", "rounds": 2, "steps": 2}
-QUICK = {"epochs": 1, "batch": 8, "options": {"n_estimators": 3}, "prompt": {"epochs": 1}} | ALONE
-IN_SHARED_PASSES = ("prompt",)
-"""Kinds whose teachers agree with themselves in another group within floating point."""
+NETWORK = {"epochs": 1, "batch": 8}
+QUICK = {
+    "averaged": {"averaging": "none", "learner": "network", "rounds": 2, "steps": 2, "batch": 8},
+    "estimator": {"estimator": {"options": {"n_estimators": 3}}},
+    "finetune": NETWORK,
+    "linear": {"optimiser": "adam", **NETWORK},
+    "prompt": {"prompt": {"epochs": 1}},
+    "scratch": NETWORK,
+}
+NEEDED = {"averaged": {"clip": 1.0, "budget_share": 0.5}}
+"""Settings that a kind has no default for."""
+STARTS = [
+    (name, start)
+    for name in TEACHERS.names()
+    for start in get_args(TEACHERS.of(name).model_fields["initialisation"].annotation)
+]
 
 
 def test_rows_are_each_teachers_own_in_ascending_order():
@@ -40,21 +55,21 @@ def test_votes_take_the_smallest_type():
     assert [vote_type(classes) for classes in (2, 256, 257)] == [np.uint8, np.uint8, np.uint16]
 
 
-@pytest.mark.parametrize("name", sorted(KINDS))
-@pytest.mark.parametrize("initialisation", ["shared", "own"])
+@pytest.mark.parametrize(("name", "initialisation"), STARTS)
 def test_every_kind_keeps_what_the_protocol_promises(
     name, initialisation, records, queries, feature_records, feature_queries
 ):
     """Own records alone, the same state in any group, votes in the same fixed batches."""
-    kind = build_teachers(TeacherSettings(kind=name, initialisation=initialisation, optimiser="adam", **QUICK), IMAGES)
-    data, asked = (feature_records, feature_queries) if kind.inputs == "features" else (records, queries)
+    settings = TEACHERS.of(name)(initialisation=initialisation, **QUICK[name])
+    kind = settings.build(IMAGES)
+    data, asked = (feature_records, feature_queries) if settings.inputs == "features" else (records, queries)
     states = dict(kind.train(data, range(5), seed=1, device="cpu"))
     assert list(states) == list(range(5))
     for group in ([0, 1], [4], [2, 3]):
         for teacher, state in kind.train(data, group, seed=1, device="cpu"):
             assert state.keys() == states[teacher].keys()
             for entry, value in state.items():
-                if name in IN_SHARED_PASSES:
+                if settings.shares_passes:  # equal within floating point
                     np.testing.assert_allclose(value, states[teacher][entry], atol=2e-3)
                 else:
                     assert value.tobytes() == states[teacher][entry].tobytes()
@@ -70,7 +85,49 @@ def test_every_kind_keeps_what_the_protocol_promises(
     assert np.array_equal(votes[:, [3]], kind.vote([states[3]], asked, device="cpu"))
 
 
+@pytest.mark.parametrize("name", TEACHERS.names())
+def test_every_kind_is_built_from_its_defaults(name):
+    settings = TEACHERS.of(name)(**NEEDED.get(name, {}))
+    assert settings == TEACHERS.of(name)(**settings.model_dump(mode="json"))
+    kind = settings.build(IMAGES)
+    assert kind.least >= 0
+    assert kind.block > 0
+    assert settings.voters(5) == 5
+
+
 def test_an_unknown_kind_is_named_with_the_known():
     known = "averaged, estimator, finetune, linear, prompt, scratch"
-    with pytest.raises(SettingError, match=rf"'forest' is unknown\. Known: {known}"):
-        build_teachers(TeacherSettings(kind="forest"), IMAGES)
+    with pytest.raises(SettingError, match=rf"there is no 'forest'\. Known: {known}"):
+        TEACHERS.of("forest")
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "words"),
+    [
+        ("linear", {"optimiser": "sgd"}, "optimiser"),
+        ("linear", {"ridge": 0.0}, "ridge"),
+        ("linear", {"epochs": 0}, "epochs"),
+        ("linear", {"learning_rate": 0.0}, "learning_rate"),
+        ("linear", {"weight_decay": -1.0}, "weight_decay"),
+        ("linear", {"batch": 0}, "batch"),
+        ("linear", {"statistics": "running"}, "statistics"),
+        ("finetune", {"trainable": 0}, "trainable"),
+        ("finetune", {"batch": 1}, "batch"),
+        ("scratch", {"architecture": "lenet"}, "'small_cnn', 'resnet10'"),
+        ("prompt", {"prompt": {"mapping": "fc3"}}, "'random', 'fc1' or 'fc2'"),
+        ("prompt", {"prompt": {"batch": 1}}, "batch"),
+        ("prompt", {"prompt": {"batch": 16, "together": 8}}, "together=8 is less"),
+        ("prompt", {"prompt": {"decay": 0.0}}, "decay"),
+        ("averaged", {"mode": "paper", "averaging": "some"}, "averaging"),
+        ("averaged", {"mode": "paper", "correction": "some"}, "correction"),
+        ("averaged", {"mode": "paper", "server_rate": -1.0}, "server_rate"),
+        ("averaged", {"mode": "paper", "block": 3}, "block=3 has no meaning"),
+        ("averaged", {"mode": "paper", "initialisation": "own"}, "initialisation"),
+        ("averaged", {"averaging": "blocks", "block": 1}, "greater than or equal to 2"),
+        ("averaged", {"averaging": "none", "budget_share": 0.5}, "budget_share=0.5 has no meaning"),
+        ("averaged", {"clip": 1.0, "budget_share": 0.5, "control_release": "some"}, "control_release"),
+    ],
+)
+def test_impossible_settings_are_refused_by_name(name, settings, words):
+    with pytest.raises(ValidationError, match=words):
+        TEACHERS.of(name)(**settings)

@@ -8,13 +8,14 @@ from sklearn.linear_model import Ridge
 
 from terrine.classifiers import initial_head
 from terrine.determinism.randomness import torch_generator
-from terrine.errors import InputError, SettingError
-from terrine.teachers.linear import LinearHeads, LinearSettings, train_heads, vote
+from terrine.errors import InputError
+from terrine.teachers.kinds.linear import LinearTeachers
+from terrine.teachers.linear import LinearHeads, train_heads, vote
 
 CLASSES = 4
-ADAM = LinearSettings(optimiser="adam", epochs=6, batch=8, learning_rate=0.01, weight_decay=0.01)
-FULL_BATCH = LinearSettings(optimiser="adam", epochs=20, batch=None, learning_rate=0.01)
-RIDGE = LinearSettings(optimiser="ridge", ridge=0.1)
+ADAM = LinearTeachers(optimiser="adam", epochs=6, batch=8, learning_rate=0.01, weight_decay=0.01)
+FULL_BATCH = LinearTeachers(optimiser="adam", epochs=20, batch=None, learning_rate=0.01)
+RIDGE = LinearTeachers(optimiser="ridge", ridge=0.1)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +67,7 @@ def test_loss_curves_of_heads_trained_together_and_one_by_one_agree(data):
     *_, expected = adam_one_teacher(features[own], labels[own], 5, ADAM, seed=0)
     curve = []
     for epochs in range(1, ADAM.epochs + 1):
-        settings = LinearSettings("adam", epochs=epochs, batch=8, learning_rate=0.01, weight_decay=0.01)
+        settings = LinearTeachers(optimiser="adam", epochs=epochs, batch=8, learning_rate=0.01, weight_decay=0.01)
         heads = train_heads(features, labels, assignment, [2, 5, 9], CLASSES, settings, seed=0)
         scores = torch.from_numpy(features[own] @ heads.weight[1].T + heads.bias[1])
         curve.append(float(F.cross_entropy(scores, torch.from_numpy(labels[own]))))
@@ -215,19 +216,3 @@ def test_arrays_that_do_not_fit_are_refused_before_any_work(data):
         vote(heads, broken)
     with pytest.raises(InputError, match=r"\(2, 3\)"):
         LinearHeads(np.zeros((2, 3)), np.zeros(2))
-
-
-@pytest.mark.parametrize(
-    ("setting", "words"),
-    [
-        ({"optimiser": "sgd"}, "'sgd' is unknown"),
-        ({"ridge": 0.0}, "ridge is 0"),
-        ({"epochs": 0}, "epochs 0"),
-        ({"learning_rate": 0.0}, "learning_rate 0"),
-        ({"weight_decay": -1.0}, "weight_decay -1"),
-        ({"batch": 0}, "batch is 0"),
-    ],
-)
-def test_impossible_settings_are_refused_by_name(setting, words):
-    with pytest.raises(SettingError, match=words):
-        LinearSettings(**setting)

@@ -5,14 +5,16 @@ import pytest
 import torch
 
 from terrine.models.registry import build_backbone
+from terrine.teachers import registry
 from terrine.teachers.averaging.kind import RoundState
 from terrine.teachers.averaging.learners import LinearLearner
-from terrine.teachers.averaging.ttac import Average, AveragedSettings, local_round
+from terrine.teachers.averaging.ttac import Average, local_round
 from terrine.teachers.features import PrivateFeatures, private_features
 from terrine.teachers.kind import Queries, Records
-from terrine.teachers.linear import LinearSettings, _parts
-from terrine.teachers.registry import TeacherContext, TeacherSettings, build_teachers
+from terrine.teachers.kinds.linear import LinearTeachers
+from terrine.teachers.linear import _parts
 from terrine.teachers.untrained import votes_without_records
+from tests.terrine.teachers.averaging.averaged_help import averaged
 from tests.terrine.teachers.conftest import CLASSES, striped_images
 
 TEACHERS, MOVED = 6, 2
@@ -33,8 +35,8 @@ KINDS = {
     "linear ridge": {"kind": "linear", "optimiser": "ridge"},
     "linear adam": {"kind": "linear", "optimiser": "adam", "epochs": 2, "batch": 4},
     "linear adam, all records in a step": {"kind": "linear", "optimiser": "adam", "epochs": 2, "batch": None},
-    "estimator": {"kind": "estimator", "options": {"n_estimators": 3}},
-    "estimator of neighbours": {"kind": "estimator", "estimator": "KNeighborsClassifier", "options": {}},
+    "estimator": {"kind": "estimator", "estimator": {"options": {"n_estimators": 3}}},
+    "estimator of neighbours": {"kind": "estimator", "estimator": {"name": "KNeighborsClassifier"}},
     "scratch": {"kind": "scratch", "epochs": 2, "batch": 4},
     "scratch, original": {"kind": "scratch", "epochs": 2, "batch": 4, "statistics": "original"},
     "scratch without batch norm": {"kind": "scratch", "epochs": 2, "batch": 4, "architecture": "cryptonet"},
@@ -50,7 +52,7 @@ KINDS = {
     },
     "averaged networks, none": {"kind": "averaged", "averaging": "none", "learner": "network", "batch": 4, **ROUNDS},
     "averaged heads, blocks": {"kind": "averaged", "averaging": "blocks", "block": 2, "batch": None, **ROUNDS},
-    "averaged heads, global": {"kind": "averaged", "averaging": "global", "batch": None, **ROUNDS},
+    "averaged heads, global": {"kind": "averaged", "mode": "paper", "batch": None, **ROUNDS},
 }  # fmt: skip
 
 
@@ -63,10 +65,10 @@ def start():
 
 
 BACKBONE = build_backbone("small_cnn", channels=1, size=8, seed=0)
-AROUND = TeacherContext(CLASSES, 1, 8, lambda: BACKBONE, parties=TEACHERS, start=start, by_teacher=True)
+AROUND = registry.TeacherContext(CLASSES, 1, 8, lambda: BACKBONE, parties=TEACHERS, start=start, by_teacher=True)
 
 
-def records_of(kind, statistics: str, size: int = SIZES[MOVED], exchanged: bool = False) -> Records:
+def records_of(settings, size: int = SIZES[MOVED], exchanged: bool = False) -> Records:
     """Every teacher's own records, of teacher 2 the first `size`, the first of them perhaps exchanged for another."""
     images, labels = striped_images(TEACHERS * 10, 0)
     images, labels = images.reshape(TEACHERS, 10, 1, 8, 8).copy(), labels.reshape(TEACHERS, 10).copy()
@@ -80,23 +82,29 @@ def records_of(kind, statistics: str, size: int = SIZES[MOVED], exchanged: bool 
     # Another order of the records, in which one teacher's are not side by side.
     order = np.argsort(np.concatenate([np.arange(count) for count in sizes]), kind="stable")
     own, told, assignment = own[order], told[order], assignment[order]
-    if kind.inputs == "features":
-        return Records(private_features(BACKBONE, own, assignment, statistics, most=4), told, assignment, CLASSES)
+    if settings.inputs == "features":
+        features = private_features(BACKBONE, own, assignment, settings.statistics, most=4)
+        return Records(features, told, assignment, CLASSES)
     return Records(own, told, assignment, CLASSES)
 
 
-def states_and_votes(kind, records, voters):
+def states_and_votes(settings, records, voters):
     """States of those that were trained, and the votes of all."""
+    kind = settings.build(AROUND)
     states = dict(kind.train(records, range(voters), seed=3, device="cpu"))
     images, _ = striped_images(40, 7)
     batches = [np.arange(20), np.arange(20, 40)]
     inputs = images
-    if kind.inputs == "features":
+    if settings.inputs == "features":
         inputs = np.concatenate([BACKBONE.features(torch.from_numpy(images[b]), "current").numpy() for b in batches])
     votes = votes_without_records(range(voters), np.arange(40), CLASSES, seed=3)
     trained = sorted(states)
     votes[:, trained] = kind.vote([states[teacher] for teacher in trained], Queries(inputs, batches), device="cpu")
     return states, votes
+
+
+def settings_of(name):
+    return registry.TEACHERS.of(KINDS[name]["kind"])(**KINDS[name])
 
 
 def same(one, other):
@@ -106,12 +114,11 @@ def same(one, other):
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("name", KINDS)
 def test_what_becomes_of_one_part_moves_no_other_teacher_by_a_bit(name, change):
-    settings = TeacherSettings(**KINDS[name])
-    kind = build_teachers(settings, AROUND)
-    voters = 3 if settings.block else TEACHERS
-    before, votes = states_and_votes(kind, records_of(kind, settings.statistics), voters)
-    other = records_of(kind, settings.statistics, CHANGES[change], exchanged=change == "exchanged")
-    after, other_votes = states_and_votes(kind, other, voters)
+    settings = settings_of(name)
+    voters = settings.voters(TEACHERS)
+    before, votes = states_and_votes(settings, records_of(settings), voters)
+    other = records_of(settings, CHANGES[change], exchanged=change == "exchanged")
+    after, other_votes = states_and_votes(settings, other, voters)
     differ = [
         voter
         for voter in range(voters)
@@ -120,32 +127,31 @@ def test_what_becomes_of_one_part_moves_no_other_teacher_by_a_bit(name, change):
     assert len(differ) == 1
     moved = np.flatnonzero((votes != other_votes).any(axis=0)).tolist()
     assert set(moved) <= set(differ)
-    if not settings.block:
+    if voters == TEACHERS:
         assert differ == [MOVED]
 
 
 @pytest.mark.parametrize("name", [name for name in KINDS if "blocks" not in name])
 def test_a_teacher_is_trained_from_least_records_on_and_not_before(name):
-    settings = TeacherSettings(**KINDS[name])
-    kind = build_teachers(settings, AROUND)
-    features_need = 2 if kind.inputs == "features" and settings.statistics == "current" else 1
-    least = max(kind.least, features_need) if settings.averaging != "global" or settings.kind != "averaged" else 0
+    settings = settings_of(name)
+    kind = settings.build(AROUND)
+    features_need = 2 if settings.inputs == "features" and settings.statistics == "current" else 1
+    least = max(kind.least, features_need) if not settings.averages else 0
     if name == "estimator of neighbours":
         least = 5  # which the classifier alone can know
     for size in (0, 1, 2, 5):
-        trained = dict(kind.train(records_of(kind, settings.statistics, size), range(TEACHERS), seed=3, device="cpu"))
+        trained = dict(kind.train(records_of(settings, size), range(TEACHERS), seed=3, device="cpu"))
         assert (MOVED in trained) == (size >= least), size
 
 
 def test_a_party_that_stands_still_moves_the_sum_of_updates_by_no_more_than_one_that_learns():
     """Crossing the threshold is an exchange of one summand for zero: what clipping to S and 2S account for."""
     learner = LinearLearner(BACKBONE.feature_dim, CLASSES)
-    settings = AveragedSettings(rounds=2, steps=2, learning_rate=0.5, batch=4)
+    settings = averaged(rounds=2, steps=2, learning_rate=0.5, batch=4)
     own = np.zeros((TEACHERS, learner.length), np.float32)
-    kind = build_teachers(TeacherSettings(kind="averaged"), AROUND)
     updates = []
     for size in (SIZES[MOVED], 1):
-        data = records_of(kind, "current", size)
+        data = records_of(settings, size)
         updates.append(
             local_round(learner, Average.start(learner), own, data, range(TEACHERS), settings, 0, seed=0).update
         )
@@ -168,7 +174,7 @@ def test_one_teacher_is_a_stack_of_its_own_where_a_kernel_may_follow_from_the_nu
     assert list(_parts(rows, 5, torch.device("cuda"))) == [[0], [1], [2]]
 
 
-@pytest.mark.parametrize("settings", [LinearSettings(ridge=0.1), LinearSettings("adam", epochs=2, batch=3)])
+@pytest.mark.parametrize("settings", [LinearTeachers(ridge=0.1), LinearTeachers(optimiser="adam", epochs=2, batch=3)])
 def test_heads_are_the_same_to_the_bit_alone_and_in_stacks_of_any_size(settings):
     """Where a stack could show: matrices whose sizes are no multiple of a vector's, at odd places in memory."""
     from terrine.teachers.linear import train_heads

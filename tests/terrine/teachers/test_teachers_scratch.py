@@ -1,19 +1,21 @@
 """Teachers from scratch: their start, and what statistics mean for them."""
 
+from typing import get_args
+
 import numpy as np
 import pytest
 import torch
 
-from terrine.errors import SettingError
-from terrine.teachers.networks import NetworkSettings, load_state
-from terrine.teachers.scratch import ARCHITECTURES, ScratchTeachers
+from terrine.teachers.kinds.scratch import Architecture, ScratchTeachers
+from terrine.teachers.networks import load_state
+from terrine.teachers.scratch import ScratchKind
 
 CLASSES = 3
 
 
 def scratch(architecture="small_cnn", **settings):
     defaults = {"epochs": 2, "batch": 8}
-    return ScratchTeachers(architecture, 1, 8, CLASSES, NetworkSettings(**(defaults | settings)))
+    return ScratchKind(ScratchTeachers(architecture=architecture, **(defaults | settings)), 1, 8, CLASSES)
 
 
 def start_of(kind, records, **settings):
@@ -21,7 +23,7 @@ def start_of(kind, records, **settings):
     return dict(kind(epochs=1, batch=None, learning_rate=1e-12, **settings).train(records, range(3), seed=4))
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", get_args(Architecture))
 def test_every_architecture_trains_and_votes_with_both_statistics(records, queries, architecture):
     for statistics in ("current", "original"):
         kind = scratch(architecture, epochs=1, batch=None, statistics=statistics)
@@ -62,8 +64,3 @@ def test_under_original_statistics_a_vote_does_not_depend_on_the_batch(records, 
     states = [state for _, state in kind.train(records, [0, 1], seed=0)]
     alone = type(queries)(queries.inputs, [np.array([number]) for number in range(60)])
     assert np.array_equal(kind.vote(states, queries), kind.vote(states, alone))
-
-
-def test_an_unknown_architecture_is_named_with_the_known():
-    with pytest.raises(SettingError, match=r"'lenet' is unknown\. Known: small_cnn, resnet10"):
-        scratch("lenet")

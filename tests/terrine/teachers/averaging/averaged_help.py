@@ -4,6 +4,12 @@ import numpy as np
 
 from terrine.determinism.randomness import numpy_generator
 from terrine.teachers.kind import Records
+from terrine.teachers.kinds.averaged import AveragedTeachers
+
+
+def averaged(**settings) -> AveragedTeachers:
+    """Averaged teachers without noise, with steps that heads on features want."""
+    return AveragedTeachers(**({"mode": "paper", "learning_rate": 1.0, "batch": 32} | settings))
 
 
 def sorted_records(parties: int, per_party: int, features: int, classes: int, seed: int = 0) -> Records:
@@ -64,7 +70,7 @@ def plain_ttac(records, parties, settings, rounds, seed, *, correct=True):
             changed += (new - own[i]) / parties
             own[i] = new
             local.append(theta_i)
-        step = step * settings.decay
+        step = step * settings.step_decay
         theta = theta + settings.server_rate * moved
         c = c + changed
     return theta, c, own, local

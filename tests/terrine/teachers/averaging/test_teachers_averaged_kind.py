@@ -6,15 +6,15 @@ import pytest
 from terrine.errors import InputError, SettingError
 from terrine.models.registry import build_backbone
 from terrine.teachers.averaging.centre import centred_queries, centred_records, party_means
-from terrine.teachers.averaging.kind import AveragedTeachers, LinearVoting, NetworkVoting, RoundState, blocks_of
+from terrine.teachers.averaging.kind import AveragedKind, LinearVoting, NetworkVoting, RoundState, blocks_of
 from terrine.teachers.averaging.learners import LinearLearner, unit_rows
-from terrine.teachers.averaging.ttac import AveragedSettings, average_teachers
+from terrine.teachers.averaging.ttac import average_teachers
 from terrine.teachers.kind import Queries, Records
 from terrine.teachers.networks import Classifier
-from tests.terrine.teachers.averaging.averaged_help import plain_ttac, sorted_records
+from tests.terrine.teachers.averaging.averaged_help import averaged, plain_ttac, sorted_records
 
-ALONE = AveragedSettings(averaging="none", correction="none", rounds=3, steps=4, learning_rate=1.0, batch=6)
-BLOCKS = AveragedSettings(averaging="blocks", block=3, rounds=3, steps=4, learning_rate=1.0, batch=6)
+ALONE = averaged(averaging="none", correction="none", rounds=3, steps=4, learning_rate=1.0, batch=6)
+BLOCKS = averaged(averaging="blocks", block=3, rounds=3, steps=4, learning_rate=1.0, batch=6)
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def weights(state):
 
 
 def test_conventional_teachers_equal_plain_gradient_descent_of_one_party_each(parties):
-    kind = AveragedTeachers(linear(), ALONE, 12)
+    kind = AveragedKind(ALONE, linear(), 12)
     states = dict(kind.train(parties, range(12), seed=3))
     for teacher in (0, 5, 11):
         rows = parties.assignment == teacher
@@ -54,7 +54,7 @@ def one_party(records, teacher):
 
 
 def test_a_group_votes_with_the_average_of_its_own_parties_after_the_last_round(parties):
-    kind = AveragedTeachers(linear(), BLOCKS, 12)
+    kind = AveragedKind(BLOCKS, linear(), 12)
     states = dict(kind.train(parties, range(4), seed=3))
     for block, members in enumerate(blocks_of(12, 3, 3)):
         own = np.isin(parties.assignment, members)
@@ -81,7 +81,7 @@ def average_of(records, members):
 @pytest.mark.parametrize("centred", [False, True])
 def test_a_record_touches_one_voter_and_grouping_touches_none(parties, settings, teachers, centred):
     """What the price of a vote rests on."""
-    kind = AveragedTeachers(linear(centred), settings, 12)
+    kind = AveragedKind(settings, linear(centred), 12)
     before = dict(kind.train(parties, range(teachers), seed=3))
     parts = [dict(kind.train(parties, part, seed=3)) for part in (range(1), range(1, teachers))]
     for teacher, state in (parts[0] | parts[1]).items():
@@ -108,12 +108,12 @@ def test_groups_are_drawn_once_cover_all_parties_and_none_is_small():
 
 
 def test_teachers_that_averaged_agree_where_conventional_ones_do_not(parties):
-    settings = AveragedSettings(rounds=20, steps=5, learning_rate=2.0, batch=11)
+    settings = averaged(rounds=20, steps=5, learning_rate=2.0, batch=11)
     queries = Queries(parties.inputs, [np.arange(len(parties.inputs))])
-    alone = AveragedTeachers(linear(), ALONE, 12)
+    alone = AveragedKind(ALONE, linear(), 12)
     conventional = alone.vote([s for _, s in alone.train(parties, range(12), seed=3)], queries)
     average, own = average_teachers(LinearLearner(5, 4), parties, range(12), settings, rounds=19, seed=3)
-    kind = AveragedTeachers(linear(), settings, 12, lambda: RoundState(average, own))
+    kind = AveragedKind(settings, linear(), 12, lambda: RoundState(average, own))
     together = kind.vote([s for _, s in kind.train(parties, range(12), seed=3)], queries)
     right = [(votes == parties.labels[:, None]).mean() for votes in (conventional, together)]
     assert right[0] < 0.45
@@ -122,9 +122,9 @@ def test_teachers_that_averaged_agree_where_conventional_ones_do_not(parties):
 
 def test_without_an_average_there_is_nothing_to_start_from(parties):
     with pytest.raises(InputError, match="Run the stage 'average'"):
-        list(AveragedTeachers(linear(), AveragedSettings(), 12).train(parties, range(2), seed=0))
-    average, own = average_teachers(LinearLearner(5, 4), parties, range(12), AveragedSettings(), rounds=1, seed=3)
-    kind = AveragedTeachers(linear(centred=True), AveragedSettings(), 12, lambda: RoundState(average, own))
+        list(AveragedKind(averaged(), linear(), 12).train(parties, range(2), seed=0))
+    average, own = average_teachers(LinearLearner(5, 4), parties, range(12), averaged(), rounds=1, seed=3)
+    kind = AveragedKind(averaged(), linear(centred=True), 12, lambda: RoundState(average, own))
     with pytest.raises(InputError, match="without a centre"):
         list(kind.train(parties, range(2), seed=0))
 
@@ -132,9 +132,9 @@ def test_without_an_average_there_is_nothing_to_start_from(parties):
 def test_networks_vote_with_what_they_learned_together(records, queries):
     backbone = build_backbone("pate_cnn", channels=1, size=8, seed=0)
     form = NetworkVoting(Classifier(backbone.network, backbone.feature_dim, 3, 0), 3, "current")
-    settings = AveragedSettings(rounds=6, steps=5, learning_rate=0.05, batch=16)
+    settings = averaged(rounds=6, steps=5, learning_rate=0.05, batch=16)
     average, own = average_teachers(form.learner, records, range(5), settings, rounds=5, seed=0)
-    kind = AveragedTeachers(form, settings, 5, lambda: RoundState(average, own))
+    kind = AveragedKind(settings, form, 5, lambda: RoundState(average, own))
     states = dict(kind.train(records, range(5), seed=0))
     assert not kind.stacked
     votes = kind.vote(states.values(), queries)

@@ -12,15 +12,22 @@ from terrine.privacy.accounting.events import RepeatedEvent, compose, vote_answe
 from terrine.privacy.accounting.gaussian import epsilon_of, mu_of, mu_squared
 from terrine.privacy.auditing.audit import audit_scores
 from terrine.privacy.noise import ReplayNoise
-from terrine.teachers.averaging.kind import AveragedTeachers, LinearVoting, RoundState
+from terrine.teachers.averaging.kind import AveragedKind, LinearVoting, RoundState
 from terrine.teachers.averaging.learners import LinearLearner
 from terrine.teachers.averaging.private import PrivateAveraging, calibrated
-from terrine.teachers.averaging.ttac import Average, AveragedSettings, average_teachers, local_round, server_step
+from terrine.teachers.averaging.ttac import Average, average_teachers, local_round, server_step
 from terrine.teachers.kind import Queries, Records
-from tests.terrine.teachers.averaging.averaged_help import sorted_records
+from terrine.teachers.kinds.averaged import AveragedTeachers
+from tests.terrine.teachers.averaging.averaged_help import averaged, sorted_records
 
-SETTINGS = AveragedSettings(rounds=4, steps=3, learning_rate=0.7, decay=0.5, batch=5)
+SETTINGS = averaged(rounds=4, steps=3, learning_rate=0.7, step_decay=0.5, batch=5)
 DELTA = 1e-5
+
+
+def made_private(settings, **own):
+    """The same rounds with averages that are released."""
+    private = {"mode": "private", "statistics": "original", "clip": 1.0, "budget_share": 0.7}
+    return AveragedTeachers(**(settings.model_dump() | private | own))
 
 
 class Silence:
@@ -40,10 +47,10 @@ def parties():
 def test_without_clipping_and_noise_the_private_step_is_the_published_one(parties):
     learner = LinearLearner(6, 3)
     for control in ("derived", "released"):
-        averaging = PrivateAveraging(clip=1e3, noise_multiplier=1.0, control=control)
+        averaging = PrivateAveraging(made_private(SETTINGS, clip=1e3, control_release=control), 1.0)
         published, _ = average_teachers(learner, parties, range(4), SETTINGS, rounds=3, seed=7)
         private, _ = average_teachers(
-            learner, parties, range(4), SETTINGS, rounds=3, seed=7, combine=averaging.combine(SETTINGS, Silence())
+            learner, parties, range(4), SETTINGS, rounds=3, seed=7, combine=averaging.combine(Silence())
         )
         np.testing.assert_allclose(private.value, published.value, atol=1e-5)
         np.testing.assert_allclose(private.control, published.control, atol=1e-5)
@@ -55,8 +62,8 @@ def test_each_update_is_clipped_by_itself_before_the_mean(parties):
     local = local_round(learner, start, own, parties, range(4), SETTINGS, 0, seed=7)
     norms = np.linalg.norm(local.update, axis=1)
     clip = float(np.median(norms))
-    averaging = PrivateAveraging(clip, 2.0, "released")
-    released = averaging.release([local.update], [local.own - own], SETTINGS, 0, Silence())
+    averaging = PrivateAveraging(made_private(SETTINGS, clip=clip, control_release="released"), 2.0)
+    released = averaging.release([local.update], [local.own - own], 0, Silence())
     plain = sum(update * min(1.0, clip / norm) for update, norm in zip(local.update, norms, strict=True)) / 4
     np.testing.assert_allclose(released["update"], plain, atol=1e-6)
     changes = local.own - own
@@ -67,27 +74,26 @@ def test_each_update_is_clipped_by_itself_before_the_mean(parties):
 
 
 def test_a_round_releases_one_vector_or_two_and_the_centre_is_one_more():
-    derived = PrivateAveraging(1.0, 5.0)
-    released = PrivateAveraging(1.0, 5.0, "released")
-    centred = PrivateAveraging(1.0, 5.0, centred=True)
-    assert mu_squared(derived.event(SETTINGS, 3)) == pytest.approx(3 * (2 / 5) ** 2)
-    assert mu_squared(released.event(SETTINGS, 3)) == pytest.approx(6 * (2 / 5) ** 2)
-    assert mu_squared(centred.whole_event(SETTINGS)) == pytest.approx(4 * (2 / 5) ** 2)
-    plain = AveragedSettings(correction="none", rounds=4)
-    assert released.vectors(plain) == 1
+    derived = PrivateAveraging(made_private(SETTINGS), 5.0)
+    released = PrivateAveraging(made_private(SETTINGS, control_release="released"), 5.0)
+    centred = PrivateAveraging(made_private(SETTINGS, centre="shared"), 5.0)
+    assert mu_squared(derived.event(3)) == pytest.approx(3 * (2 / 5) ** 2)
+    assert mu_squared(released.event(3)) == pytest.approx(6 * (2 / 5) ** 2)
+    assert mu_squared(centred.whole_event()) == pytest.approx(4 * (2 / 5) ** 2)
+    plain = made_private(SETTINGS, control_release="released", correction="none")
+    assert PrivateAveraging(plain, 5.0).vectors == 1
     for number in range(3):
-        for mechanism in released.mechanisms(SETTINGS, number):
+        for mechanism in released.mechanisms(number):
             assert mu_squared(mechanism.event) == pytest.approx((2 / 5) ** 2)
 
 
 @pytest.mark.parametrize("epsilon", [2.0, 6.0, 10.0])
-@pytest.mark.parametrize(("control", "centred"), [("derived", False), ("released", True)])
-def test_averages_take_their_share_and_leave_the_rest_to_the_votes_exactly(epsilon, control, centred):
-    averaging = calibrated(
-        SETTINGS, clip=0.4, control=control, centred=centred, epsilon=epsilon, delta=DELTA, share=0.7
-    )
+@pytest.mark.parametrize(("control", "centre"), [("derived", "none"), ("released", "shared")])
+def test_averages_take_their_share_and_leave_the_rest_to_the_votes_exactly(epsilon, control, centre):
+    own = made_private(SETTINGS, control_release=control, centre=centre)
+    averaging = calibrated(own, epsilon=epsilon, delta=DELTA)
     limit = mu_of(epsilon, DELTA) ** 2
-    averages = averaging.whole_event(SETTINGS)
+    averages = averaging.whole_event()
     assert mu_squared(averages) == pytest.approx(0.7 * limit, rel=1e-7)
     sigma = 50.0
     answers = GaussianHistogram(sigma).certain(10**9, epsilon, DELTA, averages)
@@ -99,9 +105,9 @@ def test_averages_take_their_share_and_leave_the_rest_to_the_votes_exactly(epsil
 def test_averages_and_votes_cost_what_dp_accounting_composes():
     from dp_accounting.pld import privacy_loss_distribution as pld
 
-    averaging = calibrated(SETTINGS, clip=0.4, centred=True, epsilon=4.0, delta=DELTA, share=0.7)
+    averaging = calibrated(made_private(SETTINGS, centre="shared"), epsilon=4.0, delta=DELTA)
     sigma, answers = 90.0, 400
-    whole = compose(averaging.whole_event(SETTINGS), RepeatedEvent(vote_answer(sigma), answers))
+    whole = compose(averaging.whole_event(), RepeatedEvent(vote_answer(sigma), answers))
     grid = 1e-3
     # Four vectors of sensitivity 2S with noise zS, and votes that move by the square root of two.
     vectors = pld.from_gaussian_mechanism(averaging.noise_multiplier / 2, value_discretization_interval=grid)
@@ -111,23 +117,16 @@ def test_averages_and_votes_cost_what_dp_accounting_composes():
     assert ours <= oracle <= ours + grid * 404
 
 
-def test_where_nothing_is_averaged_no_budget_can_be_spent_on_it():
-    for settings in (AveragedSettings(rounds=1), AveragedSettings(averaging="none", rounds=5)):
-        with pytest.raises(SettingError, match="budget_share"):
-            calibrated(settings, clip=1.0, epsilon=1.0, delta=DELTA, share=0.5)
-
-
-@pytest.mark.parametrize("wrong", [{"clip": 0.0}, {"noise_multiplier": 0.0}, {"control": "some"}])
-def test_no_clipping_norm_no_noise_and_no_such_control_are_refused(wrong):
+def test_averages_without_noise_are_not_private():
     with pytest.raises(SettingError):
-        PrivateAveraging(**{"clip": 1.0, "noise_multiplier": 1.0, **wrong})
+        PrivateAveraging(made_private(SETTINGS), 0.0)
 
 
 def test_a_party_that_diverges_counts_as_nothing_and_the_average_stays_finite(parties):
     inputs = parties.inputs.copy()
     inputs[parties.assignment == 1] = np.inf
     broken = Records(inputs, parties.labels, parties.assignment, 3)
-    combine = PrivateAveraging(1.0, 3.0).combine(SETTINGS, Silence())
+    combine = PrivateAveraging(made_private(SETTINGS), 3.0).combine(Silence())
     average, _ = average_teachers(
         LinearLearner(6, 3),
         broken,
@@ -153,7 +152,7 @@ def test_a_party_that_diverges_counts_as_nothing_and_the_average_stays_finite(pa
 # attacker knows everything but which of the two data sets it is: other records, settings, and all that was released.
 
 PARTIES, LEARNER = 10, LinearLearner(2, 2)
-ROUNDS = AveragedSettings(rounds=3, steps=2, learning_rate=2.0, batch=1)
+ROUNDS = averaged(rounds=3, steps=2, learning_rate=2.0, batch=1)
 
 
 def neighbours():
@@ -174,7 +173,7 @@ def asked():
 
 
 def votes_from(records, average, own):
-    kind = AveragedTeachers(LinearVoting(LEARNER), ROUNDS, PARTIES, lambda: RoundState(average, own))
+    kind = AveragedKind(ROUNDS, LinearVoting(LEARNER), PARTIES, lambda: RoundState(average, own))
     states = [state for _, state in kind.train(records, range(PARTIES), seed=0)]
     return histograms_of(kind.vote(states, asked()), 2)
 
@@ -202,8 +201,8 @@ def test_the_published_form_is_caught_when_its_claim_is_audited_as_if_it_held():
 
 
 def test_conventional_teachers_pass_the_same_audit():
-    settings = AveragedSettings(averaging="none", correction="none", rounds=3, steps=2, learning_rate=2.0, batch=1)
-    kind = AveragedTeachers(LinearVoting(LEARNER), settings, PARTIES)
+    settings = averaged(averaging="none", correction="none", rounds=3, steps=2, learning_rate=2.0, batch=1)
+    kind = AveragedKind(settings, LinearVoting(LEARNER), PARTIES)
     one, other = (
         histograms_of(kind.vote([s for _, s in kind.train(r, range(PARTIES), seed=0)], asked()), 2)
         for r in neighbours()
@@ -235,14 +234,14 @@ def private_runs(hypothesis, runs, averaging, sigma, noise):
         return values.reshape(runs, PARTIES, -1)
 
     for number in range(ROUNDS.rounds - 1):
-        mechanism = averaging.mechanisms(ROUNDS, number)[0]
+        mechanism = averaging.mechanisms(number)[0]
         local = [learned(records, average, mine, number) for records, mine in zip(sides, own, strict=True)]
         updates = each_run(local[hypothesis].update)
-        released = [averaging.release([of_run], [], ROUNDS, number, noise) for of_run in updates]
+        released = [averaging.release([of_run], [], number, noise) for of_run in updates]
         seen = np.stack([release["update"] for release in released]) * PARTIES
         clean = [each_run(mechanism.clipped(part.update)).sum(axis=1) for part in local]
         ratio += (((seen - clean[0]) ** 2) - ((seen - clean[1]) ** 2)).sum(axis=1) / (2 * mechanism.sigma**2)
-        update, change = averaging.means({"update": seen / PARTIES}, average, ROUNDS, number)
+        update, change = averaging.means({"update": seen / PARTIES}, average, number)
         average, own = server_step(average, update, change, ROUNDS), [part.own for part in local]
     histograms = []
     for records, mine in zip(sides, own, strict=True):
@@ -257,8 +256,8 @@ def private_runs(hypothesis, runs, averaging, sigma, noise):
 
 def test_the_private_form_withstands_the_best_attack_there_is_and_the_attack_is_no_weak_one():
     """The exact likelihood ratio, of averages and votes together. It comes near what is charged, and not above."""
-    averaging, sigma = PrivateAveraging(clip=0.3, noise_multiplier=2.0), 15.0
-    charged = math.sqrt(mu_squared(compose(averaging.event(ROUNDS, 2), RepeatedEvent(vote_answer(sigma), 40))))
+    averaging, sigma = PrivateAveraging(made_private(ROUNDS, clip=0.3), 2.0), 15.0
+    charged = math.sqrt(mu_squared(compose(averaging.event(2), RepeatedEvent(vote_answer(sigma), 40))))
     noise = ReplayNoise(3)
     scores = [private_runs(side, 500, averaging, sigma, noise) for side in (0, 1)]
     bound = audit_scores(*scores, delta=DELTA, confidence=0.99)
@@ -270,9 +269,9 @@ def test_the_private_form_withstands_the_best_attack_there_is_and_the_attack_is_
 
 def test_the_same_attack_catches_averages_with_less_noise_than_is_charged():
     """The test above can fail: averages with a tenth of the noise, charged as if they had all of it."""
-    pretended, drawn = (PrivateAveraging(clip=0.3, noise_multiplier=multiplier) for multiplier in (2.0, 0.2))
+    pretended, drawn = (PrivateAveraging(made_private(ROUNDS, clip=0.3), multiplier) for multiplier in (2.0, 0.2))
     sigma = 15.0
-    charged = math.sqrt(mu_squared(compose(pretended.event(ROUNDS, 2), RepeatedEvent(vote_answer(sigma), 40))))
+    charged = math.sqrt(mu_squared(compose(pretended.event(2), RepeatedEvent(vote_answer(sigma), 40))))
     noise = ReplayNoise(4)
     scores = [private_runs(side, 200, drawn, sigma, noise) for side in (0, 1)]
     assert audit_scores(*scores, delta=DELTA, confidence=0.99).mu > charged
