@@ -26,12 +26,12 @@ from terrine.aggregation.rounds import NEVER, Advice, Rounds, answer_in_rounds
 from terrine.aggregation.votes import histograms_of
 from terrine.classifiers import LinearHead
 from terrine.data.partition import iid
-from terrine.data.registry import load
+from terrine.data.source import load_dataset
 from terrine.determinism.parallel import side_by_side
 from terrine.determinism.randomness import derive_seed
 from terrine.models.backbone import Backbone, features_in_batches
 from terrine.models.registry import build_backbone
-from terrine.models.scattering import LOG_OFFSET, Scattering
+from terrine.models.scattering import LOG_OFFSET, ScatteringNetwork
 from terrine.pretraining.invariance import learn_projection
 from terrine.privacy.accounting.calibrate import calibrate
 from terrine.privacy.accounting.pricing import price
@@ -49,7 +49,7 @@ CLASSES, BATCH, DELTA, FEATURES = 10, 500, 1e-5, 200
 SOURCES = ("dead_leaves", "stylegan")
 
 
-def log_coefficients(network: Scattering, images: np.ndarray, path: Path | None = None) -> np.ndarray:
+def log_coefficients(network: ScatteringNetwork, images: np.ndarray, path: Path | None = None) -> np.ndarray:
     """Return what the backbone standardises: the logarithms of the coefficients, float32 [images, coefficients]."""
     if path is not None and path.is_file():
         return np.load(path, mmap_mode="r")
@@ -90,7 +90,7 @@ class Study:
 
     def __init__(self, root: Path, work: Path, queries: int = 10_000) -> None:
         work.mkdir(parents=True, exist_ok=True)
-        self.data = load("mnist", root=root, size=28, channels=1, download=False)
+        self.data = load_dataset("mnist", root=root, size=28, channels=1, download=False)
         self.network = build_backbone("scattering", channels=1, size=28, seed=0, projection=None).network
         self.train = log_coefficients(self.network, self.data.train_images, work / "train.npy")
         self.test = log_coefficients(self.network, self.data.test_images, work / "test.npy")

@@ -35,7 +35,7 @@ from terrine.models.backbone import Backbone, features_in_batches
 from terrine.models.reference import fit_reference
 from terrine.models.registry import build_backbone
 from terrine.pretraining.probe import probe
-from terrine.synthetic.registry import PROGRAMS
+from terrine.synthetic.program import programs
 
 COLUMNS = ("synthetic", "mnist", "agreement", "accuracy")
 PROBED = 2_000
@@ -54,7 +54,7 @@ def side_by_side_with(resnet: Backbone, seed: int, stem: str) -> Backbone:
 
 def synthetic_probe(backbone: Backbone, seed: int) -> float:
     """Return how well features tell the image programs apart."""
-    kinds = [kind for kind in PROGRAMS if kind != "mixup"]
+    kinds = [kind for kind in programs() if kind != "mixup"]
     images = np.concatenate([query_images(kind, PROBED // len(kinds), 1, seed=seed + 1_000) for kind in kinds])
     labels = np.repeat(np.arange(len(kinds)), PROBED // len(kinds))
     return probe(backbone, images, labels, seed=seed, statistics="current")

@@ -23,9 +23,9 @@ from terrine.data.dataset import Dataset
 from terrine.models.backbone import Backbone
 from terrine.models.registry import build_backbone
 from terrine.synthetic.distance import image_distance, scattering_extractor
-from terrine.synthetic.registry import PROGRAMS
+from terrine.synthetic.program import programs
 
-SOURCES = [*PROGRAMS, "dead_leaves,stylegan"]
+SOURCES = [*programs(), "dead_leaves,stylegan"]
 
 
 def rows(

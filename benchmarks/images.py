@@ -22,7 +22,8 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from terrine.synthetic.registry import PROGRAMS, draw
+from terrine.synthetic.program import programs
+from terrine.synthetic.registry import draw
 
 TARGETS = {"dead_leaves": 1_500, "stylegan": 2_000, "fractal": 1_500, "shaders": 3_000}
 ACCELERATOR_TARGET = 100_000
@@ -169,7 +170,7 @@ def main() -> None:
     """Measure and print one line per program."""
     parser = argparse.ArgumentParser(description="Images per second of every image program.")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--kinds", default=",".join(PROGRAMS))
+    parser.add_argument("--kinds", default=",".join(programs()))
     parser.add_argument("--size", type=int, default=28)
     parser.add_argument("--channels", type=int, default=1)
     parser.add_argument("--count", type=int, help="images per repeat; default 2,048, or 65,536 on an accelerator")

@@ -33,13 +33,14 @@ from terrine.aggregation.votes import histograms_of
 from terrine.classifiers import predict
 from terrine.data.dataset import Dataset
 from terrine.data.partition import iid
-from terrine.data.pool import Pool, check_disjoint
-from terrine.data.registry import load
+from terrine.data.pool import check_disjoint
+from terrine.data.source import load_dataset
 from terrine.determinism.randomness import derive_seed, numpy_generator
 from terrine.models.backbone import Backbone, features_in_batches
+from terrine.models.kinds.scattering import Deformations
 from terrine.models.reference import fit_reference
 from terrine.models.registry import build_backbone
-from terrine.pretraining.invariance import Deformations, learn_projection
+from terrine.pretraining.invariance import learn_projection
 from terrine.privacy.accounting.calibrate import calibrate
 from terrine.privacy.noise import ReplayNoise
 from terrine.students.answers import ReleasedAnswers, histogram_answers, label_answers
@@ -305,7 +306,7 @@ def main() -> None:
     path = arguments.root / "pbc-blood" / "blood_28.npz"
     if not path.is_file():
         raise SystemExit(f"{path} is missing: give the folder that holds pbc-blood as --root.")
-    data = load("npz", root=arguments.root, path=path, size=SIZE, channels=3, pool=Pool("validation"))
+    data = load_dataset("npz", path=path, size=SIZE, channels=3, pool="validation")
     parts = ", ".join(f"{count:,} {part}" for part, count in check_disjoint(data).items())
     backbones = {
         "resnet10": pretrained("resnet10", 3, arguments.work, images=arguments.images, epochs=arguments.epochs),

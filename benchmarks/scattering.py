@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from terrine.models.registry import build_backbone
-from terrine.models.scattering import Scattering, gaussian, morlet, orientation_order
+from terrine.models.scattering import ScatteringNetwork, gaussian, morlet, orientation_order
 
 
 class PlainScattering:
@@ -76,7 +76,7 @@ def main() -> None:
 
     backbone = build_backbone("scattering", channels=1, size=size, seed=0)
     network = backbone.network
-    assert isinstance(network, Scattering)
+    assert isinstance(network, ScatteringNetwork)
     plain = PlainScattering(size)
     expected = np.stack([plain(image[0].numpy().astype(np.float64)) for image in images[:4]])
     difference = np.abs(network.transform(images[:4, 0]).numpy() - expected).max()

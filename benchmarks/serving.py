@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from terrine.data import registry
+from terrine.data.source import load_dataset
 from terrine.deployment.model import FILLING, SMALL, StudentModel
 
 SYNTHETIC = f"{FILLING} synthetic"
@@ -138,7 +138,7 @@ def batches(folder: Path, data: str, root: Path, most: int, few: int) -> None:
     """Print the tables of accuracies. Own reference images come from the end of the test split, which is left out."""
     model = StudentModel.load(folder, "current")
     assert model.reference is not None
-    dataset = registry.load(data, root=root, size=model.size, channels=model.channels, download=False)
+    dataset = load_dataset(data, root=root, size=model.size, channels=model.channels, download=False)
     order = np.random.default_rng(0).permutation(len(dataset.test_labels))
     own, used = dataset.test_images[order[-256:]], order[:-256][:most]
     images, labels = dataset.test_images[used], dataset.test_labels[used]

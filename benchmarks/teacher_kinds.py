@@ -32,7 +32,7 @@ from cells import datasets
 from terrine.aggregation.votes import histograms_of
 from terrine.classifiers import predict
 from terrine.data.partition import iid
-from terrine.data.registry import load
+from terrine.data.source import load_dataset
 from terrine.determinism.randomness import derive_seed, numpy_generator
 from terrine.models.backbone import Backbone, features_in_batches
 from terrine.models.registry import build_backbone
@@ -84,7 +84,7 @@ def batches(count: int) -> list[np.ndarray]:
 
 def world(arguments: argparse.Namespace, seed: int) -> World:
     """Draw the records, the partition, the queries and the test images of a seed."""
-    dataset = load("mnist", root=arguments.root, download=False)
+    dataset = load_dataset("mnist", root=arguments.root, download=False)
     chosen = numpy_generator(seed, "records").permutation(dataset.records)[: arguments.records]
     tested = numpy_generator(seed, "test").permutation(len(dataset.test_labels))[: arguments.test]
     images, labels = np.ascontiguousarray(dataset.train_images[chosen]), dataset.train_labels[chosen]

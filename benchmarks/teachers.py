@@ -33,7 +33,7 @@ from cells import datasets
 from terrine.aggregation.votes import histograms_of
 from terrine.data.dataset import Dataset
 from terrine.data.partition import iid
-from terrine.data.registry import load
+from terrine.data.source import load_dataset
 from terrine.errors import InputError
 from terrine.models.backbone import Backbone, features_in_batches
 from terrine.models.registry import build_backbone
@@ -52,7 +52,7 @@ def load_images(root: Path, records: int, queries: int) -> tuple[np.ndarray, np.
     generator = np.random.default_rng(0)
     random_queries = generator.integers(0, 256, (queries, 1, 28, 28), dtype=np.uint8)
     try:
-        dataset = load("mnist", root=root, download=False)
+        dataset = load_dataset("mnist", root=root, download=False)
     except (InputError, RuntimeError):
         images = generator.integers(0, 256, (records, 1, 28, 28), dtype=np.uint8)
         return images, generator.integers(0, CLASSES, records), random_queries, "random images"
@@ -148,7 +148,7 @@ def deal_figures(
 
 def compare_deals(root: Path, records: int, projection: int, repeats: int) -> None:
     """Print what parts of unequal size, as a hash deals them, cost beside parts of equal size."""
-    data = load("mnist", root=root, download=False)
+    data = load_dataset("mnist", root=root, download=False)
     backbone = build_backbone("scattering", channels=1, size=28, seed=0, projection=projection)
     tests = features_in_batches(backbone, data.test_images, batches_of(len(data.test_images)), "current")
     deals = {"equal": equal_parts, "hashed": lambda count, teachers, seed: iid(count, teachers, seed=seed)}

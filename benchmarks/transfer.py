@@ -15,7 +15,7 @@ from terrine.aggregation.histogram import GaussianHistogram
 from terrine.aggregation.votes import histograms_of
 from terrine.data.dataset import Dataset
 from terrine.data.partition import iid
-from terrine.data.registry import load
+from terrine.data.source import load_dataset
 from terrine.determinism.randomness import derive_seed, numpy_generator
 from terrine.device import resolve_device
 from terrine.mapped import MappedRows, Rows
@@ -49,16 +49,16 @@ class Setting:
 
     def load(self, root: Path) -> Dataset | None:
         """Return the dataset at 28x28, None where its files are not under `root`."""
-        common = {"size": SIZE, "channels": self.channels, "download": False}
+        common = {"size": SIZE, "channels": self.channels}
         if self.name == "blood":
             path = root / "pbc-blood" / "blood_28.npz"
-            return load("npz", root=root, path=path, **common) if path.is_file() else None
+            return load_dataset("npz", path=path, **common) if path.is_file() else None
         if self.name == "pneumonia":
             places = (root / "medmnist" / "pneumoniamnist.npz", root / "pneumoniamnist.npz")
-            return load("pneumoniamnist", root=root, **common) if any(map(Path.is_file, places)) else None
+            return load_dataset("pneumoniamnist", root=root, **common) if any(map(Path.is_file, places)) else None
         if self.name == "mnist" and not (root / "MNIST" / "raw").is_dir():
             return None
-        return load(self.name, root=root, **common)
+        return load_dataset(self.name, root=root, **common)
 
 
 SETTINGS = {

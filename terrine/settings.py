@@ -33,7 +33,7 @@ from pydantic.fields import FieldInfo
 
 from terrine.errors import SettingError
 
-__all__ = ["AtHome", "Field", "Kinds", "Literal", "Settings", "Unit", "load_plugins", "sections_of"]
+__all__ = ["AtHome", "Field", "Kinds", "Literal", "Settings", "Unit", "import_modules", "load_plugins", "sections_of"]
 
 PLUGINS = "terrine.plugins"
 """The group of entry points under which another package names modules that declare kinds of its own."""
@@ -77,6 +77,13 @@ def load_plugins() -> tuple[str, ...]:
     return tuple(point.module for point in found)
 
 
+@cache
+def import_modules(package: str) -> None:
+    """Import every module of a package, once: what they declare is known by then."""
+    for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
+        importlib.import_module(f"{package}.{module.name}")
+
+
 S = TypeVar("S", bound=Settings)
 
 
@@ -95,7 +102,7 @@ class Kinds(Generic[S]):
         self.family, self.base, self.package, self.default, self.key = family, base, package, default, key
 
     def names(self) -> tuple[str, ...]:
-        """Return all names, sorted: whoever imported what first does not show."""
+        """Return all names, in alphabetical order."""
         return tuple(self._classes())
 
     def of(self, name: str) -> type[S]:
@@ -110,28 +117,24 @@ class Kinds(Generic[S]):
 
         wrap: makes of a kind's class the class of the section.
         """
-        tags: dict[type[Any], list[str]] = {}
-        for name, kind in self._classes().items():
-            tags.setdefault(kind, []).append(name)
+        classes = self._classes()
+        sections = {kind: wrap(kind) for kind in classes.values()}
 
-        def name_of(value: Any) -> str | None:
-            chosen = value.get(self.key, self.default) if isinstance(value, dict) else getattr(value, self.key, None)
-            return next((names[0] for names in tags.values() if chosen in names), chosen)
+        def name_of(value: Any) -> Any:
+            return value.get(self.key, self.default) if isinstance(value, dict) else getattr(value, self.key, None)
 
-        members = tuple(Annotated[wrap(kind), Tag(names[0])] for kind, names in tags.items())
+        members = tuple(Annotated[sections[kind], Tag(name)] for name, kind in classes.items())
         return Annotated[Union[members], Discriminator(name_of)]  # noqa: UP007
 
     def _classes(self) -> dict[str, type[S]]:
         if self.package:
-            package = importlib.import_module(self.package)
-            for module in pkgutil.iter_modules(package.__path__):
-                importlib.import_module(f"{self.package}.{module.name}")
+            import_modules(self.package)
         load_plugins()
         known: dict[str, type[S]] = {}
-        for kind in _below(self.base):
+        # The last to declare a name has it, as when a notebook's cell runs again; but nobody takes one of Terrine's.
+        for kind in sorted(_below(self.base), key=lambda kind: kind.__module__.startswith("terrine.")):
             field = kind.model_fields.get(self.key)
-            for name in get_args(field.annotation) if field is not None else ():
-                known.setdefault(name, kind)
+            known |= dict.fromkeys(get_args(field.annotation) if field is not None else (), kind)
         return dict(sorted(known.items()))
 
 
@@ -147,5 +150,5 @@ def sections_of(field: FieldInfo | Any) -> tuple[type[Settings], ...]:
     if get_origin(annotation) is Annotated:
         annotation = get_args(annotation)[0]
     if get_origin(annotation) in (Union, UnionType):
-        return tuple(section for part in get_args(annotation) for section in sections_of(part))
+        return tuple(dict.fromkeys(section for part in get_args(annotation) for section in sections_of(part)))
     return (annotation,) if isinstance(annotation, type) and issubclass(annotation, Settings) else ()

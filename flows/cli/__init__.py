@@ -121,9 +121,9 @@ def deploy_local_command(
 @app.command()
 def datasets() -> None:
     """List the datasets that data.name knows."""
-    from terrine.data.registry import names
+    from terrine.data.source import SOURCES
 
-    console.print(", ".join(names()))
+    console.print(", ".join(SOURCES.names()))
 
 
 PARTS = (accounting, audit, export, images, ledger, membership, party, predict, reproduce, serve, sweep, transcribe)

@@ -7,11 +7,8 @@ from typing import Any
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from tasks.config.aggregation import Aggregation
-from tasks.config.backbone import Backbone
 from tasks.config.collaboration import Collaboration
-from tasks.config.data import Data
 from tasks.config.ledger import LedgerSettings
-from tasks.config.partition import Partition
 from tasks.config.pretraining import Pretraining
 from tasks.config.privacy import Privacy
 from tasks.config.queries import Queries
@@ -20,8 +17,12 @@ from tasks.config.student import Student
 from tasks.config.tracking import Tracking
 from tasks.config.transcription import Transcription
 from tasks.config.values import merge
-from terrine.data.public import PUBLIC_BENCHMARKS
+from terrine.data.partitions import PARTITIONS, IIDPartition
+from terrine.data.source import SOURCES
+from terrine.data.sources.digits import Digits
 from terrine.errors import SettingError
+from terrine.models.architecture import ARCHITECTURES
+from terrine.models.kinds.scattering import Scattering
 from terrine.settings import AtHome, Kinds, Settings, sections_of
 from terrine.teachers.kinds.linear import LinearTeachers
 from terrine.teachers.registry import TEACHERS
@@ -34,11 +35,11 @@ class Params(Settings):
     """Of everything that is drawn, but noise: that comes from the operating system and has none."""
     device: str = "auto"
     """auto takes CUDA, then MPS, then the CPU; or cpu, cuda, cuda:N, mps."""
-    data: Data = Data()
+    data: SOURCES.union() = Digits()  # type: ignore[valid-type]
     privacy: Privacy = Privacy()
-    partition: Partition = Partition()
+    partition: PARTITIONS.union() = IIDPartition()  # type: ignore[valid-type]
     queries: Queries = Queries()
-    backbone: Backbone = Backbone()
+    backbone: ARCHITECTURES.union() = Scattering()  # type: ignore[valid-type]
     pretraining: Pretraining = Pretraining()
     teachers: TEACHERS.union() = LinearTeachers()  # type: ignore[valid-type]
     aggregation: Aggregation = Aggregation(sigma=27)
@@ -97,11 +98,6 @@ class Params(Settings):
                 "queries.select=guided moves the pixels of images, and data.name=table has none. Set queries.select to "
                 "order, balanced, uncertain or diverse"
             )
-        if self.partition.reads_labels and not self.data.public_benchmark:
-            raise ValueError(
-                f"partition.kind={self.partition.kind} reads labels, so that one record can move others to another "
-                "teacher, and no guarantee would hold. Use iid, or party where the data really lie with parties"
-            )
         self._check_parties()
         threshold, voters = self.aggregation.threshold, self.teachers.voters(self.partition.teachers)
         if threshold is not None and threshold > voters:
@@ -110,57 +106,11 @@ class Params(Settings):
                 f"aggregation.threshold={threshold:g} is above partition.teachers={self.partition.teachers}{of}: "
                 "hardly any query could pass. Lower the threshold or use more teachers"
             )
-        table, columns = self.data.name == "table", self.backbone.kind == "columns"
-        if table != columns:
-            raise ValueError(
-                f"backbone.kind={self.backbone.kind} does not go with data.name={self.data.name}: the backbone of a "
-                f"table is its columns, and of nothing else. Set backbone.kind={'columns' if table else 'scattering'}"
-            )
-        if ("pool" in self.queries.sources) != (self.data.pool is not None):
-            raise ValueError(
-                f"queries.sources is {', '.join(self.queries.sources)} and data.pool is {self.data.pool}: the source "
-                "`pool` is the public images that data.pool sets aside. Set both, or neither"
-            )
-        if self.backbone.pretrained_here and self.pretraining.images is None:
-            raise ValueError(
-                f"pretraining.images is missing: backbone.kind={self.backbone.kind} is pretrained on synthetic images. "
-                "Set pretraining.images.count and pretraining.images.sources"
-            )
-        if self.backbone.fitted_to == "pretraining" and self.pretraining.images is None:
-            raise ValueError(
-                "pretraining.images is missing: backbone.fitted_to=pretraining fits the backbone to them. Set "
-                "pretraining.images.count and pretraining.images.sources"
-            )
-        self._check_private_data()
         for name in type(self).model_fields:
             section = getattr(self, name)
             if isinstance(section, Settings):
                 section.check(self)
         return self
-
-    def _check_private_data(self) -> None:
-        """Raise ValueError where what is not a public benchmark has no budget, or would be logged."""
-        if self.data.public_benchmark:
-            return
-        why = "is not a known public benchmark"
-        if self.data.name in PUBLIC_BENCHMARKS:
-            why = "is treated as private (data.public_benchmark=false)"
-        if self.ledger.epsilon is None:
-            raise ValueError(
-                f"ledger.epsilon is missing: data.name={self.data.name} {why}, so its releases over all runs need a "
-                "budget. Set ledger.epsilon"
-            )
-        if self.ledger.account is None:
-            raise ValueError(
-                f"ledger.account is missing: data.name={self.data.name} {why}. Cropped, resized or grown, the data "
-                "stay the same people's, and all their releases share one budget. Set ledger.account to a name for "
-                "these data and keep it"
-            )
-        if self.tracking.private_metrics:
-            raise ValueError(
-                f"tracking.private_metrics=true would log functions of private records: data.name={self.data.name} "
-                f"{why}. Leave it out, or set it to false"
-            )
 
     def _check_parties(self) -> None:
         """Raise ValueError where parties cannot do together what the run asks for."""
@@ -185,7 +135,12 @@ class Params(Settings):
                 )
 
 
-FAMILIES: dict[str, Kinds[Any]] = {"teachers": TEACHERS}
+FAMILIES: dict[str, Kinds[Any]] = {
+    "data": SOURCES,
+    "partition": PARTITIONS,
+    "backbone": ARCHITECTURES,
+    "teachers": TEACHERS,
+}
 """The sections that are one of several kinds, by their names."""
 
 

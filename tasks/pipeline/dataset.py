@@ -10,9 +10,8 @@ from tasks.runtime.keys import site_key
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import Folders, atomic_folder, read_array, read_json, write_array, write_json
-from terrine.data import registry
 from terrine.data.dataset import Dataset, fingerprint
-from terrine.data.pool import Pool, check_disjoint
+from terrine.data.pool import check_disjoint
 from terrine.errors import SettingError
 
 SPLIT_SEED = 0
@@ -60,22 +59,7 @@ def load_dataset(run: Run) -> Dataset:
     Raises SettingError where the source does not say, as the parameters do, that anyone may read it.
     """
     settings = run.params.data
-    dataset = registry.load(
-        settings.name,
-        root=run.path(settings.root),
-        path=run.path(settings.path) if settings.path is not None else None,
-        size=settings.size,
-        channels=settings.channels,
-        test_fraction=settings.test_fraction,
-        seed=SPLIT_SEED,
-        download=settings.download,
-        target=settings.target,
-        id_column=settings.id,
-        group=settings.group,
-        party=settings.party,
-        public_fraction=settings.public_fraction,
-        pool=None if settings.pool is None else Pool(settings.pool, settings.pool_fraction),
-    )
+    dataset = settings.load(run.root, seed=SPLIT_SEED)
     if settings.public_benchmark and not dataset.public_benchmark:
         raise SettingError(
             f"data.public_benchmark is true, but the source of data.name={settings.name} does not say that anyone may "

@@ -13,7 +13,6 @@ from terrine.data import partition as partitions
 from terrine.data.dataset import Dataset
 from terrine.data.duplicates import exact_duplicates
 from terrine.data.label_mix import label_histograms, summarise
-from terrine.data.parties import check_whole
 from terrine.errors import SettingError
 
 
@@ -29,15 +28,13 @@ def deal_records(run: Run) -> None:
     dataset = read_dataset(run.folders)
     settings = run.params.partition
     groups = protected_groups(run, dataset)
-    assignment = assign(run, dataset, groups)
+    assignment = settings.deal(dataset, groups, run.params.seed)
     proof = partitions.check(assignment, settings.teachers, groups, exact_duplicates(dataset.train_images))
     histograms = label_histograms(assignment, dataset.train_labels, settings.teachers, dataset.classes)
     manifest = {
         **proof,
         "hash": partitions.partition_hash(assignment, site_key(run)),
-        "kind": settings.kind,
-        "alpha": settings.alpha,
-        "similarity": settings.similarity,
+        **settings.model_dump(mode="json"),
         "parties": list(dataset.party_names) if settings.kind == "party" else None,
         "labels": summarise(histograms),
     }
@@ -45,41 +42,6 @@ def deal_records(run: Run) -> None:
         write_array(folder / "assignment.npy", assignment)
         write_array(folder / "label_histograms.npy", histograms)
         write_json(folder / "manifest.json", manifest)
-
-
-def assign(run: Run, dataset: Dataset, groups: np.ndarray | None) -> np.ndarray:
-    """Return the teacher of every record, int64 [records], as the parameters deal them.
-
-    `groups`, int64 [records] or None, are the units where groups are protected; else the names of records are. Raises
-    SettingError or InputError when there are too few units for the teachers, or other parties than teachers.
-    """
-    settings, seed = run.params.partition, run.params.seed
-    labels = dataset.train_labels
-    if settings.kind == "party":
-        return _by_party(settings.teachers, dataset, groups)
-    if settings.alpha is not None:
-        return partitions.dirichlet(labels, settings.teachers, settings.alpha, groups=groups, seed=seed)
-    if settings.similarity is not None:
-        return partitions.by_similarity(labels, settings.teachers, settings.similarity, groups=groups, seed=seed)
-    return partitions.iid(len(labels), settings.teachers, names=dataset.record_names, groups=groups, seed=seed)
-
-
-def _by_party(teachers: int, dataset: Dataset, groups: np.ndarray | None) -> np.ndarray:
-    """Make every party a teacher, once there are as many, and no group is with several."""
-    parties, names = dataset.train_parties, dataset.party_names
-    if parties is None:
-        raise SettingError(
-            f"partition.kind=party, but {dataset.name} does not say which party holds a record. Give every record a "
-            "party (docs/partitions.md), or use partition.kind=iid."
-        )
-    if teachers != len(names):
-        raise SettingError(
-            f"partition.teachers is {teachers}, but {dataset.name} names {len(names)} parties, and with "
-            f"partition.kind=party each is one teacher. Set partition.teachers={len(names)}."
-        )
-    if groups is not None:
-        check_whole(groups, parties, names)
-    return parties
 
 
 def protected_groups(run: Run, dataset: Dataset) -> np.ndarray | None:

@@ -23,12 +23,11 @@ from terrine.device import resolve_device
 from terrine.errors import InputError
 from terrine.mapped import Rows
 from terrine.models.backbone import Backbone
-from terrine.models.choice import build_chosen
 from terrine.models.files import load_backbone, save_backbone
-from terrine.models.identity import Identity
+from terrine.models.kinds.scattering import Scattering
 from terrine.models.reference import fit_reference
 from terrine.models.weights import FROM_TIMM, download_weights, load_weights
-from terrine.pretraining.invariance import Deformations, learn_projection
+from terrine.pretraining.invariance import learn_projection
 
 REFERENCE_BATCHES = 8
 """Query batches from which a backbone without weights gets its original statistics; sources take turns in them."""
@@ -44,11 +43,11 @@ def backbone_identity(run: Run) -> str:
     """Return the digest of everything the backbone depends on: parameters, seed, and the images' digests."""
     manifest = read_json(run.folders.images / "manifest.json")
     settings = run.params.backbone
-    on_pretraining = settings.pretrained_here or settings.fitted_to == "pretraining"
+    on_pretraining = settings.pretrained_here or settings.reference == "pretraining"
     shards = manifest["shards"]["pretraining" if on_pretraining else "queries"]
-    if settings.weights is not None:
+    if _weights(run) is not None:
         shards, batches = [], []
-    elif settings.fitted_to == "pretraining":
+    elif settings.reference == "pretraining":
         batches = [run.params.queries.batch]
     else:
         batches = manifest["batches"][: max(REFERENCE_BATCHES, PROJECTION_BATCHES)]
@@ -62,11 +61,11 @@ def backbone_identity(run: Run) -> str:
         else batches,
         "images": [shard["sha256"] for shard in shards],
     }
-    if settings.weights is not None:
+    if _weights(run) is not None:
         parts["weights"] = _weights_digest(run)
     elif (origin := _images_seen(run)) != SYNTHETIC:
         parts["origin"] = origin
-    if settings.has_weights and settings.kind == "concatenated":
+    if settings.has_weights and settings.reference is not None:
         # Its standardisation is fitted to the queries.
         parts["reference"] = [batches, [shard["sha256"] for shard in manifest["shards"]["queries"]]]
     return digest(parts)
@@ -104,9 +103,14 @@ def pretrain_backbone(run: Run) -> None:
     link(manifest_path, target / "manifest.json")
 
 
+def _weights(run: Run) -> Path | None:
+    """Return where weights from elsewhere come from, None where there are none."""
+    return getattr(run.params.backbone, "weights", None)
+
+
 def _weights_digest(run: Run) -> str:
     """Return what is known beforehand of weights from elsewhere: a file's digest, or that they are timm's."""
-    weights = run.params.backbone.weights
+    weights = _weights(run)
     if weights is None or str(weights) == FROM_TIMM:
         return str(weights)
     path = run.path(weights)
@@ -117,20 +121,19 @@ def _weights_digest(run: Run) -> str:
 
 def _origin(run: Run) -> str:
     """Say in a few words what the backbone has seen; the privacy statement quotes it."""
-    settings = run.params.backbone
-    if settings.kind == "columns":
+    settings, weights = run.params.backbone, _weights(run)
+    if not settings.of_images:
         return "nothing is learned"
-    if settings.weights is None:
+    if weights is None:
         return _images_seen(run)
-    if str(settings.weights) == FROM_TIMM:
-        return f"non-private pretraining: the weights that timm publishes for {settings.architecture}"
-    return f"non-private pretraining: weights from {settings.weights.name}, SHA-256 {_weights_digest(run)}"
+    if str(weights) == FROM_TIMM:
+        return f"non-private pretraining: the weights that timm publishes for {getattr(settings, 'architecture', None)}"
+    return f"non-private pretraining: weights from {weights.name}, SHA-256 {_weights_digest(run)}"
 
 
 def _images_seen(run: Run) -> str:
     settings, queries = run.params.backbone, run.params.queries
-    fitted_to_queries = settings.kind in ("scattering", "concatenated") and settings.fitted_to == "queries"
-    if not fitted_to_queries or POOL not in queries.sources:
+    if settings.reference != "queries" or POOL not in queries.sources:
         return SYNTHETIC
     pool = "the public pool of real images that the teachers are asked about"
     return f"synthetic images and {pool}" if settings.pretrained_here or len(queries.sources) > 1 else f"only {pool}"
@@ -138,42 +141,33 @@ def _images_seen(run: Run) -> str:
 
 def _build(run: Run) -> Backbone:
     """Return the backbone with its initial weights."""
-    settings = run.params.backbone
-    if settings.kind == "columns":
-        return Identity(read_queries(run.folders).images.shape[1])
-    return build_chosen(
-        settings.choice, channels=run.params.data.channels, size=run.params.data.size, seed=run.params.seed
-    )
+    data, settings = run.params.data, run.params.backbone
+    channels = data.channels if settings.of_images else read_queries(run.folders).images.shape[1]
+    return settings.build(channels, data.size, run.params.seed)
 
 
 def _fit(run: Run, backbone: Backbone, checkpoint: Path, device: torch.device) -> list[dict[str, float]]:
     """Train what has weights, then fit what has none to the queries; return the training's history."""
-    settings = run.params.backbone
-    if settings.kind == "columns":
-        return []
-    if settings.weights is not None:
-        if str(settings.weights) == FROM_TIMM:
+    settings, weights = run.params.backbone, _weights(run)
+    if weights is not None:
+        if str(weights) == FROM_TIMM:
             download_weights(backbone)
         else:
-            load_weights(backbone, run.path(settings.weights))
+            load_weights(backbone, run.path(weights))
         return []
     history = _train(run, backbone, checkpoint, device) if settings.has_weights else []
-    if settings.kind in ("scattering", "concatenated"):
+    if settings.reference is not None:
         images, batches = _fitted_to(run)
-        if settings.invariance:
-            own = settings.deformations
-            deformations = None if own is None else Deformations(**own.model_dump())
-            projected = batches[:PROJECTION_BATCHES]
-            learn_projection(
-                backbone, images, projected, seed=run.params.seed, device=device, deformations=deformations
-            )
+        if isinstance(settings, Scattering) and settings.invariance:
+            projected, own = batches[:PROJECTION_BATCHES], settings.deformations
+            learn_projection(backbone, images, projected, seed=run.params.seed, device=device, deformations=own)
         fit_reference(backbone, images, batches[:REFERENCE_BATCHES], device)
     return history
 
 
 def _fitted_to(run: Run) -> tuple[Rows, list[np.ndarray]]:
     """Return the images that a backbone without weights is fitted to, and batches of one source each, in turns."""
-    if run.params.backbone.fitted_to == "queries":
+    if run.params.backbone.reference == "queries":
         queries = read_queries(run.folders)
         return queries.images, queries.batches
     by_source: dict[str, list[np.ndarray]] = {}

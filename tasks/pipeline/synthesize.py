@@ -61,7 +61,7 @@ def plan(run: Run) -> list[Draw]:
 
     Raises SettingError for an image program nobody knows.
     """
-    if run.params.data.name == "table":
+    if not run.params.data.of_images:
         return []
     size, channels = run.params.data.size, run.params.data.channels
     shard = max(1, min(SHARD, SHARD_BYTES // (channels * size * size)))
@@ -160,7 +160,7 @@ def drawing_cost(run: Run) -> dict[str, float]:
 @step("synthesize")
 def assemble_images(run: Run, draws: list[Draw]) -> None:
     """Link the shards into the run's image folder and write its manifest: shards, sources and query batches."""
-    if run.params.data.name == "table":
+    if not run.params.data.of_images:
         _write_public_rows(run)
         return
     shards: dict[str, list[dict[str, object]]] = {"queries": [], "pretraining": []}
@@ -224,21 +224,8 @@ def _write_public_rows(run: Run) -> None:
     They are read from the user's file, not from the private zone: which rows are public depends on their names
     alone, and they are encoded by what they show themselves.
     """
-    from terrine.data.table import public_rows  # and with it pandas, which images do without
-
     data, queries = run.params.data, run.params.queries
-    if data.path is None or data.target is None:
-        raise SettingError("data.name is table, but data.path or data.target is not set. Set both.")
-    rows, encoding = public_rows(
-        run.path(data.path),
-        target=data.target,
-        id_column=data.id,
-        group=data.group,
-        party=data.party,
-        public_fraction=data.public_fraction,
-        test_fraction=data.test_fraction,
-        seed=SPLIT_SEED,
-    )
+    rows, encoding = data.public_rows(run.root, seed=SPLIT_SEED)
     # Files are often sorted; a budget that ends early should have asked about all sorts of rows.
     rows = rows[numpy_generator(run.params.seed, "queries.order").permutation(len(rows))[: queries.count]]
     # Near-equal batches: a stray last row would have no batch statistics.

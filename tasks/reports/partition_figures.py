@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -11,19 +12,13 @@ from tasks.reports.pages import bar_rows, percent, plain
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_array, read_json
 from terrine.data.label_mix import label_shares
+from terrine.data.partitions import PARTITIONS
 
 MOST_COLUMNS = 150
 """Most teachers that are drawn; of more, so many at equal distances in the order of the chart."""
 
 MOST_ROWS = 40
 """Most classes that are drawn, the most frequent ones."""
-
-KINDS = {
-    "iid": "each unit by a hash of its own name",
-    "dirichlet": "each class spread in proportions from Dirichlet(α): imitates parties whose data differ",
-    "similarity": "a share dealt at random, the rest sorted by label and cut: imitates parties whose data differ",
-    "party": "by party, as the data say; every party is one teacher",
-}
 
 
 def partition_figures(run: Run) -> dict[str, Any] | None:
@@ -120,9 +115,10 @@ def facts(manifest: dict[str, Any]) -> list[tuple[str, str]]:
     """Return what the manifest says in words."""
     labels = manifest["labels"]
     distance = labels["label_distance"]
-    settings = [f"{key}={manifest[key]:g}" for key in ("alpha", "similarity") if manifest[key] is not None]
+    kind = PARTITIONS.of(manifest["kind"])
+    settings = [f"{key}={manifest[key]:g}" for key in kind.model_fields if key not in ("kind", "teachers")]
     return [
-        ("Kind", f"{', '.join([manifest['kind'], *settings])}: {KINDS[manifest['kind']]}"),
+        ("Kind", f"{', '.join([manifest['kind'], *settings])}. {inspect.getdoc(kind)}"),
         ("Records per teacher", _spread(labels["records_per_teacher"])),
         ("Teachers without a record", f"{manifest['teachers_without_records']:,} of {manifest['teachers']:,}"),
         ("Classes per teacher", _spread(labels["classes_per_teacher"])),

@@ -9,7 +9,8 @@ import numpy as np
 
 from tasks.config.presets import project_root, selected_run
 from tasks.runtime.run import open_run
-from terrine.data.image_files import SUFFIXES, read_images
+from terrine.data.image_files import read_images
+from terrine.data.images import SUFFIXES
 from terrine.errors import ArtefactError, InputError, SettingError
 
 

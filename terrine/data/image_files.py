@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from terrine.data.source import Progress
 from terrine.errors import InputError
-
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 
 # Files handed to the threads at a time, between two reports of progress.
 _CHUNK = 512
@@ -25,24 +24,17 @@ _CHUNK = 512
 # After this many unreadable files the rest is not tried: something more general is wrong.
 _ENOUGH_FAILURES = 20
 
-_GREY_MODES = ("1", "L", "LA", "La")
 # More than eight bits a pixel: which range of values becomes black to white is a medical decision, not ours.
 _DEEP_MODES = ("I", "F")
 
-Progress = Callable[[int, int], None]
 
-
-def read_images(
-    paths: Sequence[Path], *, size: int, channels: int | None, progress: Progress | None = None
-) -> np.ndarray:
+def read_images(paths: Sequence[Path], *, size: int, channels: int, progress: Progress | None = None) -> np.ndarray:
     """Return the images as uint8 [N, C, size, size], in the order of `paths`.
 
     Each is turned as its EXIF orientation says and resized bilinearly, antialiased; the whole image is kept, so one
-    that is not square is stretched. `channels` None gives one channel when all files are grey, else three. `progress`
-    is called with (files done, files in all). Raises InputError that names the files that cannot be decoded.
+    that is not square is stretched. `progress` is called with (files done, files in all). Raises InputError that names
+    the files that cannot be decoded.
     """
-    if channels is None:
-        channels = 1 if all(_run(_is_grey, paths, None)) else 3
     mode = "L" if channels == 1 else "RGB"
     images = np.empty((len(paths), channels, size, size), dtype=np.uint8)
     for index, pixels in enumerate(_run(lambda path: _decode(path, size, mode), paths, progress)):
@@ -84,11 +76,6 @@ def _decode(path: Path | BytesIO, size: int, mode: str) -> np.ndarray:
         small = upright.convert(mode).resize((size, size), Image.Resampling.BILINEAR)
     pixels = np.asarray(small)
     return pixels[None] if mode == "L" else pixels.transpose(2, 0, 1)
-
-
-def _is_grey(path: Path) -> bool:
-    with Image.open(path) as image:  # reads the header only
-        return image.mode in _GREY_MODES or image.mode.startswith(_DEEP_MODES)
 
 
 def _run(function: Callable[[Path], Any], paths: Sequence[Path], progress: Progress | None) -> Iterator[Any]:

@@ -8,6 +8,9 @@ import numpy as np
 
 from terrine.errors import InputError, SettingError
 
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
+"""Of files that are taken for images."""
+
 # Images converted at a time: bounds the memory of intermediate floating-point copies.
 _CHUNK = 4096
 

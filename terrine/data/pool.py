@@ -11,7 +11,7 @@ records where Terrine drew that split (`terrine.data.splits`), else their places
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -19,34 +19,21 @@ import numpy as np
 from terrine.data.dataset import Dataset
 from terrine.data.duplicates import seen_images
 from terrine.data.units import place_codes, shares
-from terrine.errors import InputError, SettingError
-
-PoolSource = Literal["validation", "test"]
+from terrine.errors import InputError
 
 
-@dataclass(frozen=True)
-class Pool:
-    """Which images are public: the whole `validation` split, or about a `fraction` of the `test` split."""
-
-    source: PoolSource
-    fraction: float = 0.7
-
-    def __post_init__(self) -> None:
-        if self.source == "test" and not 0 < self.fraction < 1:
-            raise SettingError(f"data.pool_fraction is {self.fraction:g}. It must be above 0 and below 1.")
-
-
-def take_pool(dataset: Dataset, pool: Pool, *, seed: int) -> Dataset:
+def take_pool(dataset: Dataset, source: Literal["validation", "test"], fraction: float = 1.0, *, seed: int) -> Dataset:
     """Return the dataset with its public pool apart; its private records are those it had, in their order.
 
-    `dataset.pool_images` and `pool_labels` hold the validation split where the data have one. Raises InputError when
-    there is none to take, or nothing would be left to teach with or to test on.
+    source: the whole `validation` split, which `dataset.pool_images` and `pool_labels` hold where the data have one, or
+    about a `fraction` of the `test` split. Raises InputError when there is none to take, or nothing would be left to
+    teach with or to test on.
     """
     test = np.arange(len(dataset.test_images))
     images, labels = dataset.pool_images, dataset.pool_labels
-    if pool.source == "test":
+    if source == "test":
         units = place_codes(len(test)) if dataset.test_units is None else dataset.test_units
-        public = shares(units, seed, "public pool") < pool.fraction
+        public = shares(units, seed, "public pool") < fraction
         chosen, test = np.flatnonzero(public), np.flatnonzero(~public)
         images, labels = dataset.test_images[chosen], dataset.test_labels[chosen]
     if images is None or labels is None:

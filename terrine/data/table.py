@@ -19,7 +19,7 @@ none). The encoding is as public as those rows, and travels with them: it turns 
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -27,8 +27,9 @@ import pandas as pd
 from terrine.data.dataset import Dataset
 from terrine.data.labels import encode_groups, encode_labels, encode_names
 from terrine.data.parties import encode_parties
+from terrine.data.sources.table import Table as Source
 from terrine.data.units import place_codes, shares
-from terrine.errors import InputError, SettingError
+from terrine.errors import InputError
 
 _MISSING = ("", "?", "NA", "NaN", "nan")
 
@@ -105,7 +106,7 @@ class Encoding:
 
 
 @dataclass(frozen=True)
-class Table:
+class EncodedTable:
     """Labelled records as numbers, in the three splits of the module docstring.
 
     train_features  float32 [N, F]          query_features  float32 [Q, F]
@@ -151,47 +152,25 @@ class Table:
         )
 
 
-class _Roles(NamedTuple):
-    """Columns that are no features."""
+def load(source: Source, at: Path = Path(), *, seed: int = 0) -> EncodedTable:
+    """Return the CSV file of `source`, its path relative to `at`, as numbers.
 
-    target: str
-    id: str | None
-    group: str | None
-    party: str | None
-
-
-def load(
-    path: Path,
-    *,
-    target: str,
-    id_column: str | None = None,
-    group: str | None = None,
-    party: str | None = None,
-    public_fraction: float = 0.2,
-    test_fraction: float = 0.2,
-    seed: int = 0,
-) -> Table:
-    """Return the CSV file at `path` as a `Table`.
-
-    `target` names the column of classes, `id_column` one that names the row, in which no value occurs twice, `group`
-    one that says whose record a row is, `party` one that says who holds it; they become no features. Of all rows about
-    `public_fraction` are the public queries and `test_fraction` serves evaluation; a group is in one split.
-    Raises InputError for a file or a value that cannot be used, SettingError for fractions that leave nothing to train
-    on.
+    The columns of target, id, group and party become no features; a group is in one split. Raises InputError for a file
+    or a value that cannot be used.
     """
-    columns = _Roles(target, id_column, group, party)
-    frame, names, query, test = _split(path, columns, public_fraction, test_fraction, seed)
+    path = at / source.path
+    frame, names, query, test = _split(source, path, seed)
     train = ~(query | test)
-    encoding = _learn(_features(frame, columns)[query], path)
-    features = encoding.apply(_features(frame, columns), str(path))
-    labels, class_names = _labels(frame[target], path)
-    groups = None if group is None else _groups(frame, group, path)
+    encoding = _learn(_features(frame, source)[query], path)
+    features = encoding.apply(_features(frame, source), str(path))
+    labels, class_names = _labels(frame[source.target], path)
+    groups = None if source.group is None else _groups(frame, source.group, path)
     parties: np.ndarray | None = None
     party_names: tuple[str, ...] = ()
-    if party is not None:
-        held, party_names = encode_parties({party: frame[party].to_numpy(dtype=str)[train]}, str(path))
-        parties = held[party]
-    return Table(
+    if source.party is not None:
+        held, party_names = encode_parties({source.party: frame[source.party].to_numpy(dtype=str)[train]}, str(path))
+        parties = held[source.party]
+    return EncodedTable(
         name=path.stem,
         train_features=features[train],
         train_labels=labels[train],
@@ -207,51 +186,30 @@ def load(
     )
 
 
-def public_rows(
-    path: Path,
-    *,
-    target: str,
-    id_column: str | None = None,
-    group: str | None = None,
-    party: str | None = None,
-    public_fraction: float = 0.2,
-    test_fraction: float = 0.2,
-    seed: int = 0,
-) -> tuple[np.ndarray, Encoding]:
-    """Return the features float32 [Q, F] of the public rows of the CSV file at `path`, and how they are encoded.
-
-    They are the `query_features` that `load` gives with the same arguments. Targets, and the values of all other rows,
-    are not looked at. Raises what `load` raises.
-    """
-    columns = _Roles(target, id_column, group, party)
-    frame, _, query, _ = _split(path, columns, public_fraction, test_fraction, seed)
-    public = _features(frame, columns)[query]
+def public_rows(source: Source, at: Path = Path(), *, seed: int = 0) -> tuple[np.ndarray, Encoding]:
+    """See `terrine.data.sources.table.Table.public_rows`."""
+    path = at / source.path
+    frame, _, query, _ = _split(source, path, seed)
+    public = _features(frame, source)[query]
     encoding = _learn(public, path)
     return encoding.apply(public, str(path)), encoding
 
 
-def _split(
-    path: Path, columns: _Roles, public_fraction: float, test_fraction: float, seed: int
-) -> tuple[pd.DataFrame, np.ndarray, np.ndarray, np.ndarray]:
+def _split(source: Source, path: Path, seed: int) -> tuple[pd.DataFrame, np.ndarray, np.ndarray, np.ndarray]:
     """Return the table and the code of each row's name, int64 [rows], and which rows are public queries, and which
     serve evaluation: bool [rows] each."""
-    if not (public_fraction > 0 and test_fraction > 0 and public_fraction + test_fraction < 1):
-        raise SettingError(
-            f"data.public_fraction is {public_fraction} and data.test_fraction {test_fraction}. Both must be positive, "
-            "and together less than 1."
-        )
     frame = _read(path)
-    for column in columns:
-        if column is not None and column not in frame:
+    for column in source.roles:
+        if column not in frame:
             raise InputError(f"{path} has no column '{column}'; its columns are {', '.join(frame)}.")
-    if columns.id is None:
+    if source.id is None:
         names = place_codes(len(frame))
     else:
-        codes, order = encode_names({columns.id: frame[columns.id].to_numpy(dtype=str)}, str(path))
+        codes, order = encode_names({source.id: frame[source.id].to_numpy(dtype=str)}, str(path))
         frame, names = frame.iloc[order], codes[order]  # the index keeps the number in the file, for errors
-    drawn = shares(names if columns.group is None else _groups(frame, columns.group, path), seed, "table.split")
-    query = drawn < public_fraction
-    test = ~query & (drawn < public_fraction + test_fraction)
+    drawn = shares(names if source.group is None else _groups(frame, source.group, path), seed, "table.split")
+    query = drawn < source.public_fraction
+    test = ~query & (drawn < source.public_fraction + source.test_fraction)
     counts = {"public queries": query.sum(), "evaluation": test.sum(), "teachers": (~query & ~test).sum()}
     for what, count in counts.items():
         if count < 2:
@@ -266,8 +224,8 @@ def _groups(frame: pd.DataFrame, group: str, path: Path) -> np.ndarray:
     return encode_groups({group: frame[group].to_numpy(dtype=str)}, str(path))[group]
 
 
-def _features(frame: pd.DataFrame, columns: _Roles) -> pd.DataFrame:
-    return frame.drop(columns=list({column for column in columns if column is not None}))
+def _features(frame: pd.DataFrame, source: Source) -> pd.DataFrame:
+    return frame.drop(columns=list(set(source.roles)))
 
 
 def _read(path: Path) -> pd.DataFrame:

@@ -247,7 +247,7 @@ def _parts_operator(side: int, kernels: Tensor, stride: int) -> Tensor:
     return torch.stack([a + h + v + vh, a - h + v - vh, a + h - v - vh, a - h - v + vh])
 
 
-class Scattering(nn.Module):
+class ScatteringNetwork(nn.Module):
     """Scattering features of float images [B, C, size, size] in [0, 1]: [B, projection], or all of them.
 
     Sides that 4 does not divide are mirrored outwards; grids above 8x8 are averaged down to 8x8, so that the number of
@@ -255,9 +255,7 @@ class Scattering(nn.Module):
     (`terrine.models.statistics`) whether a batch is standardised by its own statistics or by recorded ones.
     """
 
-    def __init__(
-        self, channels: int, size: int, seed: int, orientations: int = 8, projection: int | None = 1000
-    ) -> None:
+    def __init__(self, channels: int, size: int, seed: int, orientations: int, projection: int | None) -> None:
         super().__init__()
         if orientations < 2 or orientations % 2:
             raise SettingError(f"scattering: orientations is {orientations}, and must be an even number from 2 on.")

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -29,28 +28,12 @@ from terrine.determinism.parallel import side_by_side
 from terrine.determinism.randomness import torch_generator
 from terrine.errors import InputError, SettingError
 from terrine.models.backbone import Backbone, as_float
+from terrine.models.kinds.scattering import Deformations
 from terrine.models.registry import build_backbone
-from terrine.models.scattering import Scattering
+from terrine.models.scattering import ScatteringNetwork
 
 _LARGEST = 2000
 """Features above this number are first reduced to it at random: the eigenproblem costs the cube of their number."""
-
-
-@dataclass(frozen=True)
-class Deformations:
-    """Largest amounts of each small deformation; all are uniform between minus and plus this amount.
-
-    rotation in degrees; scale, shear and shift as shares (of 1, of 1, and of half the image's side).
-    """
-
-    rotation: float = 15.0
-    scale: float = 0.12
-    shear: float = 0.2
-    shift: float = 1 / 7
-
-    def __post_init__(self) -> None:
-        if min(self.rotation, self.scale, self.shear, self.shift) < 0 or self.scale >= 1:
-            raise SettingError(f"deformations: amounts must not be negative, and scale below 1; given {self}.")
 
 
 def deform(images: Tensor, deformations: Deformations, generator: torch.Generator) -> Tensor:
@@ -156,7 +139,7 @@ def learn_projection(
     Arguments and errors as there; SettingError also when the backbone has no projection to replace.
     """
     network = backbone.network
-    if not isinstance(network, Scattering) or network.projection is None:
+    if not isinstance(network, ScatteringNetwork) or network.projection is None:
         raise SettingError("projection: only a scattering backbone with a projection can learn one.")
     described = backbone.describe()
     options = {**described["options"], "projection": None}

@@ -19,8 +19,9 @@ from terrine.determinism.parallel import side_by_side
 from terrine.determinism.randomness import torch_generator
 from terrine.errors import SettingError
 from terrine.models.backbone import Backbone, as_float
+from terrine.models.kinds.scattering import Deformations
 from terrine.models.statistics import Statistics
-from terrine.pretraining.invariance import Deformations, deform
+from terrine.pretraining.invariance import deform
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Augmentation:
 
 def weak_augmentation(flip: bool) -> Augmentation:
     """Return FixMatch's weak augmentation: shifts, and mirror images if `flip`."""
-    return Augmentation(f"weak{'-flip' * flip}", Deformations(0.0, 0.0, 0.0, shift=0.25), flip=flip)
+    return Augmentation(f"weak{'-flip' * flip}", Deformations(rotation=0, scale=0, shear=0, shift=0.25), flip=flip)
 
 
 def strong_augmentation(flip: bool) -> Augmentation:

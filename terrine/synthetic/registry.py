@@ -1,6 +1,6 @@
 """The image programs by name, and the one door through which images are drawn.
 
-A new program is one file in this folder (see `program` for its contract) and one line in `PROGRAMS`.
+A new program is one file in `terrine.synthetic.programs` (see `program` for its contract).
 
     >>> draw("dead_leaves", seed=0, first=1000, count=8, size=28, channels=1).shape
     torch.Size([8, 1, 28, 28])
@@ -12,24 +12,8 @@ import torch
 from torch import Tensor
 
 from terrine.errors import SettingError
-from terrine.synthetic.dead_leaves import dead_leaves
-from terrine.synthetic.fractal import fractal
-from terrine.synthetic.gaussian import gaussian
-from terrine.synthetic.mixup import Mixup
-from terrine.synthetic.program import Program
-from terrine.synthetic.shaders import shaders
-from terrine.synthetic.spectrum import spectrum
-from terrine.synthetic.stylegan import stylegan
-
-PROGRAMS: dict[str, Program] = {
-    "gaussian": gaussian,
-    "spectrum": spectrum,
-    "dead_leaves": dead_leaves,
-    "stylegan": stylegan,
-    "fractal": fractal,
-    "shaders": shaders,
-    "mixup": Mixup((shaders,)),
-}
+from terrine.synthetic.program import Program, programs
+from terrine.synthetic.programs.mixup import Mixup
 
 VERSION = 1
 """Raised whenever a program draws other bytes for the same (seed, index): stored images then are drawn anew."""
@@ -38,16 +22,17 @@ SMALLEST_SIZE, LARGEST_SIZE = 8, 320
 
 
 def program(kind: str) -> Program:
-    """Return the image program called `kind`: a name in `PROGRAMS`, or mixup:NAME+NAME+... of any others.
+    """Return the image program called `kind`: a program's name, or mixup:NAME+NAME+... of any others.
 
     Raises SettingError that lists the known ones.
     """
-    if kind in PROGRAMS:
-        return PROGRAMS[kind]
+    named = programs()
+    if kind in named:
+        return named[kind]
     head, colon, sources = kind.partition(":")
     if head == "mixup" and colon and sources and not any(name.startswith("mixup") for name in sources.split("+")):
         return Mixup(tuple(program(name) for name in sources.split("+")))
-    known = ", ".join(PROGRAMS)
+    known = ", ".join(named)
     raise SettingError(f"image program: there is none called '{kind}'. Known are: {known}, mixup:A+B of any others.")
 
 

@@ -1,29 +1,42 @@
 """A dataset that is added as CONTRIBUTING.md says is private until somebody says, in code, that anyone may read it."""
 
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 
 import tasks.config.params
-from tasks.config.params import validate
+from tasks.config.params import Params, validate
 from tasks.config.values import merge
 from tasks.pipeline.dataset import prepare_dataset
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json
-from terrine.data import digits, registry
-from terrine.data.public import PUBLIC_BENCHMARKS
+from terrine.data import public
+from terrine.data.source import SOURCES, ImageSource, load_dataset
+from terrine.data.sources.digits import Digits
 from terrine.errors import SettingError
 
 VALUES = {"data": {"name": "clinic", "size": 8}, "aggregation": {"mechanism": "histogram", "sigma": 20}}
 BUDGET = {"ledger": {"account": "clinic-2026", "epsilon": 8}}
 
 
+class Clinic(ImageSource):
+    """A source that says nothing about who may read it: the default of `Dataset`."""
+
+    name: Literal["clinic", "mnist"] = "clinic"
+
+    def read(self, at=None, seed=0, progress=None):
+        return replace(Digits(size=8).read(), name="clinic", public_benchmark=False)
+
+
 @pytest.fixture(autouse=True)
 def clinic(monkeypatch):
-    """Register a source, `clinic`, that says nothing about who may read it: the default of `Dataset`."""
-    source = replace(digits.load(size=8), name="clinic", public_benchmark=False)
-    known = registry.load
-    monkeypatch.setattr(registry, "load", lambda name, **how: source if name == "clinic" else known(name, **how))
+    """The parameters of a process that started with the package of `Clinic` installed."""
+
+    class WithClinic(Params):
+        data: SOURCES.union() = Digits()
+
+    monkeypatch.setattr(tasks.config.params, "Params", WithClinic)
 
 
 @pytest.mark.parametrize(
@@ -39,16 +52,25 @@ def test_with_both_it_is_prepared_and_its_figures_stay_at_home(tmp_path):
     run = Run(tmp_path, "trial", validate(merge(VALUES, BUDGET)))
     prepare_dataset.fn(run)
     assert read_json(run.folders.dataset / "manifest.json")["public_benchmark"] is False
+    assert run.params.data.public_benchmark is False
     assert run.params.tracking.private_metrics is False
 
 
-def test_parameters_cannot_call_it_public(tmp_path):
+def test_parameters_cannot_call_it_public():
     with pytest.raises(SettingError, match=r"public_benchmark=true does not go with data\.name=clinic"):
         validate(merge(VALUES, {"data": {"public_benchmark": True}}))
 
 
+def test_a_source_from_elsewhere_is_private_whatever_its_name():
+    assert Clinic(name="mnist").public_benchmark is False
+    assert SOURCES.of("mnist") is not Clinic
+    with pytest.raises(ValueError, match=r"public_benchmark=true does not go with data\.name=mnist"):
+        Clinic(name="mnist", public_benchmark=True)
+
+
 def test_a_name_on_the_list_whose_source_does_not_say_so_is_refused_and_nothing_is_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(tasks.config.params, "PUBLIC_BENCHMARKS", (*PUBLIC_BENCHMARKS, "clinic"))
+    monkeypatch.setattr(public, "PUBLIC_BENCHMARKS", (*public.PUBLIC_BENCHMARKS, "clinic"))
+    monkeypatch.setattr(Clinic, "__module__", "terrine.data.sources.clinic")
     run = Run(tmp_path, "trial", validate(VALUES))
     assert run.params.data.public_benchmark
     with pytest.raises(SettingError, match="does not say that anyone may read it"):
@@ -56,6 +78,15 @@ def test_a_name_on_the_list_whose_source_does_not_say_so_is_refused_and_nothing_
     assert not list(tmp_path.iterdir())
 
 
-def test_every_name_on_the_list_is_a_dataset_and_the_sources_of_own_data_are_not():
-    assert set(PUBLIC_BENCHMARKS) < set(registry.names())
-    assert not {"npz", "folder", "table"} & set(PUBLIC_BENCHMARKS)
+def test_every_name_on_the_list_is_a_source_of_terrines_and_those_of_own_data_are_not():
+    for name in public.PUBLIC_BENCHMARKS:
+        assert SOURCES.of(name)(name=name).public_benchmark
+    assert not {"npz", "folder", "table"} & set(public.PUBLIC_BENCHMARKS)
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones():
+    known = "bloodmnist, .*digits, .*folder, .*mnist, .*npz, .*table"
+    with pytest.raises(SettingError, match=rf"data\.name=imagenet: there is none of this name\. Known: {known}"):
+        validate({"data": {"name": "imagenet"}})
+    with pytest.raises(SettingError, match=rf"data\.name: there is no 'imagenet'\. Known: {known}"):
+        load_dataset("imagenet")

@@ -13,7 +13,7 @@ from tasks.pipeline.dataset import SPLIT_SEED, read_dataset, read_pool_labels
 from tasks.pipeline.student import student_pool
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, read_table, write_json
-from terrine.data.registry import load
+from terrine.data.source import load_dataset
 from terrine.errors import InputError, SettingError
 from terrine.models.registry import build_backbone
 
@@ -97,7 +97,7 @@ def test_right_answers_are_counted_against_the_pools_labels(finished):
 
 
 def test_a_querys_truth_is_the_label_of_its_own_image(finished):
-    whole = load("digits", root=finished.root, size=8, channels=1, seed=SPLIT_SEED)
+    whole = load_dataset("digits", size=8, seed=SPLIT_SEED)
     labels = dict(zip((image.tobytes() for image in whole.test_images), whole.test_labels.tolist(), strict=True))
     truth, queries = pool_truth(finished), synthesize.read_queries(finished.folders)
     for batch, kind in zip(queries.batches, queries.kinds, strict=True):

@@ -63,10 +63,8 @@ class PromptTeachers(Teachers):
     def check(self, run: Any) -> None:
         """Raise ValueError for an image that leaves no frame on a canvas whose side is known."""
         super().check(run)
-        backbone, inner = run.backbone, self.prompt.inner
-        canvas = backbone.enlarge or run.data.size
-        known = backbone.enlarge is not None or backbone.kind not in ("timm", "tiny_vit")
-        if known and inner is not None and inner >= canvas + (not self.prompt.mask):
+        canvas, inner = run.backbone.side(run.data.size), self.prompt.inner
+        if canvas is not None and inner is not None and inner >= canvas + (not self.prompt.mask):
             raise ValueError(
                 f"teachers.prompt.inner={inner} leaves no border on a canvas of {canvas}. Use 1 to {canvas - 1}"
             )

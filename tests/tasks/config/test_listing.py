@@ -7,9 +7,12 @@ from tasks.config.values import flat
 
 def test_every_setting_of_a_run_is_listed_once_for_each_meaning_it_has():
     listed = [setting.key for setting in settings()]
-    assert set(flat(Params().model_dump(mode="json"))) <= {*listed, "pretraining.images", "transcription"} | {
-        key for key in flat(Params().model_dump(mode="json")) if key.startswith("queries.sources")
-    }
+    assert set(flat(Params().model_dump(mode="json"))) <= {
+        *listed,
+        "backbone.deformations",
+        "pretraining.images",
+        "transcription",
+    } | {key for key in flat(Params().model_dump(mode="json")) if key.startswith("queries.sources")}
     by_kinds = {(setting.key, setting.kinds) for setting in settings()}
     assert len(by_kinds) == len(listed)
 

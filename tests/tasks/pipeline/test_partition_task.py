@@ -36,8 +36,8 @@ def test_labels_and_images_have_no_say_in_the_deal(tmp_path):
     run = make(tmp_path, partition={"teachers": 40})
     stored = dataset.read_dataset(run.folders)
     other = replace(stored, train_labels=stored.train_labels[::-1].copy(), train_images=stored.train_images[::-1])
-    dealt = partition.assign(run, stored, None)
-    assert partition.assign(run, other, None).tolist() == dealt.tolist()
+    dealt = run.params.partition.deal(stored, None, run.params.seed)
+    assert run.params.partition.deal(other, None, run.params.seed).tolist() == dealt.tolist()
     units = draws(stored.record_names, run.params.seed, "partition.deal")
     assert dealt.tolist() == [int(unit) % 40 for unit in units]
 

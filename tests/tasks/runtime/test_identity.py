@@ -38,7 +38,6 @@ def identity(root, values, changes=None, kind="answers", index=(), account="acco
     [
         {"student": {"l2": 1.0}},
         {"data": {"path": "moved/people.npz"}},
-        {"data": {"root": "elsewhere"}},
         {"teachers": {"per_task": 3}},
         {"runner": {"kind": "processes"}},
         {"tracking": {"experiment": "another"}},
@@ -50,6 +49,12 @@ def identity(root, values, changes=None, kind="answers", index=(), account="acco
 )
 def test_what_changes_nothing_that_is_released_shares_the_release(tmp_path, change):
     assert identity(tmp_path, OWN, change) == identity(tmp_path, OWN)
+
+
+def test_where_the_files_of_a_benchmark_lie_changes_nothing(tmp_path):
+    named = [{"name": "mnist"}, {"name": "mnist", "root": "elsewhere", "download": False}]
+    first, second = (identity(tmp_path, {"data": data, "aggregation": OWN["aggregation"]}) for data in named)
+    assert first == second
 
 
 @pytest.mark.parametrize(
@@ -152,20 +157,26 @@ def test_every_section_that_a_stage_up_to_the_release_reads_is_part_of_its_ident
 
 
 def defaults(section, prefix):
-    """Every default of a section and those in it, as JSON values; a default that is a section is looked into."""
+    """Every default of a section and those in it, as JSON values; a default that is a section is looked into.
+
+    Where kinds of a section differ in one, it is listed for each.
+    """
     found = {}
     for name, field in section.model_fields.items():
-        for inner in sections_of(field):
-            own = defaults(inner, f"{prefix}{name}.")
-            if not prefix and name in FAMILIES:
-                own[f"{name}.{FAMILIES[name].key}"] = FAMILIES[name].default
-            assert all(found.get(key, value) == value for key, value in own.items()), "kinds differ in a default"
-            found |= own
-        if field.is_required():
-            continue
-        default = field.get_default(call_default_factory=True)
-        if not hasattr(default, "model_fields"):
-            found[f"{prefix}{name}"] = json.loads(json.dumps(default, default=str))
+        family = FAMILIES.get(f"{prefix}{name}")
+        each = {kind: defaults(kind, f"{prefix}{name}.") for kind in sections_of(field)}
+        for kind, own in each.items():
+            for key, value in own.items():
+                alike = all(other.get(key, value) == value for other in each.values())
+                found[key if alike else f"{key} of {kind.__name__}"] = value
+        if family is not None:
+            of_kinds = f"{prefix}{name}.{family.key} of "
+            found = {key: value for key, value in found.items() if not key.startswith(of_kinds)}
+            found[f"{prefix}{name}.{family.key}"] = family.default
+        elif not each and not field.is_required():
+            found[f"{prefix}{name}"] = json.loads(json.dumps(field.get_default(call_default_factory=True), default=str))
+        elif each and not field.is_required() and field.get_default() is None:
+            found[f"{prefix}{name}"] = None
     return found
 
 

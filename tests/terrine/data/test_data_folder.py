@@ -4,10 +4,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from terrine.data import folder
+from terrine.data.dataset import Dataset
 from terrine.data.partition import iid
+from terrine.data.sources.folder import Folder
 from terrine.data.units import name_codes
 from terrine.errors import InputError
+
+
+def load(path: Path, **settings: object) -> Dataset:
+    return Folder(path=path, **settings).read()
 
 
 def write_image(path: Path, value: int) -> None:
@@ -38,23 +43,23 @@ def rows(column: str = "") -> list[str]:
 def test_class_folders_become_classes(class_folders: Path) -> None:
     (class_folders / "benign" / "Thumbs.db").touch()
     (class_folders / ".cache").mkdir()
-    dataset = folder.load(class_folders, size=6)
+    dataset = load(class_folders, size=8)
     dataset.validate()
     assert (dataset.name, dataset.class_names, dataset.public_benchmark) == ("cells", ("benign", "malign"), False)
-    assert dataset.train_images.shape[1:] == (1, 6, 6)
+    assert dataset.train_images.shape[1:] == (1, 8, 8)
     assert np.array_equal(dataset.train_images[:, 0, 0, 0] >= 100, dataset.train_labels == 1)
     assert np.array_equal(dataset.test_images[:, 0, 0, 0] >= 100, dataset.test_labels == 1)
 
 
 def test_every_image_is_read_once(class_folders: Path) -> None:
-    dataset = folder.load(class_folders, size=6)
+    dataset = load(class_folders, size=8)
     values = np.concatenate([dataset.train_images, dataset.test_images])[:, 0, 0, 0]
     assert sorted(values.tolist()) == [*range(10), *range(100, 110)]
 
 
 def test_images_are_resized_and_coloured_as_asked(class_folders: Path) -> None:
-    assert folder.load(class_folders).train_images.shape[1:] == (1, 28, 28)
-    assert folder.load(class_folders, size=9, channels=3).train_images.shape[1:] == (3, 9, 9)
+    assert load(class_folders).train_images.shape[1:] == (1, 28, 28)
+    assert load(class_folders, size=9, channels=3).train_images.shape[1:] == (3, 9, 9)
 
 
 def test_train_and_test_folders_are_the_split(tmp_path: Path) -> None:
@@ -62,14 +67,14 @@ def test_train_and_test_folders_are_the_split(tmp_path: Path) -> None:
         for label in ("a", "b"):
             for i in range(count):
                 write_image(tmp_path / split / label / f"{i}.png", i)
-    dataset = folder.load(tmp_path)
+    dataset = load(tmp_path)
     dataset.validate()
     assert (dataset.records, len(dataset.test_labels), dataset.class_names) == (10, 4, ("a", "b"))
 
 
 def test_a_table_lists_paths_labels_and_groups(class_folders: Path) -> None:
     table = write_table(class_folders, "path,label,group", *rows("patient {i}"))
-    dataset = folder.load(table, size=6, test_fraction=0.4)
+    dataset = load(table, size=8, test_fraction=0.4)
     dataset.validate()
     assert dataset.class_names == ("b", "m")
     assert dataset.train_groups is not None
@@ -82,7 +87,7 @@ def test_a_table_lists_paths_labels_and_groups(class_folders: Path) -> None:
 
 
 def test_a_record_is_named_by_its_path_below_its_class_folder(class_folders: Path) -> None:
-    dataset = folder.load(class_folders, size=6)
+    dataset = load(class_folders, size=8)
     values = dataset.train_images[:, 0, 0, 0].tolist()
     names = [f"{value}.png" if value < 100 else f"deeper/{value - 100}.png" for value in values]
     assert names == sorted(names)
@@ -93,7 +98,7 @@ def test_files_of_one_name_in_two_class_folders_are_one_unit(tmp_path: Path) -> 
     for i in range(30):
         write_image(tmp_path / "cats" / f"{i:03d}.png", i)
         write_image(tmp_path / "dogs" / f"{i:03d}.png", 100 + i)
-    dataset = folder.load(tmp_path, size=6)
+    dataset = load(tmp_path, size=8)
     in_train, in_test = (sorted(images[:, 0, 0, 0].tolist()) for images in (dataset.train_images, dataset.test_images))
     for side in (in_train, in_test):
         assert [value - 100 for value in side if value >= 100] == [value for value in side if value < 100]
@@ -106,8 +111,8 @@ def test_files_of_one_name_in_two_class_folders_are_one_unit(tmp_path: Path) -> 
 
 def test_a_record_of_a_table_is_named_by_its_path_made_normal(class_folders: Path) -> None:
     lines = [row.replace("benign/3", "malign/../benign/./3") for row in rows()]
-    plain = folder.load(write_table(class_folders, "path,label", *rows()), size=6)
-    odd = folder.load(write_table(class_folders, "path,label", *reversed(lines)), size=6)
+    plain = load(write_table(class_folders, "path,label", *rows()), size=8)
+    odd = load(write_table(class_folders, "path,label", *reversed(lines)), size=8)
     values = plain.train_images[:, 0, 0, 0].tolist()
     names = [f"benign/{value}.png" if value < 100 else f"malign/deeper/{value - 100}.png" for value in values]
     assert np.array_equal(plain.train_names, name_codes(names))
@@ -117,7 +122,7 @@ def test_a_record_of_a_table_is_named_by_its_path_made_normal(class_folders: Pat
 
 def test_a_table_may_give_the_split(class_folders: Path) -> None:
     lines = [f"{row},{'test' if i % 10 >= 7 else 'train'}" for i, row in enumerate(rows())]
-    dataset = folder.load(write_table(class_folders, "path,label,split", *lines), size=6)
+    dataset = load(write_table(class_folders, "path,label,split", *lines), size=8)
     assert sorted(dataset.test_images[:, 0, 0, 0].tolist()) == [7, 8, 9, 107, 108, 109]
 
 
@@ -125,12 +130,12 @@ def test_a_table_may_come_from_a_spreadsheet(class_folders: Path) -> None:
     table = class_folders / "table.csv"
     lines = ["path, label", *(row.replace(",", ', "').replace(",b", ",b") + '"' for row in rows())]
     table.write_bytes("\r\n".join(lines).encode("utf-8-sig"))
-    assert folder.load(table).class_names == ("b", "m")
+    assert load(table).class_names == ("b", "m")
 
 
 def test_integer_labels_are_ordered_by_value(class_folders: Path) -> None:
     lines = [row.replace(",b", ",9").replace(",m", ",10") for row in rows()]
-    assert folder.load(write_table(class_folders, "path,label", *lines)).class_names == ("9", "10")
+    assert load(write_table(class_folders, "path,label", *lines)).class_names == ("9", "10")
 
 
 @pytest.mark.parametrize("suffix", ["../outside.png", "benign/../../outside.png"])
@@ -140,13 +145,13 @@ def test_a_table_may_not_climb_out_of_its_folder(class_folders: Path, suffix: st
     with pytest.raises(
         InputError, match=r"table\.csv, line 22: .*outside\.png leads outside .*, to .*Copy the image into"
     ):
-        folder.load(table)
+        load(table)
 
 
 def test_a_table_may_not_name_absolute_paths(class_folders: Path) -> None:
     table = write_table(class_folders, "path,label", f"{class_folders / 'benign' / '0.png'},b", *rows())
     with pytest.raises(InputError, match=r"line 2: .*0\.png is an absolute path\. Write paths relative to"):
-        folder.load(table)
+        load(table)
 
 
 def test_a_table_may_not_follow_links_out_of_its_folder(class_folders: Path) -> None:
@@ -156,27 +161,27 @@ def test_a_table_may_not_follow_links_out_of_its_folder(class_folders: Path) -> 
     for path in ("file.png", "linked/outside.png"):
         table = write_table(class_folders, "path,label", *rows(), f"{path},b")
         with pytest.raises(InputError, match=r"line 22: .*png leads outside"):
-            folder.load(table)
+            load(table)
 
 
 def test_links_out_of_class_folders_are_refused(class_folders: Path) -> None:
     write_image(class_folders.parent / "outside.png", 0)
     (class_folders / "benign" / "link.png").symlink_to(class_folders.parent / "outside.png")
     with pytest.raises(InputError, match=r"link\.png leads outside"):
-        folder.load(class_folders)
+        load(class_folders)
 
 
 def test_links_inside_the_folder_are_followed(class_folders: Path) -> None:
     (class_folders / "link.png").symlink_to(class_folders / "benign" / "0.png")
     lines = [row.replace("benign/0.png", "link.png") for row in rows()]
-    assert folder.load(write_table(class_folders, "path,label", *lines)).classes == 2
+    assert load(write_table(class_folders, "path,label", *lines)).classes == 2
 
 
 def test_a_loop_of_links_is_named(class_folders: Path) -> None:
     (class_folders / "loop.png").symlink_to(class_folders / "loop.png")
     table = write_table(class_folders, "path,label", *rows(), "loop.png,b")
     with pytest.raises(InputError, match=r"line 22: .*loop\.png"):
-        folder.load(table)
+        load(table)
 
 
 @pytest.mark.parametrize(
@@ -198,64 +203,64 @@ def test_a_loop_of_links_is_named(class_folders: Path) -> None:
 )
 def test_a_line_that_cannot_be_used_is_named(class_folders: Path, lines: list[str], message: str) -> None:
     with pytest.raises(InputError, match=r"table\.csv.*" + message):
-        folder.load(write_table(class_folders, *lines))
+        load(write_table(class_folders, *lines))
 
 
 def test_a_table_in_another_encoding_is_named(class_folders: Path) -> None:
     table = class_folders / "table.csv"
     table.write_bytes("path,label\nbenign/0.png,gutartig für\n".encode("latin-1"))
     with pytest.raises(InputError, match=r"table\.csv is no CSV file in UTF-8"):
-        folder.load(table)
+        load(table)
 
 
 def test_a_given_split_needs_both_sides(class_folders: Path) -> None:
     with pytest.raises(InputError, match="the given split has 20 training and 0 test images"):
-        folder.load(write_table(class_folders, "path,label,split", *rows("train")))
+        load(write_table(class_folders, "path,label,split", *rows("train")))
 
 
 def test_a_person_on_both_sides_of_a_given_split_is_named(class_folders: Path) -> None:
     lines = [f"{row},p{i % 10},{'test' if i < 3 else 'train'}" for i, row in enumerate(rows())]
     with pytest.raises(InputError, match=r"group 'p0' is in train and in test \(3 training images"):
-        folder.load(write_table(class_folders, "path,label,group,split", *lines))
+        load(write_table(class_folders, "path,label,group,split", *lines))
 
 
 def test_a_corrupt_image_is_named(class_folders: Path) -> None:
     victim = class_folders / "malign" / "deeper" / "4.png"
     victim.write_bytes(victim.read_bytes()[:40])
     with pytest.raises(InputError, match=rf"1 of 20 image files cannot be used: {victim} \("):
-        folder.load(class_folders)
+        load(class_folders)
 
 
 def test_an_empty_class_folder_is_named(class_folders: Path) -> None:
     (class_folders / "other").mkdir()
     with pytest.raises(InputError, match=r"class folder .*other holds no image \(it is empty\)"):
-        folder.load(class_folders)
+        load(class_folders)
     (class_folders / "other" / "scan.dcm").touch()
     with pytest.raises(InputError, match=r"holds no image \(it holds \.dcm files\)\. Add images \(\.png"):
-        folder.load(class_folders)
+        load(class_folders)
 
 
 def test_a_folder_without_class_folders_is_refused(tmp_path: Path) -> None:
     write_image(tmp_path / "loose.png", 0)
     with pytest.raises(InputError, match=r"holds no class folders\. Put the images of each class into a subfolder"):
-        folder.load(tmp_path)
+        load(tmp_path)
 
 
 def test_missing_folders_and_tables_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"There is no folder .*nowhere"):
-        folder.load(tmp_path / "nowhere")
+        load(tmp_path / "nowhere")
     with pytest.raises(InputError, match=r"There is no file .*nowhere\.csv"):
-        folder.load(tmp_path / "nowhere.csv")
+        load(tmp_path / "nowhere.csv")
     (tmp_path / "images.npz").write_bytes(b"")
     with pytest.raises(InputError, match=r"images\.npz is an \.npz file\. Set data\.name=npz\."):
-        folder.load(tmp_path / "images.npz")
+        load(tmp_path / "images.npz")
 
 
 def test_a_column_of_the_table_names_the_party(class_folders: Path) -> None:
     table = write_table(
         class_folders, "path,label,party", *(f"{row},{('x', 'y')[i % 2]}" for i, row in enumerate(rows()))
     )
-    dataset = folder.load(table, size=6)
+    dataset = load(table, size=8)
     dataset.validate()
     assert dataset.party_names == ("x", "y")
     assert dataset.train_parties is not None
@@ -264,8 +269,8 @@ def test_a_column_of_the_table_names_the_party(class_folders: Path) -> None:
 
 def test_a_party_that_has_test_images_only_is_no_party_of_the_training_data(class_folders: Path) -> None:
     lines = [f"{row},{'train,x' if i % 10 else 'test,y'}" for i, row in enumerate(rows())]
-    dataset = folder.load(write_table(class_folders, "path,label,split,party", *lines), size=6)
+    dataset = load(write_table(class_folders, "path,label,split,party", *lines), size=8)
     assert dataset.party_names == ("x",)
     assert set(dataset.train_parties.tolist()) == {0}
     with pytest.raises(InputError, match=r"line 2 has no party"):
-        folder.load(write_table(class_folders, "path,label,party", *(f"{row}," for row in rows())))
+        load(write_table(class_folders, "path,label,party", *(f"{row}," for row in rows())))

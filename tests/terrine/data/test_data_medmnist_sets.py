@@ -4,8 +4,14 @@ import medmnist
 import numpy as np
 import pytest
 
-from terrine.data import medmnist_sets
+from terrine.data.dataset import Dataset
+from terrine.data.source import SOURCES
+from terrine.data.sources.medmnist import SIZES, MedMNIST
 from terrine.errors import InputError
+
+
+def load(name: str, **settings: object) -> Dataset:
+    return MedMNIST(name=name, **settings).read()
 
 
 def write_set(path: Path, side: int = 28, classes: int = 8, colour: bool = True) -> dict[str, np.ndarray]:
@@ -23,7 +29,7 @@ def write_set(path: Path, side: int = 28, classes: int = 8, colour: bool = True)
 @pytest.mark.parametrize("place", ["medmnist/bloodmnist.npz", "bloodmnist.npz"])
 def test_an_official_file_is_read_and_validation_joins_train(tmp_path: Path, place: str) -> None:
     arrays = write_set(tmp_path / place)
-    dataset = medmnist_sets.load("bloodmnist", root=tmp_path, download=False)
+    dataset = load("bloodmnist", root=tmp_path, download=False)
     dataset.validate()
     expected = np.concatenate([arrays["train_images"], arrays["val_images"]]).transpose(0, 3, 1, 2)
     assert np.array_equal(dataset.train_images, expected)
@@ -34,25 +40,25 @@ def test_an_official_file_is_read_and_validation_joins_train(tmp_path: Path, pla
 
 @pytest.mark.parametrize(
     ("size", "side"),
-    [(None, 28), (16, 28), (28, 28), (32, 28), (64, 64), (100, 64), (128, 128), (224, 224), (500, 224)],
+    [(16, 28), (28, 28), (32, 28), (64, 64), (100, 64), (128, 128), (224, 224), (320, 224)],
 )
-def test_the_largest_published_size_that_fits_is_read(tmp_path: Path, size: int | None, side: int) -> None:
-    for published in medmnist_sets.SIZES:
+def test_the_largest_published_size_that_fits_is_read(tmp_path: Path, size: int, side: int) -> None:
+    for published in SIZES:
         name = "pneumoniamnist.npz" if published == 28 else f"pneumoniamnist_{published}.npz"
         write_set(tmp_path / name, side=published, classes=2, colour=False)
-    dataset = medmnist_sets.load("pneumoniamnist", root=tmp_path, size=size, download=False)
+    dataset = load("pneumoniamnist", root=tmp_path, size=size, download=False)
     assert dataset.train_images.shape == (48, 1, side, side)
 
 
 def test_several_labels_per_image_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"chestmnist gives several labels to an image \(14 findings\).*one finding"):
-        medmnist_sets.load("chestmnist", root=tmp_path)
+        load("chestmnist", root=tmp_path)
 
 
 def test_missing_files_are_an_error_when_download_is_off(tmp_path: Path) -> None:
     message = r"dermamnist_64\.npz is neither in .*data\.download is off\. Copy the file there \(from https://zenodo"
     with pytest.raises(InputError, match=message):
-        medmnist_sets.load("dermamnist", root=tmp_path, size=64, download=False)
+        load("dermamnist", root=tmp_path, size=64, download=False)
 
 
 def test_missing_files_are_downloaded_by_medmnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +66,7 @@ def test_missing_files_are_downloaded_by_medmnist(tmp_path: Path, monkeypatch: p
         write_set(Path(self.root) / f"bloodmnist{self.size_flag}.npz", side=self.size)
 
     monkeypatch.setattr(medmnist.BloodMNIST, "download", download)
-    assert medmnist_sets.load("bloodmnist", root=tmp_path, size=64).train_images.shape == (48, 3, 64, 64)
+    assert load("bloodmnist", root=tmp_path, size=64).train_images.shape == (48, 3, 64, 64)
     assert (tmp_path / "medmnist" / "bloodmnist_64.npz").is_file()
 
 
@@ -73,7 +79,7 @@ def test_a_download_that_fails_says_what_to_do_and_leaves_no_half_file(
 
     monkeypatch.setattr(medmnist.BloodMNIST, "download", download)
     with pytest.raises(InputError, match=r"bloodmnist\.npz is neither in .* could not be downloaded\. Copy the file"):
-        medmnist_sets.load("bloodmnist", root=tmp_path)
+        load("bloodmnist", root=tmp_path)
     assert not list((tmp_path / "medmnist").iterdir())
 
 
@@ -82,24 +88,25 @@ def test_a_truncated_file_is_named(tmp_path: Path) -> None:
     write_set(file)
     file.write_bytes(file.read_bytes()[:10000])
     with pytest.raises(InputError, match=r"bloodmnist\.npz is truncated or damaged"):
-        medmnist_sets.load("bloodmnist", root=tmp_path)
+        load("bloodmnist", root=tmp_path)
 
 
 def test_a_label_outside_the_official_classes_is_named(tmp_path: Path) -> None:
     write_set(tmp_path / "bloodmnist.npz", classes=9)
     with pytest.raises(InputError, match=r"train_labels\[8\] is 8, outside 0\.\.7, the range of the 8 class_names"):
-        medmnist_sets.load("bloodmnist", root=tmp_path)
+        load("bloodmnist", root=tmp_path)
 
 
 def test_the_names_are_medmnists_two_dimensional_sets() -> None:
-    assert set(medmnist_sets.NAMES) == {name for name in medmnist.INFO if not name.endswith("3d")}
+    names = {name for name in SOURCES.names() if SOURCES.of(name) is MedMNIST}
+    assert names == {name for name in medmnist.INFO if not name.endswith("3d")}
 
 
 def test_pneumoniamnist_is_read(shared_folder: Path) -> None:
     root = shared_folder / "datasets"
     if not (root / "medmnist" / "pneumoniamnist.npz").is_file():
         pytest.skip(f"pneumoniamnist.npz is not in {root}")
-    dataset = medmnist_sets.load("pneumoniamnist", root=root, download=False)
+    dataset = load("pneumoniamnist", root=root, download=False)
     dataset.validate()
     assert dataset.train_images.shape == (4708 + 524, 1, 28, 28)
     assert dataset.test_images.shape == (624, 1, 28, 28)

@@ -14,9 +14,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from terrine.data import folder, medmnist_sets, npz, table
 from terrine.data.dataset import Dataset
 from terrine.data.partition import iid
+from terrine.data.sources.folder import Folder
+from terrine.data.sources.medmnist import MedMNIST
+from terrine.data.sources.npz import Npz
+from terrine.data.sources.table import Table
+from terrine.data.table import load
 
 TEACHERS = 7
 CLASSES = ("ash", "beech", "cherry")
@@ -72,13 +76,13 @@ def read(dataset: Dataset) -> Read:
 def class_folders(root: Path, records: list[Record]) -> Read:
     for record in records:
         save(root / CLASSES[record.label] / "deeper" / f"{record.name}.png", record)
-    return read(folder.load(root, size=4, channels=1))
+    return read(Folder(path=root, size=8).read())
 
 
 def split_class_folders(root: Path, records: list[Record]) -> Read:
     for record in records:
         save(root / ("test" if record.in_test else "train") / CLASSES[record.label] / f"{record.name}.png", record)
-    return read(folder.load(root, size=4, channels=1))
+    return read(Folder(path=root, size=8).read())
 
 
 def csv_of_images(root: Path, records: list[Record], columns: Iterable[str] = ()) -> Read:
@@ -90,7 +94,7 @@ def csv_of_images(root: Path, records: list[Record], columns: Iterable[str] = ()
         for record in records:
             more = {"group": record.group, "split": "test" if record.group in TEST_GROUPS else "train"}
             lines.writerow([f"{record.name}.png", CLASSES[record.label], *(more[column] for column in columns)])
-    return read(folder.load(root / "list.csv", size=4, channels=1))
+    return read(Folder(path=root / "list.csv", size=8).read())
 
 
 def csv_with_groups(root: Path, records: list[Record]) -> Read:
@@ -110,17 +114,17 @@ def arrays(records: list[Record], prefix: str = "") -> dict[str, np.ndarray]:
 
 def npz_by_place(root: Path, records: list[Record]) -> Read:
     np.savez(root / "own.npz", **arrays(records))
-    return read(npz.load(root / "own.npz"))
+    return read(Npz(path=root / "own.npz").read())
 
 
 def npz_with_ids(root: Path, records: list[Record]) -> Read:
     np.savez(root / "own.npz", **arrays(records), ids=np.array([record.name for record in records]))
-    return read(npz.load(root / "own.npz"))
+    return read(Npz(path=root / "own.npz").read())
 
 
 def npz_with_groups(root: Path, records: list[Record]) -> Read:
     np.savez(root / "own.npz", **arrays(records), groups=np.array([record.group for record in records]))
-    return read(npz.load(root / "own.npz"))
+    return read(Npz(path=root / "own.npz").read())
 
 
 def split_arrays(records: list[Record]) -> dict[str, np.ndarray]:
@@ -135,12 +139,12 @@ def split_arrays(records: list[Record]) -> dict[str, np.ndarray]:
 
 def split_npz(root: Path, records: list[Record]) -> Read:
     np.savez(root / "own.npz", **split_arrays(records))
-    return read(npz.load(root / "own.npz"))
+    return read(Npz(path=root / "own.npz").read())
 
 
 def medmnist_like(root: Path, records: list[Record]) -> Read:
     np.savez(root / "breastmnist.npz", **{key: np.array(value) for key, value in two_classes(records).items()})
-    return read(medmnist_sets.load("breastmnist", root=root, download=False))
+    return read(MedMNIST(name="breastmnist", root=root, download=False).read())
 
 
 def two_classes(records: list[Record]) -> dict[str, np.ndarray]:
@@ -170,9 +174,8 @@ def rows(root: Path, records: list[Record], id_column: str | None = None, group:
         for record in records:
             cells = [record.number, record.shade, CLASSES[record.label], f"r{record.name}", record.group]
             lines.writerow(cells)
-    data = table.load(
-        root / "rows.csv", target="label", id_column=id_column, group=group, public_fraction=0.3, test_fraction=0.3
-    )
+    roles = {"target": "label", "id": id_column, "group": group}
+    data = load(Table(path=root / "rows.csv", **roles, public_fraction=0.3, test_fraction=0.3))
     column = data.encoding.columns[0]
 
     def of(features: np.ndarray) -> list[int]:

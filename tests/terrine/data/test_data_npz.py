@@ -3,7 +3,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from terrine.data import npz
+from terrine.data.dataset import Dataset
+from terrine.data.sources.npz import Npz
 from terrine.data.units import name_codes, place_codes
 from terrine.errors import InputError
 
@@ -20,6 +21,10 @@ SPLIT = {
 }
 
 
+def load(path: Path, **settings: object) -> Dataset:
+    return Npz(path=path, **settings).read()
+
+
 def saved(folder: Path, **arrays: np.ndarray) -> Path:
     path = folder / "cells.npz"
     np.savez_compressed(path, **arrays)
@@ -27,7 +32,7 @@ def saved(folder: Path, **arrays: np.ndarray) -> Path:
 
 
 def test_one_set_is_split(tmp_path: Path) -> None:
-    dataset = npz.load(saved(tmp_path, images=IMAGES, labels=LABELS), test_fraction=0.2, seed=0)
+    dataset = load(saved(tmp_path, images=IMAGES, labels=LABELS))
     dataset.validate()
     assert (dataset.name, dataset.class_names, dataset.public_benchmark) == ("cells", ("0", "1", "2"), False)
     assert dataset.train_images.shape == (60 - len(dataset.test_labels), 3, 6, 6)
@@ -38,7 +43,7 @@ def test_one_set_is_split(tmp_path: Path) -> None:
 
 def test_groups_stay_on_one_side(tmp_path: Path) -> None:
     groups = np.array([f"patient {i // 6}" for i in range(60)])
-    dataset = npz.load(saved(tmp_path, images=IMAGES, labels=LABELS, groups=groups), test_fraction=0.4)
+    dataset = load(saved(tmp_path, images=IMAGES, labels=LABELS, groups=groups), test_fraction=0.4)
     dataset.validate()
     assert dataset.train_groups is not None
     assert len(dataset.train_groups) == dataset.records
@@ -48,7 +53,7 @@ def test_groups_stay_on_one_side(tmp_path: Path) -> None:
 
 
 def test_given_splits_are_kept_and_validation_joins_train(tmp_path: Path) -> None:
-    dataset = npz.load(saved(tmp_path, **SPLIT, train_files=np.array(["ignored"])))
+    dataset = load(saved(tmp_path, **SPLIT, train_files=np.array(["ignored"])))
     dataset.validate()
     assert np.array_equal(dataset.train_images, IMAGES[:40].transpose(0, 3, 1, 2))
     assert np.array_equal(dataset.train_labels, LABELS[:40])
@@ -59,21 +64,21 @@ def test_given_splits_are_kept_and_validation_joins_train(tmp_path: Path) -> Non
 def test_groups_of_given_splits_are_joined(tmp_path: Path) -> None:
     groups = np.arange(60) // 2
     path = saved(tmp_path, **SPLIT, train_groups=groups[:30], val_groups=groups[30:40], test_groups=groups[40:])
-    assert np.array_equal(npz.load(path).train_groups, name_codes(str(group) for group in groups[:40]))
+    assert np.array_equal(load(path).train_groups, name_codes(str(group) for group in groups[:40]))
 
 
 def test_records_without_ids_are_named_by_their_places_those_of_validation_apart(tmp_path: Path) -> None:
-    dataset = npz.load(saved(tmp_path, **SPLIT))
+    dataset = load(saved(tmp_path, **SPLIT))
     expected = [*(str(place) for place in range(30)), *(f"val_{place}" for place in range(10))]
     assert np.array_equal(dataset.train_names, name_codes(expected))
-    apart = npz.load(saved(tmp_path, **SPLIT), validation_apart=True)
+    apart = load(saved(tmp_path, **SPLIT), pool="validation")
     assert np.array_equal(apart.train_names, place_codes(30))
 
 
 def test_ids_name_records_and_order_them(tmp_path: Path) -> None:
     ids = np.array([f"scan {(7 * i) % 60:02d}" for i in range(60)])
     own = {"labels": LABELS, "parties": np.arange(60) % 2, "groups": np.arange(60) // 2}
-    dataset = npz.load(saved(tmp_path, images=IMAGES, ids=ids, **own))
+    dataset = load(saved(tmp_path, images=IMAGES, ids=ids, **own))
     index = [
         next(i for i in range(60) if np.array_equal(IMAGES[i].transpose(2, 0, 1), image))
         for image in dataset.train_images
@@ -87,7 +92,7 @@ def test_ids_name_records_and_order_them(tmp_path: Path) -> None:
 
 def test_ids_of_given_splits_order_training_and_validation_together(tmp_path: Path) -> None:
     ids = {"train_ids": np.arange(30) * 2 + 100, "val_ids": np.arange(10) * 2 + 101}
-    dataset = npz.load(saved(tmp_path, **SPLIT, **ids))
+    dataset = load(saved(tmp_path, **SPLIT, **ids))
     joined = np.concatenate([ids["train_ids"], ids["val_ids"]])
     order = np.argsort(joined)
     assert np.array_equal(dataset.train_names, name_codes(str(value) for value in joined[order]))
@@ -97,21 +102,21 @@ def test_ids_of_given_splits_order_training_and_validation_together(tmp_path: Pa
 
 def test_an_id_that_occurs_twice_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"cells\.npz: ids\[0\] and ids\[20\] are both '0'\. An id names one record"):
-        npz.load(saved(tmp_path, images=IMAGES, labels=LABELS, ids=np.arange(60) % 20))
+        load(saved(tmp_path, images=IMAGES, labels=LABELS, ids=np.arange(60) % 20))
     ids = {"train_ids": np.arange(30), "val_ids": np.arange(10) + 25}
     with pytest.raises(InputError, match=r"train_ids\[25\] and val_ids\[0\] are both '25'"):
-        npz.load(saved(tmp_path, **SPLIT, **ids))
+        load(saved(tmp_path, **SPLIT, **ids))
 
 
 def test_class_names_are_taken(tmp_path: Path) -> None:
     path = saved(tmp_path, **SPLIT, class_names=np.array(["basophil", "monocyte", "platelet"]))
-    assert npz.load(path).class_names == ("basophil", "monocyte", "platelet")
+    assert load(path).class_names == ("basophil", "monocyte", "platelet")
 
 
 def test_floats_in_the_unit_interval_are_scaled(tmp_path: Path) -> None:
     path = saved(tmp_path, images=(IMAGES / 255).astype(np.float32), labels=LABELS)
     again = saved(tmp_path / ".", images=IMAGES, labels=LABELS)
-    assert np.array_equal(npz.load(path).train_images, npz.load(again).train_images)
+    assert np.array_equal(load(path).train_images, load(again).train_images)
 
 
 @pytest.mark.parametrize("kept", [0, 3, 100, 0.5, 0.999])
@@ -120,7 +125,7 @@ def test_a_truncated_file_is_named(tmp_path: Path, kept: float) -> None:
     content = path.read_bytes()
     path.write_bytes(content[: int(kept * len(content)) if isinstance(kept, float) else kept])
     with pytest.raises(InputError, match=r"cells\.npz (is truncated or damaged|holds Python objects, or is no \.npz)"):
-        npz.load(path)
+        load(path)
 
 
 def test_a_flipped_byte_inside_is_noticed(tmp_path: Path) -> None:
@@ -129,24 +134,24 @@ def test_a_flipped_byte_inside_is_noticed(tmp_path: Path) -> None:
     content[1000] ^= 0xFF
     path.write_bytes(content)
     with pytest.raises(InputError, match=r"cells\.npz is truncated or damaged .*Copy it again"):
-        npz.load(path)
+        load(path)
 
 
 def test_pickled_objects_are_refused_unread(tmp_path: Path) -> None:
     path = saved(tmp_path, images=np.array([print, "x"], dtype=object), labels=LABELS)
     with pytest.raises(InputError, match=r"holds Python objects.*never unpickles"):
-        npz.load(path)
+        load(path)
 
 
 def test_a_single_array_is_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "images.npy", IMAGES)
     with pytest.raises(InputError, match=r"images\.npy is a single array\. Save an archive"):
-        npz.load(tmp_path / "images.npy")
+        load(tmp_path / "images.npy")
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"There is no file .*nothing\.npz"):
-        npz.load(tmp_path / "nothing.npz")
+        load(tmp_path / "nothing.npz")
 
 
 @pytest.mark.parametrize(
@@ -183,12 +188,12 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 )
 def test_arrays_that_do_not_fit_are_named(tmp_path: Path, arrays: dict[str, np.ndarray], message: str) -> None:
     with pytest.raises(InputError, match=r"cells\.npz.*" + message):
-        npz.load(saved(tmp_path, **arrays))
+        load(saved(tmp_path, **arrays))
 
 
 def test_a_class_that_is_empty_in_train_is_refused(tmp_path: Path) -> None:
     labels = np.where(LABELS[:40] == 2, 0, LABELS[:40])[:, None]
-    dataset = npz.load(saved(tmp_path, **{**SPLIT, "train_labels": labels[:30], "val_labels": labels[30:]}))
+    dataset = load(saved(tmp_path, **{**SPLIT, "train_labels": labels[:30], "val_labels": labels[30:]}))
     with pytest.raises(InputError, match="1 of 3 classes have no record in train_labels: '2'"):
         dataset.validate()
 
@@ -199,14 +204,14 @@ def test_a_person_in_train_and_test_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match="1 records of val_images, the first at index 9, have a group that is in test_gr"
     ):
-        npz.load(path)
+        load(path)
 
 
 def test_the_blood_cells_are_read(shared_folder: Path) -> None:
     path = shared_folder / "datasets" / "pbc-blood" / "blood_28.npz"
     if not path.is_file():
         pytest.skip(f"{path} is not there")
-    dataset = npz.load(path)
+    dataset = load(path)
     dataset.validate()
     assert dataset.train_images.shape == (11959 + 1712, 3, 28, 28)
     assert dataset.test_images.shape == (3421, 3, 28, 28)
@@ -219,7 +224,7 @@ def test_the_blood_cells_are_read(shared_folder: Path) -> None:
 
 def test_parties_follow_their_records(tmp_path: Path) -> None:
     held = np.array(["north", "south", "west"])[np.arange(60) // 20]
-    dataset = npz.load(saved(tmp_path, images=IMAGES, labels=LABELS, parties=held))
+    dataset = load(saved(tmp_path, images=IMAGES, labels=LABELS, parties=held))
     dataset.validate()
     assert dataset.party_names == ("north", "south", "west")
     for image, party in zip(dataset.train_images, dataset.train_parties, strict=True):
@@ -229,10 +234,10 @@ def test_parties_follow_their_records(tmp_path: Path) -> None:
 
 def test_parties_of_given_splits_are_those_of_train_and_validation(tmp_path: Path) -> None:
     own = {"train_parties": np.arange(30) % 2 + 5, "val_parties": np.full(10, 9), "test_parties": np.arange(20)}
-    dataset = npz.load(saved(tmp_path, **SPLIT, **own))
+    dataset = load(saved(tmp_path, **SPLIT, **own))
     assert dataset.party_names == ("5", "6", "9")
     assert dataset.train_parties.tolist() == [*(i % 2 for i in range(30)), *([2] * 10)]
     with pytest.raises(InputError, match="has no array val_parties"):
-        npz.load(saved(tmp_path, **SPLIT, train_parties=own["train_parties"]))
+        load(saved(tmp_path, **SPLIT, train_parties=own["train_parties"]))
     with pytest.raises(InputError, match=r"parties has shape \[3\], but its images have shape \[60"):
-        npz.load(saved(tmp_path, images=IMAGES, labels=LABELS, parties=np.arange(3)))
+        load(saved(tmp_path, images=IMAGES, labels=LABELS, parties=np.arange(3)))

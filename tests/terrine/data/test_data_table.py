@@ -5,13 +5,19 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from pydantic import ValidationError
 
 from terrine.data import table
 from terrine.data.dataset import fingerprint
+from terrine.data.sources.table import Table
 from terrine.data.units import name_codes, place_codes
-from terrine.errors import InputError, SettingError
+from terrine.errors import InputError
 
 COLOURS = ("red", "green", "blue")
+
+
+def load(path: Path, **settings: object) -> table.EncodedTable:
+    return table.load(Table(path=path, **settings))
 
 
 def row(index: int) -> list[str]:
@@ -29,7 +35,7 @@ def adult(tmp_path: Path) -> Path:
     return write(tmp_path / "adult.csv", [row(index) for index in range(400)])
 
 
-def original_index(features: np.ndarray, data: table.Table, last: int = 399) -> np.ndarray:
+def original_index(features: np.ndarray, data: table.EncodedTable, last: int = 399) -> np.ndarray:
     """Recover the row numbers from the standardised first column: it is linear in them."""
     column = np.concatenate([data.train_features, data.query_features, data.test_features])[:, 0]
     step = (column.max() - column.min()) / last
@@ -37,7 +43,7 @@ def original_index(features: np.ndarray, data: table.Table, last: int = 399) -> 
 
 
 def test_the_three_splits_are_disjoint_cover_the_rows_and_have_about_their_sizes(adult: Path) -> None:
-    data = table.load(adult, target="income", public_fraction=0.25, test_fraction=0.25)
+    data = load(adult, target="income", public_fraction=0.25, test_fraction=0.25)
     splits = [original_index(f, data).tolist() for f in (data.train_features, data.query_features, data.test_features)]
     assert sorted(index for split in splits for index in split) == list(range(400))
     for split, expected in zip(splits, (200, 100, 100), strict=True):
@@ -50,30 +56,30 @@ def test_the_three_splits_are_disjoint_cover_the_rows_and_have_about_their_sizes
 def test_which_rows_are_public_depends_on_their_number_alone(tmp_path: Path) -> None:
     """Whatever is exchanged in a row, targets included, and whatever follows at the end, no other row moves."""
     rows = [row(index) for index in range(300)]
-    before = table.load(write(tmp_path / "t.csv", rows), target="income", group=None)
+    before = load(write(tmp_path / "t.csv", rows), target="income", group=None)
     private = int(original_index_of(before.train_features[0], before, 299))
     rows[private] = [str(private), "77", "red", "p0", ">50K" if rows[private][-1] == "<=50K" else "<=50K"]
-    after = table.load(write(tmp_path / "t.csv", rows), target="income")
+    after = load(write(tmp_path / "t.csv", rows), target="income")
     assert np.array_equal(after.query_features[:, 0], before.query_features[:, 0])
     assert np.array_equal(after.test_labels, before.test_labels)
     assert (after.train_labels != before.train_labels).sum() == 1
-    longer = table.load(write(tmp_path / "t.csv", rows + [row(index) for index in range(300, 400)]), target="income")
+    longer = load(write(tmp_path / "t.csv", rows + [row(index) for index in range(300, 400)]), target="income")
     firsts = [set(original_index(data.query_features, data, last)) for data, last in ((after, 299), (longer, 399))]
     assert firsts[0] == {index for index in firsts[1] if index < 300}
 
 
-def original_index_of(row: np.ndarray, data: table.Table, last: int) -> int:
+def original_index_of(row: np.ndarray, data: table.EncodedTable, last: int) -> int:
     return int(original_index(row[None], data, last)[0])
 
 
 @pytest.mark.parametrize("group", [None, "person"])
 def test_a_new_person_moves_no_other_persons_rows(tmp_path: Path, group: str | None) -> None:
     rows = [row(index) for index in range(200)]
-    before = table.load(write(tmp_path / "t.csv", rows), target="income", group=group)
+    before = load(write(tmp_path / "t.csv", rows), target="income", group=group)
     rows[57][3] = "somebody new"
-    after = table.load(write(tmp_path / "t.csv", rows), target="income", group=group)
+    after = load(write(tmp_path / "t.csv", rows), target="income", group=group)
 
-    def places(data: table.Table) -> list[set[int]]:
+    def places(data: table.EncodedTable) -> list[set[int]]:
         splits = (data.train_features, data.query_features, data.test_features)
         return [set(original_index(features, data, 199)) - {57} for features in splits]
 
@@ -83,25 +89,25 @@ def test_a_new_person_moves_no_other_persons_rows(tmp_path: Path, group: str | N
 @pytest.mark.parametrize("group", [None, "person"])
 def test_public_rows_are_the_queries_and_need_no_private_value(tmp_path: Path, group: str | None) -> None:
     rows = [row(index) for index in range(300)]
-    data = table.load(write(tmp_path / "t.csv", rows), target="income", group=group)
+    data = load(write(tmp_path / "t.csv", rows), target="income", group=group)
     public = set(original_index(data.query_features, data, 299))
     for index in range(300):
         if index not in public:
             rows[index][0:3] = ["not a number", "neither", "infra-red"]
             rows[index][4] = "?"
-    features, encoding = table.public_rows(write(tmp_path / "t.csv", rows), target="income", group=group)
+    features, encoding = Table(path=write(tmp_path / "t.csv", rows), target="income", group=group).public_rows()
     assert np.array_equal(features, data.query_features)
     assert encoding == data.encoding
 
 
 def test_rows_with_ids_are_where_they_are_in_whatever_order_they_come(tmp_path: Path) -> None:
     rows = [row(index) for index in range(300)]
-    before = table.load(write(tmp_path / "t.csv", rows), target="income", id_column="number", group="person")
-    data = table.load(write(tmp_path / "t.csv", rows[::-1]), target="income", id_column="number", group="person")
+    before = load(write(tmp_path / "t.csv", rows), target="income", id="number", group="person")
+    data = load(write(tmp_path / "t.csv", rows[::-1]), target="income", id="number", group="person")
     for field in ("train_features", "train_labels", "train_names", "train_groups", "query_features", "test_features"):
         assert np.array_equal(getattr(data, field), getattr(before, field))
     assert not any(name.startswith("number") for name in data.feature_names)
-    features, encoding = table.public_rows(tmp_path / "t.csv", target="income", id_column="number", group="person")
+    features, encoding = Table(path=tmp_path / "t.csv", target="income", id="number", group="person").public_rows()
     assert np.array_equal(features, data.query_features)
     assert encoding == data.encoding
     assert np.array_equal(data.to_dataset().record_names, data.train_names)
@@ -110,9 +116,9 @@ def test_rows_with_ids_are_where_they_are_in_whatever_order_they_come(tmp_path: 
 def test_a_row_is_named_by_its_id_or_else_its_number(tmp_path: Path) -> None:
     rows = [["7", f"{index:03d}", "ab"[index % 2]] for index in range(100)]
     path = write(tmp_path / "t.csv", rows, "x,key,y")
-    by_id = table.load(path, target="y", id_column="key")
+    by_id = load(path, target="y", id="key")
     assert set(by_id.train_names.tolist()) < set(name_codes(f"{index:03d}" for index in range(100)).tolist())
-    by_number = table.load(path, target="y")
+    by_number = load(path, target="y")
     assert set(by_number.train_names.tolist()) < set(place_codes(100).tolist())
 
 
@@ -120,16 +126,16 @@ def test_an_error_names_the_row_of_the_file_also_where_ids_order_the_rows(tmp_pa
     rows = [["7", f"{99 - index}", "ab"[index % 2]] for index in range(100)]
     rows[4][2] = ""
     with pytest.raises(InputError, match="row 5: 'y' is missing"):
-        table.load(write(tmp_path / "t.csv", rows, "x,key,y"), target="y", id_column="key")
+        load(write(tmp_path / "t.csv", rows, "x,key,y"), target="y", id="key")
     rows[4][2], rows[9][1] = "a", "99"
     with pytest.raises(InputError, match=r"key\[0\] and key\[9\] are both '99'"):
-        table.load(write(tmp_path / "t.csv", rows, "x,key,y"), target="y", id_column="key")
+        load(write(tmp_path / "t.csv", rows, "x,key,y"), target="y", id="key")
     with pytest.raises(InputError, match="has no column 'number'"):
-        table.load(write(tmp_path / "t.csv", rows, "x,key,y"), target="y", id_column="number")
+        load(write(tmp_path / "t.csv", rows, "x,key,y"), target="y", id="number")
 
 
 def test_the_encoding_travels_as_json_and_encodes_rows_that_come_later(adult: Path) -> None:
-    data = table.load(adult, target="income")
+    data = load(adult, target="income")
     encoding = table.Encoding.from_description(json.loads(json.dumps(data.encoding.describe())))
     assert encoding == data.encoding
     later = pd.DataFrame({"number": ["7"], "age": ["?"], "colour": ["ultraviolet"], "person": ["p0"]})
@@ -141,7 +147,7 @@ def test_the_encoding_travels_as_json_and_encodes_rows_that_come_later(adult: Pa
 
 
 def test_the_party_of_a_row_is_kept_and_is_no_feature(adult: Path) -> None:
-    data = table.load(adult, target="income", party="colour").to_dataset()
+    data = load(adult, target="income", party="colour").to_dataset()
     assert data.party_names == ("blue", "green", "red")
     assert data.train_parties is not None
     assert data.column_names is not None
@@ -149,7 +155,7 @@ def test_the_party_of_a_row_is_kept_and_is_no_feature(adult: Path) -> None:
 
 
 def test_as_a_dataset_its_private_splits_are_checked_and_fingerprinted(adult: Path) -> None:
-    data = table.load(adult, target="income", group="person").to_dataset()
+    data = load(adult, target="income", group="person").to_dataset()
     data.validate()
     description = data.describe()
     assert description["shape"] == [len(data.column_names or ())]
@@ -171,11 +177,11 @@ def test_as_a_dataset_its_private_splits_are_checked_and_fingerprinted(adult: Pa
 def test_a_split_that_gets_no_rows_is_named(tmp_path: Path) -> None:
     path = write(tmp_path / "t.csv", [row(index) for index in range(6)])
     with pytest.raises(InputError, match=r"fall to the split for public queries\. Bring more rows"):
-        table.load(path, target="income", public_fraction=0.001)
+        load(path, target="income", public_fraction=0.001)
 
 
 def test_columns_are_encoded_with_the_query_split_alone(adult: Path) -> None:
-    data = table.load(adult, target="income")
+    data = load(adult, target="income")
     assert data.feature_names == (
         *("number", "age", "colour=blue", "colour=green", "colour=red"),
         *(name for name in data.feature_names if name.startswith("person=")),
@@ -191,11 +197,11 @@ def test_columns_are_encoded_with_the_query_split_alone(adult: Path) -> None:
 
 
 def test_a_private_value_changes_no_other_record(adult: Path) -> None:
-    before = table.load(adult, target="income", group="person")
+    before = load(adult, target="income", group="person")
     private = int(original_index(before.train_features, before)[0])
     rows = [row(index) for index in range(400)]
     rows[private][1:3] = ["1000000", "ultraviolet"]
-    after = table.load(write(adult, rows), target="income", group="person")
+    after = load(write(adult, rows), target="income", group="person")
     assert after.feature_names == before.feature_names
     assert np.array_equal(after.query_features, before.query_features)
     assert np.array_equal(after.train_features[1:], before.train_features[1:])
@@ -203,7 +209,7 @@ def test_a_private_value_changes_no_other_record(adult: Path) -> None:
 
 
 def test_persons_stay_in_one_split_and_are_no_feature(adult: Path) -> None:
-    data = table.load(adult, target="income", group="person")
+    data = load(adult, target="income", group="person")
     assert not any(name.startswith("person") for name in data.feature_names)
     features = (data.train_features, data.query_features, data.test_features)
     persons = [set((original_index(f, data) // 2).tolist()) for f in features]
@@ -216,7 +222,7 @@ def test_persons_stay_in_one_split_and_are_no_feature(adult: Path) -> None:
 
 def test_a_constant_column_is_zero(tmp_path: Path) -> None:
     path = write(tmp_path / "t.csv", [[str(i), "7", "ab"[i % 2]] for i in range(40)], "x,constant,y")
-    assert not table.load(path, target="y").train_features[:, 1].any()
+    assert not load(path, target="y").train_features[:, 1].any()
 
 
 @pytest.mark.parametrize(
@@ -232,24 +238,24 @@ def test_a_constant_column_is_zero(tmp_path: Path) -> None:
 )
 def test_a_table_that_cannot_be_used_says_why(tmp_path: Path, header: str, rows: list[list[str]], message: str) -> None:
     with pytest.raises(InputError, match=rf"t\.csv.*({message})"):
-        table.load(write(tmp_path / "t.csv", rows, header), target="y")
+        load(write(tmp_path / "t.csv", rows, header), target="y")
 
 
 def test_a_word_among_private_numbers_is_named(adult: Path) -> None:
-    data = table.load(adult, target="income")
+    data = load(adult, target="income")
     private = int(original_index(data.train_features, data)[0])
     rows = [row(index) for index in range(400)]
     rows[private][1] = "old"
     with pytest.raises(InputError, match=rf"row {private + 1}: 'age' is 'old', while the column holds numbers"):
-        table.load(write(adult, rows), target="income")
+        load(write(adult, rows), target="income")
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"There is no file .*none\.csv"):
-        table.load(tmp_path / "none.csv", target="y")
+        load(tmp_path / "none.csv", target="y")
 
 
 @pytest.mark.parametrize(("query", "test"), [(0.5, 0.5), (0.0, 0.2), (0.2, 0.0), (float("nan"), 0.2)])
 def test_fractions_that_leave_nothing_are_refused(adult: Path, query: float, test: float) -> None:
-    with pytest.raises(SettingError, match="together less than 1"):
-        table.load(adult, target="income", public_fraction=query, test_fraction=test)
+    with pytest.raises(ValidationError, match=r"leave no record to teach|greater than 0|finite number"):
+        load(adult, target="income", public_fraction=query, test_fraction=test)

@@ -5,11 +5,17 @@ from urllib.error import URLError
 import numpy as np
 import pytest
 
-from terrine.data import torchvision_sets
+from terrine.data.dataset import Dataset
+from terrine.data.source import SOURCES
+from terrine.data.sources.torchvision import CLASSES, Torchvision
 from terrine.errors import InputError
 from terrine.vision import torchvision
 
 GENERATOR = np.random.default_rng(0)
+
+
+def load(name: str, **settings: object) -> Dataset:
+    return Torchvision(name=name, **settings).read()
 
 
 def write_idx(path: Path, array: np.ndarray) -> None:
@@ -32,7 +38,7 @@ def mnist(tmp_path: Path) -> dict[str, np.ndarray]:
 
 
 def test_official_files_are_read(tmp_path: Path, mnist: dict[str, np.ndarray]) -> None:
-    dataset = torchvision_sets.load("mnist", root=tmp_path, download=False)
+    dataset = load("mnist", root=tmp_path, download=False)
     dataset.validate()
     assert np.array_equal(dataset.train_images[:, 0], mnist["train"])
     assert np.array_equal(dataset.test_images[:, 0], mnist["t10k"])
@@ -48,14 +54,14 @@ def test_files_at_hand_are_not_downloaded(
         raise AssertionError("downloaded")
 
     monkeypatch.setattr(torchvision.datasets.MNIST, "download", refuse)
-    assert torchvision_sets.load("mnist", root=tmp_path, download=True).records == 30
+    assert load("mnist", root=tmp_path, download=True).records == 30
 
 
 def test_missing_files_are_an_error_when_download_is_off(tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match=r"files of mnist are missing from .*data\.download is off\. Copy the official"
     ):
-        torchvision_sets.load("mnist", root=tmp_path, download=False)
+        load("mnist", root=tmp_path, download=False)
 
 
 def test_a_download_that_fails_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,14 +70,14 @@ def test_a_download_that_fails_says_what_to_do(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(torchvision.datasets.FashionMNIST, "download", unreachable)
     with pytest.raises(InputError, match=r"fashion_mnist .* could not be downloaded \(.*no route to host.*\)\. Copy"):
-        torchvision_sets.load("fashion_mnist", root=tmp_path)
+        load("fashion_mnist", root=tmp_path)
 
 
 def test_a_truncated_file_is_damaged(tmp_path: Path, mnist: dict[str, np.ndarray]) -> None:
     file = tmp_path / "MNIST" / "raw" / "train-images-idx3-ubyte"
     file.write_bytes(file.read_bytes()[:5000])
     with pytest.raises(InputError, match=r"files of mnist in .*raw cannot be read .* delete them"):
-        torchvision_sets.load("mnist", root=tmp_path)
+        load("mnist", root=tmp_path)
 
 
 def test_colour_sets_become_channels_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +88,7 @@ def test_colour_sets_become_channels_first(tmp_path: Path, monkeypatch: pytest.M
         return SimpleNamespace(data=pictures, targets=[i % 2 for i in range(20)], classes=names)
 
     monkeypatch.setattr(torchvision.datasets, "CIFAR10", constructor)
-    dataset = torchvision_sets.load("cifar10", root=tmp_path)
+    dataset = load("cifar10", root=tmp_path)
     dataset.validate()
     assert np.array_equal(dataset.train_images, pictures.transpose(0, 3, 1, 2))
     assert dataset.class_names == ("airplane", "automobile")
@@ -96,22 +102,22 @@ def test_svhn_is_asked_for_by_split_and_has_labels(tmp_path: Path, monkeypatch: 
         return SimpleNamespace(data=np.zeros((10, 3, 32, 32), dtype=np.uint8), labels=np.arange(10))
 
     monkeypatch.setattr(torchvision.datasets, "SVHN", constructor)
-    dataset = torchvision_sets.load("svhn", root=tmp_path)
+    dataset = load("svhn", root=tmp_path)
     dataset.validate()
     assert asked == ["train", "test"]
     assert dataset.class_names == tuple("0123456789")
 
 
-@pytest.mark.parametrize("name", torchvision_sets.CLASSES)
+@pytest.mark.parametrize("name", [name for name in SOURCES.names() if SOURCES.of(name) is Torchvision])
 def test_every_name_is_a_class_of_torchvision(name: str) -> None:
-    assert issubclass(getattr(torchvision.datasets, torchvision_sets.CLASSES[name]), torchvision.datasets.VisionDataset)
+    assert issubclass(getattr(torchvision.datasets, CLASSES[name]), torchvision.datasets.VisionDataset)
 
 
 def test_the_real_mnist_is_read(shared_folder: Path) -> None:
     root = shared_folder / "datasets"
     if not (root / "MNIST" / "raw").is_dir():
         pytest.skip(f"MNIST is not in {root}")
-    dataset = torchvision_sets.load("mnist", root=root, download=False)
+    dataset = load("mnist", root=root, download=False)
     dataset.validate()
     assert dataset.train_images.shape == (60000, 1, 28, 28)
     assert dataset.test_images.shape == (10000, 1, 28, 28)

@@ -8,9 +8,9 @@ from PIL import Image
 
 from terrine.data.dataset import Dataset
 from terrine.data.partition import iid
-from terrine.data.pool import Pool, check_disjoint, take_pool
-from terrine.data.registry import load
-from terrine.errors import InputError, SettingError
+from terrine.data.pool import check_disjoint, take_pool
+from terrine.data.source import load_dataset
+from terrine.errors import InputError
 
 NAMES = ("a", "b")
 
@@ -51,7 +51,7 @@ def keys(stack):
 
 def test_a_part_of_the_test_split_becomes_the_pool_and_nothing_is_lost_or_in_two_parts():
     whole = dataset()
-    found = take_pool(whole, Pool("test", 0.7), seed=0)
+    found = take_pool(whole, "test", 0.7, seed=0)
     assert len(found.pool_images) + len(found.test_images) == 40
     assert 14 < len(found.pool_images) < 39
     assert sorted(keys(found.pool_images) + keys(found.test_images)) == sorted(keys(whole.test_images))
@@ -72,7 +72,7 @@ def test_what_is_public_of_the_test_split_draws_by_itself(units):
         test_labels=whole.test_labels[:60],
         test_units=None if units is None else units[:60],
     )
-    pools = [take_pool(one, Pool("test", 0.5), seed=0) for one in (whole, fewer)]
+    pools = [take_pool(one, "test", 0.5, seed=0) for one in (whole, fewer)]
     first = set(keys(whole.test_images[:60]))
     assert [key for key in keys(pools[0].pool_images) if key in first] == keys(pools[1].pool_images)
     if units is not None:
@@ -101,14 +101,14 @@ def test_without_a_split_of_its_own_no_label_decides_what_is_public(tmp_path, fo
                 groups = {"groups": np.arange(80) // 2} if form == "npz with groups" else {}
                 np.savez(path, images=everything, labels=own, **groups)
             name = form.split()[0]
-            found.append(load(name, root=tmp_path, path=path, size=4, channels=1, pool=Pool("test", 0.5)))
+            found.append(load_dataset(name, path=path, size=8, pool="test", pool_fraction=0.5))
         pools = [sorted(keys(each.pool_images)) for each in found]
         assert pools[0] == pools[1]
         assert sorted(keys(found[0].train_images)) == sorted(keys(found[1].train_images))
 
 
 def test_the_validation_split_becomes_the_pool():
-    found = take_pool(dataset(validation=9), Pool("validation"), seed=0)
+    found = take_pool(dataset(validation=9), "validation", seed=0)
     assert keys(found.pool_images) == keys(images(2_000, 9))
     assert check_disjoint(found) == parts(60, 9, 40)
 
@@ -117,7 +117,7 @@ def test_a_test_image_with_the_pixels_of_a_pool_image_is_left_out_and_a_private_
     whole = dataset(validation=9)
     train, test = whole.train_images.copy(), whole.test_images.copy()
     train[[3, 17]], test[5], test[7] = whole.pool_images[[0, 4]], whole.pool_images[8], whole.train_images[9]
-    found = take_pool(replace(whole, train_images=train, test_images=test), Pool("validation"), seed=0)
+    found = take_pool(replace(whole, train_images=train, test_images=test), "validation", seed=0)
     assert keys(found.train_images) == keys(train)
     for name in ("train_labels", "train_groups", "train_parties"):
         np.testing.assert_array_equal(getattr(found, name), getattr(whole, name))
@@ -130,7 +130,7 @@ def test_a_private_record_has_no_say_in_the_pool():
     whole = dataset()
     other = whole.train_images.copy()
     other[0] = whole.test_images[0]
-    pools = [take_pool(one, Pool("test", 0.5), seed=0) for one in (whole, replace(whole, train_images=other))]
+    pools = [take_pool(one, "test", 0.5, seed=0) for one in (whole, replace(whole, train_images=other))]
     assert keys(pools[0].pool_images) == keys(pools[1].pool_images)
     assert keys(pools[0].test_images) == keys(pools[1].test_images)
 
@@ -142,7 +142,7 @@ def test_a_private_record_that_becomes_a_public_image_moves_no_other_record():
         train = whole.train_images.copy()
         if changed:
             train[5] = whole.pool_images[3]
-        found = take_pool(replace(whole, train_images=train), Pool("validation"), seed=0)
+        found = take_pool(replace(whole, train_images=train), "validation", seed=0)
         teacher = iid(found.records, 10, seed=0)
         dealt.append(dict(zip(keys(found.train_images), teacher.tolist(), strict=True)))
     before, after = dealt
@@ -151,7 +151,7 @@ def test_a_private_record_that_becomes_a_public_image_moves_no_other_record():
 
 
 def test_images_in_two_parts_are_found():
-    found = take_pool(dataset(), Pool("test"), seed=0)
+    found = take_pool(dataset(), "test", 0.7, seed=0)
     broken = replace(found, test_images=np.concatenate([found.test_images[:-1], found.pool_images[2:3]]))
     with pytest.raises(InputError, match="1 test images are in the public pool"):
         check_disjoint(broken)
@@ -159,11 +159,9 @@ def test_images_in_two_parts_are_found():
 
 def test_impossible_pools_are_refused():
     with pytest.raises(InputError, match=r"no validation split .* data\.pool=test"):
-        take_pool(dataset(), Pool("validation"), seed=0)
-    with pytest.raises(SettingError, match="pool_fraction is 1"):
-        Pool("test", 1.0)
+        take_pool(dataset(), "validation", seed=0)
     with pytest.raises(InputError, match="leaves 0 test images"):
-        take_pool(dataset(test=1), Pool("test", 0.999), seed=0)
+        take_pool(dataset(test=1), "test", 0.999, seed=0)
 
 
 def test_the_registry_takes_a_pool_from_files(tmp_path):
@@ -174,14 +172,12 @@ def test_the_registry_takes_a_pool_from_files(tmp_path):
         train_images=whole.train_images, train_labels=whole.train_labels, val_images=whole.pool_images,
         val_labels=whole.pool_labels, test_images=whole.test_images, test_labels=whole.test_labels,
     )  # fmt: skip
-    joined = load("npz", root=tmp_path, path=path)
+    joined = load_dataset("npz", path=path)
     assert joined.records == 69
     assert joined.pool_images is None
-    apart = load("npz", root=tmp_path, path=path, size=8, channels=3, pool=Pool("validation"))
+    apart = load_dataset("npz", path=path, size=8, channels=3, pool="validation")
     assert apart.records == 60
     assert apart.pool_images.shape == (9, 3, 8, 8)
-    both = load("npz", root=tmp_path, path=path, pool=Pool("test", 0.25))
+    both = load_dataset("npz", path=path, pool="test", pool_fraction=0.25)
     assert (both.records, len(both.pool_images) + len(both.test_images)) == (69, 40)
     assert 2 < len(both.pool_images) < 22
-    with pytest.raises(SettingError, match="for images"):
-        load("table", root=tmp_path, path=path, target="y", pool=Pool("test"))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from terrine.models.scattering import Scattering, _Convolutions, _Quadrants, morlet, orientation_order
+from terrine.models.scattering import ScatteringNetwork, _Convolutions, _Quadrants, morlet, orientation_order
 from terrine.models.statistics import batch_statistics, record_statistics
 
 
@@ -98,7 +98,7 @@ def test_a_gradient_changes_no_value_and_both_ways_have_the_same_one(size):
 
 def test_features_with_a_gradient_are_those_without_whatever_the_number_of_chunks():
     images = torch.rand(150, 1, 8, 8, generator=torch.Generator().manual_seed(0))
-    network = Scattering(1, 8, seed=0, projection=10).eval()
+    network = ScatteringNetwork(1, 8, seed=0, orientations=8, projection=10).eval()
     moving = images.clone().requires_grad_()
     with batch_statistics(network, "current"):
         features = network(moving)
@@ -107,7 +107,7 @@ def test_features_with_a_gradient_are_those_without_whatever_the_number_of_chunk
 
 
 def test_there_are_81_maps_of_7x7_at_28x28():
-    assert Scattering(1, 28, 0, projection=None).coefficients(torch.rand(2, 1, 28, 28)).shape == (2, 81, 7, 7)
+    assert ScatteringNetwork(1, 28, 0, 8, None).coefficients(torch.rand(2, 1, 28, 28)).shape == (2, 81, 7, 7)
 
 
 @pytest.mark.parametrize("stride", [1, 2])
@@ -130,7 +130,7 @@ def test_a_mirrored_image_has_the_mirrored_transform_with_mirrored_angles():
 
 @pytest.mark.parametrize(("size", "grid"), [(8, 2), (27, 7), (30, 8), (48, 8)])
 def test_any_size_is_padded_or_averaged_to_a_bounded_grid(size, grid):
-    network = Scattering(3, size, 0, orientations=2, projection=None).eval()
+    network = ScatteringNetwork(3, size, 0, orientations=2, projection=None).eval()
     images = torch.rand(3, 3, size, size, generator=torch.Generator().manual_seed(0))
     assert network.coefficients(images).shape == (3, 3 * 9, grid, grid)
     assert network(images).shape == (3, network.feature_dim) == (3, 27 * grid * grid)
@@ -138,13 +138,13 @@ def test_any_size_is_padded_or_averaged_to_a_bounded_grid(size, grid):
 
 def test_channels_are_scattered_one_by_one():
     colour = torch.rand(2, 3, 12, 12, generator=torch.Generator().manual_seed(0))
-    together = Scattering(3, 12, 0, projection=None).coefficients(colour)
-    alone = [Scattering(1, 12, 0, projection=None).coefficients(colour[:, [channel]]) for channel in range(3)]
+    together = ScatteringNetwork(3, 12, 0, 8, None).coefficients(colour)
+    alone = [ScatteringNetwork(1, 12, 0, 8, None).coefficients(colour[:, [channel]]) for channel in range(3)]
     torch.testing.assert_close(together, torch.cat(alone, dim=1))
 
 
 def test_features_are_standardised_logarithms_then_projected():
-    network = Scattering(1, 12, seed=3, orientations=4, projection=10).eval()
+    network = ScatteringNetwork(1, 12, seed=3, orientations=4, projection=10).eval()
     images = torch.rand(70, 1, 12, 12, generator=torch.Generator().manual_seed(0))
     with batch_statistics(network, "current"):
         features = network(images)
@@ -154,7 +154,7 @@ def test_features_are_standardised_logarithms_then_projected():
 
 
 def test_recorded_statistics_make_features_independent_of_the_batch():
-    network = Scattering(1, 12, seed=3, orientations=4, projection=None).eval()
+    network = ScatteringNetwork(1, 12, seed=3, orientations=4, projection=None).eval()
     images = torch.rand(64, 1, 12, 12, generator=torch.Generator().manual_seed(0))
     record_statistics(network, [images[:32], images[32:]])
     features = network(images)

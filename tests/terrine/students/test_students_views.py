@@ -6,11 +6,11 @@ import torch
 
 from terrine.determinism.randomness import torch_generator
 from terrine.errors import SettingError
-from terrine.pretraining.invariance import Deformations
+from terrine.models.kinds.scattering import Deformations
 from terrine.students.views import Augmentation, augment, strong_augmentation, view_features, weak_augmentation
 from tests.terrine.students.students_help import frozen_backbone, some_images
 
-STILL = Deformations(0.0, 0.0, 0.0, 0.0)
+STILL = Deformations(rotation=0, scale=0, shear=0, shift=0)
 
 
 def generator(seed=0):

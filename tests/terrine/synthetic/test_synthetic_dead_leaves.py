@@ -7,7 +7,7 @@ from scipy import stats
 
 from terrine.determinism import philox
 from terrine.determinism.portable_math import cosine, sine
-from terrine.synthetic.dead_leaves import (
+from terrine.synthetic.programs.dead_leaves import (
     SHAPES,
     _bare_windows,
     _paint,

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from terrine.determinism import philox
-from terrine.synthetic.fractal import (
+from terrine.synthetic.programs.fractal import (
     BURN_IN,
     CHOICES,
     FILL,

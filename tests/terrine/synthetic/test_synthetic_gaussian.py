@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from scipy import stats
 
-from terrine.synthetic.gaussian import gaussian
+from terrine.synthetic.programs.gaussian import gaussian
 
 
 def test_bytes_are_rounded_and_clipped_normals():

@@ -6,9 +6,9 @@ from scipy import stats
 
 from terrine.determinism import philox
 from terrine.determinism.randomness import derive_seed
-from terrine.synthetic.gaussian import gaussian
-from terrine.synthetic.mixup import Mixup, weights
-from terrine.synthetic.shaders import shaders
+from terrine.synthetic.programs.gaussian import gaussian
+from terrine.synthetic.programs.mixup import Mixup, weights
+from terrine.synthetic.programs.shaders import shaders
 
 
 def test_a_mixture_is_the_weighted_sum_of_six_images_of_its_sources():

@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from terrine.errors import SettingError
-from terrine.synthetic import registry
-from terrine.synthetic.registry import PROGRAMS, draw, program
+from terrine.synthetic import program, registry
+from terrine.synthetic.program import image_program, programs
+from terrine.synthetic.registry import draw
 
-KINDS = [*PROGRAMS, "mixup:spectrum+gaussian"]
+KINDS = [*programs(), "mixup:spectrum+gaussian"]
 
 # SHA-256 of images 5, 6 and 7 of seed 0, 28×28 in colour. A change here changes every experiment that anyone has run.
 DIGESTS: dict[str, str] = {
@@ -38,7 +39,7 @@ def test_an_image_s_bytes_do_not_depend_on_the_batch_it_is_drawn_in(kind):
     assert torch.equal(images(kind, 33, 7), together[33:])
 
 
-@pytest.mark.parametrize("kind", list(PROGRAMS))
+@pytest.mark.parametrize("kind", list(programs()))
 def test_a_batch_of_4096_holds_the_same_bytes_as_single_images(kind):
     together = images(kind, 0, 4096, size=8, channels=1)
     for first in (0, 1, 2047, 4095):
@@ -73,7 +74,7 @@ def test_every_program_draws_any_size_in_grey_and_in_colour(kind, size, channels
     assert drawn.flatten(2).to(torch.float32).std(2).min() > 0
 
 
-@pytest.mark.parametrize("kind", list(PROGRAMS))
+@pytest.mark.parametrize("kind", list(programs()))
 def test_the_largest_size_is_drawn(kind):
     assert images(kind, 0, 1, 320, 1).shape == (1, 1, 320, 320)
 
@@ -90,7 +91,7 @@ def test_bytes_are_those_of_every_earlier_run(kind):
 
 
 def test_every_program_has_a_digest():
-    assert set(DIGESTS) == set(PROGRAMS)
+    assert set(DIGESTS) == set(programs())
 
 
 def test_autocast_around_a_draw_changes_nothing():
@@ -123,14 +124,21 @@ def test_a_negative_range_is_refused(first, count):
 
 @pytest.mark.parametrize("kind", ["dead-leaves", "", "mixup:", "mixup:mixup", "mixup:nothing"])
 def test_an_unknown_program_is_refused_with_the_known_ones(kind):
-    with pytest.raises(SettingError, match="Known are: gaussian, spectrum, dead_leaves"):
-        program(kind)
+    with pytest.raises(SettingError, match="Known are: dead_leaves, fractal, gaussian"):
+        registry.program(kind)
 
 
-def test_a_new_program_is_one_entry(monkeypatch):
+def test_a_new_program_is_one_function_wherever_it_is_declared(monkeypatch):
+    monkeypatch.setattr(program, "_PROGRAMS", programs())
+
+    @image_program("squares")
     def squares(seed: int, index: torch.Tensor, size: int, channels: int) -> torch.Tensor:
         return (index % 256).to(torch.uint8)[:, None, None, None].expand(-1, channels, size, size)
 
-    monkeypatch.setitem(registry.PROGRAMS, "squares", squares)
     assert images("squares", 3, 2, 8, 1).flatten(1).tolist() == [[3] * 64, [4] * 64]
     assert images("mixup:squares", 0, 1, 8, 1).shape == (1, 1, 8, 8)
+
+
+def test_no_other_program_takes_the_name_of_one_of_terrines():
+    with pytest.raises(SettingError, match="'gaussian': Terrine has one of this name"):
+        image_program("gaussian")(lambda *arguments: None)

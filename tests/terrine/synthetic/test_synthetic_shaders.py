@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from terrine.determinism import philox
+from terrine.synthetic.programs.shaders import _render, family_of, shaders
 from terrine.synthetic.shader_fields import FIELDS
 from terrine.synthetic.shader_noise import Scene, box, cells, fractal_noise, rotate, smooth_union, step, value_noise
-from terrine.synthetic.shaders import _render, family_of, shaders
 from terrine.synthetic.to_bytes import to_bytes
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from terrine.determinism import philox
-from terrine.synthetic.spectrum import amplitude, exponents, real_inverse_transform, spectrum
+from terrine.synthetic.programs.spectrum import amplitude, exponents, real_inverse_transform, spectrum
 
 
 @pytest.mark.parametrize("size", [8, 27, 64])

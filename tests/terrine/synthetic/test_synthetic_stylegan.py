@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from terrine.synthetic.stylegan import (
+from terrine.synthetic.programs.stylegan import (
     CHANNEL_DEVIATIONS,
     CHANNEL_MEANS,
     CHANNELS,

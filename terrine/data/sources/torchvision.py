@@ -1,12 +1,15 @@
 """Benchmarks that torchvision reads from their official files, and downloads when they are missing."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from terrine.data.dataset import Dataset
 from terrine.data.images import to_uint8_nchw
+from terrine.data.source import Downloaded, ImageSource, Progress
 from terrine.errors import InputError
 
 # Terrine's name, and the class in torchvision.datasets.
@@ -31,24 +34,25 @@ _PLACES = {
 _NAMED = ("fashion_mnist", "cifar10", "cifar100")
 
 
-def load(name: str, *, root: Path, download: bool = True) -> Dataset:
-    """Return the benchmark `name` in its native size and official split, from torchvision's own files under `root`.
+class Torchvision(Downloaded, ImageSource):
+    """A benchmark in its official split, from torchvision's own files below `root`."""
 
-    When files are missing and `download` is true, torchvision downloads them into `root`. Raises InputError when they
-    are damaged, or missing and not to be had.
-    """
-    train_images, train_labels, train_names = _split(name, root, download, train=True)
-    test_images, test_labels, _ = _split(name, root, download, train=False)
-    return Dataset(
-        name=name,
-        train_images=train_images,
-        train_labels=train_labels,
-        train_groups=None,
-        test_images=test_images,
-        test_labels=test_labels,
-        class_names=train_names,
-        public_benchmark=True,
-    )
+    name: Literal["mnist", "fashion_mnist", "cifar10", "cifar100", "svhn"]
+
+    def read(self, at: Path = Path(), seed: int = 0, progress: Progress | None = None) -> Dataset:
+        root = at / self.root
+        train_images, train_labels, class_names = _split(self.name, root, self.download, train=True)
+        test_images, test_labels, _ = _split(self.name, root, self.download, train=False)
+        return Dataset(
+            name=self.name,
+            train_images=train_images,
+            train_labels=train_labels,
+            train_groups=None,
+            test_images=test_images,
+            test_labels=test_labels,
+            class_names=class_names,
+            public_benchmark=True,
+        )
 
 
 def _split(name: str, root: Path, download: bool, train: bool) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from terrine.determinism import philox
 from terrine.determinism.portable_math import cosine, exp2
-from terrine.synthetic.program import chunks
+from terrine.synthetic.program import chunks, image_program
 from terrine.synthetic.shader_fields import FIELDS
 from terrine.synthetic.shader_noise import PERIOD, Scene, rotate
 from terrine.synthetic.to_bytes import to_bytes
@@ -21,6 +21,7 @@ PARAMETERS = 16
 SLOPE = 0.05
 
 
+@image_program("shaders")
 def shaders(seed: int, index: Tensor, size: int, channels: int) -> Tensor:
     """Return the shader images `index` (int64 [images]): uint8 [images, channels, size, size]."""
     result = torch.empty((len(index), channels, size, size), dtype=torch.uint8, device=index.device)

@@ -11,10 +11,13 @@ The name of a record (`terrine.data.units`) is its entry in `ids`, integers or t
 are then in the order of these texts. Without ids it is its place in the array, one of the validation split apart.
 """
 
+from __future__ import annotations
+
 import zipfile
 import zlib
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -22,6 +25,7 @@ from terrine.data.dataset import Dataset, from_one_set
 from terrine.data.images import to_uint8_nchw
 from terrine.data.labels import encode_groups, encode_labels, encode_names
 from terrine.data.parties import encode_parties
+from terrine.data.source import ImageSource, Own, Progress
 from terrine.data.units import place_codes
 from terrine.errors import InputError
 
@@ -30,27 +34,21 @@ _ARRAYS = ("images", "labels", "ids", "groups", "parties")
 _KEYS = {f"{prefix}{array}" for prefix in ("", *_PREFIXES) for array in _ARRAYS}
 
 
-def load(
-    path: Path,
-    *,
-    test_fraction: float = 0.2,
-    seed: int = 0,
-    validation_apart: bool = False,
-) -> Dataset:
-    """Return the dataset in the .npz file at `path`; the module docstring lists the arrays it may hold.
+class Npz(Own, ImageSource):
+    """Arrays in one .npz file; a file with `images` is split by `test_fraction` (`terrine.data.splits`)."""
 
-    A file with `images` is split by `test_fraction` and `seed` (`terrine.data.splits`). `validation_apart` is that of
-    `from_arrays`. Raises InputError when the file is missing, damaged or pickled, lacks an array, or holds arrays that
-    do not fit.
-    """
-    return from_arrays(
-        read_arrays(path, {*_KEYS, "class_names"}),
-        path.stem,
-        str(path),
-        test_fraction=test_fraction,
-        seed=seed,
-        validation_apart=validation_apart,
-    )
+    name: Literal["npz"] = "npz"
+
+    def read(self, at: Path = Path(), seed: int = 0, progress: Progress | None = None) -> Dataset:
+        path = at / self.path
+        return from_arrays(
+            read_arrays(path, {*_KEYS, "class_names"}),
+            path.stem,
+            str(path),
+            test_fraction=self.test_fraction,
+            seed=seed,
+            validation_apart=self.pool == "validation",
+        )
 
 
 def read_arrays(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
@@ -82,14 +80,15 @@ def from_arrays(
     where: str,
     *,
     class_names: Sequence[str] | None = None,
-    test_fraction: float = 0.2,
+    test_fraction: float = 0.0,
     seed: int = 0,
     public_benchmark: bool = False,
     validation_apart: bool = False,
 ) -> Dataset:
     """Return the dataset in `arrays`, named as in the module docstring; `where` says in errors where they come from.
 
-    validation_apart: the validation split does not join train but becomes the dataset's public pool.
+    test_fraction: of one set, which is to be split. validation_apart: the validation split does not join train but
+    becomes the dataset's public pool.
     """
     if class_names is None and "class_names" in arrays:
         class_names = [str(text) for text in arrays["class_names"].ravel()]

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from terrine.determinism import philox
 from terrine.determinism.portable_math import cosine, sine
-from terrine.synthetic.program import chunks
+from terrine.synthetic.program import chunks, image_program
 
 MAX_LEAVES = 5_000
 RADII = 200
@@ -32,6 +32,7 @@ LEAVES_PER_ROUND = 200
 NUMBER_BITS = 13
 
 
+@image_program("dead_leaves")
 def dead_leaves(seed: int, index: Tensor, size: int, channels: int) -> Tensor:
     """Return the dead-leaves images `index` (int64 [images]): uint8 [images, channels, size, size]."""
     budget = 1 << 19 if index.device.type == "cpu" else 1 << 24

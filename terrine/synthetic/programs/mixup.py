@@ -13,7 +13,8 @@ from torch import Tensor
 from terrine.determinism import philox
 from terrine.determinism.portable_math import log, tree_sum
 from terrine.determinism.randomness import derive_seed
-from terrine.synthetic.program import Program, chunks
+from terrine.synthetic.program import Program, chunks, image_program
+from terrine.synthetic.programs.shaders import shaders
 
 COMPONENTS = 6
 
@@ -51,3 +52,6 @@ def weights(word: Tensor) -> Tensor:
     """Turn uniform 32-bit words [images, n] into Dirichlet(1, ..., 1) weights, float32 of the same shape."""
     exponential = -log(((word >> 9).to(torch.float32) + 0.5) * 2.0**-23)
     return exponential / tree_sum(exponential, 1)
+
+
+image_program("mixup")(Mixup((shaders,)))

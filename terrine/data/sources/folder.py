@@ -14,23 +14,24 @@ link: a table from elsewhere must not make Terrine read other files of this mach
 folders.
 """
 
+from __future__ import annotations
+
 import csv
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from terrine.data.dataset import Dataset
-from terrine.data.image_files import SUFFIXES, Progress, read_images
+from terrine.data.images import SUFFIXES
 from terrine.data.labels import encode_groups, encode_labels
 from terrine.data.parties import encode_parties
+from terrine.data.source import ImageSource, Own, Progress
 from terrine.data.splits import split_units
 from terrine.data.units import name_codes
 from terrine.errors import InputError
-
-DEFAULT_SIZE = 28
 
 _COLUMNS = ("path", "label", "group", "split", "party")
 
@@ -46,68 +47,66 @@ class _File(NamedTuple):
     party: str = ""
 
 
-def load(
-    path: Path,
-    *,
-    size: int | None = None,
-    channels: int | None = None,
-    test_fraction: float = 0.2,
-    seed: int = 0,
-    progress: Progress | None = None,
-) -> Dataset:
-    """Return the images under the folder `path`, or listed by the CSV file `path`; see the module docstring.
+class Folder(Own, ImageSource):
+    """Image files in class folders, or listed by a CSV table.
 
-    Images become `size` × `size` (28) with `channels` (None: one when all files are grey, else three). Classes are
-    numbered in alphabetical order, or by value when all are integers. Unless the split is given, `test_fraction` of
-    the groups, or of the names, is held out (`terrine.data.splits`). Memory: the result and a few pictures.
-
-    Raises InputError that names the file, or the line of the table, that cannot be used.
+    Classes are numbered in alphabetical order, or by value when all are integers. Unless the split is given,
+    `test_fraction` of the groups, or of the names, is held out (`terrine.data.splits`). Memory: the result and a few
+    pictures. An error names the file, or the line of the table, that cannot be used.
     """
-    files = sorted(
-        _read_table(path) if path.suffix.lower() == ".csv" else _walk(path), key=lambda file: (file.name, file.label)
-    )
-    first, where = files[0], str(path)
-    class_names = _class_names([file.label for file in files])
-    labels = encode_labels({"label": np.array([file.label for file in files])}, class_names, where)[0]["label"]
-    names = name_codes(file.name for file in files)
-    groups = None
-    if first.group:
-        groups = encode_groups({"group": np.array([file.group for file in files])}, where)["group"]
-    units = names if groups is None else groups
-    if first.split:
-        in_test = np.array([file.split == "test" for file in files])
-        train, test = np.flatnonzero(~in_test), np.flatnonzero(in_test)
-        _check_split(train, test, groups, files, where)
-    else:
-        train, test = split_units(units, test_fraction, seed=seed)
-    parties: np.ndarray | None = None
-    party_names: tuple[str, ...] = ()
-    if first.party:
-        # Where the split is given, a party that has test images only is no party of the training data.
-        known = train if first.split else np.arange(len(files))
-        held, party_names = encode_parties({"party": np.array([files[index].party for index in known])}, where)
-        parties = held["party"] if first.split else held["party"][train]
-    # Read in this order, the two splits are views of one array: the images exist once.
-    order = np.concatenate([train, test])
-    images = read_images(
-        [files[index].path for index in order],
-        size=DEFAULT_SIZE if size is None else size,
-        channels=channels,
-        progress=progress,
-    )
-    return Dataset(
-        name=path.stem,
-        train_images=images[: len(train)],
-        train_labels=labels[train],
-        train_groups=None if groups is None else groups[train],
-        test_images=images[len(train) :],
-        test_labels=labels[test],
-        class_names=class_names,
-        train_parties=parties,
-        party_names=party_names,
-        train_names=names[train],
-        test_units=units[test],
-    )
+
+    name: Literal["folder"] = "folder"
+
+    def read(self, at: Path = Path(), seed: int = 0, progress: Progress | None = None) -> Dataset:
+        from terrine.data.image_files import read_images
+
+        path = at / self.path
+        files = sorted(
+            _read_table(path) if path.suffix.lower() == ".csv" else _walk(path),
+            key=lambda file: (file.name, file.label),
+        )
+        first, where = files[0], str(path)
+        class_names = _class_names([file.label for file in files])
+        labels = encode_labels({"label": np.array([file.label for file in files])}, class_names, where)[0]["label"]
+        names = name_codes(file.name for file in files)
+        groups = None
+        if first.group:
+            groups = encode_groups({"group": np.array([file.group for file in files])}, where)["group"]
+        units = names if groups is None else groups
+        if first.split:
+            in_test = np.array([file.split == "test" for file in files])
+            train, test = np.flatnonzero(~in_test), np.flatnonzero(in_test)
+            _check_split(train, test, groups, files, where)
+        else:
+            train, test = split_units(units, self.test_fraction, seed=seed)
+        parties: np.ndarray | None = None
+        party_names: tuple[str, ...] = ()
+        if first.party:
+            # Where the split is given, a party that has test images only is no party of the training data.
+            known = train if first.split else np.arange(len(files))
+            held, party_names = encode_parties({"party": np.array([files[index].party for index in known])}, where)
+            parties = held["party"] if first.split else held["party"][train]
+        # Read in this order, the two splits are views of one array: the images exist once.
+        order = np.concatenate([train, test])
+        images = read_images(
+            [files[index].path for index in order],
+            size=self.size,
+            channels=self.channels,
+            progress=progress,
+        )
+        return Dataset(
+            name=path.stem,
+            train_images=images[: len(train)],
+            train_labels=labels[train],
+            train_groups=None if groups is None else groups[train],
+            test_images=images[len(train) :],
+            test_labels=labels[test],
+            class_names=class_names,
+            train_parties=parties,
+            party_names=party_names,
+            train_names=names[train],
+            test_units=units[test],
+        )
 
 
 def _walk(folder: Path) -> list[_File]:

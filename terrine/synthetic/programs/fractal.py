@@ -20,7 +20,7 @@ from torch import Tensor
 
 from terrine.determinism import philox
 from terrine.determinism.portable_math import tree_sum
-from terrine.synthetic.program import chunks
+from terrine.synthetic.program import chunks, image_program
 
 CATEGORIES = 1_000
 WEIGHTS = 25
@@ -40,6 +40,7 @@ SEARCHED_AT_A_TIME = 64
 CHOICES = 256
 
 
+@image_program("fractal")
 def fractal(seed: int, index: Tensor, size: int, channels: int) -> Tensor:
     """Return the fractal images `index` (int64 [images]): uint8 [images, channels, size, size]."""
     parts = chunks(index, size, cpu=1 << 17, gpu=1 << 22)

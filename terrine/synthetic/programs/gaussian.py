@@ -7,12 +7,13 @@ import torch
 from torch import Tensor
 
 from terrine.determinism import philox
-from terrine.synthetic.program import chunks
+from terrine.synthetic.program import chunks, image_program
 
 CENTRE = 127.5
 DEVIATION = 42.5
 
 
+@image_program("gaussian")
 def gaussian(seed: int, index: Tensor, size: int, channels: int) -> Tensor:
     """Return the noise images `index` (int64 [images]): uint8 [images, channels, size, size]."""
     return torch.cat([_noise(seed, part, size, channels) for part in chunks(index, size, cpu=1 << 16, gpu=1 << 24)])

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from terrine.determinism import philox
 from terrine.determinism.portable_math import power
-from terrine.synthetic.program import chunks
+from terrine.synthetic.program import chunks, image_program
 from terrine.synthetic.to_bytes import to_bytes
 
 LEAST_EXPONENT, MOST_EXPONENT = 0.5, 3.5
@@ -24,6 +24,7 @@ MIDDLE_UNIT = 2.0**-16
 MIDDLE_LIMIT = 2.0**7
 
 
+@image_program("spectrum")
 def spectrum(seed: int, index: Tensor, size: int, channels: int) -> Tensor:
     """Return the power-law images `index` (int64 [images]): uint8 [images, channels, size, size]."""
     parts = chunks(index, size, cpu=1 << 16, gpu=1 << 22)

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from terrine.determinism import philox
 from terrine.determinism.portable_math import log, tree_sum
-from terrine.synthetic.program import chunks
+from terrine.synthetic.program import chunks, image_program
 from terrine.synthetic.to_bytes import to_bytes
 
 CHANNELS = 32
@@ -45,6 +45,7 @@ CHANNEL_MEANS = ((0.483, 0.145), (0.455, 0.142), (0.401, 0.161))
 CHANNEL_DEVIATIONS = ((0.219, 0.063), (0.213, 0.062), (0.213, 0.069))
 
 
+@image_program("stylegan")
 def stylegan(seed: int, index: Tensor, size: int, channels: int) -> Tensor:
     """Return the oriented StyleGAN images `index` (int64 [images]): uint8 [images, channels, size, size]."""
     parts = chunks(index, size, cpu=1 << 17, gpu=1 << 22)

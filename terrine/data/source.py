@@ -1,0 +1,193 @@
+"""Whose records a run is about: a source by its name, where its data lie, and what is done with them first.
+
+    >>> dataset = load_dataset("digits", size=8)
+    >>> dataset.train_images.shape
+    (1435, 1, 8, 8)
+
+A new source is one file with a class below `ImageSource`, whose `read` returns a `Dataset`. It is private, with a
+budget, unless `terrine.data.public` knows its name as a public benchmark's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from terrine.data import public
+from terrine.settings import AtHome, Kinds, Settings, Unit
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from terrine.data.dataset import Dataset
+
+Progress = Callable[[int, int], None]
+"""Called with (files read, files in all)."""
+
+
+class Source(Settings):
+    """Whose records a run is about."""
+
+    of_images: ClassVar[bool] = True
+
+    name: str
+    public_benchmark: bool = Field(None, validate_default=True)  # type: ignore[assignment]
+    """Whether anyone may already read the data, which allows an unlimited budget and private figures in MLflow. null:
+    whether `name` is a known public benchmark's (`terrine.data.public`). false treats a benchmark as private, for
+    rehearsals; true makes nothing public that is not on that list."""
+    edition: str = Field("1", min_length=1)
+    """A name that you give this version of your data: a release is identified by account, edition and settings. A new
+    edition is released, and charged, anew."""
+
+    @field_validator("edition", mode="before")
+    @classmethod
+    def _edition_as_text(cls, value: Any) -> Any:
+        # YAML reads 2 and 2026-03-01 as a number and a date; 2026.10, as a number, would lose its last digit.
+        return str(value) if type(value) in (int, date) else value
+
+    @field_validator("public_benchmark", mode="before")
+    @classmethod
+    def _known_to_be_public(cls, value: Any, info: ValidationInfo) -> Any:
+        return public.known_to_be_public(info.data.get("name", ""), cls) if value is None else value
+
+    @model_validator(mode="after")
+    def _nothing_else_is_public(self) -> Source:
+        if self.public_benchmark and not public.known_to_be_public(self.name, type(self)):
+            raise ValueError(
+                f"public_benchmark=true does not go with data.name={self.name}, which is not a known public benchmark. "
+                "Leave it out, and set ledger.account and ledger.epsilon"
+            )
+        return self
+
+    @property
+    def has_public_records(self) -> bool:
+        """Whether some of its records are public and are asked about: their source is then opened to get at them."""
+        return False
+
+    def load(self, at: Path = Path(), *, seed: int = 0, progress: Progress | None = None) -> Dataset:
+        """Return the private dataset, checked.
+
+        Args:
+            at: The folder that relative paths start from.
+            seed: Draws the splits that the data do not have.
+            progress: Called while image files are read.
+
+        Raises:
+            InputError: For data that cannot be used.
+        """
+        raise NotImplementedError
+
+    def check(self, run: Any) -> None:
+        """Raise ValueError where the pool is not what is asked about, or private data have no budget or are logged."""
+        pool = getattr(self, "pool", None)
+        if ("pool" in run.queries.sources) != (pool is not None):
+            raise ValueError(
+                f"queries.sources is {', '.join(run.queries.sources)} and data.pool is {pool}: the source `pool` is "
+                "the public images that data.pool sets aside. Set both, or neither"
+            )
+        if self.public_benchmark:
+            return
+        why = "is not a known public benchmark"
+        if public.known_to_be_public(self.name, type(self)):
+            why = "is treated as private (data.public_benchmark=false)"
+        if run.ledger.epsilon is None:
+            raise ValueError(
+                f"ledger.epsilon is missing: data.name={self.name} {why}, so its releases over all runs need a "
+                "budget. Set ledger.epsilon"
+            )
+        if run.ledger.account is None:
+            raise ValueError(
+                f"ledger.account is missing: data.name={self.name} {why}. Cropped, resized or grown, the data "
+                "stay the same people's, and all their releases share one budget. Set ledger.account to a name for "
+                "these data and keep it"
+            )
+        if run.tracking.private_metrics:
+            raise ValueError(
+                f"tracking.private_metrics=true would log functions of private records: data.name={self.name} "
+                f"{why}. Leave it out, or set it to false"
+            )
+
+
+class ImageSource(Source):
+    """Images, brought to one geometry."""
+
+    size: Annotated[int, Unit("pixels")] = Field(28, ge=8, le=320)
+    """Side that every image of the run is brought to."""
+    channels: Literal[1, 3] = 1
+    """Grey or colour, to which every image of the run is brought."""
+    pool: Literal["validation", "test"] | None = None
+    """Real images that you declare public, as the source `pool` of queries: the validation split, or a part of the test
+    split. No record is in two of private records, pool and test images, and no test image is in the pool."""
+    pool_fraction: float = Field(0.7, gt=0, lt=1)
+    """pool=test: the share of the test split, drawn by name, that is public."""
+
+    @property
+    def has_public_records(self) -> bool:
+        return self.pool is not None
+
+    def read(self, at: Path = Path(), seed: int = 0, progress: Progress | None = None) -> Dataset:
+        """Return the dataset as its files have it; arguments and errors are those of `load`.
+
+        Where `pool` is "validation", the validation split is its pool.
+        """
+        raise NotImplementedError
+
+    def load(self, at: Path = Path(), *, seed: int = 0, progress: Progress | None = None) -> Dataset:
+        from terrine.data.images import resize, to_channels
+        from terrine.data.pool import take_pool
+
+        def fitted(images: np.ndarray) -> np.ndarray:
+            return to_channels(resize(images, self.size), self.channels)
+
+        dataset = self.read(at, seed, progress)
+        dataset = replace(
+            dataset,
+            train_images=fitted(dataset.train_images),
+            test_images=fitted(dataset.test_images),
+            pool_images=None if dataset.pool_images is None else fitted(dataset.pool_images),
+        )
+        if self.pool is not None:
+            dataset = take_pool(dataset, self.pool, self.pool_fraction, seed=seed)
+        dataset.validate()
+        return dataset
+
+
+class Downloaded(Settings):
+    """Settings of benchmarks whose official files lie in a folder, or are downloaded to it."""
+
+    root: Annotated[Path, AtHome()] = Path("data/private/source")
+    """Where torchvision's and MedMNIST's own files lie, or are downloaded to."""
+    download: bool = True
+    """Whether files that are missing there are downloaded."""
+
+
+class Split(Settings):
+    """Settings of sources that may have no test split of their own."""
+
+    test_fraction: float = Field(0.2, gt=0, lt=1)
+    """The share held out for evaluation where the source has no test split of its own."""
+
+
+class Own(Split):
+    """Settings of sources that read somebody's own records."""
+
+    path: Annotated[Path, AtHome()]
+    """The user's own .npz file, image folder or CSV file (`name: npz`, `folder` or `table`)."""
+
+
+SOURCES = Kinds("data", Source, "terrine.data.sources", default="digits", key="name")
+
+
+def load_dataset(
+    name: str, at: Path = Path(), *, seed: int = 0, progress: Progress | None = None, **settings: Any
+) -> Dataset:
+    """Return the dataset of a source by its name, with its settings: `SOURCES.of(name)(**settings).load(...)`.
+
+    Raises SettingError for an unknown name, and what `Source.load` raises.
+    """
+    return SOURCES.of(name)(name=name, **settings).load(at, seed=seed, progress=progress)

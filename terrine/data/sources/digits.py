@@ -1,0 +1,35 @@
+"""Scikit-learn's handwritten digits: 1,797 real 8×8 images that are installed with a package, so always at hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from terrine.data.dataset import Dataset, from_one_set
+from terrine.data.source import ImageSource, Progress, Split
+
+
+class Digits(Split, ImageSource):
+    """Scikit-learn's digits, their grey values 0..16 scaled to 0..255.
+
+    There is no official test split: one of about `test_fraction`, deterministic in the seed, is drawn by place.
+    """
+
+    name: Literal["digits"] = "digits"
+
+    def read(self, at: Path = Path(), seed: int = 0, progress: Progress | None = None) -> Dataset:
+        from sklearn.datasets import load_digits  # a second of importing that other datasets need not pay
+
+        bunch = load_digits()
+        return from_one_set(
+            self.name,
+            np.rint(bunch.images[:, None] * (255 / 16)).astype(np.uint8),
+            bunch.target.astype(np.int64),
+            None,
+            tuple(str(digit) for digit in range(10)),
+            test_fraction=self.test_fraction,
+            seed=seed,
+            public_benchmark=True,
+        )

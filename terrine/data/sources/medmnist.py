@@ -1,0 +1,93 @@
+"""MedMNIST's two-dimensional sets, read from their official .npz files (medmnist.com, Yang et al. 2023)."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any, Literal
+
+from terrine.data.dataset import Dataset
+from terrine.data.source import Downloaded, ImageSource, Progress
+from terrine.data.sources.npz import from_arrays, read_arrays
+from terrine.errors import InputError
+
+SIZES = (28, 64, 128, 224)
+"""Sides in pixels that MedMNIST publishes."""
+
+_ARRAYS = {f"{split}_{array}" for split in ("train", "val", "test") for array in ("images", "labels")}
+
+
+class MedMNIST(Downloaded, ImageSource):
+    """A set of MedMNIST; its training and validation splits together are the training data.
+
+    It is root/medmnist/NAME.npz or root/NAME.npz; for `size` 64, 128 or 224 NAME_64.npz and so on, and for any other
+    size the largest published one that is not larger. chestmnist, whose images have several labels each, is refused.
+    """
+
+    # Written down, because importing medmnist to list them takes a second and makes a folder in the user's home.
+    name: Literal[
+        "bloodmnist",
+        "breastmnist",
+        "chestmnist",
+        "dermamnist",
+        "octmnist",
+        "organamnist",
+        "organcmnist",
+        "organsmnist",
+        "pathmnist",
+        "pneumoniamnist",
+        "retinamnist",
+        "tissuemnist",
+    ]
+
+    def read(self, at: Path = Path(), seed: int = 0, progress: Progress | None = None) -> Dataset:
+        import medmnist  # a second; only who asks for one of these sets pays it
+
+        info, root = medmnist.INFO[self.name], at / self.root
+        if "multi-label" in info["task"]:
+            raise InputError(
+                f"{self.name} gives several labels to an image ({len(info['label'])} findings), and Terrine learns one "
+                "class per image. Make an npz file with one finding as the label (data.name: npz)."
+            )
+        native = max((side for side in SIZES if side <= self.size), default=SIZES[0])
+        file = f"{self.name}.npz" if native == SIZES[0] else f"{self.name}_{native}.npz"
+        places = [root / "medmnist" / file, root / file]
+        found = next((place for place in places if place.is_file()), None)
+        if found is None:
+            if not self.download:
+                raise InputError(
+                    f"{file} is neither in {places[0].parent} nor in {root}, and data.download is off. Copy the file "
+                    f"there (from {info[_key('url', native)]}), point data.root at it, or set data.download to true."
+                )
+            found = _download(info, places[0], native)
+        return from_arrays(
+            read_arrays(found, _ARRAYS),
+            self.name,
+            str(found),
+            class_names=[info["label"][str(index)] for index in range(len(info["label"]))],
+            public_benchmark=True,
+            validation_apart=self.pool == "validation",
+        )
+
+
+def _download(info: dict[str, Any], place: Path, native: int) -> Path:
+    """Let medmnist download its file to `place`; it checks the published MD5."""
+    import medmnist
+
+    import terrine.vision  # noqa: F401  medmnist's download imports torchvision, which needs this door
+
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        getattr(medmnist, info["python_class"])(split="test", root=str(place.parent), size=native, download=True)
+    except Exception as error:  # no network, no space, a read-only folder: all have the same remedy
+        with contextlib.suppress(OSError):
+            place.unlink(missing_ok=True)  # half a file would be taken for the whole next time
+        raise InputError(
+            f"{place.name} is neither in {place.parent} nor in {place.parent.parent}, and could not be downloaded. "
+            f"Copy the file there (from {info[_key('url', native)]}), point data.root at it, or connect to the network."
+        ) from error
+    return place
+
+
+def _key(what: str, native: int) -> str:
+    return what if native == SIZES[0] else f"{what}_{native}"

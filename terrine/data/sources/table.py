@@ -1,0 +1,72 @@
+"""A CSV file with one row per record, for teachers that are not image models (`terrine.data.table`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from terrine.data.source import Own, Progress, Source
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from terrine.data.dataset import Dataset
+    from terrine.data.table import Encoding
+
+
+class Table(Own, Source):
+    """A CSV file with a header: private rows, public ones that are asked about, and those for evaluation."""
+
+    of_images: ClassVar[bool] = False
+    # What stood for the geometry of rows since there are tables: digests of shared backbones and manifests hold it.
+    size: ClassVar[int] = 28
+    channels: ClassVar[int] = 1
+
+    name: Literal["table"] = "table"
+    target: str = Field(min_length=1)
+    """The column to be predicted."""
+    id: str | None = Field(None, min_length=1)
+    """The column that names a row, in which no value occurs twice; without it the row's number is its name."""
+    group: str | None = Field(None, min_length=1)
+    """The column that says whose record a row is."""
+    party: str | None = Field(None, min_length=1)
+    """The column that says who holds a row."""
+    public_fraction: float = Field(0.2, gt=0, lt=1)
+    """The share of rows, drawn by name, that you declare public: they are the queries."""
+
+    @model_validator(mode="after")
+    def _some_records_are_left_to_teach(self) -> Table:
+        if self.public_fraction + self.test_fraction >= 1:
+            raise ValueError(
+                f"public_fraction={self.public_fraction:g} and data.test_fraction={self.test_fraction:g} leave no "
+                "record to teach. Their sum must be below 1"
+            )
+        return self
+
+    @property
+    def has_public_records(self) -> bool:
+        return True
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The columns that are no features."""
+        return tuple(column for column in (self.target, self.id, self.group, self.party) if column is not None)
+
+    def load(self, at: Path = Path(), *, seed: int = 0, progress: Progress | None = None) -> Dataset:
+        from terrine.data import table  # and with it pandas, which images do without
+
+        dataset = table.load(self, at, seed=seed).to_dataset()
+        dataset.validate()
+        return dataset
+
+    def public_rows(self, at: Path = Path(), *, seed: int = 0) -> tuple[np.ndarray, Encoding]:
+        """Return the features, float32 [Q, F], of the public rows, and how they are encoded.
+
+        They are the `query_features` of `terrine.data.table.load`. Targets, and the values of all other rows, are not
+        looked at. Raises InputError for a file that cannot be used.
+        """
+        from terrine.data import table
+
+        return table.public_rows(self, at, seed=seed)

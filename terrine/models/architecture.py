@@ -1,0 +1,138 @@
+"""What turns images into features: the architecture of a backbone and its settings, declared without torch.
+
+A new architecture is one file in `terrine.models.kinds`: a class below `Architecture` that says what may be set, and
+makes the network. Built, it is a `terrine.models.backbone.Backbone`.
+
+Small images do not survive every stock architecture: a DenseNet's stem halves them away, a transformer's windows do not
+divide them. So `options` takes the stem that works, and enlarges images by as little as is needed. What was chosen
+stands in the backbone's description, from which a stored backbone is built again without a search.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from terrine.settings import AtHome, Kinds, Settings, Unit
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from terrine.models.backbone import Backbone
+
+
+class Architecture(Settings):
+    """The feature extractor that teachers and student share."""
+
+    of_images: ClassVar[bool] = True
+
+    kind: str
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether there is anything to train, and to fine-tune."""
+        return False
+
+    @property
+    def pretrained_here(self) -> bool:
+        """Whether it is trained by this project, on synthetic images."""
+        return self.has_weights
+
+    @property
+    def reference(self) -> Literal["queries", "pretraining"] | None:
+        """The images that what is not trained is fitted to; None where there is no such part."""
+        return None
+
+    def side(self, size: int) -> int | None:
+        """Return the side at which images of side `size` enter the network; None where building it finds out."""
+        return size
+
+    def build(self, channels: int, size: int, seed: int) -> Backbone:
+        """Return the backbone for images [B, channels, size, size] with its initial weights, on the CPU.
+
+        Raises SettingError for an architecture that does not take such images.
+        """
+        from terrine.models.registry import build_backbone
+
+        options = self.options(channels, size)
+        return build_backbone(self.kind, channels=channels, size=size, seed=seed, **options)
+
+    def options(self, channels: int, size: int) -> dict[str, Any]:
+        """Return what `network` is given, and the backbone's description holds: JSON values."""
+        return {}
+
+    @staticmethod
+    def network(kind: str, channels: int, size: int, seed: int) -> tuple[nn.Module, int]:
+        """Return the network of this kind, initialised from torch's global generator, and its number of features.
+
+        The options are keywords. Raises SettingError for impossible ones.
+        """
+        raise NotImplementedError
+
+    def identity(self) -> dict[str, Any]:
+        """Return the settings that the backbone depends on, as JSON values.
+
+        Those that are not set are left out, and so is where weights from elsewhere lie: they go by their own digest.
+        Backbones are known by what was said of all kinds alike when they were first stored.
+        """
+        own = self.model_dump(mode="json", exclude={"weights"}, exclude_none=True)
+        said = {"projection": 1000, "stem": "standard"} | ({} if self.has_weights else {"invariance": False})
+        return said | own
+
+    def check(self, run: Any) -> None:
+        """Raise ValueError where it is not for such data, or lacks the images that it learns from."""
+        if self.of_images != run.data.of_images:
+            raise ValueError(
+                f"backbone.kind={self.kind} does not go with data.name={run.data.name}: the backbone of a table is its "
+                f"columns, and of nothing else. Set backbone.kind={'scattering' if run.data.of_images else 'columns'}"
+            )
+        if run.pretraining.images is None and (self.pretrained_here or self.reference == "pretraining"):
+            which = f"kind={self.kind} is pretrained on synthetic images"
+            raise ValueError(
+                "pretraining.images is missing: backbone."
+                f"{which if self.pretrained_here else 'fitted_to=pretraining fits the backbone to them'}. Set "
+                "pretraining.images.count and pretraining.images.sources"
+            )
+
+
+class Trained(Architecture):
+    """An architecture with weights."""
+
+    weights: Annotated[Path | None, AtHome(unless=(None, "timm"))] = None
+    """Weights from elsewhere instead of pretraining: a file (safetensors, or a state dict of torch), or `timm` for the
+    ones that timm publishes. The statement says so."""
+
+    @property
+    def has_weights(self) -> bool:
+        return True
+
+    @property
+    def pretrained_here(self) -> bool:
+        return self.weights is None
+
+
+class Projected(Settings):
+    """Settings of a scattering transform."""
+
+    projection: Annotated[int, Unit("features")] = Field(1000, ge=1)
+    """Number of features that the scattering coefficients are projected to."""
+
+
+class Stemmed(Settings):
+    """Settings of ResNets and DenseNets."""
+
+    stem: Literal["standard", "small"] = "standard"
+    """The stock 7x7 stem, or a 3x3 stem that keeps the resolution of small images. DenseNet121 takes the small one
+    wherever the stock one fails."""
+
+
+class Enlarged(Settings):
+    """Settings of timm's architectures."""
+
+    enlarge: Annotated[int | None, Unit("pixels")] = Field(None, ge=8, le=1024)
+    """Side to which images are resized first; null is as little as the architecture needs."""
+
+
+ARCHITECTURES = Kinds("backbone", Architecture, "terrine.models.kinds", default="scattering")

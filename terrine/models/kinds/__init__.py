@@ -1,0 +1,1 @@
+"""The architectures of backbones: their settings, one kind a file."""

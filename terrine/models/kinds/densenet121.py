@@ -1,0 +1,47 @@
+"""DenseNet121 without its last layer: 1,024 features."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from terrine.errors import SettingError
+from terrine.models.architecture import Stemmed, Trained
+
+if TYPE_CHECKING:
+    from torch import nn
+
+SMALLEST_STANDARD = 32
+"""Images of a smaller side do not survive the stock stem."""
+
+
+class DenseNet121(Stemmed, Trained):
+    """torchvision's DenseNet121 (Huang et al. 2017, table 1); its small stem is one 3x3 convolution of stride 1."""
+
+    kind: Literal["densenet121"] = "densenet121"
+
+    def options(self, channels: int, size: int) -> dict[str, Any]:
+        return {"stem": self.stem if size >= SMALLEST_STANDARD else "small"}
+
+    @staticmethod
+    def network(kind: str, channels: int, size: int, seed: int, *, stem: str = "small") -> tuple[nn.Module, int]:
+        from torch import nn
+
+        from terrine import vision
+
+        if stem not in ("standard", "small"):
+            raise SettingError(f"densenet121: stem '{stem}' is unknown. Use 'standard' or 'small'.")
+        if stem == "standard" and size < SMALLEST_STANDARD:
+            raise SettingError(
+                f"densenet121: the standard stem needs images of side {SMALLEST_STANDARD} or more, and these have "
+                f"{size}. Use stem 'small'."
+            )
+        network = vision.torchvision.models.densenet121()
+        width = network.features.conv0.out_channels
+        if stem == "standard":
+            network.features.conv0 = nn.Conv2d(channels, width, kernel_size=7, stride=2, padding=3, bias=False)
+        else:
+            network.features.conv0 = nn.Conv2d(channels, width, kernel_size=3, padding=1, bias=False)
+            network.features.pool0 = nn.Identity()
+        nn.init.kaiming_normal_(network.features.conv0.weight)
+        network.classifier = nn.Identity()
+        return network, 1024

@@ -1,0 +1,67 @@
+"""The wavelet scattering transform, which has no weights (`terrine.models.scattering`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from terrine.models.architecture import Architecture, Projected
+from terrine.settings import Settings, Unit
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class Deformations(Settings):
+    """The largest amount of each small deformation; all are uniform between minus and plus this amount."""
+
+    rotation: Annotated[float, Unit("degrees")] = Field(15.0, ge=0, le=180)
+    """180 for cells and tissue, which have no upright."""
+    scale: float = Field(0.12, ge=0, lt=1)
+    """As a share of the image's own."""
+    shear: float = Field(0.2, ge=0)
+    """By how much of its height an image slants."""
+    shift: float = Field(1 / 7, ge=0)
+    """As a share of half the image's side."""
+
+
+class Scattering(Projected, Architecture):
+    """A fixed wavelet transform with a projection (Bruna and Mallat 2013, section 2)."""
+
+    kind: Literal["scattering"] = "scattering"
+    invariance: bool = False
+    """Learn the projection on deformed query images, in closed form, instead of drawing it at random."""
+    deformations: Deformations | None = None
+    """With invariance: what is done to an image that leaves it the same; null is what leaves a digit one."""
+    fitted_to: Literal["queries", "pretraining"] = "queries"
+    """The images that the projection and the original statistics are fitted to. `pretraining` where the queries are
+    real ones that it is not to know."""
+
+    @model_validator(mode="after")
+    def _deformations_are_for_invariance(self) -> Scattering:
+        if self.deformations is not None and not self.invariance:
+            raise ValueError(
+                "deformations have no meaning without invariance. Set backbone.invariance=true, or "
+                "backbone.deformations=null"
+            )
+        return self
+
+    @property
+    def reference(self) -> Literal["queries", "pretraining"]:
+        return self.fitted_to
+
+    def options(self, channels: int, size: int) -> dict[str, Any]:
+        return {"projection": self.projection}
+
+    @staticmethod
+    def network(
+        kind: str, channels: int, size: int, seed: int, *, orientations: int = 8, projection: int | None = 1000
+    ) -> tuple[nn.Module, int]:
+        from terrine.models.scattering import ScatteringNetwork
+
+        network = ScatteringNetwork(channels, size, seed, orientations, projection)
+        return network, network.feature_dim
+
+    def identity(self) -> dict[str, Any]:
+        return {key: value for key, value in super().identity().items() if (key, value) != ("fitted_to", "queries")}

@@ -1,0 +1,101 @@
+"""Architectures of timm (`terrine.models.timm_network`), and the side that images need for one."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field, model_validator
+
+from terrine.errors import SettingError
+from terrine.models.architecture import Enlarged, Trained
+
+if TYPE_CHECKING:
+    from torch import nn
+
+SIDES = (32, 64, 128, 224)
+"""Sides to which images are enlarged for an architecture that does not take them as they are, the first that works."""
+
+_TINY_VIT = "tiny_vit_21m_224"
+
+_logger = logging.getLogger(__name__)
+
+
+class Timm(Enlarged, Trained):
+    """Any architecture of timm, without its classifier."""
+
+    kind: Literal["timm"] = "timm"
+    architecture: str = Field(min_length=1)
+    """Its name there, for example efficientnet_b0."""
+
+    @model_validator(mode="after")
+    def _timm_knows_it(self) -> Timm:
+        if not known_to_timm(self.architecture):
+            raise ValueError(
+                f"architecture names '{self.architecture}', which timm does not know. "
+                "`terrine.vision.timm.list_models()` lists timm's"
+            )
+        return self
+
+    def side(self, size: int) -> int | None:
+        return self.enlarge
+
+    def options(self, channels: int, size: int) -> dict[str, Any]:
+        return {"architecture": self.architecture} | enlarged(self.architecture, self.enlarge, channels, size)
+
+    @staticmethod
+    def network(
+        kind: str, channels: int, size: int, seed: int, *, architecture: str, enlarge: int | None = None
+    ) -> tuple[nn.Module, int]:
+        from terrine.models.timm_network import TimmNetwork
+
+        network = TimmNetwork(architecture, channels, size, enlarge)
+        return network, network.feature_dim
+
+
+class TinyViT(Enlarged, Trained):
+    """A small vision transformer (Wu et al. 2022, table 1), as timm has it."""
+
+    kind: Literal["tiny_vit"] = "tiny_vit"
+
+    def side(self, size: int) -> int | None:
+        return self.enlarge
+
+    def options(self, channels: int, size: int) -> dict[str, Any]:
+        return enlarged(_TINY_VIT, self.enlarge, channels, size)
+
+    @staticmethod
+    def network(kind: str, channels: int, size: int, seed: int, *, enlarge: int | None = None) -> tuple[nn.Module, int]:
+        return Timm.network(kind, channels, size, seed, architecture=_TINY_VIT, enlarge=enlarge)
+
+
+def known_to_timm(name: str) -> bool:
+    """Return whether timm has an architecture of this name."""
+    from terrine import vision  # slow to import, and few runs need it
+
+    return vision.timm.is_model(name)
+
+
+def enlarged(architecture: str, side: int | None, channels: int, size: int) -> dict[str, int]:
+    """Return the option to enlarge images to `side`, or to the smallest side that works; none where none is needed.
+
+    Raises SettingError for an architecture that takes the images at no side tried.
+    """
+    from terrine.models.registry import build_backbone
+
+    if side is not None:
+        return {"enlarge": side}
+    error: SettingError | None = None
+    for enlarge in ({}, *({"enlarge": side} for side in SIDES if side > size)):
+        try:
+            build_backbone("timm", channels=channels, size=size, seed=0, architecture=architecture, **enlarge)
+        except SettingError as refused:
+            error = refused
+            continue
+        if enlarge:
+            _logger.info("%s does not take images of side %d: enlarged to %d.", architecture, size, enlarge["enlarge"])
+        return enlarge
+    raise SettingError(
+        f"backbone: {architecture} takes images of side {size} neither as they are nor enlarged to "
+        f"{', '.join(map(str, SIDES))} ({error}). Set backbone.enlarge to the side it was made for."
+    )

@@ -1,0 +1,1 @@
+"""The image programs, one a file."""
