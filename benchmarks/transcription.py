@@ -42,7 +42,8 @@ from terrine.transcription.accounting import sigma_for
 from terrine.transcription.annotation import DataAnnotation
 from terrine.transcription.clients import Clients, LinearClients, NetworkClients
 from terrine.transcription.generator import Generator
-from terrine.transcription.loop import LoopSettings, Transcription
+from terrine.transcription.loop import Loop
+from terrine.transcription.settings import Annotation, Transcription, TranscriptionTeacher
 from terrine.transcription.student import StudentNetwork
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -278,16 +279,13 @@ def iteration(runs: Runs, seeds: Sequence[int]) -> None:
     print(f"\n### One iteration at b = 256, 28x28, {threads} threads\n")
     print("| generator's width | forward passes | seconds | images/s |")
     print("|---|---|---|---|")
-    annotation = DataAnnotation(beta=1e-3, sigma=0, top_k=3)
+    annotation = DataAnnotation(Annotation(sigma=0))
+    settings = Transcription(noise="none", annotation=annotation.settings, student={"learning_rate": 1e-3})
     teacher = _networks(1)
     for width in (32, 64, 128):
         for shared in (True, False):
-            loop = Transcription(
-                StudentNetwork(build_backbone("small_cnn", channels=1, size=28, seed=0), 10, 0),
-                Generator(1, 28, width=width, seed=0),
-                LoopSettings(iterations=100, batch=256, student_rate=1e-3),
-                seed=0,
-            )
+            student = StudentNetwork(build_backbone("small_cnn", channels=1, size=28, seed=0), 10, 0)
+            loop = Loop(student, Generator(1, 28, latent=100, width=width, seed=0), settings, seed=0)
             seconds = _fastest(lambda loop=loop, shared=shared: _iterate(loop, teacher, annotation, shared=shared), 3)
             print(
                 f"| {width} | {'shared' if shared else 'separate'} | {seconds:.3f} | {256 / seconds:.0f} |", flush=True
@@ -302,7 +300,7 @@ def iteration(runs: Runs, seeds: Sequence[int]) -> None:
             np.random.default_rng(0).normal(size=(count, 10, 200)).astype(np.float32),
             np.zeros((count, 10), np.float32),
         )
-        own: Clients = LinearClients(features, heads)
+        own: Clients = LinearClients(features, heads, TranscriptionTeacher())
         seconds = _fastest(lambda own=own: own.probabilities(images), 3)
         print(f"| {count} | heads on shared layers | {seconds:.3f} | {1000 * seconds / count:.2f} |", flush=True)
     for count in (1, 10, 50):
@@ -320,10 +318,10 @@ def _networks(count: int) -> NetworkClients:
     for seed in range(count):
         network = classifier(seed)
         states.append({name: value.detach().numpy() for name, value in network.named_parameters()})
-    return NetworkClients(classifier(0), states)
+    return NetworkClients(classifier(0), states, TranscriptionTeacher())
 
 
-def _iterate(loop: Transcription, teacher: Clients, annotation: DataAnnotation, *, shared: bool) -> None:
+def _iterate(loop: Loop, teacher: Clients, annotation: DataAnnotation, *, shared: bool) -> None:
     posed = loop.pose()
     total = annotation.total(teacher.probabilities(posed.images), posed.probabilities)
     noisy = annotation.annotate(total, posed.probabilities, 1, None)

@@ -15,7 +15,6 @@ from tasks.config.queries import Queries
 from tasks.config.runner import Runner
 from tasks.config.student import Student
 from tasks.config.tracking import Tracking
-from tasks.config.transcription import Transcription
 from tasks.config.values import merge
 from terrine.data.partitions import PARTITIONS, IIDPartition
 from terrine.data.source import SOURCES
@@ -26,6 +25,7 @@ from terrine.models.kinds.scattering import Scattering
 from terrine.settings import AtHome, Kinds, Settings, sections_of
 from terrine.teachers.kinds.linear import LinearTeachers
 from terrine.teachers.registry import TEACHERS
+from terrine.transcription.settings import Transcription
 
 
 class Params(Settings):

@@ -20,23 +20,14 @@ from tasks.pipeline.guided.votes import check_voters, forget_votes, votes_on
 from tasks.pipeline.private_figures import private_figures
 from tasks.pipeline.synthesize import POOL
 from tasks.pipeline.vote import read_votes
-from tasks.reports.statement_page import render_statement
+from tasks.reports.statement_page import write_statement
 from tasks.runtime.accounts import ledger_account, open_account
 from tasks.runtime.assurance import assurance
-from tasks.runtime.identity import (
-    Inputs,
-    check_queries,
-    identity_of,
-    made_by,
-    partition_commitment,
-    remembered,
-    tell_change,
-)
+from tasks.runtime.identity import Inputs, about_release, check_queries, identity_of, made_by, remembered, tell_change
 from tasks.runtime.keys import site_key
-from tasks.runtime.provenance import code_version
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
-from tasks.runtime.store import atomic_folder, file_digest, read_json, write_array, write_json, write_table, write_text
+from tasks.runtime.store import atomic_folder, file_digest, read_json, write_array, write_json, write_table
 from terrine.aggregation.mechanism import Mechanism
 from terrine.aggregation.registry import build
 from terrine.aggregation.rounds import NEVER, LaterVotes, answer_in_rounds
@@ -105,9 +96,7 @@ def release_answers(run: Run) -> None:
     _write_private_figures(run, votes_manifest, histograms, release)
     tell_change(run, "answers", release, inputs)
     forget_votes(run)
-    statement = privacy_statement(run, mechanism, votes_manifest, release).to_dict()
-    write_json(run.folders.statement, statement)
-    write_text(run.folders.statement.with_name("statement.html"), render_statement(statement))
+    write_statement(run, privacy_statement(run, mechanism, votes_manifest, release))
 
 
 def release_once(
@@ -257,22 +246,17 @@ def privacy_statement(
     """Say what the release guarantees, from public quantities and the recorded event alone."""
     settings = run.params.aggregation
     arrays = release.arrays
-    partition = read_json(run.folders.partition / "manifest.json")
     answered = int(arrays["answered"].sum())
     values_drawn = coordinates_released(run) + asked(release) * (votes_manifest["classes"] + 1)
     unprotected = run.params.teachers.unprotected
     return PrivacyStatement(
-        run=run.name,
-        release_id=release.release_id,
-        dataset=ledger_account(run),
+        **about_release(run, ledger_account(run), release),
         unit=run.params.privacy.unit,
         trust_model="parties" if settings.where == "parties" else "central",
         event=release.event if unprotected else compose(_spent_before(run), release.event),
         delta=settings.delta,
         delta_slack=0.0 if unprotected else delta_slack(values_drawn, settings.epsilon),
         epsilon_budget=settings.epsilon,
-        epsilon_dataset=release.epsilon_total,
-        epsilon_account=run.params.ledger.epsilon,
         noise=settings.noise,
         mechanism={**mechanism.describe(), **describe_order(run), **_averaging(run)},
         teachers=votes_manifest["teachers"],
@@ -280,14 +264,11 @@ def privacy_statement(
         asked=asked(release),
         answered=answered,
         answered_per_class=released_per_class(arrays["labels"], votes_manifest["classes"]),
-        partition_digest=partition_commitment(run, release),
-        partition_disjoint=partition["every_record_in_exactly_one_part"],
         public_inputs=_public_inputs(run),
         epsilon_claimed=claimed_epsilon(mechanism.describe(), asked(release), answered, settings.delta)
         if unprotected
         else None,
         **assurance(run, mechanism.describe()),
-        code_version=" ".join(f"{name} {value}" for name, value in code_version(run.root).items()),
     )
 
 

@@ -13,7 +13,7 @@ from tasks.pipeline.party_accuracy import write_party_accuracy
 from tasks.pipeline.student import read_student
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
-from tasks.runtime.store import read_json, write_json
+from tasks.runtime.store import write_json
 from terrine.classifiers import predict
 from terrine.determinism.randomness import numpy_generator
 from terrine.device import resolve_device
@@ -63,8 +63,3 @@ def figures(labels: np.ndarray, predictions: np.ndarray, class_names: list[str])
         ],
         "confusion": confusion.tolist(),
     }
-
-
-def read_evaluation(run: Run) -> dict[str, object]:
-    """Return the evaluation's figures."""
-    return read_json(run.folders.evaluation)

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from tasks.reports.pages import bar_rows, render
-from tasks.runtime.store import read_json
+from tasks.runtime.run import Run
+from tasks.runtime.store import read_json, write_json, write_text
 from terrine.privacy.accounting.events import UnsupportedEventError, from_json
 from terrine.privacy.accounting.gaussian import delta_of, mu_of
 from terrine.privacy.accounting.loss_distribution import loss_delta
-from terrine.privacy.statement import OUTCOME_DEPENDENT, statement_from
+from terrine.privacy.statement import OUTCOME_DEPENDENT, PrivacyStatement, statement_from
 
 MECHANISM_TEXTS = {
     "histogram": "Gaussian histogram: for each query the teachers' votes were counted by class, Gaussian noise was "
@@ -75,6 +76,13 @@ def render_statement(statement: Mapping[str, Any]) -> str:
     counts = statement["answered_per_class"]
     rows = bar_rows([f"class {number}" for number in range(len(counts))], counts)
     return render("statement.html", {"statement": statement, "per_class": rows, **statement_texts(statement)})
+
+
+def write_statement(run: Run, statement: PrivacyStatement) -> None:
+    """Write what the run says about itself: privacy.json, and the page drawn from it."""
+    content = statement.to_dict()
+    write_json(run.folders.statement, content)
+    write_text(run.folders.statement.with_name("statement.html"), render_statement(content))
 
 
 def statement_texts(statement: Mapping[str, Any]) -> dict[str, Any]:

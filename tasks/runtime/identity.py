@@ -19,6 +19,7 @@ from tasks.config.params import FAMILIES, Params, validate
 from tasks.config.presets import resolve
 from tasks.config.values import digest, read_yaml
 from tasks.runtime.keys import site_key
+from tasks.runtime.provenance import code_version
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_text
 from terrine.errors import ArtefactError, TerrineError
@@ -176,6 +177,20 @@ def partition_commitment(run: Run, release: StoredRelease) -> str:
         return keyed_digest(site_key(run), "terrine partition of release", release.release_id.encode())
     salt = bytes.fromhex(release.inputs[SALT])
     return keyed_digest(salt, "terrine partition", release.inputs[PARTITION].encode())
+
+
+def about_release(run: Run, account: str, release: StoredRelease) -> dict[str, Any]:
+    """Return what every privacy statement says: whose release it is, of which partition, made by which code."""
+    return {
+        "run": run.name,
+        "release_id": release.release_id,
+        "dataset": account,
+        "epsilon_dataset": release.epsilon_total,
+        "epsilon_account": run.params.ledger.epsilon,
+        "partition_digest": partition_commitment(run, release),
+        "partition_disjoint": read_json(run.folders.partition / "manifest.json")["every_record_in_exactly_one_part"],
+        "code_version": " ".join(f"{name} {value}" for name, value in code_version(run.root).items()),
+    }
 
 
 def tell_change(run: Run, kind: Kind, release: StoredRelease, inputs: Inputs) -> None:

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from tasks.config.params import Params
-from tasks.config.transcription import Transcription
 from tasks.config.values import digest
 from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.evaluate import probabilities
@@ -30,6 +29,7 @@ from terrine.data.dataset import Dataset
 from terrine.determinism.randomness import numpy_generator
 from terrine.errors import ArtefactError, SettingError
 from terrine.privacy.auditing.membership import attack, logit_scores
+from terrine.transcription.settings import Transcription
 
 FEWEST = 8
 """Shadow runs: with fewer, a record is often in, or out of, fewer than three."""

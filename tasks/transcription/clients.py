@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import nn
 
-from tasks.config.transcription import TranscriptionTeacher
-from tasks.config.values import digest
+from tasks.config.params import Params
 from tasks.pipeline.partition import in_groups
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, read_tensors
@@ -55,55 +55,32 @@ def read_manifest(run: Run) -> dict[str, Any]:
     return read_json(run.folders.teachers / "manifest.json")
 
 
+def read_model(run: Run, path: Path, classes: int) -> tuple[nn.Module, int]:
+    """Return the model in a file, and its channels: see `load_model`."""
+    data = run.params.data
+    return load_model(path, section(run.params).teacher, channels=data.channels, size=data.size, classes=classes)
+
+
 def read_clients(run: Run, group: range) -> Clients:
     """Return a group of clients, ready to answer; the last groups read are kept in memory."""
-    manifest = read_manifest(run)
-    device = str(resolve_device(run.params.device))
-    identity = digest({"clients": manifest["digest"], "settings": section(run.params).teacher.model_dump(mode="json")})
-    return _clients(run.root, run.name, identity, group, device, _Held(run))
-
-
-class _Held:
-    """A run as an argument of a cache, which goes by the digest of the stored clients instead."""
-
-    def __init__(self, run: Run) -> None:
-        self.run = run
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Held)
-
-    def __hash__(self) -> int:
-        return 0
+    return _clients(run.root, run.name, run.params.model_dump_json(), read_manifest(run)["digest"], group)
 
 
 @lru_cache(maxsize=8)
-def _clients(root: Path, name: str, identity: str, group: range, device: str, held: _Held) -> Clients:
-    run = held.run
+def _clients(root: Path, name: str, parameters: str, stored: str, group: range) -> Clients:
+    """Return a group of clients of a run. stored: the digest of all clients on disk."""
+    run = Run(root, name, Params.model_validate_json(parameters))
     settings, manifest = section(run.params).teacher, read_manifest(run)
-    folder, classes = run.folders.teachers, manifest["classes"]
+    folder, classes, device = run.folders.teachers, manifest["classes"], resolve_device(run.params.device)
     if manifest["source"] == "file":
-        return _file_teacher(run, folder / MODEL, classes, settings, device)
+        return FileTeacher(*read_model(run, folder / MODEL, classes), settings, device)
     if settings.architecture == "linear":
         arrays = read_tensors(folder / HEADS)
         heads = LinearHeads(arrays["weight"][group.start : group.stop], arrays["bias"][group.start : group.stop])
-        return LinearClients(read_student_start(run.folders), heads, settings.temperature, device)
+        return LinearClients(read_student_start(run.folders), heads, settings, device)
     kind = network_kind(run, classes)
     states = [_state(folder, manifest["files"], client) for client in group]
-    return NetworkClients(kind.classifier(run.params.seed), states, settings.statistics, settings.temperature, device)
-
-
-def _file_teacher(run: Run, path: Path, classes: int, settings: TranscriptionTeacher, device: str) -> FileTeacher:
-    data = run.params.data
-    model, channels = load_model(path, settings.architecture, channels=data.channels, size=data.size, classes=classes)
-    return FileTeacher(
-        model,
-        mean=settings.mean,
-        deviation=settings.deviation,
-        channels=channels,
-        statistics=settings.statistics,
-        temperature=settings.temperature,
-        device=device,
-    )
+    return NetworkClients(kind.classifier(run.params.seed), states, settings, device)
 
 
 def _state(folder: Path, files: list[dict[str, Any]], client: int) -> dict[str, np.ndarray]:

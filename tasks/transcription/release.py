@@ -11,66 +11,25 @@ from typing import Any
 
 import numpy as np
 
-from tasks.config.transcription import Transcription
 from tasks.pipeline.dataset import read_dataset
 from tasks.runtime.accounts import ledger_account, open_registered
-from tasks.runtime.identity import Inputs, Kind, identity_of, made_by, partition_commitment, remembered
+from tasks.runtime.identity import Kind, about_release, identity_of, made_by
 from tasks.runtime.keys import site_key
-from tasks.runtime.provenance import code_version
 from tasks.runtime.run import Run
-from tasks.runtime.store import file_digest, read_json
+from tasks.runtime.store import file_digest
 from tasks.transcription.clients import number_of_clients
 from tasks.transcription.start import GENERATOR, STUDENT, section
-from terrine.data.dataset import Dataset
-from terrine.data.digest import keyed_digest as digest_of_arrays
 from terrine.determinism.randomness import derive_seed
 from terrine.errors import LedgerError, SettingError
 from terrine.privacy.accounting.events import Event, NonPrivateEvent
 from terrine.privacy.ledger.identity import keyed_digest
 from terrine.privacy.ledger.ledger import Ledger, StoredRelease
-from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise, delta_slack
+from terrine.privacy.noise import NoiseKind, NoiseSource, ReplayNoise, SecureNoise, delta_slack
 from terrine.privacy.randomised_response import ReplayResponse, ResponseSource, SecureResponse
-from terrine.privacy.statement import PrivacyStatement, PublicInput
-from terrine.transcription.accounting import (
-    AnswerCost,
-    Cost,
-    DataCost,
-    LabelCost,
-    NoCost,
-    check_budget,
-    claimed_for_data,
-)
+from terrine.privacy.statement import PrivacyStatement, PublicInput, Unit
+from terrine.transcription.accounting import check_budget, claimed, event_of
 from terrine.transcription.annotation import DataAnnotation
-
-
-def cost_of(settings: Transcription, classes: int) -> Cost:
-    """Return what a run with these settings releases."""
-    annotation = settings.annotation
-    if settings.unprotected:
-        return NoCost()
-    if settings.protect == "data":
-        assert annotation.sigma is not None
-        return DataCost(annotation.sigma, settings.samples, settings.samples * annotation.top_k)
-    assert annotation.epsilon is not None
-    if settings.protect == "answers":
-        return AnswerCost(annotation.epsilon, annotation.top_k, settings.samples)
-    return LabelCost(annotation.epsilon, classes)
-
-
-def data_annotation(settings: Transcription) -> DataAnnotation:
-    """Return the mechanism of protect=data; for labels that are protected already, the same without noise."""
-    annotation = settings.annotation
-    return DataAnnotation(
-        beta=annotation.beta,
-        sigma=annotation.sigma or 0.0,
-        top_k=annotation.top_k,
-        step=annotation.step,
-        limit=annotation.limit,
-        stability=annotation.stability,
-        distillation=annotation.distillation,
-        balance=annotation.balance,
-        gradient_of=annotation.gradient_of,
-    )
+from terrine.transcription.settings import Transcription
 
 
 def check_run(run: Run, classes: int | None = None) -> None:
@@ -85,8 +44,8 @@ def check_run(run: Run, classes: int | None = None) -> None:
             f"to {classes} or less."
         )
     if settings.protect == "data":
-        data_annotation(settings).check_clients(number_of_clients(run))
-    check_budget(cost_of(settings, classes or 2), settings.epsilon, settings.delta)
+        DataAnnotation(settings.annotation).check_clients(number_of_clients(run))
+    check_budget(settings, classes or 2)
 
 
 def account_of(run: Run) -> str:
@@ -101,16 +60,32 @@ def account_of(run: Run) -> str:
     return account
 
 
-def unit_of(run: Run) -> str:
+def unit_of(run: Run) -> Unit:
     """Return what the run's release protects."""
     return "label" if section(run.params).protect == "labels" else run.params.privacy.unit
 
 
-def open_account(run: Run) -> tuple[Ledger, str]:
-    """Return the ledger and the account the run draws on, as `tasks.runtime.accounts.open_registered` does."""
-    account, settings = account_of(run), section(run.params)
+def open_account(run: Run) -> Ledger:
+    """Return the ledger, with the account that the run draws on registered in it, as `open_registered` does."""
+    settings = section(run.params)
     public = run.params.data.public_benchmark and settings.teacher.anyone_may_know
-    return open_registered(run, account, delta=settings.delta, unit=unit_of(run), public=public), account
+    return open_registered(run, account_of(run), delta=settings.delta, unit=unit_of(run), public=public)
+
+
+def release_terms(run: Run, classes: int) -> dict[str, Any]:
+    """Return the arguments of `Ledger.release` for the run's annotations, or its randomised labels, but how to draw."""
+    settings, account = section(run.params), account_of(run)
+    kind: Kind = "labels" if settings.protect == "labels" else "annotations"
+    noise = {"kind": settings.noise} | ({"seed": run.params.seed} if settings.noise == "replay" else {})
+    return {
+        "dataset": account,
+        "release_id": identity_of(run, account, noise, kind),
+        "run": run.name,
+        "worst_case": event_of(settings, classes),
+        "delta": settings.delta,
+        "noise_kind": noise_kind(settings),
+        "made_by": made_by(run, kind),
+    }
 
 
 def noise_of(run: Run, iteration: int) -> NoiseSource | None:
@@ -130,70 +105,34 @@ def responses_of(run: Run, iteration: int, client: int) -> ResponseSource:
     return ReplayResponse(derive_seed(run.params.seed, "replayed answers", iteration, client))
 
 
-def noise_kind(run: Run) -> str:
+def noise_kind(settings: Transcription) -> NoiseKind:
     """Return the kind of the run's noise, as the ledger knows it: without any noise nothing is drawn twice, either."""
-    return "replay" if section(run.params).noise == "replay" else "secure"
-
-
-def release_event(run: Run, classes: int) -> Event:
-    """Return what the run's release costs."""
-    return cost_of(section(run.params), classes).event
-
-
-def identity_of_transcription(run: Run) -> str:
-    """Return the identity under which the ledger knows the run's annotations, or its randomised labels."""
-    return identity_of(run, account_of(run), _noise_description(run), kind_of(run))
-
-
-def kind_of(run: Run) -> Kind:
-    """Return what the run releases."""
-    return "labels" if section(run.params).protect == "labels" else "annotations"
-
-
-def _noise_description(run: Run) -> dict[str, Any]:
-    noise = section(run.params).noise
-    return {"kind": noise} | ({"seed": run.params.seed} if noise == "replay" else {})
-
-
-def inputs_of_labels(run: Run, dataset: Dataset) -> Inputs:
-    """Return what is remembered about what labels were randomised."""
-    labels = digest_of_arrays("terrine labels 1", {"labels": (dataset.train_labels, "<i8")}, site_key(run))
-    return remembered(run, labels=labels)
+    return "replay" if settings.noise == "replay" else "secure"
 
 
 def statement_of(
     run: Run, release: StoredRelease, classes: int, answered_per_class: tuple[int, ...]
 ) -> PrivacyStatement:
     """Say what the run guarantees, from its settings and the ledger alone."""
-    settings, annotation = section(run.params), section(run.params).annotation
-    partition = read_json(run.folders.partition / "manifest.json")
+    settings = section(run.params)
     samples = settings.samples
-    event = NonPrivateEvent() if settings.unprotected else release.event
-    coordinates = samples * annotation.top_k if settings.protect == "data" and not settings.unprotected else 0
     return PrivacyStatement(
-        run=run.name,
-        release_id=release.release_id,
-        dataset=account_of(run),
-        unit="label" if settings.protect == "labels" else run.params.privacy.unit,
+        **about_release(run, account_of(run), release),
+        unit=unit_of(run),
         trust_model="central",
-        event=event,
+        event=NonPrivateEvent() if settings.unprotected else release.event,
         delta=settings.delta,
-        delta_slack=delta_slack(coordinates, settings.epsilon),
+        delta_slack=delta_slack(settings.coordinates, settings.epsilon),
         epsilon_budget=settings.epsilon,
-        epsilon_dataset=release.epsilon_total,
-        epsilon_account=run.params.ledger.epsilon,
-        noise="replay" if settings.noise == "replay" else "secure",
+        noise=noise_kind(settings),
         mechanism=_mechanism(settings),
         teachers=number_of_clients(run),
         queries=samples,
         asked=samples,
         answered=samples,
         answered_per_class=answered_per_class,
-        partition_digest=partition_commitment(run, release),
-        partition_disjoint=partition["every_record_in_exactly_one_part"],
         public_inputs=_public_inputs(run),
-        epsilon_claimed=_claimed(settings, classes),
-        code_version=" ".join(f"{name} {value}" for name, value in code_version(run.root).items()),
+        epsilon_claimed=claimed(settings, classes),
     )
 
 
@@ -207,16 +146,6 @@ def _mechanism(settings: Transcription) -> dict[str, Any]:
     if settings.protect == "answers":
         return {"mechanism": "answers", "epsilon": annotation.epsilon, **common}
     return {"mechanism": "labels", "epsilon": annotation.epsilon}
-
-
-def _claimed(settings: Transcription, classes: int) -> float | None:
-    """Return what the paper's theorems say; None where they say nothing: without noise, of labels at their source."""
-    annotation = settings.annotation
-    if settings.protect == "answers":
-        return annotation.epsilon
-    if not annotation.sigma:
-        return None
-    return claimed_for_data(annotation.beta, annotation.sigma, classes, settings.samples, settings.delta)
 
 
 def _public_inputs(run: Run) -> tuple[PublicInput, ...]:
@@ -238,23 +167,11 @@ def stored_labels(run: Run) -> StoredRelease | None:
     """
     if section(run.params).protect != "labels":
         return None
-    dataset = read_dataset(run.folders)
-    ledger, account = open_account(run)
-
-    release_id = identity_of_transcription(run)
+    ledger, terms = open_account(run), release_terms(run, read_dataset(run.folders).classes)
 
     def never() -> tuple[dict[str, np.ndarray], Event]:
         raise LedgerError("The labels of this run were never released. Run the stage 'labels' first.")
 
-    if not any(row.kind in ("commit", "adopt") and row.release_id == release_id for row in ledger.rows()):
+    if not any(row.kind in ("commit", "adopt") and row.release_id == terms["release_id"] for row in ledger.rows()):
         never()  # before anything is reserved for it
-    return ledger.release(
-        dataset=account,
-        release_id=release_id,
-        run=run.name,
-        worst_case=release_event(run, dataset.classes),
-        delta=section(run.params).delta,
-        noise_kind=noise_kind(run),
-        draw=never,
-        made_by=made_by(run, "labels"),
-    )
+    return ledger.release(**terms, draw=never)

@@ -11,7 +11,6 @@ from rich.table import Table
 from tasks.config.params import public_parameters
 from tasks.config.presets import read_preset
 from tasks.config.values import flat
-from tasks.pipeline.evaluate import read_evaluation
 from tasks.pipeline.report import evaluation, shown_parameters
 from tasks.pipeline.tracking import log_finished
 from tasks.reports.pages import render
@@ -39,7 +38,7 @@ def write_report(run: Run) -> None:
         "run": run,
         "preset": read_preset(run.root, run.name),
         "statement": statement,
-        "evaluation": evaluation(dict(read_evaluation(run))),
+        "evaluation": evaluation(read_json(run.folders.evaluation)),
         "teachers": read_manifest(run),
         "sheet": picture,
         "parameters": flat(used(shown_parameters(run))),
@@ -54,23 +53,19 @@ def used(parameters: dict[str, Any]) -> dict[str, Any]:
     return {name: section for name, section in parameters.items() if name not in UNUSED}
 
 
-def figures(run: Run) -> dict[str, float | None]:
-    """Return the figures of a finished run that tables compare: accuracy, an evaluation, and what is public."""
-    statement = read_statement(run.folders.statement)
-    names = ("epsilon", "epsilon_claimed", "delta", "queries", "teachers")
-    return {"accuracy": read_json(run.folders.evaluation)["accuracy"], **{name: statement[name] for name in names}}
-
-
 @step("track")
 def log_run(run: Run) -> str:
     """Log a finished transcription to MLflow and return the MLflow run's id."""
-    metrics = figures(run)
+    statement = read_statement(run.folders.statement)
+    names = ("epsilon", "epsilon_claimed", "delta", "queries", "teachers")
+    metrics = {"accuracy": read_json(run.folders.evaluation)["accuracy"], **{name: statement[name] for name in names}}
     if run.params.tracking.private_metrics:
         manifest = read_manifest(run)
         metrics |= {f"private_{name}": manifest[name] for name in ("accuracy", "plurality_accuracy")}
-    unit = read_json(run.folders.statement)["unit"]
     parameters = flat(used(public_parameters(run.params)))
-    return log_finished(run, TRANSCRIPTION, parameters, metrics, tags={"unit": unit}, released=[run.folders.generator])
+    return log_finished(
+        run, TRANSCRIPTION, parameters, metrics, tags={"unit": statement["unit"]}, released=[run.folders.generator]
+    )
 
 
 def summary_table(run: Run) -> Table:

@@ -16,7 +16,6 @@ import hashlib
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +24,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from tasks.config.transcription import Transcription
 from tasks.config.values import digest
-from tasks.reports.statement_page import render_statement
-from tasks.runtime.identity import Inputs, made_by, remembered, tell_change
+from tasks.reports.statement_page import write_statement
+from tasks.runtime.identity import Inputs, remembered, tell_change
 from tasks.runtime.progress import progress_reporter
 from tasks.runtime.reservation import Reservation
 from tasks.runtime.run import Run
@@ -41,18 +39,13 @@ from tasks.runtime.store import (
     write_array,
     write_json,
     write_tensors,
-    write_text,
 )
 from tasks.transcription.clients import groups, number_of_clients, read_clients, read_manifest
 from tasks.transcription.release import (
-    account_of,
     check_run,
-    data_annotation,
-    identity_of_transcription,
-    noise_kind,
     noise_of,
     open_account,
-    release_event,
+    release_terms,
     responses_of,
     statement_of,
     stored_labels,
@@ -68,12 +61,11 @@ from terrine.pretraining.checkpoint import read_checkpoint, write_checkpoint
 from terrine.privacy.ledger.ledger import StoredRelease
 from terrine.privacy.statement import released_per_class
 from terrine.synthetic.contact_sheet import contact_sheet
+from terrine.transcription import response
+from terrine.transcription.annotation import DataAnnotation
 from terrine.transcription.clients import NetworkClients
 from terrine.transcription.generator import random_vectors
-from terrine.transcription.loop import Discriminator, LoopSettings
-from terrine.transcription.loop import Transcription as Loop
-from terrine.transcription.objectives import GeneratorObjective
-from terrine.transcription.response import LabelAnnotation
+from terrine.transcription.loop import Discriminator, Loop
 from terrine.transcription.student import StudentNetwork
 
 CHECKPOINT_SECONDS = 60.0
@@ -93,8 +85,8 @@ class Session:
         self.device = resolve_device(run.params.device)
         self.fans_out = self.settings.per_task is not None
         check_run(run, self.classes)
-        self.identity = identity_of_transcription(run)
-        self.folder = run.folders.work / f"transcription-{self.identity[:16]}"
+        self.terms = release_terms(run, self.classes)
+        self.folder = run.folders.work / f"transcription-{self.terms['release_id'][:16]}"
         self.release: StoredRelease | None = None
         self.labels: StoredRelease | None = None  # of the labels, where these are what is protected
         self._reservation: Reservation | None = None
@@ -117,17 +109,8 @@ class Session:
         """Charge the worst case, or find what was released before; then go on from the last checkpoint, if any."""
         self.labels = stored_labels(self.run)
         if self.labels is None:
-            self._reservation = Reservation(
-                lambda: open_account(self.run)[0],  # in a thread of its own
-                dataset=account_of(self.run),
-                release_id=self.identity,
-                run=self.run.name,
-                worst_case=release_event(self.run, self.classes),
-                delta=self.settings.delta,
-                noise_kind=noise_kind(self.run),
-                inputs=self._inputs(),
-                made_by=made_by(self.run, "annotations"),
-            )
+            # The ledger is opened in a thread of its own.
+            self._reservation = Reservation(lambda: open_account(self.run), **self.terms, inputs=self._inputs())
             self.release = self._reservation.open()
         self.folder.mkdir(parents=True, exist_ok=True)
         self._restore()
@@ -146,22 +129,19 @@ class Session:
         if self._reservation is not None:
             self._reservation.abandon()
 
-    def ask_here(self) -> np.ndarray:
-        """Return what all clients say about the posed images; see `said_by`."""
-        posed = self.loop.pose()
-        return sum(
-            said_by(self.run, group, posed.iteration, posed.images, posed.probabilities) for group in self.groups
-        )  # type: ignore[return-value]  # there is at least one group
-
     def annotation(self) -> Tensor:
         """Return the annotation of this iteration: from disk or from the release, else drawn now and put on disk."""
         number = self.loop.iteration
         path = self._annotation_path(number)
         if self.release is None and not path.is_file():
             posed = self.loop.pose()
-            parts = [self._part_path(number, group) for group in self.groups]
-            total = sum(read_array(part) for part in parts) if self.fans_out else self.ask_here()
-            annotation = annotate(self.run, np.asarray(total), posed.probabilities, self.clients, number)
+            images, probabilities = posed.images, posed.probabilities
+            parts = [part_path(self.folder, number, group) for group in self.groups]
+            said = [
+                read_array(part) if self.fans_out else said_by(self.run, group, number, images, probabilities)
+                for part, group in zip(parts, self.groups, strict=True)
+            ]
+            annotation = annotate(self.run, np.sum(said, axis=0), probabilities, self.clients, number)
             write_array(path, annotation.cpu().numpy())
             for part in parts:
                 part.unlink(missing_ok=True)
@@ -189,7 +169,7 @@ class Session:
         if self.release is None:
             assert self._reservation is not None
             arrays = {"annotations": self.annotations()}
-            self.release = self._reservation.settle(arrays, release_event(self.run, self.classes))
+            self.release = self._reservation.settle(arrays, self.terms["worst_case"])
         return self.release
 
     def write_question(self) -> None:
@@ -219,9 +199,6 @@ class Session:
     def _annotation_path(self, number: int) -> Path:
         return self.folder / f"annotation-{number:06d}.npy"
 
-    def _part_path(self, number: int, group: range) -> Path:
-        return part_path(self.folder, number, group)
-
     def _restore(self) -> None:
         """Go on from the checkpoint, if it is one of the annotations that are there now, and of this loop.
 
@@ -246,50 +223,19 @@ class Session:
         self._heard = heard
 
     def _loop_digest(self) -> str:
-        return digest(asdict(loop_settings(self.settings)), 64)
+        told = self.settings.model_dump(mode="json", include={"iterations", "batch", "student", "generator"})
+        return digest(told, 64)
 
     def _new_loop(self) -> Loop:
         backbone, generator = read_start(self.run.folders)
-        seed, objective = self.run.params.seed, self.settings.generator
-        return Loop(
-            StudentNetwork(backbone, self.classes, seed),
-            generator,
-            loop_settings(self.settings),
-            seed=seed,
-            device=self.device,
-            discriminator=self._discriminator() if objective.discriminator == "teacher" else None,
-        )
-
-    def _discriminator(self) -> Discriminator:
-        clients = read_clients(self.run, range(1))
-        assert isinstance(clients, NetworkClients)
-        return clients.discriminate
-
-
-def loop_settings(settings: Transcription) -> LoopSettings:
-    """Return what the loop is told of the parameters."""
-    student, generator = settings.student, settings.generator
-    return LoopSettings(
-        iterations=settings.iterations,
-        batch=settings.batch,
-        student_rate=student.learning_rate,
-        student_loss=student.loss,
-        student_steps=student.steps,
-        final_steps=student.final_steps,
-        decay=student.decay,
-        optimiser=student.optimiser,
-        generator_rate=generator.learning_rate,
-        generator_steps=generator.steps,
-        inputs=generator.inputs,
-        objective=GeneratorObjective(generator.one_hot, generator.entropy, generator.activation, generator.form),
-        memory=student.memory,
-    )
-
-
-def label_annotation(settings: Transcription) -> LabelAnnotation:
-    """Return the mechanism of protect=answers."""
-    assert settings.annotation.epsilon is not None
-    return LabelAnnotation(settings.annotation.epsilon, settings.annotation.top_k)
+        discriminator: Discriminator | None = None
+        if self.settings.generator.discriminator == "teacher":
+            clients = read_clients(self.run, range(1))
+            assert isinstance(clients, NetworkClients)
+            discriminator = clients.discriminate
+        seed = self.run.params.seed
+        student = StudentNetwork(backbone, self.classes, seed)
+        return Loop(student, generator, self.settings, seed=seed, device=self.device, discriminator=discriminator)
 
 
 def said_by(run: Run, group: range, iteration: int, images: Tensor, probabilities: Tensor) -> np.ndarray:
@@ -300,11 +246,10 @@ def said_by(run: Run, group: range, iteration: int, images: Tensor, probabilitie
     settings = section(run.params)
     teacher = read_clients(run, group).probabilities(images)
     if settings.protect != "answers":
-        return data_annotation(settings).total(teacher, probabilities)
-    mechanism = label_annotation(settings)
-    answers = mechanism.answers(teacher, probabilities, responses_of(run, iteration, group.start))
-    classes = probabilities.shape[1]
-    return mechanism.annotate(answers, classes).double().cpu().numpy() * len(group)
+        return DataAnnotation(settings.annotation).total(teacher, probabilities)
+    source = responses_of(run, iteration, group.start)
+    answers = response.answers(teacher, probabilities, settings.annotation, source)
+    return response.counts(answers, probabilities.shape[1]).cpu().numpy()
 
 
 def annotate(run: Run, total: np.ndarray, probabilities: Tensor, clients: int, iteration: int) -> Tensor:
@@ -312,7 +257,7 @@ def annotate(run: Run, total: np.ndarray, probabilities: Tensor, clients: int, i
     settings = section(run.params)
     if settings.protect == "answers":
         return torch.from_numpy(total / clients).float()
-    return data_annotation(settings).annotate(total, probabilities, clients, noise_of(run, iteration))
+    return DataAnnotation(settings.annotation).annotate(total, probabilities, clients, noise_of(run, iteration))
 
 
 def part_path(folder: Path, number: int, group: range) -> Path:
@@ -373,9 +318,7 @@ def finish(session: Session) -> None:
     _write_generator(session)
     _write_student(session)
     answered = released_per_class(annotations.argmax(-1).ravel(), session.classes)
-    statement = statement_of(run, release, session.classes, answered).to_dict()
-    write_json(run.folders.statement, statement)
-    write_text(run.folders.statement.with_name("statement.html"), render_statement(statement))
+    write_statement(run, statement_of(run, release, session.classes, answered))
     shutil.rmtree(session.folder, ignore_errors=True)
 
 

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from tasks.config.params import Params
-from tasks.config.transcription import Transcription
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import Folders, atomic_folder, read_json, read_tensors, write_json, write_tensors
@@ -25,6 +24,7 @@ from terrine.models.reference import fit_reference
 from terrine.models.registry import build_backbone
 from terrine.pretraining.invariance import learn_projection
 from terrine.transcription.generator import Generator, random_vectors
+from terrine.transcription.settings import Transcription
 
 STUDENT, GENERATOR = "student.safetensors", "generator.safetensors"
 PROJECTION_BATCHES, PROJECTION_BATCH = 8, 400

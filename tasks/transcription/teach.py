@@ -14,7 +14,7 @@ import torch
 from tasks.config.values import digest
 from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.partition import deal_records, protected_groups, read_assignment
-from tasks.runtime.identity import made_by, tell_change
+from tasks.runtime.identity import remembered, tell_change
 from tasks.runtime.keys import site_key
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
@@ -29,19 +29,13 @@ from tasks.runtime.store import (
     write_json,
     write_tensors,
 )
-from tasks.transcription.clients import HEADS, MODEL, groups, network_kind, number_of_clients, read_clients
-from tasks.transcription.release import (
-    check_run,
-    identity_of_transcription,
-    inputs_of_labels,
-    noise_kind,
-    open_account,
-    release_event,
-    responses_of,
-)
+from tasks.transcription.clients import HEADS, MODEL, groups, network_kind, number_of_clients, read_clients, read_model
+from tasks.transcription.release import check_run, open_account, release_terms, responses_of
 from tasks.transcription.start import STUDENT, read_student_start, section
+from terrine.aggregation.votes import histograms_of
 from terrine.data import partition as partitions
 from terrine.data.dataset import Dataset
+from terrine.data.digest import keyed_digest as digest_of_arrays
 from terrine.determinism.randomness import numpy_generator
 from terrine.device import resolve_device
 from terrine.errors import ArtefactError, SettingError
@@ -52,7 +46,6 @@ from terrine.teachers.kinds.linear import LinearTeachers
 from terrine.teachers.kinds.scratch import Architecture
 from terrine.teachers.linear import LinearKind
 from terrine.teachers.scratch import ScratchKind
-from terrine.transcription.teacher_file import load_model
 
 TEST_IMAGES = 2_000
 """Most test images on which teachers are judged, in batches of `TEST_BATCH`."""
@@ -67,9 +60,16 @@ def deal_clients(run: Run) -> None:
     Settings that no budget can meet, and a file that is no teacher for these data, are refused here, before any work.
     """
     dataset = read_dataset(run.folders)
+    settings = section(run.params)
     check_run(run, dataset.classes)
-    _check_teacher(run, dataset)
-    if section(run.params).federated:
+    if settings.teacher.file is not None:
+        read_model(run, run.path(settings.teacher.file), dataset.classes)
+    elif settings.teacher.architecture not in ("linear", *get_args(Architecture)):
+        raise SettingError(
+            f"transcription.teacher.architecture={settings.teacher.architecture} is unknown. Take one of linear, "
+            f"{', '.join(get_args(Architecture))}."
+        )
+    if settings.federated:
         deal_records.fn(run)
         return
     assignment = np.zeros(dataset.records, dtype=np.int64)
@@ -90,27 +90,16 @@ def respond(run: Run) -> None:
     labels = dataset.train_labels
     manifest: dict[str, Any] = {"notice": NOTICE, "protect": settings.protect, "release_id": None}
     if settings.protect == "labels":
-        event = release_event(run, dataset.classes)
-        epsilon = settings.annotation.epsilon
+        terms, source = release_terms(run, dataset.classes), responses_of(run, 0, 0)
+        epsilon, event = settings.annotation.epsilon, terms["worst_case"]
         assert epsilon is not None
 
         def draw() -> tuple[dict[str, np.ndarray], Event]:
-            told = responses_of(run, 0, 0).respond(dataset.train_labels, epsilon, dataset.classes)
-            return {"labels": told}, event
+            return {"labels": source.respond(dataset.train_labels, epsilon, dataset.classes)}, event
 
-        ledger, account = open_account(run)
-        inputs = inputs_of_labels(run, dataset)
-        release = ledger.release(
-            dataset=account,
-            release_id=identity_of_transcription(run),
-            run=run.name,
-            worst_case=event,
-            delta=settings.delta,
-            noise_kind=noise_kind(run),
-            draw=draw,
-            inputs=inputs,
-            made_by=made_by(run, "labels"),
-        )
+        own = digest_of_arrays("terrine labels 1", {"labels": (dataset.train_labels, "<i8")}, site_key(run))
+        inputs = remembered(run, labels=own)
+        release = open_account(run).release(**terms, draw=draw, inputs=inputs)
         labels = release.arrays["labels"]
         tell_change(run, "labels", release, inputs)
         if labels.shape != dataset.train_labels.shape:
@@ -162,8 +151,9 @@ def collect_clients(run: Run) -> None:
     }
     with atomic_folder(run.folders.teachers) as folder:
         if settings.file is not None:
-            model, _ = _load_file(run, dataset)
-            manifest["file_digest"] = file_digest(run.path(settings.file))
+            path = run.path(settings.file)
+            model, _ = read_model(run, path, dataset.classes)
+            manifest["file_digest"] = file_digest(path)
             write_tensors(folder / MODEL, {name: value.numpy() for name, value in model.state_dict().items()})
         elif settings.architecture == "linear":
             parts = [read_tensors(_work(run) / _group_name(group)) for group in groups(run)]
@@ -191,17 +181,6 @@ def _weights_digest(folder: Path) -> str:
     return digest(values, 64)
 
 
-def _check_teacher(run: Run, dataset: Dataset) -> None:
-    settings = section(run.params).teacher
-    if settings.file is not None:
-        _load_file(run, dataset)
-    elif settings.architecture not in ("linear", *get_args(Architecture)):
-        raise SettingError(
-            f"transcription.teacher.architecture={settings.architecture} is unknown. Take one of linear, "
-            f"{', '.join(get_args(Architecture))}."
-        )
-
-
 def forget_replaced_teacher(run: Run) -> None:
     """Remove the stored teacher where the file it came from is another one by now, so that it is read again."""
     file, manifest = section(run.params).teacher.file, run.folders.teachers / "manifest.json"
@@ -209,21 +188,6 @@ def forget_replaced_teacher(run: Run) -> None:
         return
     if read_json(manifest).get("file_digest") != file_digest(run.path(file)):
         shutil.rmtree(run.folders.teachers)
-
-
-def _load_file(run: Run, dataset: Dataset) -> tuple[torch.nn.Module, int]:
-    settings, data = section(run.params).teacher, run.params.data
-    assert settings.file is not None
-    model, channels = load_model(
-        run.path(settings.file), settings.architecture, channels=data.channels, size=data.size, classes=dataset.classes
-    )
-    for name, value in (("mean", settings.mean), ("deviation", settings.deviation)):
-        if isinstance(value, tuple) and len(value) not in (1, channels):
-            raise SettingError(
-                f"transcription.teacher.{name} has {len(value)} numbers, and the model {channels} channel(s). Give one "
-                "number, or one for each channel."
-            )
-    return model, channels
 
 
 def _group_name(group: range) -> str:
@@ -261,15 +225,12 @@ def _linear_heads(
     )
     records = Records(features, labels[kept], assignment[kept], dataset.classes)
     kind = LinearKind(LinearTeachers(ridge=section(run.params).teacher.ridge), by_teacher=True)
-    width = features.rows.shape[1]
-    heads = {
-        "weight": np.zeros((len(group), dataset.classes, width), np.float32),
-        "bias": np.zeros((len(group), dataset.classes), np.float32),
+    nothing = {
+        "weight": np.zeros((dataset.classes, features.rows.shape[1]), np.float32),
+        "bias": np.zeros(dataset.classes, np.float32),
     }
-    for client, state in kind.train(records, group, seed=run.params.seed, device=device):
-        for name, value in state.items():
-            heads[name][client - group.start] = value
-    return heads
+    states = dict.fromkeys(group, nothing) | dict(kind.train(records, group, seed=run.params.seed, device=device))
+    return {name: np.stack([states[client][name] for client in group]) for name in nothing}
 
 
 def _undecided(kind: ScratchKind, seed: int) -> Arrays:
@@ -280,19 +241,17 @@ def _undecided(kind: ScratchKind, seed: int) -> Arrays:
 def _accuracy(run: Run, dataset: Dataset) -> dict[str, float]:
     """Return the mean accuracy of the clients, and that of their plurality, on up to `TEST_IMAGES` test images."""
     order = numpy_generator(0, "evaluation order").permutation(len(dataset.test_labels))[:TEST_IMAGES]
+    device, number = resolve_device(run.params.device), np.arange(len(order))
     votes = np.zeros((len(order), dataset.classes), dtype=np.int64)
-    right = 0
     for group in groups(run):
         clients = read_clients(run, group)
-        for part in np.array_split(np.arange(len(order)), max(1, round(len(order) / TEST_BATCH))):
-            images = torch.from_numpy(np.ascontiguousarray(dataset.test_images[order[part]]))
-            said = clients.probabilities(images.to(resolve_device(run.params.device))).argmax(-1).cpu().numpy()
-            right += int((said == dataset.test_labels[order[part]]).sum())
-            for own in said:
-                votes[part, own] += 1
-    plurality = float((votes.argmax(1) == dataset.test_labels[order]).mean())
+        for part in np.array_split(number, max(1, round(len(order) / TEST_BATCH))):
+            images = torch.from_numpy(np.ascontiguousarray(dataset.test_images[order[part]])).to(device)
+            said = clients.probabilities(images).argmax(-1).cpu().numpy()
+            votes[part] += histograms_of(said.T, dataset.classes)
+    labels = dataset.test_labels[order]
     return {
-        "accuracy": right / (len(order) * number_of_clients(run)),
-        "plurality_accuracy": plurality,
+        "accuracy": int(votes[number, labels].sum()) / (len(order) * number_of_clients(run)),
+        "plurality_accuracy": float((votes.argmax(1) == labels).mean()),
         "test_images": len(order),
     }

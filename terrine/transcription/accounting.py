@@ -3,14 +3,12 @@
 Sound figures come from events, priced by the privacy core; the paper's from its two theorems. docs/dpsd.md derives the
 difference. All of it looks at settings alone, so a run that cannot meet its budget is refused before it starts.
 
-    >>> cost = DataCost(sigma=100.0, samples=256 * 200)
-    >>> round_up(cost.epsilon(1e-5), 2), round_up(claimed_for_data(1e-3, 100.0, 10, 256 * 200, 1e-5), 2)
+    >>> published = Transcription(annotation={"sigma": 100}, iterations=200, batch=256)
+    >>> round_up(price(event_of(published, classes=10), 1e-5), 2), round_up(claimed(published, classes=10), 2)
     (28.84, 0.05)
 """
 
 import math
-from dataclasses import dataclass
-from typing import Protocol
 
 from scipy.optimize import minimize_scalar
 
@@ -25,124 +23,64 @@ from terrine.privacy.accounting.events import (
 from terrine.privacy.accounting.gaussian import mu_of, round_up
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.noise import delta_slack
+from terrine.transcription.settings import Transcription
 
 _HEADROOM = 1 + 1e-9
 _SEARCH = 60
 
 
-class Cost(Protocol):
-    """What a run releases, from its settings alone."""
+def event_of(settings: Transcription, classes: int) -> Event:
+    """What a run releases.
 
-    @property
-    def event(self) -> Event:
-        """All of it."""
-
-    def remedy(self, epsilon: float, delta: float) -> str:
-        """What would meet a budget, as the end of a sentence."""
-
-
-@dataclass(frozen=True)
-class DataCost:
-    """Gradients with Gaussian noise: `samples` = bT of them, each with sensitivity 2β and noise σβ, so μ² = 4bT/σ².
-
-    The number of clients does not enter: a record is with one of them. `coordinates`: noisy numbers in all.
+    data: bT gradients, each with sensitivity 2β and noise σβ, so μ² = 4bT/σ²; the number of clients does not enter, for
+    a record is with one of them. answers: bT about each client, among k classes. labels: each once, before anybody
+    learns from them.
     """
-
-    sigma: float
-    samples: int
-    coordinates: int = 0
-
-    @property
-    def event(self) -> Event:
-        """Every annotated sample."""
-        return RepeatedEvent(GaussianEvent(sensitivity=2.0, sigma=self.sigma), self.samples)
-
-    def epsilon(self, delta: float) -> float:
-        """Its exact ε."""
-        return price(self.event, delta)
-
-    def remedy(self, epsilon: float, delta: float) -> str:
-        """The σ that meets a budget."""
-        needed = sigma_for(epsilon, delta, self.samples)
-        return (
-            f"set transcription.annotation.sigma to {_up(needed)} or more, annotate fewer samples, or raise the budget"
-        )
-
-
-@dataclass(frozen=True)
-class AnswerCost:
-    """Answers by randomised response: `samples` of them about each client, with ε = `answer` among `categories`."""
-
-    answer: float
-    categories: int
-    samples: int
-
-    @property
-    def event(self) -> Event:
-        """Every answer."""
-        return RepeatedEvent(RandomisedResponseEvent(self.answer, self.categories), self.samples)
-
-    def remedy(self, epsilon: float, delta: float) -> str:
-        """The ε of one answer that meets a budget."""
-        needed = answer_for(epsilon, delta, self.samples, self.categories)
-        return (
-            f"set transcription.annotation.epsilon to {_down(needed)} or less, annotate fewer samples, or raise the "
-            "budget"
-        )
-
-
-@dataclass(frozen=True)
-class LabelCost:
-    """Private labels randomised once, before anybody learns from them: ε = `label` towards each label, once."""
-
-    label: float
-    categories: int
-
-    @property
-    def event(self) -> Event:
-        """One label's answer."""
-        return RandomisedResponseEvent(self.label, self.categories)
-
-    def remedy(self, epsilon: float, delta: float) -> str:
-        """The ε of a label that meets a budget."""
-        return f"set transcription.annotation.epsilon to {epsilon:g} or less, or raise the budget"
-
-
-@dataclass(frozen=True)
-class NoCost:
-    """Nothing is protected: NOT PRIVATE."""
-
-    @property
-    def event(self) -> Event:
-        """No guarantee."""
+    if settings.unprotected:
         return NonPrivateEvent()
+    annotation = settings.annotation
+    if settings.protect == "data":
+        assert annotation.sigma is not None
+        return RepeatedEvent(GaussianEvent(sensitivity=2.0, sigma=annotation.sigma), settings.samples)
+    assert annotation.epsilon is not None
+    if settings.protect == "answers":
+        return RepeatedEvent(RandomisedResponseEvent(annotation.epsilon, annotation.top_k), settings.samples)
+    return RandomisedResponseEvent(annotation.epsilon, classes)
 
-    def remedy(self, epsilon: float, delta: float) -> str:
-        """There is none but noise."""
-        return "set transcription.noise=secure"
 
-
-def check_budget(cost: Cost, epsilon: float, delta: float) -> None:
+def check_budget(settings: Transcription, classes: int) -> None:
     """Refuse a run that would cost more than its budget.
 
     Raises:
         BudgetError: it would; the message says what would meet the budget.
         SettingError: the lattice that noise is drawn on alone would use up δ.
     """
-    if isinstance(cost, NoCost):
+    if settings.unprotected:
         return
-    if isinstance(cost, DataCost) and not delta_slack(cost.coordinates, epsilon) < delta:
+    epsilon, delta = settings.epsilon, settings.delta
+    if not delta_slack(settings.coordinates, epsilon) < delta:
         raise SettingError(
             f"transcription.epsilon={epsilon:g} is too large for a guarantee at delta={delta:g}: the lattice that "
             "noise is drawn on alone would use up delta. Lower it."
         )
-    found = price(cost.event, delta)
+    found = price(event_of(settings, classes), delta)
     if not found <= epsilon:
         raise BudgetError(
             f"This transcription would cost ε={round_up(found):g} at δ={delta:g}, more than its budget of "
             f"ε={epsilon:g} (the paper's theorem does not hold: docs/dpsd.md). Nothing was drawn and nothing charged: "
-            f"{cost.remedy(epsilon, delta)}."
+            f"set transcription.annotation.{_remedy(settings)}or raise the budget."
         )
+
+
+def _remedy(settings: Transcription) -> str:
+    """The setting of the annotation that would meet the budget."""
+    epsilon, delta, samples = settings.epsilon, settings.delta, settings.samples
+    if settings.protect == "labels":
+        return f"epsilon to {epsilon:g} or less, "
+    if settings.protect == "data":
+        return f"sigma to {_up(sigma_for(epsilon, delta, samples))} or more, annotate fewer samples, "
+    needed = answer_for(epsilon, delta, samples, settings.annotation.top_k)
+    return f"epsilon to {_down(needed)} or less, annotate fewer samples, "
 
 
 def sigma_for(epsilon: float, delta: float, samples: int) -> float:
@@ -162,14 +100,18 @@ def answer_for(epsilon: float, delta: float, samples: int, categories: int) -> f
     return low
 
 
-def claimed_for_data(beta: float, sigma: float, classes: int, samples: int, delta: float) -> float:
-    """ε by the paper's Theorem 1: the minimum over q > 1 of 2β²c·bT·q/σ² + log((q−1)/q) − log(qδ)/(q−1).
+def claimed(settings: Transcription, classes: int) -> float | None:
+    """ε by the paper's theorems, no guarantee; None where they say nothing: without noise, of labels at their source.
 
-    It counts β in the sensitivity and leaves it out of the noise, whose deviation is σβ. No guarantee.
+    Theorem 1: the minimum over q > 1 of 2β²c·bT·q/σ² + log((q−1)/q) − log(qδ)/(q−1). It counts β in the sensitivity
+    and leaves it out of the noise, whose deviation is σβ. Theorem 2: the ε of one answer.
     """
-    if not (beta > 0 and sigma > 0 and classes > 0 and samples > 0 and 0 < delta < 1):
-        raise SettingError("The paper's ε needs positive beta, sigma, classes and samples, and delta in (0, 1).")
-    slope = 2 * beta**2 * classes * samples / sigma**2
+    annotation, delta = settings.annotation, settings.delta
+    if settings.protect == "answers":
+        return annotation.epsilon
+    if not annotation.sigma:
+        return None
+    slope = 2 * annotation.beta**2 * classes * settings.samples / annotation.sigma**2
 
     def bound(log_excess: float) -> float:
         excess = math.exp(log_excess)
@@ -178,11 +120,6 @@ def claimed_for_data(beta: float, sigma: float, classes: int, samples: int, delt
 
     found = minimize_scalar(bound, bounds=(-7.0, 21.0), method="bounded", options={"xatol": 1e-10})
     return max(0.0, float(found.fun))
-
-
-def per_coordinate_cost(sigma: float, classes: int, samples: int) -> Event:
-    """What Lemma 1's sensitivity, 2β√c, costs with the noise that is really drawn. Larger than need be."""
-    return RepeatedEvent(GaussianEvent(sensitivity=2.0 * math.sqrt(classes), sigma=sigma), samples)
 
 
 def _require(epsilon: float, samples: int) -> None:

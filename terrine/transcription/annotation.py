@@ -12,16 +12,14 @@ and indexes the sample by the same letter; it is read per sample, as appendix D 
 
 Formal guarantees, for every β, k, loss and student:
 - exchanging one record exchanges what one client says about a sample, a vector of norm at most β for another one, so
-  the sum of that sample moves by at most 2β: each annotated sample is `event`, μ = 2/σ, and β has no part in it;
+  the sum of that sample moves by at most 2β: each annotated sample costs μ = 2/σ (`event_of`), and β has no part in it;
 - the mask is a function of the student's output alone, which is released. (The paper masks the gradient itself, which
   would be sound only with noise on the classes outside the mask as well.) Outside it the annotation is the student's;
 - in finite precision: sums are whole steps of the lattice that the noise is drawn on (`ClippedSum`), whatever the
   order of the clients, and a client whose numbers are not finite says nothing.
 """
 
-import math
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -29,58 +27,37 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from terrine.errors import InputError, SettingError
-from terrine.privacy.accounting.events import GaussianEvent
 from terrine.privacy.clipped_sum import ClippedSum
 from terrine.privacy.noise import NoiseSource
-from terrine.transcription.distillation import Distillation, GradientOf, gradient
+from terrine.transcription.distillation import gradient
+from terrine.transcription.settings import Annotation
 
-Limit = Literal["normalise", "clip"]
 Sums = NDArray[np.float64] | NDArray[np.int64]
 """Without noise, what is said in units of β; with noise to come, whole steps of its lattice."""
 
 
+def mask(student: Tensor, top_k: int) -> Tensor:
+    """Return the k classes that the student finds most probable, int64 [B, k], ascending.
+
+    student: probabilities [B, classes]. Nothing of a teacher can enter: there is no argument for it.
+    """
+    if top_k > student.shape[-1]:
+        raise SettingError(
+            f"annotation.top_k is {top_k}, but there are {student.shape[-1]} classes. Give at most as many."
+        )
+    return student.topk(top_k, dim=-1).indices.sort(dim=-1).values
+
+
 @dataclass(frozen=True)
 class DataAnnotation:
-    """The settings of the mechanism, by the paper's symbols.
+    """The mechanism with the settings of a run. Where these have no σ, there is no noise: NOT PRIVATE."""
 
-    beta: β, the largest norm of what a client says about a sample. sigma: σ, the noise's standard deviation in units of
-    β; 0 is no noise and NOT PRIVATE. top_k: k, classes kept. step: γ. stability: h. balance: λ.
-    """
-
-    beta: float = 1e-3
-    sigma: float = 100.0
-    top_k: int = 3
-    step: float = 0.1
-    limit: Limit = "normalise"
-    stability: float = 1e-4
-    distillation: Distillation = "decoupled"
-    balance: float = 8.0
-    gradient_of: GradientOf = "probabilities"
-
-    def __post_init__(self) -> None:
-        for name in ("beta", "step", "stability", "balance"):
-            value = getattr(self, name)
-            if not (0 < value < math.inf):
-                raise SettingError(f"annotation.{name} is {value!r}. It must be greater than 0.")
-        if not 0 <= self.sigma < math.inf:
-            raise SettingError(f"annotation.sigma is {self.sigma!r}. It must not be negative.")
-        if self.top_k < 2:
-            raise SettingError(f"annotation.top_k is {self.top_k}. Give 2 or more classes.")
+    settings: Annotation
 
     @property
-    def event(self) -> GaussianEvent:
-        """What one annotated sample costs. Raises SettingError where there is no noise."""
-        if self.sigma == 0:
-            raise SettingError("Annotation without noise guarantees nothing: it has no cost that could be charged.")
-        return GaussianEvent(sensitivity=2.0, sigma=self.sigma)
-
-    def mask(self, student: Tensor) -> Tensor:
-        """Return the k classes that the student finds most probable, int64 [B, k], ascending.
-
-        student: probabilities [B, classes]. Nothing of a teacher can enter: there is no argument for it.
-        """
-        _check_top_k(self.top_k, student.shape[-1])
-        return student.topk(self.top_k, dim=-1).indices.sort(dim=-1).values
+    def sigma(self) -> float:
+        """σ: the noise's standard deviation in units of β; 0 is no noise."""
+        return self.settings.sigma or 0.0
 
     def said(self, teacher: Tensor, student: Tensor) -> Tensor:
         """Return what every client says about every sample, in units of β: float64 [clients, B, k], rows of norm ≤ 1.
@@ -92,12 +69,14 @@ class DataAnnotation:
                 f"Teachers' probabilities are [clients, samples, classes] and the student's [samples, classes], not "
                 f"{list(teacher.shape)} and {list(student.shape)}."
             )
-        chosen = self.mask(student).expand(len(teacher), -1, -1)
-        found = gradient(teacher, student, self.distillation, self.balance, self.gradient_of).gather(-1, chosen)
+        settings = self.settings
+        found = gradient(teacher, student, settings.distillation, settings.balance, settings.gradient_of)
+        found = found.gather(-1, mask(student, settings.top_k).expand(len(teacher), -1, -1))
         norms = found.norm(dim=-1, keepdim=True)
-        if self.limit == "normalise":
-            return found / (norms + self.stability)
-        return found / self.beta * torch.clamp(self.beta / norms.clamp(min=torch.finfo(norms.dtype).tiny), max=1.0)
+        if settings.limit == "normalise":
+            return found / (norms + settings.stability)
+        beta = settings.beta
+        return found / beta * torch.clamp(beta / norms.clamp(min=torch.finfo(norms.dtype).tiny), max=1.0)
 
     def total(self, teacher: Tensor, student: Tensor) -> Sums:
         """Return the sum over the clients at hand of what they say, [B, k]; see `Sums`.
@@ -130,20 +109,11 @@ class DataAnnotation:
             raise SettingError("Annotation takes a source of noise exactly when sigma is above 0.")
         if noise is not None:
             total = self._mechanism.noised(total, noise)
-        change = torch.from_numpy(total * (self.beta * self.step / clients)).to(student.device)
-        chosen = self.mask(student)
-        moved = student.double().scatter_add(-1, chosen, -change.to(torch.float64))
+        settings = self.settings
+        change = torch.from_numpy(total * (settings.beta * settings.step / clients)).to(student.device)
+        moved = student.double().scatter_add(-1, mask(student, settings.top_k), -change.to(torch.float64))
         return moved.float()
-
-    def without_noise(self) -> "DataAnnotation":
-        """Return the same annotation without noise, for ablations: NOT PRIVATE."""
-        return replace(self, sigma=0.0)
 
     @property
     def _mechanism(self) -> ClippedSum:
         return ClippedSum(clip=1.0, noise_multiplier=self.sigma)
-
-
-def _check_top_k(top_k: int, classes: int) -> None:
-    if top_k > classes:
-        raise SettingError(f"annotation.top_k is {top_k}, but there are {classes} classes. Give at most as many.")

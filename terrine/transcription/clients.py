@@ -12,7 +12,6 @@ import copy
 from collections.abc import Sequence
 from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,10 +19,11 @@ from terrine.determinism.parallel import side_by_side
 from terrine.device import fixed_kernels
 from terrine.errors import SettingError
 from terrine.models.backbone import Backbone, as_float
-from terrine.models.statistics import Statistics, batch_statistics
+from terrine.models.statistics import batch_statistics
 from terrine.teachers.kind import Arrays
 from terrine.teachers.linear import LinearHeads
 from terrine.teachers.networks import Classifier, load_state
+from terrine.transcription.settings import TranscriptionTeacher
 
 
 class Clients(Protocol):
@@ -38,13 +38,12 @@ class Clients(Protocol):
 
 
 class LinearClients:
-    """Heads on one public backbone; probabilities are softmax(scores / temperature)."""
+    """Heads on one public backbone."""
 
     def __init__(
-        self, backbone: Backbone, heads: LinearHeads, temperature: float = 1.0, device: torch.device | str = "cpu"
+        self, backbone: Backbone, heads: LinearHeads, settings: TranscriptionTeacher, device: torch.device | str = "cpu"
     ) -> None:
-        _check_temperature(temperature)
-        self.backbone, self.temperature = backbone.to(device), temperature
+        self.backbone, self.temperature = backbone.to(device), settings.temperature
         self.weight = torch.tensor(heads.weight, device=device).flatten(0, 1)
         self.bias = torch.tensor(heads.bias, device=device).flatten()
         self.count, self.classes = heads.weight.shape[:2]
@@ -60,20 +59,17 @@ class LinearClients:
 class NetworkClients:
     """Networks of one architecture, each with weights of its own.
 
-    frame: the architecture; states: what replaces its entries, one client after the other. statistics: of batch
-    normalisation, `current` (of the posed batch) or `original` (the client's own).
+    frame: the architecture; states: what replaces its entries, one client after the other.
     """
 
     def __init__(
         self,
         frame: Classifier,
         states: Sequence[Arrays],
-        statistics: Statistics = "current",
-        temperature: float = 1.0,
+        settings: TranscriptionTeacher,
         device: torch.device | str = "cpu",
     ) -> None:
-        _check_temperature(temperature)
-        self.statistics, self.temperature, self.device = statistics, temperature, torch.device(device)
+        self.settings, self.device = settings, torch.device(device)
         self.count = len(states)
         self.networks = []
         for state in states:
@@ -85,29 +81,18 @@ class NetworkClients:
     def probabilities(self, images: Tensor) -> Tensor:
         """See `Clients.probabilities`."""
         scores = torch.stack(list(side_by_side(lambda own: self._scores(own, images), self.networks, self.device)))
-        return (scores / self.temperature).softmax(-1)
+        return (scores / self.settings.temperature).softmax(-1)
 
     def discriminate(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return features and scores of the only client, with gradients for the images: NOT PRIVATE."""
         if self.count != 1:
             raise SettingError("Only a single teacher can take the student's place as discriminator.")
         network = self.networks[0]
-        with batch_statistics(network, self.statistics):
+        with batch_statistics(network, self.settings.statistics):
             features = network.network(as_float(images))
             return features, network.head(features)
 
     @torch.no_grad()
     def _scores(self, network: Classifier, images: Tensor) -> Tensor:
-        with batch_statistics(network, self.statistics), fixed_kernels(self.device):
+        with batch_statistics(network, self.settings.statistics), fixed_kernels(self.device):
             return network(images).float()
-
-
-def agreement(teacher: Tensor, student: Tensor) -> float:
-    """Return how often the student's class is the clients' plurality class: a private figure."""
-    votes = torch.nn.functional.one_hot(teacher.argmax(-1), teacher.shape[-1]).sum(0)
-    return float(np.mean((votes.argmax(-1) == student.argmax(-1)).cpu().numpy()))
-
-
-def _check_temperature(temperature: float) -> None:
-    if not 0 < temperature < float("inf"):
-        raise SettingError(f"teacher.temperature is {temperature!r}. It must be greater than 0.")

@@ -15,13 +15,10 @@ confident it can turn the classes around (docs/dpsd.md).
 Everything is float64; probabilities are kept `FLOOR` away from 0 and 1, where the logarithms have poles.
 """
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
-Distillation = Literal["decoupled", "classic"]
-GradientOf = Literal["probabilities", "scores"]
+from terrine.transcription.settings import Distillation, GradientOf
 
 FLOOR = 1e-6
 """Probabilities are used as if they were at least this, and at most one less this."""

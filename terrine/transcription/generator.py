@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from terrine.determinism.randomness import torch_generator
-from terrine.errors import SettingError
 
 _SLOPE = 0.2
 
@@ -25,13 +24,8 @@ class Generator(nn.Module):
     and the seed alone.
     """
 
-    def __init__(self, channels: int, size: int, *, latent: int = 100, width: int = 128, seed: int) -> None:
+    def __init__(self, channels: int, size: int, *, latent: int, width: int, seed: int) -> None:
         super().__init__()
-        if latent < 1 or width < 2 or size < 4 or channels < 1:
-            raise SettingError(
-                f"generator: latent {latent}, width {width}, size {size} and channels {channels} must be at least 1, "
-                "2, 4 and 1."
-            )
         self.channels, self.size, self.latent, self.width = channels, size, latent, width
         self.start = math.ceil(size / 4)
         self.linear = nn.Linear(latent, width * self.start**2, bias=False)

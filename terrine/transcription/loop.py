@@ -1,6 +1,6 @@
 """The three players' loop: the generator poses images, somebody annotates them, student and generator learn.
 
-    loop = Transcription(student, generator, settings, seed=0, device="cpu")
+    loop = Loop(student, generator, settings, seed=0, device="cpu")
     while loop.iteration < settings.iterations:
         posed = loop.pose()                       # images, and what the student says about them
         loop.learn(annotate(posed))               # the annotation is all that is ever heard of a teacher
@@ -21,8 +21,8 @@ restored goes on with the bits of one that was not interrupted (on a CPU).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -31,54 +31,12 @@ from terrine.determinism.randomness import numpy_generator
 from terrine.errors import ArtefactError, SettingError
 from terrine.pretraining.checkpoint import optimizer_tensors, restore_optimizer
 from terrine.transcription.generator import Generator, random_vectors
-from terrine.transcription.objectives import GeneratorObjective
-from terrine.transcription.student import FitLoss, StudentNetwork, fit_loss, probabilities
+from terrine.transcription.objectives import generator_loss
+from terrine.transcription.settings import Transcription
+from terrine.transcription.student import StudentNetwork, fit_loss, probabilities
 
 Discriminator = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Images with gradients to (features, scores)."""
-
-
-@dataclass(frozen=True)
-class LoopSettings:
-    """How student and generator learn.
-
-    iterations, batch: T and b. student_rate, generator_rate: γ_s and γ_g. optimiser: of the student; the generator has
-    Adam. student_loss: see `fit_loss`. student_steps: steps of the student per iteration, the first on the batch at
-    hand, the others on earlier ones. final_steps: steps after the last annotation. generator_steps: likewise of the
-    generator, the others without L_s. decay: weight decay of the student. inputs: `trained`: one batch of vectors,
-    trained with the generator; `fresh`: new ones in every iteration. memory: images of how many iterations are kept.
-    """
-
-    iterations: int = 200
-    batch: int = 256
-    student_rate: float = 0.1
-    student_loss: FitLoss = "cross_entropy"
-    student_steps: int = 1
-    final_steps: int = 0
-    decay: float = 0.0
-    optimiser: Literal["adam", "sgd"] = "adam"
-    generator_rate: float = 0.01
-    generator_steps: int = 1
-    inputs: Literal["trained", "fresh"] = "trained"
-    objective: GeneratorObjective = field(default_factory=GeneratorObjective)
-    memory: int = 1000
-
-    def __post_init__(self) -> None:
-        for name, least in (
-            ("iterations", 1),
-            ("batch", 2),
-            ("student_steps", 1),
-            ("final_steps", 0),
-            ("generator_steps", 0),
-            ("memory", 1),
-        ):
-            if getattr(self, name) < least:
-                raise SettingError(f"{name} is {getattr(self, name)}. It must be at least {least}.")
-        if not (self.student_rate > 0 and self.generator_rate > 0 and self.decay >= 0):
-            raise SettingError(
-                f"student_rate {self.student_rate} and generator_rate {self.generator_rate} must be above 0, decay "
-                f"{self.decay} not below."
-            )
 
 
 @dataclass(frozen=True)
@@ -109,8 +67,8 @@ class _Open:
     scores: Tensor
 
 
-class Transcription:
-    """The loop's state. `iteration` counts the annotations that were learned from.
+class Loop:
+    """The state of a transcription. `iteration` counts the annotations that were learned from.
 
     discriminator: whom the generator learns from instead of the student; NOT PRIVATE.
     """
@@ -119,33 +77,25 @@ class Transcription:
         self,
         student: StudentNetwork,
         generator: Generator,
-        settings: LoopSettings,
+        settings: Transcription,
         *,
         seed: int,
         device: torch.device | str = "cpu",
-        vectors: Tensor | None = None,
         discriminator: Discriminator | None = None,
     ) -> None:
         self.settings, self.seed, self.device = settings, seed, torch.device(device)
         self.student, self.generator = student.to(self.device), generator.to(self.device)
         self.discriminator = discriminator
         self.iteration = 0
-        start = random_vectors(settings.batch, generator.latent, seed) if vectors is None else vectors
-        if start.shape != (settings.batch, generator.latent):
-            raise SettingError(
-                f"The generator's inputs are {list(start.shape)}, not {[settings.batch, generator.latent]}."
-            )
-        self.vectors = nn.Parameter(start.clone().to(self.device), requires_grad=settings.inputs == "trained")
-        own = self.student.weights()
-        if settings.optimiser == "adam":
-            self.student_optimiser: torch.optim.Optimizer = torch.optim.AdamW(
-                own, lr=settings.student_rate, weight_decay=settings.decay
-            )
-        else:
-            self.student_optimiser = torch.optim.SGD(own, lr=settings.student_rate, weight_decay=settings.decay)
-        trained = [*self.generator.parameters(), *([self.vectors] if settings.inputs == "trained" else [])]
-        self.generator_optimiser = torch.optim.Adam(trained, lr=settings.generator_rate)
-        self._generator_weights = trained
+        trained = settings.generator.inputs == "trained"
+        vectors = random_vectors(settings.batch, generator.latent, seed).to(self.device)
+        self.vectors = nn.Parameter(vectors, requires_grad=trained)
+        optimiser = {"adam": torch.optim.AdamW, "sgd": torch.optim.SGD}[settings.student.optimiser]
+        self.student_optimiser: torch.optim.Optimizer = optimiser(
+            self.student.weights(), lr=settings.student.learning_rate, weight_decay=settings.student.decay
+        )
+        self._generator_weights = [*self.generator.parameters(), *([self.vectors] if trained else [])]
+        self.generator_optimiser = torch.optim.Adam(self._generator_weights, lr=settings.generator.learning_rate)
         self._memory: list[_Remembered] = []
         self._open: _Open | None = None
 
@@ -173,27 +123,27 @@ class Transcription:
                 f"The annotation is {list(annotation.shape)}, and was asked for {list(asked.scores.shape)}."
             )
         settings = self.settings
-        follow = fit_loss(asked.scores, annotation, settings.student_loss)
+        follow = fit_loss(asked.scores, annotation, settings.student.loss)
         own = self.student.weights()
-        gradients = torch.autograd.grad(follow, own, retain_graph=settings.generator_steps > 0)
+        gradients = torch.autograd.grad(follow, own, retain_graph=settings.generator.steps > 0)
         told = {"student": float(follow.detach())}
-        if settings.generator_steps:
+        if settings.generator.steps:
             told["generator"] = self._generator_step(asked, follow)
-        self._step(own, gradients)
+        _step(self.student_optimiser, own, gradients)
         self._remember(asked, annotation)
         self._open = None
-        for step in range(1, settings.generator_steps):
+        for step in range(1, settings.generator.steps):
             self._generator_alone(step)
-        for step in range(1, settings.student_steps):
+        for step in range(1, settings.student.steps):
             self._again(self.iteration, step)
         self.iteration += 1
         return told
 
     def finish(self) -> None:
         """Take the student's last steps, on all annotated batches, with a rate that falls to nothing."""
-        for step in range(self.settings.final_steps):
+        for step in range(self.settings.student.final_steps):
             for group in self.student_optimiser.param_groups:
-                group["lr"] = self.settings.student_rate * (1 - step / self.settings.final_steps)
+                group["lr"] = self.settings.student.learning_rate * (1 - step / self.settings.student.final_steps)
             self._again(self.settings.iterations, step)
 
     def tensors(self) -> dict[str, Tensor]:
@@ -232,7 +182,7 @@ class Transcription:
         self.iteration, self._open = iteration, None
 
     def _inputs(self, iteration: int, step: int) -> Tensor:
-        if self.settings.inputs == "trained":
+        if self.settings.generator.inputs == "trained":
             return self.vectors
         drawn = random_vectors(self.settings.batch, self.generator.latent, self.seed, iteration, step)
         return drawn.to(self.device)
@@ -242,14 +192,18 @@ class Transcription:
         features, scores = asked.features, asked.scores
         if self.discriminator is not None:
             features, scores = self.discriminator(asked.generated)
-        loss = self.settings.objective.loss(scores, features)
-        self._apply(self.generator_optimiser, self._generator_weights, follow + loss)
+        loss = generator_loss(scores, features, self.settings.generator)
+        self._train_generator(follow + loss)
         return float(loss.detach())
 
     def _generator_alone(self, step: int) -> None:
         generated = self.generator(self._inputs(self.iteration, step))
         features, scores = (self.discriminator or self.student)(generated)
-        self._apply(self.generator_optimiser, self._generator_weights, self.settings.objective.loss(scores, features))
+        self._train_generator(generator_loss(scores, features, self.settings.generator))
+
+    def _train_generator(self, loss: Tensor) -> None:
+        own = self._generator_weights
+        _step(self.generator_optimiser, own, torch.autograd.grad(loss, own))
 
     def _again(self, iteration: int, step: int) -> None:
         """Take a step of the student on a batch that was annotated before."""
@@ -257,24 +211,18 @@ class Transcription:
         item = self._memory[chosen]
         scores = self.student.head(item.inputs) if self.student.frozen else self.student(item.inputs)[1]
         own = self.student.weights()
-        loss = fit_loss(scores, item.annotation, self.settings.student_loss)
-        self._step(own, torch.autograd.grad(loss, own))
+        loss = fit_loss(scores, item.annotation, self.settings.student.loss)
+        _step(self.student_optimiser, own, torch.autograd.grad(loss, own))
 
     def _remember(self, asked: _Open, annotation: Tensor) -> None:
-        if self.settings.student_steps == 1 and not self.settings.final_steps:
+        if self.settings.student.steps == 1 and not self.settings.student.final_steps:
             return
         inputs = asked.features.detach() if self.student.frozen else asked.posed.images
-        self._memory = [*self._memory, _Remembered(inputs, annotation)][-self.settings.memory :]
+        self._memory = [*self._memory, _Remembered(inputs, annotation)][-self.settings.student.memory :]
 
-    def _step(self, weights: list[nn.Parameter], gradients: Any) -> None:
-        for weight, gradient in zip(weights, gradients, strict=True):
-            weight.grad = gradient
-        self.student_optimiser.step()
-        self.student_optimiser.zero_grad(set_to_none=True)
 
-    @staticmethod
-    def _apply(optimiser: torch.optim.Optimizer, weights: list[nn.Parameter], loss: Tensor) -> None:
-        for weight, gradient in zip(weights, torch.autograd.grad(loss, weights), strict=True):
-            weight.grad = gradient
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
+def _step(optimiser: torch.optim.Optimizer, weights: list[nn.Parameter], gradients: Any) -> None:
+    for weight, gradient in zip(weights, gradients, strict=True):
+        weight.grad = gradient
+    optimiser.step()
+    optimiser.zero_grad(set_to_none=True)

@@ -9,42 +9,23 @@ the negative norm. All are means over the batch here, so that one learning rate 
 weight, and weight 0 is off (Table VI).
 """
 
-from dataclasses import dataclass
-from typing import Literal
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from terrine.errors import SettingError
-
-Form = Literal["printed", "intended"]
+from terrine.transcription.settings import Form, TranscriptionGenerator
 
 
-@dataclass(frozen=True)
-class GeneratorObjective:
-    """Weights of the terms, and the form of the second and third."""
-
-    one_hot: float = 1.0
-    entropy: float = 1.0
-    activation: float = 1.0
-    form: Form = "printed"
-
-    def __post_init__(self) -> None:
-        for name in ("one_hot", "entropy", "activation"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise SettingError(f"generator.{name} is {getattr(self, name)!r}. A weight is 0 (off) or above.")
-
-    def loss(self, scores: Tensor, features: Tensor) -> Tensor:
-        """Return the weighted sum of the terms, a scalar. scores: [B, classes]; features: [B, width]."""
-        total = scores.new_zeros(())
-        if self.one_hot:
-            total = total + self.one_hot * one_hot_loss(scores)
-        if self.entropy:
-            total = total + self.entropy * entropy_loss(scores, self.form)
-        if self.activation:
-            total = total + self.activation * activation_loss(features, self.form)
-        return total
+def generator_loss(scores: Tensor, features: Tensor, settings: TranscriptionGenerator) -> Tensor:
+    """Return the weighted sum of the terms, a scalar. scores: [B, classes]; features: [B, width]."""
+    total = scores.new_zeros(())
+    if settings.one_hot:
+        total = total + settings.one_hot * one_hot_loss(scores)
+    if settings.entropy:
+        total = total + settings.entropy * entropy_loss(scores, settings.form)
+    if settings.activation:
+        total = total + settings.activation * activation_loss(features, settings.form)
+    return total
 
 
 def one_hot_loss(scores: Tensor) -> Tensor:

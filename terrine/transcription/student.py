@@ -6,8 +6,6 @@ that come again are computed once.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -15,8 +13,7 @@ from torch import Tensor, nn
 from terrine.classifiers import LinearHead, head_from_module, initial_head
 from terrine.models.backbone import Backbone, as_float
 from terrine.models.statistics import batch_statistics
-
-FitLoss = Literal["cross_entropy", "squared"]
+from terrine.transcription.settings import FitLoss
 
 
 class StudentNetwork(nn.Module):

@@ -6,7 +6,7 @@ weights of the architecture with as many classes as the data have, which is chec
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -16,16 +16,16 @@ from terrine import vision
 from terrine.errors import InputError, SettingError, first_line
 from terrine.models.backbone import as_float
 from terrine.models.registry import build_backbone
-from terrine.models.statistics import Statistics, batch_statistics
+from terrine.models.statistics import batch_statistics
 from terrine.models.weights import read_state
 from terrine.teachers.networks import Classifier
+from terrine.transcription.settings import TranscriptionTeacher
 
 
 class FileTeacher:
     """One client: a whole model. See `terrine.transcription.clients.Clients`.
 
-    mean, deviation: what the model's images were standardised with, one number or one for each of its channels. Grey
-    images are given to a model of colour three times over.
+    channels: the model's own. Grey images are given to a model of colour three times over.
     """
 
     count = 1
@@ -33,20 +33,16 @@ class FileTeacher:
     def __init__(
         self,
         model: nn.Module,
-        *,
-        mean: float | Sequence[float] = 0.0,
-        deviation: float | Sequence[float] = 1.0,
-        channels: int | None = None,
-        statistics: Statistics = "original",
-        temperature: float = 1.0,
+        channels: int,
+        settings: TranscriptionTeacher,
         device: torch.device | str = "cpu",
     ) -> None:
         self.model = model.to(device).eval().requires_grad_(False)
         self.mean, self.deviation = (
-            torch.tensor(value, dtype=torch.float32, device=device).reshape(1, -1, 1, 1) for value in (mean, deviation)
+            torch.tensor(value, dtype=torch.float32, device=device).reshape(1, -1, 1, 1)
+            for value in (settings.mean, settings.deviation)
         )
-        self.channels = channels
-        self.statistics, self.temperature = statistics, temperature
+        self.settings, self.channels = settings, channels
 
     @torch.no_grad()
     def probabilities(self, images: Tensor) -> Tensor:
@@ -55,25 +51,33 @@ class FileTeacher:
         if self.channels == 3 and images.shape[1] == 1:
             images = images.expand(-1, 3, -1, -1)
         images = (images - self.mean) / self.deviation
-        with batch_statistics(self.model, self.statistics):
-            return (self.model(images).float() / self.temperature).softmax(-1)[None]
+        with batch_statistics(self.model, self.settings.statistics):
+            return (self.model(images).float() / self.settings.temperature).softmax(-1)[None]
 
 
-def load_model(path: Path, architecture: str, *, channels: int, size: int, classes: int) -> tuple[nn.Module, int]:
+def load_model(
+    path: Path, settings: TranscriptionTeacher, *, channels: int, size: int, classes: int
+) -> tuple[nn.Module, int]:
     """Return the model in the file, images [B, C, size, size] to scores [B, classes], and its number of channels.
 
-    architecture: timm:NAME, torchvision:NAME (colour), or a network of `terrine.models` (a `Classifier`).
-
     Raises:
-        SettingError: an architecture that nobody knows, or that takes no images of this size.
+        SettingError: an architecture that nobody knows, or that takes no images of this size or of so many channels as
+            it is said to be standardised with.
         InputError: a file that is missing, damaged, of another architecture, or of another number of classes.
     """
+    architecture = settings.architecture
     model, taken = _build(architecture, channels, size, classes)
     _try(model, architecture, taken, size, classes)
     state = read_state(path, "transcription.teacher.file")
     _check(path, architecture, model, state, classes)
     own = model.state_dict()
     model.load_state_dict({name: state[name] for name in own if name in state}, strict=False)
+    for name, value in (("mean", settings.mean), ("deviation", settings.deviation)):
+        if isinstance(value, tuple) and len(value) not in (1, taken):
+            raise SettingError(
+                f"transcription.teacher.{name} has {len(value)} numbers, and the model {taken} channel(s). Give one "
+                "number, or one for each channel."
+            )
     return model, taken
 
 

@@ -26,9 +26,17 @@ def test_a_run_without_the_section_is_no_transcription():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"annotation": {"beta": 0}}, r"transcription\.annotation\.beta=0"),
-        ({"annotation": {"beta": -1}}, r"transcription\.annotation\.beta=-1"),
-        ({"annotation": {"top_k": 1}}, r"transcription\.annotation\.top_k=1"),
+        ({"batch": 1}, r"transcription\.batch=1"),
+        *(
+            ({section: {key: value}}, rf"transcription\.{section}\.{key}={value}")
+            for section, bounds in {
+                "annotation": {"sigma": -1, "beta": 0, "top_k": 1, "step": 0, "stability": 0},
+                "teacher": {"temperature": 0},
+                "student": {"learning_rate": 0},
+                "generator": {"latent": 0, "width": 1, "entropy": -1},
+            }.items()
+            for key, value in bounds.items()
+        ),
         ({"annotation": {"sigma": 0}}, r"annotation\.sigma=0 guarantees nothing.*noise=none"),
         ({"annotation": {"sigma": None}}, r"annotation\.sigma is missing"),
         ({"annotation": {"epsilon": 1}}, r"annotation\.epsilon=1 has no meaning"),

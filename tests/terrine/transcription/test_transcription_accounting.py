@@ -8,27 +8,27 @@ from terrine.errors import BudgetError, SettingError
 from terrine.privacy.accounting.events import GaussianEvent, RandomisedResponseEvent, RepeatedEvent
 from terrine.privacy.accounting.gaussian import epsilon_of
 from terrine.privacy.accounting.pricing import price
-from terrine.transcription.accounting import (
-    AnswerCost,
-    DataCost,
-    LabelCost,
-    NoCost,
-    answer_for,
-    check_budget,
-    claimed_for_data,
-    per_coordinate_cost,
-    sigma_for,
-)
+from terrine.transcription.accounting import answer_for, check_budget, claimed, event_of, sigma_for
+from terrine.transcription.settings import Transcription
 
 DELTA = 1e-5
 PUBLISHED = 256 * 200
 
 
+def settings(budget=10.0, protect="data", noise="secure", iterations=200, batch=256, **annotation):
+    return Transcription(
+        protect=protect, noise=noise, epsilon=budget, delta=DELTA, iterations=iterations, batch=batch,
+        annotation=annotation,
+    )  # fmt: skip
+
+
 def test_the_published_setting_costs_28_8_and_not_what_is_claimed():
-    cost = DataCost(sigma=100.0, samples=PUBLISHED)
-    assert price(cost.event, DELTA) == pytest.approx(28.8387, abs=1e-3)
-    assert price(per_coordinate_cost(100.0, 10, PUBLISHED), DELTA) == pytest.approx(162.56, abs=0.01)
-    assert claimed_for_data(1e-3, 100.0, 10, PUBLISHED, DELTA) < 0.05
+    published = settings(sigma=100.0, beta=1e-3)
+    assert price(event_of(published, 10), DELTA) == pytest.approx(28.8387, abs=1e-3)
+    assert claimed(published, 10) < 0.05
+    # With the sensitivity of the paper's Lemma 1, 2β√c, which is larger than need be.
+    lemma = RepeatedEvent(GaussianEvent(2 * math.sqrt(10), 100.0), PUBLISHED)
+    assert price(lemma, DELTA) == pytest.approx(162.56, abs=0.01)
 
 
 @pytest.mark.parametrize("beta", [1e-4, 1e-3, 5e-3, 1.0])
@@ -40,7 +40,7 @@ def test_the_claim_is_the_minimum_of_theorem_1(beta):
         return slope * order + math.log((order - 1) / order) - math.log(order * DELTA) / (order - 1)
 
     grid = min(theorem(1 + 10 ** (place / 200)) for place in range(-600, 1600))
-    assert claimed_for_data(beta, 100.0, 10, PUBLISHED, DELTA) == pytest.approx(max(0.0, grid), rel=1e-3)
+    assert claimed(settings(sigma=100.0, beta=beta), 10) == pytest.approx(max(0.0, grid), rel=1e-3)
 
 
 @pytest.mark.parametrize("epsilon", [1.0, 10.0])
@@ -56,33 +56,37 @@ def test_the_answer_of_a_budget_meets_it():
     assert price(RepeatedEvent(RandomisedResponseEvent(answer * 1.01, 3), 500), DELTA) > 4.0
 
 
-def test_a_run_over_budget_is_refused_with_the_sigma_that_would_meet_it():
-    with pytest.raises(BudgetError, match=r"ε=28\.83.*budget of ε=10 .*annotation\.sigma to 226\.23 or more"):
-        check_budget(DataCost(100.0, PUBLISHED), 10.0, DELTA)
-    check_budget(DataCost(226.23, PUBLISHED), 10.0, DELTA)
-
-
-def test_answers_over_budget_are_refused_with_the_epsilon_that_would_meet_it():
-    with pytest.raises(BudgetError, match=r"annotation\.epsilon to 0\.01081 or less"):
-        check_budget(AnswerCost(1.0, 3, PUBLISHED), 10.0, DELTA)
-    check_budget(AnswerCost(0.01081, 3, PUBLISHED), 10.0, DELTA)
-
-
-def test_labels_cost_their_epsilon_once():
-    check_budget(LabelCost(2.0, 10), 2.0, DELTA)
-    with pytest.raises(BudgetError, match="to 2 or less"):
-        check_budget(LabelCost(3.0, 10), 2.0, DELTA)
+@pytest.mark.parametrize(
+    ("over", "within", "message"),
+    [
+        ({"sigma": 100.0}, {"sigma": 226.23}, r"ε=28\.83.*budget of ε=10 .*annotation\.sigma to 226\.23 or more"),
+        (
+            {"protect": "answers", "epsilon": 1.0},
+            {"protect": "answers", "epsilon": 0.01081},
+            r"annotation\.epsilon to 0\.01081 or less, annotate fewer",
+        ),
+        ({"protect": "labels", "epsilon": 11.0}, {"protect": "labels", "epsilon": 10.0}, "to 10 or less, or raise"),
+    ],
+)
+def test_a_run_over_budget_is_refused_with_what_would_meet_it(over, within, message):
+    with pytest.raises(BudgetError, match=message):
+        check_budget(settings(**over), 10)
+    check_budget(settings(**within), 10)
 
 
 def test_what_guarantees_nothing_has_no_budget():
-    check_budget(NoCost(), 1.0, DELTA)
-    assert price(NoCost().event, DELTA) == math.inf
+    nothing = settings(1.0, noise="none", sigma=0)
+    check_budget(nothing, 10)
+    assert price(event_of(nothing, 10), DELTA) == math.inf
 
 
 def test_a_budget_that_the_lattice_alone_would_use_up_is_refused():
     with pytest.raises(SettingError, match="lattice"):
-        check_budget(DataCost(1.0, 10**6, coordinates=10**7), 40.0, DELTA)
+        check_budget(settings(40.0, iterations=10**5, batch=100, sigma=1.0), 10)
 
 
-def test_one_sample_is_a_gaussian_with_sensitivity_two():
-    assert DataCost(7.0, 1).event == RepeatedEvent(GaussianEvent(2.0, 7.0), 1)
+@pytest.mark.parametrize("beta", [1e-5, 1e-3, 1.0])
+def test_a_sample_is_a_gaussian_with_sensitivity_two_whatever_beta_is(beta):
+    assert event_of(settings(iterations=1, batch=2, sigma=7.0, beta=beta), 10) == RepeatedEvent(
+        GaussianEvent(2.0, 7.0), 2
+    )

@@ -12,7 +12,10 @@ from terrine.models.statistics import batch_statistics
 from terrine.teachers.linear import LinearHeads
 from terrine.teachers.networks import Classifier
 from terrine.transcription.clients import LinearClients, NetworkClients
+from terrine.transcription.settings import TranscriptionTeacher
 from terrine.transcription.teacher_file import FileTeacher, load_model
+
+PLAIN = TranscriptionTeacher(architecture="small_cnn")
 
 
 @pytest.fixture
@@ -36,7 +39,7 @@ def test_heads_on_shared_layers_answer_as_each_would_alone(images):
     heads = LinearHeads(
         generator.normal(size=(5, 4, 10)).astype(np.float32), generator.normal(size=(5, 4)).astype(np.float32)
     )
-    found = LinearClients(backbone, heads, temperature=0.5).probabilities(images)
+    found = LinearClients(backbone, heads, TranscriptionTeacher(temperature=0.5)).probabilities(images)
     assert found.shape == (5, 6, 4)
     features = backbone.features(images, "current")
     for client in range(5):
@@ -46,7 +49,7 @@ def test_heads_on_shared_layers_answer_as_each_would_alone(images):
 
 def test_networks_answer_as_each_would_alone(images):
     networks = [classifier(seed) for seed in range(3)]
-    clients = NetworkClients(classifier(9), states_of(networks), temperature=2.0)
+    clients = NetworkClients(classifier(9), states_of(networks), TranscriptionTeacher(temperature=2.0))
     found = clients.probabilities(images)
     for client, network in enumerate(networks):
         with torch.no_grad(), batch_statistics(network, "current"):
@@ -56,22 +59,22 @@ def test_networks_answer_as_each_would_alone(images):
 
 def test_a_client_hears_nothing_of_the_others(images):
     networks = [classifier(seed) for seed in range(3)]
-    before = NetworkClients(classifier(9), states_of(networks)).probabilities(images)
+    before = NetworkClients(classifier(9), states_of(networks), PLAIN).probabilities(images)
     networks[1] = classifier(7)
-    after = NetworkClients(classifier(9), states_of(networks)).probabilities(images)
+    after = NetworkClients(classifier(9), states_of(networks), PLAIN).probabilities(images)
     assert torch.equal(before[[0, 2]], after[[0, 2]])
     assert not torch.equal(before[1], after[1])
 
 
 def test_only_one_teacher_can_be_the_discriminator(images):
-    clients = NetworkClients(classifier(9), states_of([classifier(0)]))
+    clients = NetworkClients(classifier(9), states_of([classifier(0)]), PLAIN)
     floating = (images.float() / 255).requires_grad_()
     scores = clients.discriminate(floating)[1]
     scores.sum().backward()
     assert floating.grad.abs().sum() > 0
     torch.testing.assert_close(scores.detach().softmax(-1), clients.probabilities(images)[0], atol=1e-6, rtol=1e-5)
     with pytest.raises(SettingError, match="single teacher"):
-        NetworkClients(classifier(9), states_of([classifier(0), classifier(1)])).discriminate(floating)
+        NetworkClients(classifier(9), states_of([classifier(0), classifier(1)]), PLAIN).discriminate(floating)
 
 
 @pytest.mark.parametrize("suffix", ["safetensors", "pt"])
@@ -84,8 +87,8 @@ def test_a_file_of_weights_is_a_teacher(tmp_path, images, suffix):
         torch.save(state, path)
     else:
         safetensors.torch.save_file(state, path)
-    model, channels = load_model(path, "small_cnn", channels=1, size=8, classes=4)
-    found = FileTeacher(model, mean=0.5, deviation=0.25, channels=channels, statistics="current").probabilities(images)
+    settings = TranscriptionTeacher(file=path, architecture="small_cnn", mean=0.5, deviation=0.25)
+    found = FileTeacher(*load_model(path, settings, channels=1, size=8, classes=4), settings).probabilities(images)
     with torch.no_grad(), batch_statistics(network, "current"):
         expected = network((images.float() / 255 - 0.5) / 0.25).softmax(-1)
     torch.testing.assert_close(found[0], expected, atol=1e-6, rtol=1e-5)
@@ -94,25 +97,37 @@ def test_a_file_of_weights_is_a_teacher(tmp_path, images, suffix):
 def test_a_torchvision_file_takes_grey_images_in_colour(tmp_path):
     from terrine import vision
 
-    torch.save(vision.torchvision.models.squeezenet1_1(num_classes=5).state_dict(), tmp_path / "teacher.pt")
-    model, channels = load_model(tmp_path / "teacher.pt", "torchvision:squeezenet1_1", channels=1, size=32, classes=5)
+    path = tmp_path / "teacher.pt"
+    torch.save(vision.torchvision.models.squeezenet1_1(num_classes=5).state_dict(), path)
+    settings = TranscriptionTeacher(file=path, architecture="torchvision:squeezenet1_1")
     images = torch.zeros(2, 1, 32, 32, dtype=torch.uint8)
-    assert FileTeacher(model, channels=channels).probabilities(images).shape == (1, 2, 5)
+    teacher = FileTeacher(*load_model(path, settings, channels=1, size=32, classes=5), settings)
+    assert teacher.probabilities(images).shape == (1, 2, 5)
 
 
 def test_a_file_of_another_class_count_is_refused(tmp_path):
     torch.save(classifier(3).state_dict(), tmp_path / "teacher.pt")
     with pytest.raises(InputError, match="teacher of 4 classes, and the data have 10"):
-        load_model(tmp_path / "teacher.pt", "small_cnn", channels=1, size=8, classes=10)
+        load_model(tmp_path / "teacher.pt", PLAIN, channels=1, size=8, classes=10)
 
 
 def test_a_file_of_another_architecture_is_refused(tmp_path):
     torch.save(classifier(3).state_dict(), tmp_path / "teacher.pt")
     with pytest.raises(InputError, match="holds no cryptonet"):
-        load_model(tmp_path / "teacher.pt", "cryptonet", channels=1, size=8, classes=4)
-    for architecture in ("timm:none_such", "torchvision:none_such", "elsewhere:resnet"):
+        load_model(
+            tmp_path / "teacher.pt", TranscriptionTeacher(architecture="cryptonet"), channels=1, size=8, classes=4
+        )
+    for architecture in ("timm:none_such", "torchvision:none_such"):
+        settings = TranscriptionTeacher(file=tmp_path / "teacher.pt", architecture=architecture)
         with pytest.raises(SettingError, match="architecture"):
-            load_model(tmp_path / "teacher.pt", architecture, channels=3, size=32, classes=4)
+            load_model(tmp_path / "teacher.pt", settings, channels=3, size=32, classes=4)
+
+
+def test_a_file_standardised_by_other_channels_than_the_models_is_refused(tmp_path):
+    torch.save(classifier(3).state_dict(), tmp_path / "teacher.pt")
+    settings = TranscriptionTeacher(architecture="small_cnn", mean=(0.1, 0.2, 0.3))
+    with pytest.raises(SettingError, match=r"teacher\.mean has 3 numbers, and the model 1 channel"):
+        load_model(tmp_path / "teacher.pt", settings, channels=1, size=8, classes=4)
 
 
 def test_a_file_with_code_is_refused_unread(tmp_path):
@@ -122,9 +137,4 @@ def test_a_file_with_code_is_refused_unread(tmp_path):
 
     torch.save({"weight": Trap()}, tmp_path / "teacher.pt")
     with pytest.raises(InputError, match="Python objects"):
-        load_model(tmp_path / "teacher.pt", "small_cnn", channels=1, size=8, classes=4)
-
-
-def test_a_temperature_of_zero_is_refused():
-    with pytest.raises(SettingError, match="temperature"):
-        NetworkClients(classifier(9), states_of([classifier(0)]), temperature=0.0)
+        load_model(tmp_path / "teacher.pt", PLAIN, channels=1, size=8, classes=4)

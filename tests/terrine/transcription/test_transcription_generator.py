@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from terrine.errors import SettingError
 from terrine.transcription.generator import Generator, random_vectors
 
 
@@ -30,9 +29,3 @@ def test_it_has_no_running_statistics_that_using_it_could_change():
     assert not list(generator.buffers())
     vectors = random_vectors(4, 3, 0)
     assert torch.equal(generator(vectors), generator.eval()(vectors))
-
-
-@pytest.mark.parametrize("wrong", [{"latent": 0}, {"width": 1}])
-def test_impossible_shapes_are_refused(wrong):
-    with pytest.raises(SettingError, match="generator"):
-        Generator(1, 8, seed=0, **wrong)

@@ -7,26 +7,23 @@ from terrine.errors import ArtefactError, SettingError
 from terrine.models.registry import build_backbone
 from terrine.transcription.annotation import DataAnnotation
 from terrine.transcription.generator import Generator
-from terrine.transcription.loop import LoopSettings, Transcription
-from terrine.transcription.objectives import GeneratorObjective
+from terrine.transcription.loop import Loop
+from terrine.transcription.objectives import generator_loss
+from terrine.transcription.settings import Annotation, Transcription
 from terrine.transcription.student import StudentNetwork
 
-SETTINGS = LoopSettings(
-    iterations=4,
-    batch=6,
-    student_rate=0.01,
-    generator_rate=0.01,
-    student_loss="squared",
-    student_steps=3,
-    generator_steps=2,
-    final_steps=3,
-    inputs="fresh",
-)
+
+def settings(student=None, generator=None, **others):
+    """Four iterations of six images, with more than one step of both players; changes are laid over."""
+    own = {"learning_rate": 0.01, "loss": "squared", "steps": 3, "final_steps": 3} | (student or {})
+    inputs = {"learning_rate": 0.01, "steps": 2, "inputs": "fresh"} | (generator or {})
+    whole = {"iterations": 4, "batch": 6, "noise": "none", "annotation": {"sigma": 0}} | others
+    return Transcription(student=own, generator=inputs, **whole)
 
 
-def loop(settings=SETTINGS, architecture="cryptonet", **others):
+def loop(settings, architecture="cryptonet", **others):
     student = StudentNetwork(build_backbone(architecture, channels=1, size=8, seed=0), 4, 0)
-    return Transcription(student, Generator(1, 8, latent=3, width=4, seed=0), settings, seed=0, **others)
+    return Loop(student, Generator(1, 8, latent=3, width=4, seed=0), settings, seed=0, **others)
 
 
 def teacher(images):
@@ -37,8 +34,8 @@ def teacher(images):
 
 
 def annotate(posed, said=None, top_k=4):
-    mechanism = DataAnnotation(beta=1.0, sigma=0, top_k=top_k, step=1.0, limit="clip", distillation="classic",
-                               gradient_of="scores")  # fmt: skip
+    told = {"limit": "clip", "distillation": "classic", "gradient_of": "scores"}
+    mechanism = DataAnnotation(Annotation(beta=1.0, sigma=0, top_k=top_k, step=1.0, **told))
     said = teacher(posed.images) if said is None else said
     return mechanism.annotate(mechanism.total(said, posed.probabilities), posed.probabilities, 1, None)
 
@@ -57,11 +54,11 @@ def same(first, second):
 @pytest.mark.parametrize("inputs", ["fresh", "trained"])
 @pytest.mark.parametrize("architecture", ["cryptonet", "scattering"])
 def test_a_restored_loop_goes_on_with_the_bits_of_one_that_was_not_interrupted(inputs, architecture):
-    settings = LoopSettings(**{**SETTINGS.__dict__, "inputs": inputs})
-    whole = run(loop(settings, architecture), 4)
-    half = run(loop(settings, architecture), 2)
+    chosen = settings(generator={"inputs": inputs})
+    whole = run(loop(chosen, architecture), 4)
+    half = run(loop(chosen, architecture), 2)
     kept = {name: value.clone() for name, value in half.tensors().items()}
-    resumed = loop(settings, architecture)
+    resumed = loop(chosen, architecture)
     resumed.restore(kept, 2)
     run(resumed, 4)
     assert same(whole, resumed)
@@ -71,7 +68,7 @@ def test_a_restored_loop_goes_on_with_the_bits_of_one_that_was_not_interrupted(i
 
 
 def test_the_question_stays_the_same_until_it_is_answered():
-    state = loop()
+    state = loop(settings())
     assert state.pose() is state.pose()
     state.learn(annotate(state.pose()))
     assert state.pose().iteration == 1
@@ -79,7 +76,7 @@ def test_the_question_stays_the_same_until_it_is_answered():
 
 def test_nothing_is_heard_of_a_teacher_but_the_annotation():
     """Two teachers that differ where the student does not look lead to equal students and generators."""
-    first, second = loop(), loop()
+    first, second = loop(settings()), loop(settings())
     for _ in range(3):
         posed = first.pose()
         said = teacher(posed.images)
@@ -93,8 +90,9 @@ def test_nothing_is_heard_of_a_teacher_but_the_annotation():
 
 def test_one_step_is_that_of_separate_passes():
     """Sharing the forward pass changes nothing: the first step against one written out with passes of their own."""
-    settings = LoopSettings(iterations=1, batch=6, student_rate=0.05, optimiser="sgd", generator_rate=0.01)
-    shared, apart = loop(settings), loop(settings)
+    student = {"learning_rate": 0.05, "optimiser": "sgd", "loss": "cross_entropy", "steps": 1, "final_steps": 0}
+    chosen = settings(student, {"steps": 1, "inputs": "trained"}, iterations=1)
+    shared, apart = loop(chosen), loop(chosen)
     annotation = annotate(shared.pose())
     shared.learn(annotation)
 
@@ -106,7 +104,7 @@ def test_one_step_is_that_of_separate_passes():
     images = apart.generator(apart.vectors)
     rounded = images + ((images * 255).round() / 255 - images).detach()
     features, scores = apart.student(rounded)
-    total = GeneratorObjective().loss(scores, features) - (annotation * scores.log_softmax(1)).sum(1).mean()
+    total = generator_loss(scores, features, chosen.generator) - (annotation * scores.log_softmax(1)).sum(1).mean()
     optimiser = torch.optim.Adam([*apart.generator.parameters(), apart.vectors], lr=0.01)
     total.backward()
     optimiser.step()
@@ -120,14 +118,14 @@ def test_one_step_is_that_of_separate_passes():
 
 def test_inputs_are_trained_only_where_algorithm_1_is_followed():
     for inputs, moved in (("trained", True), ("fresh", False)):
-        state = loop(LoopSettings(**{**SETTINGS.__dict__, "inputs": inputs}))
+        state = loop(settings(generator={"inputs": inputs}))
         before = state.vectors.detach().clone()
         run(state, 1)
         assert torch.equal(before, state.vectors) != moved
 
 
 def test_a_generator_without_steps_stays_as_it_was_drawn():
-    state = loop(LoopSettings(**{**SETTINGS.__dict__, "generator_steps": 0}))
+    state = loop(settings(generator={"steps": 0}))
     before = {name: value.clone() for name, value in state.generator.state_dict().items()}
     run(state, 2)
     assert all(torch.equal(before[name], value) for name, value in state.generator.state_dict().items())
@@ -140,13 +138,12 @@ def test_another_discriminator_is_what_the_generator_learns_from():
         seen.append(images.requires_grad)
         return images.flatten(1), images.flatten(1)[:, :4]
 
-    run(loop(discriminator=discriminate), 1)
+    run(loop(settings(), discriminator=discriminate), 1)
     assert seen == [True, True]
 
 
 def test_the_student_follows_its_teacher():
-    settings = LoopSettings(**{**SETTINGS.__dict__, "iterations": 6, "batch": 48, "student_steps": 12})
-    state = loop(settings, "small_cnn")
+    state = loop(settings({"steps": 12}, iterations=6, batch=48), "small_cnn")
     posed = state.pose()
     before = float((posed.probabilities.argmax(1) == teacher(posed.images)[0].argmax(1)).float().mean())
     run(state, 6)
@@ -156,14 +153,8 @@ def test_the_student_follows_its_teacher():
 
 
 def test_what_does_not_fit_is_refused():
-    state = loop()
+    state = loop(settings())
     with pytest.raises(SettingError, match="annotation is"):
         state.learn(torch.zeros(6, 3))
     with pytest.raises(ArtefactError, match="not one of this transcription"):
         state.restore({"student.head.weight": torch.zeros(1)}, 1)
-    with pytest.raises(SettingError, match="batch is 1"):
-        LoopSettings(batch=1)
-    with pytest.raises(SettingError, match="student_rate"):
-        LoopSettings(student_rate=0.0)
-    with pytest.raises(SettingError, match="inputs are"):
-        loop(vectors=torch.zeros(2, 3))

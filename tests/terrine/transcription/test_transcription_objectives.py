@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from terrine.errors import SettingError
-from terrine.transcription.objectives import GeneratorObjective, activation_loss, entropy_loss, one_hot_loss
+from terrine.transcription.objectives import activation_loss, entropy_loss, generator_loss, one_hot_loss
+from terrine.transcription.settings import TranscriptionGenerator
 from terrine.transcription.student import fit_loss
 
 
@@ -49,12 +49,13 @@ def test_the_intended_form_balances_the_batch_and_rewards_activation(batch):
 
 def test_terms_are_weighted_and_switched_off(batch):
     scores, features, _ = batch
-    whole = GeneratorObjective(2.0, 3.0, 4.0).loss(scores, features)
-    parts = [GeneratorObjective(*weights).loss(scores, features) for weights in ((2, 0, 0), (0, 3, 0), (0, 0, 4))]
-    torch.testing.assert_close(whole, sum(parts))
-    assert float(GeneratorObjective(0, 0, 0).loss(scores, features)) == 0
-    with pytest.raises(SettingError, match="entropy"):
-        GeneratorObjective(entropy=-1.0)
+
+    def loss(one_hot, entropy, activation):
+        weights = TranscriptionGenerator(one_hot=one_hot, entropy=entropy, activation=activation)
+        return generator_loss(scores, features, weights)
+
+    torch.testing.assert_close(loss(2, 3, 4), loss(2, 0, 0) + loss(0, 3, 0) + loss(0, 0, 4))
+    assert float(loss(0, 0, 0)) == 0
 
 
 def test_the_students_losses_are_those_of_plain_loops(batch):

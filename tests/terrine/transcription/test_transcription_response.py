@@ -7,7 +7,8 @@ from scipy.stats import chisquare
 
 from terrine.errors import InputError, SettingError
 from terrine.privacy.randomised_response import ReplayResponse, SecureResponse, keep_probability
-from terrine.transcription.response import LabelAnnotation
+from terrine.transcription.response import answers, counts
+from terrine.transcription.settings import Annotation
 
 DRAWS = 20_000
 UNLIKELY = 1e-10
@@ -20,8 +21,8 @@ def test_answers_have_the_frequencies_of_equation_4(source, epsilon, categories)
         told = source.respond(np.full(DRAWS, truth), epsilon, categories)
         expected = np.full(categories, 1 / (np.exp(epsilon) + categories - 1))
         expected[truth] *= np.exp(epsilon)
-        counts = np.bincount(told, minlength=categories)
-        assert chisquare(counts, expected / expected.sum() * DRAWS).pvalue > UNLIKELY
+        found = np.bincount(told, minlength=categories)
+        assert chisquare(found, expected / expected.sum() * DRAWS).pvalue > UNLIKELY
 
 
 def test_a_truth_outside_the_categories_is_answered_uniformly():
@@ -55,25 +56,23 @@ def test_answers_stay_among_the_students_classes_and_tell_the_teachers_class_as_
     student = torch.tensor([[0.1, 0.5, 0.05, 0.35]]).expand(DRAWS, 4)  # top-2: classes 1 and 3
     inside = torch.nn.functional.one_hot(torch.full((1, DRAWS), 3), 4).double()
     outside = torch.nn.functional.one_hot(torch.full((1, DRAWS), 0), 4).double()
-    mechanism = LabelAnnotation(epsilon=1.0, top_k=2)
-    told = mechanism.answers(inside, student, ReplayResponse(0))[0].numpy()
+    settings = Annotation(epsilon=1.0, top_k=2)
+    told = answers(inside, student, settings, ReplayResponse(0))[0].numpy()
     assert set(told) == {1, 3}
     keep = keep_probability(1.0, 2)
-    counts = np.array([(told == 3).sum(), (told == 1).sum()])
-    assert chisquare(counts, np.array([keep, 1 - keep]) * DRAWS).pvalue > UNLIKELY
-    told = mechanism.answers(outside, student, ReplayResponse(1))[0].numpy()
+    found = np.array([(told == 3).sum(), (told == 1).sum()])
+    assert chisquare(found, np.array([keep, 1 - keep]) * DRAWS).pvalue > UNLIKELY
+    told = answers(outside, student, settings, ReplayResponse(1))[0].numpy()
     assert set(told) == {1, 3}
     assert chisquare(np.bincount(told, minlength=4)[[1, 3]]).pvalue > UNLIKELY
 
 
-def test_the_annotation_is_the_mean_of_one_hot_answers():
-    mechanism = LabelAnnotation(epsilon=1.0, top_k=2)
-    answers = torch.tensor([[0, 2], [0, 1]])
-    expected = torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.5, 0.5]])
-    torch.testing.assert_close(mechanism.annotate(answers, 3), expected)
+def test_answers_are_counted_by_class():
+    told = torch.tensor([[0, 2], [0, 1]])
+    assert counts(told, 3).tolist() == [[2, 0, 0], [0, 1, 1]]
 
 
 def test_top_k_above_the_number_of_classes_is_refused():
     student = torch.full((2, 3), 1 / 3)
     with pytest.raises(SettingError, match="top_k is 4, but there are 3 classes"):
-        LabelAnnotation(1.0, top_k=4).answers(student[None], student, ReplayResponse(0))
+        answers(student[None], student, Annotation(epsilon=1.0, top_k=4), ReplayResponse(0))

@@ -1,7 +1,7 @@
-"""The section `transcription` of a run: model transcription, a flow of its own (docs/dpsd.md).
+"""The settings of model transcription (docs/dpsd.md), which are the section `transcription` of a run.
 
 A run that has it is made by `terrine transcribe`; the sections queries, backbone, pretraining, teachers, aggregation
-and student say nothing to it.
+and student say nothing to it. Symbols are those of 001_39f11e6b4a342aad.
 """
 
 from __future__ import annotations
@@ -9,13 +9,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveFloat, model_validator
+from pydantic import PositiveFloat, model_validator
 
-from terrine.settings import AtHome, Settings, Unit
+from terrine.settings import AtHome, Field, Settings, Unit
+
+Distillation = Literal["decoupled", "classic"]
+GradientOf = Literal["probabilities", "scores"]
+FitLoss = Literal["cross_entropy", "squared"]
+Form = Literal["printed", "intended"]
 
 
 class Annotation(Settings):
-    """What is told of the teachers about one synthetic sample; symbols as in the paper."""
+    """What is told of the teachers about one synthetic sample (eq. 2 to 5)."""
 
     sigma: float | None = Field(None, ge=0)
     """σ: standard deviation of the noise in units of beta (protect=data); 0 only with noise=none."""
@@ -31,11 +36,11 @@ class Annotation(Settings):
     """h, of `normalise`."""
     step: float = Field(0.1, gt=0)
     """γ_s of eq. 3: how far the annotation is from the student's output."""
-    distillation: Literal["decoupled", "classic"] = "decoupled"
+    distillation: Distillation = "decoupled"
     """The loss between student and teacher whose gradient is told: decoupled or classic knowledge distillation."""
     balance: float = Field(8.0, gt=0)
     """λ, of `decoupled`."""
-    gradient_of: Literal["probabilities", "scores"] = "probabilities"
+    gradient_of: GradientOf = "probabilities"
     """The student's output that gradients are taken of."""
 
 
@@ -110,7 +115,7 @@ class TranscriptionStudent(Settings):
     """γ_s."""
     decay: float = Field(0.0, ge=0)
     """Weight decay."""
-    loss: Literal["cross_entropy", "squared"] = "cross_entropy"
+    loss: FitLoss = "cross_entropy"
     """`cross_entropy`: as published (eq. 7). `squared`: the likelihood of an annotation with Gaussian noise."""
     steps: int = Field(1, ge=1)
     """Per iteration; those after the first are on batches that were annotated before."""
@@ -139,7 +144,7 @@ class TranscriptionGenerator(Settings):
     """Weight of the loss of answers spread over all classes."""
     activation: float = Field(1.0, ge=0)
     """Weight of the loss of strong features; 0 is off (Table VI, like the two above)."""
-    form: Literal["printed", "intended"] = "printed"
+    form: Form = "printed"
     """The losses as eq. 8 prints them, or as its text says."""
     discriminator: Literal["student", "teacher"] = "student"
     """`teacher`: the paper's DPSD-T, NOT PRIVATE: neither the generator nor, through its images, the student."""
@@ -173,26 +178,26 @@ class Transcription(Settings):
 
     @model_validator(mode="after")
     def _noise_and_mechanism(self) -> Transcription:
-        sigma, epsilon = self.annotation.sigma, self.annotation.epsilon
-        if self.protect == "data" and self.noise == "none":
+        protect, sigma, epsilon = self.protect, self.annotation.sigma, self.annotation.epsilon
+        if protect != "data" and self.noise == "none":
+            raise ValueError(f"noise=none does not go with protect={protect}. Use protect=data and sigma=0")
+        given = {"sigma": sigma, "epsilon": epsilon}
+        needed, other = ("sigma", "epsilon") if protect == "data" else ("epsilon", "sigma")
+        if given[other] is not None:
+            raise ValueError(
+                f"annotation.{other}={given[other]:g} has no meaning for protect={protect}. Set it to null"
+            )
+        if self.noise == "none":
             if sigma:
                 raise ValueError(f"annotation.sigma={sigma:g} contradicts noise=none. Set it to 0")
-        elif self.protect == "data" and sigma is None:
-            raise ValueError("annotation.sigma is missing: protect=data needs it. Set transcription.annotation.sigma")
-        elif self.protect == "data" and sigma == 0:
+        elif given[needed] is None:
+            raise ValueError(
+                f"annotation.{needed} is missing: protect={protect} needs it. Set transcription.annotation.{needed}"
+            )
+        elif sigma == 0:
             raise ValueError(
                 "annotation.sigma=0 guarantees nothing. Set it above 0; or, to see what the method does without noise, "
                 "set transcription.noise=none, which marks the run NOT PRIVATE"
-            )
-        elif self.protect != "data" and self.noise == "none":
-            raise ValueError(f"noise=none does not go with protect={self.protect}. Use protect=data and sigma=0")
-        elif self.protect != "data" and sigma is not None:
-            raise ValueError(f"annotation.sigma={sigma:g} has no meaning for protect={self.protect}. Set it to null")
-        if self.protect == "data" and epsilon is not None:
-            raise ValueError(f"annotation.epsilon={epsilon:g} has no meaning for protect=data. Set it to null")
-        if self.protect != "data" and epsilon is None:
-            raise ValueError(
-                f"annotation.epsilon is missing: protect={self.protect} needs it. Set transcription.annotation.epsilon"
             )
         return self
 
@@ -228,6 +233,11 @@ class Transcription(Settings):
     def unprotected(self) -> bool:
         """Whether nothing is guaranteed, whatever the noise: NOT PRIVATE."""
         return self.noise == "none" or self.generator.discriminator == "teacher"
+
+    @property
+    def coordinates(self) -> int:
+        """How many numbers get Gaussian noise that is to protect something: bTk."""
+        return 0 if self.protect != "data" or self.unprotected else self.samples * self.annotation.top_k
 
     def check(self, run: Any) -> None:
         """Raise ValueError where the rest of the parameters does not allow this."""
