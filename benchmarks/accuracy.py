@@ -36,9 +36,10 @@ from terrine.pretraining.invariance import learn_projection
 from terrine.privacy.accounting.calibrate import calibrate
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.noise import ReplayNoise
+from terrine.students.answers import histogram_answers, label_answers
 from terrine.students.guided import guide, joined, none_yet
-from terrine.students.kind import ImagePool
-from terrine.students.linear import fit_histograms, fit_labels, predict
+from terrine.students.linear import fit, predict
+from terrine.students.material import ImagePool
 from terrine.students.selection import Pool, select
 from terrine.synthetic.registry import draw
 from terrine.teachers.features import record_batches
@@ -157,8 +158,8 @@ def student(queries: np.ndarray, mechanism: Mechanism, released: Rounds, teacher
     answers, own = released.answers, released.answers.answered
     if answers.histograms is not None:
         sigma = mechanism.describe()["sigma"]
-        return fit_histograms(queries[own], answers.histograms[own], teachers, sigma, seed=seed)
-    return fit_labels(queries[own], answers.labels[own], CLASSES, seed=seed)
+        return fit(queries[own], histogram_answers(answers.histograms[own], teachers, sigma), seed=seed)
+    return fit(queries[own], label_answers(answers.labels[own], CLASSES), seed=seed)
 
 
 def release(
@@ -170,7 +171,7 @@ def release(
 
     def advise(released: Rounds) -> Advice:
         probabilities = None
-        if released.answers.answered.any() and (rule != "order" or mechanism.name == "interactive"):
+        if released.answers.answered.any() and (rule != "order" or mechanism.informed):
             probabilities = predict(student(queries, mechanism, released, teachers, seed), queries)
         pool = Pool(np.flatnonzero(released.round == NEVER), queries, probabilities)
         order = select(rule, pool, -(-len(queries) // rounds))
@@ -237,7 +238,7 @@ def by_teachers(study: Study, cells: Cells, seeds: list[int]) -> None:
 
                 def compute(seed: int = seed, sigma: float = sigma, epsilon: float = epsilon, n: int = teachers):
                     histograms = study.histograms(seed, n, ridge_for(n))
-                    mechanism = GaussianHistogram(sigma)
+                    mechanism = GaussianHistogram(sigma=sigma)
                     released = release(study, seed, mechanism, epsilon, histograms, "order", 1)
                     return {
                         "accuracy": study.accuracy(seed, mechanism, released, n),
@@ -260,12 +261,20 @@ def by_selection(study: Study, cells: Cells, seeds: list[int]) -> None:
     cases: list[tuple[str, Mechanism, float, str, int]] = []
     for rule, rounds in (("order", 1), ("balanced", 5), ("uncertain", 5), ("diverse", 5), ("guided", 5)):
         # Noise for 2,500 answers of a pool of 10,000: there is something to choose.
-        cases.append((f"histogram, {rule}", GaussianHistogram(54.0), 6.0, rule, rounds))
-        cases.append((f"gnmax, {rule}", GNMax(54.0), 6.0, rule, rounds))
-    cases.append(("confident 120/100/40", ConfidentGNMax(120.0, 100.0, 40.0), 6.0, "order", 1))
-    cases.append(("confident 120/100/40, balanced", ConfidentGNMax(120.0, 100.0, 40.0), 6.0, "balanced", 5))
+        cases.append((f"histogram, {rule}", GaussianHistogram(sigma=54.0), 6.0, rule, rounds))
+        cases.append((f"gnmax, {rule}", GNMax(sigma=54.0), 6.0, rule, rounds))
+    cases.append(("confident 120/100/40", ConfidentGNMax(threshold=120.0, sigma1=100.0, sigma2=40.0), 6.0, "order", 1))
+    cases.append(
+        (
+            "confident 120/100/40, balanced",
+            ConfidentGNMax(threshold=120.0, sigma1=100.0, sigma2=40.0),
+            6.0,
+            "balanced",
+            5,
+        )
+    )
     for surprise in (60.0, 90.0, 120.0):
-        mechanism = InteractiveGNMax(120.0, 100.0, 40.0, surprise, 0.9)
+        mechanism = InteractiveGNMax(threshold=120, sigma1=100, sigma2=40, surprise=surprise, confidence=0.9)
         cases.append((f"interactive 120/100/40, surprise {surprise:g}", mechanism, 6.0, "order", 2))
     table = {}
     for name, mechanism, epsilon, rule, rounds in cases:

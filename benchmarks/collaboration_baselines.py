@@ -137,7 +137,7 @@ class Setting:
 def greedy(setting: Setting, options: argparse.Namespace) -> tuple[float, float, int]:
     """CaPC's greedy teacher: each of a few parties in its place."""
     answers = min(options.answers, len(setting.queries))
-    mechanism = GNMax(calibrate(options.epsilon, setting.delta, answers).sigma)
+    mechanism = GNMax(sigma=calibrate(options.epsilon, setting.delta, answers).sigma)
     generator = numpy_generator(setting.run.params.seed, "askers")
     askers = generator.choice(setting.teachers, min(options.askers, setting.teachers), replace=False)
     told = [
@@ -166,7 +166,7 @@ def fair(setting: Setting, options: argparse.Namespace) -> tuple[float, float, i
         setting.votes[setting.queries],
         setting.classes,
         parts,
-        GNMax(calibrate(share, setting.delta, each).sigma),
+        GNMax(sigma=calibrate(share, setting.delta, each).sigma),
         epsilon=options.epsilon,
         delta=setting.delta,
         noise=setting.noise("fair"),

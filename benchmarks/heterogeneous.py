@@ -37,7 +37,7 @@ from cells import Cells, datasets, spread
 
 from terrine.aggregation.gnmax import GNMax
 from terrine.aggregation.histogram import GaussianHistogram
-from terrine.aggregation.laplace import LNMax
+from terrine.aggregation.lnmax import LNMax
 from terrine.aggregation.votes import histograms_of
 from terrine.baselines.dp_fedavg import FedAvgSettings
 from terrine.baselines.dp_fedavg import train as dp_fedavg
@@ -51,7 +51,8 @@ from terrine.privacy.accounting.gaussian import epsilon_of, mu_of, mu_squared
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.clipped_sum import ClippedSum, noise_multiplier_for
 from terrine.privacy.noise import ReplayNoise
-from terrine.students.linear import StudentSettings, fit_histograms, fit_labels, predict
+from terrine.students.answers import histogram_answers, label_answers
+from terrine.students.linear import fit, predict
 from terrine.teachers.averaging.centre import centred_queries, centred_records, party_means
 from terrine.teachers.averaging.kind import AveragedKind, LinearVoting, NetworkVoting, RoundState, VotingRule, blocks_of
 from terrine.teachers.averaging.learners import LinearLearner, unit_rows
@@ -250,8 +251,8 @@ def table1(images: Images, cells: Cells, seeds: list[int], similarities: list[fl
                         def compute(queries=queries, gamma=gamma, seed=seed, votes=votes) -> dict[str, float]:
                             counts = votes()[:queries]
                             noise = ReplayNoise(derive_seed(seed, "table 1", queries, int(1000 * gamma)))
-                            labels = LNMax(1 / gamma).answer(counts, epsilon=1e9, delta=DELTA, noise=noise).labels
-                            head = fit_labels(material.student[:queries], labels, CLASSES, seed=seed)
+                            labels = LNMax(scale=1 / gamma).answer(counts, epsilon=1e9, delta=DELTA, noise=noise).labels
+                            head = fit(material.student[:queries], label_answers(labels, CLASSES), seed=seed)
                             right = predict(head, material.test).argmax(1) == material.test_labels
                             truth = material.query_labels[:queries]
                             found = {
@@ -377,10 +378,10 @@ def judged(
     left = 1.0 if spent is None else 1 - SHARE
     sigma = whole / math.sqrt(left) * (1 + 1e-9)
     noise = ReplayNoise(derive_seed(seed, "noise of votes", int(epsilon)))
-    answers = GaussianHistogram(sigma).answer(histograms, epsilon=epsilon, delta=DELTA, noise=noise, spent=before)
+    answers = GaussianHistogram(sigma=sigma).answer(histograms, epsilon=epsilon, delta=DELTA, noise=noise, spent=before)
     assert answers.answered.all(), "the budget pays for every query"
     voters = int(histograms[0].sum())
-    head = fit_histograms(material.student, answers.histograms, voters, sigma, StudentSettings(), seed=seed)
+    head = fit(material.student, histogram_answers(answers.histograms, voters, sigma), seed=seed)
     right = predict(head, material.test).argmax(1) == material.test_labels
     found = {
         "student": float(right.mean()),
@@ -389,7 +390,7 @@ def judged(
     }
     if material.query_labels is not None:
         found["plurality"] = float((histograms.argmax(1) == material.query_labels).mean())
-        labels = GNMax(sigma).answer(histograms, epsilon=epsilon, delta=DELTA, noise=noise, spent=before).labels
+        labels = GNMax(sigma=sigma).answer(histograms, epsilon=epsilon, delta=DELTA, noise=noise, spent=before).labels
         found["labels"] = float((labels == material.query_labels).mean())
     return found
 

@@ -44,9 +44,9 @@ from terrine.pretraining.invariance import learn_projection
 from terrine.privacy.accounting.calibrate import calibrate
 from terrine.privacy.noise import ReplayNoise
 from terrine.students.answers import ReleasedAnswers, histogram_answers, label_answers
-from terrine.students.fixmatch import FixMatch
-from terrine.students.kind import ImagePool, Material
-from terrine.students.linear import StudentSettings, fit
+from terrine.students.kinds.fixmatch import FixMatchStudent
+from terrine.students.linear import fit
+from terrine.students.material import ImagePool, Material
 from terrine.teachers.features import PrivateFeatures, private_features
 from terrine.teachers.kind import Queries, Records
 from terrine.teachers.kinds.finetune import FinetuneTeachers
@@ -61,7 +61,7 @@ EPSILONS = (2.0, 6.0, 7.2, 10.0)
 """7.2 is the exact ε of the paper's own release."""
 FINETUNE = FinetuneTeachers(trainable=50, epochs=10, batch=16)
 SCRATCH = ScratchTeachers(architecture="small_cnn", epochs=30, batch=16)
-FIXMATCH = FixMatch(steps=600, batch=64, flip=True, learning_rate=1e-3)
+FIXMATCH = FixMatchStudent(l2=0.3, steps=600, train_batch=64, flip=True, learning_rate=1e-3)
 LINEAR = LinearTeachers(optimiser="ridge", ridge=0.1)
 PROJECTION, DEFORMATIONS = 100, Deformations(rotation=180, shift=0.07)
 
@@ -184,7 +184,7 @@ def release(votes: np.ndarray, data: Dataset, epsilon: float, seed: int, mechani
     noise = ReplayNoise(derive_seed(seed, "replayed noise"))
     if mechanism == "histogram":
         sigma = calibrate(epsilon, DELTA, len(votes)).sigma
-        released = GaussianHistogram(sigma).answer(histograms, epsilon=epsilon, delta=DELTA, noise=noise)
+        released = GaussianHistogram(sigma=sigma).answer(histograms, epsilon=epsilon, delta=DELTA, noise=noise)
         assert released.histograms is not None
         labels, answers = released.histograms.argmax(1), histogram_answers(released.histograms, teachers, sigma)
     else:
@@ -208,7 +208,7 @@ def figures(
     """Release the votes at an exact ε, train a linear student, and return what came of it."""
     pool, test = features
     released = release(votes, data, epsilon, seed, mechanism)
-    head = fit(pool[released.rows], released.answers, StudentSettings(l2=0.3), seed=seed)
+    head = fit(pool[released.rows], released.answers, 0.3, seed=seed)
     return {**released.told, "accuracy": float((predict(head, test).argmax(axis=1) == data.test_labels).mean())}
 
 

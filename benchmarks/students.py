@@ -90,12 +90,12 @@ class Evaluator:
 def compare(runs: list[Run], names: list[str], steps: int) -> None:
     """Train every student on every release and print a table."""
     evaluator = Evaluator()
-    labels = runs[0].params.aggregation.mechanism != "histogram"
+    labels = runs[0].params.aggregation.reveals != "histogram"
     print("| student | kept, % | minus linear | kept step | after all steps, % | minus linear | seconds |")
     print("|---|---|---|---|---|---|---|", flush=True)
     reference = [100 * evaluator.accuracy(trained(run, STUDENTS["linear"])[0]) for run in runs]
     for name in names:
-        options = STUDENTS[name] | {"steps": steps}
+        options = STUDENTS[name] | ({"steps": steps} if STUDENTS[name]["kind"] != "linear" else {})
         if not labels and any(option in OF_LABELS for option in options):
             continue
         own = [trained(run, options) for run in runs]

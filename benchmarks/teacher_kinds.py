@@ -37,7 +37,8 @@ from terrine.determinism.randomness import derive_seed, numpy_generator
 from terrine.models.backbone import Backbone, features_in_batches
 from terrine.models.registry import build_backbone
 from terrine.pretraining.simclr import SimCLRSettings, pretrain
-from terrine.students.linear import StudentSettings, fit_histograms
+from terrine.students.answers import histogram_answers
+from terrine.students.linear import fit
 from terrine.synthetic.registry import draw
 from terrine.teachers.finetune import FinetuneKind
 from terrine.teachers.kind import Queries, Records, TeacherKind
@@ -132,7 +133,7 @@ def student(world: World, images: np.ndarray, histograms: np.ndarray) -> float:
     sigma = 0.1 * world.teachers
     noise = numpy_generator(world.seed, "replayed noise").normal(0, sigma, histograms.shape)
     features = features_in_batches(world.scattering, images, batches(len(images)), "current")
-    head = fit_histograms(features, histograms + noise, world.teachers, sigma, StudentSettings(l2=0.3), seed=world.seed)
+    head = fit(features, histogram_answers(histograms + noise, world.teachers, sigma), 0.3, seed=world.seed)
     test_images, test_labels = world.test
     asked = features_in_batches(world.scattering, test_images, batches(len(test_images)), "current")
     return float((predict(head, asked).argmax(axis=1) == test_labels).mean())

@@ -26,7 +26,8 @@ from terrine.pretraining.simclr import SimCLRSettings, pretrain
 from terrine.privacy.accounting.calibrate import calibrate
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.noise import ReplayNoise
-from terrine.students.linear import StudentSettings, fit_histograms, predict
+from terrine.students.answers import histogram_answers
+from terrine.students.linear import fit, predict
 from terrine.synthetic.registry import draw
 from terrine.synthetic.shards import Recipe, finish, open_shards, write_shard
 from terrine.teachers.features import private_features
@@ -126,10 +127,10 @@ def transfer(taught: Taught, backbone: Backbone, images: Rows, sources: int, *, 
     used = frequency[frequency > 0]
     sigma = calibrate(EPSILON, DELTA, len(images)).sigma
     noise = ReplayNoise(derive_seed(seed, "replayed noise"))
-    released = GaussianHistogram(sigma).answer(histograms, epsilon=EPSILON, delta=DELTA, noise=noise)
+    released = GaussianHistogram(sigma=sigma).answer(histograms, epsilon=EPSILON, delta=DELTA, noise=noise)
     if not released.answered.all() or released.histograms is None:
         raise RuntimeError("the calibrated noise did not pay for all queries")
-    head = fit_histograms(features, released.histograms, teachers, sigma, StudentSettings(l2=0.3), seed=seed)
+    head = fit(features, histogram_answers(released.histograms, teachers, sigma), 0.3, seed=seed)
     predictions = predict(head, taught.test).argmax(axis=1)
     return {
         "agreement": float(histograms.max(axis=1).mean() / teachers),

@@ -133,8 +133,8 @@ class Kinds(Generic[S]):
         known: dict[str, type[S]] = {}
         # The last to declare a name has it, as when a notebook's cell runs again; but nobody takes one of Terrine's.
         for kind in sorted(_below(self.base), key=lambda kind: kind.__module__.startswith("terrine.")):
-            field = kind.model_fields.get(self.key)
-            known |= dict.fromkeys(get_args(field.annotation) if field is not None else (), kind)
+            if self.key in kind.__dict__.get("__annotations__", {}):  # what only inherits it is the same kind
+                known |= dict.fromkeys(get_args(kind.model_fields[self.key].annotation), kind)
         return dict(sorted(known.items()))
 
 

@@ -10,13 +10,6 @@ from typing import Annotated, Any
 import typer
 
 
-class MechanismName(StrEnum):
-    lnmax = "lnmax"
-    gnmax = "gnmax"
-    confident = "confident"
-    histogram = "histogram"
-
-
 class NoiseName(StrEnum):
     secure = "secure"
     replay = "replay"
@@ -34,7 +27,7 @@ def audit(
     neighbours: Annotated[
         int | None, typer.Option(help="Exchange so many units of the run's data instead, and count teachers that move.")
     ] = None,
-    mechanism: Annotated[MechanismName, typer.Option(help="What to attack, without --run.")] = MechanismName.gnmax,
+    mechanism: Annotated[str, typer.Option(help="What to attack, without --run.")] = "gnmax",
     sigma: Annotated[float, typer.Option(help="Noise of the answers of gnmax, confident and histogram.")] = 10.0,
     scale: Annotated[float, typer.Option(help="Scale of lnmax's Laplace noise.")] = 2.0,
     threshold: Annotated[float, typer.Option(help="Threshold of confident.")] = 80.0,
@@ -61,7 +54,7 @@ def audit(
     The outcome is private: it is written to data/private/RUN/canaries.json, never into the statement.
     """
     from tasks.tools.audit import audit as audit_mechanism
-    from terrine.aggregation.registry import build
+    from terrine.aggregation.registry import mechanism_of
     from terrine.privacy.noise import ReplayNoise, SecureNoise
 
     if canaries is not None:
@@ -76,14 +69,9 @@ def audit(
         result = audit_run(run, runs=runs, queries=queries, confidence=confidence)
         _end(result, as_json, _show)
         return
-    parameters = {
-        MechanismName.lnmax: {"scale": scale},
-        MechanismName.gnmax: {"sigma": sigma},
-        MechanismName.histogram: {"sigma": sigma},
-        MechanismName.confident: {"threshold": threshold, "sigma1": sigma1, "sigma2": sigma},
-    }[mechanism]
+    given = {"sigma": sigma, "scale": scale, "threshold": threshold, "sigma1": sigma1, "sigma2": sigma}
     result = audit_mechanism(
-        build(mechanism.value, parameters),
+        mechanism_of({"mechanism": mechanism, **given}),
         noise=SecureNoise() if noise is NoiseName.secure else ReplayNoise(seed),
         teachers=teachers,
         runs=runs,
@@ -126,7 +114,6 @@ def audit_run(name: str, **options: Any) -> dict[str, Any]:
     from tasks.runtime.assurance import record_audit
     from tasks.runtime.run import open_run
     from tasks.tools.audit import audit as audit_mechanism
-    from terrine.aggregation.registry import build
     from terrine.errors import ArtefactError, SettingError
 
     root = project_root()
@@ -135,12 +122,11 @@ def audit_run(name: str, **options: Any) -> dict[str, Any]:
         raise SettingError(f"The run {name} is a transcription: terrine audit is for mechanisms that count votes.")
     if not run.folders.statement.is_file():
         raise ArtefactError(f"The run {name} has released nothing yet: make it first (terrine run).")
-    settings = run.params.aggregation
     result = audit_mechanism(
-        build(settings.mechanism, settings.mechanism_parameters),
+        run.params.aggregation,
         noise=noise_source(run),
         teachers=run.params.teachers.voters(run.params.partition.teachers),
-        delta=settings.delta,
+        delta=run.params.aggregation.delta,
         **options,
     )
     record_audit(run, result)

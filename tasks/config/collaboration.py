@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -24,3 +24,20 @@ class Collaboration(Settings):
     """host:port at which the guardian listens; null: a free port of this machine."""
     student: Annotated[str | None, AtHome()] = Field(None, pattern=r"^.+:\d+$")
     """host:port at which the student party listens; null: a free port of this machine."""
+
+    def check(self, run: Any) -> None:
+        """Raise ValueError where parties cannot do together what the run asks for."""
+        if run.aggregation.where != "parties":
+            return
+        if run.queries.rounds > 1:
+            raise ValueError(
+                f"queries.rounds={run.queries.rounds} does not go with aggregation.where=parties, which asks all "
+                "queries at once. Set queries.rounds=1 and queries.select=order"
+            )
+        for key in ("parties", "minimum"):
+            value = getattr(self, key)
+            if value is not None and value > run.partition.teachers:
+                raise ValueError(
+                    f"collaboration.{key}={value} is above partition.teachers={run.partition.teachers}. Set it to "
+                    f"{run.partition.teachers} or less"
+                )

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from tasks.config.aggregation import Aggregation
 from tasks.config.collaboration import Collaboration
 from tasks.config.ledger import LedgerSettings
 from tasks.config.pretraining import Pretraining
 from tasks.config.privacy import Privacy
 from tasks.config.queries import Queries
 from tasks.config.runner import Runner
-from tasks.config.student import Student
 from tasks.config.tracking import Tracking
 from tasks.config.values import merge
+from terrine.aggregation.histogram import GaussianHistogram
+from terrine.aggregation.registry import MECHANISMS, with_budget
 from terrine.data.partitions import PARTITIONS, IIDPartition
 from terrine.data.source import SOURCES
 from terrine.data.sources.digits import Digits
@@ -23,6 +23,8 @@ from terrine.errors import SettingError
 from terrine.models.architecture import ARCHITECTURES
 from terrine.models.kinds.scattering import Scattering
 from terrine.settings import AtHome, Kinds, Settings, sections_of
+from terrine.students.kinds.linear import LinearStudent
+from terrine.students.student import STUDENTS
 from terrine.teachers.kinds.linear import LinearTeachers
 from terrine.teachers.registry import TEACHERS
 from terrine.transcription.settings import Transcription
@@ -42,9 +44,12 @@ class Params(Settings):
     backbone: ARCHITECTURES.union() = Scattering()  # type: ignore[valid-type]
     pretraining: Pretraining = Pretraining()
     teachers: TEACHERS.union() = LinearTeachers()  # type: ignore[valid-type]
-    aggregation: Aggregation = Aggregation(sigma=27)
+    """The models that vote."""
+    aggregation: MECHANISMS.union(with_budget) = with_budget(GaussianHistogram)(sigma=27)  # type: ignore[valid-type]
+    """The mechanism that turns votes into a release, with the budget of the run."""
     collaboration: Collaboration = Collaboration()
-    student: Student = Student()
+    student: STUDENTS.union() = LinearStudent()  # type: ignore[valid-type]
+    """The model that leaves the building."""
     ledger: LedgerSettings = LedgerSettings()
     runner: Runner = Runner()
     transcription: Transcription | None = None
@@ -83,11 +88,6 @@ class Params(Settings):
                 f"queries.count={self.queries.count} leaves one image for the source '{alone[0]}': current statistics "
                 "need two. Raise queries.count, or the source's weight"
             )
-        if self.aggregation.mechanism == "interactive" and self.queries.rounds < 2:
-            raise ValueError(
-                f"queries.rounds={self.queries.rounds} is too few: aggregation.mechanism=interactive compares a "
-                "student of the first round with the teachers in the later ones. Set queries.rounds to 2 or more"
-            )
         if self.queries.select != "order" and self.queries.rounds < 2:
             raise ValueError(
                 f"queries.select={self.queries.select} chooses by what earlier rounds released. Set queries.rounds to "
@@ -98,41 +98,11 @@ class Params(Settings):
                 "queries.select=guided moves the pixels of images, and data.name=table has none. Set queries.select to "
                 "order, balanced, uncertain or diverse"
             )
-        self._check_parties()
-        threshold, voters = self.aggregation.threshold, self.teachers.voters(self.partition.teachers)
-        if threshold is not None and threshold > voters:
-            of = "" if voters == self.partition.teachers else f" in {voters} groups that vote"
-            raise ValueError(
-                f"aggregation.threshold={threshold:g} is above partition.teachers={self.partition.teachers}{of}: "
-                "hardly any query could pass. Lower the threshold or use more teachers"
-            )
         for name in type(self).model_fields:
             section = getattr(self, name)
             if isinstance(section, Settings):
                 section.check(self)
         return self
-
-    def _check_parties(self) -> None:
-        """Raise ValueError where parties cannot do together what the run asks for."""
-        if self.aggregation.where != "parties":
-            return
-        if self.aggregation.mechanism not in ("histogram", "gnmax", "confident"):
-            raise ValueError(
-                f"aggregation.mechanism={self.aggregation.mechanism} does not go with aggregation.where=parties. Use "
-                "histogram, gnmax or confident"
-            )
-        if self.queries.rounds > 1:
-            raise ValueError(
-                f"queries.rounds={self.queries.rounds} does not go with aggregation.where=parties, which asks all "
-                "queries at once. Set queries.rounds=1 and queries.select=order"
-            )
-        for key in ("parties", "minimum"):
-            value = getattr(self.collaboration, key)
-            if value is not None and value > self.partition.teachers:
-                raise ValueError(
-                    f"collaboration.{key}={value} is above partition.teachers={self.partition.teachers}. Set it to "
-                    f"{self.partition.teachers} or less"
-                )
 
 
 FAMILIES: dict[str, Kinds[Any]] = {
@@ -140,6 +110,8 @@ FAMILIES: dict[str, Kinds[Any]] = {
     "partition": PARTITIONS,
     "backbone": ARCHITECTURES,
     "teachers": TEACHERS,
+    "aggregation": MECHANISMS,
+    "student": STUDENTS,
 }
 """The sections that are one of several kinds, by their names."""
 
@@ -200,7 +172,8 @@ def _place(location: tuple[int | str, ...]) -> tuple[list[str], type[Settings], 
     kind = None
     for part in map(str, location):
         if len(inner) > 1:  # which kind it is stands between the section and its key
-            kind, inner = part, (FAMILIES[path[0]].of(part),)
+            key = FAMILIES[path[0]].key
+            kind, inner = part, tuple(own for own in inner if part in get_args(own.model_fields[key].annotation))
             continue
         section = inner[0] if inner else section
         path.append(part)

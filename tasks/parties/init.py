@@ -12,7 +12,6 @@ from tasks.parties.terms import Terms
 from tasks.parties.trial import Endpoints, free_endpoints, lay_out
 from tasks.runtime.run import Run, open_run
 from tasks.runtime.store import read_json
-from terrine.aggregation.registry import build
 from terrine.errors import ArtefactError, SettingError
 
 
@@ -55,15 +54,13 @@ def init_from_run(
     if not (run.folders.images / "manifest.json").is_file():
         raise ArtefactError(f"{run.folders.images} is missing. Draw the queries first: dvc repro, or terrine run.")
     classes = len(read_json(run.folders.dataset / "manifest.json")["class_names"])
-    settings = run.params.aggregation
-    mechanism = build(settings.mechanism, settings.mechanism_parameters)
-    terms = trial_terms(run, mechanism, run.params.queries.count, classes, edition)
+    terms = trial_terms(run, run.params.queries.count, classes, edition)
     free = free_endpoints()
     lay_out(
         folder,
         terms,
         Endpoints(_address(guardian, free.guardian), _address(student, free.student)),
-        guardian={"ledger": {"account": account, "epsilon": epsilon or settings.epsilon}},
+        guardian={"ledger": {"account": account, "epsilon": epsilon or terms.epsilon}},
         teachers={party: {"votes": VOTES, "unit": terms.unit} for party in terms.teachers},
         common={"deadline": run.params.collaboration.deadline, "patience": run.params.collaboration.patience},
         days=days,

@@ -24,7 +24,7 @@ from tasks.parties.trial import CONFIG, Endpoints, free_endpoints, lay_out, run_
 from tasks.runtime.identity import Inputs
 from tasks.runtime.run import Run
 from tasks.runtime.store import file_digest, read_json, write_array, write_json
-from terrine.aggregation.mechanism import UNANSWERED, Mechanism
+from terrine.aggregation.mechanism import UNANSWERED
 from terrine.aggregation.rounds import NEVER
 from terrine.determinism.randomness import derive_seed
 from terrine.errors import BudgetError
@@ -34,13 +34,13 @@ from terrine.privacy.ledger.ledger import StoredRelease
 VOTES, INPUTS = "votes.npy", "inputs.json"
 
 
-def trial_terms(run: Run, mechanism: Mechanism, queries: int, classes: int, edition: str) -> Terms:
+def trial_terms(run: Run, queries: int, classes: int, edition: str) -> Terms:
     """Return what the parties of a run's trial agree on.
 
     They ask as many queries as the budget is sure to pay for. Raises BudgetError where that is none.
     """
     settings, own = run.params.aggregation, run.params.collaboration
-    asked = mechanism.certain(queries, settings.epsilon, settings.delta)
+    asked = settings.certain(queries, settings.epsilon, settings.delta)
     if asked == 0:
         raise BudgetError(
             f"aggregation.epsilon={settings.epsilon:g} does not pay for one answer with this noise. Raise it, or use "
@@ -55,8 +55,7 @@ def trial_terms(run: Run, mechanism: Mechanism, queries: int, classes: int, edit
         asked=asked,
         queries_digest=file_digest(run.folders.images / "manifest.json"),
         classes=classes,
-        mechanism=settings.mechanism,  # type: ignore[arg-type]  # Params has checked that parties can run it
-        **settings.mechanism_parameters,  # type: ignore[arg-type]
+        **settings.describe(),
         epsilon=settings.epsilon,
         delta=settings.delta,
         edition=edition,
@@ -69,13 +68,12 @@ def trial_folder(run: Run, terms: Terms) -> Path:
 
 
 def release_by_parties(
-    run: Run, mechanism: Mechanism, votes: np.ndarray, *, classes: int, edition: str, account: str, inputs: Inputs
+    run: Run, votes: np.ndarray, *, classes: int, edition: str, account: str, inputs: Inputs
 ) -> StoredRelease:
     """Release through a guardian and a student party; the same terms again cost nothing.
 
     Args:
         run: The run.
-        mechanism: How queries are answered.
         votes: Unsigned integers [queries, teachers].
         classes: Number of classes.
         edition: Identity of the run's answers, `tasks.pipeline.aggregate.identity_of_answers`.
@@ -86,7 +84,7 @@ def release_by_parties(
         TrialError: a party failed, in its own words; running again goes on where it ended.
         BudgetError: the budget pays for no answer.
     """
-    terms = trial_terms(run, mechanism, len(votes), classes, edition)
+    terms = trial_terms(run, len(votes), classes, edition)
     folder = trial_folder(run, terms)
     reused = _is_complete(folder, terms)
     if not reused:

@@ -11,13 +11,10 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from tasks.config.aggregation import MECHANISM_PARAMETERS
+from terrine.aggregation.registry import MECHANISMS, mechanism_of
 from terrine.collaboration.protocol.party import Agreement
 from terrine.collaboration.transport.credentials import CredentialError, Role, check_name
 from terrine.settings import Settings
-
-MECHANISMS = ("histogram", "gnmax", "confident")
-"""Mechanisms that parties can run together."""
 
 
 class Terms(Settings):
@@ -39,7 +36,7 @@ class Terms(Settings):
     queries_digest: str = Field(pattern="^[0-9a-f]{64}$")
     """SHA-256 of the manifest of the query images."""
     classes: int = Field(ge=2)
-    mechanism: Literal["histogram", "gnmax", "confident"]
+    mechanism: str
     sigma: float | None = Field(None, gt=0)
     threshold: float | None = None
     sigma1: float | None = Field(None, gt=0)
@@ -76,21 +73,19 @@ class Terms(Settings):
             raise ValueError(f"minimum={self.minimum} is above the {self.total} teachers there are")
         if self.asked > self.queries:
             raise ValueError(f"asked={self.asked} is above queries={self.queries}")
-        wanted = MECHANISM_PARAMETERS[self.mechanism]
+        kind = MECHANISMS.of(self.mechanism)
+        if not kind.by_parties:
+            raise ValueError(f"mechanism={self.mechanism} is none that parties can run together")
         for key in ("sigma", "threshold", "sigma1", "sigma2"):
-            if (key in wanted) != (getattr(self, key) is not None):
-                raise ValueError(f"{key} is {'missing' if key in wanted else 'not a part of'} {self.mechanism}")
+            if (key in kind.parameters()) != (getattr(self, key) is not None):
+                is_part = key in kind.parameters()
+                raise ValueError(f"{key} is {'missing' if is_part else 'not a part of'} {self.mechanism}")
         return self
 
     @property
     def total(self) -> int:
         """N, the teachers of all parties."""
         return sum(self.teachers.values())
-
-    @property
-    def mechanism_parameters(self) -> dict[str, float]:
-        """The parameters of the mechanism alone."""
-        return {key: getattr(self, key) for key in MECHANISM_PARAMETERS[self.mechanism]}
 
     def roles(self) -> dict[str, Role]:
         """The role of every party."""
@@ -102,9 +97,7 @@ class Terms(Settings):
 
     def agreement(self, session: str, release: str) -> Agreement:
         """The agreement of one session."""
-        confident = self.mechanism == "confident"
-        sigma = self.sigma2 if confident else self.sigma
-        assert sigma is not None
+        mechanism = mechanism_of(self.public())
         return Agreement(
             session=session,
             release=release,
@@ -115,8 +108,8 @@ class Terms(Settings):
             queries=self.asked,
             classes=self.classes,
             queries_digest=self.queries_digest,
-            reveal="histogram" if self.mechanism == "histogram" else "argmax",
-            threshold=self.threshold if confident else None,
-            sigma=sigma,
-            sigma_threshold=self.sigma1 if confident else None,
+            reveal=mechanism.reveals,
+            threshold=self.threshold,
+            sigma=mechanism.deviation,
+            sigma_threshold=self.sigma1,
         )

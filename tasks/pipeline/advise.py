@@ -12,20 +12,20 @@ import numpy as np
 
 from tasks.pipeline.features import query_features
 from tasks.runtime.run import Run
-from terrine.aggregation.mechanism import Mechanism
 from terrine.aggregation.rounds import NEVER, Advice, Adviser, Rounds, in_order
 from terrine.classifiers import LinearHead
-from terrine.students.linear import fit_histograms, fit_labels, predict
+from terrine.students.answers import histogram_answers, label_answers
+from terrine.students.linear import fit, predict
 from terrine.students.selection import Pool, select
 
 
 def needs_student(run: Run) -> bool:
     """Whether the order of the queries, or what their votes are compared with, depends on released answers."""
-    queries, mechanism = run.params.queries, run.params.aggregation.mechanism
-    return queries.select != "order" or (queries.rounds > 1 and mechanism == "interactive")
+    queries = run.params.queries
+    return queries.select != "order" or (queries.rounds > 1 and run.params.aggregation.informed)
 
 
-def adviser(run: Run, mechanism: Mechanism, teachers: int, classes: int) -> Adviser:
+def adviser(run: Run, teachers: int, classes: int) -> Adviser:
     """Return the adviser that the parameters ask for.
 
     teachers, classes: of the votes, both public.
@@ -36,7 +36,7 @@ def adviser(run: Run, mechanism: Mechanism, teachers: int, classes: int) -> Advi
     count, rounds = run.params.queries.count, run.params.queries.rounds
 
     def advise(released: Rounds) -> Advice:
-        head = student_head(run, mechanism, features, released, teachers, classes)
+        head = student_head(run, features, released, teachers, classes)
         probabilities = None if head is None else predict(head, features)
         pool = Pool(np.flatnonzero(released.round == NEVER), features, probabilities)
         # More than a round's share may be named; what it does not use is asked about again in the next.
@@ -55,18 +55,17 @@ def describe(run: Run) -> dict[str, Any]:
     return {"select": queries.select, "rounds": queries.rounds}
 
 
-def student_head(
-    run: Run, mechanism: Mechanism, features: np.ndarray, released: Rounds, teachers: int, classes: int
-) -> LinearHead | None:
+def student_head(run: Run, features: np.ndarray, released: Rounds, teachers: int, classes: int) -> LinearHead | None:
     """Return the linear student of the released answers, None before there are any.
 
     features: float32 [queries, features] of all queries there are, released.round of as many.
     """
-    answers, seed = released.answers, run.params.seed
+    answers = released.answers
     own = answers.answered
     if not own.any():
         return None
     if answers.histograms is not None:
-        sigma = float(mechanism.describe()["sigma"])
-        return fit_histograms(features[own], answers.histograms[own], teachers, sigma, seed=seed)
-    return fit_labels(features[own], answers.labels[own], classes, seed=seed)
+        given = histogram_answers(answers.histograms[own], teachers, run.params.aggregation.deviation)
+    else:
+        given = label_answers(answers.labels[own], classes)
+    return fit(features[own], given, seed=run.params.seed)

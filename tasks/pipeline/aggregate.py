@@ -28,14 +28,11 @@ from tasks.runtime.keys import site_key
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import atomic_folder, file_digest, read_json, write_array, write_json, write_table
-from terrine.aggregation.mechanism import Mechanism
-from terrine.aggregation.registry import build
 from terrine.aggregation.rounds import NEVER, LaterVotes, answer_in_rounds
 from terrine.aggregation.votes import histograms_of
 from terrine.data.digest import keyed_digest
 from terrine.determinism.randomness import derive_seed
 from terrine.errors import SettingError
-from terrine.privacy.accounting.claimed import claimed_epsilon
 from terrine.privacy.accounting.events import Event, NonPrivateEvent, compose
 from terrine.privacy.ledger.ledger import StoredRelease
 from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise, delta_slack
@@ -71,10 +68,9 @@ def release_answers(run: Run) -> None:
     votes_manifest = read_json(run.folders.votes / "manifest.json")
     votes = read_votes(run.folders)
     histograms = histograms_of(votes, votes_manifest["classes"])
-    settings = run.params.aggregation
-    mechanism = build(settings.mechanism, settings.mechanism_parameters)
+    mechanism = run.params.aggregation
     inputs = inputs_of_answers(run, votes)
-    if settings.where == "parties":
+    if mechanism.where == "parties":
         # Here, because only such a run needs gRPC and what lies behind it.
         from tasks.parties.release import release_by_parties
 
@@ -82,7 +78,6 @@ def release_answers(run: Run) -> None:
         del ledger  # the guardian opens it by itself
         release = release_by_parties(
             run,
-            mechanism,
             votes,
             classes=votes_manifest["classes"],
             edition=identity_of_answers(run),
@@ -90,18 +85,16 @@ def release_answers(run: Run) -> None:
             inputs=inputs,
         )
     else:
-        release = release_once(run, mechanism, votes, histograms, inputs)
+        release = release_once(run, votes, histograms, inputs)
     check_queries(run, release, inputs)
-    _write_answers(run, mechanism, votes_manifest, release)
+    _write_answers(run, votes_manifest, release)
     _write_private_figures(run, votes_manifest, histograms, release)
     tell_change(run, "answers", release, inputs)
     forget_votes(run)
-    write_statement(run, privacy_statement(run, mechanism, votes_manifest, release))
+    write_statement(run, privacy_statement(run, votes_manifest, release))
 
 
-def release_once(
-    run: Run, mechanism: Mechanism, votes: np.ndarray, histograms: np.ndarray, inputs: Inputs
-) -> StoredRelease:
+def release_once(run: Run, votes: np.ndarray, histograms: np.ndarray, inputs: Inputs) -> StoredRelease:
     """Release through the ledger: the same account, edition and settings again return the stored answers."""
     settings = run.params.aggregation
     values_drawn = coordinates_released(run) + len(votes) * (histograms.shape[1] + 1)
@@ -119,12 +112,12 @@ def release_once(
     guide = None
     if run.params.queries.select == "guided":
         check_voters(run, teachers)
-        guide = Guide(run, mechanism, teachers, classes)
-    advise = adviser(run, mechanism, teachers, classes) if guide is None else guide
+        guide = Guide(run, teachers, classes)
+    advise = adviser(run, teachers, classes) if guide is None else guide
 
     def draw() -> tuple[dict[str, np.ndarray], Event]:
         released = answer_in_rounds(
-            mechanism,
+            settings,
             histograms,
             rounds=run.params.queries.rounds,
             adviser=advise,
@@ -145,7 +138,7 @@ def release_once(
             arrays |= guide.made.to_arrays()
         return arrays, NonPrivateEvent() if unprotected else answers.event
 
-    worst_case = mechanism.worst_case(len(votes), settings.epsilon, settings.delta, before)
+    worst_case = settings.worst_case(len(votes), settings.epsilon, settings.delta, before)
 
     return ledger.release(
         dataset=dataset,
@@ -193,7 +186,7 @@ def asked(release: StoredRelease) -> int:
     return int((release.arrays["round"] != NEVER).sum())
 
 
-def _write_answers(run: Run, mechanism: Mechanism, votes_manifest: dict[str, Any], release: StoredRelease) -> None:
+def _write_answers(run: Run, votes_manifest: dict[str, Any], release: StoredRelease) -> None:
     arrays, guided = release.arrays, _guided(run, release)
     table = {
         "query": np.arange(len(arrays["labels"])),
@@ -214,7 +207,7 @@ def _write_answers(run: Run, mechanism: Mechanism, votes_manifest: dict[str, Any
         write_json(
             folder / "manifest.json",
             {
-                **mechanism.describe(),
+                **run.params.aggregation.describe(),
                 "release_id": release.release_id,
                 "teachers": votes_manifest["teachers"],
                 "class_names": votes_manifest["class_names"],
@@ -230,19 +223,17 @@ def _write_answers(run: Run, mechanism: Mechanism, votes_manifest: dict[str, Any
 def _write_private_figures(
     run: Run, votes_manifest: dict[str, Any], histograms: np.ndarray, release: StoredRelease
 ) -> None:
-    guided = _guided(run, release)
+    guided, settings = _guided(run, release), run.params.aggregation
     with atomic_folder(run.folders.accounting) as folder:
         if guided is not None:
             votes = votes_on(run, guided)
             write_array(folder / "guided_votes.npy", votes)
             histograms = np.concatenate([histograms, histograms_of(votes, votes_manifest["classes"])])
         write_array(folder / "histograms.npy", histograms)
-        write_json(folder / "figures.json", private_figures(run.params.aggregation, histograms, release))
+        write_json(folder / "figures.json", private_figures(settings, settings.delta, histograms, release))
 
 
-def privacy_statement(
-    run: Run, mechanism: Mechanism, votes_manifest: dict[str, Any], release: StoredRelease
-) -> PrivacyStatement:
+def privacy_statement(run: Run, votes_manifest: dict[str, Any], release: StoredRelease) -> PrivacyStatement:
     """Say what the release guarantees, from public quantities and the recorded event alone."""
     settings = run.params.aggregation
     arrays = release.arrays
@@ -258,17 +249,15 @@ def privacy_statement(
         delta_slack=0.0 if unprotected else delta_slack(values_drawn, settings.epsilon),
         epsilon_budget=settings.epsilon,
         noise=settings.noise,
-        mechanism={**mechanism.describe(), **describe_order(run), **_averaging(run)},
+        mechanism={**settings.describe(), **describe_order(run), **_averaging(run)},
         teachers=votes_manifest["teachers"],
         queries=len(arrays["labels"]),
         asked=asked(release),
         answered=answered,
         answered_per_class=released_per_class(arrays["labels"], votes_manifest["classes"]),
         public_inputs=_public_inputs(run),
-        epsilon_claimed=claimed_epsilon(mechanism.describe(), asked(release), answered, settings.delta)
-        if unprotected
-        else None,
-        **assurance(run, mechanism.describe()),
+        epsilon_claimed=settings.claimed(asked(release), answered, settings.delta) if unprotected else None,
+        **assurance(run, settings.describe()),
     )
 
 

@@ -10,15 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from tasks.config.aggregation import Aggregation
 from tasks.pipeline.accounting import Question, account
+from terrine.aggregation.mechanism import Mechanism
 from terrine.aggregation.rounds import NEVER
 from terrine.privacy.ledger.ledger import StoredRelease
 
 NOTICE = "PRIVATE: functions of the teachers' votes. Do not publish."
 
 
-def private_figures(settings: Aggregation, histograms: np.ndarray, release: StoredRelease) -> dict[str, Any]:
+def private_figures(
+    mechanism: Mechanism, delta: float, histograms: np.ndarray, release: StoredRelease
+) -> dict[str, Any]:
     """Return consensus, how often the release agrees with the votes, and the data-dependent ε where there is one."""
     answered = release.arrays["answered"]
     labels = release.arrays["labels"]
@@ -30,28 +32,23 @@ def private_figures(settings: Aggregation, histograms: np.ndarray, release: Stor
         "consensus_deviation": float(histograms.max(axis=1).std() / teachers),
         "released_agrees_with_votes": float((labels == winners)[answered].mean()) if answered.any() else None,
         "votes_per_class": histograms.sum(axis=0).tolist(),
-        **data_dependent_epsilon(settings, histograms, release),
+        **data_dependent_epsilon(mechanism, delta, histograms, release),
     }
 
 
-def data_dependent_epsilon(settings: Aggregation, histograms: np.ndarray, release: StoredRelease) -> dict[str, float]:
+def data_dependent_epsilon(
+    mechanism: Mechanism, delta: float, histograms: np.ndarray, release: StoredRelease
+) -> dict[str, float]:
     """Return the realised data-dependent ε and its order, where the analysis applies.
 
     It bounds what a *label* gives away when teachers agree. A noisy histogram gives the counts themselves, agreed or
     not, so for the Gaussian histogram there is no such figure; nor is there one for Interactive-GNMax's second round.
     """
-    if settings.mechanism in ("histogram", "interactive") or not release.arrays["answered"].any():
+    analysed = mechanism.analysed()
+    if analysed is None or not release.arrays["answered"].any():
         return {}
     asked = release.arrays["round"] != NEVER
-    question = Question(
-        mechanism=settings.mechanism,
-        delta=settings.delta,
-        sigma=settings.sigma2 if settings.mechanism == "confident" else settings.sigma,
-        scale=settings.scale,
-        threshold=settings.threshold,
-        sigma1=settings.sigma1,
-        weighting="realised",
-    )
-    answered = release.arrays["answered"][asked] if settings.mechanism == "confident" else None
+    question = Question(**analysed, delta=delta, weighting="realised")
+    answered = release.arrays["answered"][asked] if mechanism.outcome_dependent else None
     figures = account(histograms[asked], question, answered)["data_dependent"]
     return {"epsilon_data_dependent": figures["epsilon"], "order": figures["order"]}

@@ -32,6 +32,7 @@ from tasks.runtime.step import step
 from tasks.runtime.store import read_array, read_json, read_table, write_text
 from tasks.runtime.timing import timings
 from tasks.versioning import STAGES, lock_digest
+from terrine.aggregation.registry import MECHANISMS
 from terrine.device import resolve_device
 
 WIDEST_TABLE = 25
@@ -64,6 +65,7 @@ def write_report(run: Run) -> None:
         "preset": read_preset(run.root, run.name),
         "statement": statement,
         "answers": manifest,
+        "counts_released": MECHANISMS.of(manifest["mechanism"]).reveals == "histogram",
         "sheets": sheets(run, answers, manifest),
         "released_per_class": bar_rows(manifest["class_names"], statement["answered_per_class"]),
         "evaluation": evaluation(read_json(run.folders.evaluation)),

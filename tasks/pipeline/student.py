@@ -30,19 +30,16 @@ from tasks.runtime.store import (
     write_json,
     write_tensors,
 )
+from terrine.aggregation.registry import mechanism_of
 from terrine.classifiers import Head, head_from_arrays
 from terrine.deployment.manifest import MANIFEST, check_seal, seal
 from terrine.device import resolve_device
 from terrine.errors import InputError
 from terrine.models.backbone import Backbone
 from terrine.models.files import load_backbone, save_backbone
-from terrine.students import registry
 from terrine.students.answers import ReleasedAnswers, histogram_answers, label_answers
 from terrine.students.correction import transition_matrix
-from terrine.students.kind import Cache, ImagePool, Material, StudentKind
-
-_NAMES = {"batch": "train_batch"}
-"""Settings of the kinds that are called otherwise in params.yaml."""
+from terrine.students.material import Cache, ImagePool, Material
 
 
 @step("student")
@@ -52,17 +49,17 @@ def train_student(run: Run) -> None:
     A long training writes checkpoints into the run's release folder and goes on from them when it was interrupted.
     """
     rows, answers, released = read_answers(run)
-    kind = student_kind(run)
+    settings = run.params.student
     pool = student_pool(run)
     cache = feature_cache(run, len(pool.images))
-    material = Material(pool, rows, answers, read_backbone(run.folders), run.params.student.statistics, cache)
+    material = Material(pool, rows, answers, read_backbone(run.folders), settings.statistics, cache)
     work = work_folder(run)
-    trained = kind.train(
+    trained = settings.train(
         material,
         seed=run.params.seed,
         device=resolve_device(run.params.device),
         work=work,
-        progress=progress_reporter("student") if kind.name != "linear" else None,
+        progress=progress_reporter("student"),
     )
     with atomic_folder(run.folders.student) as folder:
         write_tensors(folder / "head.safetensors", trained.head.to_arrays())
@@ -72,8 +69,8 @@ def train_student(run: Run) -> None:
             save_backbone(trained.backbone, folder / "backbone.safetensors")
         write_reference(run, folder)
         description = {
-            "kind": run.params.student.kind,
-            "statistics": run.params.student.statistics,
+            "kind": settings.kind,
+            "statistics": settings.statistics,
             "class_names": released["class_names"],
             "size": run.params.data.size,
             "channels": run.params.data.channels,
@@ -97,24 +94,17 @@ def read_answers(run: Run) -> tuple[np.ndarray, ReleasedAnswers, dict[str, Any]]
             "sigma or epsilon."
         )
     classes = len(released["class_names"])
-    if released["mechanism"] == "histogram":
+    mechanism = mechanism_of(released)
+    if mechanism.reveals == "histogram":
         counts = table[[f"count_{number}" for number in range(classes)]].to_numpy()[rows]
-        return rows, histogram_answers(counts, released["teachers"], released["sigma"]), released
+        return rows, histogram_answers(counts, released["teachers"], mechanism.deviation), released
     settings = run.params.student
     transition = None
     if settings.forward_correction:
-        sigma = released["sigma2"] if "sigma2" in released else released["sigma"]
-        transition = transition_matrix(sigma, released["teachers"], classes)
+        transition = transition_matrix(mechanism.deviation, released["teachers"], classes)
     labels = table["label"].to_numpy()[rows]
     answers = label_answers(labels, classes, smoothing=settings.label_smoothing, transition=transition)
     return rows, answers, released
-
-
-def student_kind(run: Run) -> StudentKind:
-    """Return the kind of student that the parameters name, with those of its settings that they hold."""
-    values = run.params.student.model_dump()
-    kind = values["kind"]
-    return registry.build(kind, {name: values[_NAMES.get(name, name)] for name in registry.settings_of(kind)})
 
 
 def student_pool(run: Run) -> ImagePool:
@@ -127,10 +117,12 @@ def student_pool(run: Run) -> ImagePool:
     queries = read_all_queries(run.folders)
     images, batches, sources = [queries.images], list(queries.batches), list(queries.kinds)
     size = max(len(batch) for batch in batches)
+    if not run.params.student.looks_at_more:
+        return ImagePool(queries.images, batches, sources)
     first, left = len(queries.images), run.params.student.pool
     shards = read_json(run.folders.images / "manifest.json")["shards"]
     unasked, drawn = shards.get("unlabelled", []), shards.get("pretraining", [])
-    for shard in [*unasked, *drawn] if run.params.student.kind in ("fixmatch", "freematch", "vat") else []:
+    for shard in [*unasked, *drawn]:
         own = read_array(run.folders.images / shard["file"], memory_map=True)
         if shard in drawn:
             own = own[:left]

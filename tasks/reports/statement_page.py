@@ -11,24 +11,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tasks.config.listing import meanings
 from tasks.reports.pages import bar_rows, render
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_json, write_text
+from terrine.aggregation.mechanism import Mechanism
+from terrine.aggregation.registry import MECHANISMS
 from terrine.privacy.accounting.events import UnsupportedEventError, from_json
 from terrine.privacy.accounting.gaussian import delta_of, mu_of
 from terrine.privacy.accounting.loss_distribution import loss_delta
 from terrine.privacy.statement import OUTCOME_DEPENDENT, PrivacyStatement, statement_from
+from terrine.settings import Unit
 
-MECHANISM_TEXTS = {
-    "histogram": "Gaussian histogram: for each query the teachers' votes were counted by class, Gaussian noise was "
-    "added to every count, and the noisy counts were released.",
-    "gnmax": "GNMax: for each query the teachers' votes were counted by class, Gaussian noise was added to every "
-    "count, and the class with the largest noisy count was released.",
-    "confident": "Confident-GNMax: for each query it was tested, with noise, whether enough teachers agree; where they "
-    "did, the class with the largest noisy count was released.",
-    "interactive": "Interactive-GNMax: in the first round it was tested, with noise, whether enough teachers agree, in "
-    "later rounds whether they differ from a student of the earlier answers; where that was so, the class with the "
-    "largest noisy count was released, and elsewhere the student's own label if it was sure of it.",
+TRANSCRIPTION_TEXTS = {
     "annotation": "Model transcription (DPSD): for each image of a generator it was summed up how the teachers would "
     "change the student's answer, each change limited in length; Gaussian noise was added to the sum, and student and "
     "generator learned from nothing else.",
@@ -36,27 +31,19 @@ MECHANISM_TEXTS = {
     "response, among those that the student found most probable; student and generator learned from nothing else.",
     "labels": "Label protection at the source: every private label was replaced, once, by randomised response. All "
     "models learned from these labels, so what they say costs nothing more. The images are not protected.",
-    "lnmax": "LNMax: for each query the teachers' votes were counted by class, Laplace noise was added to every count, "
-    "and the class with the largest noisy count was released.",
 }
 
 PARAMETER_TEXTS = {
-    "sigma": "standard deviation of the noise, in votes; of annotations: in units of beta",
-    "scale": "scale of the noise, in votes",
-    "threshold": "votes that the winning class needs, noise included",
-    "sigma1": "standard deviation of the noise on the test, in votes",
-    "sigma2": "standard deviation of the noise on the answer, in votes",
-    "surprise": "votes by which the teachers must differ from the student, noise included",
-    "confidence": "student's confidence above which its own label is confirmed at no cost",
-    "rounds": "how often a student of the released answers chose what to ask next",
-    "averaging": "how teachers learned from one another before they voted; what that cost is part of ε",
-    "beta": "largest length of what a teacher says about an image; noise is in units of it",
-    "top_k": "classes that are annotated: those that the student finds most probable",
-    "samples": "images annotated",
+    "sigma": "Standard deviation of the noise, in units of beta",
+    "rounds": "How often a student of the released answers chose what to ask next",
+    "averaging": "How teachers learned from one another before they voted; what that cost is part of ε",
+    "beta": "Largest length of what a teacher says about an image; noise is in units of it",
+    "top_k": "Classes that are annotated: those that the student finds most probable",
+    "samples": "Images annotated",
     "epsilon": "ε of one answer by randomised response",
-    "discriminator": "whom the generator learned from instead of the student: it has seen the teacher itself",
-    "block": "parties whose models were averaged to vote as one",
-    "select": "what was asked first: chosen from released answers and public images alone",
+    "discriminator": "Whom the generator learned from instead of the student: it has seen the teacher itself",
+    "block": "Parties whose models were averaged to vote as one",
+    "select": "What was asked first: chosen from released answers and public images alone",
 }
 
 
@@ -89,13 +76,24 @@ def statement_texts(statement: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the templates say about a statement in words, all of it derived from the statement."""
     mechanism = dict(statement["mechanism"])
     name = mechanism.pop("mechanism", "unknown")
+    text, texts = TRANSCRIPTION_TEXTS.get(name, name), PARAMETER_TEXTS
+    if name in MECHANISMS.names():
+        kind = MECHANISMS.of(name)
+        text, texts = kind.text, PARAMETER_TEXTS | _meanings(kind)
     return {
-        "mechanism_text": MECHANISM_TEXTS.get(name, name),
-        "mechanism_parameters": [
-            (key, _in_words(value), PARAMETER_TEXTS.get(key, "")) for key, value in mechanism.items()
-        ],
+        "mechanism_text": text,
+        "mechanism_parameters": [(key, _in_words(value), texts.get(key, "")) for key, value in mechanism.items()],
         "guesses": guesses_in_a_hundred(statement),
     }
+
+
+def _meanings(kind: type[Mechanism]) -> dict[str, str]:
+    """Return what each parameter of a mechanism means, and what it counts."""
+    found = {}
+    for name in kind.parameters():
+        units = [f", in {mark.name}" for mark in kind.model_fields[name].metadata if isinstance(mark, Unit)]
+        found[name] = meanings(kind).get(name, "").removesuffix(".") + "".join(units)
+    return found
 
 
 def _in_words(value: Any) -> Any:

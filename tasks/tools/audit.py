@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from terrine.aggregation.confident import ConfidentGNMax
-from terrine.aggregation.laplace import LNMax
 from terrine.aggregation.mechanism import Mechanism
 from terrine.errors import SettingError
 from terrine.privacy.accounting.gaussian import mu_squared
@@ -48,23 +45,10 @@ def canaries(mechanism: Mechanism, teachers: int) -> list[Canary]:
     """
     if teachers < 10:
         raise SettingError(f"An audit needs at least ten teachers, got {teachers}.")
-    half = teachers // 2
-    pairs = [("a tie", half)]
-    if isinstance(mechanism, LNMax):
-        # Laplace noise gives most away where the loser seldom wins.
-        gap = min(teachers - 2, max(2, round(2 * mechanism.scale)))
-        pairs.append(("a clear lead", (teachers + gap) // 2))
-    if isinstance(mechanism, ConfidentGNMax):
-        # A test that seldom passes is charged next to no answers: what leaks there is the test alone.
-        # The vote that moves takes the count from below the threshold to it: without noise, it would decide.
-        at, below = (math.ceil(mechanism.threshold - lead * mechanism.sigma1) - 1 for lead in (0, 2))
-        if not half <= below <= at < teachers:
-            raise SettingError(
-                f"No histogram of {teachers} teachers over two classes has its largest count two standard deviations "
-                f"below the threshold {mechanism.threshold:g}: audit with a smaller sigma1, or other teachers."
-            )
-        pairs = [("a test that is open", at), ("a test that seldom passes", below)]
-    return [Canary(name, (first, teachers - first), (first + 1, teachers - first - 1)) for name, first in pairs]
+    return [
+        Canary(name, (first, teachers - first), (first + 1, teachers - first - 1))
+        for name, first in mechanism.canaries(teachers).items()
+    ]
 
 
 def audit(
@@ -80,7 +64,7 @@ def audit(
     """Lower bounds on the privacy loss of a mechanism beside what it charges, as JSON values.
 
     Args:
-        mechanism: LNMax, GNMax, Confident-GNMax or the Gaussian histogram.
+        mechanism: What is attacked.
         noise: The source to audit with it.
         teachers: Size of the ensemble that the made-up histograms come from.
         runs: Runs on either histogram of each pair; a hundred times as many where a run is one query.
@@ -129,7 +113,7 @@ def audit(
 
 
 def _best_queries(mechanism: Mechanism, noise: NoiseSource) -> int:
-    if isinstance(mechanism, LNMax):
+    if not mechanism.gaussian:
         return 1
     # The price of one query that is answered.
     certain = np.array([[10**6, 0]])

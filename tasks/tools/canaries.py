@@ -31,7 +31,6 @@ from tasks.runtime.store import read_table, write_json
 from tasks.tools.membership import NOTICE, members
 from tasks.tools.shadow import shadow_run
 from terrine.aggregation.mechanism import Mechanism
-from terrine.aggregation.registry import build
 from terrine.aggregation.votes import histograms_of
 from terrine.data.dataset import Dataset
 from terrine.data.partition import iid
@@ -125,13 +124,12 @@ def audit_canaries(
 def _audit(
     run: Run, make: Make, work: Path, count: int, shadows: int, confidence: float, progress: Progress
 ) -> dict[str, Any]:
-    settings = run.params.aggregation
-    mechanism = build(settings.mechanism, settings.mechanism_parameters)
-    budget = {"epsilon": settings.epsilon, "delta": settings.delta}
+    mechanism = run.params.aggregation
+    budget = {"epsilon": mechanism.epsilon, "delta": mechanism.delta}
     beds, directions = _planted(run, make, work, count, progress)
     queries, classes = directions.rest.shape
     certain = np.where(np.arange(queries) < mechanism.certain(queries, **budget), 0, -1)
-    heard, unheard = (_Listener(directions, mechanism, noise) for noise in (_deviation(mechanism), _NO_NOISE))
+    heard, unheard = (_Listener(directions, mechanism, noise) for noise in (mechanism.deviation, _NO_NOISE))
     nothing = np.where(certain[:, None] < 0, np.nan, directions.middle)
     plans = [
         best_plan(listener.guess(certain, nothing).information, confidence, shadows) for listener in (heard, unheard)
@@ -230,7 +228,7 @@ class _Listener:
     sigma: float
 
     def guess(self, labels: np.ndarray, histograms: np.ndarray | None) -> Guess:
-        if histograms is not None and self.mechanism.name == "histogram":
+        if histograms is not None and self.mechanism.reveals == "histogram":
             return guess_from_histograms(self.directions, histograms, self.sigma)
         return guess_from_labels(self.directions, labels, self.sigma)
 
@@ -304,14 +302,6 @@ def _released(shadow: Run, queries: int, classes: int) -> tuple[np.ndarray, np.n
     columns = [f"count_{number}" for number in range(classes)]
     histograms = table[columns].to_numpy(np.float64) if columns[0] in table else None
     return table["label"].to_numpy(), histograms
-
-
-def _deviation(mechanism: Mechanism) -> float:
-    """Return the standard deviation of the noise on an answer, in votes."""
-    described = mechanism.describe()
-    if "scale" in described:
-        return math.sqrt(2) * float(described["scale"])
-    return float(described["sigma2"] if "sigma2" in described else described["sigma"])
 
 
 def _charge(mechanism: Mechanism, queries: int, epsilon: float, delta: float) -> Charge:

@@ -25,7 +25,6 @@ from tasks.runtime.identity import release_digest
 from tasks.runtime.run import Run, open_run, refuse_transcription
 from tasks.runtime.store import Folders, link, read_json
 from tasks.versioning import STAGES, changed_stages, commit, is_changed
-from terrine.aggregation.registry import build
 from terrine.errors import BudgetError, SettingError
 from terrine.privacy.accounting.events import Event, NonPrivateEvent, compose, from_json
 from terrine.privacy.accounting.gaussian import round_up
@@ -70,11 +69,10 @@ class Candidate:
     def worst_case(self) -> Event:
         """The most its release can cost, from parameters alone."""
         settings = self.params.aggregation
-        mechanism = build(settings.mechanism, settings.mechanism_parameters)
         averages = planned_event(self.params)
         if isinstance(averages, NonPrivateEvent):
             return averages
-        votes = mechanism.worst_case(self.params.queries.count, settings.epsilon, settings.delta, averages)
+        votes = settings.worst_case(self.params.queries.count, settings.epsilon, settings.delta, averages)
         return compose(averages, votes)
 
 

@@ -1,11 +1,11 @@
-"""Confident-GNMax: answer only where the teachers agree (Papernot et al. 2018, Algorithm 1).
+"""Confident-GNMax: answer only where the teachers agree.
 
 Every query pays a cheap noisy test of its largest count; those that pass pay for an answer besides. Under exact
 accounting plain GNMax is often as good at the same ε: the test is not free.
 """
 
-from dataclasses import dataclass
-from typing import Any
+import math
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 
@@ -13,37 +13,62 @@ from terrine.aggregation.mechanism import (
     NOTHING,
     UNANSWERED,
     Answers,
+    Mechanism,
     affordable_repetitions,
     affordable_tests,
     budget_after,
-    require_positive,
     worst_case_of_tests,
 )
 from terrine.aggregation.votes import HistogramArray, validate_histograms
 from terrine.errors import SettingError
+from terrine.privacy.accounting.calibrate import calibrate
 from terrine.privacy.accounting.events import Event, RepeatedEvent, compose, threshold_test, vote_answer
 from terrine.privacy.noise import NoiseSource
+from terrine.settings import Field, Unit
 
 
-@dataclass(frozen=True)
-class ConfidentGNMax:
+class ConfidentGNMax(Mechanism):
     """GNMax with `sigma2` where max_j n_j + N(0, sigma1²) ≥ threshold: μ² = 1/sigma1² a query, 2/sigma2² an answer.
 
-    Attributes:
-        threshold: T, in votes.
-        sigma1: Standard deviation of the test's noise, in votes.
-        sigma2: Standard deviation of the answer's noise on every count, in votes.
+    Papernot et al. 2018, Algorithm 1.
     """
 
-    threshold: float
-    sigma1: float
-    sigma2: float
-    name = "confident"
+    text = (
+        "Confident-GNMax: for each query it was tested, with noise, whether enough teachers agree; where they did, the "
+        "class with the largest noisy count was released."
+    )
+    outcome_dependent = True
+    by_parties = True
 
-    def __post_init__(self) -> None:
-        require_positive("Confident-GNMax", sigma1=self.sigma1, sigma2=self.sigma2)
-        if not np.isfinite(self.threshold):
-            raise SettingError(f"threshold of Confident-GNMax is a number of votes, got {self.threshold!r}.")
+    mechanism: Literal["confident"] = "confident"
+    threshold: Annotated[float, Unit("votes")]
+    """T: how many votes the winner must have, noise included."""
+    sigma1: Annotated[float, Unit("votes")] = Field(gt=0)
+    """Standard deviation of the noise on the test."""
+    sigma2: Annotated[float, Unit("votes")] = Field(gt=0)
+    """Standard deviation of the noise on every count of an answer."""
+
+    @classmethod
+    def calibrated(
+        cls, epsilon: float, delta: float, answers: int, *, sigma1: float, tests: int | None = None, **others: Any
+    ) -> Self:
+        """Return it with the least sigma2 at which so many answers after so many tests cost at most ε at δ.
+
+        tests: None is as many as there are answers. others: the other parameters.
+        """
+        most = answers if tests is None else tests
+        return cls(sigma1=sigma1, sigma2=calibrate(epsilon, delta, answers, tests=most, sigma1=sigma1).sigma, **others)
+
+    @property
+    def deviation(self) -> float:
+        """See `Mechanism.deviation`."""
+        return self.sigma2
+
+    def cost(self, asked: int, answered: int) -> Event:
+        """See `Mechanism.cost`."""
+        return compose(
+            RepeatedEvent(threshold_test(self.sigma1), asked), RepeatedEvent(vote_answer(self.sigma2), answered)
+        )
 
     def worst_case(self, queries: int, epsilon: float, delta: float, spent: Event = NOTHING) -> Event:
         """See `Mechanism.worst_case`: every query tested and answered, or the run's whole budget."""
@@ -75,14 +100,32 @@ class ConfidentGNMax:
         labels = np.full(len(counts), UNANSWERED, dtype=np.int64)
         noisy = counts[confident] + noise.gaussian((len(confident), counts.shape[1]), self.sigma2)
         labels[confident] = noisy.argmax(axis=1)
-        event = compose(RepeatedEvent(test, asked), RepeatedEvent(answer, len(confident)))
-        return Answers(passed, labels, None, event, asked)
+        return Answers(passed, labels, None, self.cost(asked, len(confident)), asked)
 
-    def describe(self) -> dict[str, Any]:
-        """See `Mechanism.describe`."""
-        return {
-            "mechanism": self.name,
-            "threshold": float(self.threshold),
-            "sigma1": float(self.sigma1),
-            "sigma2": float(self.sigma2),
-        }
+    def analysed(self) -> dict[str, Any] | None:
+        """See `Mechanism.analysed`."""
+        return {"mechanism": "confident", "threshold": self.threshold, "sigma1": self.sigma1, "sigma": self.sigma2}
+
+    def canaries(self, teachers: int) -> dict[str, int]:
+        """See `Mechanism.canaries`. A test that seldom passes is charged next to no answers: the test alone may leak.
+
+        The vote that moves takes the count from below the threshold to it: without noise, it would decide.
+        """
+        at, below = (math.ceil(self.threshold - lead * self.sigma1) - 1 for lead in (0, 2))
+        if not teachers // 2 <= below <= at < teachers:
+            raise SettingError(
+                f"No histogram of {teachers} teachers over two classes has its largest count two standard deviations "
+                f"below the threshold {self.threshold:g}: audit with a smaller sigma1, or other teachers."
+            )
+        return {"a test that is open": at, "a test that seldom passes": below}
+
+    def check(self, run: Any) -> None:
+        """See `Settings.check`: some query must be able to pass."""
+        super().check(run)
+        voters = run.teachers.voters(run.partition.teachers)
+        if self.threshold > voters:
+            of = "" if voters == run.partition.teachers else f" in {voters} groups that vote"
+            raise ValueError(
+                f"aggregation.threshold={self.threshold:g} is above partition.teachers={run.partition.teachers}{of}: "
+                "hardly any query could pass. Lower the threshold or use more teachers"
+            )

@@ -1,40 +1,32 @@
-"""GNMax: the class with the most votes after Gaussian noise on every count (Papernot et al. 2018, section 4.1).
+"""GNMax: the class with the most votes after Gaussian noise on every count.
 
 >>> GNMax(sigma=40.0).worst_case(286, epsilon=2.0, delta=1e-5)
 RepeatedEvent(event=GaussianEvent(sensitivity=1.4142135623730951, sigma=40.0), count=...)
 """
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 from terrine.aggregation.histogram import GaussianHistogram
-from terrine.aggregation.mechanism import NOTHING, Answers, require_positive
+from terrine.aggregation.mechanism import NOTHING, Answers
 from terrine.aggregation.votes import HistogramArray
 from terrine.privacy.accounting.events import Event
 from terrine.privacy.noise import NoiseSource
 
 
-@dataclass(frozen=True)
-class GNMax:
+class GNMax(GaussianHistogram):
     """argmax_j (n_j + N(0, sigma²)): μ² = 2/sigma² an answer, known before any query is asked.
 
-    Attributes:
-        sigma: Standard deviation of the noise, in votes.
+    Papernot et al. 2018, section 4.1.
     """
 
-    sigma: float
-    name = "gnmax"
+    text = (
+        "GNMax: for each query the teachers' votes were counted by class, Gaussian noise was added to every count, and "
+        "the class with the largest noisy count was released."
+    )
+    reveals = "argmax"
 
-    def __post_init__(self) -> None:
-        require_positive("GNMax", sigma=self.sigma)
-
-    def worst_case(self, queries: int, epsilon: float, delta: float, spent: Event = NOTHING) -> Event:
-        """See `Mechanism.worst_case`: exactly what will be spent."""
-        return GaussianHistogram(self.sigma).worst_case(queries, epsilon, delta, spent)
-
-    def certain(self, queries: int, epsilon: float, delta: float, spent: Event = NOTHING) -> int:
-        """See `Mechanism.certain`."""
-        return GaussianHistogram(self.sigma).certain(queries, epsilon, delta, spent)
+    mechanism: Literal["gnmax"] = "gnmax"  # type: ignore[assignment]
 
     def answer(
         self,
@@ -46,11 +38,9 @@ class GNMax:
         spent: Event = NOTHING,
     ) -> Answers:
         """See `Mechanism.answer`. What the Gaussian histogram would release, the counts withheld."""
-        answers = GaussianHistogram(self.sigma).answer(
-            histograms, epsilon=epsilon, delta=delta, noise=noise, spent=spent
-        )
+        answers = super().answer(histograms, epsilon=epsilon, delta=delta, noise=noise, spent=spent)
         return replace(answers, histograms=None)
 
-    def describe(self) -> dict[str, Any]:
-        """See `Mechanism.describe`."""
-        return {"mechanism": self.name, "sigma": float(self.sigma)}
+    def analysed(self) -> dict[str, Any]:
+        """See `Mechanism.analysed`."""
+        return self.describe()

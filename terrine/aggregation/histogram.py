@@ -4,8 +4,7 @@ n + N(0, σ²I) costs exactly what its argmax costs, because the argmax is compu
 it: the likelihood of a whole noisy histogram teaches far more than the label that would be left of it.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 
@@ -13,32 +12,48 @@ from terrine.aggregation.mechanism import (
     NOTHING,
     UNANSWERED,
     Answers,
+    Mechanism,
     affordable_repetitions,
     budget_after,
-    require_positive,
 )
 from terrine.aggregation.votes import HistogramArray, validate_histograms
+from terrine.privacy.accounting.calibrate import calibrate
 from terrine.privacy.accounting.events import Event, RepeatedEvent, vote_answer
 from terrine.privacy.noise import NoiseSource
+from terrine.settings import Field, Unit
 
 
-@dataclass(frozen=True)
-class GaussianHistogram:
-    """n + N(0, sigma² I) for every query: μ² = 2/sigma² an answer, known before any query is asked.
+class GaussianHistogram(Mechanism):
+    """n + N(0, sigma² I) for every query: μ² = 2/sigma² an answer, known before any query is asked."""
 
-    Attributes:
-        sigma: Standard deviation of the noise, in votes.
-    """
+    text = (
+        "Gaussian histogram: for each query the teachers' votes were counted by class, Gaussian noise was added to "
+        "every count, and the noisy counts were released."
+    )
+    reveals: ClassVar[Literal["argmax", "histogram"]] = "histogram"
+    by_parties = True
 
-    sigma: float
-    name = "histogram"
+    mechanism: Literal["histogram"] = "histogram"
+    sigma: Annotated[float, Unit("votes")] = Field(gt=0)
+    """Standard deviation of the noise on every count."""
 
-    def __post_init__(self) -> None:
-        require_positive("the Gaussian histogram", sigma=self.sigma)
+    @classmethod
+    def calibrated(cls, epsilon: float, delta: float, answers: int) -> Self:
+        """Return it with the least noise at which so many answers cost at most ε at δ.
 
-    def worst_case(self, queries: int, epsilon: float, delta: float, spent: Event = NOTHING) -> Event:
-        """See `Mechanism.worst_case`: exactly what will be spent."""
-        return RepeatedEvent(vote_answer(self.sigma), self.certain(queries, epsilon, delta, spent))
+        >>> GaussianHistogram.calibrated(epsilon=2, delta=1e-5, answers=5000).sigma
+        199.381244...
+        """
+        return cls(sigma=calibrate(epsilon, delta, answers).sigma)
+
+    @property
+    def deviation(self) -> float:
+        """See `Mechanism.deviation`."""
+        return self.sigma
+
+    def cost(self, asked: int, answered: int) -> Event:
+        """See `Mechanism.cost`: all that are looked at are answered."""
+        return RepeatedEvent(vote_answer(self.sigma), asked)
 
     def certain(self, queries: int, epsilon: float, delta: float, spent: Event = NOTHING) -> int:
         """See `Mechanism.certain`."""
@@ -60,8 +75,4 @@ class GaussianHistogram:
         noisy = np.full(counts.shape, np.nan)
         noisy[:asked] = counts[:asked] + noise.gaussian((asked, counts.shape[1]), self.sigma)
         labels[:asked] = noisy[:asked].argmax(axis=1)
-        return Answers(labels != UNANSWERED, labels, noisy, RepeatedEvent(vote_answer(self.sigma), asked), asked)
-
-    def describe(self) -> dict[str, Any]:
-        """See `Mechanism.describe`."""
-        return {"mechanism": self.name, "sigma": float(self.sigma)}
+        return Answers(labels != UNANSWERED, labels, noisy, self.cost(asked, asked), asked)

@@ -8,17 +8,21 @@ Thakurta 2022) for mechanisms whose cost depends on what was released, a fixed n
 """
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from terrine.aggregation.budget import Budget
 from terrine.aggregation.votes import HistogramArray
-from terrine.errors import SettingError
 from terrine.privacy.accounting.events import Event, GaussianEvent, RepeatedEvent, compose
 from terrine.privacy.accounting.gaussian import GaussianFilter, mu_squared
+from terrine.privacy.accounting.pricing import price
 from terrine.privacy.noise import NoiseSource
+from terrine.privacy.statement import declare
+from terrine.settings import Settings
 
 UNANSWERED = -1
 NOTHING: Event = compose()
@@ -48,25 +52,64 @@ class Answers:
     reinforced: NDArray[np.bool_] | None = None
 
 
-@runtime_checkable
-class Mechanism(Protocol):
-    """A way to answer queries from histograms of votes.
+class Mechanism(Settings, ABC):
+    """A way to answer queries from histograms of votes; its fields are its parameters, public values.
 
     Formal guarantee of an implementation: the arrays of `answer` are, given the earlier ones, what the mechanisms in
     `Answers.event` release about the histograms, and nothing else in them depends on the histograms; the event's exact
     ε at `delta` is at most `epsilon`; its cost is at most that of `worst_case` for the same queries and budget.
+
+    A new one is one file beside this one: a class with a Literal name in `mechanism`, a Field for each parameter, and
+    what is abstract here.
     """
 
+    text: ClassVar[str]
+    """In a sentence, for the statement: what was done with the votes."""
+    reveals: ClassVar[Literal["argmax", "histogram"]] = "argmax"
+    """What is released of an answer: its label, or the noisy counts of all classes."""
+    gaussian: ClassVar[bool] = True
+    """Whether all of its noise is Gaussian, and its price exact."""
+    outcome_dependent: ClassVar[bool] = False
+    """Whether the number of answers depends on what is released: then its guarantee is the budget (`statement`)."""
+    informed: ClassVar[bool] = False
+    """Whether later rounds compare the votes with a student of the earlier ones (`informed_by`)."""
+    by_parties: ClassVar[bool] = False
+    """Whether `terrine.collaboration` can compute it: a noisy argmax or noisy counts, after a noisy test or none."""
+
+    mechanism: str
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        for name in get_args(cls.model_fields["mechanism"].annotation):
+            declare(name, cls.parameters(), outcome_dependent=cls.outcome_dependent)
+
+    @classmethod
+    def parameters(cls) -> tuple[str, ...]:
+        """Return the names of the mechanism's own parameters."""
+        return tuple(name for name in cls.model_fields if name not in ("mechanism", *Budget.model_fields))
+
     @property
-    def name(self) -> str:
-        """The name under which `registry.build` makes it."""
+    @abstractmethod
+    def deviation(self) -> float:
+        """Standard deviation of the noise on each count of an answer, in votes."""
 
-    def worst_case(self, queries: int, epsilon: float, delta: float, spent: Event = NOTHING) -> Event:
-        """The most `answer` can spend on this many queries within what `spent` left; no data is looked at."""
+    @abstractmethod
+    def cost(self, asked: int, answered: int) -> Event:
+        """What it costs to look at so many queries and to answer so many of them."""
 
+    @abstractmethod
     def certain(self, queries: int, epsilon: float, delta: float, spent: Event = NOTHING) -> int:
         """How many of so many queries are sure to be paid for, whatever the votes are, after what was `spent`."""
 
+    def worst_case(self, queries: int, epsilon: float, delta: float, spent: Event = NOTHING) -> Event:
+        """The most `answer` can spend on this many queries within what `spent` left; no data is looked at.
+
+        Here: exactly what will be spent, for mechanisms whose number of answers is fixed.
+        """
+        certain = self.certain(queries, epsilon, delta, spent)
+        return self.cost(certain, certain)
+
+    @abstractmethod
     def answer(
         self,
         histograms: HistogramArray,
@@ -90,19 +133,40 @@ class Mechanism(Protocol):
             SettingError: an impossible budget.
         """
 
+    def informed_by(self, probabilities: ArrayLike) -> "Mechanism":
+        """The mechanism of a later round, given a student's scores [queries, classes] of its queries."""
+        return self
+
     def describe(self) -> dict[str, Any]:
-        """Name and parameters as JSON values: for the release's identity and its statement."""
+        """Name and parameters as JSON values: for the release and its statement."""
+        return {"mechanism": self.mechanism} | {name: getattr(self, name) for name in self.parameters()}
 
+    def claimed(self, asked: int, answered: int, delta: float) -> float:
+        """ε as a paper would claim it whose teachers depend on one another: as if a record moved one vote per query.
 
-def require_positive(owner: str, **values: float) -> None:
-    """Refuse a parameter that is not a finite number above zero, by name.
+        No guarantee, and never used as one: a statement prints it beside the figure that holds.
+        """
+        return price(self.cost(asked, answered), delta)
 
-    Raises:
-        SettingError: naming the mechanism, the parameter and its value.
-    """
-    for name, value in values.items():
-        if not 0 < value < math.inf:
-            raise SettingError(f"{name} of {owner} is a number of votes greater than 0, got {value!r}.")
+    def analysed(self) -> dict[str, Any] | None:
+        """What data-dependent accounting calls the mechanism and its noise; None where it has no analysis of it."""
+        return None
+
+    def canaries(self, teachers: int) -> dict[str, int]:
+        """Where an audit attacks: by name, votes for the first of two classes when the vote that moves is not there.
+
+        Raises:
+            SettingError: parameters with which no histogram of so many teachers shows much.
+        """
+        return {"a tie": teachers // 2}
+
+    def check(self, run: Any) -> None:
+        """See `Settings.check`."""
+        if run.aggregation.where == "parties" and not self.by_parties:
+            raise ValueError(
+                f"aggregation.mechanism={self.mechanism} does not go with aggregation.where=parties, which cannot "
+                "compute it. Use histogram, gnmax or confident"
+            )
 
 
 def budget_after(spent: Event, epsilon: float, delta: float) -> GaussianFilter:

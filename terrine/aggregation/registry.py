@@ -1,46 +1,55 @@
-"""Mechanisms by name, as params.yaml and the command line give them.
+"""Mechanisms by name, alone or with the budget of a run.
 
->>> build("confident", {"threshold": 150, "sigma1": 120, "sigma2": 40})
-ConfidentGNMax(threshold=150, sigma1=120, sigma2=40)
+>>> mechanism_of({"mechanism": "confident", "threshold": 150, "sigma1": 120, "sigma2": 40})
+ConfidentGNMax(mechanism='confident', threshold=150.0, sigma1=120.0, sigma2=40.0)
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields
+from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
-from terrine.aggregation.confident import ConfidentGNMax
-from terrine.aggregation.gnmax import GNMax
-from terrine.aggregation.histogram import GaussianHistogram
-from terrine.aggregation.interactive import InteractiveGNMax
-from terrine.aggregation.laplace import LNMax
+from pydantic import ValidationError, create_model
+
+from terrine.aggregation.budget import Budget
 from terrine.aggregation.mechanism import Mechanism
 from terrine.errors import SettingError
+from terrine.settings import Kinds
 
-MECHANISMS: dict[str, Callable[..., Mechanism]] = {
-    kind.name: kind for kind in (LNMax, GNMax, ConfidentGNMax, InteractiveGNMax, GaussianHistogram)
-}
+MECHANISMS: Kinds[Mechanism] = Kinds(
+    "aggregation",
+    Mechanism,  # type: ignore[type-abstract]
+    "terrine.aggregation",
+    default="histogram",
+    key="mechanism",
+)
 
 
-def build(name: str, parameters: Mapping[str, Any]) -> Mechanism:
-    """The mechanism of this name with these parameters.
-
-    Args:
-        name: One of `MECHANISMS`.
-        parameters: What its class takes, by name.
+def mechanism_of(description: Mapping[str, Any]) -> Mechanism:
+    """Return the mechanism that `Mechanism.describe` described; what else the mapping holds says nothing about it.
 
     Raises:
-        SettingError: an unknown name, a missing or unknown parameter, or an impossible value; the message lists what
-            is known.
+        SettingError: an unknown name, a missing parameter, or an impossible value.
     """
-    if name not in MECHANISMS:
-        raise SettingError(
-            f"There is no aggregation mechanism {name!r}: choose one of {', '.join(sorted(MECHANISMS))}."
-        )
-    kind = MECHANISMS[name]
-    known = {field.name: field.default is MISSING and field.default_factory is MISSING for field in fields(kind)}  # type: ignore[arg-type]
-    missing = [parameter for parameter, required in known.items() if required and parameter not in parameters]
-    unknown = [parameter for parameter in parameters if parameter not in known]
-    if missing or unknown:
-        fault = f"lacks {', '.join(missing)}" if missing else f"does not take {', '.join(unknown)}"
-        raise SettingError(f"The aggregation mechanism {name!r} {fault}; its parameters are {', '.join(known)}.")
-    return kind(**parameters)
+    kind = MECHANISMS.of(str(description.get("mechanism")))
+    try:
+        return kind(**{key: description[key] for key in kind.model_fields if key in description})
+    except ValidationError as error:
+        faults = ", ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
+        raise SettingError(f"mechanism={description['mechanism']}: {faults}.") from error
+
+
+class _Section(Budget):
+    """The section `aggregation` of a run: a mechanism and its budget; processes hand it over by its values."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (self.model_dump(),)
+
+
+@cache
+def with_budget(kind: type[Mechanism]) -> Any:
+    """Return the class of a run's section: the mechanism itself, with the fields of `Budget` beside its parameters."""
+    return create_model(kind.__name__, __base__=(_Section, kind), __module__=kind.__module__, __doc__=kind.__doc__)
+
+
+def _again(values: dict[str, Any]) -> Any:
+    return with_budget(MECHANISMS.of(values["mechanism"])).model_validate(values)

@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from terrine.aggregation.interactive import InteractiveGNMax
 from terrine.aggregation.mechanism import NOTHING, UNANSWERED, Answers, Mechanism
 from terrine.aggregation.votes import HistogramArray, validate_histograms
 from terrine.errors import InputError, SettingError
@@ -39,7 +38,7 @@ class Advice:
     Attributes:
         order: int64, the queries that have not been asked, best first; the round takes as many as its share is.
         probabilities: The student's class probabilities [queries, classes] of all queries, made ones included, or None
-            before there are any. Interactive-GNMax compares the votes with them.
+            before there are any. A mechanism may compare the votes with them (`Mechanism.informed_by`).
         made: How many queries the adviser made for this round. They have the next numbers after all that there were.
     """
 
@@ -127,9 +126,8 @@ def answer_in_rounds(
         order = np.asarray(advice.order, dtype=np.int64)
         _check(order, released, 1 if last else share)
         queries = order[:share]
-        turn = mechanism
-        if isinstance(mechanism, InteractiveGNMax) and advice.probabilities is not None:
-            turn = mechanism.informed_by(advice.probabilities[queries])
+        student = advice.probabilities
+        turn = mechanism if student is None else mechanism.informed_by(student[queries])
         own = _histograms_of(queries, counts, later_votes, teachers)
         answers = turn.answer(own, epsilon=epsilon, delta=delta, noise=noise, spent=spent)
         released = _merged(released, queries, answers, number)

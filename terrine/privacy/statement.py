@@ -9,7 +9,7 @@ no field that a data-dependent figure could go into, and `statement_from` refuse
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
@@ -51,16 +51,27 @@ TRUST_MODELS = {
 }
 NOT_PRIVATE = "NOT PRIVATE"
 
-OUTCOME_DEPENDENT = frozenset({"confident", "interactive"})
+OUTCOME_DEPENDENT = {"confident", "interactive"}
 """Mechanisms whose number of answers depends on what they release: their guarantee is the budget that was fixed before,
 and the ε of what they turned out to release is what they used of it."""
 
 # What may describe a mechanism: parameters chosen before any vote was seen. A new one is added here deliberately.
-MECHANISM_FIELDS = frozenset(
+MECHANISM_FIELDS = (
     {"mechanism", "sigma", "scale", "threshold", "sigma1", "sigma2", "surprise", "confidence", "select"}
     | {"epsilon", "delta", "rounds", "clip", "noise_multiplier", "samples", "top_k", "beta", "block", "averaging"}
     | {"discriminator"}
 )
+
+
+def declare(name: str, parameters: Iterable[str], *, outcome_dependent: bool) -> None:
+    """Let statements speak of a mechanism by its parameters, which must be chosen before any vote is seen.
+
+    Terrine's own need no declaration: their statements are read alike by whoever has this package alone.
+    """
+    MECHANISM_FIELDS.update(parameters)
+    if outcome_dependent:
+        OUTCOME_DEPENDENT.add(name)
+
 
 # Beyond rounding in the last place, the whole cannot cost less than a part of it.
 _ROUNDING = 1e-9

@@ -11,19 +11,14 @@ are less confident than those that model labels, so a τ that suits labels may l
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from terrine.determinism.randomness import derive_seed
-from terrine.errors import SettingError
 from terrine.students.inputs import Inputs
-from terrine.students.semi_supervised import SemiSupervised
-from terrine.students.term import UnlabelledTerm
+from terrine.students.kinds.fixmatch import FixMatchStudent
 
 
 def fixmatch_loss(weak_scores: Tensor, strong_scores: Tensor, threshold: float) -> Tensor:
@@ -36,30 +31,12 @@ def fixmatch_loss(weak_scores: Tensor, strong_scores: Tensor, threshold: float) 
     return (losses * (confidence >= threshold)).mean()
 
 
-@dataclass(frozen=True)
-class FixMatch(SemiSupervised):
-    """The student kind `fixmatch`: see the module's head.
+class Term:
+    """The term of `FixMatchStudent`: see the module's head."""
 
-    threshold: τ.
-    """
-
-    name: ClassVar[str] = "fixmatch"
-    threshold: float = 0.95
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.threshold <= 1:
-            raise SettingError(f"student: threshold is {self.threshold}, outside 0 to 1.")
-
-    def term(self, classes: int) -> UnlabelledTerm:
-        """See `SemiSupervised.term`."""
-        return _Term(self)
-
-
-class _Term:
     strengths: tuple[str, ...] = ("weak", "strong")
 
-    def __init__(self, settings: FixMatch) -> None:
+    def __init__(self, settings: FixMatchStudent) -> None:
         self.settings = settings
         self.ratio = settings.unlabelled_ratio
 

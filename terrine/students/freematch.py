@@ -17,7 +17,6 @@ passed, and H the cross-entropy. The answer's loss + λ ℓ_u + λ_f ℓ_f is mi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -25,10 +24,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from terrine.determinism.randomness import derive_seed
-from terrine.errors import SettingError
 from terrine.students.inputs import Inputs
-from terrine.students.semi_supervised import SemiSupervised
-from terrine.students.term import UnlabelledTerm
+from terrine.students.kinds.freematch import FreeMatchStudent
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,33 +82,12 @@ def _reciprocal(values: Tensor) -> Tensor:
     return torch.where(values > 0, 1 / values.clamp(min=torch.finfo(values.dtype).tiny), 0.0)
 
 
-@dataclass(frozen=True)
-class FreeMatch(SemiSupervised):
-    """The student kind `freematch`: see the module's head.
+class Term:
+    """The term of `FreeMatchStudent`: see the module's head."""
 
-    decay: d. fairness: λ_f.
-    """
-
-    name: ClassVar[str] = "freematch"
-    decay: float = 0.99
-    fairness: float = 0.01
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.decay < 1 or not 0 <= self.fairness < float("inf"):
-            raise SettingError(
-                f"student: decay {self.decay} and fairness {self.fairness} must be at least 0, decay also below 1."
-            )
-
-    def term(self, classes: int) -> UnlabelledTerm:
-        """See `SemiSupervised.term`."""
-        return _Term(self, classes)
-
-
-class _Term:
     strengths: tuple[str, ...] = ("weak", "strong")
 
-    def __init__(self, settings: FreeMatch, classes: int) -> None:
+    def __init__(self, settings: FreeMatchStudent, classes: int) -> None:
         self.settings = settings
         self.ratio = settings.unlabelled_ratio
         self.thresholds = Thresholds.initial(classes)

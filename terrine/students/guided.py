@@ -25,7 +25,7 @@ from terrine.determinism.parallel import side_by_side
 from terrine.errors import InputError
 from terrine.models.backbone import Backbone
 from terrine.models.statistics import Statistics, batch_statistics
-from terrine.students.kind import ImagePool
+from terrine.students.material import ImagePool
 
 RADIUS = 0.1
 """Most that an image may change: the root mean square over its pixels, where black is 0 and white is 1."""

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from terrine.determinism.randomness import numpy_generator, torch_generator
 from terrine.models.backbone import Backbone, as_float
 from terrine.models.statistics import Statistics, batch_statistics
-from terrine.students.kind import Material
+from terrine.students.material import Material
 from terrine.students.views import Augmentation, augment, strong_augmentation, view_features, weak_augmentation
 
 _EVALUATION_BATCH = 500

@@ -5,15 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import torch
 
-from terrine.students.kind import Material
+from terrine.students.by_gradient import GradientStudent
+from terrine.students.material import Material
 from terrine.students.sampling import Split
-from terrine.students.settings import TrainingSettings
 
 
 @contextmanager
@@ -36,9 +35,7 @@ def one_thread(wanted: bool) -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def identity(
-    material: Material, settings: TrainingSettings, kind: str, percent: float, seed: int, split: Split
-) -> dict[str, Any]:
+def identity(material: Material, settings: GradientStudent, percent: float, seed: int, split: Split) -> dict[str, Any]:
     """Describe everything the result depends on; of the images, their number and a sample of up to 64."""
 
     def digest(*arrays: np.ndarray) -> str:
@@ -50,8 +47,7 @@ def identity(
     images = material.pool.images
     weights = [value.detach().cpu().numpy() for value in material.backbone.state_dict().values()]
     return {
-        "kind": kind,
-        "settings": asdict(settings),
+        "settings": settings.model_dump(mode="json", exclude={"batch"}),
         "trainable": percent,
         "seed": seed,
         "statistics": material.statistics,

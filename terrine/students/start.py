@@ -16,7 +16,7 @@ from terrine.classifiers import Head, MLPHead
 from terrine.determinism.randomness import torch_generator
 from terrine.errors import SettingError
 from terrine.students.answers import ReleasedAnswers
-from terrine.students.linear import StudentSettings, fit
+from terrine.students.linear import fit
 
 _TINY = 1e-6
 
@@ -34,21 +34,20 @@ def starting_head(
 
     The layer's other units are random and take no part yet. Raises SettingError for fewer than two units a class.
     """
-    linear = StudentSettings(l2=l2)
     if hidden is not None and hidden < 2 * answers.classes:
         raise SettingError(
             f"student: hidden is {hidden}, fewer than two units for each of {answers.classes} classes. Give at least "
             f"{2 * answers.classes}, or null for a linear head."
         )
     if hidden is None:
-        return fit(features, answers, linear, seed=seed, device=device)
+        return fit(features, answers, l2, seed=seed, device=device)
     size = math.sqrt(2 / mean_square_norm(features))
     shape = (hidden, features.shape[1])
     weight = torch.randn(shape, generator=torch_generator(seed, "student hidden layer", *shape)).numpy() * size
     weight = weight.astype(np.float32)
     out = np.zeros((answers.classes, hidden), np.float32)
     # z = max(0, z) - max(0, -z): two units a class carry the linear student through the layer, each at its prior size.
-    linear_scores = fit(features, answers, linear, seed=seed, device=device)
+    linear_scores = fit(features, answers, l2, seed=seed, device=device)
     carried = np.linalg.norm(linear_scores.weight, axis=1) / (size * math.sqrt(features.shape[1])) + _TINY
     for label, norm in enumerate(carried):
         for unit, sign in ((2 * label, 1.0), (2 * label + 1, -1.0)):

@@ -39,13 +39,14 @@ from terrine.errors import ArtefactError, SettingError
 from terrine.models.backbone import Backbone, features_in_batches
 from terrine.models.last_layers import last_parameters
 from terrine.pretraining.checkpoint import optimizer_tensors, read_checkpoint, restore_optimizer, write_checkpoint
+from terrine.students.by_gradient import GradientStudent
 from terrine.students.inputs import FrozenInputs, ImageInputs, Inputs, scores_of
-from terrine.students.kind import Material, Progress, Trained
+from terrine.students.linear import L2
+from terrine.students.material import Material, Trained
 from terrine.students.reproducible import identity, one_thread, reproducible
 from terrine.students.sampling import Split, draw, split_answers
-from terrine.students.settings import TrainingSettings
 from terrine.students.start import mean_square_norm, prior, starting_head
-from terrine.students.term import UnlabelledTerm
+from terrine.students.student import Progress
 
 EVALUATIONS = 20
 """How often in a training the held-out answers are asked."""
@@ -55,22 +56,15 @@ _REPORT_SECONDS = 1.0
 
 def train(
     material: Material,
-    settings: TrainingSettings,
-    new_term: Callable[[], UnlabelledTerm | None],
+    settings: GradientStudent,
     *,
-    kind: str,
-    percent: float,
     seed: int,
     device: torch.device | str = "cpu",
     work: Path | None = None,
     progress: Progress | None = None,
 ) -> Trained:
-    """Train a student: see the module's head, and `StudentKind.train` for arguments and errors.
-
-    new_term: makes the term for images without answers, or None for a kind that has none. percent: of the backbone's
-    weights to train.
-    """
-    device = torch.device(device)
+    """Train a student: see the module's head, and `Student.train` for arguments and errors."""
+    device, percent = torch.device(device), settings.percent(material.backbone)
     frozen = percent == 0
     if not frozen:
         last_parameters(material.backbone.network, percent)  # refuses before any work is done
@@ -91,18 +85,17 @@ def train(
         judged = settings.patience is not None
         split = split_answers(np.asarray(material.rows), groups, seed) if judged else everything
         common: dict[str, Any] = {
-            "kind": kind,
             "percent": percent,
             "seed": seed,
             "device": device,
             "work": work,
             "progress": progress,
         }
-        run = _Run(material, settings, new_term, split, name="training", **common)
+        run = _Run(material, settings, split, name="training", **common)
         run.go(settings.steps)
         record = run.record()
         if len(split.held_out) and (frozen or record["chosen_step"] == 0):
-            run = _Run(material, settings, new_term, everything, name="refit", **common)
+            run = _Run(material, settings, everything, name="refit", **common)
             run.go(record["chosen_step"])
         return Trained(head_from_module(run.head), run.backbone, record)
 
@@ -113,12 +106,10 @@ class _Run:
     def __init__(
         self,
         material: Material,
-        settings: TrainingSettings,
-        new_term: Callable[[], UnlabelledTerm | None],
+        settings: GradientStudent,
         split: Split,
         *,
         name: str,
-        kind: str,
         percent: float,
         seed: int,
         device: torch.device,
@@ -129,7 +120,7 @@ class _Run:
         self.rows = np.asarray(material.rows)
         self.answers = material.answers
         self.targets = torch.from_numpy(material.answers.targets).to(device)
-        self.term = new_term()
+        self.term = settings.term(material.answers.classes)
         self.device = device
         self.backbone: Backbone | None = None
         start = self._start(material, percent, device)
@@ -175,7 +166,7 @@ class _Run:
         if not any(len(positions) for positions in self.labelled):
             raise SettingError("student: no image source has two answered images. Ask more queries.")
         self.checkpoint = work / name if work is not None else None
-        self.identity = identity(material, settings, kind, percent, seed, split)
+        self.identity = identity(material, settings, percent, seed, split)
         if self.checkpoint is not None and self.checkpoint.exists():
             self._restore(self.checkpoint)
 
@@ -252,17 +243,17 @@ class _Run:
         step_seed = derive_seed(self.seed, "student step", step)
         generator = numpy_generator(step_seed, "student batch")
         torch.manual_seed(step_seed)  # for networks that draw numbers of their own
-        positions = draw(self.labelled, settings.batch, generator)
+        positions = draw(self.labelled, settings.train_batch, generator)
         rows = self.rows[positions]
         inputs = (
             self.inputs.weak(rows, derive_seed(step_seed, "answered")) if settings.augment else self.inputs.plain(rows)
         )
         targets = self.targets[torch.from_numpy(positions).to(self.device)]
         loss = self.answers.fit_loss(self.inputs.scores(inputs), targets).mean()
-        l2 = settings.l2 if settings.l2 is not None else 0.3
+        l2 = settings.l2 if settings.l2 is not None else L2
         loss = loss + prior(self.head, l2, self.scale) / len(self.split.kept)
         if self.term is not None:
-            others = draw(self.inputs.groups, self.term.ratio * settings.batch, generator)
+            others = draw(self.inputs.groups, self.term.ratio * settings.train_batch, generator)
             loss = loss + self.term.loss(self.inputs, others, derive_seed(step_seed, "unanswered"))
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate * math.cos(7 * math.pi * step / (16 * settings.steps))

@@ -12,18 +12,14 @@ cases multiples of the root mean square distance of the batch's inputs from thei
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from terrine.determinism.randomness import derive_seed, torch_generator
-from terrine.errors import SettingError
 from terrine.students.inputs import Inputs
-from terrine.students.semi_supervised import SemiSupervised
-from terrine.students.term import UnlabelledTerm
+from terrine.students.kinds.vat import VATStudent
 
 _PROBE = 0.01
 """ξ, in units of the inputs' distance from their mean."""
@@ -74,35 +70,12 @@ def spread(inputs: Tensor) -> float:
     return float((inputs - inputs.mean(0)).flatten(1).square().sum(1).mean().sqrt())
 
 
-@dataclass(frozen=True)
-class VAT(SemiSupervised):
-    """The student kind `vat`: see the module's head.
+class Term:
+    """The term of `VATStudent`: see the module's head."""
 
-    perturbation: ε, in units of the inputs' distance from their mean. power_iterations: of the search for r_adv.
-    unlabelled_weight: λ. unlabelled_ratio: images of a step, in batches of answers.
-    """
-
-    name: ClassVar[str] = "vat"
-    perturbation: float = 0.3
-    power_iterations: int = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.perturbation < float("inf") or self.power_iterations < 1:
-            raise SettingError(
-                f"student: perturbation {self.perturbation} and power_iterations {self.power_iterations} must be above "
-                "0 and at least 1."
-            )
-
-    def term(self, classes: int) -> UnlabelledTerm:
-        """See `SemiSupervised.term`."""
-        return _Term(self)
-
-
-class _Term:
     strengths: tuple[str, ...] = ()
 
-    def __init__(self, settings: VAT) -> None:
+    def __init__(self, settings: VATStudent) -> None:
         self.settings = settings
         self.ratio = settings.unlabelled_ratio
 

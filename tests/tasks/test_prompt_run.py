@@ -5,7 +5,7 @@ import pytest
 import safetensors.torch
 
 from flows.stages import run_through
-from tasks.config.params import validate
+from tasks.config.params import lay_over, validate
 from tasks.config.values import merge
 from tasks.pipeline import synthesize
 from tasks.pipeline.answer_accuracy import pool_truth
@@ -65,7 +65,7 @@ def test_a_semi_supervised_student_has_the_rest_of_the_pool_without_answers(fini
     params = finished.params
     others = {}
     for kind in ("linear", "fixmatch"):
-        changed = params.model_copy(update={"student": params.student.model_copy(update={"kind": kind})})
+        changed = validate(lay_over(params.model_dump(mode="json"), {"student": {"kind": kind}}))
         others[kind] = student_pool(Run(finished.root, finished.name, changed))
     assert len(others["linear"].images) == 60
     pool = read_pool_labels(finished.folders)

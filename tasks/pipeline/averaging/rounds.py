@@ -38,7 +38,6 @@ from tasks.runtime.store import (
     write_json,
     write_tensors,
 )
-from terrine.aggregation.registry import build
 from terrine.determinism.randomness import derive_seed
 from terrine.device import resolve_device
 from terrine.errors import BudgetError, SettingError
@@ -124,9 +123,7 @@ def check_budget(run: Run) -> None:
     if budget.epsilon is None or first in known:
         return
     averages = planned_event(run.params)
-    votes = build(aggregation.mechanism, aggregation.mechanism_parameters).worst_case(
-        run.params.queries.count, aggregation.epsilon, aggregation.delta, averages
-    )
+    votes = aggregation.worst_case(run.params.queries.count, aggregation.epsilon, aggregation.delta, averages)
     opened = Account.of(account, ledger.rows())
     assert opened is not None
     total = opened.total(averages, votes)

@@ -19,14 +19,13 @@ from tasks.pipeline.synthesize import read_queries
 from tasks.runtime.queries import QuerySet
 from tasks.runtime.run import Run
 from tasks.runtime.store import Folders, file_digest, read_array, read_json, write_array
-from terrine.aggregation.mechanism import Mechanism
 from terrine.aggregation.rounds import NEVER, Advice, Rounds
 from terrine.classifiers import predict
 from terrine.device import resolve_device
 from terrine.errors import ArtefactError
 from terrine.models.backbone import features_in_batches
 from terrine.students.guided import Guided, guide, joined, none_yet
-from terrine.students.kind import ImagePool
+from terrine.students.material import ImagePool
 
 FILE = "guided.npy"
 """uint8 [guided, C, size, size], beside the answers; their numbers follow those of the other queries."""
@@ -39,8 +38,8 @@ class Guide:
     they were made in.
     """
 
-    def __init__(self, run: Run, mechanism: Mechanism, teachers: int, classes: int) -> None:
-        self._run, self._mechanism, self._teachers, self._classes = run, mechanism, teachers, classes
+    def __init__(self, run: Run, teachers: int, classes: int) -> None:
+        self._run, self._teachers, self._classes = run, teachers, classes
         self._images = query_pool(run.folders)
         self.pool = len(self._images.images)
         self._backbone = read_backbone(run.folders)
@@ -49,7 +48,7 @@ class Guide:
 
     def __call__(self, released: Rounds) -> Advice:
         unasked = np.setdiff1d(np.flatnonzero(released.round[: self.pool] == NEVER), self.made.starts)
-        head = student_head(self._run, self._mechanism, self._features, released, self._teachers, self._classes)
+        head = student_head(self._run, self._features, released, self._teachers, self._classes)
         if head is None:
             return Advice(unasked)
         params, device = self._run.params, resolve_device(self._run.params.device)

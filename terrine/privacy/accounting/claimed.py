@@ -4,34 +4,10 @@ Not a guarantee, and never used as one: a statement prints it beside the figure 
 """
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 from terrine.errors import SettingError
-from terrine.privacy.accounting.events import RepeatedEvent, compose, threshold_test, vote_answer
-from terrine.privacy.accounting.pricing import price
 
 _MOMENTS = 8
-
-
-def claimed_epsilon(mechanism: Mapping[str, Any], asked: int, answered: int, delta: float) -> float:
-    """ε as if one record moved one vote per query at most, although every teacher is a function of every record.
-
-    For LNMax as TTAC (Dodwadmath and Stich 2022) computes it (`by_moments`), for the other mechanisms exactly.
-
-    Args:
-        mechanism: `Mechanism.describe()`.
-        asked: How many queries were looked at.
-        answered: How many labels were released.
-        delta: δ in (0, 1).
-    """
-    name = mechanism["mechanism"]
-    if name == "lnmax":
-        return by_moments(1 / mechanism["scale"], asked, delta)
-    if name in ("gnmax", "histogram"):
-        return price(RepeatedEvent(vote_answer(mechanism["sigma"]), asked), delta)
-    tests = RepeatedEvent(threshold_test(mechanism["sigma1"]), asked)
-    return price(compose(tests, RepeatedEvent(vote_answer(mechanism["sigma2"]), answered)), delta)
 
 
 def by_moments(gamma: float, queries: int, delta: float) -> float:

@@ -19,7 +19,7 @@ Nothing here looks at data. All rounding is towards more cost: a printed ε is n
 import math
 from decimal import ROUND_CEILING, Decimal
 
-from scipy.optimize import brentq
+import scipy  # loads scipy.optimize where it is used: settings are read without
 from scipy.special import erf, erfcx, log_ndtr, ndtri_exp
 
 from terrine.errors import BudgetError, SettingError
@@ -101,7 +101,7 @@ def epsilon_of(mu: float, delta: float, *, delta_slack: float = 0.0) -> float:
         return 0.0
     # The tail bound δ ≤ exp(−(ε/μ − μ/2)²/2) brackets the root from above.
     ceiling = mu * mu / 2 + mu * math.sqrt(-2 * target)
-    root = brentq(
+    root = scipy.optimize.brentq(
         lambda epsilon: log_delta_of(mu, epsilon) - target, 0.0, ceiling, xtol=1e-300, rtol=_ROOT_TOLERANCE, maxiter=500
     )
     return float(root) * (1 + _margin(mu))
@@ -129,7 +129,7 @@ def mu_of(epsilon: float, delta: float, *, delta_slack: float = 0.0) -> float:
         low /= 16
         if low < 1e-150:
             raise SettingError(f"No noise fits epsilon={epsilon:g} at delta={delta:g}: choose a larger budget.")
-    root = brentq(
+    root = scipy.optimize.brentq(
         lambda mu: log_delta_of(mu, epsilon) - target, low, high, xtol=1e-300, rtol=_ROOT_TOLERANCE, maxiter=500
     )
     return float(root) * (1 - _margin(float(root)))

@@ -28,9 +28,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+import scipy  # loads scipy.optimize where it is used: settings are read without
 from numpy.typing import NDArray
-from scipy.fft import irfft, next_fast_len, rfft
-from scipy.optimize import brentq
 from scipy.special import erfcx, ndtr
 
 from terrine.errors import SettingError
@@ -208,7 +207,7 @@ class _Losses:
         return max(lowest, math.floor(-ends[0] / self.h)), min(highest, math.ceil(ends[1] / self.h))
 
     def _convolve(self, first: int, last: int) -> None:
-        length = int(next_fast_len(last - first + 1, real=True))
+        length = int(scipy.fft.next_fast_len(last - first + 1, real=True))
         transform = np.ones(length // 2 + 1, dtype=np.complex128)
         start, weight, runs = 0, 0.0, 0.0
         for step in self.steps:
@@ -216,11 +215,11 @@ class _Losses:
             tilted = step.masses * np.exp(self.tilt * (losses - losses[-1]))
             tilted /= tilted.sum()
             around = np.bincount(np.arange(len(tilted)) % length, weights=tilted, minlength=length)
-            transform *= rfft(around) ** step.count
+            transform *= scipy.fft.rfft(around) ** step.count
             start += step.count * step.first
             weight += step.count * float(np.linalg.norm(around))
             runs += step.count * (1 + self.tilt * float(losses[-1] - losses[0]))
-        around = irfft(transform, n=length)
+        around = scipy.fft.irfft(transform, n=length)
         rounding = _FFT_ROUNDING * math.log2(max(length, 2))
         norm = weight + float(np.linalg.norm(around))
         # Sum of absolute errors ≤ √length · their norm; both tails of the window.
@@ -250,7 +249,7 @@ class _Losses:
         high = self.start or self.h
         while excess(high) > 0:
             high *= 1.5
-        root = float(brentq(excess, 0.0, high, xtol=1e-12, rtol=1e-10))
+        root = float(scipy.optimize.brentq(excess, 0.0, high, xtol=1e-12, rtol=1e-10))
         while excess(root) > 0:
             root = root * (1 + 1e-9) + 1e-12
         return root

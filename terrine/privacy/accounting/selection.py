@@ -8,8 +8,8 @@ distribution, the price is a small multiple of that of a single run, whatever th
 import math
 
 import numpy as np
+import scipy  # loads scipy.optimize where it is used: settings are read without
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 
 from terrine.errors import SettingError
 
@@ -61,7 +61,9 @@ def success_probability(mean: float, shape: float) -> float:
     low = -math.log(mean) - 1.0
     while _log_mean(low, shape) < math.log(mean):
         low *= 2
-    log_gamma = brentq(lambda value: _log_mean(value, shape) - math.log(mean), low, 0.0, xtol=1e-300, rtol=1e-14)
+    log_gamma = scipy.optimize.brentq(
+        lambda value: _log_mean(value, shape) - math.log(mean), low, 0.0, xtol=1e-300, rtol=1e-14
+    )
     # A smaller γ means more runs: rounding down keeps the price on the safe side.
     return math.exp(float(log_gamma) * (1 + 1e-12))
 

@@ -5,7 +5,7 @@ from datetime import date
 import pytest
 import yaml
 
-from tasks.config.params import Params, public_parameters, validate
+from tasks.config.params import Params, lay_over, public_parameters, validate
 from tasks.config.values import digest, flat, merge, parse_assignment, read_yaml
 from terrine.errors import SettingError
 from terrine.settings import AtHome, sections_of
@@ -14,7 +14,7 @@ GOOD = {"aggregation": {"mechanism": "histogram", "sigma": 20}}
 
 
 def with_(**sections):
-    return merge(GOOD, sections)
+    return lay_over(GOOD, sections)
 
 
 def test_the_projects_own_parameters_are_valid(pytestconfig):
@@ -78,7 +78,7 @@ def test_an_impossible_setting_is_named_with_its_value_and_a_remedy(overrides, k
 
 
 def test_a_threshold_above_the_number_of_teachers_is_refused():
-    confident = {"mechanism": "confident", "sigma": None, "threshold": 60, "sigma1": 30, "sigma2": 15}
+    confident = {"mechanism": "confident", "threshold": 60, "sigma1": 30, "sigma2": 15}
     with pytest.raises(SettingError, match=r"aggregation\.threshold=60 is above partition\.teachers=50"):
         validate(with_(aggregation=confident, partition={"teachers": 50}))
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from flows.stages import run_through
-from tasks.config.params import validate
+from tasks.config.params import lay_over, validate
 from tasks.parties.config import OwnTeachers
 from tasks.parties.release import released_arrays
 from tasks.parties.training import cast_votes
@@ -25,11 +25,11 @@ VALUES = {
     "collaboration": {"parties": 5},
     "teachers": {},
 }
-CONFIDENT = {"mechanism": "confident", "sigma": None, "threshold": 9, "sigma1": 15, "sigma2": 20}
+CONFIDENT = {"mechanism": "confident", "threshold": 9, "sigma1": 15, "sigma2": 20}
 
 
 def run_with(root, name="small", **sections):
-    return Run(root, name, validate({key: VALUES[key] | sections.get(key, {}) for key in VALUES}))
+    return Run(root, name, validate(lay_over(VALUES, sections)))
 
 
 @pytest.fixture(scope="module")

@@ -92,7 +92,7 @@ def test_credentials_must_be_those_of_the_party_and_its_role(folder):
         ({"asked": 21}, "asked=21 is above queries=20"),
         ({"sigma": 4.0}, "sigma is not a part of confident"),
         ({"sigma1": None}, "sigma1 is missing confident"),
-        ({"mechanism": "interactive"}, "mechanism='interactive'"),
+        ({"mechanism": "interactive"}, "mechanism=interactive is none that parties"),
         ({"queries_digest": "x"}, "queries_digest='x'"),
         ({"unit": None}, "terms.unit is missing"),
         ({"unit": "label"}, "terms.unit='label'"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flows.stages import run_through
-from tasks.config.params import validate
+from tasks.config.params import lay_over, validate
 from tasks.config.values import merge
 from tasks.pipeline import aggregate, student
 from tasks.runtime.assurance import record_audit
@@ -24,7 +24,7 @@ VALUES = {
     "backbone": {"projection": 30},
     "aggregation": {"mechanism": "histogram", "sigma": 20, "epsilon": 2, "noise": "replay"},
 }
-INTERACTIVE = {"mechanism": "interactive", "sigma": None, "threshold": 8, "sigma1": 30, "sigma2": 15} | {
+INTERACTIVE = {"mechanism": "interactive", "threshold": 8, "sigma1": 30, "sigma2": 15} | {
     "surprise": 8,
     "confidence": 0.5,
     "epsilon": 3,
@@ -32,7 +32,7 @@ INTERACTIVE = {"mechanism": "interactive", "sigma": None, "threshold": 8, "sigma
 
 
 def run_with(root, **sections):
-    return Run(root, "small", validate({name: VALUES[name] | sections.get(name, {}) for name in VALUES}))
+    return Run(root, "small", validate(lay_over(VALUES, sections)))
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def released(run):
     [
         ({}, {}),
         ({"mechanism": "gnmax"}, {}),
-        ({"mechanism": "lnmax", "sigma": None, "scale": 30}, {}),
+        ({"mechanism": "lnmax", "scale": 30}, {}),
         (INTERACTIVE, {"rounds": 2}),
         ({}, {"rounds": 3, "select": "balanced"}),
         ({"mechanism": "gnmax"}, {"rounds": 3, "select": "uncertain"}),

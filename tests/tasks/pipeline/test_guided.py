@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from flows.stages import run_through
-from tasks.config.params import validate
+from tasks.config.params import lay_over, validate
 from tasks.config.queries import Queries
-from tasks.config.values import merge
 from tasks.pipeline import aggregate, pretrain, report, student, synthesize, teach, vote
 from tasks.pipeline.guided import queries
 from tasks.pipeline.guided import votes as guided_votes
@@ -20,8 +19,9 @@ from terrine.models.backbone import features_in_batches
 from terrine.privacy.accounting.events import from_json
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.noise import ReplayNoise
+from terrine.students.answers import histogram_answers
 from terrine.students.guided import RADIUS, guide
-from terrine.students.linear import StudentSettings, fit, fit_histograms
+from terrine.students.linear import fit
 from terrine.students.selection import RULES
 from terrine.teachers.linear import vote as linear_vote
 
@@ -40,7 +40,7 @@ VALUES = {
     "aggregation": {"mechanism": "histogram", "sigma": 20, "epsilon": 2, "noise": "replay"},
     "device": "cpu",
 }
-INTERACTIVE = {"mechanism": "interactive", "sigma": None, "threshold": 8, "sigma1": 30, "sigma2": 15} | {
+INTERACTIVE = {"mechanism": "interactive", "threshold": 8, "sigma1": 30, "sigma2": 15} | {
     "surprise": 8,
     "confidence": 0.5,
     "epsilon": 9,
@@ -49,7 +49,7 @@ NETWORKS = {"teachers": {"kind": "scratch", "epochs": 1, "per_task": 3}, "partit
 
 
 def run_with(root, **sections):
-    return Run(root, "small", validate(merge(VALUES, sections)))
+    return Run(root, "small", validate(lay_over(VALUES, sections)))
 
 
 def voted_project(root, **sections):
@@ -94,7 +94,7 @@ def contents(folder):
         {},
         {"epsilon": 9},
         {"mechanism": "gnmax"},
-        {"mechanism": "confident", "sigma": None, "threshold": 8, "sigma1": 30, "sigma2": 15, "epsilon": 9},
+        {"mechanism": "confident", "threshold": 8, "sigma1": 30, "sigma2": 15, "epsilon": 9},
         INTERACTIVE,
     ],
     ids=["histogram", "a budget for the whole pool", "gnmax", "confident", "interactive"],
@@ -163,7 +163,7 @@ def test_a_round_is_guided_by_all_that_was_released_before_it_and_by_nothing_els
     turn, start = answers["round"].to_numpy(), answers["start"].to_numpy()
     for number in (1, 2):
         before = np.flatnonzero((turn >= 0) & (turn < number))
-        head = fit_histograms(features[before], noisy[before], 20, 20.0, seed=0)
+        head = fit(features[before], histogram_answers(noisy[before], 20, 20.0), seed=0)
         used = [*before[before < POOL], *start[before[before >= POOL]]]
         unasked = np.setdiff1d(np.arange(POOL), used)
         count = int((turn == number).sum())
@@ -263,9 +263,7 @@ def test_the_student_learns_from_guided_queries_without_the_private_zone(project
         features = features_in_batches(backbone, pool.images, pool.batches, "current")
         rows, own_answers, _ = student.read_answers(run)
         assert (rows >= POOL).any()
-        np.testing.assert_array_equal(
-            head.weight, fit(features[rows], own_answers, StudentSettings(l2=0.3), seed=0).weight
-        )
+        np.testing.assert_array_equal(head.weight, fit(features[rows], own_answers, 0.3, seed=0).weight)
 
 
 def test_guided_images_that_were_changed_are_refused(project):

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tasks.config.aggregation import Aggregation
 from tasks.pipeline.private_figures import private_figures
 from tasks.runtime.store import write_json
+from terrine.aggregation.registry import mechanism_of
 from terrine.privacy.accounting import data_dependent, renyi
 
 HISTOGRAMS = np.array([[50, 0, 0], [30, 15, 5], [20, 20, 10], [0, 49, 1]])
@@ -21,21 +21,25 @@ def release(labels):
     )
 
 
+def figures_of(mechanism, histograms, of_release):
+    return private_figures(mechanism_of(mechanism), 1e-5, histograms, of_release)
+
+
 def test_consensus_and_agreement_are_those_of_the_votes():
-    figures = private_figures(Aggregation(mechanism="histogram", sigma=5), HISTOGRAMS, release([0, 0, 2, -1]))
+    figures = figures_of({"mechanism": "histogram", "sigma": 5}, HISTOGRAMS, release([0, 0, 2, -1]))
     assert figures["consensus_mean"] == pytest.approx((50 + 30 + 20 + 49) / 200)
     assert figures["released_agrees_with_votes"] == pytest.approx(2 / 3)
     assert figures["votes_per_class"] == [100, 84, 16]
 
 
 def test_a_noisy_histogram_has_no_data_dependent_figure():
-    figures = private_figures(Aggregation(mechanism="histogram", sigma=5), HISTOGRAMS, release([0, 0, 2, 1]))
+    figures = figures_of({"mechanism": "histogram", "sigma": 5}, HISTOGRAMS, release([0, 0, 2, 1]))
     assert "epsilon_data_dependent" not in figures
 
 
 def test_the_data_dependent_figure_counts_tests_of_all_asked_and_answers_of_those_given():
     orders = renyi.default_orders()
-    settings = Aggregation(mechanism="confident", threshold=25, sigma1=10, sigma2=8, delta=1e-5)
+    settings = {"mechanism": "confident", "threshold": 25, "sigma1": 10, "sigma2": 8}
     curve = 0
     for votes, answered in zip(HISTOGRAMS, [True, True, False, True], strict=True):
         log_p = data_dependent.log_p_answered(votes.max(keepdims=True), 25, 10)
@@ -43,21 +47,21 @@ def test_the_data_dependent_figure_counts_tests_of_all_asked_and_answers_of_thos
         if answered:
             curve = curve + data_dependent.gnmax_rdp(data_dependent.log_q_gnmax(votes[None], 8), 8, orders)[0]
     epsilon, order = renyi.convert(orders, curve, 1e-5)
-    figures = private_figures(settings, HISTOGRAMS, release([0, 0, -1, 1]))
+    figures = figures_of(settings, HISTOGRAMS, release([0, 0, -1, 1]))
     assert figures["epsilon_data_dependent"] == pytest.approx(epsilon, rel=1e-12)
     assert figures["order"] == order
 
 
 def test_queries_the_budget_did_not_reach_are_not_counted():
-    settings = Aggregation(mechanism="gnmax", sigma=8)
-    whole = private_figures(settings, HISTOGRAMS[:2], release([0, 0]))
+    settings = {"mechanism": "gnmax", "sigma": 8}
+    whole = figures_of(settings, HISTOGRAMS[:2], release([0, 0]))
     cut = release([0, 0, -1, -1])
     cut.arrays["round"] = np.where(np.arange(len(cut.arrays["labels"])) < 2, 0, -1)
-    assert private_figures(settings, HISTOGRAMS, cut)["epsilon_data_dependent"] == whole["epsilon_data_dependent"]
+    assert figures_of(settings, HISTOGRAMS, cut)["epsilon_data_dependent"] == whole["epsilon_data_dependent"]
 
 
 def test_nothing_answered_has_no_agreement_and_the_figures_are_json(tmp_path):
-    figures = private_figures(Aggregation(mechanism="histogram", sigma=5), HISTOGRAMS, release([-1] * 4))
+    figures = figures_of({"mechanism": "histogram", "sigma": 5}, HISTOGRAMS, release([-1] * 4))
     assert figures["released_agrees_with_votes"] is None
     write_json(tmp_path / "figures.json", figures)
     assert json.loads((tmp_path / "figures.json").read_text()) == figures

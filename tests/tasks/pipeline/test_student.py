@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from tasks.config.params import validate
+from tasks.config.params import lay_over, validate
 from tasks.config.values import merge
 from tasks.pipeline import dataset, evaluate, pretrain, student, synthesize
 from tasks.runtime.run import Run
@@ -30,21 +30,22 @@ RESNET = {
     "backbone": {"kind": "resnet10"},
     "pretraining": {"images": {"count": 48, "sources": {"gaussian": 1}}, "epochs": 1, "batch": 16, "projection": 8},
 }
-FAST = {"steps": 6, "train_batch": 16, "views": 1, "unlabelled_ratio": 1}
+FAST = {"steps": 6, "train_batch": 16, "views": 1}
+TERM = {**FAST, "unlabelled_ratio": 1}
 ON_SCATTERING = {
     "linear": {"kind": "linear", "l2": 0.3},
     "head alone": {"kind": "finetune", "trainable": 0, "hidden": 24, **FAST},
-    "fixmatch": {"kind": "fixmatch", "threshold": 0.3, **FAST},
-    "freematch": {"kind": "freematch", "hidden": 24, **FAST},
-    "vat": {"kind": "vat", **FAST},
+    "fixmatch": {"kind": "fixmatch", "threshold": 0.3, **TERM},
+    "freematch": {"kind": "freematch", "hidden": 24, **TERM},
+    "vat": {"kind": "vat", **TERM},
 }
 ON_RESNET = {
     "linear": {"kind": "linear", "l2": 0.3},
     "finetune": {"kind": "finetune", **FAST},
     "full": {"kind": "full", **FAST},
-    "fixmatch": {"kind": "fixmatch", "threshold": 0.3, **FAST},
-    "freematch": {"kind": "freematch", **FAST},
-    "vat": {"kind": "vat", **FAST},
+    "fixmatch": {"kind": "fixmatch", "threshold": 0.3, **TERM},
+    "freematch": {"kind": "freematch", **TERM},
+    "vat": {"kind": "vat", **TERM},
 }
 CASES = [
     pytest.param(backbone, settings, id=f"{name}-{backbone}")
@@ -125,7 +126,7 @@ def test_every_kind_is_trained_where_there_is_no_private_zone(prepared, tmp_path
 def test_the_stage_ends_with_the_same_bytes_when_it_is_repeated(prepared, tmp_path):
     contents = []
     for number in range(2):
-        run = prepared("resnet10", tmp_path / str(number), kind="fixmatch", threshold=0.3, patience=None, **FAST)
+        run = prepared("resnet10", tmp_path / str(number), kind="fixmatch", threshold=0.3, patience=None, **TERM)
         student.train_student.fn(run)
         contents.append(
             [(run.folders.student / name).read_bytes() for name in ("head.safetensors", "backbone.safetensors")]
@@ -164,7 +165,7 @@ def test_an_interrupted_stage_goes_on_and_clears_its_work(prepared, tmp_path, mo
 
 
 def test_pretraining_images_are_looked_at_where_no_answers_are_needed(prepared, tmp_path):
-    run = prepared("resnet10", tmp_path, kind="vat", **FAST)
+    run = prepared("resnet10", tmp_path, kind="vat", **TERM)
     pool = student.student_pool(run)
     assert len(pool.images) == 160 + 48
     assert sorted(set(pool.sources)) == ["dead_leaves", "gaussian", "stylegan"]
@@ -176,7 +177,7 @@ def test_pretraining_images_are_looked_at_where_no_answers_are_needed(prepared, 
 
 
 def with_student(run, **settings):
-    return validate(merge(run.params.model_dump(mode="json"), {"student": settings}))
+    return validate(lay_over(run.params.model_dump(mode="json"), {"student": settings}))
 
 
 def test_features_of_views_are_kept_for_the_next_student(prepared, tmp_path, monkeypatch):
@@ -260,7 +261,7 @@ def test_a_release_without_answers_teaches_nothing_and_says_so(prepared, tmp_pat
             },
             "two remedies",
         ),
-        ({"student": {"kind": "full", "trainable": 5}, **RESNET}, "trainable=5 does not go with kind=full"),
+        ({"student": {"kind": "full", "trainable": 5}, **RESNET}, "trainable=5 has no meaning for kind=full"),
         ({"student": {"kind": "fixmatch", "threshold": 1.2}}, "student.threshold"),
     ],
 )

@@ -8,7 +8,7 @@ from flows.cli.audit import register
 from tasks.tools.audit import audit, canaries
 from terrine.aggregation.confident import ConfidentGNMax
 from terrine.aggregation.gnmax import GNMax
-from terrine.aggregation.laplace import LNMax
+from terrine.aggregation.lnmax import LNMax
 from terrine.errors import SettingError
 from terrine.privacy.noise import ReplayNoise
 
@@ -23,7 +23,9 @@ class QuieterNoise(ReplayNoise):
         return super().laplace(shape, 0.4 * scale)
 
 
-@pytest.mark.parametrize("mechanism", [GNMax(10.0), LNMax(2.0), ConfidentGNMax(80.0, 10.0, 40.0)])
+@pytest.mark.parametrize(
+    "mechanism", [GNMax(sigma=10.0), LNMax(scale=2.0), ConfidentGNMax(threshold=80.0, sigma1=10.0, sigma2=40.0)]
+)
 def test_sound_mechanisms_pass_and_quiet_ones_are_caught(mechanism):
     sound = audit(mechanism, noise=ReplayNoise(1), runs=200)
     assert not sound["caught"]
@@ -32,7 +34,9 @@ def test_sound_mechanisms_pass_and_quiet_ones_are_caught(mechanism):
     assert audit(mechanism, noise=QuieterNoise(1), runs=200)["caught"]
 
 
-@pytest.mark.parametrize("mechanism", [GNMax(10.0), LNMax(2.0), ConfidentGNMax(80.0, 10.0, 40.0)])
+@pytest.mark.parametrize(
+    "mechanism", [GNMax(sigma=10.0), LNMax(scale=2.0), ConfidentGNMax(threshold=80.0, sigma1=10.0, sigma2=40.0)]
+)
 def test_canaries_move_one_vote_of_the_ensemble(mechanism):
     for pair in canaries(mechanism, 101):
         assert sum(pair.one) == sum(pair.other) == 101
@@ -44,16 +48,16 @@ def test_a_threshold_test_without_noise_is_caught_with_the_vote_that_reaches_the
         def gaussian(self, shape, sigma):
             return super().gaussian(shape, sigma) * (sigma != 5.0)
 
-    assert audit(ConfidentGNMax(80.0, 5.0, 40.0), noise=NoTest(1), runs=100)["caught"]
+    assert audit(ConfidentGNMax(threshold=80.0, sigma1=5.0, sigma2=40.0), noise=NoTest(1), runs=100)["caught"]
 
 
 def test_impossible_audits_are_refused():
     with pytest.raises(SettingError, match="ten teachers"):
-        audit(GNMax(10.0), noise=ReplayNoise(0), teachers=3)
+        audit(GNMax(sigma=10.0), noise=ReplayNoise(0), teachers=3)
     with pytest.raises(SettingError, match="smaller sigma1"):
-        audit(ConfidentGNMax(80.0, 40.0, 10.0), noise=ReplayNoise(0))
+        audit(ConfidentGNMax(threshold=80.0, sigma1=40.0, sigma2=10.0), noise=ReplayNoise(0))
     with pytest.raises(SettingError, match="confidence"):
-        audit(GNMax(10.0), noise=ReplayNoise(0), confidence=1.0)
+        audit(GNMax(sigma=10.0), noise=ReplayNoise(0), confidence=1.0)
 
 
 def test_the_command_prints_what_was_found():

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from flows.cli import audit as command
 from flows.stages import run_through
-from tasks.config.params import validate
+from tasks.config.params import lay_over, validate
 from tasks.pipeline import vote
 from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.partition import read_assignment
@@ -46,8 +46,8 @@ def made(tmp_path_factory):
 
 
 def with_answers(run, mechanism, **settings):
-    values = VALUES["aggregation"] | {"sigma": None, "mechanism": mechanism} | ANSWERS[mechanism] | settings
-    return replace(run, params=validate(VALUES | {"aggregation": values}))
+    values = {"mechanism": mechanism} | ANSWERS[mechanism] | settings
+    return replace(run, params=validate(lay_over(VALUES, {"aggregation": values})))
 
 
 def contents(folder):

@@ -21,7 +21,6 @@ from tasks.runtime.store import Folders, read_array, read_json, write_array, wri
 from tasks.tools.sweep import candidates_of, outcome, parse_vary, share_votes
 from tasks.tools.sweep_tracking import log_sweep, markdown_table, summary
 from tasks.versioning import STAGES
-from terrine.aggregation.registry import build
 from terrine.aggregation.votes import histograms_of
 from terrine.errors import BudgetError, InputError, LedgerError, SettingError
 from terrine.privacy.accounting.events import to_json
@@ -79,8 +78,7 @@ class Pipeline:
         votes = rng.integers(0, CLASSES, (QUERIES, TEACHERS)).astype(np.uint8)
         write_array(folders.votes / "votes.npy", votes)
         write_json(folders.images / "manifest.json", {"seed": opened.params.seed})
-        mechanism = build(settings.mechanism, settings.mechanism_parameters)
-        release = release_once(opened, mechanism, votes, histograms_of(votes, CLASSES), {})
+        release = release_once(opened, votes, histograms_of(votes, CLASSES), {})
         write_json(
             folders.statement,
             {

@@ -5,7 +5,7 @@ import pytest
 
 from terrine.aggregation.gnmax import GNMax
 from terrine.aggregation.histogram import GaussianHistogram
-from terrine.errors import InputError, SettingError
+from terrine.errors import InputError
 from terrine.privacy.accounting.events import RepeatedEvent, vote_answer
 from terrine.privacy.accounting.gaussian import GaussianFilter, epsilon_of, mu_squared
 from terrine.privacy.noise import ReplayNoise
@@ -29,7 +29,7 @@ def answered_by_a_loop(sigma: float, epsilon: float, seed: int) -> tuple[list[in
 @pytest.mark.parametrize(("sigma", "epsilon"), [(20.0, 1.0), (20.0, 0.1), (40.0, 2.0), (500.0, 1.0)])
 def test_gnmax_answers_as_a_loop_over_queries_does(sigma: float, epsilon: float) -> None:
     labels, _ = answered_by_a_loop(sigma, epsilon, seed=3)
-    found = GNMax(sigma).answer(HISTOGRAMS, epsilon=epsilon, delta=1e-5, noise=ReplayNoise(3))
+    found = GNMax(sigma=sigma).answer(HISTOGRAMS, epsilon=epsilon, delta=1e-5, noise=ReplayNoise(3))
     assert found.asked == found.answered.sum() == len(labels)
     assert found.labels.tolist() == labels + [-1] * (len(HISTOGRAMS) - len(labels))
     assert found.histograms is None
@@ -39,14 +39,14 @@ def test_gnmax_answers_as_a_loop_over_queries_does(sigma: float, epsilon: float)
 @pytest.mark.parametrize(("sigma", "epsilon"), [(20.0, 1.0), (500.0, 1.0)])
 def test_the_histogram_releases_what_gnmax_takes_the_argmax_of(sigma: float, epsilon: float) -> None:
     labels, noisy = answered_by_a_loop(sigma, epsilon, seed=4)
-    found = GaussianHistogram(sigma).answer(HISTOGRAMS, epsilon=epsilon, delta=1e-5, noise=ReplayNoise(4))
+    found = GaussianHistogram(sigma=sigma).answer(HISTOGRAMS, epsilon=epsilon, delta=1e-5, noise=ReplayNoise(4))
     assert found.histograms is not None
     np.testing.assert_array_equal(found.histograms[: len(noisy)], noisy)
     assert np.isnan(found.histograms[len(noisy) :]).all()
     assert found.labels[: len(labels)].tolist() == labels
 
 
-@pytest.mark.parametrize("mechanism", [GNMax(30.0), GaussianHistogram(30.0)])
+@pytest.mark.parametrize("mechanism", [GNMax(sigma=30.0), GaussianHistogram(sigma=30.0)])
 def test_what_is_spent_is_what_was_reserved_and_one_more_would_not_fit(mechanism: GNMax | GaussianHistogram) -> None:
     spent = mechanism.answer(HISTOGRAMS, epsilon=1.0, delta=1e-5, noise=ReplayNoise(0)).event
     assert spent == mechanism.worst_case(len(HISTOGRAMS), 1.0, 1e-5)
@@ -55,14 +55,7 @@ def test_what_is_spent_is_what_was_reserved_and_one_more_would_not_fit(mechanism
     assert epsilon_of(mu_squared(RepeatedEvent(spent.event, spent.count + 1)) ** 0.5, 1e-5) > 1.0
 
 
-@pytest.mark.parametrize("kind", [GNMax, GaussianHistogram])
-@pytest.mark.parametrize("sigma", [0.0, -1.0, float("nan"), float("inf")])
-def test_noise_that_is_none_is_refused(kind: type, sigma: float) -> None:
-    with pytest.raises(SettingError, match="sigma"):
-        kind(sigma)
-
-
-@pytest.mark.parametrize("mechanism", [GNMax(30.0), GaussianHistogram(30.0)])
+@pytest.mark.parametrize("mechanism", [GNMax(sigma=30.0), GaussianHistogram(sigma=30.0)])
 def test_labels_in_the_place_of_histograms_are_refused(mechanism: GNMax | GaussianHistogram) -> None:
     with pytest.raises(InputError, match="Labels"):
         mechanism.answer(np.zeros(10, dtype=np.int64), epsilon=1.0, delta=1e-5, noise=ReplayNoise(0))

@@ -13,6 +13,7 @@ from terrine.privacy.noise import ReplayNoise
 GENERATOR = np.random.default_rng(0)
 HISTOGRAMS = GENERATOR.multinomial(100, [0.6, 0.2, 0.1, 0.1], size=150)
 SCORES = GENERATOR.dirichlet([0.4] * 4, size=150)
+PLAIN = InteractiveGNMax(threshold=60, sigma1=30, sigma2=15, surprise=40, confidence=0.7)
 TEST, ANSWER = threshold_test(30.0), vote_answer(15.0)
 
 
@@ -38,7 +39,7 @@ def answered_by_a_loop(spent: Event, epsilon: float, seed: int) -> tuple[list[in
 @pytest.mark.parametrize("epsilon", [0.5, 3.0, 50.0])
 @pytest.mark.parametrize("spent", [compose(), vote_answer(3.0)])
 def test_it_answers_as_the_algorithm_of_the_paper(spent: Event, epsilon: float) -> None:
-    mechanism = InteractiveGNMax(60.0, 30.0, 15.0, 40.0, 0.7, SCORES)
+    mechanism = PLAIN.informed_by(SCORES)
     labels, reinforced, asked = answered_by_a_loop(spent, epsilon, seed=6)
     found = mechanism.answer(HISTOGRAMS, epsilon=epsilon, delta=1e-5, noise=ReplayNoise(6), spent=spent)
     assert found.labels.tolist() == labels
@@ -49,8 +50,10 @@ def test_it_answers_as_the_algorithm_of_the_paper(spent: Event, epsilon: float) 
 
 
 def test_both_rounds_together_stay_within_one_budget() -> None:
-    first = ConfidentGNMax(60.0, 30.0, 15.0).answer(HISTOGRAMS[:20], epsilon=2.0, delta=1e-5, noise=ReplayNoise(1))
-    second = InteractiveGNMax(60.0, 30.0, 15.0, 40.0, 0.7, SCORES)
+    first = ConfidentGNMax(threshold=60.0, sigma1=30.0, sigma2=15.0).answer(
+        HISTOGRAMS[:20], epsilon=2.0, delta=1e-5, noise=ReplayNoise(1)
+    )
+    second = PLAIN.informed_by(SCORES)
     answers = second.answer(HISTOGRAMS, epsilon=2.0, delta=1e-5, noise=ReplayNoise(2), spent=first.event)
     together = compose(first.event, answers.event)
     assert answers.answered.any()
@@ -59,7 +62,7 @@ def test_both_rounds_together_stay_within_one_budget() -> None:
 
 
 def test_a_round_without_anything_left_asks_nothing() -> None:
-    mechanism = InteractiveGNMax(60.0, 30.0, 15.0, 40.0, 0.7, SCORES)
+    mechanism = PLAIN.informed_by(SCORES)
     spent = vote_answer(1.0)
     found = mechanism.answer(HISTOGRAMS, epsilon=0.5, delta=1e-5, noise=ReplayNoise(2), spent=spent)
     assert found.asked == 0
@@ -72,17 +75,18 @@ def test_a_round_without_anything_left_asks_nothing() -> None:
 )
 def test_scores_that_are_no_probabilities_are_refused(scores: np.ndarray) -> None:
     with pytest.raises(InputError, match="probabilities"):
-        InteractiveGNMax(60.0, 30.0, 15.0, 40.0, 0.7, scores)
+        PLAIN.informed_by(scores)
 
 
 def test_scores_of_other_queries_are_refused() -> None:
-    mechanism = InteractiveGNMax(60.0, 30.0, 15.0, 40.0, 0.7, SCORES[:10])
+    mechanism = PLAIN.informed_by(SCORES[:10])
     with pytest.raises(InputError, match="same queries"):
         mechanism.answer(HISTOGRAMS, epsilon=1.0, delta=1e-5, noise=ReplayNoise(0))
 
 
-def test_the_description_tells_students_apart() -> None:
-    one = InteractiveGNMax(60.0, 30.0, 15.0, 40.0, 0.7, SCORES).describe()
-    other = InteractiveGNMax(60.0, 30.0, 15.0, 40.0, 0.7, SCORES[::-1]).describe()
-    assert one == InteractiveGNMax(60, 30, 15, 40, 0.7, SCORES.copy()).describe()
-    assert one != other
+def test_a_student_informs_one_round_and_leaves_the_mechanism_as_it_was() -> None:
+    before = PLAIN.answer(HISTOGRAMS, epsilon=9.0, delta=1e-5, noise=ReplayNoise(0))
+    informed = PLAIN.informed_by(SCORES).answer(HISTOGRAMS, epsilon=9.0, delta=1e-5, noise=ReplayNoise(0))
+    after = PLAIN.answer(HISTOGRAMS, epsilon=9.0, delta=1e-5, noise=ReplayNoise(0))
+    assert before.labels.tolist() == after.labels.tolist() != informed.labels.tolist()
+    assert PLAIN.informed_by(SCORES).describe() == PLAIN.describe()

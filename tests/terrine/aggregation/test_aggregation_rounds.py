@@ -9,7 +9,7 @@ from terrine.aggregation.confident import ConfidentGNMax
 from terrine.aggregation.gnmax import GNMax
 from terrine.aggregation.histogram import GaussianHistogram
 from terrine.aggregation.interactive import InteractiveGNMax
-from terrine.aggregation.laplace import LNMax
+from terrine.aggregation.lnmax import LNMax
 from terrine.aggregation.mechanism import Mechanism
 from terrine.aggregation.rounds import NEVER, Advice, Rounds, answer_in_rounds, in_order
 from terrine.errors import InputError, SettingError
@@ -22,11 +22,11 @@ QUERIES = 120
 HISTOGRAMS = GENERATOR.multinomial(100, [0.6, 0.2, 0.1, 0.1], size=QUERIES)
 SCORES = GENERATOR.dirichlet([0.4] * 4, size=QUERIES)
 MECHANISMS: list[Mechanism] = [
-    GaussianHistogram(40.0),
-    GNMax(40.0),
-    LNMax(40.0),
-    ConfidentGNMax(60.0, 60.0, 30.0),
-    InteractiveGNMax(60.0, 60.0, 30.0, 40.0, 0.7),
+    GaussianHistogram(sigma=40.0),
+    GNMax(sigma=40.0),
+    LNMax(scale=40.0),
+    ConfidentGNMax(threshold=60.0, sigma1=60.0, sigma2=30.0),
+    InteractiveGNMax(threshold=60.0, sigma1=60.0, sigma2=30.0, surprise=40.0, confidence=0.7),
 ]
 
 
@@ -35,7 +35,7 @@ def backwards(released: Rounds) -> Advice:
     return Advice(np.flatnonzero(released.round == NEVER)[::-1], SCORES if (released.round >= 0).any() else None)
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda mechanism: mechanism.name)
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda mechanism: mechanism.mechanism)
 @pytest.mark.parametrize("epsilon", [0.3, 2.0, 100.0])
 def test_one_round_in_order_is_the_mechanism_itself(mechanism: Mechanism, epsilon: float) -> None:
     plain = mechanism.answer(HISTOGRAMS, epsilon=epsilon, delta=1e-5, noise=ReplayNoise(3))
@@ -51,7 +51,7 @@ def test_one_round_in_order_is_the_mechanism_itself(mechanism: Mechanism, epsilo
         np.testing.assert_array_equal(found.answers.histograms, plain.histograms)
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda mechanism: mechanism.name)
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda mechanism: mechanism.mechanism)
 @pytest.mark.parametrize("epsilon", [0.3, 2.0, 100.0])
 def test_rounds_are_what_each_of_them_would_be_by_hand(mechanism: Mechanism, epsilon: float) -> None:
     noise, rounds = ReplayNoise(5), 3
@@ -79,7 +79,7 @@ def test_rounds_are_what_each_of_them_would_be_by_hand(mechanism: Mechanism, eps
     assert found.answers.asked == sum(turn != NEVER for turn in turns)
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda mechanism: mechanism.name)
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda mechanism: mechanism.mechanism)
 @pytest.mark.parametrize("epsilon", [0.3, 2.0, 100.0])
 @pytest.mark.parametrize("rounds", [1, 2, 7])
 def test_all_rounds_together_cost_at_most_what_is_reserved_and_that_is_within_the_budget(
@@ -92,7 +92,7 @@ def test_all_rounds_together_cost_at_most_what_is_reserved_and_that_is_within_th
     assert price(found.answers.event, 1e-5) <= price(reserved, 1e-5) <= epsilon
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS[:2], ids=lambda mechanism: mechanism.name)
+@pytest.mark.parametrize("mechanism", MECHANISMS[:2], ids=lambda mechanism: mechanism.mechanism)
 def test_rounds_buy_as_many_answers_as_one_round_does(mechanism: Mechanism) -> None:
     asked = [
         answer_in_rounds(
@@ -104,7 +104,8 @@ def test_rounds_buy_as_many_answers_as_one_round_does(mechanism: Mechanism) -> N
 
 
 def test_a_budget_that_ends_in_round_two_stops_there() -> None:
-    mechanism = InteractiveGNMax(0.0, 60.0, 30.0, -100.0, 0.7)  # every test passes
+    passing = {"threshold": 0.0, "surprise": -100.0}
+    mechanism = InteractiveGNMax(**passing, sigma1=60.0, sigma2=30.0, confidence=0.7)
     found = answer_in_rounds(
         mechanism, HISTOGRAMS, rounds=2, adviser=backwards, epsilon=1.0, delta=1e-5, noise=ReplayNoise(1)
     )
@@ -122,7 +123,9 @@ def test_the_adviser_sees_released_answers_and_nothing_else() -> None:
         seen.append(released)
         return in_order(released)
 
-    answer_in_rounds(GNMax(40.0), HISTOGRAMS, rounds=2, adviser=adviser, epsilon=1.0, delta=1e-5, noise=ReplayNoise(1))
+    answer_in_rounds(
+        GNMax(sigma=40.0), HISTOGRAMS, rounds=2, adviser=adviser, epsilon=1.0, delta=1e-5, noise=ReplayNoise(1)
+    )
     assert not seen[0].answers.answered.any()
     assert seen[1].answers.answered.sum() == (seen[1].round == 0).sum() > 0
     assert (seen[1].answers.labels[seen[1].round == NEVER] == -1).all()
@@ -136,7 +139,13 @@ def test_advice_that_is_none_is_refused_before_anything_is_drawn(order: np.ndarr
     noise = ReplayNoise(1)
     with pytest.raises(InputError, match="not asked yet"):
         answer_in_rounds(
-            GNMax(40.0), HISTOGRAMS, rounds=2, adviser=lambda _: Advice(order), epsilon=9.0, delta=1e-5, noise=noise
+            GNMax(sigma=40.0),
+            HISTOGRAMS,
+            rounds=2,
+            adviser=lambda _: Advice(order),
+            epsilon=9.0,
+            delta=1e-5,
+            noise=noise,
         )
     assert noise.gaussian((), 1.0) == ReplayNoise(1).gaussian((), 1.0)
 
@@ -144,7 +153,7 @@ def test_advice_that_is_none_is_refused_before_anything_is_drawn(order: np.ndarr
 def test_no_round_at_all_is_refused() -> None:
     with pytest.raises(SettingError, match="at least one round"):
         answer_in_rounds(
-            GNMax(40.0), HISTOGRAMS, rounds=0, adviser=in_order, epsilon=9.0, delta=1e-5, noise=ReplayNoise(1)
+            GNMax(sigma=40.0), HISTOGRAMS, rounds=0, adviser=in_order, epsilon=9.0, delta=1e-5, noise=ReplayNoise(1)
         )
 
 
@@ -171,7 +180,7 @@ class Maker:
         return self.votes[queries - QUERIES]
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda mechanism: mechanism.name)
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda mechanism: mechanism.mechanism)
 @pytest.mark.parametrize("epsilon", [0.3, 2.0, 100.0])
 @pytest.mark.parametrize("rounds", [1, 2, 5])
 def test_queries_that_are_made_are_asked_in_the_place_of_others_within_the_same_worst_case(
@@ -200,13 +209,13 @@ def test_queries_that_are_made_are_asked_in_the_place_of_others_within_the_same_
     plain = answer_in_rounds(
         mechanism, HISTOGRAMS, rounds=1, adviser=in_order, epsilon=epsilon, delta=1e-5, noise=ReplayNoise(1)
     )
-    if mechanism.name in ("histogram", "gnmax"):
+    if mechanism.mechanism in ("histogram", "gnmax"):
         assert found.answers.asked == plain.answers.asked
 
 
 def test_a_made_query_is_answered_by_the_votes_on_itself() -> None:
     maker = Maker()
-    quiet = GaussianHistogram(0.01)
+    quiet = GaussianHistogram(sigma=0.01)
     found = answer_in_rounds(
         quiet,
         HISTOGRAMS,
@@ -230,7 +239,7 @@ def test_a_made_query_is_answered_by_the_votes_on_itself() -> None:
 def test_queries_that_nobody_can_vote_on_are_refused() -> None:
     with pytest.raises(InputError, match="later_votes"):
         answer_in_rounds(
-            GNMax(40.0), HISTOGRAMS, rounds=2, adviser=Maker(), epsilon=9.0, delta=1e-5, noise=ReplayNoise(1)
+            GNMax(sigma=40.0), HISTOGRAMS, rounds=2, adviser=Maker(), epsilon=9.0, delta=1e-5, noise=ReplayNoise(1)
         )
 
 
@@ -244,7 +253,7 @@ def test_votes_on_made_queries_must_be_of_the_same_teachers_and_of_what_was_aske
 
     with pytest.raises(InputError, match="teacher" if "teachers" in wrong else "were asked for"):
         answer_in_rounds(
-            GNMax(40.0),
+            GNMax(sigma=40.0),
             HISTOGRAMS,
             rounds=2,
             adviser=maker,

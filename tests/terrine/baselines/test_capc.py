@@ -34,10 +34,10 @@ class NoNoise:
 def test_a_party_does_not_vote_on_its_own_images():
     votes, _ = some_votes(teachers=3)
     votes[:, 0], votes[:, 1:] = 4, np.array([1, 1])
-    labelled = greedy_teacher(votes, 5, 0, np.arange(9), GNMax(1.0), epsilon=50, delta=1e-5, noise=NoNoise())
+    labelled = greedy_teacher(votes, 5, 0, np.arange(9), GNMax(sigma=1.0), epsilon=50, delta=1e-5, noise=NoNoise())
     assert labelled.labels.tolist() == [1] * 9
     votes[:, 1] = 4
-    labelled = greedy_teacher(votes, 5, 1, np.arange(9), GNMax(1.0), epsilon=50, delta=1e-5, noise=NoNoise())
+    labelled = greedy_teacher(votes, 5, 1, np.arange(9), GNMax(sigma=1.0), epsilon=50, delta=1e-5, noise=NoNoise())
     assert set(labelled.labels.tolist()) == {1}  # 1 and 4 have one vote each, and the lower class wins
 
 
@@ -71,7 +71,7 @@ def test_equal_shares_compose_to_the_whole_budget(epsilon, teachers):
 def test_fair_teachers_stay_within_their_shares_and_together_within_the_budget():
     votes, truth = some_votes(queries=600)
     parts = np.array_split(np.random.default_rng(1).permutation(600), 20)
-    mechanism = GNMax(6.0)
+    mechanism = GNMax(sigma=6.0)
     labelled = fair_teachers(votes, 5, parts, mechanism, epsilon=8, delta=1e-5, noise=ReplayNoise(2))
     share = fair_share(8, 1e-5, 20)
     for teacher, (part, own) in enumerate(zip(parts, labelled, strict=True)):
@@ -90,7 +90,7 @@ def test_fair_teachers_stay_within_their_shares_and_together_within_the_budget()
 def test_a_share_too_small_for_one_question_asks_none():
     votes, _ = some_votes()
     parts = np.array_split(np.arange(300), 20)
-    labelled = fair_teachers(votes, 5, parts, GNMax(1.0), epsilon=1, delta=1e-5, noise=ReplayNoise(2))
+    labelled = fair_teachers(votes, 5, parts, GNMax(sigma=1.0), epsilon=1, delta=1e-5, noise=ReplayNoise(2))
     assert [own.asked for own in labelled] == [0] * 20
     assert epsilon_together(labelled, 1e-5) == 0
 
@@ -99,12 +99,12 @@ def test_queries_are_asked_about_once():
     votes, _ = some_votes()
     arguments = {"epsilon": 1, "delta": 1e-5, "noise": NoNoise()}
     with pytest.raises(InputError, match="twice"):
-        greedy_teacher(votes, 5, 0, np.array([3, 3]), GNMax(5.0), **arguments)
+        greedy_teacher(votes, 5, 0, np.array([3, 3]), GNMax(sigma=5.0), **arguments)
     with pytest.raises(InputError, match="does not exist"):
-        greedy_teacher(votes, 5, 0, np.array([300]), GNMax(5.0), **arguments)
+        greedy_teacher(votes, 5, 0, np.array([300]), GNMax(sigma=5.0), **arguments)
     with pytest.raises(InputError, match="give each its own"):
-        fair_teachers(votes, 5, [np.arange(3)], GNMax(5.0), **arguments)
+        fair_teachers(votes, 5, [np.arange(3)], GNMax(sigma=5.0), **arguments)
     with pytest.raises(InputError, match="twice"):
-        fair_teachers(votes, 5, [np.arange(3)] * 20, GNMax(5.0), **arguments)
+        fair_teachers(votes, 5, [np.arange(3)] * 20, GNMax(sigma=5.0), **arguments)
     with pytest.raises(SettingError):
         fair_share(1.0, 1e-5, 0)

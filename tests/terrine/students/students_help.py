@@ -6,7 +6,7 @@ from torch import nn
 
 from terrine.models.backbone import Backbone
 from terrine.students.answers import histogram_answers, label_answers
-from terrine.students.kind import ImagePool, Material
+from terrine.students.material import ImagePool, Material
 
 CLASSES, SIDE, TEACHERS, SIGMA = 3, 8, 50, 10.0
 

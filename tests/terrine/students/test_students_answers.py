@@ -8,7 +8,7 @@ from scipy.special import softmax
 from terrine.errors import InputError, SettingError
 from terrine.students.answers import corrected_loss, histogram_answers, histogram_loss, label_answers, smoothed_loss
 from terrine.students.correction import transition_matrix
-from terrine.students.linear import StudentSettings, fit_labels, predict
+from terrine.students.linear import fit, predict
 
 GENERATOR = np.random.default_rng(0)
 SCORES = GENERATOR.normal(size=(7, 4)).astype(np.float32) * 3
@@ -62,9 +62,8 @@ def test_forward_correction_recovers_probabilities_that_plain_labels_flatten():
     truth = (features @ generator.normal(size=(5, 3))).argmax(1)
     transition = transition_matrix(60.0, 60, 3)
     released = np.array([generator.choice(3, p=transition[label]) for label in truth])
-    settings = StudentSettings(l2=0.01)
-    plain = predict(fit_labels(features, released, 3, settings, seed=0), features)
-    corrected = predict(fit_labels(features, released, 3, settings, seed=0, transition=transition), features)
+    plain = predict(fit(features, label_answers(released, 3), 0.01, seed=0), features)
+    corrected = predict(fit(features, label_answers(released, 3, transition=transition), 0.01, seed=0), features)
     rows = np.arange(len(truth))
     assert plain[rows, truth].mean() < 0.8  # transition's diagonal
     assert corrected[rows, truth].mean() > 0.9

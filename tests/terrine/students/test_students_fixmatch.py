@@ -5,8 +5,7 @@ import math
 import pytest
 import torch
 
-from terrine.errors import SettingError
-from terrine.students.fixmatch import FixMatch, fixmatch_loss
+from terrine.students.fixmatch import fixmatch_loss
 
 
 def plain_loss(weak, strong, threshold):
@@ -37,16 +36,3 @@ def test_no_gradient_flows_into_the_weak_views_and_none_from_images_that_do_not_
     assert weak.grad is None
     assert strong.grad[0].abs().sum() > 0
     assert not strong.grad[1].any()
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"threshold": 1.5}, "threshold is 1.5"),
-        ({"unlabelled_weight": -1.0}, "unlabelled_weight"),
-        ({"steps": 0}, "steps"),
-    ],
-)
-def test_impossible_settings_are_refused_by_name(settings, words):
-    with pytest.raises(SettingError, match=words):
-        FixMatch(**settings)

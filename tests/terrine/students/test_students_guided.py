@@ -12,7 +12,7 @@ from terrine.models.registry import build_backbone
 from terrine.models.statistics import record_statistics
 from terrine.students import guided
 from terrine.students.guided import RADIUS, Guided, deal, entropy, guide, joined, none_yet, uncertain_images
-from terrine.students.kind import ImagePool
+from terrine.students.material import ImagePool
 from terrine.synthetic.registry import draw
 
 SIZE, CLASSES = 16, 4

@@ -7,11 +7,12 @@ from scipy.special import log_softmax, softmax
 from terrine.classifiers import LinearHead, initial_head
 from terrine.determinism.randomness import numpy_generator
 from terrine.errors import InputError, SettingError
-from terrine.students.linear import PRECISIONS, StudentSettings, fit_histograms, fit_labels, predict
+from terrine.students.answers import histogram_answers, label_answers
+from terrine.students.linear import L2, PRECISIONS, fit, predict
 
 CLASSES, FEATURES, TEACHERS, SIGMA = 3, 6, 100, 8.0
-GIVEN = StudentSettings(l2=0.2, iterations=300)
-CHOSEN = StudentSettings(l2=None)
+GIVEN = 0.2
+CHOSEN = None
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def plain_minimum(features, loss_of_scores):
         total = 0.0
         for number, row in enumerate(features):
             total += loss_of_scores(weight @ row + bias, number)
-        return (total + 0.5 * GIVEN.l2 * scale * (weight**2).sum()) / len(features)
+        return (total + 0.5 * GIVEN * scale * (weight**2).sum()) / len(features)
 
     flat = minimize(objective, np.zeros(CLASSES * (FEATURES + 1)), method="L-BFGS-B", options={"gtol": 1e-6}).x
     return flat[:-CLASSES].reshape(CLASSES, FEATURES), flat[-CLASSES:]
@@ -48,7 +49,7 @@ def test_histogram_fit_minimises_the_gaussian_likelihood_written_as_a_plain_loop
     weight, bias = plain_minimum(
         features, lambda scores, q: ((noisy[q] / TEACHERS - softmax(scores)) ** 2).sum() / (2 * (SIGMA / TEACHERS) ** 2)
     )
-    head = fit_histograms(features, noisy, TEACHERS, SIGMA, GIVEN, seed=0)
+    head = fit(features, histogram_answers(noisy, TEACHERS, SIGMA), GIVEN, seed=0)
     np.testing.assert_allclose(head.weight, weight, atol=2e-3)
     np.testing.assert_allclose(head.bias - head.bias.mean(), bias - bias.mean(), atol=2e-3)
 
@@ -59,8 +60,7 @@ def test_label_fit_minimises_smoothed_cross_entropy_written_as_a_plain_loop(rele
     features, labels = features[:30], labels[:30]
     targets = (1 - smoothing) * np.eye(CLASSES)[labels] + smoothing / CLASSES
     weight, bias = plain_minimum(features, lambda scores, q: -(targets[q] * log_softmax(scores)).sum())
-    settings = StudentSettings(l2=GIVEN.l2, label_smoothing=smoothing, iterations=300)
-    head = fit_labels(features, labels, CLASSES, settings, seed=0)
+    head = fit(features, label_answers(labels, CLASSES, smoothing=smoothing), GIVEN, seed=0)
     np.testing.assert_allclose(head.weight, weight, atol=2e-3)
     np.testing.assert_allclose(head.bias - head.bias.mean(), bias - bias.mean(), atol=2e-3)
 
@@ -69,23 +69,23 @@ def test_histograms_teach_more_than_their_argmax(release):
     features, noisy, labels, truth = release
     fresh = np.random.default_rng(1).normal(size=(4000, FEATURES)).astype(np.float32)
     right = softmax(fresh @ truth.T, axis=1)
-    from_histograms = predict(fit_histograms(features, noisy, TEACHERS, SIGMA, seed=0), fresh)
-    from_labels = predict(fit_labels(features, labels, CLASSES, seed=0), fresh)
+    from_histograms = predict(fit(features, histogram_answers(noisy, TEACHERS, SIGMA), seed=0), fresh)
+    from_labels = predict(fit(features, label_answers(labels, CLASSES), seed=0), fresh)
     assert (from_histograms.argmax(1) == right.argmax(1)).mean() > 0.95
     assert np.abs(from_histograms - right).mean() < 0.5 * np.abs(from_labels - right).mean()
 
 
 def test_a_query_counts_by_how_little_noise_it_has(release):
     features, noisy, _, _ = release
-    weak = fit_histograms(features, noisy, TEACHERS, SIGMA * 100, GIVEN, seed=0)
-    strong = fit_histograms(features, noisy, TEACHERS, SIGMA, GIVEN, seed=0)
+    weak = fit(features, histogram_answers(noisy, TEACHERS, SIGMA * 100), GIVEN, seed=0)
+    strong = fit(features, histogram_answers(noisy, TEACHERS, SIGMA), GIVEN, seed=0)
     assert np.linalg.norm(weak.weight) < 0.2 * np.linalg.norm(strong.weight)
 
 
 def test_the_prior_does_not_depend_on_the_scale_of_the_features(release):
     features, noisy, _, _ = release
-    one = fit_histograms(features, noisy, TEACHERS, SIGMA, GIVEN, seed=0)
-    scaled = fit_histograms(features * 8, noisy, TEACHERS, SIGMA, GIVEN, seed=0)
+    one = fit(features, histogram_answers(noisy, TEACHERS, SIGMA), GIVEN, seed=0)
+    scaled = fit(features * 8, histogram_answers(noisy, TEACHERS, SIGMA), GIVEN, seed=0)
     np.testing.assert_allclose(predict(scaled, features * 8), predict(one, features), atol=1e-3)
 
 
@@ -99,20 +99,22 @@ def test_the_prior_is_the_one_under_which_held_out_answers_are_likeliest(release
     rest, kept = order[:100], order[100:]
     losses = []
     for l2 in PRECISIONS:
-        head = fit_histograms(features[kept], noisy[kept], TEACHERS, sigma, StudentSettings(l2), seed=0)
+        head = fit(features[kept], histogram_answers(noisy[kept], TEACHERS, sigma), l2, seed=0)
         losses.append(((noisy[rest] / TEACHERS - predict(head, features[rest])) ** 2).sum())
     rises = [number for number in range(1, len(losses)) if losses[number] >= losses[number - 1]]
     best = PRECISIONS[rises[0] - 1] if rises else PRECISIONS[-1]
-    expected = fit_histograms(features, noisy, TEACHERS, sigma, StudentSettings(best), seed=0)
-    head = fit_histograms(features, noisy, TEACHERS, sigma, CHOSEN, seed=0)
+    expected = fit(features, histogram_answers(noisy, TEACHERS, sigma), best, seed=0)
+    head = fit(features, histogram_answers(noisy, TEACHERS, sigma), CHOSEN, seed=0)
     assert np.array_equal(head.weight, expected.weight)
 
 
 def test_with_a_prior_the_result_does_not_depend_on_the_start(release):
     features, _, labels, _ = release
     start = initial_head(FEATURES, CLASSES, seed=9)
-    one = fit_labels(features, labels, CLASSES, GIVEN, seed=0)
-    other = fit_labels(features, labels, CLASSES, GIVEN, seed=0, initial=LinearHead(start.weight * 5, start.bias))
+    one = fit(features, label_answers(labels, CLASSES), GIVEN, seed=0)
+    other = fit(
+        features, label_answers(labels, CLASSES), GIVEN, seed=0, initial=LinearHead(start.weight * 5, start.bias)
+    )
     np.testing.assert_allclose(one.weight, other.weight, atol=2e-3)
 
 
@@ -123,7 +125,7 @@ def test_fits_and_predictions_are_the_same_bytes_on_one_thread_and_on_two(releas
     try:
         for threads in (1, 2):
             torch.set_num_threads(threads)
-            head = fit_histograms(features, noisy, TEACHERS, SIGMA, CHOSEN, seed=0)
+            head = fit(features, histogram_answers(noisy, TEACHERS, SIGMA), CHOSEN, seed=0)
             results.append(head.weight.tobytes() + head.bias.tobytes() + predict(head, features).tobytes())
     finally:
         torch.set_num_threads(before)
@@ -133,8 +135,7 @@ def test_fits_and_predictions_are_the_same_bytes_on_one_thread_and_on_two(releas
 def test_few_answers_are_all_used_for_fitting(release):
     features, noisy, _, _ = release
     chosen, default = (
-        fit_histograms(features[:8], noisy[:8], TEACHERS, SIGMA, settings, seed=0)
-        for settings in (CHOSEN, StudentSettings())
+        fit(features[:8], histogram_answers(noisy[:8], TEACHERS, SIGMA), l2, seed=0) for l2 in (CHOSEN, L2)
     )
     assert np.array_equal(chosen.weight, default.weight)
 
@@ -151,23 +152,21 @@ def test_predictions_are_probabilities_of_the_scores(release, monkeypatch):
 def test_answers_that_cannot_be_used_are_refused(release):
     features, noisy, labels, _ = release
     with pytest.raises(InputError, match="do not fit together"):
-        fit_histograms(features[:-1], noisy, TEACHERS, SIGMA, seed=0)
+        fit(features[:-1], histogram_answers(noisy, TEACHERS, SIGMA), seed=0)
     with pytest.raises(InputError, match="at least one"):
-        fit_histograms(features[:0], noisy[:0], TEACHERS, SIGMA, seed=0)
+        fit(features[:0], histogram_answers(noisy[:0], TEACHERS, SIGMA), seed=0)
     with pytest.raises(InputError, match="finite"):
-        fit_histograms(features, np.full_like(noisy, np.nan), TEACHERS, SIGMA, seed=0)
+        fit(features, histogram_answers(np.full_like(noisy, np.nan), TEACHERS, SIGMA), seed=0)
     with pytest.raises(InputError, match="from 0 to 1"):
-        fit_labels(features, labels, 2, seed=0)
+        fit(features, label_answers(labels, 2), seed=0)
     with pytest.raises(InputError, match="do not fit a head"):
         predict(initial_head(FEATURES + 1, CLASSES, seed=0), features)
     with pytest.raises(SettingError, match="must be positive"):
-        fit_histograms(features, noisy, TEACHERS, 0.0, seed=0)
+        fit(features, histogram_answers(noisy, TEACHERS, 0.0), seed=0)
 
 
-@pytest.mark.parametrize(
-    ("setting", "words"),
-    [({"l2": -1.0}, "l2 is -1"), ({"label_smoothing": 1.0}, "label_smoothing is 1"), ({"iterations": 0}, "iterations")],
-)
-def test_impossible_settings_are_refused_by_name(setting, words):
-    with pytest.raises(SettingError, match=words):
-        StudentSettings(**setting)
+@pytest.mark.parametrize("l2", [-1.0, float("inf"), float("nan")])
+def test_an_impossible_prior_is_refused(release, l2):
+    features, noisy, _, _ = release
+    with pytest.raises(SettingError, match=f"l2 is {l2}"):
+        fit(features, histogram_answers(noisy, TEACHERS, SIGMA), l2, seed=0)

@@ -9,7 +9,7 @@ from torch import nn
 
 from terrine.errors import InputError
 from terrine.students.inputs import ImageInputs, scores_of
-from terrine.students.kind import ImagePool
+from terrine.students.material import ImagePool
 from terrine.students.sampling import FEWEST_HELD_OUT, draw, split_answers
 from tests.terrine.students.students_help import frozen_backbone, small_network, some_images, some_material
 

@@ -8,19 +8,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 
 from terrine.classifiers import LinearHead, MLPHead, predict
 from terrine.errors import ArtefactError, SettingError
 from terrine.models.backbone import features_in_batches
 from terrine.models.files import save_backbone
 from terrine.students import training
-from terrine.students.finetune import FineTune
-from terrine.students.fixmatch import FixMatch
-from terrine.students.freematch import FreeMatch
-from terrine.students.full import Full
-from terrine.students.linear import Linear, StudentSettings, fit
-from terrine.students.registry import KINDS, build, settings_of
-from terrine.students.vat import VAT
+from terrine.students.kinds.finetune import FinetuneStudent
+from terrine.students.kinds.fixmatch import FixMatchStudent
+from terrine.students.kinds.freematch import FreeMatchStudent
+from terrine.students.kinds.full import FullStudent
+from terrine.students.kinds.linear import LinearStudent
+from terrine.students.kinds.vat import VATStudent
+from terrine.students.linear import fit
+from terrine.students.student import STUDENTS
 from tests.terrine.students.students_help import (
     frozen_backbone,
     small_network,
@@ -28,25 +30,25 @@ from tests.terrine.students.students_help import (
     some_material,
 )
 
-SHORT = {"steps": 40, "batch": 16, "learning_rate": 1e-3, "views": 2}
+SHORT = {"l2": 0.3, "steps": 40, "train_batch": 16, "learning_rate": 1e-3, "views": 2}
 ON_FROZEN = [
-    FineTune(trainable=0, **SHORT),
-    FineTune(trainable=0, hidden=16, augment=True, **SHORT),
-    FixMatch(threshold=0.5, **SHORT),
-    FreeMatch(augment=True, **SHORT),
-    VAT(hidden=16, **SHORT),
+    FinetuneStudent(trainable=0, **SHORT),
+    FinetuneStudent(trainable=0, hidden=16, augment=True, **SHORT),
+    FixMatchStudent(threshold=0.5, **SHORT),
+    FreeMatchStudent(augment=True, **SHORT),
+    VATStudent(hidden=16, **SHORT),
 ]
 ON_NETWORKS = [
-    FineTune(trainable=50, augment=True, **SHORT),
-    Full(**SHORT),
-    FixMatch(threshold=0.5, **SHORT),
-    FreeMatch(**SHORT),
-    VAT(hidden=16, **SHORT),
+    FinetuneStudent(trainable=50, augment=True, **SHORT),
+    FullStudent(**SHORT),
+    FixMatchStudent(threshold=0.5, **SHORT),
+    FreeMatchStudent(**SHORT),
+    VATStudent(hidden=16, **SHORT),
 ]
 
 
 def named(kinds):
-    return [pytest.param(kind, id=f"{kind.name}{'-hidden' * (kind.hidden is not None)}") for kind in kinds]
+    return [pytest.param(kind, id=f"{kind.kind}{'-hidden' * (kind.hidden is not None)}") for kind in kinds]
 
 
 @pytest.fixture(autouse=True)
@@ -78,7 +80,7 @@ def bytes_of(trained, folder: Path) -> bytes:
 def test_a_head_on_frozen_features_learns_and_the_backbone_is_left_alone(kind, histograms):
     material = some_material(frozen_backbone(), histograms=histograms)
     before = {name: value.clone() for name, value in material.backbone.state_dict().items()}
-    trained = replace(kind, patience=None).train(material, seed=0)
+    trained = kind.model_copy(update={"patience": None}).train(material, seed=0)
     assert accuracy(trained, material) > 0.8
     assert trained.backbone is None
     assert isinstance(trained.head, LinearHead if kind.hidden is None else MLPHead)
@@ -90,7 +92,7 @@ def test_a_head_on_frozen_features_learns_and_the_backbone_is_left_alone(kind, h
 def test_a_network_learns_and_the_public_backbone_is_left_alone(kind, statistics):
     material = some_material(small_network(), statistics=statistics)
     before = {name: value.clone() for name, value in material.backbone.state_dict().items()}
-    trained = replace(kind, patience=None).train(material, seed=0)
+    trained = kind.model_copy(update={"patience": None}).train(material, seed=0)
     assert accuracy(trained, material) > 0.8
     own = trained.backbone.state_dict()
     assert any(not torch.equal(own[name], before[name]) for name in own)
@@ -102,7 +104,7 @@ def test_a_network_learns_and_the_public_backbone_is_left_alone(kind, statistics
 def test_fine_tuning_changes_the_last_weights_alone():
     material = some_material(small_network())
     before = {name: value.clone() for name, value in material.backbone.state_dict().items()}
-    trained = FineTune(trainable=50, patience=None, **SHORT).train(material, seed=0)
+    trained = FinetuneStudent(trainable=50, patience=None, **SHORT).train(material, seed=0)
     changed = {name for name, value in trained.backbone.state_dict().items() if not torch.equal(value, before[name])}
     assert changed == {"network.5.weight", "network.5.bias"}
     assert trained.record["trained_share"] == pytest.approx(100 * 1164 / 1230, abs=0.01)
@@ -110,9 +112,9 @@ def test_fine_tuning_changes_the_last_weights_alone():
 
 def test_without_a_term_a_linear_head_by_gradient_ends_where_the_exact_fit_does():
     material = some_material(frozen_backbone(), answered=120)
-    kind = FineTune(trainable=0, patience=None, steps=400, batch=120, learning_rate=0.01)
+    kind = FinetuneStudent(l2=0.3, trainable=0, patience=None, steps=400, train_batch=120, learning_rate=0.01)
     trained = kind.train(material, seed=0)
-    exact = Linear(l2=0.3).train(material, seed=0).head
+    exact = LinearStudent(l2=0.3).train(material, seed=0).head
     features = material.features("cpu")
     np.testing.assert_allclose(predict(trained.head, features), predict(exact, features), atol=0.01)
 
@@ -123,16 +125,16 @@ def test_a_hidden_layer_starts_as_the_linear_student():
     head = training.starting_head(
         features[material.rows], material.answers, 0.3, 16, seed=0, device=torch.device("cpu")
     )
-    linear = fit(features[material.rows], material.answers, StudentSettings(l2=0.3), seed=0)
+    linear = fit(features[material.rows], material.answers, 0.3, seed=0)
     assert head.hidden_weight.shape == (16, 16)
     np.testing.assert_allclose(predict(head, features), predict(linear, features), atol=1e-5)
     with pytest.raises(SettingError, match="at least 6"):
-        FineTune(trainable=0, hidden=4, **SHORT).train(material, seed=0)
+        FinetuneStudent(trainable=0, hidden=4, **SHORT).train(material, seed=0)
 
 
 def test_the_moment_that_held_out_answers_like_best_is_kept_and_training_ends_when_they_do_not():
     material = some_material(frozen_backbone(), histograms=False, answered=200)
-    wild = FineTune(trainable=0, steps=400, batch=8, learning_rate=1.0, patience=2, ema=0.0)
+    wild = FinetuneStudent(l2=0.3, trainable=0, steps=400, train_batch=8, learning_rate=1.0, patience=2, ema=0.0)
     trained = wild.train(material, seed=0)
     record = trained.record
     losses = {row["step"]: row["held_out_loss"] for row in record["history"]}
@@ -145,7 +147,7 @@ def test_the_moment_that_held_out_answers_like_best_is_kept_and_training_ends_wh
 
 def test_the_weights_of_a_network_are_those_of_the_chosen_moment():
     material = some_material(small_network(), statistics="original")
-    kind = Full(steps=20, batch=16, learning_rate=0.003, patience=100, ema=0.0)
+    kind = FullStudent(l2=0.3, steps=20, train_batch=16, learning_rate=0.003, patience=100, ema=0.0)
     trained = kind.train(material, seed=0)
     losses = {row["step"]: row["held_out_loss"] for row in trained.record["history"]}
     chosen = trained.record["chosen_step"]
@@ -167,8 +169,10 @@ def test_what_is_kept_is_a_moving_average_whose_memory_grows(monkeypatch):
 
     monkeypatch.setattr(torch.optim.AdamW, "step", watched)
     material = some_material(frozen_backbone())
-    start = Linear(l2=0.3).train(material, seed=0).head.weight
-    trained = FineTune(trainable=0, patience=None, steps=12, learning_rate=0.05, ema=0.3).train(material, seed=0)
+    start = LinearStudent(l2=0.3).train(material, seed=0).head.weight
+    trained = FinetuneStudent(l2=0.3, trainable=0, patience=None, steps=12, learning_rate=0.05, ema=0.3).train(
+        material, seed=0
+    )
     average = torch.tensor(start).double()
     for number, weight in enumerate(seen, start=1):
         share = min(0.3, number / (number + 9))
@@ -180,10 +184,12 @@ def test_what_is_kept_is_a_moving_average_whose_memory_grows(monkeypatch):
 def test_where_training_does_not_help_the_linear_student_of_all_answers_is_kept():
     for backbone, share in ((frozen_backbone(), 0.0), (small_network(), 100.0)):
         material = some_material(backbone)
-        ruinous = FineTune(trainable=share, steps=40, batch=8, learning_rate=5.0, patience=2, ema=0.0)
+        ruinous = FinetuneStudent(
+            l2=0.3, trainable=share, steps=40, train_batch=8, learning_rate=5.0, patience=2, ema=0.0
+        )
         trained = ruinous.train(material, seed=0)
         assert trained.record["chosen_step"] == 0
-        linear = Linear(l2=0.3).train(material, seed=0)
+        linear = LinearStudent(l2=0.3).train(material, seed=0)
         np.testing.assert_allclose(trained.head.weight, linear.head.weight, atol=1e-6)
 
 
@@ -195,11 +201,11 @@ def test_held_out_answers_are_not_fitted():
     changed = material.answers.targets.copy()
     changed[split.held_out] = changed[split.held_out][:, ::-1]
     other = replace(material, answers=replace(material.answers, targets=changed))
-    kind = FineTune(trainable=0, patience=100, **SHORT)
+    kind = FinetuneStudent(trainable=0, patience=100, **SHORT)
     weights = []
     for own in (material, other):
         run = training._Run(
-            own, kind, lambda: None, split, name="t", kind="finetune", percent=0, seed=0,
+            own, kind, split, name="t", percent=0, seed=0,
             device=torch.device("cpu"), work=None, progress=None,
         )  # fmt: skip
         run._go(10)
@@ -209,17 +215,19 @@ def test_held_out_answers_are_not_fitted():
 
 def test_few_answers_are_all_used_for_fitting():
     material = some_material(frozen_backbone(), answered=40)
-    assert FineTune(trainable=0, **SHORT).train(material, seed=0).record["held_out"] == 0
+    assert FinetuneStudent(trainable=0, **SHORT).train(material, seed=0).record["held_out"] == 0
 
 
 @pytest.mark.parametrize("kind", named([ON_FROZEN[3], ON_NETWORKS[2]]))
 def test_a_student_depends_on_its_seed_alone(kind, tmp_path):
-    backbone = frozen_backbone if kind.name == "freematch" else small_network
+    backbone = frozen_backbone if kind.kind == "freematch" else small_network
     results = []
     for seed in (0, 0, 1):
         torch.manual_seed(len(results))
         np.random.seed(len(results))  # noqa: NPY002  # nobody may read it
-        results.append(bytes_of(replace(kind, patience=None).train(some_material(backbone()), seed=seed), tmp_path))
+        results.append(
+            bytes_of(kind.model_copy(update={"patience": None}).train(some_material(backbone()), seed=seed), tmp_path)
+        )
     assert results[0] == results[1] != results[2]
 
 
@@ -239,25 +247,25 @@ def test_a_training_batch_never_mixes_sources_under_current_statistics(monkeypat
     seen = []
     plain = training.ImageInputs.plain
     monkeypatch.setattr(training.ImageInputs, "plain", lambda self, rows: (seen.append(rows), plain(self, rows))[1])
-    FixMatch(**SHORT).train(material, seed=0)
+    FixMatchStudent(**SHORT).train(material, seed=0)
     assert len(seen) > 100
     assert all(len(set(source[rows])) == 1 and len(rows) > 1 for rows in seen)
     seen.clear()
-    FixMatch(**SHORT).train(replace(material, statistics="original"), seed=0)
+    FixMatchStudent(**SHORT).train(replace(material, statistics="original"), seed=0)
     assert any(len(set(source[rows])) == 2 for rows in seen)
 
 
 def test_images_without_answers_are_looked_at():
     """Other pixels in images nobody answered change the student of every kind that learns from them."""
-    for kind in (ON_FROZEN[2], ON_FROZEN[3], VAT(**SHORT), FineTune(trainable=0, **SHORT)):
+    for kind in (ON_FROZEN[2], ON_FROZEN[3], VATStudent(**SHORT), FinetuneStudent(trainable=0, **SHORT)):
         heads = []
         for other in (False, True):
             material = some_material(frozen_backbone(), statistics="original", answered=120)
             unanswered = np.setdiff1d(np.arange(240), material.rows)
             if other:
                 material.pool.images[unanswered] = 255 - material.pool.images[unanswered]
-            heads.append(replace(kind, patience=None).train(material, seed=0).head.weight)
-        assert np.array_equal(*heads) == (kind.name == "finetune")
+            heads.append(kind.model_copy(update={"patience": None}).train(material, seed=0).head.weight)
+        assert np.array_equal(*heads) == (kind.kind == "finetune")
 
 
 RESUMED = ("freematch-frozen", "freematch-network", "vat-network", "full-network")
@@ -269,7 +277,7 @@ import torch
 torch.set_num_threads(1)
 sys.path.insert(0, sys.argv[2])
 from terrine.students import training
-from terrine.students.registry import build
+from terrine.students.student import STUDENTS
 from tests.terrine.students.students_help import frozen_backbone, small_network, some_material
 training._REPORT_SECONDS = training.CHECKPOINT_SECONDS = 0
 def kill(fraction, text):
@@ -280,7 +288,7 @@ for case in sys.argv[3:]:
     if process == 0:
         name, where = case.split("-")
         backbone = frozen_backbone if where == "frozen" else small_network
-        kind = build(name, {"steps": 40, "batch": 16, "views": 2, "patience": 100})
+        kind = STUDENTS.of(name)(l2=0.3, steps=40, train_batch=16, views=2, patience=100)
         kind.train(some_material(backbone()), seed=0, work=Path(sys.argv[1]) / case, progress=kill)
         os._exit(0)
     print(case, os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
@@ -301,7 +309,7 @@ def killed(tmp_path_factory, pytestconfig):
 def test_a_training_that_is_killed_and_resumed_ends_with_the_same_bytes(case, killed, tmp_path, monkeypatch):
     name, where = case.split("-")
     backbone = frozen_backbone if where == "frozen" else small_network
-    kind = build(name, {"steps": 40, "batch": 16, "views": 2, "patience": 100})
+    kind = STUDENTS.of(name)(l2=0.3, steps=40, train_batch=16, views=2, patience=100)
     whole = kind.train(some_material(backbone()), seed=0, work=tmp_path / "whole")
     work = killed / case
     assert [path.name for path in work.iterdir()] == ["training"]
@@ -322,7 +330,7 @@ def test_a_training_that_is_killed_and_resumed_ends_with_the_same_bytes(case, ki
 
 
 def test_a_finished_training_is_loaded_and_not_repeated(tmp_path):
-    kind, calls = Full(**SHORT), []
+    kind, calls = FullStudent(**SHORT), []
     first = kind.train(some_material(small_network()), seed=0, work=tmp_path)
     again = kind.train(some_material(small_network()), seed=0, work=tmp_path, progress=lambda *call: calls.append(call))
     assert calls == []
@@ -330,9 +338,9 @@ def test_a_finished_training_is_loaded_and_not_repeated(tmp_path):
 
 
 def test_a_checkpoint_of_another_training_is_refused(tmp_path):
-    kind = FineTune(trainable=0, **SHORT)
+    kind = FinetuneStudent(trainable=0, **SHORT)
     kind.train(some_material(frozen_backbone()), seed=0, work=tmp_path)
-    for other, seed, words in ((kind, 1, "seed"), (replace(kind, l2=1.0), 0, "settings")):
+    for other, seed, words in ((kind, 1, "seed"), (kind.model_copy(update={"l2": 1.0}), 0, "settings")):
         with pytest.raises(ArtefactError, match=f"{words}.* differ"):
             other.train(some_material(frozen_backbone()), seed=seed, work=tmp_path)
     with pytest.raises(ArtefactError, match=r"answers.* differ"):
@@ -364,40 +372,50 @@ def test_the_prior_on_scores_is_that_of_the_linear_student():
     assert float(training.prior(linear, l2, scale).detach()) == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("kind", named([FineTune(**SHORT), Full(**SHORT), FixMatch(trainable=10, **SHORT)]))
+@pytest.mark.parametrize(
+    "kind", named([FinetuneStudent(**SHORT), FullStudent(**SHORT), FixMatchStudent(trainable=10, **SHORT)])
+)
 def test_a_backbone_without_weights_is_refused_where_weights_are_to_be_trained(kind):
     with pytest.raises(SettingError, match="no weights to train"):
         kind.train(some_material(frozen_backbone()), seed=0)
 
 
-def test_the_registry_names_what_it_knows():
-    assert list(KINDS) == ["linear", "finetune", "full", "fixmatch", "freematch", "vat"]
-    assert build("fixmatch", {"threshold": 0.8}).threshold == 0.8
-    assert "threshold" in settings_of("fixmatch")
-    assert "threshold" not in settings_of("vat")
-    with pytest.raises(SettingError, match="choose one of linear, finetune"):
-        build("fixmatsch", {})
-    with pytest.raises(SettingError, match="no setting 'threshold'"):
-        build("vat", {"threshold": 0.8})
+@pytest.mark.parametrize("name", STUDENTS.names())
+def test_every_kind_is_made_of_its_defaults_and_has_no_setting_of_another(name):
+    student = STUDENTS.of(name)()
+    assert student.kind == name
+    own = set(type(student).model_fields)
+    for other in {key for kind in STUDENTS.names() for key in STUDENTS.of(kind).model_fields} - own:
+        with pytest.raises(ValidationError, match=other):
+            STUDENTS.of(name)(**{other: 1})
+    assert ("trainable" in own) == (name not in ("linear", "full"))
+    assert ("pool" in own) == student.looks_at_more
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("name", "key", "values"),
     [
-        ({"steps": 0}, "steps is 0"),
-        ({"batch": 1}, "batch is 1"),
-        ({"patience": 0}, "patience is 0"),
-        ({"views": -1}, "views is -1"),
-        ({"hidden": 0}, "hidden is 0"),
-        ({"learning_rate": 0.0}, "learning_rate is 0"),
-        ({"trainable": 101.0}, "trainable is 101"),
-        ({"ema": 1.0}, "ema 1"),
-        ({"weight_decay": -1.0}, "weight_decay -1"),
-        ({"l2": -1.0}, "l2 is -1"),
+        ("linear", "l2", [-1.0, float("inf")]),
+        ("linear", "label_smoothing", [1.0]),
+        ("finetune", "steps", [0]),
+        ("finetune", "train_batch", [1]),
+        ("finetune", "patience", [0]),
+        ("finetune", "views", [-1]),
+        ("finetune", "hidden", [0]),
+        ("finetune", "learning_rate", [0.0]),
+        ("finetune", "trainable", [-1.0, 101.0]),
+        ("full", "ema", [1.0]),
+        ("full", "weight_decay", [-1.0]),
+        ("fixmatch", "threshold", [-0.1, 1.1]),
+        ("fixmatch", "unlabelled_weight", [-1.0, float("inf")]),
+        ("fixmatch", "unlabelled_ratio", [0]),
+        ("freematch", "decay", [1.0]),
+        ("freematch", "fairness", [-0.1]),
+        ("vat", "perturbation", [0.0]),
+        ("vat", "power_iterations", [0]),
     ],
 )
-def test_impossible_settings_are_refused_by_name(settings, words):
-    with pytest.raises(SettingError, match=words):
-        FineTune(**settings)
-    with pytest.raises(SettingError, match="kind=finetune"):
-        Full(trainable=50)
+def test_an_impossible_setting_is_refused_by_its_name(name, key, values):
+    for value in values:
+        with pytest.raises(ValidationError, match=key):
+            STUDENTS.of(name)(**{key: value})

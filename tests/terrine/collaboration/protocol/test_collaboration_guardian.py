@@ -78,7 +78,7 @@ def test_the_test_is_that_of_confident_gnmax_with_the_same_secure_lattice():
         def gaussian(self, shape, sigma):
             return tests if np.ndim(shape) == 0 else numbers[guardian.result]
 
-    local = ConfidentGNMax(agreed.threshold, agreed.sigma_threshold, agreed.sigma)
+    local = ConfidentGNMax(threshold=agreed.threshold, sigma1=agreed.sigma_threshold, sigma2=agreed.sigma)
     answers = local.answer(counts, epsilon=1e6, delta=1e-5, noise=Same())
     assert np.array_equal(guardian.result, answers.answered)
     assert np.array_equal(student.result, answers.labels)

@@ -8,7 +8,7 @@ from scipy.stats import beta, norm
 from terrine.aggregation.confident import ConfidentGNMax
 from terrine.aggregation.gnmax import GNMax
 from terrine.aggregation.histogram import GaussianHistogram
-from terrine.aggregation.laplace import LNMax
+from terrine.aggregation.lnmax import LNMax
 from terrine.errors import InputError, SettingError
 from terrine.privacy.accounting.events import Event, RepeatedEvent, vote_answer
 from terrine.privacy.accounting.gaussian import epsilon_of
@@ -89,11 +89,15 @@ def test_equal_inputs_show_nothing():
 
 @pytest.mark.parametrize(
     ("mechanism", "queries"),
-    [(GNMax(10.0), 110), (GaussianHistogram(10.0), 110), (ConfidentGNMax(50.0, 20.0, 10.0), 60)],
+    [
+        (GNMax(sigma=10.0), 110),
+        (GaussianHistogram(sigma=10.0), 110),
+        (ConfidentGNMax(threshold=50.0, sigma1=20.0, sigma2=10.0), 60),
+    ],
 )
 def test_a_gaussian_mechanism_with_its_noise_halved_is_caught(mechanism, queries):
     options = {"queries": queries, "runs": 300, "delta": 1e-5}
-    share = 0.5 if mechanism.name != "confident" else 0.4
+    share = 0.5 if mechanism.mechanism != "confident" else 0.4
     assert audit_mechanism(runner(mechanism, QuieterNoise(share)), TIE, MOVED, **options).caught
     assert not audit_mechanism(runner(mechanism, QuieterNoise(1.0)), TIE, MOVED, **options).caught
 
@@ -101,7 +105,7 @@ def test_a_gaussian_mechanism_with_its_noise_halved_is_caught(mechanism, queries
 def test_lnmax_with_its_noise_halved_is_caught():
     options = {"queries": 1, "runs": 40_000, "delta": 1e-5}
     for share, caught in ((0.5, True), (1.0, False)):
-        verdict = audit_mechanism(runner(LNMax(4.0), QuieterNoise(share)), [55, 45], [56, 44], **options)
+        verdict = audit_mechanism(runner(LNMax(scale=4.0), QuieterNoise(share)), [55, 45], [56, 44], **options)
         assert verdict.caught is caught
         assert verdict.mu_charged is None
         assert verdict.epsilon_charged == pytest.approx(0.5, abs=1e-4)
@@ -123,7 +127,7 @@ def test_a_threshold_test_left_uncharged_is_caught():
 
 
 def test_the_charge_of_the_costliest_run_counts():
-    verdict = audit_mechanism(runner(GNMax(10.0), ReplayNoise(0)), TIE, MOVED, queries=50, runs=20, delta=1e-5)
+    verdict = audit_mechanism(runner(GNMax(sigma=10.0), ReplayNoise(0)), TIE, MOVED, queries=50, runs=20, delta=1e-5)
     assert verdict.mu_charged == pytest.approx(1.0)
     assert verdict.epsilon_charged == pytest.approx(epsilon_of(1.0, 1e-5))
 
@@ -131,7 +135,7 @@ def test_the_charge_of_the_costliest_run_counts():
 def test_labels_are_scored_by_their_likelihood_ratio():
     """One query per run: the found μ of a tie is that of the labels' own trade-off, not of the noise."""
     sigma, runs = 3.0, 40_000
-    verdict = audit_mechanism(runner(GNMax(sigma), ReplayNoise(0)), TIE, MOVED, queries=1, runs=runs, delta=1e-5)
+    verdict = audit_mechanism(runner(GNMax(sigma=sigma), ReplayNoise(0)), TIE, MOVED, queries=1, runs=runs, delta=1e-5)
     right = norm.cdf(2 / (math.sqrt(2) * sigma))
     assert verdict.bound.mu == pytest.approx(norm.ppf(right), abs=0.05)
 
@@ -142,14 +146,14 @@ def test_labels_are_scored_by_their_likelihood_ratio():
 )
 def test_histograms_that_are_not_neighbours_are_refused(pair):
     with pytest.raises(InputError):
-        audit_mechanism(runner(GNMax(10.0), ReplayNoise(0)), *pair, queries=2, runs=20, delta=1e-5)
+        audit_mechanism(runner(GNMax(sigma=10.0), ReplayNoise(0)), *pair, queries=2, runs=20, delta=1e-5)
 
 
 def test_impossible_audits_are_refused():
     with pytest.raises(SettingError):
-        audit_mechanism(runner(GNMax(10.0), ReplayNoise(0)), TIE, MOVED, queries=0, runs=20, delta=1e-5)
+        audit_mechanism(runner(GNMax(sigma=10.0), ReplayNoise(0)), TIE, MOVED, queries=0, runs=20, delta=1e-5)
     with pytest.raises(SettingError):
-        audit_mechanism(runner(GNMax(10.0), ReplayNoise(0)), TIE, MOVED, queries=2, runs=10, delta=1e-5)
+        audit_mechanism(runner(GNMax(sigma=10.0), ReplayNoise(0)), TIE, MOVED, queries=2, runs=10, delta=1e-5)
     for scores in (([0.0] * 3, [0.0] * 3), ([0.0] * 4, [0.0] * 5), ([0.0] * 4, [math.nan] * 4)):
         with pytest.raises(InputError):
             audit_scores(*scores, 1e-5)

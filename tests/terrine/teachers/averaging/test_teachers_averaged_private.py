@@ -96,7 +96,7 @@ def test_averages_take_their_share_and_leave_the_rest_to_the_votes_exactly(epsil
     averages = averaging.whole_event()
     assert mu_squared(averages) == pytest.approx(0.7 * limit, rel=1e-7)
     sigma = 50.0
-    answers = GaussianHistogram(sigma).certain(10**9, epsilon, DELTA, averages)
+    answers = GaussianHistogram(sigma=sigma).certain(10**9, epsilon, DELTA, averages)
     assert answers == math.floor(0.3 * limit * sigma**2 / 2)
     whole = compose(averages, RepeatedEvent(vote_answer(sigma), answers))
     assert epsilon - 0.05 < epsilon_of(math.sqrt(mu_squared(whole)), DELTA) <= epsilon

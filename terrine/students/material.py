@@ -1,15 +1,10 @@
-"""What every kind of student has in common: public images and released answers in, weights out.
-
-Guarantee of an implementation: what it returns is a function of `Material` (all of which is public or released), its
-settings and the seed. So it is post-processing, costs no privacy, and may be repeated and compared at will.
-"""
+"""What a student learns from, public images and released answers alone, and what a training returns."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,9 +14,6 @@ from terrine.errors import InputError
 from terrine.models.backbone import Backbone, features_in_batches
 from terrine.models.statistics import Statistics
 from terrine.students.answers import ReleasedAnswers
-
-Progress = Callable[[float, str], None]
-"""Called with (fraction done, a line about it)."""
 
 Cache = Callable[[str, Callable[[], np.ndarray]], np.ndarray]
 """(what it is, how it is computed) -> the array, computed or kept from an earlier time."""
@@ -107,25 +99,3 @@ class Trained:
     head: Head
     backbone: Backbone | None = None
     record: dict[str, Any] = field(default_factory=dict)
-
-
-class StudentKind(Protocol):
-    """A way to train a student; its settings are the fields of the class that implements it."""
-
-    name: ClassVar[str]
-
-    def train(
-        self,
-        material: Material,
-        *,
-        seed: int,
-        device: torch.device | str = "cpu",
-        work: Path | None = None,
-        progress: Progress | None = None,
-    ) -> Trained:
-        """Train a student on `device`.
-
-        With `work`, a folder of this very training, a long training writes its state there and goes on from what it
-        finds; on a CPU with equally many threads the end is the same to the last bit. Raises SettingError for settings
-        that do not suit the backbone, and ArtefactError when `work` belongs to another training.
-        """

@@ -1,0 +1,99 @@
+"""LNMax: the class with the most votes after Laplace noise on every count.
+
+Kept for parity with the first PATE paper. GNMax answers more queries at the same ε.
+"""
+
+import math
+from bisect import bisect_right
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+
+from terrine.aggregation.mechanism import NOTHING, UNANSWERED, Answers, Mechanism
+from terrine.aggregation.votes import HistogramArray, validate_histograms
+from terrine.errors import SettingError
+from terrine.privacy.accounting.claimed import by_moments
+from terrine.privacy.accounting.events import Event, LaplaceEvent, RepeatedEvent, compose
+from terrine.privacy.accounting.renyi import epsilon_of_event
+from terrine.privacy.noise import NoiseSource
+from terrine.settings import Field, Unit
+
+_CLOSE = 1 + 1e-4
+
+
+class LNMax(Mechanism):
+    """argmax_j (n_j + Lap(scale)): pure ε = 2/scale an answer, composed by the best data-independent bound.
+
+    Papernot et al. 2017, section 2.2; `scale` is 1/γ there.
+    """
+
+    text = (
+        "LNMax: for each query the teachers' votes were counted by class, Laplace noise was added to every count, and "
+        "the class with the largest noisy count was released."
+    )
+    gaussian = False
+
+    mechanism: Literal["lnmax"] = "lnmax"
+    scale: Annotated[float, Unit("votes")] = Field(gt=0)
+    """Scale of the Laplace noise on every count."""
+
+    @classmethod
+    def calibrated(cls, epsilon: float, delta: float, answers: int) -> Self:
+        """Return it with the least noise, but for a ten thousandth, at which so many answers cost at most ε at δ."""
+        if not 0 < epsilon < math.inf or answers < 1:
+            raise SettingError(f"A finite epsilon > 0 and at least one answer are needed, not {epsilon}, {answers}.")
+        least, enough = 0.0, 2.0 * answers / epsilon  # the sum of pure ε
+        while enough > least * _CLOSE:
+            middle = (least + enough) / 2
+            fits = epsilon_of_event(cls(scale=middle).cost(answers, answers), delta) <= epsilon
+            least, enough = (least, middle) if fits else (middle, enough)
+        return cls(scale=enough)
+
+    @property
+    def deviation(self) -> float:
+        """See `Mechanism.deviation`."""
+        return math.sqrt(2) * self.scale
+
+    def cost(self, asked: int, answered: int) -> Event:
+        """See `Mechanism.cost`. A vote moved changes two counts by one each: two in L1 norm."""
+        return RepeatedEvent(LaplaceEvent(sensitivity=2.0, scale=self.scale), asked)
+
+    def certain(self, queries: int, epsilon: float, delta: float, spent: Event = NOTHING) -> int:
+        """See `Mechanism.certain`."""
+        if not 0 < epsilon < math.inf:
+            raise SettingError(f"A budget needs a finite epsilon greater than 0, got {epsilon!r}.")
+        # ε grows with the count, so its largest affordable value is found by halving.
+        return bisect_right(
+            range(1, queries + 1),
+            epsilon,
+            key=lambda count: epsilon_of_event(compose(spent, self.cost(count, count)), delta),
+        )
+
+    def answer(
+        self,
+        histograms: HistogramArray,
+        *,
+        epsilon: float,
+        delta: float,
+        noise: NoiseSource,
+        spent: Event = NOTHING,
+    ) -> Answers:
+        """See `Mechanism.answer`."""
+        counts = validate_histograms(histograms)
+        asked = self.certain(len(counts), epsilon, delta, spent)
+        labels = np.full(len(counts), UNANSWERED, dtype=np.int64)
+        labels[:asked] = (counts[:asked] + noise.laplace((asked, counts.shape[1]), self.scale)).argmax(axis=1)
+        return Answers(labels != UNANSWERED, labels, None, self.cost(asked, asked), asked)
+
+    def claimed(self, asked: int, answered: int, delta: float) -> float:
+        """See `Mechanism.claimed`: by the moments accountant, as in the paper."""
+        return by_moments(1 / self.scale, asked, delta)
+
+    def analysed(self) -> dict[str, Any]:
+        """See `Mechanism.analysed`."""
+        return self.describe()
+
+    def canaries(self, teachers: int) -> dict[str, int]:
+        """See `Mechanism.canaries`. Laplace noise gives most away where the loser seldom wins."""
+        gap = min(teachers - 2, max(2, round(2 * self.scale)))
+        return {**super().canaries(teachers), "a clear lead": (teachers + gap) // 2}
