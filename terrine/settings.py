@@ -20,6 +20,7 @@ when it is built.
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -133,7 +134,7 @@ class Kinds(Generic[S]):
         known: dict[str, type[S]] = {}
         # The last to declare a name has it, as when a notebook's cell runs again; but nobody takes one of Terrine's.
         for kind in sorted(_below(self.base), key=lambda kind: kind.__module__.startswith("terrine.")):
-            if self.key in kind.__dict__.get("__annotations__", {}):  # what only inherits it is the same kind
+            if self.key in inspect.get_annotations(kind):  # what only inherits it is the same kind
                 known |= dict.fromkeys(get_args(kind.model_fields[self.key].annotation), kind)
         return dict(sorted(known.items()))
 
