@@ -11,7 +11,20 @@ from rich.console import Console
 from rich.table import Table
 
 from flows import transcribe
-from flows.cli import accounting, audit, export, images, ledger, membership, party, predict, reproduce, serve, sweep
+from flows.cli import (
+    accounting,
+    audit,
+    export,
+    images,
+    ledger,
+    membership,
+    params,
+    party,
+    predict,
+    reproduce,
+    serve,
+    sweep,
+)
 from flows.environment import prepare_environment
 from terrine.errors import TerrineError
 
@@ -126,7 +139,21 @@ def datasets() -> None:
     console.print(", ".join(SOURCES.names()))
 
 
-PARTS = (accounting, audit, export, images, ledger, membership, party, predict, reproduce, serve, sweep, transcribe)
+PARTS = (
+    accounting,
+    audit,
+    export,
+    images,
+    ledger,
+    membership,
+    params,
+    party,
+    predict,
+    reproduce,
+    serve,
+    sweep,
+    transcribe,
+)
 for part in PARTS:
     part.register(app)
 

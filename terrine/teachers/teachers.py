@@ -77,6 +77,7 @@ class GradientTeachers(Teachers):
     """Teachers that learn by gradient steps."""
 
     learning_rate: float = Field(1e-3, gt=0)
+    """Of Adam, or of a local step of averaged teachers."""
     weight_decay: float = Field(0.0, ge=0)
     """λ of λ/2 ‖w‖², added to the mean cross-entropy for every weight matrix and kernel w."""
     batch: Annotated[int | None, Unit("records")] = Field(256, ge=1)
@@ -87,6 +88,7 @@ class NetworkTeachers(GradientTeachers):
     """Teachers that are networks, each trained by Adam (Kingma and Ba 2015) on its own images."""
 
     epochs: int = Field(50, ge=1)
+    """Passes over a teacher's records."""
     batch: Annotated[int | None, Unit("records")] = Field(256, ge=2)
     """As of `GradientTeachers`; two at least, for a batch of one has no statistics."""
 

@@ -16,6 +16,7 @@ class Estimator(Settings):
     """A classifier of scikit-learn."""
 
     name: str = Field("RandomForestClassifier", min_length=1)
+    """The classifier's class in scikit-learn."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Where it has a `random_state` that is not among them, it comes from the run's seed: the same for all teachers
     with `shared` initialisation, else each its own."""

@@ -23,6 +23,7 @@ class FinetuneTeachers(NetworkTeachers):
 
     kind: Literal["finetune"] = "finetune"
     trainable: Trainable = 25.0
+    """Share of the backbone's weights that are trained at least, from its end."""
 
     def check(self, run: Any) -> None:
         """Raise ValueError for a backbone without weights."""

@@ -24,6 +24,7 @@ class LinearTeachers(FeatureTeachers, GradientTeachers):
     ridge: float = Field(0.1, ge=1e-6)
     """Penalty in units of a record's mean squared distance from its teacher's mean."""
     epochs: int = Field(50, ge=1)
+    """`adam`: passes over a teacher's records."""
 
     def build(self, context: TeacherContext) -> LinearKind:
         """See `Teachers.build`."""

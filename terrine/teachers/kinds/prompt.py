@@ -26,6 +26,7 @@ class Prompt(Settings):
     hidden: Annotated[int, Unit("units")] = Field(64, ge=1)
     """`fc2`: width of the first layer."""
     epochs: int = Field(10, ge=1)
+    """Passes over a teacher's records."""
     learning_rate: float = Field(0.05, gt=0)
     """Of Adam."""
     decay: float = Field(0.7, gt=0, le=1)

@@ -21,6 +21,7 @@ class ScratchTeachers(NetworkTeachers):
 
     kind: Literal["scratch"] = "scratch"
     architecture: Architecture = "small_cnn"
+    """The network."""
 
     def build(self, context: TeacherContext) -> ScratchKind:
         """See `Teachers.build`."""

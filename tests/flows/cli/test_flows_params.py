@@ -1,0 +1,22 @@
+"""`terrine params` on the command line."""
+
+import pytest
+from typer.testing import CliRunner
+
+from flows.cli import app
+from terrine.errors import SettingError
+
+
+def test_a_section_is_listed_with_defaults_units_and_what_a_preset_sets(monkeypatch, pytestconfig):
+    monkeypatch.chdir(pytestconfig.rootpath)
+    monkeypatch.setenv("COLUMNS", "200")
+    result = CliRunner().invoke(app, ["params", "aggregation", "--run", "terrine-digits"], catch_exceptions=False)
+    assert "aggregation.sigma" in result.stdout
+    assert "votes" in result.stdout
+    assert "terrine-digits: 76" in result.stdout
+    assert "teachers." not in result.stdout
+
+
+def test_a_name_that_no_setting_has_is_refused_with_the_sections():
+    with pytest.raises(SettingError, match="begin with seed, device, data"):
+        CliRunner().invoke(app, ["params", "aggregatoin"], catch_exceptions=False)
