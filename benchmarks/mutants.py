@@ -53,7 +53,9 @@ PRIVACY_TESTS = (
     "tests/terrine/teachers",
     "tests/terrine/collaboration",
     "tests/terrine/transcription",
-    *(f"tests/tasks/test_{name}.py" for name in ("params", "new_dataset", "identity")),
+    "tests/tasks/config/test_params.py",
+    "tests/tasks/test_new_dataset.py",
+    "tests/tasks/runtime/test_identity.py",
     "tests/tasks/runtime/test_accounts.py",
     *(
         f"tests/tasks/pipeline/test_{name}.py"
