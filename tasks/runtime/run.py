@@ -8,9 +8,8 @@ from typing import Any
 
 import yaml
 
-from tasks.config.params import Params, public_parameters, validate
+from tasks.config.params import Params, public_parameters, read_parameters
 from tasks.config.presets import resolve
-from tasks.config.values import read_yaml
 from tasks.runtime.store import Folders, write_text
 from terrine.errors import ArtefactError, SettingError
 
@@ -47,7 +46,7 @@ def open_run(root: Path, name: str) -> Run:
     path = Folders(root, name).parameters
     if not path.is_file():
         raise ArtefactError(f"{path} is missing: run the stage 'parameters' of run {name} first.")
-    return Run(root, name, validate(read_yaml(path)))
+    return Run(root, name, read_parameters(path))
 
 
 def refuse_transcription(name: str, params: Params) -> None:

@@ -15,9 +15,8 @@ from typing import Any, Literal
 
 import yaml
 
-from tasks.config.params import Params, validate
+from tasks.config.params import Params, read_parameters
 from tasks.config.presets import PRESETS, derive, resolve
-from tasks.config.values import read_yaml
 from tasks.pipeline.aggregate import identity_of_answers, noise_source
 from tasks.pipeline.averaging.settings import planned_event
 from tasks.runtime.accounts import open_account
@@ -191,7 +190,7 @@ def votes_on_disk(root: Path, candidates: list[Candidate]) -> dict[str, str]:
     for path in sorted((root / "data" / "private").glob("*/parameters.yaml")):
         name = path.parent.name
         try:
-            run = Run(root, name, validate(read_yaml(path)))
+            run = Run(root, name, read_parameters(path))
         except SettingError:
             continue  # A run of an older version: no candidate is like it.
         release = release_digest(run.params)
