@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from cells import Cells, datasets, spread
 
-from flows.transcription_stages import run_through
+from flows.stages import run_through
 from tasks.config.params import Params, validate
 from tasks.config.presets import values_of
 from tasks.config.values import digest, merge, parse_assignment
@@ -357,7 +357,7 @@ def main() -> None:
     parser.add_argument("--root", type=Path, default=datasets())
     parser.add_argument("--work", type=Path, default=Path("transcription-benchmark"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
-    parser.add_argument("--set", action="append", default=[], help="override of every cell, as in terrine transcribe")
+    parser.add_argument("--set", action="append", default=[], help="override of every cell, as in terrine run")
     arguments = parser.parse_args()
     runs = Runs(arguments.work, arguments.root, arguments.set)
     for part in arguments.parts:

@@ -83,7 +83,7 @@ def audit(
 
 
 def audit_canaries(name: str | None, canaries: int, shadows: int, confidence: float) -> dict[str, Any]:
-    """Plant canaries in copies of a run; default: the one that params.yaml names."""
+    """Plant canaries in copies of a run; default: the one selected last."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -108,7 +108,7 @@ def audit_canaries(name: str | None, canaries: int, shadows: int, confidence: fl
 
 def audit_run(name: str, **options: Any) -> dict[str, Any]:
     """Audit the mechanism of a complete run with its own noise, and write its statement anew with the bound in it."""
-    from flows.statements import restate
+    from flows.stages import make_stage
     from tasks.config.presets import project_root
     from tasks.pipeline.aggregate import noise_source
     from tasks.runtime.assurance import record_audit
@@ -130,7 +130,7 @@ def audit_run(name: str, **options: Any) -> dict[str, Any]:
         **options,
     )
     record_audit(run, result)
-    restate(root, name)
+    make_stage(root, name, "aggregate")  # the statement anew, the release as it is stored
     return result
 
 

@@ -17,7 +17,7 @@ def register(app: typer.Typer) -> None:
 
 
 def membership(
-    run: Annotated[str | None, typer.Option(help="A complete run; default: the one params.yaml names.")] = None,
+    run: Annotated[str | None, typer.Option(help="A complete run; default: the one selected last.")] = None,
     shadows: Annotated[int, typer.Option(help="Shadow runs, each on a random half of the records.")] = 16,
     confidence: Annotated[float, typer.Option(help="Confidence of the lower bound on ε.")] = 0.95,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -54,16 +54,11 @@ def membership(
 
 def make_shadow(shadow: Run) -> None:
     """Take a shadow run from its records to its student."""
-    if shadow.params.transcription is not None:
-        from flows.transcription_stages import run_through as transcribe_through
-
-        transcribe_through(shadow, "partition", "labels")
-        transcribe_through(shadow, "teach", "transcribe")
-        return
     from flows.stages import run_through
 
-    run_through(shadow, "partition", "partition")
-    run_through(shadow, "average", "student")
+    transcribed = shadow.params.transcription is not None
+    run_through(shadow, "partition", "labels" if transcribed else "partition")
+    run_through(shadow, *(("teach", "transcribe") if transcribed else ("average", "student")))
 
 
 def _show(run: str, result: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def exchange_units(run: str | None, count: int, as_json: bool) -> None:
-    """Try `count` units of a run (None: the one params.yaml names); exit code 1 when one of them moves two teachers."""
+    """Try `count` units of a run (None: the one selected last); exit code 1 when one of them moves two teachers."""
     from rich.console import Console
     from rich.progress import Progress
 

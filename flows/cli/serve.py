@@ -19,9 +19,7 @@ class StatisticsName(StrEnum):
     original = "original"
 
 
-RunOption = Annotated[
-    str | None, typer.Option("--run", help="A run of this project; default: the one params.yaml names.")
-]
+RunOption = Annotated[str | None, typer.Option("--run", help="A run of this project; default: the one selected last.")]
 FolderOption = Annotated[Path | None, typer.Option("--folder", help="A student's folder, or an export that holds it.")]
 ModelOption = Annotated[str | None, typer.Option("--model", help="An MLflow model: models:/NAME/VERSION.")]
 StatisticsOption = Annotated[

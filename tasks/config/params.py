@@ -54,7 +54,7 @@ class Params(Settings):
     ledger: LedgerSettings = LedgerSettings()
     runner: Runner = Runner()
     transcription: Transcription | None = None
-    """Of a run that `terrine transcribe` makes; null for all others."""
+    """Of a run that is a transcription; null for all others."""
     tracking: Tracking = Field(Tracking(), validate_default=True)
     """The last, for what its private_metrics are by default hangs on the others."""
 

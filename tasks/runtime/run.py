@@ -50,9 +50,9 @@ def open_run(root: Path, name: str) -> Run:
 
 
 def refuse_transcription(name: str, params: Params) -> None:
-    """Raise SettingError for a run that the main pipeline must not make: its release would be another one."""
+    """Raise SettingError for a run that the caller does not make: its release would be another one."""
     if params.transcription is not None:
-        raise SettingError(f"The run {name} is a transcription: make it with terrine transcribe --preset {name}.")
+        raise SettingError(f"The run {name} is a transcription: make it with terrine run --preset {name}.")
 
 
 def write_parameters(root: Path, name: str) -> Run:

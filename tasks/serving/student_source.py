@@ -15,7 +15,7 @@ from terrine.errors import ArtefactError, InputError, SettingError
 
 
 def student_folder(run: str | None = None, folder: Path | None = None, model: str | None = None) -> Path:
-    """Return the folder of a student; without arguments that of the run that params.yaml names.
+    """Return the folder of a student; without arguments that of the run selected last.
 
     run: a run of this project. folder: a student's folder, or one that holds it as `student`, such as `terrine export`
     writes. model: an MLflow model, for example models:/terrine-digits/1. Raises SettingError when more than one is
