@@ -18,6 +18,7 @@ from tasks.runtime.store import folder_digest, read_json
 from terrine.errors import ArtefactError, InputError, SettingError
 from terrine.models.backbone import features_in_batches
 from terrine.teachers.features import PrivateFeatures, private_features
+from terrine.teachers.kinds.scratch import ScratchTeachers
 from terrine.teachers.untrained import votes_without_records
 
 VALUES = {
@@ -396,5 +397,5 @@ def test_prompts_share_passes_on_an_accelerator_for_public_data_alone(prepared, 
         with pytest.raises(SettingError, match=r"not on cuda, and the data are not public: set device=cpu"):
             step(Run(run.root, run.name, own))
     teach.extract_features.fn(run)
-    scratch = own.model_copy(update={"teachers": own.teachers.model_copy(update={"kind": "scratch"})})
+    scratch = own.model_copy(update={"teachers": ScratchTeachers()})
     teach.extract_features.fn(Run(run.root, run.name, scratch))
