@@ -4,6 +4,7 @@ The code is found in the sources, and nothing is imported: from a stage's tasks 
 through imports, to every definition of ours that can be reached, and to the templates and tables whose file names stand
 there. A release's identity knows nothing of it: a release that is stored is returned, whatever code asks for it.
 
+A kind (of teachers, of a mechanism, ...) is found by its class, for a stage names its section and not its code.
 Comments, docstrings and the file in which a definition stands do not count. Nor does the code that says what a run's
 parameters are (`SETTLED`): DVC compares their values.
 """
@@ -20,6 +21,7 @@ from importlib.util import find_spec, resolve_name
 from pathlib import Path
 from typing import Any
 
+from tasks.config.params import FAMILIES
 from tasks.runtime.graph import CODE, PARAMETERS, Pipeline
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_json, write_text
@@ -41,18 +43,21 @@ _read: dict[str, Any] = {}
 """What this process has read of each source, with the source's time and size."""
 
 
-def write_code(run: Run, pipeline: Pipeline, plugins: Iterable[str] = ()) -> None:
-    """Write, where DVC compares it, a digest for each stage of the code that it uses.
-
-    plugins: modules of other packages that hold kinds of this run; they count to every stage.
-    """
+def write_code(run: Run, pipeline: Pipeline) -> None:
+    """Write, where DVC compares it, a digest for each stage of the code that it uses: its tasks', and that of the kinds
+    which the run has of the sections that the stage reads, from plugins too."""
     memory = run.root / ".dvc" / "tmp" / "code.json"
     if not _read and memory.is_file():
         _read.update(read_json(memory))
     known = dict(_read)
-    sources = Sources([*OURS, *(module.partition(".")[0] for module in plugins)])
-    stages = [stage for stage in pipeline.stages if stage is not PARAMETERS]
-    digests = {stage.name: sources.digest([*stage.tasks.split(), *plugins]) for stage in stages}
+    kinds = {name: type(getattr(run.params, name)) for name in FAMILIES}
+    sources = Sources([*OURS, *{kind.__module__.partition(".")[0] for kind in kinds.values()}.difference(OURS)])
+    digests = {}
+    for stage in pipeline.stages:
+        if stage is not PARAMETERS:
+            used = {key.partition(".")[0] for key in stage.settings.split()} & kinds.keys()
+            chosen = [f"{kinds[name].__module__}:{kinds[name].__name__}" for name in sorted(used)]
+            digests[stage.name] = sources.digest([*stage.tasks.split(), *chosen])
     if known != _read or not memory.is_file():
         write_text(memory, json.dumps(_read))
     path = run.folders.private / Path(CODE).name

@@ -1,13 +1,15 @@
 """A stage's digest changes with the code it uses, and with no other."""
 
-import sys
+from dataclasses import replace
 
 import pytest
 
+from tasks.config.params import Params
 from tasks.pipeline.graph import MAIN
 from tasks.runtime.code import Sources, write_code
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json
+from terrine.teachers.kinds.linear import LinearTeachers
 
 FILES = {
     "__init__.py": "START = 1\n",
@@ -130,9 +132,9 @@ def test_files_and_modules_that_are_found_by_name_count(kitchen, task, file, old
     assert digest(kitchen, task) != before
 
 
-def test_the_stages_are_apart_and_nothing_is_imported_to_tell(tmp_path, kitchen):
-    """Teachers do not know students or reports; what another package brings counts to every stage."""
-    run = Run(tmp_path, "small", None)
+def test_the_stages_are_apart_and_each_counts_the_kinds_of_the_sections_it_reads(tmp_path, kitchen):
+    """Teachers do not know students or reports; a kind of another package counts where its section is read."""
+    run = Run(tmp_path, "small", Params())
     write_code(run, MAIN)
     path = run.folders.private / "code.json"
     before, written = read_json(path), path.stat().st_mtime_ns
@@ -140,9 +142,10 @@ def test_the_stages_are_apart_and_nothing_is_imported_to_tell(tmp_path, kitchen)
     assert len(set(before.values())) == len(before)
     write_code(run, MAIN)
     assert path.stat().st_mtime_ns == written
-    write_code(run, MAIN, plugins=["kitchen.kinds.soup"])
-    assert not before.items() & read_json(path).items()
-    assert "kitchen" not in sys.modules
+    own = type("Own", (LinearTeachers,), {"__module__": "kitchen.oven"})
+    write_code(replace(run, params=run.params.model_copy(update={"teachers": own()})), MAIN)
+    changed = {stage for stage, value in read_json(path).items() if value != before[stage]}
+    assert changed == {"average", "teach", "vote", "aggregate"}
     sources = Sources(["terrine", "tasks"])
     for stage, apart in (
         ("teach", "terrine.students"),
@@ -150,5 +153,16 @@ def test_the_stages_are_apart_and_nothing_is_imported_to_tell(tmp_path, kitchen)
         ("student", "terrine.teachers"),
     ):
         modules = {module for module, _ in sources.reached(MAIN[stage].tasks.split())}
-        assert "terrine.models.registry" in modules
         assert not [module for module in modules if f"{module}.".startswith(f"{apart}.")], stage
+
+
+@pytest.mark.parametrize(
+    ("section", "stages"),
+    [("teachers", {"teach", "vote"}), ("student", {"student", "evaluate"}), ("backbone", {"pretrain"})],
+)
+def test_the_engine_behind_a_kind_is_code_of_the_stages_that_read_its_section(section, stages):
+    engine = {"teachers": "terrine.teachers.linear", "student": "terrine.students.linear"}
+    kind = type(getattr(Params(), section))
+    modules = {module for module, _ in Sources(["terrine", "tasks"]).reached([f"{kind.__module__}:{kind.__name__}"])}
+    assert engine.get(section, "terrine.models.scattering") in modules
+    assert all(section in MAIN[stage].settings for stage in stages)
