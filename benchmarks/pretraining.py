@@ -23,7 +23,8 @@ from terrine.models.registry import build_backbone
 from terrine.pretraining import simclr
 from terrine.pretraining.augment import Views, ViewSettings, apply_views, draw_views
 from terrine.pretraining.contrastive import nt_xent
-from terrine.pretraining.simclr import SimCLRSettings, pretrain
+from terrine.pretraining.settings import SimCLRSettings
+from terrine.pretraining.simclr import pretrain
 
 
 def plain_view(image: Tensor, views: Views, i: int) -> Tensor:

@@ -36,7 +36,8 @@ from terrine.data.source import load_dataset
 from terrine.determinism.randomness import derive_seed, numpy_generator
 from terrine.models.backbone import Backbone, features_in_batches
 from terrine.models.registry import build_backbone
-from terrine.pretraining.simclr import SimCLRSettings, pretrain
+from terrine.pretraining.settings import SimCLRSettings
+from terrine.pretraining.simclr import pretrain
 from terrine.students.answers import histogram_answers
 from terrine.students.linear import fit
 from terrine.synthetic.registry import draw

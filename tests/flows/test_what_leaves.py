@@ -16,7 +16,7 @@ from tasks.runtime.store import Folders
 from tasks.transcription.graph import TRANSCRIPTION
 from tests.flows.conftest import set_small
 
-SECRETS = ("SecretAccount", "SecretPath", "SecretRoot", "SecretUrl", "SecretKey", "SecretStore")
+SECRETS = ("SecretAccount", "SecretPath", "SecretUrl", "SecretKey", "SecretStore")
 APART = {"synthesize", "pretrain", "student"}
 
 
@@ -34,7 +34,7 @@ def clinic(tmp_path_factory, pytestconfig):
     np.savez(source, images=digits.images.astype(np.uint8) * 16, labels=digits.target)
     set_small(
         root,
-        data={"name": "npz", "path": "data/private/SecretPath.npz", "root": "SecretRoot"},
+        data={"name": "npz", "path": "data/private/SecretPath.npz"},
         ledger={
             "account": "SecretAccount",
             "epsilon": 20,

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from terrine.models.architecture import Architecture, Projected
+from terrine.models.architecture import Architecture, Built, Projected
 from terrine.settings import Settings, Unit
-
-if TYPE_CHECKING:
-    from torch import nn
 
 
 class Deformations(Settings):
@@ -57,7 +54,7 @@ class Scattering(Projected, Architecture):
     @staticmethod
     def network(
         kind: str, channels: int, size: int, seed: int, *, orientations: int = 8, projection: int | None = 1000
-    ) -> tuple[nn.Module, int]:
+    ) -> Built:
         from terrine.models.scattering import ScatteringNetwork
 
         network = ScatteringNetwork(channels, size, seed, orientations, projection)

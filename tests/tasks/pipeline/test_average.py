@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from flows.stages import run_through
-from tasks.config.params import validate
-from tasks.config.values import merge
+from tasks.config.params import lay_over, validate
 from tasks.pipeline import teach, vote
 from tasks.pipeline.aggregate import release_answers
 from tasks.pipeline.averaging import rounds as average
@@ -41,11 +40,11 @@ VALUES = {
 
 
 def run_with(root, **overrides):
-    return Run(root, "small", validate(merge(VALUES, overrides)))
+    return Run(root, "small", validate(lay_over(VALUES, overrides)))
 
 
 def with_teachers(root, teachers, **overrides):
-    values = {name: part for name, part in merge(VALUES, overrides).items() if name != "teachers"}
+    values = {name: part for name, part in lay_over(VALUES, overrides).items() if name != "teachers"}
     return Run(root, "small", validate({**values, "teachers": {"per_task": 5, **teachers}}))
 
 
@@ -312,7 +311,7 @@ def test_settings_without_noise_without_a_norm_or_without_sense_are_refused(tmp_
 def test_averages_without_noise_are_for_public_data_alone(tmp_path):
     own = {
         "data": {"public_benchmark": False},
-        "partition": {"kind": "iid", "similarity": None},
+        "partition": {"kind": "iid"},
         "ledger": {"epsilon": 9, "account": "trial"},
     }
     with pytest.raises(SettingError, match=r"teachers\.mode=paper averages without noise"):

@@ -359,7 +359,7 @@ def test_the_command_in_the_report_makes_the_same_run(tmp_path):
 
 def test_a_report_that_goes_into_mlflow_shows_no_path_and_no_account_and_one_at_home_does(tmp_path):
     run = make_run(tmp_path)
-    given = ["seed=3", "ledger.account=SecretAccount", "ledger.epsilon=30", "data.root=SecretRoot"]
+    given = ["seed=3", "ledger.account=SecretAccount", "ledger.epsilon=30", "data.name=mnist", "data.root=SecretRoot"]
     for kept_back in (False, True):
         name = derive(tmp_path, "small", [*given, f"tracking.private_metrics={str(not kept_back).lower()}"])
         own = write_parameters(tmp_path, name)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from flows.stages import run_through
-from tasks.config.params import validate
+from tasks.config.params import lay_over, validate
 from tasks.config.values import merge
 from tasks.pipeline import dataset, partition, teach, vote
 from tasks.runtime.run import Run
@@ -61,7 +61,7 @@ def prepared(made):
     folder, known = made
 
     def prepare(root, overrides=None, **teachers):
-        values = merge(merge(VALUES, {"teachers": teachers}), overrides or {})
+        values = lay_over(merge(VALUES, {"teachers": teachers}), overrides or {})
         key = json.dumps({name: values[name] for name in values if name != "teachers"}, sort_keys=True)
         if key not in known:
             known[key] = folder / str(len(known))
