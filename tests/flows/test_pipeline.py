@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from tasks.pipeline.graph import MAIN
+from tasks.runtime.code import Sources
 from tasks.runtime.store import Folders, folder_digest, read_json, read_table
 from tasks.runtime.versioning import changed_stages
 from tests.flows.conftest import command, make_project, set_small, take_over_tracking
@@ -55,6 +56,8 @@ def test_both_doors_lead_to_one_result(finished, prefect_server, tmp_path, pytes
     take_over_tracking(finished, other)
     set_small(other, **REPLAY)
     monkeypatch.setenv("TERRINE_ROOT", str(other))
+    (other / "tasks").mkdir()
+    (other / "tasks" / "__init__.py").write_text("raise ImportError('a folder of the user, not ours')")
     command(other, sys.executable, "-m", "dvc", "repro")
     assert changed_stages(other, "small", MAIN) == []
     twin = Folders(other, "small")
@@ -66,6 +69,18 @@ def test_both_doors_lead_to_one_result(finished, prefect_server, tmp_path, pytes
     assert read_json(folders.evaluation) == read_json(twin.evaluation)
     run_flow()
     assert changed_stages(other, "small", MAIN) == []
+
+
+@pytest.mark.slow
+def test_a_stage_whose_code_changed_runs_again_and_no_other(finished, monkeypatch):
+    assert changed_stages(finished, "small", MAIN) == []
+    plain = Sources.digest
+
+    def digest(sources, names):
+        return "of other code" if "tasks.pipeline.teach:train_group" in names else plain(sources, names)
+
+    monkeypatch.setattr(Sources, "digest", digest)
+    assert changed_stages(finished, "small", MAIN) == ["parameters", "teach"]
 
 
 @pytest.mark.slow
