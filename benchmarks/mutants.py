@@ -53,8 +53,9 @@ PRIVACY_TESTS = (
     "tests/terrine/teachers",
     "tests/terrine/collaboration",
     "tests/terrine/transcription",
-    *(f"tests/tasks/test_{name}.py" for name in ("params", "new_dataset", "identity")),
-    "tests/tasks/runtime/test_accounts.py",
+    "tests/tasks/test_new_dataset.py",
+    "tests/tasks/config/test_params.py",
+    *(f"tests/tasks/runtime/test_{name}.py" for name in ("accounts", "identity")),
     *(
         f"tests/tasks/pipeline/test_{name}.py"
         for name in ("partition_task", "teach", "vote", "aggregate", "average", "private_figures", "report")
