@@ -23,13 +23,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import Queue
 from typing import Any
 
 import numpy as np
+from cells import common_options, times
 
 from terrine.aggregation.votes import histograms_of
 from terrine.collaboration.protocol.guardian import Guardian
@@ -246,15 +247,9 @@ def forward_seconds(kind: str, batch: int, repeats: int) -> float:
     network = build_backbone(kind, channels=1, size=28, seed=0)
     network.eval()
     images = torch.rand(batch, 1, 28, 28)
-    forward: Callable[[], Any] = lambda: network(images)  # noqa: E731
     with torch.inference_mode():
-        forward()
-        times = []
-        for _ in range(max(3, repeats)):
-            start = time.perf_counter()
-            forward()
-            times.append(time.perf_counter() - start)
-    return statistics.median(times) / batch
+        network(images)
+        return float(np.median(times(lambda: network(images), max(3, repeats)))) / batch
 
 
 def summary(runs: list[dict[str, float]]) -> dict[str, float]:
@@ -285,8 +280,7 @@ def row(work: Work, figure: dict[str, float]) -> list[str]:
 
 def main() -> None:
     """Measure everything and print two Markdown tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser = common_options(__doc__, repeats=5)
     parser.add_argument("--scale", type=float, default=1.0, help="share of the queries, to try the script")
     parser.add_argument("--party", choices=("guardian", "student"), help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)

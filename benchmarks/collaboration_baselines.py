@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cells import datasets
+from cells import common_options, datasets
 
 from flows.stages import run_through
 from tasks.config.params import lay_over, validate
@@ -223,16 +223,12 @@ def measure(setting: Setting, options: argparse.Namespace) -> dict[str, tuple[fl
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common_options(__doc__, seeds=[0, 1, 2], root=datasets(), work=None, set=[])
     parser.add_argument("--preset", default="terrine-mnist-labels")
     parser.add_argument("--epsilon", type=float, default=10.0)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--root", type=Path, default=datasets())
-    parser.add_argument("--work", type=Path)
     parser.add_argument("--held-out", type=int, default=1000)
     parser.add_argument("--answers", type=int, default=9000, help="private images that CaPC's parties may ask about")
     parser.add_argument("--askers", type=int, default=10, help="parties that take the greedy teacher's place")
-    parser.add_argument("--set", action="append", default=[], help="override of a preset, as in terrine run")
     options = parser.parse_args()
     options.root = options.root.resolve()
     with tempfile.TemporaryDirectory() as temporary:

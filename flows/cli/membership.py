@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from flows.cli.attack import conclude, with_bar
 
 if TYPE_CHECKING:
     from tasks.runtime.run import Run
@@ -26,30 +27,12 @@ def membership(
 
     The outcome is private: it is written to data/private/RUN/membership.json.
     """
-    from rich.console import Console
-    from rich.progress import Progress
-
-    from tasks.config.presets import project_root, selected_run
-    from tasks.runtime.run import open_run
+    from tasks.runtime.run import chosen_run
     from tasks.tools.membership import audit_student
 
-    root = project_root()
-    subject = open_run(root, run or selected_run(root))
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("shadow runs", total=1.0)
-        result = audit_student(
-            subject,
-            make_shadow,
-            shadows,
-            confidence,
-            lambda fraction, text: bar.update(task, completed=fraction, description=text),
-        )
-    if as_json:
-        typer.echo(json.dumps(result, indent=2))
-    else:
-        _show(subject.name, result)
-    if result["caught"]:
-        raise typer.Exit(1)
+    subject = chosen_run(run)
+    result = with_bar("shadow runs", lambda tell: audit_student(subject, make_shadow, shadows, confidence, tell))
+    conclude(result, as_json, lambda found: _show(subject.name, found))
 
 
 def make_shadow(shadow: Run) -> None:

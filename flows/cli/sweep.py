@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -13,11 +12,6 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from tasks.tools.sweep import Candidate
-
-
-class Select(StrEnum):
-    none = "none"
-    evaluation = "evaluation"
 
 
 def register(app: typer.Typer) -> None:
@@ -30,8 +24,9 @@ def sweep(
     preset: Annotated[str | None, typer.Option(help="What to start from; default: the run selected last.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override a parameter in all candidates.")] = None,
     select: Annotated[
-        Select, typer.Option(help="Name the best by test accuracy (evaluation; public benchmark data only), or none.")
-    ] = Select.none,
+        Literal["none", "evaluation"],
+        typer.Option(help="Name the best by test accuracy (evaluation; public benchmark data only), or none."),
+    ] = "none",
 ) -> None:
     """Make a run of every combination of values, and show ε of each and of the search; finished runs are kept.
 
@@ -47,14 +42,14 @@ def sweep(
     console = Console(soft_wrap=True)
     before = selected_run(root)
     candidates = candidates_of(root, preset or before, list(set_ or []), vary)
-    check_selection(candidates, select.value)
+    check_selection(candidates, select)
     try:
         prepare(root, candidates[0].run)
         new = check_budget(root, candidates)
         console.print(f"{len(candidates)} candidates, at most {new} new releases: the budget covers them.")
         state_price(root, candidates)
         failures = make_all(root, candidates, votes_on_disk(root, candidates))
-        result = outcome(root, candidates, failures, select.value)
+        result = outcome(root, candidates, failures, select)
         parent = log_sweep(root, preset or before, result)
     finally:
         # A sweep chooses nothing: the run that was selected before is so again.

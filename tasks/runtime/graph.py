@@ -11,7 +11,6 @@ from importlib import import_module
 from typing import Any
 
 from tasks.config.params import Params
-from tasks.runtime.store import ZONES
 from terrine.errors import TerrineError
 
 SETTINGS, CODE = "private/parameters.yaml", "private/code.json"
@@ -106,7 +105,7 @@ def _entries(key: str, entries: Sequence[str]) -> list[str]:
 
 def _path(artefact: str) -> str:
     zone, _, name = artefact.partition("/")
-    return f"data/{zone}/${{item}}/{name}" if zone in ZONES else artefact
+    return f"data/{zone}/${{item}}/{name}" if zone in ("private", "public", "release") else artefact
 
 
 def _options(stage: Stage, artefact: str) -> str:

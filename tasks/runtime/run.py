@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from tasks.config.params import Params, public_parameters, read_parameters
-from tasks.config.presets import resolve
+from tasks.config.presets import project_root, resolve, selected_run
 from tasks.runtime.store import Folders, write_text
 from terrine.errors import ArtefactError, SettingError
 
@@ -47,6 +47,12 @@ def open_run(root: Path, name: str) -> Run:
     if not path.is_file():
         raise ArtefactError(f"{path} is missing: run the stage 'parameters' of run {name} first.")
     return Run(root, name, read_parameters(path))
+
+
+def chosen_run(name: str | None = None) -> Run:
+    """Return a run of the project by its name, by default the one selected last; errors as of `open_run`."""
+    root = project_root()
+    return open_run(root, name or selected_run(root))
 
 
 def refuse_transcription(name: str, params: Params) -> None:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.config.presets import project_root, selected_run
-from tasks.runtime.run import open_run
+from tasks.runtime.run import chosen_run
 from terrine.data.image_files import read_images
 from terrine.data.images import SUFFIXES
 from terrine.errors import ArtefactError, InputError, SettingError
@@ -27,8 +26,7 @@ def student_folder(run: str | None = None, folder: Path | None = None, model: st
         return _from_mlflow(model)
     if folder is not None:
         return folder / "student" if (folder / "student").is_dir() else folder
-    root = project_root()
-    found = open_run(root, run or selected_run(root)).folders.student
+    found = chosen_run(run).folders.student
     if not found.is_dir():
         raise ArtefactError(f"There is no student in {found}. Make the run first: terrine run.")
     return found
@@ -39,8 +37,7 @@ def use_project_tracking() -> None:
     import mlflow
 
     try:
-        root = project_root()
-        run = open_run(root, selected_run(root))
+        run = chosen_run()
     except (SettingError, ArtefactError):
         return
     mlflow.set_tracking_uri(run.database(run.params.tracking.uri))

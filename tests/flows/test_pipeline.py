@@ -10,9 +10,10 @@ from typer.testing import CliRunner
 from flows.cli import app
 from tasks.pipeline.graph import MAIN
 from tasks.runtime.code import Sources
-from tasks.runtime.store import Folders, folder_digest, read_json, read_table
+from tasks.runtime.store import Folders, read_json, read_table
 from tasks.runtime.versioning import changed_stages
 from tests.flows.conftest import command, make_project, set_small, take_over_tracking
+from tests.folder_digest import folder_digest
 
 DETERMINISTIC = (
     "dataset/train_images.npy",

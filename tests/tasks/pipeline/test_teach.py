@@ -14,12 +14,13 @@ from tasks.config.params import lay_over, validate
 from tasks.config.values import merge
 from tasks.pipeline import dataset, partition, teach, vote
 from tasks.runtime.run import Run
-from tasks.runtime.store import folder_digest, read_json
+from tasks.runtime.store import read_json
 from terrine.errors import ArtefactError, InputError, SettingError
 from terrine.models.backbone import features_in_batches
 from terrine.teachers.features import PrivateFeatures, private_features
 from terrine.teachers.kinds.scratch import ScratchTeachers
 from terrine.teachers.untrained import votes_without_records
+from tests.folder_digest import folder_digest
 
 VALUES = {
     "data": {"public_benchmark": True, "name": "digits", "size": 8, "test_fraction": 0.8},

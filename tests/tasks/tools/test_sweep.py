@@ -11,7 +11,6 @@ import yaml
 import flows.cli.sweep
 import tasks.runtime.versioning
 import tasks.tools.sweep
-from flows.cli.sweep import Select
 from tasks.config.presets import selected_run
 from tasks.pipeline.aggregate import release_once
 from tasks.pipeline.graph import MAIN
@@ -107,7 +106,7 @@ def stages(project, monkeypatch):
     return pipeline
 
 
-def run_sweep(*varied, settings=(), select=Select.none):
+def run_sweep(*varied, settings=(), select="none"):
     flows.cli.sweep.sweep(list(varied), preset="trial", set_=list(settings), select=select)
 
 
@@ -262,12 +261,12 @@ def test_votes_that_are_out_of_date_are_given_to_nobody_and_the_release_stays_pa
 
 def test_a_choice_by_accuracy_is_refused_on_data_that_are_not_public(project, stages):
     with pytest.raises(SettingError, match="not covered by any ε"):
-        run_sweep("student.l2=1,2", settings=[*PRIVATE, "ledger.epsilon=8"], select=Select.evaluation)
+        run_sweep("student.l2=1,2", settings=[*PRIVATE, "ledger.epsilon=8"], select="evaluation")
     assert stages.made == {}
 
 
 def test_a_choice_by_accuracy_names_the_best_and_says_what_it_leaks(project, stages):
-    run_sweep("student.l2=1,3,2", select=Select.evaluation)
+    run_sweep("student.l2=1,3,2", select="evaluation")
     result = stages.result
     assert result["selected"] == result["candidates"][1]["run"]
     assert any("Neither price covers the test records" in line for line in summary(result))
@@ -337,7 +336,7 @@ def test_mlflow_has_both_prices_on_the_sweep_and_on_every_candidate(project, sta
         return identity
 
     monkeypatch.setattr("tasks.tools.sweep_tracking.log_run", SimpleNamespace(fn=log_run))
-    run_sweep("aggregation.sigma=30,40", settings=[f"tracking.uri={uri}"], select=Select.evaluation)
+    run_sweep("aggregation.sigma=30,40", settings=[f"tracking.uri={uri}"], select="evaluation")
     result = stages.result
     parent = log_sweep(project, "trial", result)
     assert log_sweep(project, "trial", result) == parent

@@ -14,7 +14,7 @@ from tasks.config.params import validate
 from tasks.config.values import merge
 from tasks.pipeline import dataset
 from tasks.runtime.run import Run
-from tasks.runtime.store import folder_digest, read_array, read_json
+from tasks.runtime.store import read_array, read_json
 from tasks.transcription import release, teach
 from tasks.transcription import session as transcribe
 from tasks.transcription.clients import groups, read_clients, read_manifest
@@ -25,6 +25,7 @@ from terrine.privacy.accounting.events import RandomisedResponseEvent, RepeatedE
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.ledger.ledger import Ledger, load_or_create_key
 from terrine.privacy.statement import statement_from
+from tests.folder_digest import folder_digest
 
 VALUES = {
     "data": {"public_benchmark": True, "name": "digits", "size": 8, "test_fraction": 0.8},
