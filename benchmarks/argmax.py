@@ -24,7 +24,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from queue import Queue
 from typing import Any
@@ -139,7 +139,7 @@ class Wire:
 
 def be_party(role: str, folder: Path) -> None:
     """One of the two processes: take the shares, connect, compute, and leave the figures in the folder."""
-    agreed = Agreement.from_json(json.loads((folder / "agreement.json").read_text()))
+    agreed = Agreement(**json.loads((folder / "agreement.json").read_text()))
     figures: dict[str, Any] = {}
     party: Guardian | StudentParty
     if role == "guardian":
@@ -203,7 +203,7 @@ def measure(work: Work, seed: int) -> dict[str, float]:
     agreed, votes = agreement_of(work), votes_of(work, seed)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "agreement.json").write_text(json.dumps(agreed.to_json()))
+        (folder / "agreement.json").write_text(json.dumps(asdict(agreed)))
         for number, send in enumerate(Teacher(agreed, "teachers", votes).start()):
             (folder / f"{send.to}-{number:06d}.frame").write_bytes(send.frame)
         command = [sys.executable, __file__, "--folder", name, "--party"]

@@ -26,7 +26,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from capc import Labelled, epsilon_together, fair_share, fair_teachers, greedy_teacher
 from cells import common_options, datasets
+from dp_fedavg import FedAvgSettings
+from dp_fedavg import train as federate
 
 from flows.stages import run_through
 from tasks.config.params import lay_over, validate
@@ -40,9 +43,6 @@ from tasks.pipeline.teach import read_heads
 from tasks.runtime.run import Run
 from terrine.aggregation.gnmax import GNMax
 from terrine.aggregation.votes import histograms_of
-from terrine.baselines.capc import Labelled, epsilon_together, fair_share, fair_teachers, greedy_teacher
-from terrine.baselines.dp_fedavg import FedAvgSettings
-from terrine.baselines.dp_fedavg import train as federate
 from terrine.classifiers import LinearHead, predict
 from terrine.determinism.randomness import derive_seed, numpy_generator
 from terrine.models.backbone import features_in_batches
@@ -53,10 +53,9 @@ from terrine.teachers.linear import LinearHeads, train_heads, vote
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 FEDERATIONS = [
-    FedAvgSettings(rounds=rounds, local_steps=steps, clip=clip, learning_rate=rate)
+    FedAvgSettings(rounds=rounds, local_steps=steps, clip=clip)
     for rounds, steps in ((5, 5), (20, 5), (20, 1))
     for clip in (0.3, 1.0, 3.0)
-    for rate in (1.0,)
 ]
 
 

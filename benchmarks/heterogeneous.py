@@ -33,13 +33,13 @@ import numpy as np
 import torch
 from accuracy import Study, log_coefficients
 from cells import KEPT, Cells, common_options, datasets, spread
+from dp_fedavg import FedAvgSettings
+from dp_fedavg import train as dp_fedavg
 
 from terrine.aggregation.gnmax import GNMax
 from terrine.aggregation.histogram import GaussianHistogram
 from terrine.aggregation.lnmax import LNMax
 from terrine.aggregation.votes import histograms_of
-from terrine.baselines.dp_fedavg import FedAvgSettings
-from terrine.baselines.dp_fedavg import train as dp_fedavg
 from terrine.data.partition import by_similarity, dirichlet
 from terrine.determinism.randomness import derive_seed
 from terrine.models.registry import build_backbone
