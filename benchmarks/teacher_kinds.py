@@ -24,10 +24,9 @@ import argparse
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
-from cells import datasets
+from cells import options
 
 from terrine.aggregation.votes import histograms_of
 from terrine.classifiers import predict
@@ -36,7 +35,8 @@ from terrine.data.source import load_dataset
 from terrine.determinism.randomness import derive_seed, numpy_generator
 from terrine.models.backbone import Backbone, features_in_batches
 from terrine.models.registry import build_backbone
-from terrine.pretraining.simclr import SimCLRSettings, pretrain
+from terrine.pretraining.settings import SimCLRSettings
+from terrine.pretraining.simclr import pretrain
 from terrine.students.answers import histogram_answers
 from terrine.students.linear import fit
 from terrine.synthetic.registry import draw
@@ -196,9 +196,7 @@ def table(found: list[Row]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", type=Path, default=datasets())
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser = options(__doc__, seeds=3)
     parser.add_argument("--teachers", type=int, default=16)
     parser.add_argument("--records", type=int, default=3200)
     parser.add_argument("--queries", type=int, default=500, help="of each source")

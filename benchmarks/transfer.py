@@ -22,7 +22,8 @@ from terrine.mapped import MappedRows, Rows
 from terrine.models.backbone import Backbone, features_in_batches
 from terrine.models.files import load_backbone, save_backbone
 from terrine.models.registry import build_backbone
-from terrine.pretraining.simclr import SimCLRSettings, pretrain
+from terrine.pretraining.settings import SimCLRSettings
+from terrine.pretraining.simclr import pretrain
 from terrine.privacy.accounting.calibrate import calibrate
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.noise import ReplayNoise

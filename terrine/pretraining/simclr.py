@@ -12,9 +12,9 @@ killed at any moment and started again ends with the same bits as one that was n
 import hashlib
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,21 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from terrine.determinism.randomness import derive_seed, numpy_generator
-from terrine.errors import ArtefactError, InputError, SettingError
+from terrine.device import reproducible
+from terrine.errors import InputError, SettingError
 from terrine.mapped import Rows
 from terrine.models.backbone import Backbone
 from terrine.pretraining.augment import ViewSettings, apply_views, draw_views
-from terrine.pretraining.checkpoint import optimizer_tensors, read_checkpoint, restore_optimizer, write_checkpoint
+from terrine.pretraining.checkpoint import (
+    optimizer_tensors,
+    part,
+    read_checkpoint,
+    restore_optimizer,
+    write_checkpoint,
+)
 from terrine.pretraining.contrastive import nt_xent
 from terrine.pretraining.distributed import GlobalBatchNorm, gather_rows, world
+from terrine.pretraining.settings import SimCLRSettings
 
 _REPORT_SECONDS = 1.0
 _RESIDENT_FRACTION = 0.5
@@ -40,29 +48,8 @@ Progress = Callable[[float, str], None]
 """Called about once a second with (fraction done, a line about it)."""
 
 
-@dataclass(frozen=True)
-class SimCLRSettings:
-    """How a backbone is trained; see the module's head for where the defaults come from.
-
-    `batch` counts the images of all processes together. The last, incomplete batch of an epoch is dropped.
-    """
-
-    epochs: int
-    batch: int = 256
-    learning_rate: float = 3e-4
-    weight_decay: float = 1e-4
-    temperature: float = 0.07
-    projection: int = 128
-    views: ViewSettings = field(default_factory=ViewSettings)
-    checkpoint_seconds: float = 60.0
-
-    def __post_init__(self) -> None:
-        for name, lowest in (("epochs", 1), ("batch", 2), ("projection", 1)):
-            if getattr(self, name) < lowest:
-                raise SettingError(f"pretrain: {name} is {getattr(self, name)}, and must be at least {lowest}.")
-        for name in ("learning_rate", "temperature"):
-            if not getattr(self, name) > 0:
-                raise SettingError(f"pretrain: {name} is {getattr(self, name)}, and must be above 0.")
+VIEWS = ViewSettings()
+"""How views are drawn."""
 
 
 class _Learner(nn.Module):
@@ -89,7 +76,7 @@ def pretrain(
 ) -> list[dict[str, float]]:
     """Train `backbone` in place on public uint8 `images` [N, C, size, size] and leave it on `device`, evaluating.
 
-    With `checkpoint`, the run writes its state there every `settings.checkpoint_seconds` and at its end, and goes on
+    With `checkpoint`, the run writes its state there every `settings.checkpoint_minutes` and at its end, and goes on
     from what it finds there; a finished run only loads it. With torch.distributed initialised, every process calls this
     with the same arguments (and its own device); each takes an equal part of every batch, and the losses are those of
     one process. On CUDA the network runs in bfloat16 (mixed precision) and with deterministic algorithms. Returns one
@@ -105,7 +92,7 @@ def pretrain(
     steps_per_epoch = len(images) // settings.batch
     steps = settings.epochs * steps_per_epoch
 
-    with _reproducible(device):
+    with reproducible(device):
         torch.manual_seed(derive_seed(seed, "simclr head"))
         learner = _Learner(backbone, settings.projection).to(device).train()
         if device.type == "cuda":
@@ -131,7 +118,7 @@ def pretrain(
             if progress is not None and (now - reported >= _REPORT_SECONDS or run.step == steps):
                 reported = now
                 progress(run.step / steps, f"epoch {epoch + 1} of {settings.epochs}, loss {float(loss):.3f}")
-            due = now - saved >= settings.checkpoint_seconds or run.step == steps
+            due = now - saved >= 60 * settings.checkpoint_minutes or run.step == steps
             if checkpoint is not None and rank == 0 and due:
                 run.save(checkpoint)
                 saved = time.monotonic()
@@ -149,7 +136,7 @@ def _take_step(
     views = []
     for which in range(2):
         view_seed = derive_seed(seed, "simclr views", run.step, which)
-        drawn = draw_views(count * processes, images.shape[-1], settings.views, seed=view_seed, device=device)
+        drawn = draw_views(count * processes, images.shape[-1], VIEWS, seed=view_seed, device=device)
         views.append(apply_views(images, drawn.rows(mine)))
     batch = torch.cat(views)
     if device.type == "cuda":
@@ -191,20 +178,9 @@ class _Run:
         write_checkpoint(path, {**tensors, "loss_sum": self.loss_sum}, description)
 
     def restore(self, path: Path) -> None:
-        tensors, description = read_checkpoint(path)
-        if description["run"] != self.identity:
-            known = description["run"]
-            other = sorted(key for key in self.identity if known.get(key) != self.identity[key])
-            raise ArtefactError(
-                f"The checkpoint {path} belongs to another run: {', '.join(other)} differ. Delete it to start over, or "
-                "give this run another place."
-            )
-
-        def part(prefix: str) -> dict[str, Tensor]:
-            return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
-
-        self.learner.load_state_dict(part("learner."))
-        restore_optimizer(self.optimizer, part("adam."))
+        tensors, description = read_checkpoint(path, self.identity)
+        self.learner.load_state_dict(part(tensors, "learner."))
+        restore_optimizer(self.optimizer, part(tensors, "adam."))
         self.loss_sum.copy_(tensors["loss_sum"])
         self.step, self.loss = description["step"], description["loss"]
 
@@ -236,14 +212,6 @@ class _Source:
         return torch.from_numpy(self.images[self.indices[where]]).to(self.device)
 
 
-@contextmanager
-def _reproducible(device: torch.device) -> Iterator[None]:
-    """Give the block its own global generators and deterministic convolutions; both are as before afterwards."""
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices), torch.backends.cudnn.flags(deterministic=True, benchmark=False):
-        yield
-
-
 def _check(backbone: Backbone, images: Rows, settings: SimCLRSettings, processes: int) -> None:
     expected = (backbone.channels, backbone.size, backbone.size)
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1:] != expected:
@@ -264,13 +232,12 @@ def _check(backbone: Backbone, images: Rows, settings: SimCLRSettings, processes
 
 def _identity(backbone: Backbone, images: Rows, settings: SimCLRSettings, seed: int) -> dict[str, Any]:
     """Describe everything the result depends on; of the images, their number and a sample of up to 64."""
-    parts = asdict(settings)
-    del parts["checkpoint_seconds"]
-    parts["views"] = {key: list(value) if isinstance(value, tuple) else value for key, value in parts["views"].items()}
+    names = set(SimCLRSettings.model_fields) - {"checkpoint_minutes"}
+    views = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(VIEWS).items()}
     sample = np.ascontiguousarray(images[:: max(1, len(images) // 64)])
     return {
         "backbone": backbone.describe(),
         "images": {"shape": list(images.shape), "sample": hashlib.sha256(sample.tobytes()).hexdigest()},
-        "settings": parts,
+        "settings": settings.model_dump(mode="json", include=names) | {"views": views},
         "seed": seed,
     }
