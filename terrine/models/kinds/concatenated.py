@@ -72,9 +72,9 @@ class Concatenated(Projected, Stemmed, Enlarged, Architecture):
         parts: Sequence[Mapping[str, Any]] = ({"kind": "scattering"}, {"kind": "resnet18"}),
     ) -> tuple[nn.Module, int]:
         """Return the network of parts, {"kind": a name, option: value, ...} each."""
-        from terrine.models.concatenated import Concatenated as Network
+        from terrine.models.concatenated import ConcatenatedNetwork
         from terrine.models.registry import build_backbone
 
         built = [build_backbone(**part, channels=channels, size=size, seed=seed) for part in parts]
         widths = [backbone.feature_dim for backbone in built]
-        return Network([backbone.network for backbone in built], widths), sum(widths)
+        return ConcatenatedNetwork([backbone.network for backbone in built], widths), sum(widths)
