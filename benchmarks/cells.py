@@ -1,5 +1,6 @@
 """What the tables of several benchmarks are made with: figures that are kept, their spread, where data lie."""
 
+import argparse
 import contextlib
 import json
 import os
@@ -54,3 +55,14 @@ def spread(values: Iterable[float], digits: int = 1, scale: float = 100.0, *, si
 def datasets() -> Path:
     """Where datasets lie unless --root says otherwise."""
     return Path(os.environ.get("TERRINE_SHARED", Path(__file__).resolve().parents[2] / "shared")) / "datasets"
+
+
+def options(text: str | None, *, seeds: int = 0, work: str = "") -> argparse.ArgumentParser:
+    """Return a parser that has --root and, where wanted, --seeds (0 to so many by default) and --work."""
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", type=Path, default=datasets())
+    if seeds:
+        parser.add_argument("--seeds", type=int, nargs="+", default=list(range(seeds)))
+    if work:
+        parser.add_argument("--work", type=Path, default=Path(work))
+    return parser

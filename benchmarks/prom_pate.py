@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from cells import Cells, datasets, spread
+from cells import Cells, options, spread
 from transfer import BATCH, DELTA, SIZE, SOURCES, near_equal, pretrained, query_images
 
 from terrine.aggregation.confident import ConfidentGNMax
@@ -292,11 +292,8 @@ def rows_of(
 
 def main() -> None:
     """Make a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, seeds=5, work="data/private/benchmarks")
     parser.add_argument("table", choices=list(TABLES))
-    parser.add_argument("--root", type=Path, default=datasets())
-    parser.add_argument("--work", type=Path, default=Path("data/private/benchmarks"))
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--teachers", type=int, default=80)
     parser.add_argument("--rows", nargs="+", help="of the table, by the first words of their names; default: all")
     parser.add_argument("--images", type=int, default=16_384)

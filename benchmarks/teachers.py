@@ -19,7 +19,6 @@ Each repeat measures both, one after the other, in an order that alternates, in 
 vote on MNIST's test images.
 """
 
-import argparse
 import resource
 import time
 from collections.abc import Callable, Sequence
@@ -28,7 +27,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from cells import datasets
+from cells import options
 
 from terrine.aggregation.votes import histograms_of
 from terrine.data.dataset import Dataset
@@ -178,8 +177,7 @@ def compare_deals(root: Path, records: int, projection: int, repeats: int) -> No
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", type=Path, default=datasets())
+    parser = options(__doc__)
     parser.add_argument("--records", type=int, default=60000)
     parser.add_argument("--queries", type=int, default=10000)
     parser.add_argument("--projection", type=int, default=1000)

@@ -18,7 +18,6 @@ private test split in per cent, mean ± standard deviation over seeds. `--root` 
 MNIST; digits need nothing.
 """
 
-import argparse
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,7 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from cells import Cells, datasets, spread
+from cells import Cells, options, spread
 
 from flows.transcription_stages import run_through
 from tasks.config.params import Params, validate
@@ -44,7 +43,7 @@ from terrine.transcription.clients import Clients, LinearClients, NetworkClients
 from terrine.transcription.generator import Generator
 from terrine.transcription.loop import Loop
 from terrine.transcription.settings import Annotation, Transcription, TranscriptionTeacher
-from terrine.transcription.student import StudentNetwork
+from terrine.transcription.student import TranscribedStudent
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SHARED_PARTS = ("dataset", "partition", "labels", "start", "teachers")
@@ -284,7 +283,7 @@ def iteration(runs: Runs, seeds: Sequence[int]) -> None:
     teacher = _networks(1)
     for width in (32, 64, 128):
         for shared in (True, False):
-            student = StudentNetwork(build_backbone("small_cnn", channels=1, size=28, seed=0), 10, 0)
+            student = TranscribedStudent(build_backbone("small_cnn", channels=1, size=28, seed=0), 10, 0)
             loop = Loop(student, Generator(1, 28, latent=100, width=width, seed=0), settings, seed=0)
             seconds = _fastest(lambda loop=loop, shared=shared: _iterate(loop, teacher, annotation, shared=shared), 3)
             print(
@@ -352,11 +351,8 @@ PARTS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, seeds=5, work="transcription-benchmark")
     parser.add_argument("parts", nargs="+", choices=list(PARTS))
-    parser.add_argument("--root", type=Path, default=datasets())
-    parser.add_argument("--work", type=Path, default=Path("transcription-benchmark"))
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--set", action="append", default=[], help="override of every cell, as in terrine transcribe")
     arguments = parser.parse_args()
     runs = Runs(arguments.work, arguments.root, arguments.set)
