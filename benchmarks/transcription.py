@@ -43,7 +43,7 @@ from terrine.transcription.clients import Clients, LinearClients, NetworkClients
 from terrine.transcription.generator import Generator
 from terrine.transcription.loop import Loop
 from terrine.transcription.settings import Annotation, Transcription, TranscriptionTeacher
-from terrine.transcription.student import StudentNetwork
+from terrine.transcription.student import TranscribedStudent
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SHARED_PARTS = ("dataset", "partition", "labels", "start", "teachers")
@@ -283,7 +283,7 @@ def iteration(runs: Runs, seeds: Sequence[int]) -> None:
     teacher = _networks(1)
     for width in (32, 64, 128):
         for shared in (True, False):
-            student = StudentNetwork(build_backbone("small_cnn", channels=1, size=28, seed=0), 10, 0)
+            student = TranscribedStudent(build_backbone("small_cnn", channels=1, size=28, seed=0), 10, 0)
             loop = Loop(student, Generator(1, 28, latent=100, width=width, seed=0), settings, seed=0)
             seconds = times(
                 lambda loop=loop, shared=shared: _iterate(loop, teacher, annotation, shared=shared), 3

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -25,8 +25,39 @@ from terrine.errors import InputError
 _PREDICTION_BLOCK = 4096
 
 
+class _Head:
+    """What all heads share: arrays by name, a file's `hidden.weight` being the field `hidden_weight`."""
+
+    weight: np.ndarray
+    bias: np.ndarray
+
+    @property
+    def features(self) -> int:
+        """Number of features it takes."""
+        return next(iter(self.to_arrays().values())).shape[1]
+
+    @property
+    def classes(self) -> int:
+        """Number of scores it gives."""
+        return self.weight.shape[0]
+
+    def to_arrays(self) -> dict[str, np.ndarray]:
+        """Return the arrays by name, as a safetensors file holds them."""
+        return {name.replace("hidden_", "hidden."): getattr(self, name) for name in self.__dataclass_fields__}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Any]) -> Self:
+        """Return the head that `to_arrays` described. Raises InputError when an array is missing or misshapen."""
+        names = [name.replace("hidden_", "hidden.") for name in cls.__dataclass_fields__]
+        if not set(names) <= arrays.keys():
+            raise InputError(
+                f"Such a head needs the arrays {', '.join(names)}; there are: {', '.join(sorted(arrays))}."
+            )
+        return cls(*(np.asarray(arrays[name], np.float32) for name in names))
+
+
 @dataclass(frozen=True)
-class LinearHead:
+class LinearHead(_Head):
     """Scores of a feature vector x are `weight` x + `bias`; float32 weight [classes, features], bias [classes]."""
 
     weight: np.ndarray
@@ -39,34 +70,13 @@ class LinearHead:
                 f"{self.weight.shape} and {self.bias.shape}."
             )
 
-    @property
-    def features(self) -> int:
-        """Number of features it takes."""
-        return self.weight.shape[1]
-
-    @property
-    def classes(self) -> int:
-        """Number of scores it gives."""
-        return self.weight.shape[0]
-
     def module(self) -> nn.Module:
         """Return a torch module with copies of the weights: features [B, features] to scores [B, classes]."""
         return _linear(self.weight, self.bias)
 
-    def to_arrays(self) -> dict[str, np.ndarray]:
-        """Return the arrays by name, as a safetensors file holds them."""
-        return {"weight": self.weight, "bias": self.bias}
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, Any]) -> LinearHead:
-        """Return the head that `to_arrays` described. Raises InputError when an array is missing or misshapen."""
-        if not {"weight", "bias"} <= arrays.keys():
-            raise InputError(f"A linear head needs the arrays weight and bias; there are: {', '.join(sorted(arrays))}.")
-        return cls(np.asarray(arrays["weight"], np.float32), np.asarray(arrays["bias"], np.float32))
-
 
 @dataclass(frozen=True)
-class MLPHead:
+class MLPHead(_Head):
     """Scores are `weight` max(0, `hidden_weight` x + `hidden_bias`) + `bias`, all float32.
 
     hidden_weight [hidden, features], hidden_bias [hidden], weight [classes, hidden], bias [classes].
@@ -78,7 +88,7 @@ class MLPHead:
     bias: np.ndarray
 
     def __post_init__(self) -> None:
-        shapes = [array.shape for array in (self.hidden_weight, self.hidden_bias, self.weight, self.bias)]
+        shapes = [array.shape for array in self.to_arrays().values()]
         fits = self.hidden_weight.ndim == 2 and self.weight.ndim == 2
         if not fits or shapes[1:] != [shapes[0][:1], (shapes[2][0], shapes[0][0]), shapes[2][:1]]:
             raise InputError(
@@ -86,39 +96,9 @@ class MLPHead:
                 f"[classes], not arrays of shapes {', '.join(map(str, shapes))}."
             )
 
-    @property
-    def features(self) -> int:
-        """Number of features it takes."""
-        return self.hidden_weight.shape[1]
-
-    @property
-    def classes(self) -> int:
-        """Number of scores it gives."""
-        return self.weight.shape[0]
-
     def module(self) -> nn.Module:
         """Return a torch module with copies of the weights: features [B, features] to scores [B, classes]."""
         return nn.Sequential(_linear(self.hidden_weight, self.hidden_bias), nn.ReLU(), _linear(self.weight, self.bias))
-
-    def to_arrays(self) -> dict[str, np.ndarray]:
-        """Return the arrays by name, as a safetensors file holds them."""
-        return {
-            "hidden.weight": self.hidden_weight,
-            "hidden.bias": self.hidden_bias,
-            "weight": self.weight,
-            "bias": self.bias,
-        }
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, Any]) -> MLPHead:
-        """Return the head that `to_arrays` described. Raises InputError when an array is missing or misshapen."""
-        names = ("hidden.weight", "hidden.bias", "weight", "bias")
-        if not set(names) <= arrays.keys():
-            raise InputError(
-                f"A head with a hidden layer needs the arrays {', '.join(names)}; there are: "
-                f"{', '.join(sorted(arrays))}."
-            )
-        return cls(*(np.asarray(arrays[name], np.float32) for name in names))
 
 
 Head: TypeAlias = LinearHead | MLPHead

@@ -51,3 +51,13 @@ def fixed_kernels(device: torch.device | str) -> Iterator[None]:
         return
     with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
         yield
+
+
+@contextmanager
+def reproducible(device: torch.device) -> Iterator[None]:
+    """Give the block its own global generators and deterministic convolutions; both are as before afterwards."""
+    import torch
+
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices), torch.backends.cudnn.flags(deterministic=True, benchmark=False):
+        yield

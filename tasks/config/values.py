@@ -62,12 +62,12 @@ def _number_like(text: str) -> str | float:
     return float(text) if re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+", text) else text
 
 
-def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Turn nested mappings into `section.key` pairs."""
+def flat(values: dict[str, Any], prefix: str = "", whole: str = "") -> dict[str, Any]:
+    """Turn nested mappings into `section.key` pairs; what stands under the key `whole` stays a mapping."""
     pairs: dict[str, Any] = {}
     for key, value in values.items():
-        if isinstance(value, dict) and value:
-            pairs |= flat(value, f"{prefix}{key}.")
+        if isinstance(value, dict) and value and key != whole:
+            pairs |= flat(value, f"{prefix}{key}.", whole)
         else:
             pairs[f"{prefix}{key}"] = value
     return pairs

@@ -25,7 +25,6 @@ from terrine.privacy.accounting.local_sensitivity import (
     summed_threshold_sensitivity,
 )
 
-MechanismName = Literal["lnmax", "gnmax", "confident"]
 Weighting = Literal["expected", "realised"]
 
 _PRIVATE = "Computed from the votes: private, for the owner of the data alone."
@@ -52,7 +51,7 @@ class Question:
         sigma_ss: Its noise; None: the best.
     """
 
-    mechanism: MechanismName
+    mechanism: Literal["lnmax", "gnmax", "confident"]
     delta: float = 1e-5
     sigma: float | None = None
     scale: float | None = None

@@ -17,6 +17,9 @@ from terrine.errors import SettingError
 SPLIT_SEED = 0
 """Not the run's seed: who is in the training data must not change from run to run, or budgets would not add up."""
 
+_ARRAYS = ("train_images", "train_labels", "train_names", "test_images", "test_labels")
+_OPTIONAL = ("train_groups", "train_parties")
+
 
 @step("dataset")
 def prepare_dataset(run: Run) -> None:
@@ -38,18 +41,11 @@ def prepare_dataset(run: Run) -> None:
 
 def write_dataset(folders: Folders, dataset: Dataset, manifest: dict[str, Any]) -> None:
     """Write the arrays of a dataset and what is said about it where stages look for them."""
+    arrays = {name: getattr(dataset, name) for name in (*_ARRAYS, *_OPTIONAL, "pool_labels")}
     with atomic_folder(folders.dataset) as folder:
-        write_array(folder / "train_images.npy", dataset.train_images)
-        write_array(folder / "train_labels.npy", dataset.train_labels)
-        write_array(folder / "train_names.npy", dataset.record_names)
-        write_array(folder / "test_images.npy", dataset.test_images)
-        write_array(folder / "test_labels.npy", dataset.test_labels)
-        if dataset.train_groups is not None:
-            write_array(folder / "train_groups.npy", dataset.train_groups)
-        if dataset.train_parties is not None:
-            write_array(folder / "train_parties.npy", dataset.train_parties)
-        if dataset.pool_labels is not None:
-            write_array(folder / "pool_labels.npy", dataset.pool_labels)
+        for name, array in (arrays | {"train_names": dataset.record_names}).items():
+            if array is not None:
+                write_array(folder / f"{name}.npy", array)
         write_json(folder / "manifest.json", manifest)
 
 
@@ -78,18 +74,13 @@ def read_dataset(folders: Folders) -> Dataset:
     """Map the stored dataset; images stay on disk until they are asked for."""
     folder = folders.dataset
     manifest = read_json(folder / "manifest.json")
-    groups, parties = folder / "train_groups.npy", folder / "train_parties.npy"
+    there = [*_ARRAYS, *(name for name in _OPTIONAL if (folder / f"{name}.npy").is_file())]
+    arrays = {name: read_array(folder / f"{name}.npy", memory_map=name.endswith("_images")) for name in there}
     return Dataset(
         name=manifest["name"],
-        train_images=read_array(folder / "train_images.npy", memory_map=True),
-        train_labels=read_array(folder / "train_labels.npy"),
-        train_names=read_array(folder / "train_names.npy"),
-        train_groups=read_array(groups) if groups.is_file() else None,
-        test_images=read_array(folder / "test_images.npy", memory_map=True),
-        test_labels=read_array(folder / "test_labels.npy"),
         class_names=tuple(manifest["class_names"]),
         public_benchmark=manifest["public_benchmark"],
-        train_parties=read_array(parties) if parties.is_file() else None,
         party_names=tuple(manifest.get("party_names", ())),
         column_names=None if manifest.get("columns") is None else tuple(manifest["columns"]),
+        **{"train_groups": None, **arrays},
     )

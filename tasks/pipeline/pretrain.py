@@ -186,15 +186,12 @@ def _train(run: Run, backbone: Backbone, checkpoint: Path, device: torch.device)
     from terrine.pretraining.launch import pretrain_on_devices
     from terrine.pretraining.simclr import pretrain
 
-    settings = run.params.pretraining
-    images, seed = read_pretraining(run.folders), run.params.seed
-    progress = progress_reporter("pretraining")
+    settings, images = run.params.pretraining, read_pretraining(run.folders)
+    common = {"seed": run.params.seed, "checkpoint": checkpoint, "progress": progress_reporter("pretraining")}
     devices = training_devices(run.params.device, settings.batch)
     if len(devices) > 1:
-        return pretrain_on_devices(
-            backbone, images, settings, seed=seed, devices=devices, checkpoint=checkpoint, progress=progress
-        )
-    return pretrain(backbone, images, settings, seed=seed, device=device, checkpoint=checkpoint, progress=progress)
+        return pretrain_on_devices(backbone, images, settings, devices=devices, **common)
+    return pretrain(backbone, images, settings, device=device, **common)
 
 
 def training_devices(device: str, batch: int) -> list[str]:

@@ -227,25 +227,15 @@ def reproduce_command(run: Run) -> str:
     derived = DERIVED_NAME.match(run.name)
     if derived is None:
         return f"terrine run --preset {run.name}"
-    base = _settings(read_preset(run.root, derived["preset"]).overrides)
+    # As `--set` takes them: weights of sources are one value (see `tasks.config.values.merge`).
+    base = flat(read_preset(run.root, derived["preset"]).overrides, whole="sources")
     overrides = read_preset(run.root, run.name).overrides
-    own = _settings(published(overrides) if run.params.tracking.private_metrics else overrides)
+    own = flat(published(overrides) if run.params.tracking.private_metrics else overrides, whole="sources")
     changes = [f"{key}={_yaml(value)}" for key, value in own.items() if key not in base or base[key] != value]
     words = ["terrine", "run", "--preset", derived["preset"]]
     for change in changes:
         words += ["--set", change]
     return shlex.join(words)
-
-
-def _settings(overrides: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten overrides as `--set` takes them: weights of sources are one value (see `tasks.config.values.merge`)."""
-    pairs: dict[str, Any] = {}
-    for key, value in overrides.items():
-        if isinstance(value, dict) and key != "sources":
-            pairs |= _settings(value, f"{prefix}{key}.")
-        else:
-            pairs[f"{prefix}{key}"] = value
-    return pairs
 
 
 def _yaml(value: Any) -> str:

@@ -66,7 +66,7 @@ from terrine.transcription.annotation import DataAnnotation
 from terrine.transcription.clients import NetworkClients
 from terrine.transcription.generator import random_vectors
 from terrine.transcription.loop import Discriminator, Loop
-from terrine.transcription.student import StudentNetwork
+from terrine.transcription.student import TranscribedStudent
 
 CHECKPOINT_SECONDS = 60.0
 QUESTION, STATE = "question.safetensors", "state.safetensors"
@@ -234,7 +234,7 @@ class Session:
             assert isinstance(clients, NetworkClients)
             discriminator = clients.discriminate
         seed = self.run.params.seed
-        student = StudentNetwork(backbone, self.classes, seed)
+        student = TranscribedStudent(backbone, self.classes, seed)
         return Loop(student, generator, self.settings, seed=seed, device=self.device, discriminator=discriminator)
 
 

@@ -13,7 +13,7 @@ split, are those that chance gives; a rare class may be missing on one side.
 import numpy as np
 
 from terrine.data.units import count_units, shares
-from terrine.errors import InputError, SettingError
+from terrine.errors import InputError
 
 
 def split_units(units: np.ndarray, test_fraction: float, *, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -21,12 +21,8 @@ def split_units(units: np.ndarray, test_fraction: float, *, seed: int) -> tuple[
 
     `units` is int64 [N], the code of each record's group, or of its name where there are no groups
     (`terrine.data.units`). A unit is held out when what it draws is below `test_fraction`: about that share of units,
-    always the same ones for one `seed`.
-
-    Raises SettingError for a fraction outside (0, 1) and InputError when a side is empty.
+    always the same ones for one `seed`. Raises InputError when a side is empty.
     """
-    if not 0 < test_fraction < 1:
-        raise SettingError(f"data.test_fraction is {test_fraction}. It must lie between 0 and 1, for example 0.2.")
     in_test = shares(units, seed, "data.split") < test_fraction
     if in_test.all() or not in_test.any():
         count = count_units(units)

@@ -106,7 +106,7 @@ class Encoding:
 
 
 def load(source: Source, at: Path = Path(), *, seed: int = 0) -> Dataset:
-    """Return the private rows of the CSV file of `source`, its path relative to `at`: rows take the place of images.
+    """Return the private splits of the CSV file of `source`, its path relative to `at`: rows take the place of images.
 
     The columns of target, id, group and party become no features; a group is in one split. Raises InputError for a file
     or a value that cannot be used.
@@ -117,6 +117,7 @@ def load(source: Source, at: Path = Path(), *, seed: int = 0) -> Dataset:
     encoding = _learn(_features(frame, source)[query], path)
     features = encoding.apply(_features(frame, source), str(path))
     labels, class_names = _labels(frame[source.target], path)
+    groups = None if source.group is None else _groups(frame, source.group, path)
     parties: np.ndarray | None = None
     party_names: tuple[str, ...] = ()
     if source.party is not None:
@@ -126,14 +127,14 @@ def load(source: Source, at: Path = Path(), *, seed: int = 0) -> Dataset:
         name=path.stem,
         train_images=features[train],
         train_labels=labels[train],
-        train_names=names[train],
-        train_groups=None if source.group is None else _groups(frame, source.group, path)[train],
+        train_groups=None if groups is None else groups[train],
         test_images=features[test],
         test_labels=labels[test],
         class_names=class_names,
         column_names=encoding.names,
         train_parties=parties,
         party_names=party_names,
+        train_names=names[train],
     )
 
 

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import torch
 
@@ -42,30 +42,27 @@ def side_by_side(
             pool.shutdown(cancel_futures=True)
 
 
-class _ThreadCount:
-    """The process's number of threads, remembered while workers that were set to one thread each are at work.
+class FirstAndLast(Generic[Result]):
+    """A block that several threads may be in at once: `enter` is called by the first, and gives what all are given;
+    `leave` is called with it when the last is out."""
 
-    torch hands the last number that any thread asked for to threads that are started later, so that number is set
-    back when the last of possibly several callers is done.
-    """
+    def __init__(self, enter: Callable[[], Result], leave: Callable[[Result], object]) -> None:
+        self._enter, self._leave, self._lock, self._callers = enter, leave, threading.Lock(), 0
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._callers = 0
-        self._threads = 1
-
-    def __enter__(self) -> int:
+    def __enter__(self) -> Result:
         with self._lock:
             if self._callers == 0:
-                self._threads = torch.get_num_threads()
+                self._value = self._enter()
             self._callers += 1
-            return self._threads
+            return self._value
 
     def __exit__(self, *exception: object) -> None:
         with self._lock:
             self._callers -= 1
             if self._callers == 0:
-                torch.set_num_threads(self._threads)
+                self._leave(self._value)
 
 
-_thread_count = _ThreadCount()
+# torch hands the last number that any thread asked for to threads that are started later, so the process's own is set
+# back when all workers, which were set to one thread each, are done.
+_thread_count = FirstAndLast(torch.get_num_threads, torch.set_num_threads)

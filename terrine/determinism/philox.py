@@ -64,14 +64,9 @@ def block_at(seed: int, name: str, index: Tensor, draw: Tensor) -> tuple[Tensor,
     return philox((draw, torch.zeros_like(draw), index & WORD, index >> 32), (key & WORD, key >> 32))
 
 
-def words(seed: int, name: str, index: Tensor, count: int, first: int = 0) -> Tensor:
-    """Return `count` uniform 32-bit words per image, int64 [images, count]; word j does not depend on `count`.
-
-    `first` is the number of words to skip, a multiple of four.
-    """
-    if first % 4:
-        raise ValueError(f"words: first is {first}; a stream can be entered at multiples of 4 only.")
-    lanes = blocks(seed, name, index, -(-count // 4), first // 4)
+def words(seed: int, name: str, index: Tensor, count: int) -> Tensor:
+    """Return `count` uniform 32-bit words per image, int64 [images, count]; word j does not depend on `count`."""
+    lanes = blocks(seed, name, index, -(-count // 4))
     return torch.stack(torch.broadcast_tensors(*lanes), dim=-1).flatten(1)[:, :count]
 
 

@@ -34,10 +34,8 @@ def numpy_generator(seed: int, name: str, *index: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(derive_seed(seed, name, *index)))
 
 
-def torch_generator(seed: int, name: str, *index: int, device: str | torch.device = "cpu") -> torch.Generator:
-    """Return a torch generator on `device` for this consumer."""
+def torch_generator(seed: int, name: str, *index: int) -> torch.Generator:
+    """Return a torch generator on the CPU for this consumer."""
     import torch  # here, since most consumers draw with NumPy and torch takes seconds to import
 
-    generator = torch.Generator(device=device)
-    generator.manual_seed(derive_seed(seed, name, *index))
-    return generator
+    return torch.Generator().manual_seed(derive_seed(seed, name, *index))

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from terrine.determinism.parallel import side_by_side
 from terrine.errors import InputError, SettingError
 from terrine.mapped import Rows
-from terrine.models.concatenated import Concatenated
+from terrine.models.concatenated import ConcatenatedNetwork
 from terrine.models.statistics import Statistics, batch_statistics
 
 Progress = Callable[[float, str], None]
@@ -57,7 +57,7 @@ class Backbone(nn.Module):
         """
         if not any(parameter.requires_grad for parameter in self.network.parameters()):
             raise SettingError(f"The backbone '{self._architecture['kind']}' has nothing to train. Use it as it is.")
-        if isinstance(self.network, Concatenated):
+        if isinstance(self.network, ConcatenatedNetwork):
             return self.network.trainable()
         return self.network, self.feature_dim
 

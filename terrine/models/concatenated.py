@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 
-class Concatenated(nn.Module):
+class ConcatenatedNetwork(nn.Module):
     """Networks that see the same images; features [B, sum of theirs], each part standardised over the batch.
 
     The standardisation is a batch normalisation without parameters, so it follows the same rules of current and
@@ -33,4 +33,4 @@ class Concatenated(nn.Module):
         if len(chosen) == 1:
             return chosen[0]
         networks, widths = [network for network, _ in chosen], [width for _, width in chosen]
-        return Concatenated(networks, widths), sum(widths)
+        return ConcatenatedNetwork(networks, widths), sum(widths)

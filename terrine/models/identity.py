@@ -13,7 +13,7 @@ from terrine.errors import InputError, SettingError
 from terrine.models.backbone import Backbone
 
 
-class Identity(Backbone):
+class ColumnsBackbone(Backbone):
     """Float32 rows [B, columns] to features [B, columns], unchanged.
 
     In its description `channels` is the number of columns and `size` is 1: a row is an image of one pixel.

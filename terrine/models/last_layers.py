@@ -10,10 +10,8 @@ def last_parameters(network: nn.Module, percent: float) -> list[tuple[str, nn.Pa
 
     "Last" is the order in which a network registers its layers, from input to output in feed-forward networks. Tensors
     are not cut, so the share may be larger than asked for: the last convolution of a ResNet18 alone is 21 %. In network
-    order. Raises SettingError for a share outside 0 (excluded) to 100, and for a network without weights.
+    order. Raises SettingError for a network without weights.
     """
-    if not 0 < percent <= 100:
-        raise SettingError(f"trainable is {percent}, outside 0 (excluded) to 100 per cent.")
     parameters = [(name, parameter) for name, parameter in network.named_parameters() if parameter.requires_grad]
     if not parameters:
         raise SettingError(

@@ -13,7 +13,7 @@ from terrine.determinism.randomness import derive_seed
 from terrine.errors import SettingError
 from terrine.models.architecture import ARCHITECTURES
 from terrine.models.backbone import Backbone
-from terrine.models.identity import Identity
+from terrine.models.identity import ColumnsBackbone
 from terrine.models.kinds.timm import known_to_timm
 
 SMALLEST, LARGEST = 8, 320
@@ -30,7 +30,7 @@ def build_backbone(kind: str, *, channels: int, size: int, seed: int, **options:
     Raises SettingError for an unknown kind or option, naming the known ones, and for an impossible size.
     """
     if kind == "columns":
-        return Identity(channels)
+        return ColumnsBackbone(channels)
     if kind not in ARCHITECTURES.names():
         if not known_to_timm(kind):
             raise SettingError(

@@ -20,7 +20,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from terrine.errors import SettingError
 from terrine.models.backbone import as_float
 
 _CROP_ATTEMPTS = 10
@@ -47,18 +46,6 @@ class ViewSettings:
     grey_probability: float = 0.2
     blur_kernel: float = 0.1
     blur_sigma: tuple[float, float] = (0.1, 2.0)
-
-    def __post_init__(self) -> None:
-        for name in ("flip_probability", "jitter_probability", "grey_probability"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise SettingError(f"views: {name} is {getattr(self, name)}, and must be from 0 to 1.")
-        for name, highest in (("crop_area", 1.0), ("crop_ratio", math.inf), ("blur_sigma", math.inf)):
-            first, last = getattr(self, name)
-            if not 0 < first <= last <= highest:
-                raise SettingError(f"views: {name} is [{first}, {last}]. Give a rising range above 0, to {highest}.")
-        for name, highest in (("brightness", 1), ("contrast", 1), ("saturation", 1), ("hue", 0.5), ("blur_kernel", 1)):
-            if not 0 <= getattr(self, name) <= highest:
-                raise SettingError(f"views: {name} is {getattr(self, name)}, and must be from 0 to {highest}.")
 
 
 @dataclass(frozen=True)

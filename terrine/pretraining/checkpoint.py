@@ -28,21 +28,34 @@ def write_checkpoint(path: Path, tensors: dict[str, Tensor], description: dict[s
         file.write(data)
 
 
-def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read_checkpoint(path: Path, run: dict[str, Any] | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the tensors (on the CPU) and the description that `write_checkpoint` wrote.
 
-    Raises ArtefactError when the file is damaged or no checkpoint.
+    run: what the description must have as its `run`, all that the result depends on. Raises ArtefactError when the file
+    is damaged, no checkpoint, or another training's.
     """
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, framework="pt") as file:
             description = json.loads((file.metadata() or {})[_METADATA_KEY])
-            return {name: file.get_tensor(name) for name in file.keys()}, description  # noqa: SIM118  # no dict
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no dict
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         raise ArtefactError(
             f"The checkpoint {path} cannot be read ({error}). Delete it to start the run from its beginning."
         ) from error
+    if run is not None and description["run"] != run:
+        other = sorted(key for key in run if description["run"].get(key) != run[key])
+        raise ArtefactError(
+            f"The checkpoint {path} belongs to another training: {', '.join(other)} differ. Delete it to start over, "
+            "or give this training another place."
+        )
+    return tensors, description
+
+
+def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return the tensors whose names start with `prefix`, under what follows it."""
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def optimizer_tensors(optimizer: optim.Optimizer) -> dict[str, Tensor]:

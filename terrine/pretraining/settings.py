@@ -1,17 +1,17 @@
-"""How a backbone is trained by SimCLR (`terrine.pretraining.simclr`)."""
+"""The settings of SimCLR; the defaults are those of DIET-PATE, or of the public code its numbers come from."""
+
+from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
-
-from terrine.settings import Settings, Unit
+from terrine.settings import Field, Settings, Unit
 
 
 class SimCLRSettings(Settings):
-    """SimCLR (Chen et al. 2020); the last, incomplete batch of an epoch is dropped."""
+    """How a backbone is trained (`terrine.pretraining.simclr`)."""
 
     epochs: int = Field(50, ge=1)
-    """Passes over them."""
+    """Passes over the images; the last, incomplete batch of each is dropped."""
     batch: Annotated[int, Unit("images")] = Field(256, ge=2)
     """Images in a step, of all processes together; all others of the step are what each is told apart from."""
     learning_rate: float = Field(3e-4, gt=0)

@@ -12,8 +12,8 @@ killed at any moment and started again ends with the same bits as one that was n
 import hashlib
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,17 +24,21 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from terrine.determinism.randomness import derive_seed, numpy_generator
-from terrine.errors import ArtefactError, InputError, SettingError
+from terrine.device import reproducible
+from terrine.errors import InputError, SettingError
 from terrine.mapped import Rows
 from terrine.models.backbone import Backbone
 from terrine.pretraining.augment import ViewSettings, apply_views, draw_views
-from terrine.pretraining.checkpoint import optimizer_tensors, read_checkpoint, restore_optimizer, write_checkpoint
+from terrine.pretraining.checkpoint import (
+    optimizer_tensors,
+    part,
+    read_checkpoint,
+    restore_optimizer,
+    write_checkpoint,
+)
 from terrine.pretraining.contrastive import nt_xent
 from terrine.pretraining.distributed import GlobalBatchNorm, gather_rows, world
 from terrine.pretraining.settings import SimCLRSettings
-
-VIEWS = ViewSettings()
-"""How views differ from their image; see there for where the numbers come from."""
 
 _REPORT_SECONDS = 1.0
 _RESIDENT_FRACTION = 0.5
@@ -42,6 +46,10 @@ _RESIDENT_SLICE = 10_000  # images read from their files at a time
 
 Progress = Callable[[float, str], None]
 """Called about once a second with (fraction done, a line about it)."""
+
+
+VIEWS = ViewSettings()
+"""How views are drawn."""
 
 
 class _Learner(nn.Module):
@@ -84,7 +92,7 @@ def pretrain(
     steps_per_epoch = len(images) // settings.batch
     steps = settings.epochs * steps_per_epoch
 
-    with _reproducible(device):
+    with reproducible(device):
         torch.manual_seed(derive_seed(seed, "simclr head"))
         learner = _Learner(backbone, settings.projection).to(device).train()
         if device.type == "cuda":
@@ -170,20 +178,9 @@ class _Run:
         write_checkpoint(path, {**tensors, "loss_sum": self.loss_sum}, description)
 
     def restore(self, path: Path) -> None:
-        tensors, description = read_checkpoint(path)
-        if description["run"] != self.identity:
-            known = description["run"]
-            other = sorted(key for key in self.identity if known.get(key) != self.identity[key])
-            raise ArtefactError(
-                f"The checkpoint {path} belongs to another run: {', '.join(other)} differ. Delete it to start over, or "
-                "give this run another place."
-            )
-
-        def part(prefix: str) -> dict[str, Tensor]:
-            return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
-
-        self.learner.load_state_dict(part("learner."))
-        restore_optimizer(self.optimizer, part("adam."))
+        tensors, description = read_checkpoint(path, self.identity)
+        self.learner.load_state_dict(part(tensors, "learner."))
+        restore_optimizer(self.optimizer, part(tensors, "adam."))
         self.loss_sum.copy_(tensors["loss_sum"])
         self.step, self.loss = description["step"], description["loss"]
 
@@ -215,14 +212,6 @@ class _Source:
         return torch.from_numpy(self.images[self.indices[where]]).to(self.device)
 
 
-@contextmanager
-def _reproducible(device: torch.device) -> Iterator[None]:
-    """Give the block its own global generators and deterministic convolutions; both are as before afterwards."""
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices), torch.backends.cudnn.flags(deterministic=True, benchmark=False):
-        yield
-
-
 def _check(backbone: Backbone, images: Rows, settings: SimCLRSettings, processes: int) -> None:
     expected = (backbone.channels, backbone.size, backbone.size)
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1:] != expected:
@@ -243,12 +232,12 @@ def _check(backbone: Backbone, images: Rows, settings: SimCLRSettings, processes
 
 def _identity(backbone: Backbone, images: Rows, settings: SimCLRSettings, seed: int) -> dict[str, Any]:
     """Describe everything the result depends on; of the images, their number and a sample of up to 64."""
+    names = set(SimCLRSettings.model_fields) - {"checkpoint_minutes"}
     views = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(VIEWS).items()}
-    parts = settings.model_dump(include=set(SimCLRSettings.model_fields) - {"checkpoint_minutes"})
     sample = np.ascontiguousarray(images[:: max(1, len(images) // 64)])
     return {
         "backbone": backbone.describe(),
         "images": {"shape": list(images.shape), "sample": hashlib.sha256(sample.tobytes()).hexdigest()},
-        "settings": {**parts, "views": views},
+        "settings": settings.model_dump(mode="json", include=names) | {"views": views},
         "seed": seed,
     }

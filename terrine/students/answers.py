@@ -93,21 +93,17 @@ def histogram_answers(histograms: np.ndarray, teachers: int, sigma: float) -> Re
 def label_answers(
     labels: np.ndarray, classes: int, *, smoothing: float = 0.0, transition: np.ndarray | None = None
 ) -> ReleasedAnswers:
-    """Return released labels [queries], 0 .. classes - 1, as answers, smoothed or corrected by a transition matrix.
+    """Return released labels [queries], 0 .. classes - 1, as answers, smoothed, or corrected by a transition matrix.
 
-    Raises InputError for a label outside its range, and SettingError when both smoothing and a matrix are given.
+    Raises InputError for a label outside its range.
     """
     labels = np.asarray(labels)
     if labels.ndim != 1 or (len(labels) and not (labels.min() >= 0 and labels.max() < classes)):
         raise InputError(f"labels: one number from 0 to {classes - 1} per query expected, in an array [queries].")
-    if not 0 <= smoothing < 1:
-        raise SettingError(f"student: label_smoothing is {smoothing}, outside 0 (included) to 1.")
     targets = np.eye(classes, dtype=np.float32)[labels]
     if transition is None:
         described = {"answers": "labels", "label_smoothing": float(smoothing)}
         return ReleasedAnswers(targets, partial(smoothed_loss, smoothing=smoothing), smoothed_loss, described)
-    if smoothing:
-        raise SettingError("student: label_smoothing and forward_correction are two remedies for one ill. Use one.")
     if transition.shape != (classes, classes):
         raise InputError(f"transition: a matrix of shape {transition.shape} was given for {classes} classes.")
     corrected = partial(corrected_loss, transition=transition)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from terrine.settings import Field, Unit
-from terrine.students.student import Progress, Student
+from terrine.students.student import Student
 
 if TYPE_CHECKING:
-    import torch
-
     from terrine.models.backbone import Backbone
-    from terrine.students.material import Material, Trained
+    from terrine.students.material import Material, TrainedStudent
     from terrine.students.term import UnlabelledTerm
 
 
@@ -60,19 +57,11 @@ class GradientStudent(Student):
         """Return the kind's term at the beginning of a training; None for a kind that learns from answers alone."""
         return None
 
-    def train(
-        self,
-        material: Material,
-        *,
-        seed: int,
-        device: torch.device | str = "cpu",
-        work: Path | None = None,
-        progress: Progress | None = None,
-    ) -> Trained:
+    def train(self, material: Material, **how: Any) -> TrainedStudent:
         """See `Student.train`."""
         from terrine.students.training import train
 
-        return train(material, self, seed=seed, device=device, work=work, progress=progress)
+        return train(material, self, **how)
 
     def check(self, run: Any) -> None:
         """See `Settings.check`: it learns from images, and can only train weights that there are."""

@@ -19,6 +19,7 @@ from torch import Tensor
 from terrine.determinism.randomness import derive_seed
 from terrine.students.inputs import Inputs
 from terrine.students.kinds.fixmatch import FixMatchStudent
+from terrine.students.term import UnlabelledTerm
 
 
 def fixmatch_loss(weak_scores: Tensor, strong_scores: Tensor, threshold: float) -> Tensor:
@@ -31,23 +32,14 @@ def fixmatch_loss(weak_scores: Tensor, strong_scores: Tensor, threshold: float) 
     return (losses * (confidence >= threshold)).mean()
 
 
-class Term:
+class FixMatchTerm(UnlabelledTerm):
     """The term of `FixMatchStudent`: see the module's head."""
 
-    strengths: tuple[str, ...] = ("weak", "strong")
-
-    def __init__(self, settings: FixMatchStudent) -> None:
-        self.settings = settings
-        self.ratio = settings.unlabelled_ratio
+    settings: FixMatchStudent
+    strengths = ("weak", "strong")
 
     def loss(self, inputs: Inputs, rows: np.ndarray, seed: int) -> Tensor:
         with torch.no_grad():
             weak = inputs.scores(inputs.weak(rows, derive_seed(seed, "weak")))
         strong = inputs.scores(inputs.strong(rows, derive_seed(seed, "strong")))
         return self.settings.unlabelled_weight * fixmatch_loss(weak, strong, self.settings.threshold)
-
-    def state(self) -> dict[str, Tensor]:
-        return {}
-
-    def load(self, state: dict[str, Tensor]) -> None:
-        return

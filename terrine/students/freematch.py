@@ -26,6 +26,7 @@ from torch import Tensor
 from terrine.determinism.randomness import derive_seed
 from terrine.students.inputs import Inputs
 from terrine.students.kinds.freematch import FreeMatchStudent
+from terrine.students.term import UnlabelledTerm
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,14 +83,14 @@ def _reciprocal(values: Tensor) -> Tensor:
     return torch.where(values > 0, 1 / values.clamp(min=torch.finfo(values.dtype).tiny), 0.0)
 
 
-class Term:
+class FreeMatchTerm(UnlabelledTerm):
     """The term of `FreeMatchStudent`: see the module's head."""
 
-    strengths: tuple[str, ...] = ("weak", "strong")
+    settings: FreeMatchStudent
+    strengths = ("weak", "strong")
 
     def __init__(self, settings: FreeMatchStudent, classes: int) -> None:
-        self.settings = settings
-        self.ratio = settings.unlabelled_ratio
+        super().__init__(settings)
         self.thresholds = Thresholds.initial(classes)
 
     def loss(self, inputs: Inputs, rows: np.ndarray, seed: int) -> Tensor:

@@ -18,7 +18,7 @@ from torch import Tensor
 from terrine.classifiers import LinearHead, predict
 from terrine.determinism.parallel import side_by_side
 from terrine.determinism.randomness import numpy_generator
-from terrine.errors import InputError, SettingError
+from terrine.errors import InputError
 from terrine.students.answers import Loss, ReleasedAnswers
 
 __all__ = ["L2", "LinearHead", "fit", "predict"]
@@ -40,20 +40,14 @@ def fit(
     *,
     seed: int,
     device: torch.device | str = "cpu",
-    initial: LinearHead | None = None,
 ) -> LinearHead:
     """Fit a head to released answers, one row of features [queries, features] each.
 
     l2: precision of the Gaussian prior, in units that do not depend on the features' scale or number: a weight's prior
     variance is 1 / (l2 · mean ‖x‖²), so that a class's score has prior variance 1 / l2. 0 is no prior. None goes
     through `PRECISIONS` from the strongest on, for as long as a held-out quarter of the answers grows likelier. seed
-    decides which quarter. initial: where to start, zero by default; with a prior the optimum does not depend on it.
-
-    Raises SettingError for an impossible l2, and InputError when arrays do not fit together, are not finite or are
-    empty.
+    decides which quarter. Raises InputError when arrays do not fit together, are not finite or are empty.
     """
-    if l2 is not None and not 0 <= l2 < float("inf"):
-        raise SettingError(f"student: l2 is {l2}. Give a number from 0 on, or null to have it chosen.")
     targets, device = answers.targets, torch.device(device)
     if features.ndim != 2 or len(features) != len(targets) or len(features) == 0:
         raise InputError(
@@ -66,12 +60,7 @@ def fit(
     inputs = torch.from_numpy(features).to(device)
     wanted = torch.from_numpy(targets).to(device)
     scale = float(np.einsum("qd,qd->", features, features, dtype=np.float64)) / len(features)
-    start = (
-        (torch.zeros(wanted.shape[1], inputs.shape[1]), torch.zeros(wanted.shape[1]))
-        if initial is None
-        else (torch.tensor(initial.weight), torch.tensor(initial.bias))
-    )
-    head = (start[0].to(device), start[1].to(device))
+    head = (inputs.new_zeros(wanted.shape[1], inputs.shape[1]), inputs.new_zeros(wanted.shape[1]))
 
     def choose_and_fit(l2: float | None) -> tuple[Tensor, Tensor]:
         if l2 is None and len(inputs) < _FEWEST_TO_CHOOSE:

@@ -90,7 +90,7 @@ class Material:
 
 
 @dataclass(frozen=True, eq=False)
-class Trained:
+class TrainedStudent:
     """A trained student. backbone: its own, or None where the public one was left as it was.
 
     record: what is worth telling about the training, JSON values computed from public and released data alone.

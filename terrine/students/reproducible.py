@@ -1,4 +1,4 @@
-"""What makes a training a function of its arguments: generators and threads of its own, and a name for all it reads."""
+"""What makes a training a function of its arguments: a thread of its own, and a name for all it reads."""
 
 from __future__ import annotations
 
@@ -12,15 +12,7 @@ import torch
 
 from terrine.students.by_gradient import GradientStudent
 from terrine.students.material import Material
-from terrine.students.sampling import Split
-
-
-@contextmanager
-def reproducible(device: torch.device) -> Iterator[None]:
-    """Give the block its own global generators and deterministic convolutions; both are as before afterwards."""
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices), torch.backends.cudnn.flags(deterministic=True, benchmark=False):
-        yield
+from terrine.students.sampling import AnswerSplit
 
 
 @contextmanager
@@ -35,7 +27,9 @@ def one_thread(wanted: bool) -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def identity(material: Material, settings: GradientStudent, percent: float, seed: int, split: Split) -> dict[str, Any]:
+def identity(
+    material: Material, settings: GradientStudent, percent: float, seed: int, split: AnswerSplit
+) -> dict[str, Any]:
     """Describe everything the result depends on; of the images, their number and a sample of up to 64."""
 
     def digest(*arrays: np.ndarray) -> str:

@@ -15,14 +15,14 @@ FEWEST_HELD_OUT = 64
 
 
 @dataclass(frozen=True, eq=False)
-class Split:
+class AnswerSplit:
     """Positions of the answers that are fitted, and of those that decide when to stop."""
 
     kept: np.ndarray
     held_out: np.ndarray
 
 
-def split_answers(rows: np.ndarray, groups: list[np.ndarray], seed: int) -> Split:
+def split_answers(rows: np.ndarray, groups: list[np.ndarray], seed: int) -> AnswerSplit:
     """Hold out one answer in `HELD_OUT` of every group that has at least `FEWEST_HELD_OUT`."""
     held: list[np.ndarray] = []
     for number, group in enumerate(groups):
@@ -30,7 +30,7 @@ def split_answers(rows: np.ndarray, groups: list[np.ndarray], seed: int) -> Spli
         if len(own) >= FEWEST_HELD_OUT:
             held.append(numpy_generator(seed, "student held out", number).permutation(own)[: len(own) // HELD_OUT])
     held_out = np.sort(np.concatenate(held)) if held else np.empty(0, np.int64)
-    return Split(np.setdiff1d(np.arange(len(rows)), held_out), held_out)
+    return AnswerSplit(np.setdiff1d(np.arange(len(rows)), held_out), held_out)
 
 
 def draw(groups: list[np.ndarray], count: int, generator: np.random.Generator) -> np.ndarray:

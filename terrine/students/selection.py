@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from terrine.errors import InputError, SettingError
+from terrine.errors import InputError
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,11 +113,8 @@ def select(rule: str, pool: Pool, count: int) -> np.ndarray:
     """Return the numbers of at least `count` candidates (or all there are), best first, by the rule of this name.
 
     Raises:
-        SettingError: an unknown rule.
         InputError: features and probabilities of different numbers of queries, or candidates that are no queries.
     """
-    if rule not in RULES:
-        raise SettingError(f"queries.select={rule}: known rules are {', '.join(RULES)}.")
     queries = len(pool.features)
     if pool.probabilities is not None and len(pool.probabilities) != queries:
         raise InputError(f"There are features of {queries} queries and probabilities of {len(pool.probabilities)}.")

@@ -14,7 +14,7 @@ from terrine.settings import Field, Kinds, Settings, Unit
 if TYPE_CHECKING:
     import torch
 
-    from terrine.students.material import Material, Trained
+    from terrine.students.material import Material, TrainedStudent
 
 Progress = Callable[[float, str], None]
 """Called with (fraction done, a line about it)."""
@@ -53,7 +53,7 @@ class Student(Settings, ABC):
         device: torch.device | str = "cpu",
         work: Path | None = None,
         progress: Progress | None = None,
-    ) -> Trained:
+    ) -> TrainedStudent:
         """Train a student on `device`.
 
         With `work`, a folder of this very training, a long training writes its state there and goes on from what it

@@ -26,6 +26,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,16 +36,23 @@ from torch import Tensor
 
 from terrine.classifiers import Head, head_from_module
 from terrine.determinism.randomness import derive_seed, numpy_generator
-from terrine.errors import ArtefactError, SettingError
+from terrine.device import reproducible
+from terrine.errors import SettingError
 from terrine.models.backbone import Backbone, features_in_batches
 from terrine.models.last_layers import last_parameters
-from terrine.pretraining.checkpoint import optimizer_tensors, read_checkpoint, restore_optimizer, write_checkpoint
+from terrine.pretraining.checkpoint import (
+    optimizer_tensors,
+    part,
+    read_checkpoint,
+    restore_optimizer,
+    write_checkpoint,
+)
 from terrine.students.by_gradient import GradientStudent
 from terrine.students.inputs import FrozenInputs, ImageInputs, Inputs, scores_of
 from terrine.students.linear import L2
-from terrine.students.material import Material, Trained
-from terrine.students.reproducible import identity, one_thread, reproducible
-from terrine.students.sampling import Split, draw, split_answers
+from terrine.students.material import Material, TrainedStudent
+from terrine.students.reproducible import identity, one_thread
+from terrine.students.sampling import AnswerSplit, draw, split_answers
 from terrine.students.start import mean_square_norm, prior, starting_head
 from terrine.students.student import Progress
 
@@ -62,7 +70,7 @@ def train(
     device: torch.device | str = "cpu",
     work: Path | None = None,
     progress: Progress | None = None,
-) -> Trained:
+) -> TrainedStudent:
     """Train a student: see the module's head, and `Student.train` for arguments and errors."""
     device, percent = torch.device(device), settings.percent(material.backbone)
     frozen = percent == 0
@@ -81,33 +89,29 @@ def train(
         groups = [np.arange(len(material.pool.images))]
         if not frozen and material.statistics == "current":
             groups = material.pool.by_source()
-        everything = Split(np.arange(len(material.rows)), np.empty(0, np.int64))
+        everything = AnswerSplit(np.arange(len(material.rows)), np.empty(0, np.int64))
         judged = settings.patience is not None
         split = split_answers(np.asarray(material.rows), groups, seed) if judged else everything
-        common: dict[str, Any] = {
-            "percent": percent,
-            "seed": seed,
-            "device": device,
-            "work": work,
-            "progress": progress,
-        }
-        run = _Run(material, settings, split, name="training", **common)
+        new = partial(
+            _Training, material, settings, percent=percent, seed=seed, device=device, work=work, progress=progress
+        )
+        run = new(split, name="training")
         run.go(settings.steps)
         record = run.record()
         if len(split.held_out) and (frozen or record["chosen_step"] == 0):
-            run = _Run(material, settings, everything, name="refit", **common)
+            run = new(everything, name="refit")
             run.go(record["chosen_step"])
-        return Trained(head_from_module(run.head), run.backbone, record)
+        return TrainedStudent(head_from_module(run.head), run.backbone, record)
 
 
-class _Run:
+class _Training:
     """One training: its state between two steps, and its checkpoint."""
 
     def __init__(
         self,
         material: Material,
         settings: GradientStudent,
-        split: Split,
+        split: AnswerSplit,
         *,
         name: str,
         percent: float,
@@ -150,9 +154,8 @@ class _Run:
             weights = [parameter for _, parameter in chosen] + weights
             self.inputs = ImageInputs(material, self.backbone, self.head, flip=settings.flip, device=device)
         self.weights = weights
-        rate = settings.learning_rate or (1e-3 if percent == 0 else 1e-4)
-        self.rate = rate
-        self.optimizer = torch.optim.AdamW(weights, lr=rate, weight_decay=settings.weight_decay)
+        self.rate = settings.learning_rate or (1e-3 if percent == 0 else 1e-4)
+        self.optimizer = torch.optim.AdamW(weights, lr=self.rate, weight_decay=settings.weight_decay)
         self.average = [weight.detach().clone() for weight in weights]
         self.best = [weight.detach().clone() for weight in weights]
         self.best_loss, self.best_step, self.step = math.inf, 0, 0
@@ -196,27 +199,24 @@ class _Run:
 
     def go(self, steps: int) -> None:
         """Train until `steps` are done or the held-out answers say stop; leave the weights that are to be kept."""
-        with one_thread(self.backbone is None and self.device.type == "cpu"):
-            self._go(steps)
-
-    def _go(self, steps: int) -> None:
         every = max(1, self.settings.steps // EVALUATIONS)
         saved = reported = time.monotonic()
         judged = len(self.split.held_out) > 0
-        if self.step == 0 and judged and not self.history:
-            self._evaluate()
-        while self.step < steps and not self.stopped:
-            self._take_step()
-            if judged and (self.step % every == 0 or self.step == steps):
+        with one_thread(self.backbone is None and self.device.type == "cpu"):
+            if self.step == 0 and judged and not self.history:
                 self._evaluate()
-            now, ends = time.monotonic(), self.step == steps or self.stopped
-            if self.progress is not None and (now - reported >= _REPORT_SECONDS or ends):
-                reported = now
-                self.progress(self.step / max(1, steps), self._line(steps))
-            if self.checkpoint is not None and (now - saved >= CHECKPOINT_SECONDS or ends):
-                self.checkpoint.parent.mkdir(parents=True, exist_ok=True)
-                self._save(self.checkpoint)
-                saved = now
+            while self.step < steps and not self.stopped:
+                self._take_step()
+                if judged and (self.step % every == 0 or self.step == steps):
+                    self._evaluate()
+                now, ends = time.monotonic(), self.step == steps or self.stopped
+                if self.progress is not None and (now - reported >= _REPORT_SECONDS or ends):
+                    reported = now
+                    self.progress(self.step / max(1, steps), self._line(steps))
+                if self.checkpoint is not None and (now - saved >= CHECKPOINT_SECONDS or ends):
+                    self.checkpoint.parent.mkdir(parents=True, exist_ok=True)
+                    self._save(self.checkpoint)
+                    saved = now
         _assign(self.weights, self.best if judged else self.average)
         if self.backbone is not None:
             for parameter in self.backbone.parameters():
@@ -295,25 +295,13 @@ class _Run:
         write_checkpoint(path, tensors, {"run": self.identity, "history": self.history, **state})
 
     def _restore(self, path: Path) -> None:
-        tensors, description = read_checkpoint(path)
-        if description["run"] != self.identity:
-            known = description["run"]
-            other = sorted(key for key in self.identity if known.get(key) != self.identity[key])
-            raise ArtefactError(
-                f"The checkpoint {path} belongs to another training: {', '.join(other)} differ. Delete it to "
-                "start over."
-            )
-
-        def part(prefix: str) -> dict[str, Tensor]:
-            found = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
-            return {key: value.to(self.device) for key, value in found.items()}
-
-        for name, targets in (("weight.", self.weights), ("average.", self.average), ("best.", self.best)):
-            stored = part(name)
-            _assign(targets, [stored[str(number)] for number in range(len(targets))])
-        restore_optimizer(self.optimizer, part("adam."))
+        tensors, description = read_checkpoint(path, self.identity)
+        tensors = {name: value.to(self.device) for name, value in tensors.items()}
+        for name, targets in (("weight", self.weights), ("average", self.average), ("best", self.best)):
+            _assign(targets, [tensors[f"{name}.{number}"] for number in range(len(targets))])
+        restore_optimizer(self.optimizer, part(tensors, "adam."))
         if self.term is not None:
-            self.term.load(part("term."))
+            self.term.load(part(tensors, "term."))
         self.step, self.best_step, self.stopped = (description[key] for key in ("step", "best_step", "stopped"))
         self.best_loss = math.inf if description["best_loss"] is None else description["best_loss"]
         self.history = description["history"]

@@ -20,6 +20,7 @@ from torch import Tensor
 from terrine.determinism.randomness import derive_seed, torch_generator
 from terrine.students.inputs import Inputs
 from terrine.students.kinds.vat import VATStudent
+from terrine.students.term import UnlabelledTerm
 
 _PROBE = 0.01
 """ξ, in units of the inputs' distance from their mean."""
@@ -70,14 +71,10 @@ def spread(inputs: Tensor) -> float:
     return float((inputs - inputs.mean(0)).flatten(1).square().sum(1).mean().sqrt())
 
 
-class Term:
+class VATTerm(UnlabelledTerm):
     """The term of `VATStudent`: see the module's head."""
 
-    strengths: tuple[str, ...] = ()
-
-    def __init__(self, settings: VATStudent) -> None:
-        self.settings = settings
-        self.ratio = settings.unlabelled_ratio
+    settings: VATStudent
 
     def loss(self, inputs: Inputs, rows: np.ndarray, seed: int) -> Tensor:
         images = inputs.plain(rows)
@@ -92,9 +89,3 @@ class Term:
             iterations=self.settings.power_iterations,
         )
         return self.settings.unlabelled_weight * divergence_along
-
-    def state(self) -> dict[str, Tensor]:
-        return {}
-
-    def load(self, state: dict[str, Tensor]) -> None:
-        return

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from terrine.determinism.parallel import side_by_side
 from terrine.determinism.randomness import torch_generator
-from terrine.errors import SettingError
 from terrine.models.backbone import Backbone, as_float
 from terrine.models.kinds.scattering import Deformations
 from terrine.models.statistics import Statistics
@@ -38,10 +37,6 @@ class Augmentation:
     contrast: float = 0.0
     erase: float = 0.0
     flip: bool = False
-
-    def __post_init__(self) -> None:
-        if not (0 <= self.brightness <= 1 and 0 <= self.contrast <= 1 and 0 <= self.erase <= 1):
-            raise SettingError(f"views: brightness, contrast and erase must be from 0 to 1; given {self}.")
 
 
 def weak_augmentation(flip: bool) -> Augmentation:

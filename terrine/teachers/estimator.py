@@ -11,18 +11,16 @@ import functools
 import io
 import json
 import re
-import threading
 import warnings
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
-from terrine.determinism.parallel import side_by_side
+from terrine.determinism.parallel import FirstAndLast, side_by_side
 from terrine.determinism.randomness import derive_seed
 from terrine.errors import ArtefactError, InputError, SettingError, first_line
 from terrine.teachers.kind import Arrays, Queries, Records, rows_of, vote_type
@@ -81,7 +79,7 @@ class EstimatorKind:
                 return teachers[position], None
             return teachers[position], {"skops": np.frombuffer(to_bytes(estimator), np.uint8)}
 
-        with _one_thread_each():
+        with _one_thread_each:
             for teacher, state in side_by_side(fit, range(len(teachers))):
                 if state is not None:
                     yield teacher, state
@@ -102,7 +100,7 @@ class EstimatorKind:
                     votes[batch] = estimator.predict(np.asarray(queries.inputs[batch]))
             return votes
 
-        with _one_thread_each():
+        with _one_thread_each:
             columns = list(side_by_side(decide, states))
         empty = np.empty((len(queries.inputs), 0), vote_type(self.classes))
         return np.stack(columns, axis=1) if columns else empty
@@ -152,32 +150,10 @@ def _classifiers() -> dict[str, Any]:
     return dict(all_estimators(type_filter="classifier"))
 
 
-class _Limit:
-    """Threads of BLAS, which are the process's, limited to one while any caller is at work."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.callers = 0
-        self.limits: Any = None
-
-
-_limit = _Limit()
-
-
-@contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """Run the block with one thread per classifier, so that sums are rounded alike on every machine."""
-    with _limit.lock:
-        if _limit.callers == 0:
-            _limit.limits = threadpool_limits(1, user_api="blas")
-        _limit.callers += 1
-    try:
-        yield
-    finally:
-        with _limit.lock:
-            _limit.callers -= 1
-            if _limit.callers == 0:
-                _limit.limits.restore_original_limits()
+_one_thread_each = FirstAndLast(
+    lambda: threadpool_limits(1, user_api="blas"), lambda limits: limits.restore_original_limits()
+)
+"""One thread per classifier, so that sums are rounded alike on every machine; threads of BLAS are the process's."""
 
 
 def to_bytes(estimator: Any) -> bytes:

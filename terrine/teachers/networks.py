@@ -47,13 +47,8 @@ class Classifier(nn.Module):
 
     def __init__(self, network: nn.Module, features: int, classes: int, seed: int) -> None:
         super().__init__()
-        start = initial_head(features, classes, seed)
         self.network = network
-        self.head = nn.Linear(features, classes, device="meta")
-        self.head.weight, self.head.bias = (
-            nn.Parameter(torch.tensor(start.weight)),
-            nn.Parameter(torch.tensor(start.bias)),
-        )
+        self.head = initial_head(features, classes, seed).module()
         self.eval()
 
     def forward(self, images: Tensor) -> Tensor:

@@ -85,13 +85,11 @@ def _remedy(settings: Transcription) -> str:
 
 def sigma_for(epsilon: float, delta: float, samples: int) -> float:
     """The smallest σ at which `samples` annotated samples cost `epsilon`: 2 √samples / μ."""
-    _require(epsilon, samples)
     return 2 * math.sqrt(samples) / mu_of(epsilon, delta) * _HEADROOM
 
 
 def answer_for(epsilon: float, delta: float, samples: int, categories: int) -> float:
     """The largest ε of one answer at which `samples` answers cost `epsilon`, found by bisection, from below."""
-    _require(epsilon, samples)
     low, high = 0.0, epsilon
     for _ in range(_SEARCH):
         middle = (low + high) / 2
@@ -120,11 +118,6 @@ def claimed(settings: Transcription, classes: int) -> float | None:
 
     found = minimize_scalar(bound, bounds=(-7.0, 21.0), method="bounded", options={"xatol": 1e-10})
     return max(0.0, float(found.fun))
-
-
-def _require(epsilon: float, samples: int) -> None:
-    if not 0 < epsilon < math.inf or samples < 1:
-        raise SettingError(f"A budget needs epsilon above 0 and at least one sample, got {epsilon!r} and {samples!r}.")
 
 
 def _up(value: float) -> str:

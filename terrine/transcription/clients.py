@@ -29,10 +29,6 @@ from terrine.transcription.settings import TranscriptionTeacher
 class Clients(Protocol):
     """A group of clients."""
 
-    @property
-    def count(self) -> int:
-        """How many they are."""
-
     def probabilities(self, images: Tensor) -> Tensor:
         """Return float32 [clients, B, classes] for one batch of uint8 or float images [B, C, H, W], B ≥ 2. Private."""
 
@@ -46,13 +42,13 @@ class LinearClients:
         self.backbone, self.temperature = backbone.to(device), settings.temperature
         self.weight = torch.tensor(heads.weight, device=device).flatten(0, 1)
         self.bias = torch.tensor(heads.bias, device=device).flatten()
-        self.count, self.classes = heads.weight.shape[:2]
+        self.shape = heads.bias.shape
 
     @torch.no_grad()
     def probabilities(self, images: Tensor) -> Tensor:
         """See `Clients.probabilities`."""
         scores = torch.addmm(self.bias, self.backbone.features(images, "current"), self.weight.T)
-        scores = scores.view(len(images), self.count, self.classes).transpose(0, 1)
+        scores = scores.view(len(images), *self.shape).transpose(0, 1)
         return (scores / self.temperature).softmax(-1)
 
 
@@ -70,7 +66,6 @@ class NetworkClients:
         device: torch.device | str = "cpu",
     ) -> None:
         self.settings, self.device = settings, torch.device(device)
-        self.count = len(states)
         self.networks = []
         for state in states:
             network = copy.deepcopy(frame)
@@ -85,7 +80,7 @@ class NetworkClients:
 
     def discriminate(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return features and scores of the only client, with gradients for the images: NOT PRIVATE."""
-        if self.count != 1:
+        if len(self.networks) != 1:
             raise SettingError("Only a single teacher can take the student's place as discriminator.")
         network = self.networks[0]
         with batch_statistics(network, self.settings.statistics):

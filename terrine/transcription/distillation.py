@@ -24,20 +24,6 @@ FLOOR = 1e-6
 """Probabilities are used as if they were at least this, and at most one less this."""
 
 
-def loss(teacher: Tensor, student: Tensor, distillation: Distillation, balance: float = 8.0) -> Tensor:
-    """Return the loss of each sample, float64 [..., B].
-
-    teacher: class probabilities [..., B, classes], of any number of clients; student: [B, classes]. balance: λ.
-    """
-    p, s = _kept_inside(teacher), _kept_inside(student)
-    if distillation == "classic":
-        return -(p * s.log()).sum(-1)
-    target = _target(teacher)
-    own = p * (p / s).log() + (1 - p) * ((1 - p) / (1 - s)).log()
-    others = p / (1 - p) * (p * (1 - s) / (s * (1 - p))).log()
-    return torch.where(target, own, balance * others).sum(-1)
-
-
 def gradient(
     teacher: Tensor,
     student: Tensor,
@@ -47,8 +33,8 @@ def gradient(
 ) -> Tensor:
     """Return the gradient of each sample's loss with respect to the student's output, float64 [..., B, classes].
 
-    of: the output that is meant: `probabilities`, as the paper writes, or the `scores` whose softmax they are.
-    Arguments otherwise as in `loss`.
+    teacher: class probabilities [..., B, classes], of any number of clients; student: [B, classes]. balance: λ. of: the
+    output that is meant: `probabilities`, as the paper writes, or the `scores` whose softmax they are.
     """
     p, s = _kept_inside(teacher), _kept_inside(student)
     if distillation == "classic":

@@ -29,11 +29,11 @@ from torch import Tensor, nn
 
 from terrine.determinism.randomness import numpy_generator
 from terrine.errors import ArtefactError, SettingError
-from terrine.pretraining.checkpoint import optimizer_tensors, restore_optimizer
+from terrine.pretraining.checkpoint import optimizer_tensors, part, restore_optimizer
 from terrine.transcription.generator import Generator, random_vectors
 from terrine.transcription.objectives import generator_loss
 from terrine.transcription.settings import Transcription
-from terrine.transcription.student import StudentNetwork, fit_loss, probabilities
+from terrine.transcription.student import TranscribedStudent, fit_loss, probabilities
 
 Discriminator = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Images with gradients to (features, scores)."""
@@ -75,7 +75,7 @@ class Loop:
 
     def __init__(
         self,
-        student: StudentNetwork,
+        student: TranscribedStudent,
         generator: Generator,
         settings: Transcription,
         *,
@@ -159,20 +159,13 @@ class Loop:
 
     def restore(self, tensors: dict[str, Tensor], iteration: int) -> None:
         """Go on from what `tensors` gave after `iteration` annotations. Raises ArtefactError if it is no such state."""
-        parts: dict[str, dict[str, Tensor]] = {}
-        for name, value in tensors.items():
-            head, _, rest = name.partition(".")
-            parts.setdefault(head, {})[rest] = value
         try:
-            self.student.load_state_dict(parts["student"])
-            self.generator.load_state_dict(parts["generator"])
+            self.student.load_state_dict(part(tensors, "student."))
+            self.generator.load_state_dict(part(tensors, "generator."))
             self.vectors.data.copy_(tensors["vectors"])
             for key, optimiser in (("student", self.student_optimiser), ("generator", self.generator_optimiser)):
-                own = {
-                    name.partition(".")[2]: value for name, value in parts["optimiser"].items() if name.startswith(key)
-                }
-                restore_optimizer(optimiser, own)
-            memory = parts.get("memory", {})
+                restore_optimizer(optimiser, part(tensors, f"optimiser.{key}."))
+            memory = part(tensors, "memory.")
             self._memory = [
                 _Remembered(*(memory[f"{number}.{name}"].to(self.device) for name in ("inputs", "annotation")))
                 for number in range(len(memory) // 2)

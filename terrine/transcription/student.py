@@ -16,7 +16,7 @@ from terrine.models.statistics import batch_statistics
 from terrine.transcription.settings import FitLoss
 
 
-class StudentNetwork(nn.Module):
+class TranscribedStudent(nn.Module):
     """Images [B, C, H, W], float in [0, 1] or uint8, to (features [B, width], scores [B, classes]); B ≥ 2.
 
     The head starts from the public random weights of `seed`. The backbone is the caller's own and is trained in place.

@@ -28,8 +28,6 @@ class FileTeacher:
     channels: the model's own. Grey images are given to a model of colour three times over.
     """
 
-    count = 1
-
     def __init__(
         self,
         model: nn.Module,

@@ -71,5 +71,5 @@ def test_the_initial_head_depends_on_the_seed_alone_and_is_small():
 def test_arrays_that_are_no_head_are_refused():
     with pytest.raises(InputError, match=r"\(3,\) and \(3,\)"):
         LinearHead(np.zeros(3), np.zeros(3))
-    with pytest.raises(InputError, match="weight and bias"):
+    with pytest.raises(InputError, match="weight, bias"):
         LinearHead.from_arrays({"weight": np.zeros((2, 3))})

@@ -60,10 +60,10 @@ class Concatenated(Projected, Stemmed, Enlarged, Architecture):
     @staticmethod
     def network(kind: str, channels: int, size: int, seed: int, *, parts: Sequence[Mapping[str, Any]] = ()) -> Built:
         """Return the network of parts, {"kind": a name, option: value, ...} each."""
-        from terrine.models.concatenated import Concatenated as Network
+        from terrine.models.concatenated import ConcatenatedNetwork
         from terrine.models.registry import build_backbone
 
         chosen = parts or [{"kind": part} for part in _PARTS]
         built = [build_backbone(**part, channels=channels, size=size, seed=seed) for part in chosen]
         widths = [backbone.feature_dim for backbone in built]
-        return Network([backbone.network for backbone in built], widths), sum(widths)
+        return ConcatenatedNetwork([backbone.network for backbone in built], widths), sum(widths)

@@ -8,7 +8,7 @@ from terrine.settings import Field
 from terrine.students.semi_supervised import SemiSupervisedStudent
 
 if TYPE_CHECKING:
-    from terrine.students.fixmatch import Term
+    from terrine.students.fixmatch import FixMatchTerm
 
 
 class FixMatchStudent(SemiSupervisedStudent):
@@ -18,8 +18,8 @@ class FixMatchStudent(SemiSupervisedStudent):
     threshold: float = Field(0.95, ge=0, le=1)
     """τ: confidence from which on the student teaches itself."""
 
-    def term(self, classes: int) -> Term:
+    def term(self, classes: int) -> FixMatchTerm:
         """See `SemiSupervisedStudent.term`."""
-        from terrine.students.fixmatch import Term
+        from terrine.students.fixmatch import FixMatchTerm
 
-        return Term(self)
+        return FixMatchTerm(self)

@@ -8,7 +8,7 @@ from terrine.settings import Field
 from terrine.students.semi_supervised import SemiSupervisedStudent
 
 if TYPE_CHECKING:
-    from terrine.students.freematch import Term
+    from terrine.students.freematch import FreeMatchTerm
 
 
 class FreeMatchStudent(SemiSupervisedStudent):
@@ -20,8 +20,8 @@ class FreeMatchStudent(SemiSupervisedStudent):
     fairness: float = Field(0.01, ge=0)
     """λ_f: weight of the fairness of classes."""
 
-    def term(self, classes: int) -> Term:
+    def term(self, classes: int) -> FreeMatchTerm:
         """See `SemiSupervisedStudent.term`."""
-        from terrine.students.freematch import Term
+        from terrine.students.freematch import FreeMatchTerm
 
-        return Term(self, classes)
+        return FreeMatchTerm(self, classes)

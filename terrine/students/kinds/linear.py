@@ -10,7 +10,7 @@ from terrine.students.student import Progress, Student
 if TYPE_CHECKING:
     import torch
 
-    from terrine.students.material import Material, Trained
+    from terrine.students.material import Material, TrainedStudent
 
 
 class LinearStudent(Student):
@@ -26,13 +26,13 @@ class LinearStudent(Student):
         device: torch.device | str = "cpu",
         work: Path | None = None,
         progress: Progress | None = None,
-    ) -> Trained:
+    ) -> TrainedStudent:
         """See `Student.train`. The fit takes seconds, so nothing is kept in `work`."""
         from terrine.students.linear import fit
-        from terrine.students.material import Trained
+        from terrine.students.material import TrainedStudent
 
         features = material.features(device)[material.rows]
         head = fit(features, material.answers, self.l2, seed=seed, device=device)
         if progress is not None:
             progress(1.0, f"fitted to {len(features)} answers")
-        return Trained(head)
+        return TrainedStudent(head)

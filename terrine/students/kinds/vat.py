@@ -8,7 +8,7 @@ from terrine.settings import Field
 from terrine.students.semi_supervised import SemiSupervisedStudent
 
 if TYPE_CHECKING:
-    from terrine.students.vat import Term
+    from terrine.students.vat import VATTerm
 
 
 class VATStudent(SemiSupervisedStudent):
@@ -20,8 +20,8 @@ class VATStudent(SemiSupervisedStudent):
     power_iterations: int = Field(1, ge=1)
     """Steps of the search for the worst direction."""
 
-    def term(self, classes: int) -> Term:
+    def term(self, classes: int) -> VATTerm:
         """See `SemiSupervisedStudent.term`."""
-        from terrine.students.vat import Term
+        from terrine.students.vat import VATTerm
 
-        return Term(self)
+        return VATTerm(self)

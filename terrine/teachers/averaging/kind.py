@@ -32,7 +32,7 @@ from terrine.teachers.averaging.centre import centred_queries, centred_records, 
 from terrine.teachers.averaging.learners import Learner, LinearLearner, ModuleLearner, unit_rows
 from terrine.teachers.averaging.ttac import Average, exact_means, local_round, server_step
 from terrine.teachers.kind import Arrays, Queries, Records
-from terrine.teachers.linear import LinearHeads, vote
+from terrine.teachers.linear import LinearKind
 from terrine.teachers.networks import BLOCK, Classifier, vote_with_networks
 
 if TYPE_CHECKING:
@@ -91,10 +91,8 @@ class LinearVoting:
 
     def vote(self, states: Iterable[Arrays], queries: Queries, device: torch.device | str) -> np.ndarray:
         """See `VotingRule.vote`; each query's features are brought to unit length, as the records' were."""
-        states = list(states)
-        heads = LinearHeads(*(np.stack([state[name] for state in states]) for name in ("weight", "bias")))
-        inputs = centred_queries(queries).inputs if self.centred else unit_rows(queries.inputs)
-        return vote(heads, inputs, device=device)
+        queries = centred_queries(queries) if self.centred else replace(queries, inputs=unit_rows(queries.inputs))
+        return LinearKind().vote(states, queries, device=device)
 
 
 class NetworkVoting:

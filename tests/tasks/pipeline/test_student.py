@@ -142,7 +142,7 @@ def test_an_interrupted_stage_goes_on_and_clears_its_work(prepared, tmp_path, mo
     whole = prepared("resnet10", tmp_path / "whole", **options)
     student.train_student.fn(whole)
     run = prepared("resnet10", tmp_path / "cut", **options)
-    plain, taken = training._Run._take_step, []
+    plain, taken = training._Training._take_step, []
 
     def stop(self):
         if len(taken) == 4:
@@ -150,13 +150,13 @@ def test_an_interrupted_stage_goes_on_and_clears_its_work(prepared, tmp_path, mo
         taken.append(self.step)
         plain(self)
 
-    monkeypatch.setattr(training._Run, "_take_step", stop)
+    monkeypatch.setattr(training._Training, "_take_step", stop)
     with pytest.raises(KeyboardInterrupt):
         student.train_student.fn(run)
     assert not run.folders.student.exists()
     assert [path.name for path in student.work_folder(run).iterdir()] == ["training"]
     steps = []
-    monkeypatch.setattr(training._Run, "_take_step", lambda self: (steps.append(self.step), plain(self)))
+    monkeypatch.setattr(training._Training, "_take_step", lambda self: (steps.append(self.step), plain(self)))
     student.train_student.fn(run)
     assert steps == [4, 5]
     assert not student.work_folder(run).exists()

@@ -20,7 +20,6 @@ from terrine.data.sources.folder import Folder
 from terrine.data.sources.medmnist import MedMNIST
 from terrine.data.sources.npz import Npz
 from terrine.data.sources.table import Table
-from terrine.data.table import load
 
 TEACHERS = 7
 CLASSES = ("ash", "beech", "cherry")
@@ -176,14 +175,14 @@ def rows(root: Path, records: list[Record], id_column: str | None = None, group:
             lines.writerow(cells)
     roles = {"target": "label", "id": id_column, "group": group}
     source = Table(path=root / "rows.csv", **roles, public_fraction=0.3, test_fraction=0.3)
-    data, (features, encoding) = load(source), source.public_rows()
+    data, (query, encoding) = source.load(), source.public_rows()
     column = encoding.columns[0]
 
     def of(features: np.ndarray) -> list[int]:
         return np.rint(features[:, 0] * column.deviation + column.mean).astype(int).tolist()
 
     # Public rows are a side of their own, and in an order of their own: the order of queries.
-    public = [number + 1000 for number in of(features)]
+    public = [number + 1000 for number in of(query)]
     return Read(of(data.train_images), [*of(data.test_images), *public], data.train_names, data.train_groups)
 
 

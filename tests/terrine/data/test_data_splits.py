@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from terrine.data.splits import split_units
 from terrine.data.units import place_codes, shares
-from terrine.errors import InputError, SettingError
+from terrine.errors import InputError
 
 
 @pytest.mark.parametrize("fraction", [0.1, 0.2, 0.5, 0.83])
@@ -43,9 +43,3 @@ def test_a_split_that_leaves_a_side_empty_is_refused() -> None:
         split_units(np.zeros(1, dtype=np.int64), 0.2, seed=0)
     with pytest.raises(InputError, match="0 records are too few"):
         split_units(np.zeros(0, dtype=np.int64), 0.2, seed=0)
-
-
-@pytest.mark.parametrize("fraction", [0.0, 1.0, -0.2, float("nan")])
-def test_impossible_fractions_are_refused(fraction: float) -> None:
-    with pytest.raises(SettingError, match=r"data\.test_fraction is"):
-        split_units(place_codes(10), fraction, seed=0)

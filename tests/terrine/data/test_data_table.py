@@ -17,29 +17,21 @@ from terrine.errors import InputError
 COLOURS = ("red", "green", "blue")
 
 
-@dataclass
-class Loaded:
-    """The private rows, and the public ones beside them."""
+@dataclass(frozen=True)
+class Splits:
+    """The dataset, whose rows take the place of images, and the public rows beside it."""
 
     dataset: Dataset
     query_features: np.ndarray
     encoding: table.Encoding
 
-    @property
-    def train_features(self) -> np.ndarray:
-        return self.dataset.train_images
-
-    @property
-    def test_features(self) -> np.ndarray:
-        return self.dataset.test_images
-
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.dataset, name)
+        return getattr(self.dataset, name.replace("_features", "_images"))
 
 
-def load(path: Path, **settings: object) -> Loaded:
+def load(path: Path, **settings: object) -> Splits:
     source = Table(path=path, **settings)
-    return Loaded(table.load(source), *source.public_rows())
+    return Splits(source.load(), *source.public_rows())
 
 
 def row(index: int) -> list[str]:
@@ -57,7 +49,7 @@ def adult(tmp_path: Path) -> Path:
     return write(tmp_path / "adult.csv", [row(index) for index in range(400)])
 
 
-def original_index(features: np.ndarray, data: Loaded, last: int = 399) -> np.ndarray:
+def original_index(features: np.ndarray, data: Splits, last: int = 399) -> np.ndarray:
     """Recover the row numbers from the standardised first column: it is linear in them."""
     column = np.concatenate([data.train_features, data.query_features, data.test_features])[:, 0]
     step = (column.max() - column.min()) / last
@@ -90,7 +82,7 @@ def test_which_rows_are_public_depends_on_their_number_alone(tmp_path: Path) -> 
     assert firsts[0] == {index for index in firsts[1] if index < 300}
 
 
-def original_index_of(row: np.ndarray, data: Loaded, last: int) -> int:
+def original_index_of(row: np.ndarray, data: Splits, last: int) -> int:
     return int(original_index(row[None], data, last)[0])
 
 
@@ -101,7 +93,7 @@ def test_a_new_person_moves_no_other_persons_rows(tmp_path: Path, group: str | N
     rows[57][3] = "somebody new"
     after = load(write(tmp_path / "t.csv", rows), target="income", group=group)
 
-    def places(data: Loaded) -> list[set[int]]:
+    def places(data: Splits) -> list[set[int]]:
         splits = (data.train_features, data.query_features, data.test_features)
         return [set(original_index(features, data, 199)) - {57} for features in splits]
 
@@ -132,7 +124,7 @@ def test_rows_with_ids_are_where_they_are_in_whatever_order_they_come(tmp_path: 
     features, encoding = Table(path=tmp_path / "t.csv", target="income", id="number", group="person").public_rows()
     assert np.array_equal(features, data.query_features)
     assert encoding == data.encoding
-    assert np.array_equal(data.dataset.record_names, data.train_names)
+    assert np.array_equal(data.record_names, data.train_names)
 
 
 def test_a_row_is_named_by_its_id_or_else_its_number(tmp_path: Path) -> None:

@@ -65,11 +65,8 @@ def test_a_word_depends_neither_on_the_batch_nor_on_how_many_are_drawn():
     all_words = philox.words(1, "n", torch.arange(50), 37)
     assert torch.equal(philox.words(1, "n", torch.arange(20, 22), 37), all_words[20:22])
     assert torch.equal(philox.words(1, "n", torch.arange(50), 9), all_words[:, :9])
-    assert torch.equal(philox.words(1, "n", torch.arange(50), 29, first=8), all_words[:, 8:])
     assert not torch.equal(philox.words(1, "m", torch.arange(50), 37), all_words)
     assert not torch.equal(philox.words(2, "n", torch.arange(50), 37), all_words)
-    with pytest.raises(ValueError, match="multiples of 4"):
-        philox.words(1, "n", torch.arange(2), 4, first=3)
 
 
 def test_uniforms_are_uniform_and_normals_are_normal():

@@ -30,12 +30,6 @@ def test_all_is_all_and_at_least_one_tensor_is_taken():
     assert [name for name, _ in last_parameters(network, 1)] == ["1.bias"]
 
 
-@pytest.mark.parametrize("percent", [0, -1, 100.5, float("nan")])
-def test_a_share_outside_its_range_is_refused(percent):
-    with pytest.raises(SettingError, match="outside 0"):
-        last_parameters(nn.Linear(2, 2), percent)
-
-
 def test_a_network_without_parameters_is_refused():
     with pytest.raises(SettingError, match="no weights to train"):
         last_parameters(nn.Flatten(), 10)

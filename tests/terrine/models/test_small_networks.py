@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from terrine.errors import InputError, SettingError
 from terrine.models.files import load_backbone, save_backbone
-from terrine.models.identity import Identity
+from terrine.models.identity import ColumnsBackbone
 from terrine.models.registry import build_backbone
 from terrine.models.statistics import has_batch_norm
 
@@ -48,7 +48,7 @@ def test_columns_leave_rows_as_they_are_and_survive_a_file(tmp_path):
     path = tmp_path / "backbone.safetensors"
     save_backbone(backbone, path)
     for each in (backbone, load_backbone(path)):
-        assert isinstance(each, Identity)
+        assert isinstance(each, ColumnsBackbone)
         assert each.feature_dim == 5
         for statistics in ("current", "original"):
             assert torch.equal(each.features(rows, statistics), rows)
@@ -56,8 +56,8 @@ def test_columns_leave_rows_as_they_are_and_survive_a_file(tmp_path):
 
 def test_rows_of_another_table_are_refused():
     with pytest.raises(InputError, match=r"rows of shape \(B, 5\) and was given torch\.float32 \(2, 4\)"):
-        Identity(5).features(torch.zeros(2, 4), "original")
+        ColumnsBackbone(5).features(torch.zeros(2, 4), "original")
     with pytest.raises(InputError, match="was given torch"):
-        Identity(5).features(torch.zeros(2, 5, dtype=torch.uint8), "original")
+        ColumnsBackbone(5).features(torch.zeros(2, 5, dtype=torch.uint8), "original")
     with pytest.raises(SettingError, match="At least one is needed"):
-        Identity(0)
+        ColumnsBackbone(0)

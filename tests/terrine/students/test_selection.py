@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from terrine.errors import SettingError
 from terrine.students.selection import RULES, Pool, select
 
 GENERATOR = np.random.default_rng(0)
@@ -64,8 +63,3 @@ def test_every_rule_names_candidates_alone_and_each_once(rule: str, probabilitie
 
 def test_more_than_there_are_gives_all_there_are() -> None:
     assert sorted(select("diverse", Pool(CANDIDATES, FEATURES), 1000)) == CANDIDATES.tolist()
-
-
-def test_an_unknown_rule_lists_the_known_ones() -> None:
-    with pytest.raises(SettingError, match="order, balanced, uncertain, diverse"):
-        select("clever", Pool(CANDIDATES, FEATURES), 1)

@@ -4,7 +4,7 @@ import torch
 from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 
-from terrine.classifiers import LinearHead, initial_head
+from terrine.classifiers import initial_head
 from terrine.determinism.randomness import numpy_generator
 from terrine.errors import InputError, SettingError
 from terrine.students.answers import histogram_answers, label_answers
@@ -108,16 +108,6 @@ def test_the_prior_is_the_one_under_which_held_out_answers_are_likeliest(release
     assert np.array_equal(head.weight, expected.weight)
 
 
-def test_with_a_prior_the_result_does_not_depend_on_the_start(release):
-    features, _, labels, _ = release
-    start = initial_head(FEATURES, CLASSES, seed=9)
-    one = fit(features, label_answers(labels, CLASSES), GIVEN, seed=0)
-    other = fit(
-        features, label_answers(labels, CLASSES), GIVEN, seed=0, initial=LinearHead(start.weight * 5, start.bias)
-    )
-    np.testing.assert_allclose(one.weight, other.weight, atol=2e-3)
-
-
 def test_fits_and_predictions_are_the_same_bytes_on_one_thread_and_on_two(release):
     features, noisy, _, _ = release
     before = torch.get_num_threads()
@@ -163,10 +153,3 @@ def test_answers_that_cannot_be_used_are_refused(release):
         predict(initial_head(FEATURES + 1, CLASSES, seed=0), features)
     with pytest.raises(SettingError, match="must be positive"):
         fit(features, histogram_answers(noisy, TEACHERS, 0.0), seed=0)
-
-
-@pytest.mark.parametrize("l2", [-1.0, float("inf"), float("nan")])
-def test_an_impossible_prior_is_refused(release, l2):
-    features, noisy, _, _ = release
-    with pytest.raises(SettingError, match=f"l2 is {l2}"):
-        fit(features, histogram_answers(noisy, TEACHERS, SIGMA), l2, seed=0)

@@ -204,11 +204,11 @@ def test_held_out_answers_are_not_fitted():
     kind = FinetuneStudent(trainable=0, patience=100, **SHORT)
     weights = []
     for own in (material, other):
-        run = training._Run(
+        run = training._Training(
             own, kind, split, name="t", percent=0, seed=0,
             device=torch.device("cpu"), work=None, progress=None,
         )  # fmt: skip
-        run._go(10)
+        run.go(10)
         weights.append([average.numpy().tobytes() for average in run.average])
     assert weights[0] == weights[1]
 

@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from terrine.determinism.randomness import torch_generator
-from terrine.errors import SettingError
 from terrine.models.kinds.scattering import Deformations
 from terrine.students.views import Augmentation, augment, strong_augmentation, view_features, weak_augmentation
 from tests.terrine.students.students_help import frozen_backbone, some_images
@@ -113,8 +112,3 @@ def test_features_of_views_are_those_of_each_batch_of_views_by_itself(statistics
         np.testing.assert_allclose(found[1][batch], backbone.features(own, statistics).numpy(), atol=1e-5)
     other = view_features(backbone, pixels, batches, strong_augmentation(False), 2, statistics, seed=7)
     assert not np.allclose(found[1], other, atol=0.1)
-
-
-def test_impossible_strengths_are_refused():
-    with pytest.raises(SettingError, match="erase"):
-        Augmentation("x", STILL, erase=2.0)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from terrine.classifiers import initial_head
 from terrine.determinism.randomness import numpy_generator, torch_generator
 from terrine.errors import ArtefactError, SettingError
-from terrine.models.identity import Identity
+from terrine.models.identity import ColumnsBackbone
 from terrine.models.registry import build_backbone
 from terrine.models.statistics import batch_statistics
 from terrine.teachers.kind import Queries, Records
@@ -260,7 +260,7 @@ def test_an_image_that_leaves_no_border_is_refused(backbone, settings, message):
 
 def test_a_table_is_refused():
     with pytest.raises(SettingError, match="a table has none"):
-        teachers(Identity(4))
+        teachers(ColumnsBackbone(4))
 
 
 def test_a_teacher_with_too_few_records_is_passed_over(backbone, records):

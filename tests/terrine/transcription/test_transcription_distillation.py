@@ -5,12 +5,23 @@ import math
 import pytest
 import torch
 
-from terrine.transcription.distillation import gradient, loss
+from terrine.transcription.distillation import FLOOR, gradient
 
 
 def distributions(*shape, seed=0):
     generator = torch.Generator().manual_seed(seed)
     return torch.rand(*shape, generator=generator, dtype=torch.float64).mul(4).softmax(-1)
+
+
+def loss(teacher, student, distillation, balance=8.0):
+    """The losses whose gradients are told, [..., B], as differentiable operations."""
+    p, s = (values.clamp(FLOOR, 1 - FLOOR) for values in (teacher, student))
+    if distillation == "classic":
+        return -(p * s.log()).sum(-1)
+    target = torch.nn.functional.one_hot(teacher.argmax(-1), teacher.shape[-1]).bool()
+    own = p * (p / s).log() + (1 - p) * ((1 - p) / (1 - s)).log()
+    others = p / (1 - p) * (p * (1 - s) / (s * (1 - p))).log()
+    return torch.where(target, own, balance * others).sum(-1)
 
 
 def decoupled_loop(teacher, student, balance):

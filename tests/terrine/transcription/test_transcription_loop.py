@@ -10,7 +10,7 @@ from terrine.transcription.generator import Generator
 from terrine.transcription.loop import Loop
 from terrine.transcription.objectives import generator_loss
 from terrine.transcription.settings import Annotation, Transcription
-from terrine.transcription.student import StudentNetwork
+from terrine.transcription.student import TranscribedStudent
 
 
 def settings(student=None, generator=None, **others):
@@ -22,7 +22,7 @@ def settings(student=None, generator=None, **others):
 
 
 def loop(settings, architecture="cryptonet", **others):
-    student = StudentNetwork(build_backbone(architecture, channels=1, size=8, seed=0), 4, 0)
+    student = TranscribedStudent(build_backbone(architecture, channels=1, size=8, seed=0), 4, 0)
     return Loop(student, Generator(1, 8, latent=3, width=4, seed=0), settings, seed=0, **others)
 
 
