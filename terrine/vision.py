@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from terrine import extras
+
 if TYPE_CHECKING:
     import timm
     import torchvision
@@ -43,7 +45,7 @@ def _declare_operators() -> torch.library.Library | None:
     """
     specification = importlib.util.find_spec("torchvision")
     if specification is None or specification.origin is None:
-        raise ImportError("torchvision is not installed. Install Terrine's dependencies: pip install -e .")
+        raise extras.MissingExtraError(extras.missing("torchvision", "pipeline", "Its models and data, and timm,"))
     for compiled in sorted(Path(specification.origin).parent.glob("_C*")):
         try:
             torch.ops.load_library(str(compiled))
