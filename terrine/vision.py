@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from terrine import extras
+from terrine.extras import from_extra
 
 if TYPE_CHECKING:
     import timm
@@ -45,7 +45,7 @@ def _declare_operators() -> torch.library.Library | None:
     """
     specification = importlib.util.find_spec("torchvision")
     if specification is None or specification.origin is None:
-        raise extras.MissingExtraError(extras.missing("torchvision", "pipeline", "Its models and data, and timm,"))
+        return None  # whoever asks for it is told
     for compiled in sorted(Path(specification.origin).parent.glob("_C*")):
         try:
             torch.ops.load_library(str(compiled))
@@ -69,4 +69,5 @@ def __getattr__(name: str) -> ModuleType:
     with warnings.catch_warnings():
         # torchvision warns that its image codecs cannot be loaded; Terrine reads images with Pillow.
         warnings.filterwarnings("ignore", message="Failed to load image Python extension")
-        return importlib.import_module(name)
+        with from_extra("pipeline", "Models and data of torchvision and timm"):
+            return importlib.import_module(name)

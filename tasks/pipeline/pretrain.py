@@ -26,7 +26,7 @@ from terrine.models.architecture import REFERENCE_BATCHES
 from terrine.models.backbone import Backbone
 from terrine.models.files import load_backbone, save_backbone
 from terrine.models.kinds.scattering import PROJECTION_BATCHES
-from terrine.models.weights import FROM_TIMM, download_weights, load_weights
+from terrine.models.weights import FROM_TIMM, take_weights
 
 SYNTHETIC = "synthetic images only"
 
@@ -142,10 +142,7 @@ def _fit(run: Run, backbone: Backbone, checkpoint: Path, device: torch.device) -
     """Train what has weights, then fit what has none to the queries; return the training's history."""
     settings, weights = run.params.backbone, _weights(run)
     if weights is not None:
-        if str(weights) == FROM_TIMM:
-            download_weights(backbone)
-        else:
-            load_weights(backbone, run.path(weights))
+        take_weights(backbone, weights if str(weights) == FROM_TIMM else run.path(weights))
         return []
     history = _train(run, backbone, checkpoint, device) if settings.has_weights else []
     if settings.reference is not None:

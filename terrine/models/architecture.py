@@ -81,8 +81,6 @@ class Architecture(Settings):
             SettingError: an architecture that does not take such images, or has weights and none were named.
             InputError: batches that are too small, or a file of weights that does not fit.
         """
-        import terrine.models.weights as files
-
         weights = getattr(self, "weights", None)
         if weights is None and self.pretrained_here:
             raise SettingError(
@@ -93,10 +91,10 @@ class Architecture(Settings):
         backbone = self.build(channels, size, seed)
         if weights is None:
             self.adapt(backbone, queries.images, queries.batches, seed=seed, device=device)
-        elif str(weights) == files.FROM_TIMM:
-            files.download_weights(backbone)
         else:
-            files.load_weights(backbone, weights)
+            from terrine.models.weights import take_weights
+
+            take_weights(backbone, weights)
         backbone.origin = {**self.identity(), "seed": seed, "images": queries.describe()}
         return backbone.to(device)
 

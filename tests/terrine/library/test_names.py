@@ -43,9 +43,7 @@ def test_every_kind_of_terrine_is_a_public_name(kinds):
 
 
 def test_importing_the_package_imports_nothing_that_takes_time():
-    code = (
-        "import sys, terrine; print(sorted({'numpy', 'torch', 'pydantic'} & set(sys.modules)), dir(terrine))"
-    )
+    code = "import sys, terrine; print(sorted({'numpy', 'torch', 'pydantic'} & set(sys.modules)), dir(terrine))"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert said.startswith("[]")
     assert "'LinearTeachers'" in said
