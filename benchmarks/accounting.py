@@ -15,13 +15,12 @@ The plain references work query after query and vote after vote, with the same f
 and scaled up, and their results are compared with the fast ones on those.
 """
 
-import argparse
 import math
-import statistics
 import time
 from collections.abc import Callable
 
 import numpy as np
+from cells import common_options, times
 from dp_accounting.pld import privacy_loss_distribution as losses
 from scipy.special import log_ndtr, ndtri_exp
 
@@ -127,12 +126,7 @@ def plain_sensitivity(counts: np.ndarray, price: AnswerPrice) -> np.ndarray:
 
 def seconds(work: Callable[[], object], repeats: int) -> float:
     """Median processor time: other programs on the machine do not count."""
-    times = []
-    for _ in range(repeats):
-        start = time.process_time()
-        work()
-        times.append(time.process_time() - start)
-    return statistics.median(times)
+    return float(np.median(times(work, repeats, time.process_time)))
 
 
 def without_losses(event: Event, delta: float) -> float:
@@ -201,8 +195,7 @@ def compare_accountants(delta: float = 1e-5) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser = common_options(__doc__, repeats=5)
     repeats = parser.parse_args().repeats
     compare_accountants()
     rows = []

@@ -9,13 +9,12 @@ computed once and kept in `--work` (1.5 GB); every seed has its own images, proj
 MNIST is public, so nothing is charged. Each seed's figures are kept as well: an interrupted run goes on.
 """
 
-import argparse
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import torch
-from cells import Cells, datasets, spread
+from cells import KEPT, Cells, common_options, datasets, spread
 
 from terrine.aggregation.confident import ConfidentGNMax
 from terrine.aggregation.gnmax import GNMax
@@ -311,11 +310,8 @@ def by_selection(study: Study, cells: Cells, seeds: list[int]) -> None:
 
 def main() -> None:
     """Make one of the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common_options(__doc__, root=datasets(), seeds=list(range(5)), work=KEPT)
     parser.add_argument("table", choices=["teachers", "selection"])
-    parser.add_argument("--root", type=Path, default=datasets())
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(range(5)))
-    parser.add_argument("--work", type=Path, default=Path("data/private/benchmarks"))
     arguments = parser.parse_args()
     study = Study(arguments.root, arguments.work)
     cells = Cells(arguments.work / f"{arguments.table}.jsonl")

@@ -23,13 +23,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from queue import Queue
 from typing import Any
 
 import numpy as np
+from cells import common_options, times
 
 from terrine.aggregation.votes import histograms_of
 from terrine.collaboration.protocol.guardian import Guardian
@@ -138,7 +139,7 @@ class Wire:
 
 def be_party(role: str, folder: Path) -> None:
     """One of the two processes: take the shares, connect, compute, and leave the figures in the folder."""
-    agreed = Agreement.from_json(json.loads((folder / "agreement.json").read_text()))
+    agreed = Agreement(**json.loads((folder / "agreement.json").read_text()))
     figures: dict[str, Any] = {}
     party: Guardian | StudentParty
     if role == "guardian":
@@ -202,7 +203,7 @@ def measure(work: Work, seed: int) -> dict[str, float]:
     agreed, votes = agreement_of(work), votes_of(work, seed)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "agreement.json").write_text(json.dumps(agreed.to_json()))
+        (folder / "agreement.json").write_text(json.dumps(asdict(agreed)))
         for number, send in enumerate(Teacher(agreed, "teachers", votes).start()):
             (folder / f"{send.to}-{number:06d}.frame").write_bytes(send.frame)
         command = [sys.executable, __file__, "--folder", name, "--party"]
@@ -246,15 +247,9 @@ def forward_seconds(kind: str, batch: int, repeats: int) -> float:
     network = build_backbone(kind, channels=1, size=28, seed=0)
     network.eval()
     images = torch.rand(batch, 1, 28, 28)
-    forward: Callable[[], Any] = lambda: network(images)  # noqa: E731
     with torch.inference_mode():
-        forward()
-        times = []
-        for _ in range(max(3, repeats)):
-            start = time.perf_counter()
-            forward()
-            times.append(time.perf_counter() - start)
-    return statistics.median(times) / batch
+        network(images)
+        return float(np.median(times(lambda: network(images), max(3, repeats)))) / batch
 
 
 def summary(runs: list[dict[str, float]]) -> dict[str, float]:
@@ -285,8 +280,7 @@ def row(work: Work, figure: dict[str, float]) -> list[str]:
 
 def main() -> None:
     """Measure everything and print two Markdown tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser = common_options(__doc__, repeats=5)
     parser.add_argument("--scale", type=float, default=1.0, help="share of the queries, to try the script")
     parser.add_argument("--party", choices=("guardian", "student"), help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)

@@ -8,14 +8,13 @@ confidence 95 %. Where there are as many canaries as teachers, every vote hangs 
 audit of 60 canaries 200 times on made-up votes, with secure noise, and counts the bounds above the charge.
 """
 
-import argparse
 import math
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cells import Cells
+from cells import Cells, common_options
 
 from flows.stages import run_through
 from tasks.config.params import validate
@@ -78,7 +77,7 @@ def small_case(repetitions: int = 200, canaries: int = 60, queries: int = 120, c
 
 def main() -> None:
     """Make what is missing and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common_options(__doc__)
     parser.add_argument("--out", type=Path, default=Path("audit-power.jsonl"))
     cells = Cells(parser.parse_args().out)
     print("| teachers | canaries | shadow runs | releases | votes moved | ε ≥ | ε charged | ε ≥ without noise | s |")

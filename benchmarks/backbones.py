@@ -13,11 +13,10 @@ queries, partitions, noise and untrained weights. Finished rows are kept in --wo
 
 import argparse
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import torch
-from cells import Cells, datasets, spread
+from cells import KEPT, Cells, common_options, datasets, spread
 from transfer import (
     SETTINGS,
     SIZE,
@@ -76,10 +75,7 @@ def mnist_probe(backbone: Backbone, data: Dataset, seed: int) -> float:
 
 def main() -> None:
     """Make the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", type=Path, default=datasets())
-    parser.add_argument("--work", type=Path, default=Path("data/private/benchmarks"))
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser = common_options(__doc__, root=datasets(), work=KEPT, seeds=[0, 1, 2])
     parser.add_argument("--images", type=int, default=32_768)
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--batch", type=int, default=256)

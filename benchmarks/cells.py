@@ -1,5 +1,6 @@
-"""What the tables of several benchmarks are made with: figures that are kept, their spread, where data lie."""
+"""What several benchmarks share: options, figures that are kept, their spread, seconds, where data lie."""
 
+import argparse
 import contextlib
 import json
 import os
@@ -54,3 +55,33 @@ def spread(values: Iterable[float], digits: int = 1, scale: float = 100.0, *, si
 def datasets() -> Path:
     """Where datasets lie unless --root says otherwise."""
     return Path(os.environ.get("TERRINE_SHARED", Path(__file__).resolve().parents[2] / "shared")) / "datasets"
+
+
+KEPT = Path("data/private/benchmarks")
+"""Where most benchmarks keep their figures unless --work says otherwise."""
+
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "root": {"type": Path},
+    "work": {"type": Path},
+    "seeds": {"type": int, "nargs": "+"},
+    "repeats": {"type": int},
+    "set": {"action": "append", "help": "override of a preset, as in terrine run"},
+}
+
+
+def common_options(doc: str | None, **defaults: Any) -> argparse.ArgumentParser:
+    """A parser whose help is the script's docstring, with the named ones of the options above and their defaults."""
+    made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in defaults.items():
+        made.add_argument(f"--{name}", default=default, **_OPTIONS[name])
+    return made
+
+
+def times(work: Callable[[], object], repeats: int, clock: Callable[[], float] = time.perf_counter) -> np.ndarray:
+    """Seconds of each of so many calls, by the wall's clock or another."""
+    found = []
+    for _ in range(repeats):
+        start = clock()
+        work()
+        found.append(clock() - start)
+    return np.array(found)

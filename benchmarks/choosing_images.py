@@ -10,13 +10,11 @@ classes, and the accuracy of the linear student at exact ε = 6, δ = 1e-5, with
 partitions and noise. Finished rows are kept in --work and not made again; the table is printed at the end.
 """
 
-import argparse
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import numpy as np
-from cells import Cells, datasets, spread
+from cells import KEPT, Cells, common_options, datasets, spread
 from transfer import SETTINGS, SIZE, Setting, Taught, query_images, teach, transfer
 
 from terrine.data.dataset import Dataset
@@ -71,12 +69,9 @@ def rows(
 
 def main() -> None:
     """Make the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", type=Path, default=datasets())
+    parser = common_options(__doc__, root=datasets(), seeds=[0, 1, 2], work=KEPT)
     parser.add_argument("--datasets", nargs="+", choices=list(SETTINGS), default=list(SETTINGS))
     parser.add_argument("--sources", nargs="+", default=SOURCES)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--work", type=Path, default=Path("data/private/benchmarks"))
     parser.add_argument("--queries", type=int, help="instead of the dataset's own number")
     parser.add_argument("--teachers", type=int, help="instead of the dataset's own number")
     parser.add_argument("--features", type=int, default=200)

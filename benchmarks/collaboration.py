@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cells import datasets
+from cells import common_options, datasets
 
 from flows.stages import run_through
 from tasks.config.params import validate
@@ -133,14 +133,11 @@ def plain_reference(run: Run) -> tuple[float, Any, dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common_options(__doc__, root=datasets(), work=None, set=[])
     parser.add_argument("--preset", default="terrine-mnist")
     parser.add_argument("--parties", type=int, default=50)
     parser.add_argument("--queries", type=int, default=2000)
     parser.add_argument("--mechanism", default="confident", choices=list(MECHANISMS))
-    parser.add_argument("--root", type=Path, default=datasets())
-    parser.add_argument("--work", type=Path)
-    parser.add_argument("--set", action="append", default=[], help="override of a preset, as in terrine run")
     options = parser.parse_args()
     options.root = options.root.resolve()
     with tempfile.TemporaryDirectory() as temporary:

@@ -26,7 +26,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cells import datasets
+from capc import Labelled, epsilon_together, fair_share, fair_teachers, greedy_teacher
+from cells import common_options, datasets
+from dp_fedavg import FedAvgSettings
+from dp_fedavg import train as federate
 
 from flows.stages import run_through
 from tasks.config.params import lay_over, validate
@@ -40,9 +43,6 @@ from tasks.pipeline.teach import read_heads
 from tasks.runtime.run import Run
 from terrine.aggregation.gnmax import GNMax
 from terrine.aggregation.votes import histograms_of
-from terrine.baselines.capc import Labelled, epsilon_together, fair_share, fair_teachers, greedy_teacher
-from terrine.baselines.dp_fedavg import FedAvgSettings
-from terrine.baselines.dp_fedavg import train as federate
 from terrine.classifiers import LinearHead, predict
 from terrine.determinism.randomness import derive_seed, numpy_generator
 from terrine.models.backbone import features_in_batches
@@ -53,10 +53,9 @@ from terrine.teachers.linear import LinearHeads, train_heads, vote
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 FEDERATIONS = [
-    FedAvgSettings(rounds=rounds, local_steps=steps, clip=clip, learning_rate=rate)
+    FedAvgSettings(rounds=rounds, local_steps=steps, clip=clip)
     for rounds, steps in ((5, 5), (20, 5), (20, 1))
     for clip in (0.3, 1.0, 3.0)
-    for rate in (1.0,)
 ]
 
 
@@ -223,16 +222,12 @@ def measure(setting: Setting, options: argparse.Namespace) -> dict[str, tuple[fl
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common_options(__doc__, seeds=[0, 1, 2], root=datasets(), work=None, set=[])
     parser.add_argument("--preset", default="terrine-mnist-labels")
     parser.add_argument("--epsilon", type=float, default=10.0)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--root", type=Path, default=datasets())
-    parser.add_argument("--work", type=Path)
     parser.add_argument("--held-out", type=int, default=1000)
     parser.add_argument("--answers", type=int, default=9000, help="private images that CaPC's parties may ask about")
     parser.add_argument("--askers", type=int, default=10, help="parties that take the greedy teacher's place")
-    parser.add_argument("--set", action="append", default=[], help="override of a preset, as in terrine run")
     options = parser.parse_args()
     options.root = options.root.resolve()
     with tempfile.TemporaryDirectory() as temporary:

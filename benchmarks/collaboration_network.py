@@ -15,7 +15,6 @@ Printed is a line for each; the script fails when one does not end as it should,
 cannot make namespaces.
 """
 
-import argparse
 import contextlib
 import os
 import shutil
@@ -27,6 +26,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from cells import common_options
 
 from tasks.parties.config import read_party
 from tasks.parties.student import read_arrays
@@ -175,7 +175,7 @@ def take_vote(folder: Path, queries: int, cut: str | None) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common_options(__doc__)
     parser.add_argument("--queries", type=int, default=3000)
     parser.add_argument("--folder", type=Path)
     options = parser.parse_args()

@@ -20,7 +20,6 @@ Every cell is a line of JSON in `--work`, so an interrupted benchmark goes on.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import math
@@ -33,14 +32,14 @@ from typing import Any
 import numpy as np
 import torch
 from accuracy import Study, log_coefficients
-from cells import Cells, datasets, spread
+from cells import KEPT, Cells, common_options, datasets, spread
+from dp_fedavg import FedAvgSettings
+from dp_fedavg import train as dp_fedavg
 
 from terrine.aggregation.gnmax import GNMax
 from terrine.aggregation.histogram import GaussianHistogram
 from terrine.aggregation.lnmax import LNMax
 from terrine.aggregation.votes import histograms_of
-from terrine.baselines.dp_fedavg import FedAvgSettings
-from terrine.baselines.dp_fedavg import train as dp_fedavg
 from terrine.data.partition import by_similarity, dirichlet
 from terrine.determinism.randomness import derive_seed
 from terrine.models.registry import build_backbone
@@ -431,11 +430,8 @@ def federated(material: Material, records: Records, parties: int, epsilon: float
 
 def main() -> None:
     """Make one of the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common_options(__doc__, root=datasets(), work=KEPT, seeds=None)
     parser.add_argument("table", choices=["table1", "private"])
-    parser.add_argument("--root", type=Path, default=datasets())
-    parser.add_argument("--work", type=Path, default=Path("data/private/benchmarks"))
-    parser.add_argument("--seeds", type=int, nargs="+")
     parser.add_argument("--similarities", type=float, nargs="+", default=[0.0, 1.0, 10.0, 100.0])
     parser.add_argument("--learner", choices=["linear", "pate_cnn", "small_cnn"], default="linear")
     parser.add_argument("--queries", choices=["public", "synthetic"], default="public")

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from cells import Cells, datasets, spread
+from cells import KEPT, Cells, common_options, datasets, spread
 from transfer import BATCH, DELTA, SIZE, SOURCES, near_equal, pretrained, query_images
 
 from terrine.aggregation.confident import ConfidentGNMax
@@ -293,11 +293,8 @@ def rows_of(
 
 def main() -> None:
     """Make a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common_options(__doc__, root=datasets(), work=KEPT, seeds=[0, 1, 2, 3, 4])
     parser.add_argument("table", choices=list(TABLES))
-    parser.add_argument("--root", type=Path, default=datasets())
-    parser.add_argument("--work", type=Path, default=Path("data/private/benchmarks"))
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--teachers", type=int, default=80)
     parser.add_argument("--rows", nargs="+", help="of the table, by the first words of their names; default: all")
     parser.add_argument("--images", type=int, default=16_384)

@@ -25,6 +25,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
+from cells import common_options
 
 from terrine.determinism.randomness import numpy_generator, torch_generator
 from terrine.models.registry import build_backbone
@@ -112,14 +113,13 @@ def measure(arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common_options(__doc__, repeats=3)
     parser.add_argument("--teachers", type=int, default=100)
     parser.add_argument("--records", type=int, default=60, help="of each teacher")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--backbone", default="resnet18")
     parser.add_argument("--statistics", choices=["current", "original"], default="original")
     parser.add_argument("--together", type=int, default=256)
-    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--way", choices=list(WAYS), help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)

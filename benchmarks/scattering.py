@@ -8,13 +8,13 @@ projection. CPU seconds of one thread are counted, so that other work on the mac
 best of the repeats are shown.
 """
 
-import argparse
 import math
 import time
 from collections.abc import Callable
 
 import numpy as np
 import torch
+from cells import common_options, times
 
 from terrine.models.registry import build_backbone
 from terrine.models.scattering import ScatteringNetwork, gaussian, morlet, orientation_order
@@ -56,19 +56,13 @@ class PlainScattering:
 
 def seconds(compute: Callable[[], object], repeats: int) -> np.ndarray:
     compute()
-    times = []
-    for _ in range(repeats):
-        start = time.thread_time()
-        compute()
-        times.append(time.thread_time() - start)
-    return np.array(times)
+    return times(compute, repeats, time.thread_time)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common_options(__doc__, repeats=9)
     parser.add_argument("--size", type=int, default=28)
     parser.add_argument("--images", type=int, default=512)
-    parser.add_argument("--repeats", type=int, default=9)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     size, count = arguments.size, arguments.images
@@ -87,9 +81,9 @@ def main() -> None:
 
     print(f"scattering at {size}x{size}, {count} images, one thread; largest difference {difference:.1e}\n")
     print(f"{'':24}{'images/s (median)':>20}{'images/s (best)':>18}{'× plain':>10}")
-    for name, times in (("plain, image by image", reference), ("transform", transform), ("features", features)):
-        median = np.median(times)
-        print(f"{name:24}{1 / median:>20,.0f}{1 / times.min():>18,.0f}{np.median(reference) / median:>10.1f}")
+    for name, found in (("plain, image by image", reference), ("transform", transform), ("features", features)):
+        median = np.median(found)
+        print(f"{name:24}{1 / median:>20,.0f}{1 / found.min():>18,.0f}{np.median(reference) / median:>10.1f}")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ frequent; and for statistics that do not depend on the request. Both print Markd
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 import os
@@ -25,6 +24,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from cells import common_options
 
 from terrine.data.source import load_dataset
 from terrine.deployment.model import FILLING, SMALL, StudentModel
@@ -207,7 +207,7 @@ def skewed(labels: np.ndarray, share: float | None, size: int, requests: int) ->
 
 def main() -> None:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common_options(__doc__)
     parser.add_argument("table", choices=("speed", "batches"))
     parser.add_argument("--folder", type=Path, required=True, help="the student's folder")
     parser.add_argument("--seconds", type=float, default=3.0, help="speed: seconds per figure")

@@ -14,7 +14,6 @@ and all steps are taken, and seconds of training.
 temporary folder by default) and is used again when the same folder is given.
 """
 
-import argparse
 import contextlib
 import os
 import tempfile
@@ -24,7 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from cells import datasets, spread
+from cells import common_options, datasets, spread
 
 from flows.stages import run_through
 from tasks.config.params import lay_over, validate
@@ -123,14 +122,10 @@ def trained(run: Run, options: dict[str, Any]) -> tuple[Run, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", type=Path, default=datasets())
-    parser.add_argument("--work", type=Path)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser = common_options(__doc__, root=datasets(), work=None, seeds=[0, 1, 2], set=[])
     parser.add_argument("--presets", nargs="+", default=PRESETS)
     parser.add_argument("--students", nargs="+", default=list(STUDENTS), choices=list(STUDENTS))
     parser.add_argument("--steps", type=int, default=600)
-    parser.add_argument("--set", action="append", default=[], help="override of a preset, as in terrine run")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         root = (arguments.work or Path(temporary)).resolve()

@@ -24,10 +24,10 @@ import argparse
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
-from cells import datasets
+from cells import common_options, datasets
+from transfer import SIZE, consensus, near_equal
 
 from terrine.aggregation.votes import histograms_of
 from terrine.classifiers import predict
@@ -36,7 +36,8 @@ from terrine.data.source import load_dataset
 from terrine.determinism.randomness import derive_seed, numpy_generator
 from terrine.models.backbone import Backbone, features_in_batches
 from terrine.models.registry import build_backbone
-from terrine.pretraining.simclr import SimCLRSettings, pretrain
+from terrine.pretraining.settings import SimCLRSettings
+from terrine.pretraining.simclr import pretrain
 from terrine.queries import Queries
 from terrine.students.answers import histogram_answers
 from terrine.students.linear import fit
@@ -47,7 +48,7 @@ from terrine.teachers.kinds.finetune import FinetuneTeachers
 from terrine.teachers.kinds.scratch import ScratchTeachers
 from terrine.teachers.scratch import ScratchKind
 
-CLASSES, SIZE, BATCH = 10, 28, 500
+CLASSES = 10
 SOURCES = ("stylegan", "gaussian")
 
 
@@ -77,11 +78,6 @@ def synthetic(kind: str, count: int, seed: int, purpose: str) -> np.ndarray:
     """Return uint8 images [count, 1, 28, 28] of an image program."""
     own = derive_seed(seed, purpose)
     return draw(kind, seed=own, first=0, count=count, size=SIZE, channels=1).numpy()
-
-
-def batches(count: int) -> list[np.ndarray]:
-    """Return the numbers 0 .. count - 1 in near-equal batches."""
-    return np.array_split(np.arange(count), max(1, count // BATCH))
 
 
 def world(arguments: argparse.Namespace, seed: int) -> World:
@@ -116,16 +112,13 @@ def figures(
     states = [state for _, state in trained.train(world.records, range(world.teachers), seed=world.seed, device="cpu")]
     test_images, test_labels = world.test
     for voter in voters:
-        on_test = voter.vote(states, Queries(test_images, batches(len(test_images))), device="cpu")
+        on_test = voter.vote(states, Queries(test_images, near_equal(np.arange(len(test_images)))), device="cpu")
         accuracy = float((on_test == test_labels[:, None]).mean())
         found = {}
         for source, images in world.queries.items():
-            votes = voter.vote(states, Queries(images, batches(len(images))), device="cpu")
+            votes = voter.vote(states, Queries(images, near_equal(np.arange(len(images)))), device="cpu")
             histograms = histograms_of(votes, CLASSES)
-            share = histograms.max(axis=1) / world.teachers
-            frequency = np.bincount(histograms.argmax(axis=1), minlength=CLASSES) / len(images)
-            entropy = -float(np.sum(frequency[frequency > 0] * np.log(frequency[frequency > 0])))
-            found[source] = (float(share.mean()), float(np.exp(entropy)), accuracy, student(world, images, histograms))
+            found[source] = (*consensus(histograms).values(), accuracy, student(world, images, histograms))
         yield found
 
 
@@ -133,10 +126,10 @@ def student(world: World, images: np.ndarray, histograms: np.ndarray) -> float:
     """Return the test accuracy of a linear student of noisy histograms."""
     sigma = 0.1 * world.teachers
     noise = numpy_generator(world.seed, "replayed noise").normal(0, sigma, histograms.shape)
-    features = features_in_batches(world.scattering, images, batches(len(images)), "current")
+    features = features_in_batches(world.scattering, images, near_equal(np.arange(len(images))), "current")
     head = fit(features, histogram_answers(histograms + noise, world.teachers, sigma), 0.3, seed=world.seed)
     test_images, test_labels = world.test
-    asked = features_in_batches(world.scattering, test_images, batches(len(test_images)), "current")
+    asked = features_in_batches(world.scattering, test_images, near_equal(np.arange(len(test_images))), "current")
     return float((predict(head, asked).argmax(axis=1) == test_labels).mean())
 
 
@@ -187,19 +180,16 @@ def table(found: list[Row]) -> str:
     ):
         values = np.array([row.figures for row in found if (row.question, row.choice, row.queries) == key])
         mean, deviation = values.mean(axis=0), values.std(axis=0, ddof=1) if len(values) > 1 else np.zeros(4)
-        scales, digits = (100, 1, 100, 100), (1, 1, 1, 1)
         cells = [
-            f"{scale * each:.{digit}f} ± {scale * spread:.{digit}f}"
-            for each, spread, scale, digit in zip(mean, deviation, scales, digits, strict=True)
+            f"{scale * each:.1f} ± {scale * spread:.1f}"
+            for each, spread, scale in zip(mean, deviation, (100, 1, 100, 100), strict=True)
         ]
         lines.append(f"| {' | '.join([*key, *cells])} |")
     return "\n".join(lines)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", type=Path, default=datasets())
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser = common_options(__doc__, root=datasets(), seeds=[0, 1, 2])
     parser.add_argument("--teachers", type=int, default=16)
     parser.add_argument("--records", type=int, default=3200)
     parser.add_argument("--queries", type=int, default=500, help="of each source")

@@ -19,7 +19,6 @@ Each repeat measures both, one after the other, in an order that alternates, in 
 vote on MNIST's test images.
 """
 
-import argparse
 import resource
 import time
 from collections.abc import Callable, Sequence
@@ -28,7 +27,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from cells import datasets
+from cells import common_options, datasets
+from transfer import BATCH, near_equal
 
 from terrine.aggregation.votes import histograms_of
 from terrine.data.dataset import Dataset
@@ -44,7 +44,6 @@ from terrine.teachers.linear import LinearHeads, train_heads, vote
 CLASSES = 10
 RIDGE = LinearTeachers(optimiser="ridge", ridge=0.3)
 ADAM = LinearTeachers(optimiser="adam", epochs=50, batch=256)
-BATCH = 500
 
 
 def load_images(root: Path, records: int, queries: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, str]:
@@ -72,11 +71,6 @@ def parts_of(assignment: np.ndarray, teachers: int) -> list[np.ndarray]:
     return np.split(order, np.cumsum(np.bincount(assignment, minlength=teachers))[:-1])
 
 
-def batches_of(count: int) -> list[np.ndarray]:
-    """Return the numbers 0 .. count - 1 in batches."""
-    return np.array_split(np.arange(count), max(1, count // BATCH))
-
-
 def one_teacher(
     backbone: Backbone, images: np.ndarray, labels: np.ndarray, own: np.ndarray, queries: np.ndarray, passes: int
 ) -> LinearHeads:
@@ -85,7 +79,7 @@ def one_teacher(
     for _ in range(passes):
         features_in_batches(backbone, images[own], [np.arange(len(own))], "current", out=features)
     head = train_heads(features, labels[own], np.zeros(len(own), np.int64), [0], CLASSES, ADAM, seed=0)
-    vote(head, features_in_batches(backbone, queries, batches_of(len(queries)), "current"))
+    vote(head, features_in_batches(backbone, queries, near_equal(np.arange(len(queries))), "current"))
     return head
 
 
@@ -102,7 +96,7 @@ def together(
     seconds, (features, query_features) = timed(
         lambda: (
             private_features(backbone, images, assignment, "current", most=len(images)),
-            features_in_batches(backbone, queries, batches_of(len(queries)), "current"),
+            features_in_batches(backbone, queries, near_equal(np.arange(len(queries))), "current"),
         )
     )
     return seconds, [
@@ -150,7 +144,7 @@ def compare_deals(root: Path, records: int, projection: int, repeats: int) -> No
     """Print what parts of unequal size, as a hash deals them, cost beside parts of equal size."""
     data = load_dataset("mnist", root=root, download=False)
     backbone = build_backbone("scattering", channels=1, size=28, seed=0, projection=projection)
-    tests = features_in_batches(backbone, data.test_images, batches_of(len(data.test_images)), "current")
+    tests = features_in_batches(backbone, data.test_images, near_equal(np.arange(len(data.test_images))), "current")
     deals = {"equal": equal_parts, "hashed": lambda count, teachers, seed: iid(count, teachers, seed=seed)}
     print(f"{records} records of MNIST, {projection} features, ridge, {repeats} repeats\n")
     print(
@@ -178,8 +172,7 @@ def compare_deals(root: Path, records: int, projection: int, repeats: int) -> No
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", type=Path, default=datasets())
+    parser = common_options(__doc__, root=datasets())
     parser.add_argument("--records", type=int, default=60000)
     parser.add_argument("--queries", type=int, default=10000)
     parser.add_argument("--projection", type=int, default=1000)

@@ -18,7 +18,6 @@ private test split in per cent, mean ± standard deviation over seeds. `--root` 
 MNIST; digits need nothing.
 """
 
-import argparse
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,9 +25,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from cells import Cells, datasets, spread
+from cells import Cells, common_options, datasets, spread, times
 
-from flows.transcription_stages import run_through
+from flows.stages import run_through
 from tasks.config.params import Params, validate
 from tasks.config.presets import values_of
 from tasks.config.values import digest, merge, parse_assignment
@@ -286,7 +285,9 @@ def iteration(runs: Runs, seeds: Sequence[int]) -> None:
         for shared in (True, False):
             student = StudentNetwork(build_backbone("small_cnn", channels=1, size=28, seed=0), 10, 0)
             loop = Loop(student, Generator(1, 28, latent=100, width=width, seed=0), settings, seed=0)
-            seconds = _fastest(lambda loop=loop, shared=shared: _iterate(loop, teacher, annotation, shared=shared), 3)
+            seconds = times(
+                lambda loop=loop, shared=shared: _iterate(loop, teacher, annotation, shared=shared), 3
+            ).min()
             print(
                 f"| {width} | {'shared' if shared else 'separate'} | {seconds:.3f} | {256 / seconds:.0f} |", flush=True
             )
@@ -301,11 +302,11 @@ def iteration(runs: Runs, seeds: Sequence[int]) -> None:
             np.zeros((count, 10), np.float32),
         )
         own: Clients = LinearClients(features, heads, TranscriptionTeacher())
-        seconds = _fastest(lambda own=own: own.probabilities(images), 3)
+        seconds = times(lambda own=own: own.probabilities(images), 3).min()
         print(f"| {count} | heads on shared layers | {seconds:.3f} | {1000 * seconds / count:.2f} |", flush=True)
     for count in (1, 10, 50):
         own = _networks(count)
-        seconds = _fastest(lambda own=own: own.probabilities(images), 2)
+        seconds = times(lambda own=own: own.probabilities(images), 2).min()
         print(f"| {count} | networks, one after the other | {seconds:.3f} | {1000 * seconds / count:.2f} |", flush=True)
 
 
@@ -332,15 +333,6 @@ def _iterate(loop: Loop, teacher: Clients, annotation: DataAnnotation, *, shared
     loop.learn(noisy)
 
 
-def _fastest(work: Any, times: int) -> float:
-    best = float("inf")
-    for _ in range(times):
-        start = time.perf_counter()
-        work()
-        best = min(best, time.perf_counter() - start)
-    return best
-
-
 PARTS = {
     "iteration": iteration,
     "limit": limit,
@@ -352,12 +344,10 @@ PARTS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common_options(
+        __doc__, root=datasets(), work=Path("transcription-benchmark"), seeds=[0, 1, 2, 3, 4], set=[]
+    )
     parser.add_argument("parts", nargs="+", choices=list(PARTS))
-    parser.add_argument("--root", type=Path, default=datasets())
-    parser.add_argument("--work", type=Path, default=Path("transcription-benchmark"))
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
-    parser.add_argument("--set", action="append", default=[], help="override of every cell, as in terrine transcribe")
     arguments = parser.parse_args()
     runs = Runs(arguments.work, arguments.root, arguments.set)
     for part in arguments.parts:

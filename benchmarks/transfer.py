@@ -22,7 +22,8 @@ from terrine.mapped import MappedRows, Rows
 from terrine.models.backbone import Backbone, features_in_batches
 from terrine.models.files import load_backbone, save_backbone
 from terrine.models.registry import build_backbone
-from terrine.pretraining.simclr import SimCLRSettings, pretrain
+from terrine.pretraining.settings import SimCLRSettings
+from terrine.pretraining.simclr import pretrain
 from terrine.privacy.accounting.calibrate import calibrate
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.noise import ReplayNoise
@@ -112,19 +113,28 @@ def query_images(source: str, count: int, channels: int, *, seed: int) -> np.nda
     )
 
 
+def consensus(histograms: np.ndarray) -> dict[str, float]:
+    """Return the mean share of the teachers that voted for the winner (`agreement`), and e to the entropy of the
+    winners (`classes`)."""
+    frequency = np.bincount(histograms.argmax(axis=1)) / len(histograms)
+    used = frequency[frequency > 0]
+    return {
+        "agreement": float(histograms.max(axis=1).mean() / histograms[0].sum()),
+        "classes": float(np.exp(-np.sum(used * np.log(used)))),
+    }
+
+
 def transfer(taught: Taught, backbone: Backbone, images: Rows, sources: int, *, seed: int) -> dict[str, float]:
     """Vote, release noisy histograms at exact ε = 6 and train the student; return what came of it.
 
-    images are queries of `sources` programs, one after another; no batch mixes them. `agreement` is the mean share of
-    the teachers that voted for the winner, `classes` e to the entropy of the winners, `accuracy` the student's on test.
+    images are queries of `sources` programs, one after another; no batch mixes them. `accuracy` is the student's on
+    test, the other figures are of `consensus`.
     """
     parts = np.array_split(np.arange(len(images)), sources)
     batches = [batch for part in parts for batch in near_equal(part)]
     features = features_in_batches(backbone, images, batches, "current")
     histograms = histograms_of(vote(taught.heads, features), taught.classes)
     teachers = taught.heads.teachers
-    frequency = np.bincount(histograms.argmax(axis=1), minlength=taught.classes) / len(images)
-    used = frequency[frequency > 0]
     sigma = calibrate(EPSILON, DELTA, len(images)).sigma
     noise = ReplayNoise(derive_seed(seed, "replayed noise"))
     released = GaussianHistogram(sigma=sigma).answer(histograms, epsilon=EPSILON, delta=DELTA, noise=noise)
@@ -133,8 +143,7 @@ def transfer(taught: Taught, backbone: Backbone, images: Rows, sources: int, *, 
     head = fit(features, histogram_answers(released.histograms, teachers, sigma), 0.3, seed=seed)
     predictions = predict(head, taught.test).argmax(axis=1)
     return {
-        "agreement": float(histograms.max(axis=1).mean() / teachers),
-        "classes": float(np.exp(-np.sum(used * np.log(used)))),
+        **consensus(histograms),
         "accuracy": float((predictions == taught.test_labels).mean()),
         "epsilon": price(released.event, DELTA),
     }

@@ -80,10 +80,8 @@ RUNNERS: dict[str, Callable[[int, Sequence[str], Runner], TaskRunner[Any]]] = {
 def task_runner(settings: Runner, device: str = "cpu") -> TaskRunner[Any]:
     """Return the task runner that the parameters `runner` and `device` ask for.
 
-    Raises SettingError for a runner that is not known or not installed.
+    Raises SettingError for a runner that is not installed.
     """
-    if settings.kind not in RUNNERS:
-        raise SettingError(f"runner.kind={settings.kind}: known runners are {', '.join(RUNNERS)}.")
     devices = placement.cuda_devices(device)
     return RUNNERS[settings.kind](placement.number_of_workers(settings.workers, devices, _cores()), devices, settings)
 

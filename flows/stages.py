@@ -1,4 +1,4 @@
-"""The stages: which tasks each consists of, and in what order.
+"""What a stage does: its tasks, one after the other, or spread over whoever carries tasks.
 
 `dvc repro` gives every stage a process of its own, so each stage imports its own tasks and no other's.
 """
@@ -11,11 +11,13 @@ from typing import Any
 
 from flows.execution import Executor, InProcess, executor
 from tasks.config.presets import resolve
+from tasks.pipeline.graph import MAIN
 from tasks.runtime import timing
-from tasks.runtime.run import Run, open_run, refuse_transcription, write_parameters
-
-Stages = Mapping[str, Callable[[Run, Executor], None]]
-"""What each stage does, in order."""
+from tasks.runtime.code import write_code
+from tasks.runtime.graph import PARAMETERS, Pipeline, Stage, load
+from tasks.runtime.run import Run, open_run, write_parameters
+from tasks.runtime.versioning import commit
+from tasks.transcription.graph import TRANSCRIPTION, pipeline_of
 
 
 def over_groups(
@@ -26,18 +28,6 @@ def over_groups(
     execute.map(task, calls, [f"{name}{group.start}-{group.stop - 1}" for group in groups])
 
 
-def _dataset(run: Run, execute: Executor) -> None:
-    from tasks.pipeline import dataset
-
-    execute.run(dataset.prepare_dataset, run)
-
-
-def _partition(run: Run, execute: Executor) -> None:
-    from tasks.pipeline import partition
-
-    execute.run(partition.deal_records, run)
-
-
 def _synthesize(run: Run, execute: Executor) -> None:
     from tasks.pipeline import synthesize
 
@@ -45,12 +35,6 @@ def _synthesize(run: Run, execute: Executor) -> None:
     names = [f"{draw.purpose} {draw.kind} {draw.first}" for draw in draws]
     execute.map(synthesize.draw_shard, [(execute.place(run, part), draw) for part, draw in enumerate(draws)], names)
     execute.run(synthesize.assemble_images, run, draws)
-
-
-def _pretrain(run: Run, execute: Executor) -> None:
-    from tasks.pipeline import pretrain
-
-    execute.run(pretrain.pretrain_backbone, run)
 
 
 def _average(run: Run, execute: Executor) -> None:
@@ -80,76 +64,86 @@ def _teach(run: Run, execute: Executor) -> None:
     execute.run(teach.collect_teachers, run)
 
 
-def _vote(run: Run, execute: Executor) -> None:
-    from tasks.pipeline import vote
+def _teach_clients(run: Run, execute: Executor) -> None:
+    from tasks.transcription import clients
+    from tasks.transcription import teach as transcribe_teach
 
-    execute.run(vote.collect_votes, run)
-
-
-def _aggregate(run: Run, execute: Executor) -> None:
-    from tasks.pipeline import aggregate
-
-    execute.run(aggregate.release_answers, run)
+    over_groups(run, execute, transcribe_teach.train_clients, clients.groups(run))
+    execute.run(transcribe_teach.collect_clients, run)
 
 
-def _student(run: Run, execute: Executor) -> None:
-    from tasks.pipeline import student
+def _transcribe(run: Run, execute: Executor) -> None:
+    from tasks.transcription import session as tasks
 
-    execute.run(student.train_student, run)
-
-
-def _evaluate(run: Run, execute: Executor) -> None:
-    from tasks.pipeline import evaluate
-
-    execute.run(evaluate.evaluate_student, run)
-
-
-def _distance(run: Run, execute: Executor) -> None:
-    from tasks.pipeline import distance
-
-    execute.run(distance.measure_distance, run)
-
-
-def _report(run: Run, execute: Executor) -> None:
-    from tasks.pipeline import report, tracking
-
-    execute.run(report.write_report, run)
-    execute.run(tracking.log_run, run)
+    session = tasks.Session(run)
+    try:
+        execute.run(tasks.begin, session)
+        if session.fans_out:
+            while session.unfinished:
+                if session.waiting:
+                    execute.run(tasks.pose, session)
+                    number = session.loop.iteration
+                    where = (session.folder, number)
+                    over_groups(run, execute, tasks.ask, session.groups, *where, name=f"{number + 1}, ")
+                execute.run(tasks.learn, session)
+        else:
+            execute.run(tasks.transcribe_here, session)
+        execute.run(tasks.finish, session)
+    finally:
+        session.abandon()
 
 
-STAGES: Stages = {
-    "dataset": _dataset,
-    "partition": _partition,
-    "synthesize": _synthesize,
-    "pretrain": _pretrain,
-    "average": _average,
-    "teach": _teach,
-    "vote": _vote,
-    "aggregate": _aggregate,
-    "student": _student,
-    "evaluate": _evaluate,
-    "distance": _distance,
-    "report": _report,
+SPREAD: Mapping[Stage, Callable[[Run, Executor], None]] = {
+    MAIN["synthesize"]: _synthesize,
+    MAIN["average"]: _average,
+    MAIN["teach"]: _teach,
+    TRANSCRIPTION["teach"]: _teach_clients,
+    TRANSCRIPTION["transcribe"]: _transcribe,
 }
+"""Stages whose tasks are not simply called with the run, one after the other."""
 
 
-def run_through(run: Run, first: str, last: str, stages: Stages = STAGES) -> None:
-    """Run the stages from `first` to `last` in this process, without DVC and without a server: for runs apart."""
-    if stages is STAGES:
-        refuse_transcription(run.name, run.params)
-    names = list(stages)
-    for stage in names[names.index(first) : names.index(last) + 1]:
-        stages[stage](run, InProcess())
-
-
-def run_stage(root: Path, name: str, stage: str, stages: Stages = STAGES) -> None:
-    """Run one stage of a run, wherever we are: inside a flow or as a DVC command."""
-    begins = stage == "parameters"
-    run = Run(root, name, resolve(root, name)) if begins else open_run(root, name)
-    if stages is STAGES:
-        refuse_transcription(name, run.params)
-    if begins:
-        write_parameters(root, name)
+def carry_out(stage: Stage, run: Run, execute: Executor) -> None:
+    """Do what a stage does, by an executor."""
+    if stage in SPREAD:
+        SPREAD[stage](run, execute)
         return
+    for task in stage.tasks.split():
+        execute.run(load(task), run)
+
+
+def run_through(run: Run, first: str, last: str) -> None:
+    """Run the stages from `first` to `last` in this process, without DVC and without a server: for runs apart."""
+    for stage in pipeline_of(run.params).between(first, last):
+        carry_out(stage, run, InProcess())
+
+
+def run_stage(root: Path, name: str, stage: str) -> None:
+    """Run one stage of a run, wherever we are: inside a flow or as a DVC command."""
+    if stage == PARAMETERS.name:
+        run = write_parameters(root, name)
+        write_code(run, pipeline_of(run.params))
+        return
+    run = open_run(root, name)
+    known = pipeline_of(run.params)[stage]
     with timing.measured(run, stage):
-        stages[stage](run, executor())
+        carry_out(known, run, executor())
+
+
+def make_stage(root: Path, name: str, stage: str) -> None:
+    """Run one stage of a run and commit it to DVC.
+
+    Of `aggregate`, where the release is stored: nothing is drawn or charged, and the statement says what was learnt
+    since, an audit's bound or a search's price.
+    """
+    run_stage(root, name, stage)
+    commit(root, name, stage, pipeline_of(open_run(root, name).params))
+
+
+def begin(root: Path, name: str) -> Pipeline:
+    """Return the pipeline that makes a run, once it is known that what can be refused before any work is not."""
+    params = resolve(root, name)
+    pipeline = pipeline_of(params)
+    if pipeline.check is not None:
+        load(pipeline.check)(Run(root, name, params))
+    return pipeline

@@ -10,7 +10,6 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from flows import transcribe
 from flows.cli import (
     accounting,
     audit,
@@ -38,7 +37,7 @@ app = typer.Typer(
 console = Console()
 
 PresetOption = Annotated[
-    str | None, typer.Option("--preset", help="A preset of `terrine presets`; default: the run params.yaml names.")
+    str | None, typer.Option("--preset", help="A preset of `terrine presets`; default: the run that was selected last.")
 ]
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", help="Override a parameter: section.key=value. May be repeated.")
@@ -52,31 +51,27 @@ def run(
     seed: Annotated[int | None, typer.Option(help="Short for --set seed=N.")] = None,
 ) -> None:
     """Make a run and print what came out; a run that is complete does nothing."""
-    from tasks.config.presets import derive, project_root, resolve, selected_run
-    from tasks.runtime.run import refuse_transcription
-    from tasks.versioning import changed_stages
+    from flows.stages import begin
+    from tasks.config.presets import derive, project_root, selected_run
+    from tasks.reports.summary import costs
+    from tasks.runtime.graph import load
+    from tasks.runtime.run import open_run
+    from tasks.runtime.versioning import changed_stages
 
     root = project_root()
     assignments = list(set_ or []) + ([f"seed={seed}"] if seed is not None else [])
     name = derive(root, preset or selected_run(root), assignments)
-    refuse_transcription(name, resolve(root, name))
-    changed = changed_stages(root, name)
+    graph = begin(root, name)
+    changed = changed_stages(root, name, graph)
     if changed:
         console.print(f"Run [bold]{name}[/bold]: {', '.join(changed)}")
         from flows.pipeline import pipeline
 
         pipeline(preset=name)
-    _summary(name, nothing_done=not changed)
-
-
-def _summary(name: str, *, nothing_done: bool) -> None:
-    from tasks.config.presets import project_root
-    from tasks.reports.summary import summary_tables
-    from tasks.runtime.run import open_run
-
-    if nothing_done:
+    else:
         console.print(f"Run [bold]{name}[/bold] is up to date: nothing to do.")
-    for table in summary_tables(open_run(project_root(), name)):
+    made = open_run(root, name)
+    for table in (load(graph.result)(made), costs(made, graph.names)):
         console.print(table)
 
 
@@ -94,27 +89,20 @@ def presets() -> None:
 
 @app.command(hidden=True)
 def stage(
-    name: str, run: Annotated[str | None, typer.Option(help="The run; default: the one params.yaml names.")] = None
+    name: str, run: Annotated[str | None, typer.Option(help="The run; default: the one selected last.")] = None
 ) -> None:
     """Run one stage: what dvc.yaml calls. With PREFECT_API_URL set it is a flow on that server."""
     from tasks.config.presets import project_root, selected_run
 
     root = project_root()
     chosen = run or selected_run(root)
-    if name == "parameters":
-        from tasks.runtime.run import write_parameters
-
-        write_parameters(root, chosen)
-        return
-    from flows.stages import STAGES, run_stage
-
-    if name not in STAGES:
-        raise TerrineError(f"There is no stage '{name}'. Known stages: parameters, {', '.join(STAGES)}.")
-    if os.environ.get("PREFECT_API_URL"):
+    if os.environ.get("PREFECT_API_URL") and name != "parameters":
         from flows.pipeline import run_stage_as_flow
 
         run_stage_as_flow(root, chosen, name)
     else:
+        from flows.stages import run_stage
+
         run_stage(root, chosen, name)
 
 
@@ -139,21 +127,7 @@ def datasets() -> None:
     console.print(", ".join(SOURCES.names()))
 
 
-PARTS = (
-    accounting,
-    audit,
-    export,
-    images,
-    ledger,
-    membership,
-    params,
-    party,
-    predict,
-    reproduce,
-    serve,
-    sweep,
-    transcribe,
-)
+PARTS = (accounting, audit, export, images, ledger, membership, params, party, predict, reproduce, serve, sweep)
 for part in PARTS:
     part.register(app)
 

@@ -3,30 +3,13 @@
 from __future__ import annotations
 
 import json
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-
-class MechanismName(StrEnum):
-    lnmax = "lnmax"
-    gnmax = "gnmax"
-    confident = "confident"
-
-
-class Weighting(StrEnum):
-    expected = "expected"
-    realised = "realised"
-
-
-class Conversion(StrEnum):
-    classical = "classical"
-    improved = "improved"
 
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -41,7 +24,9 @@ def register(app: typer.Typer) -> None:
 
 def account(
     votes: Annotated[Path, typer.Argument(help="npy file: votes (queries × teachers) of class indices.")],
-    mechanism: Annotated[MechanismName, typer.Option(help="How the queries are answered.")] = MechanismName.gnmax,
+    mechanism: Annotated[
+        Literal["lnmax", "gnmax", "confident"], typer.Option(help="How the queries are answered.")
+    ] = "gnmax",
     histograms: Annotated[
         bool, typer.Option("--histograms", help="The file holds counts (queries × classes).")
     ] = False,
@@ -58,15 +43,15 @@ def account(
     sigma2: Annotated[float | None, typer.Option(help="Noise of confident's answers, in votes.")] = None,
     delta: DeltaOption = 1e-5,
     weighting: Annotated[
-        Weighting | None,
+        Literal["expected", "realised"] | None,
         typer.Option(help="Answers by their expectation, or those given; default: given where --answered says."),
     ] = None,
     answered: Annotated[
         Path | None, typer.Option(help="npy file: which queries were answered (booleans, or labels with −1).")
     ] = None,
-    conversion: Annotated[Conversion, typer.Option(help="From RDP to ε; the papers' is classical.")] = (
-        Conversion.improved
-    ),
+    conversion: Annotated[
+        Literal["classical", "improved"], typer.Option(help="From RDP to ε; the papers' is classical.")
+    ] = "improved",
     orders: Annotated[str, typer.Option(help="RDP orders: default, reference, or numbers with commas.")] = "default",
     sanitise: Annotated[bool, typer.Option("--sanitise", help="Also the sanitised ε.")] = False,
     order: Annotated[float | None, typer.Option(help="Its RDP order; default: the best.")] = None,
@@ -86,14 +71,14 @@ def account(
     if sigma is not None and sigma2 is not None:
         raise SettingError("--sigma and --sigma2 both name the noise of the answers: give one.")
     question = Question(
-        mechanism=mechanism.value,
+        mechanism=mechanism,
         delta=delta,
         sigma=sigma if sigma2 is None else sigma2,
         scale=scale,
         threshold=threshold,
         sigma1=sigma1,
-        weighting=None if weighting is None else weighting.value,
-        conversion=conversion.value,
+        weighting=weighting,
+        conversion=conversion,
         orders=orders,
         sanitise=sanitise,
         order=order,

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
-
-class NoiseName(StrEnum):
-    secure = "secure"
-    replay = "replay"
+from flows.cli.attack import conclude, with_bar
+from flows.cli.neighbours import exchange_units
 
 
 def register(app: typer.Typer) -> None:
@@ -37,7 +32,7 @@ def audit(
     queries: Annotated[int | None, typer.Option(help="Queries in a run; default: as many as show most.")] = None,
     delta: Annotated[float, typer.Option(help="δ.")] = 1e-5,
     confidence: Annotated[float, typer.Option(help="Confidence of the whole audit.")] = 0.95,
-    noise: Annotated[NoiseName, typer.Option(help="Source of the noise.")] = NoiseName.secure,
+    noise: Annotated[Literal["secure", "replay"], typer.Option(help="Source of the noise.")] = "secure",
     seed: Annotated[int, typer.Option(help="Seed of replayed noise.")] = 0,
     canaries: Annotated[
         int | None,
@@ -58,66 +53,45 @@ def audit(
     from terrine.privacy.noise import ReplayNoise, SecureNoise
 
     if canaries is not None:
-        _end(audit_canaries(run, canaries, shadows, confidence), as_json, _show_canaries)
+        from flows.stages import run_through
+        from tasks.runtime.run import chosen_run
+        from tasks.tools.canaries import audit_canaries
+
+        subject = chosen_run(run)
+        found = with_bar(
+            "canaries", lambda tell: audit_canaries(subject, run_through, canaries, shadows, confidence, tell)
+        )
+        conclude(found, as_json, _show_canaries)
         return
     if neighbours is not None:
-        from flows.cli.neighbours import exchange_units
-
         exchange_units(run, neighbours, as_json)
         return
     if run is not None:
-        result = audit_run(run, runs=runs, queries=queries, confidence=confidence)
-        _end(result, as_json, _show)
+        conclude(audit_run(run, runs=runs, queries=queries, confidence=confidence), as_json, _show)
         return
     given = {"sigma": sigma, "scale": scale, "threshold": threshold, "sigma1": sigma1, "sigma2": sigma}
     result = audit_mechanism(
         mechanism_of({"mechanism": mechanism, **given}),
-        noise=SecureNoise() if noise is NoiseName.secure else ReplayNoise(seed),
+        noise=SecureNoise() if noise == "secure" else ReplayNoise(seed),
         teachers=teachers,
         runs=runs,
         queries=queries,
         delta=delta,
         confidence=confidence,
     )
-    _end(result, as_json, _show)
-
-
-def audit_canaries(name: str | None, canaries: int, shadows: int, confidence: float) -> dict[str, Any]:
-    """Plant canaries in copies of a run; default: the one that params.yaml names."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    from flows.stages import run_through
-    from tasks.config.presets import project_root, selected_run
-    from tasks.runtime.run import open_run
-    from tasks.tools.canaries import audit_canaries as audit_in_private
-
-    root = project_root()
-    subject = open_run(root, name or selected_run(root))
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("canaries", total=1.0)
-        return audit_in_private(
-            subject,
-            run_through,
-            canaries,
-            shadows,
-            confidence,
-            lambda fraction, text: bar.update(task, completed=fraction, description=text),
-        )
+    conclude(result, as_json, _show)
 
 
 def audit_run(name: str, **options: Any) -> dict[str, Any]:
     """Audit the mechanism of a complete run with its own noise, and write its statement anew with the bound in it."""
-    from flows.statements import restate
-    from tasks.config.presets import project_root
+    from flows.stages import make_stage
     from tasks.pipeline.aggregate import noise_source
     from tasks.runtime.assurance import record_audit
-    from tasks.runtime.run import open_run
+    from tasks.runtime.run import chosen_run
     from tasks.tools.audit import audit as audit_mechanism
     from terrine.errors import ArtefactError, SettingError
 
-    root = project_root()
-    run = open_run(root, name)
+    run = chosen_run(name)
     if run.params.transcription is not None:
         raise SettingError(f"The run {name} is a transcription: terrine audit is for mechanisms that count votes.")
     if not run.folders.statement.is_file():
@@ -130,17 +104,8 @@ def audit_run(name: str, **options: Any) -> dict[str, Any]:
         **options,
     )
     record_audit(run, result)
-    restate(root, name)
+    make_stage(run.root, name, "aggregate")  # the statement anew, the release as it is stored
     return result
-
-
-def _end(result: dict[str, Any], as_json: bool, show: Callable[[dict[str, Any]], None]) -> None:
-    if as_json:
-        typer.echo(json.dumps(result, indent=2))
-    else:
-        show(result)
-    if result["caught"]:
-        raise typer.Exit(1)
 
 
 def _show(result: dict[str, Any]) -> None:

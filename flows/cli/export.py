@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 from rich.console import Console
@@ -14,10 +14,9 @@ from flows.cli.serve import FolderOption, ModelOption, ReferenceOption, RunOptio
 
 console = Console()
 
-
-class FormatName(StrEnum):
-    onnx = "onnx"
-    pt2 = "pt2"
+# Enumerations, since typer has no lists of literals.
+Statistics = StrEnum("Statistics", list(get_args(StatisticsName)))
+FormatName = StrEnum("FormatName", ["onnx", "pt2"])
 
 
 def register(app: typer.Typer) -> None:
@@ -31,12 +30,9 @@ def export(
     folder: FolderOption = None,
     model: ModelOption = None,
     statistics: Annotated[
-        list[StatisticsName], typer.Option(help="Statistics of the exported networks; may be repeated.")
-    ] = [StatisticsName.frozen, StatisticsName.single, StatisticsName.current],  # noqa: B006  # typer copies it
-    format_: Annotated[list[FormatName], typer.Option("--format", help="May be repeated.")] = [  # noqa: B006
-        FormatName.onnx,
-        FormatName.pt2,
-    ],
+        list[Statistics], typer.Option(help="Statistics of the exported networks; may be repeated.")
+    ] = [Statistics.frozen, Statistics.single, Statistics.current],  # noqa: B006  # typer copies it
+    format_: Annotated[list[FormatName], typer.Option("--format", help="May be repeated.")] = list(FormatName),  # noqa: B006
     reference: ReferenceOption = None,
 ) -> None:
     """Write the student as ONNX and as PyTorch's exported program, compared with it, with digests and statement."""

@@ -37,9 +37,9 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show budgets, what was spent, and every release."""
-    from tasks.tools.ledger import Place, open_existing, overview
+    from tasks.tools.ledger import open_existing, overview
 
-    datasets = overview(open_existing(Place(url, store, key)))
+    datasets = overview(open_existing(url, store, key))
     if as_json:
         typer.echo(json.dumps(datasets, indent=2))
         return
@@ -69,9 +69,9 @@ def show(
 @ledger.command()
 def verify(url: UrlOption = None, store: StoreOption = None, key: KeyOption = None) -> None:
     """Check the chain of rows, its end, and every stored release."""
-    from tasks.tools.ledger import Place, open_existing
+    from tasks.tools.ledger import open_existing
 
-    count = open_existing(Place(url, store, key)).verify()
+    count = open_existing(url, store, key).verify()
     Console().print(f"The ledger is intact: {count} rows, and every committed release is as it was written.")
 
 
@@ -87,13 +87,13 @@ def set_budget(
     key: KeyOption = None,
 ) -> None:
     """Change a dataset's budget over all runs. What was spent stays spent; the change is a row of its own."""
-    from tasks.tools.ledger import Place, change_budget, open_existing
+    from tasks.tools.ledger import change_budget, open_existing
     from terrine.errors import SettingError
 
     try:
         limit = None if epsilon == "none" else float(epsilon)
     except ValueError as error:
         raise SettingError(f"A budget is a number or 'none', got {epsilon!r}.") from error
-    name = change_budget(open_existing(Place(url, store, key)), dataset, limit, delta)
+    name = change_budget(open_existing(url, store, key), dataset, limit, delta)
     shown = "no limit" if limit is None else f"ε {limit:g}"
     Console().print(f"The budget of dataset {name[:16]} over all runs is now {shown}.")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from flows.cli.attack import conclude, with_bar
 
 if TYPE_CHECKING:
     from tasks.runtime.run import Run
@@ -17,7 +18,7 @@ def register(app: typer.Typer) -> None:
 
 
 def membership(
-    run: Annotated[str | None, typer.Option(help="A complete run; default: the one params.yaml names.")] = None,
+    run: Annotated[str | None, typer.Option(help="A complete run; default: the one selected last.")] = None,
     shadows: Annotated[int, typer.Option(help="Shadow runs, each on a random half of the records.")] = 16,
     confidence: Annotated[float, typer.Option(help="Confidence of the lower bound on ε.")] = 0.95,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -26,44 +27,21 @@ def membership(
 
     The outcome is private: it is written to data/private/RUN/membership.json.
     """
-    from rich.console import Console
-    from rich.progress import Progress
-
-    from tasks.config.presets import project_root, selected_run
-    from tasks.runtime.run import open_run
+    from tasks.runtime.run import chosen_run
     from tasks.tools.membership import audit_student
 
-    root = project_root()
-    subject = open_run(root, run or selected_run(root))
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("shadow runs", total=1.0)
-        result = audit_student(
-            subject,
-            make_shadow,
-            shadows,
-            confidence,
-            lambda fraction, text: bar.update(task, completed=fraction, description=text),
-        )
-    if as_json:
-        typer.echo(json.dumps(result, indent=2))
-    else:
-        _show(subject.name, result)
-    if result["caught"]:
-        raise typer.Exit(1)
+    subject = chosen_run(run)
+    result = with_bar("shadow runs", lambda tell: audit_student(subject, make_shadow, shadows, confidence, tell))
+    conclude(result, as_json, lambda found: _show(subject.name, found))
 
 
 def make_shadow(shadow: Run) -> None:
     """Take a shadow run from its records to its student."""
-    if shadow.params.transcription is not None:
-        from flows.transcription_stages import run_through as transcribe_through
-
-        transcribe_through(shadow, "partition", "labels")
-        transcribe_through(shadow, "teach", "transcribe")
-        return
     from flows.stages import run_through
 
-    run_through(shadow, "partition", "partition")
-    run_through(shadow, "average", "student")
+    transcribed = shadow.params.transcription is not None
+    run_through(shadow, "partition", "labels" if transcribed else "partition")
+    run_through(shadow, *(("teach", "transcribe") if transcribed else ("average", "student")))
 
 
 def _show(run: str, result: dict[str, Any]) -> None:

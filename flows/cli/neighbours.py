@@ -2,37 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
-import typer
+from flows.cli.attack import conclude, with_bar
 
 if TYPE_CHECKING:
     from tasks.runtime.run import Run
 
 
 def exchange_units(run: str | None, count: int, as_json: bool) -> None:
-    """Try `count` units of a run (None: the one params.yaml names); exit code 1 when one of them moves two teachers."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    from tasks.config.presets import project_root, selected_run
-    from tasks.runtime.run import open_run
+    """Try `count` units of a run (None: the one selected last); exit code 1 when one of them moves two teachers."""
+    from tasks.runtime.run import chosen_run
     from tasks.tools.neighbours import audit_neighbours
 
-    root = project_root()
-    subject = open_run(root, run or selected_run(root))
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("neighbours", total=1.0)
-        result = audit_neighbours(
-            subject, vote_again, count, lambda share, text: bar.update(task, completed=share, description=text)
-        )
-    if as_json:
-        typer.echo(json.dumps(result, indent=2))
-    else:
-        _show(result)
-    if result["caught"]:
-        raise typer.Exit(1)
+    subject = chosen_run(run)
+    conclude(with_bar("neighbours", lambda tell: audit_neighbours(subject, vote_again, count, tell)), as_json, _show)
 
 
 def vote_again(scratch: Run) -> None:

@@ -42,7 +42,7 @@ def predict(
     if as_json and as_csv:
         raise SettingError("--json and --csv are two formats: give one.")
     source = student_folder(run, folder, model)
-    student = open_student(source, None if statistics is None else statistics.value, reference, device)
+    student = open_student(source, statistics, reference, device)
     predictions = predict_files(student, images)
     if as_json:
         typer.echo(json.dumps([_values(prediction) for prediction in predictions], indent=2, ensure_ascii=False))

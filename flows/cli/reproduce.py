@@ -22,9 +22,10 @@ def reproduce(
     """Run presets over several seeds and print the table of docs/results.md; finished runs are not run again."""
     from flows.pipeline import pipeline
     from tasks.config.presets import derive, project_root, resolve
+    from tasks.pipeline.graph import MAIN
     from tasks.reports.summary import figures
     from tasks.runtime.run import open_run, refuse_transcription
-    from tasks.versioning import changed_stages
+    from tasks.runtime.versioning import changed_stages
 
     root = project_root()
     overrides = list(set_ or [])
@@ -34,7 +35,7 @@ def reproduce(
         for seed in range(seeds):
             run = derive(root, preset, [*overrides, *([f"seed={seed}"] if seed else [])])
             refuse_transcription(run, resolve(root, run))
-            if changed_stages(root, run):
+            if changed_stages(root, run, MAIN):
                 pipeline(preset=run)
             measured.append(figures(open_run(root, run)))
         rows.append((preset, measured))

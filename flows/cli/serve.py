@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -12,16 +11,8 @@ from rich.console import Console
 console = Console()
 
 
-class StatisticsName(StrEnum):
-    current = "current"
-    single = "single"
-    frozen = "frozen"
-    original = "original"
-
-
-RunOption = Annotated[
-    str | None, typer.Option("--run", help="A run of this project; default: the one params.yaml names.")
-]
+StatisticsName = Literal["current", "single", "frozen", "original"]
+RunOption = Annotated[str | None, typer.Option("--run", help="A run of this project; default: the one selected last.")]
 FolderOption = Annotated[Path | None, typer.Option("--folder", help="A student's folder, or an export that holds it.")]
 ModelOption = Annotated[str | None, typer.Option("--model", help="An MLflow model: models:/NAME/VERSION.")]
 StatisticsOption = Annotated[
@@ -59,7 +50,7 @@ def serve(
 
     app, student = build_app(
         student_folder(run, folder, model),
-        None if statistics is None else statistics.value,
+        statistics,
         reference=reference,
         device=device,
         most_bytes=max_megabytes * 1_000_000,

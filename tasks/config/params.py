@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
@@ -13,7 +14,7 @@ from tasks.config.privacy import Privacy
 from tasks.config.queries import Queries
 from tasks.config.runner import Runner
 from tasks.config.tracking import Tracking
-from tasks.config.values import merge
+from tasks.config.values import merge, read_yaml
 from terrine.aggregation.histogram import GaussianHistogram
 from terrine.aggregation.registry import MECHANISMS, with_budget
 from terrine.data.partitions import PARTITIONS, IIDPartition
@@ -53,7 +54,7 @@ class Params(Settings):
     ledger: LedgerSettings = LedgerSettings()
     runner: Runner = Runner()
     transcription: Transcription | None = None
-    """Of a run that `terrine transcribe` makes; null for all others."""
+    """Of a run that is a transcription; null for all others."""
     tracking: Tracking = Field(Tracking(), validate_default=True)
     """The last, for what its private_metrics are by default hangs on the others."""
 
@@ -190,6 +191,14 @@ def validate(values: dict[str, Any]) -> Params:
         return Params.model_validate(values)
     except ValidationError as error:
         raise SettingError(_sentence(error)) from error
+
+
+def read_parameters(path: Path) -> Params:
+    """Read the parameters that a run was made with, also by a version that gave every kind the settings of all.
+
+    Raises SettingError for a file that is none, and for parameters that this version cannot make.
+    """
+    return validate(lay_over(read_yaml(path), {}))
 
 
 def public_parameters(params: Params) -> dict[str, Any]:

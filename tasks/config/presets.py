@@ -25,9 +25,7 @@ from terrine.privacy.ledger.identity import keyed_digest, load_or_create_key
 
 PRESETS = "experiments"
 DERIVED_NAME = re.compile(r"^(?P<preset>[a-z0-9][a-z0-9-]*)-(?P<digest>[0-9a-f]{8})$")
-TRANSCRIPTIONS = "transcribe/params.yaml"
-RUNS_LINE = re.compile(r"^runs:[^\n#]*", re.MULTILINE)
-RUN_LINE = re.compile(r"^run:[^\n#]*", re.MULTILINE)
+SELECTED = "selected"
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,7 @@ def read_preset(root: Path, name: str, above: tuple[str, ...] = ()) -> Preset:
     return Preset(name, description, values)
 
 
-def selected_run(root: Path) -> str:
+def named_run(root: Path) -> str:
     """Return the run that params.yaml names."""
     name = read_yaml(root / "params.yaml").get("run")
     if not isinstance(name, str) or not name:
@@ -71,35 +69,11 @@ def selected_run(root: Path) -> str:
     return name
 
 
-def select_run(root: Path, name: str) -> None:
-    """Make params.yaml name this run; its other lines and comments stay as they are."""
-    path = root / "params.yaml"
-    text = path.read_text(encoding="utf-8")
-    changed, count = RUN_LINE.subn(f"run: {name}", text, count=1)
-    if not count:
-        changed = f"run: {name}\n{text}"
-    if changed != text:
-        write_text(path, changed)
-
-
-def selected_transcription(root: Path) -> str | None:
-    """Return the transcription that transcribe/params.yaml names, None where there was none yet."""
-    path = root / TRANSCRIPTIONS
-    names = (read_yaml(path) if path.is_file() else {}).get("runs") or []
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise SettingError(f"{TRANSCRIPTIONS}: runs must be a list of names, for example runs: [dpsd-mnist].")
-    return names[-1] if names else None
-
-
-def select_transcription(root: Path, name: str) -> None:
-    """Make transcribe/params.yaml name this transcription; a fresh clone names none, and DVC then has none to make."""
-    path = root / TRANSCRIPTIONS
-    text = path.read_text(encoding="utf-8") if path.is_file() else ""
-    changed, count = RUNS_LINE.subn(f"runs: [{name}]", text, count=1)
-    if not count:
-        changed = f"{text}runs: [{name}]\n"
-    if changed != text:
-        write_text(path, changed)
+def selected_run(root: Path) -> str:
+    """Return the run that was selected last, or the one that params.yaml names, whichever is the later choice."""
+    path, named = root / SELECTED / "dvc.yaml", named_run(root)
+    chosen = read_yaml(path)["vars"][0] if path.is_file() else {}
+    return chosen["run"] if chosen.get("instead_of") == named else named
 
 
 def of_the_project(root: Path) -> dict[str, Any]:

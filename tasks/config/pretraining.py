@@ -2,30 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from pydantic import Field
-
 from tasks.config.queries import Images
-from terrine.settings import Settings, Unit
+from terrine.pretraining.settings import SimCLRSettings
 
 
-class Pretraining(Settings):
+class Pretraining(SimCLRSettings):
     """SimCLR on synthetic images (ignored by a backbone without weights)."""
 
     images: Images | None = None
     """What the backbone is trained on: how many images, from which programs. Needed where it is trained here."""
-    epochs: int = Field(50, ge=1)
-    """Passes over them."""
-    batch: Annotated[int, Unit("images")] = Field(256, ge=2)
-    """Images in a step; all others of the step are what each is told apart from."""
-    learning_rate: float = Field(3e-4, gt=0)
-    """Of Adam."""
-    weight_decay: float = Field(1e-4, ge=0)
-    """Of Adam."""
-    temperature: float = Field(0.07, gt=0)
-    """τ of the contrastive loss NT-Xent."""
-    projection: Annotated[int, Unit("features")] = Field(128, ge=1)
-    """Width of the head that is thrown away after training."""
-    checkpoint_minutes: Annotated[float, Unit("minutes")] = Field(1.0, gt=0)
-    """How often the state is saved, from which an interrupted training goes on."""

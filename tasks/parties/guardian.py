@@ -27,7 +27,6 @@ from tasks.parties.config import PartyConfig
 from tasks.parties.host import CollaborationError, Host, log
 from tasks.parties.state import PartyState
 from tasks.runtime.reservation import Reservation
-from terrine.collaboration.protocol.gathering import share_blocks
 from terrine.collaboration.protocol.guardian import Guardian
 from terrine.collaboration.protocol.party import Agreement, ProtocolError
 from terrine.collaboration.transport.link import Arrived, Connected
@@ -256,14 +255,8 @@ class GuardianHost(Host):
         if party is not None and party.closed and not self._announced:
             # The list of whose shares are here follows: the student may close as soon as it has them as well.
             self._announced = True
-            self.wire.note(self.config.terms.student, closing=self._complete())
+            self.wire.note(self.config.terms.student, closing=party.complete)
         return super().deliver(sends)
-
-    def _complete(self) -> list[str]:
-        party = self._guardian
-        assert party is not None
-        blocks = len(share_blocks(party.agreement))
-        return [name for name in self.config.terms.teachers if party.expected(name) == blocks]
 
     def after_answers(self) -> None:
         party = self._guardian
@@ -279,7 +272,7 @@ class GuardianHost(Host):
     def look_at_the_clock(self) -> None:
         party = self._guardian
         if party is not None and not party.closed and time.monotonic() > self._closing_at:
-            absent = sorted(set(self.config.terms.teachers) - set(self._complete()))
+            absent = sorted(set(self.config.terms.teachers) - set(party.complete))
             log.warning("%s: the deadline is past, without %s", self.name, ", ".join(absent) or "nobody")
             answers = party.close(self._refused)
             self._look()

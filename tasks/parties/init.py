@@ -32,7 +32,7 @@ def init_from_run(
 
     Args:
         folder: Where; it must not exist.
-        name: The run; None for the one that params.yaml names. Its images must have been drawn and its dataset read.
+        name: The run; None for the one selected last. Its images must have been drawn and its dataset read.
         parties: Teacher parties that the run's teachers are dealt to.
         minimum: Fewest teachers that must be there; None for all.
         guardian: host:port of the guardian; port 0 for a free one.

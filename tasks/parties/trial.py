@@ -28,13 +28,12 @@ import yaml
 
 from tasks.parties.config import TERMS
 from tasks.parties.terms import Terms
-from terrine.collaboration.transport.credentials import Role, create_authority, issue
+from terrine.collaboration.transport.credentials import KEY, Role, create_authority, issue
 from terrine.errors import SettingError, TerrineError
 from terrine.files import atomic_file
 
 CONFIG = "party.yaml"
 AUTHORITY = "authority"
-_HERE = "127.0.0.1"
 
 
 class TrialError(TerrineError):
@@ -49,10 +48,10 @@ class Endpoints:
     student: str
 
 
-def free_endpoints(host: str = _HERE) -> Endpoints:
+def free_endpoints() -> Endpoints:
     """Two ports of this machine that nobody listens at now."""
-    sockets = [socket.create_server((host, 0)) for _ in range(2)]
-    guardian, student = (f"{host}:{opened.getsockname()[1]}" for opened in sockets)
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    guardian, student = (f"127.0.0.1:{opened.getsockname()[1]}" for opened in sockets)
     for opened in sockets:
         opened.close()
     return Endpoints(guardian, student)
@@ -92,10 +91,9 @@ def lay_out(
         common: Settings of all parties: deadline, patience.
         days: For how long certificates are good.
     """
-    authority_folder = folder / AUTHORITY
-    authority = None
-    if not (authority_folder / "key.pem").exists():
-        authority = create_authority(authority_folder, days=days)
+    authority = folder / AUTHORITY
+    if not (authority / KEY).exists():
+        create_authority(authority, days=days)
     own: dict[str, dict[str, Any]] = {
         terms.guardian: {"listen": endpoints.guardian, **guardian},
         terms.student: {"listen": endpoints.student, "guardian": endpoints.guardian, "answers": "answers"},
@@ -110,18 +108,11 @@ def lay_out(
         place = folder / name
         place.mkdir(parents=True, exist_ok=True)
         os.chmod(place, 0o700)
-        if not (place / "credentials" / "key.pem").exists():
-            authority = authority or _authority(authority_folder)
+        if not (place / "credentials" / KEY).exists():
             issue(authority, place / "credentials", name, role, days=days)
         _write(place / TERMS, terms_text)
         config = {"role": role, **dict(common or {}), **own[name]}
         _write(place / CONFIG, yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
-
-
-def _authority(folder: Path):  # type: ignore[no-untyped-def]
-    from terrine.collaboration.transport.credentials import Authority
-
-    return Authority(folder)
 
 
 def _write(path: Path, text: str) -> None:
@@ -181,7 +172,7 @@ def start_party(config: Path) -> PartyProcess:
     return PartyProcess(config, process, log)
 
 
-def run_trial(folder: Path, *, limit: float) -> dict[str, int]:
+def run_trial(folder: Path, *, limit: float) -> None:
     """Run every party of a trial in a process of its own, and wait for the guardian and the student party.
 
     Teacher parties that were left out, or that do not end by themselves afterwards, are no failure of the trial.
@@ -189,9 +180,6 @@ def run_trial(folder: Path, *, limit: float) -> dict[str, int]:
     Args:
         folder: Of the trial.
         limit: Seconds after which everything is ended.
-
-    Returns:
-        The exit code of every party by name.
 
     Raises:
         TrialError: the guardian or the student party failed, in its own words.
@@ -202,13 +190,11 @@ def run_trial(folder: Path, *, limit: float) -> dict[str, int]:
         wait_for([party for party in processes if _role(party) == "teacher"], 10.0, strict=False)
     finally:
         end_all(processes)
-    codes = {party.name: int(party.process.returncode) for party in processes}
-    failed = [party for party in processes if _role(party) != "teacher" and codes[party.name] != 0]
+    failed = [party for party in processes if _role(party) != "teacher" and party.process.returncode != 0]
     if failed:
         # A party that says why is told before one that only heard of it.
         failed.sort(key=lambda party: "ended the session" in party.words())
         raise TrialError(f"{failed[0].name}: {failed[0].words()} (What each party said: log.txt in its folder.)")
-    return codes
 
 
 def wait_for(parties: Sequence[PartyProcess], limit: float, *, strict: bool = True) -> None:

@@ -170,26 +170,17 @@ def _fitted_to(run: Run) -> tuple[Rows, list[np.ndarray]]:
 def _train(run: Run, backbone: Backbone, checkpoint: Path, device: torch.device) -> list[dict[str, float]]:
     """Pretrain on the pretraining images, on all CUDA devices where `device` leaves the choice open."""
     from terrine.pretraining.launch import pretrain_on_devices
-    from terrine.pretraining.simclr import SimCLRSettings, pretrain
+    from terrine.pretraining.simclr import pretrain
 
     settings = run.params.pretraining
-    own = SimCLRSettings(
-        epochs=settings.epochs,
-        batch=settings.batch,
-        learning_rate=settings.learning_rate,
-        weight_decay=settings.weight_decay,
-        temperature=settings.temperature,
-        projection=settings.projection,
-        checkpoint_seconds=60 * settings.checkpoint_minutes,
-    )
     images, seed = read_pretraining(run.folders), run.params.seed
     progress = progress_reporter("pretraining")
     devices = training_devices(run.params.device, settings.batch)
     if len(devices) > 1:
         return pretrain_on_devices(
-            backbone, images, own, seed=seed, devices=devices, checkpoint=checkpoint, progress=progress
+            backbone, images, settings, seed=seed, devices=devices, checkpoint=checkpoint, progress=progress
         )
-    return pretrain(backbone, images, own, seed=seed, device=device, checkpoint=checkpoint, progress=progress)
+    return pretrain(backbone, images, settings, seed=seed, device=device, checkpoint=checkpoint, progress=progress)
 
 
 def training_devices(device: str, batch: int) -> list[str]:

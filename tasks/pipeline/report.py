@@ -19,6 +19,7 @@ from tasks.config.params import public_parameters, published
 from tasks.config.presets import DERIVED_NAME, read_preset
 from tasks.config.values import flat
 from tasks.pipeline.distance import distance_rows
+from tasks.pipeline.graph import MAIN
 from tasks.pipeline.guided.queries import read_all_queries
 from tasks.reports.charts import stacked_histogram
 from tasks.reports.pages import bar_rows, count, percent, plain, render
@@ -31,7 +32,7 @@ from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import read_array, read_json, read_table, write_text
 from tasks.runtime.timing import timings
-from tasks.versioning import STAGES, lock_digest
+from tasks.runtime.versioning import lock_digest
 from terrine.aggregation.registry import MECHANISMS
 from terrine.device import resolve_device
 
@@ -187,7 +188,7 @@ def private_tables(figures: dict[str, Any], class_names: list[str]) -> dict[str,
 
 def stage_costs(measured: dict[str, dict[str, float]]) -> dict[str, Any]:
     """Return seconds and memory of the stages in their order; the report's own are not known while it is written."""
-    records = [measured[stage] for stage in STAGES if stage in measured and stage != "report"]
+    records = [measured[stage] for stage in MAIN.names if stage in measured and stage != "report"]
     seconds = [record["seconds"] for record in records]
     texts = [f"{record['seconds']:,.1f} s" for record in records]
     rows = bar_rows([str(record["stage"]) for record in records], seconds, texts)

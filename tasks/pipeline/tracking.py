@@ -13,14 +13,16 @@ from typing import Any
 from tasks.config.params import public_parameters
 from tasks.config.values import flat
 from tasks.pipeline.distance import distance_metrics
+from tasks.pipeline.graph import MAIN
 from tasks.pipeline.synthesize import drawing_cost
 from tasks.reports.statement_page import read_statement
+from tasks.runtime.graph import Pipeline
 from tasks.runtime.provenance import code_version
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import read_json, write_json
 from tasks.runtime.timing import timings
-from tasks.versioning import MAIN, Pipeline, lock_digest, stages_apart_from_private
+from tasks.runtime.versioning import lock_digest
 
 
 @step("track")
@@ -56,7 +58,7 @@ def log_finished(
         mlflow.set_tags(
             {
                 "git_commit": code_version(run.root).get("commit", "none"),
-                **({"dvc_lock": lock_digest(run.root, run.name, pipeline)} if settings.private_metrics else {}),
+                **({"dvc_lock": lock_digest(run.root, run.name)} if settings.private_metrics else {}),
                 "noise": statement["noise"],
                 "private": "yes" if statement["private"] else "NOT PRIVATE",
                 **(tags or {}),
@@ -89,7 +91,7 @@ def stage_costs(run: Run, pipeline: Pipeline) -> dict[str, float]:
     if run.params.tracking.private_metrics:
         names = ("seconds", "memory_mb")
         return {f"{name}_{stage}": record[name] for stage, record in measured.items() for name in names}
-    apart = stages_apart_from_private(run.root, pipeline)
+    apart = pipeline.apart_from_private
     if run.params.data.has_public_records:
         apart -= {"synthesize"}  # it reads all of the source to get at the public part
     return {f"seconds_{stage}": record["seconds"] for stage, record in measured.items() if stage in apart}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.table import Table
 
 from tasks.reports.statement_page import read_statement
@@ -9,7 +11,6 @@ from tasks.runtime.identity import changes_told
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json
 from tasks.runtime.timing import timings
-from tasks.versioning import STAGES
 from terrine.privacy.statement import OUTCOME_DEPENDENT
 
 
@@ -61,15 +62,19 @@ def result_table(run: Run, *own: tuple[str, str]) -> Table:
     return result
 
 
-def summary_tables(run: Run) -> list[Table]:
-    """Return the result of a run and the cost of its stages as tables for the terminal."""
+def result(run: Run) -> Table:
+    """Return the result of a run of the main pipeline as a table for the terminal."""
     statement = read_statement(run.folders.statement)
     answered = ("answered / asked", f"{statement['answered']} / {statement['queries']}")
-    result = result_table(run, answered, ("teachers", str(statement["teachers"])))
-    costs = Table("stage", "seconds", "memory MB", box=None, pad_edge=False)
+    return result_table(run, answered, ("teachers", str(statement["teachers"])))
+
+
+def costs(run: Run, stages: Sequence[str]) -> Table:
+    """Return what each stage of a run cost as a table for the terminal."""
+    table = Table("stage", "seconds", "memory MB", box=None, pad_edge=False)
     measured = timings(run)
-    for stage in STAGES:
+    for stage in stages:
         if stage in measured:
-            costs.add_row(stage, f"{measured[stage]['seconds']:.1f}", str(measured[stage]["memory_mb"]))
-    costs.add_row("sum", f"{sum(record['seconds'] for record in measured.values()):.1f}", "")
-    return [result, costs]
+            table.add_row(stage, f"{measured[stage]['seconds']:.1f}", str(measured[stage]["memory_mb"]))
+    table.add_row("sum", f"{sum(record['seconds'] for record in measured.values()):.1f}", "")
+    return table

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from tasks.config.params import FAMILIES, Params, validate
+from tasks.config.params import FAMILIES, Params, read_parameters
 from tasks.config.presets import resolve
-from tasks.config.values import digest, read_yaml
+from tasks.config.values import digest
 from tasks.runtime.keys import site_key
 from tasks.runtime.provenance import code_version
 from tasks.runtime.run import Run
@@ -148,7 +148,7 @@ def made_by(run: Run, kind: Kind) -> Callable[[str], bool]:
             return True
         try:
             paths = [path for path in (other.folders.parameters, other.folders.public_parameters) if path.is_file()]
-            params = validate(read_yaml(paths[0])) if paths else resolve(run.root, name)
+            params = read_parameters(paths[0]) if paths else resolve(run.root, name)
         except TerrineError:
             return False  # a run that this version cannot make, or that is gone
         return params.ledger.account == run.params.ledger.account and release_digest(params, kind) == own

@@ -40,11 +40,6 @@ class Reservation:
         self._said: queue.Queue[StoredRelease | BaseException | None] = queue.Queue()
         self._thread: threading.Thread | None = None
 
-    @property
-    def is_open(self) -> bool:
-        """Whether the worst case is charged, and waits to be settled."""
-        return self._thread is not None
-
     def open(self) -> StoredRelease | None:
         """Reserve the worst case; return the release where it was made before, and then nothing is left to do.
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import yaml
 
-from tasks.config.params import Params, public_parameters, validate
-from tasks.config.presets import resolve
-from tasks.config.values import read_yaml
+from tasks.config.params import Params, public_parameters, read_parameters
+from tasks.config.presets import project_root, resolve, selected_run
 from tasks.runtime.store import Folders, write_text
 from terrine.errors import ArtefactError, SettingError
 
@@ -47,13 +46,19 @@ def open_run(root: Path, name: str) -> Run:
     path = Folders(root, name).parameters
     if not path.is_file():
         raise ArtefactError(f"{path} is missing: run the stage 'parameters' of run {name} first.")
-    return Run(root, name, validate(read_yaml(path)))
+    return Run(root, name, read_parameters(path))
+
+
+def chosen_run(name: str | None = None) -> Run:
+    """Return a run of the project by its name, by default the one selected last; errors as of `open_run`."""
+    root = project_root()
+    return open_run(root, name or selected_run(root))
 
 
 def refuse_transcription(name: str, params: Params) -> None:
-    """Raise SettingError for a run that the main pipeline must not make: its release would be another one."""
+    """Raise SettingError for a run that the caller does not make: its release would be another one."""
     if params.transcription is not None:
-        raise SettingError(f"The run {name} is a transcription: make it with terrine transcribe --preset {name}.")
+        raise SettingError(f"The run {name} is a transcription: make it with terrine run --preset {name}.")
 
 
 def write_parameters(root: Path, name: str) -> Run:

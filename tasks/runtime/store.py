@@ -25,7 +25,15 @@ from terrine.errors import ArtefactError
 if TYPE_CHECKING:
     import pandas as pd
 
-ZONES = ("private", "public", "release")
+
+class _Place:
+    """Where one artefact of a run lies: a path within the run's folder in a zone."""
+
+    def __init__(self, zone: str, name: str = "") -> None:
+        self._zone, self._name = zone, name
+
+    def __get__(self, folders: Folders, _: object) -> Path:
+        return folders.zone(self._zone) / self._name
 
 
 @dataclass(frozen=True)
@@ -39,125 +47,47 @@ class Folders:
         """Return data/<zone>/<run>."""
         return self.root / "data" / zone / self.run
 
-    @property
-    def private(self) -> Path:
-        return self.zone("private")
-
-    @property
-    def public(self) -> Path:
-        return self.zone("public")
-
-    @property
-    def release(self) -> Path:
-        return self.zone("release")
-
-    @property
-    def work(self) -> Path:
-        """Private intermediate results that let an interrupted stage go on; DVC does not track them."""
-        return self.private / "work"
-
     def shared(self, kind: str, name: str) -> Path:
         """Public results that several runs use, named by the digest of all that made them."""
         return self.root / "data" / "public" / "shared" / f"{kind}-{name}"
 
-    @property
-    def parameters(self) -> Path:
-        """What every stage reads, with all that names the site's files, machines and data."""
-        return self.private / "parameters.yaml"
+    private, public, release = _Place("private"), _Place("public"), _Place("release")
 
-    @property
-    def public_parameters(self) -> Path:
-        """The same for anybody to read, without what stays at home."""
-        return self.public / "parameters.yaml"
-
-    @property
-    def dataset(self) -> Path:
-        return self.private / "dataset"
-
-    @property
-    def partition(self) -> Path:
-        return self.private / "partition"
-
-    @property
-    def images(self) -> Path:
-        return self.public / "images"
-
-    @property
-    def backbone(self) -> Path:
-        return self.public / "backbone"
-
-    @property
-    def average(self) -> Path:
-        """What teachers learned from one another before their last round."""
-        return self.private / "average"
-
-    @property
-    def teachers(self) -> Path:
-        return self.private / "teachers"
-
-    @property
-    def votes(self) -> Path:
-        return self.private / "votes"
-
-    @property
-    def accounting(self) -> Path:
-        """Private figures of the aggregation: consensus, data-dependent ε."""
-        return self.private / "accounting"
-
-    @property
-    def distance(self) -> Path:
-        """Private figures: how far the queries are from the private images."""
-        return self.private / "distance"
-
-    @property
-    def answers(self) -> Path:
-        return self.release / "answers"
-
-    @property
-    def statement(self) -> Path:
-        return self.release / "privacy.json"
-
-    @property
-    def student(self) -> Path:
-        return self.release / "student"
-
-    @property
-    def evaluation(self) -> Path:
-        return self.release / "evaluation.json"
-
-    @property
-    def start(self) -> Path:
-        """Of a transcription: the public beginnings, a generator and what its student is built on."""
-        return self.public / "start"
-
-    @property
-    def labels(self) -> Path:
-        """Of a transcription: the labels that its teachers learn from."""
-        return self.private / "labels"
-
-    @property
-    def annotations(self) -> Path:
-        """Of a transcription: everything that was heard of its teachers."""
-        return self.release / "annotations"
-
-    @property
-    def generator(self) -> Path:
-        """Of a transcription: the generator, trained, and a sheet of its images."""
-        return self.release / "generator"
-
-    @property
-    def party_accuracy(self) -> Path:
-        """Private figures: how well the student does on each party's records."""
-        return self.private / "party_accuracy.json"
-
-    @property
-    def report(self) -> Path:
-        return self.private / "report.html"
-
-    @property
-    def timings(self) -> Path:
-        """Seconds and memory per stage; kept out of DVC because they differ from machine to machine."""
-        return self.private / "timings"
+    work = _Place("private", "work")
+    """Private intermediate results that let an interrupted stage go on; DVC does not track them."""
+    parameters = _Place("private", "parameters.yaml")
+    """What every stage reads, with all that names the site's files, machines and data."""
+    public_parameters = _Place("public", "parameters.yaml")
+    """The same for anybody to read, without what stays at home."""
+    dataset = _Place("private", "dataset")
+    partition = _Place("private", "partition")
+    images = _Place("public", "images")
+    backbone = _Place("public", "backbone")
+    average = _Place("private", "average")
+    """What teachers learned from one another before their last round."""
+    teachers = _Place("private", "teachers")
+    votes = _Place("private", "votes")
+    accounting = _Place("private", "accounting")
+    """Private figures of the aggregation: consensus, data-dependent ε."""
+    distance = _Place("private", "distance")
+    """Private figures: how far the queries are from the private images."""
+    answers = _Place("release", "answers")
+    statement = _Place("release", "privacy.json")
+    student = _Place("release", "student")
+    evaluation = _Place("release", "evaluation.json")
+    start = _Place("public", "start")
+    """Of a transcription: the public beginnings, a generator and what its student is built on."""
+    labels = _Place("private", "labels")
+    """Of a transcription: the labels that its teachers learn from."""
+    annotations = _Place("release", "annotations")
+    """Of a transcription: everything that was heard of its teachers."""
+    generator = _Place("release", "generator")
+    """Of a transcription: the generator, trained, and a sheet of its images."""
+    party_accuracy = _Place("private", "party_accuracy.json")
+    """Private figures: how well the student does on each party's records."""
+    report = _Place("private", "report.html")
+    timings = _Place("private", "timings")
+    """Seconds and memory per stage; kept out of DVC because they differ from machine to machine."""
 
 
 @contextmanager
@@ -243,13 +173,13 @@ def read_table(path: Path) -> pd.DataFrame:
     return _read(path, lambda: pd.read_parquet(path))
 
 
-def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None) -> None:
+def write_tensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
     """Write a safetensors file atomically."""
     from safetensors.numpy import save
 
     arrays = {name: np.ascontiguousarray(tensors[name]) for name in sorted(tensors)}
     with atomic_file(path) as stream:
-        stream.write(save(arrays, metadata=dict(metadata) if metadata else None))
+        stream.write(save(arrays))
 
 
 def read_tensors(path: Path) -> dict[str, np.ndarray]:
@@ -309,11 +239,3 @@ def file_digest(path: Path) -> str:
     """Return the SHA-256 of a file."""
     with open(path, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def folder_digest(path: Path) -> str:
-    """Return one SHA-256 over the names and bytes of a folder's files."""
-    summary = hashlib.sha256()
-    for file in sorted(item for item in path.rglob("*") if item.is_file()):
-        summary.update(f"{file.relative_to(path).as_posix()}\0{file_digest(file)}\n".encode())
-    return summary.hexdigest()

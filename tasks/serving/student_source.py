@@ -7,15 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.config.presets import project_root, selected_run
-from tasks.runtime.run import open_run
+from tasks.runtime.run import chosen_run
 from terrine.data.image_files import read_images
 from terrine.data.images import SUFFIXES
 from terrine.errors import ArtefactError, InputError, SettingError
 
 
 def student_folder(run: str | None = None, folder: Path | None = None, model: str | None = None) -> Path:
-    """Return the folder of a student; without arguments that of the run that params.yaml names.
+    """Return the folder of a student; without arguments that of the run selected last.
 
     run: a run of this project. folder: a student's folder, or one that holds it as `student`, such as `terrine export`
     writes. model: an MLflow model, for example models:/terrine-digits/1. Raises SettingError when more than one is
@@ -27,8 +26,7 @@ def student_folder(run: str | None = None, folder: Path | None = None, model: st
         return _from_mlflow(model)
     if folder is not None:
         return folder / "student" if (folder / "student").is_dir() else folder
-    root = project_root()
-    found = open_run(root, run or selected_run(root)).folders.student
+    found = chosen_run(run).folders.student
     if not found.is_dir():
         raise ArtefactError(f"There is no student in {found}. Make the run first: terrine run.")
     return found
@@ -39,8 +37,7 @@ def use_project_tracking() -> None:
     import mlflow
 
     try:
-        root = project_root()
-        run = open_run(root, selected_run(root))
+        run = chosen_run()
     except (SettingError, ArtefactError):
         return
     mlflow.set_tracking_uri(run.database(run.params.tracking.uri))

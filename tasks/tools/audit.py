@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy as np
 from terrine.aggregation.mechanism import Mechanism
 from terrine.errors import SettingError
 from terrine.privacy.accounting.gaussian import mu_squared
-from terrine.privacy.auditing.audit import Verdict, audit_mechanism
+from terrine.privacy.auditing.audit import audit_mechanism
 from terrine.privacy.noise import NoiseSource
 
 # Every run may spend this much: the audit is about the charge, not about the budget.
@@ -22,33 +21,22 @@ _MU, _MOST_QUERIES = 1.5, 2000
 _ONE_QUERY_RUNS = 100
 
 
-@dataclass(frozen=True)
-class Canary:
-    """Two neighbouring histograms between which the mechanism is most likely to show a difference.
-
-    Attributes:
-        name: What is attacked.
-        one: A histogram.
-        other: The same with one vote moved.
-    """
-
-    name: str
-    one: tuple[int, ...]
-    other: tuple[int, ...]
+Pair = tuple[tuple[int, int], tuple[int, int]]
+"""A histogram, and the same with one vote moved."""
 
 
-def canaries(mechanism: Mechanism, teachers: int) -> list[Canary]:
-    """The pairs on which this kind of mechanism is attacked.
+def canaries(mechanism: Mechanism, teachers: int) -> dict[str, Pair]:
+    """Return by name the neighbouring histograms between which the mechanism is most likely to show a difference.
 
     Raises:
         SettingError: fewer than ten teachers, or a threshold that no histogram of so many comes near.
     """
     if teachers < 10:
         raise SettingError(f"An audit needs at least ten teachers, got {teachers}.")
-    return [
-        Canary(name, (first, teachers - first), (first + 1, teachers - first - 1))
+    return {
+        name: ((first, teachers - first), (first + 1, teachers - first - 1))
         for name, first in mechanism.canaries(teachers).items()
-    ]
+    }
 
 
 def audit(
@@ -85,27 +73,39 @@ def audit(
     repeats = runs if asked > 1 else runs * _ONE_QUERY_RUNS
     # Each pair gives two bounds; together they may accuse a sound mechanism as seldom as one bound would.
     each = 1 - (1 - confidence) / (2 * len(pairs))
-    entries, verdicts = [], []
-    for pair in pairs:
+    entries = []
+    for name, (one, other) in pairs.items():
         verdict = audit_mechanism(
             lambda histograms: mechanism.answer(histograms, epsilon=_UNLIMITED, delta=delta, noise=noise),
-            pair.one,
-            pair.other,
+            one,
+            other,
             queries=asked,
             runs=repeats,
             delta=delta,
             confidence=each,
         )
-        verdicts.append(verdict)
-        entries.append(_entry(pair, verdict, asked, repeats))
+        entries.append(
+            {
+                "name": name,
+                "histogram": list(one),
+                "neighbour": list(other),
+                "queries": asked,
+                "runs": repeats,
+                "epsilon_charged": verdict.epsilon_charged,
+                "epsilon_at_least": verdict.bound.epsilon,
+                "mu_charged": verdict.mu_charged,
+                "mu_at_least": None if verdict.mu_charged is None else verdict.bound.mu,
+                "caught": verdict.caught,
+            }
+        )
     return {
         **mechanism.describe(),
         "noise": noise.describe(),
         "teachers": teachers,
         "delta": delta,
         "confidence": confidence,
-        "caught": any(verdict.caught for verdict in verdicts),
-        "epsilon": max(verdict.bound.epsilon for verdict in verdicts),
+        "caught": any(entry["caught"] for entry in entries),
+        "epsilon": max(entry["epsilon_at_least"] for entry in entries),
         "canaries": entries,
         "may_be_published": True,
         "note": "From made-up histograms: no private data was used. A bound below the charge proves nothing.",
@@ -119,18 +119,3 @@ def _best_queries(mechanism: Mechanism, noise: NoiseSource) -> int:
     certain = np.array([[10**6, 0]])
     price = mu_squared(mechanism.answer(certain, epsilon=_UNLIMITED, delta=1e-5, noise=noise).event)
     return max(2, min(_MOST_QUERIES, round(_MU**2 / price))) if price > 0 else _MOST_QUERIES
-
-
-def _entry(pair: Canary, verdict: Verdict, queries: int, runs: int) -> dict[str, Any]:
-    return {
-        "name": pair.name,
-        "histogram": list(pair.one),
-        "neighbour": list(pair.other),
-        "queries": queries,
-        "runs": runs,
-        "epsilon_charged": verdict.epsilon_charged,
-        "epsilon_at_least": verdict.bound.epsilon,
-        "mu_charged": verdict.mu_charged,
-        "mu_at_least": None if verdict.mu_charged is None else verdict.bound.mu,
-        "caught": verdict.caught,
-    }

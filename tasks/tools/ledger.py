@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +14,11 @@ from terrine.privacy.accounting.pricing import price
 from terrine.privacy.ledger.ledger import Ledger, load_or_create_key
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a ledger is: what is None comes from params.yaml."""
-
-    url: str | None = None
-    store: Path | None = None
-    key: Path | None = None
-
-
-def open_existing(place: Place) -> Ledger:
-    """Open a ledger that must exist; looking at it never begins one.
+def open_existing(url: str | None = None, store: Path | None = None, key: Path | None = None) -> Ledger:
+    """Open a ledger that must exist; looking at it never begins one. What is None comes from params.yaml.
 
     Raises LedgerError when there is none, or when it is not intact.
     """
-    url, store, key = place.url, place.store, place.key
     if url is None or store is None or key is None:
         root = project_root()
         name = selected_run(root)

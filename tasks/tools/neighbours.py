@@ -10,17 +10,17 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tasks.pipeline.dataset import read_dataset, write_dataset
+from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.teach import read_states, voters
 from tasks.pipeline.vote import read_votes
 from tasks.runtime.run import Run
-from tasks.runtime.store import link, read_json
+from tasks.runtime.store import link
 from tasks.tools.membership import units_of
+from tasks.tools.shadow import shadow_run
 from terrine.data.dataset import Dataset
 from terrine.determinism.randomness import numpy_generator
 from terrine.errors import SettingError
@@ -50,7 +50,10 @@ def audit_neighbours(
 
     def trained(of: Dataset) -> Trained:
         shutil.rmtree(root, ignore_errors=True)
-        scratch = _prepared(run, of, root)
+        scratch = shadow_run(run, of, root)
+        if run.params.teachers.releases_averages:
+            # An average is a release: both worlds learn from the one that was made, as whoever saw it knows.
+            link(run.folders.average, scratch.folders.average)
         make(scratch)
         states = read_states(scratch.folders, range(voters(scratch)))
         learned = [{name: array.tobytes() for name, array in state.items()} for state in states]
@@ -139,18 +142,3 @@ def _moved(before: Trained, after: Trained) -> tuple[int, int]:
     differs = before[1] != after[1]
     learned = [one != other for one, other in zip(before[0], after[0], strict=True)]
     return int((differs.any(axis=0) | learned).sum()), int(differs.sum())
-
-
-def _prepared(run: Run, dataset: Dataset, root: Path) -> Run:
-    """Return a run in a folder of its own: these records, the run's public artefacts, a ledger that nobody opens."""
-    places = {"url": "sqlite:///ledger.db", "key": Path("key"), "store": Path("releases")}
-    ledger = run.params.ledger.model_copy(update=places)
-    scratch = Run(root, run.name, run.params.model_copy(update={"ledger": ledger}))
-    write_dataset(scratch.folders, dataset, read_json(run.folders.dataset / "manifest.json"))
-    made = [run.folders.images, run.folders.backbone]
-    if run.params.teachers.releases_averages:
-        # An average is a release: both worlds learn from the one that was made, as whoever saw it knows.
-        made.append(run.folders.average)
-    for path in (*made, *(run.root / "data" / "public" / "shared").glob("features-*.npy")):
-        link(path, root / path.relative_to(run.root))
-    return scratch

@@ -9,40 +9,26 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
 from tasks.config.values import digest
+from tasks.pipeline.dataset import write_dataset
 from tasks.runtime.run import Run
-from tasks.runtime.store import atomic_folder, link, read_json, write_array, write_json
+from tasks.runtime.store import link, read_json
 from terrine.data.dataset import Dataset
 
 
 def shadow_run(run: Run, records: Dataset, root: Path) -> Run:
     """Return a run under `root` whose dataset is laid down and whose public artefacts are those of `run`.
 
-    `records` stand for the training part; its test part is not looked at, the run's own is linked.
+    `records` stand for the training part.
     """
     ledger = run.params.ledger.model_copy(
         update={"url": "sqlite:///ledger.db", "key": Path("key"), "store": Path("releases")}
     )
     shadow = Run(root, run.name, run.params.model_copy(update={"ledger": ledger}))
+    # A fingerprint of its own, so that its features and teachers are never taken for those of the run.
+    own = digest([records.record_names.tolist(), records.train_labels.tolist(), root.name], 32)
     manifest = read_json(run.folders.dataset / "manifest.json")
-    arrays = {
-        "train_images": np.ascontiguousarray(records.train_images),
-        "train_labels": records.train_labels,
-        "train_names": records.record_names,
-        "train_groups": records.train_groups,
-        "train_parties": records.train_parties,
-    }
-    with atomic_folder(shadow.folders.dataset) as folder:
-        for name, values in arrays.items():
-            if values is not None:
-                write_array(folder / f"{name}.npy", values)
-        for name in ("test_images.npy", "test_labels.npy"):
-            link(run.folders.dataset / name, folder / name)
-        # A fingerprint of its own, so that its features and teachers are never taken for those of the run.
-        own = digest([records.record_names.tolist(), records.train_labels.tolist(), root.name], 32)
-        write_json(folder / "manifest.json", {**manifest, "fingerprint": f"shadow {own}"})
+    write_dataset(shadow.folders, records, {**manifest, "fingerprint": f"shadow {own}"})
     for folder in (run.folders.images, run.folders.backbone, run.folders.start):
         if folder.is_dir():
             link(folder, shadow.root / folder.relative_to(run.root))

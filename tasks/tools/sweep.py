@@ -15,16 +15,16 @@ from typing import Any, Literal
 
 import yaml
 
-from tasks.config.params import Params, validate
+from tasks.config.params import Params, read_parameters
 from tasks.config.presets import PRESETS, derive, resolve
-from tasks.config.values import read_yaml
 from tasks.pipeline.aggregate import identity_of_answers, noise_source
 from tasks.pipeline.averaging.settings import planned_event
+from tasks.pipeline.graph import MAIN
 from tasks.runtime.accounts import open_account
 from tasks.runtime.identity import release_digest
 from tasks.runtime.run import Run, open_run, refuse_transcription
 from tasks.runtime.store import Folders, link, read_json
-from tasks.versioning import STAGES, changed_stages, commit, is_changed
+from tasks.runtime.versioning import changed_stages, commit, is_changed
 from terrine.errors import BudgetError, SettingError
 from terrine.privacy.accounting.events import Event, NonPrivateEvent, compose, from_json
 from terrine.privacy.accounting.gaussian import round_up
@@ -187,18 +187,19 @@ def _identity(root: Path, candidate: Candidate) -> str:
 def votes_on_disk(root: Path, candidates: list[Candidate]) -> dict[str, str]:
     """Return those of the candidates' releases whose votes are on disk and up to date, each with such a run."""
     wanted = {candidate.release for candidate in candidates}
+    up_to_votes = {stage.name for stage in MAIN.between("parameters", "vote")}
     found: dict[str, str] = {}
     for path in sorted((root / "data" / "private").glob("*/parameters.yaml")):
         name = path.parent.name
         try:
-            run = Run(root, name, validate(read_yaml(path)))
+            run = Run(root, name, read_parameters(path))
         except SettingError:
             continue  # A run of an older version: no candidate is like it.
         release = release_digest(run.params)
         if (
             release in wanted - set(found)
             and (root / PRESETS / f"{name}.yaml").is_file()
-            and not set(changed_stages(root, name)) & set(STAGES[: STAGES.index("vote") + 1])
+            and not up_to_votes & set(changed_stages(root, name, MAIN))
         ):
             found[release] = name
     return found
@@ -219,9 +220,9 @@ def share_votes(root: Path, source: str, run: str) -> None:
         ("teach", to.teachers, of.teachers),
         ("vote", to.votes, of.votes),
     ):
-        if is_changed(root, run, stage):
+        if is_changed(root, run, stage, MAIN):
             link(theirs, ours)
-            commit(root, run, stage)
+            commit(root, run, stage, MAIN)
 
 
 def outcome(

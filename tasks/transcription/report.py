@@ -22,7 +22,7 @@ from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import read_json, write_text
 from tasks.transcription.clients import read_manifest
-from tasks.versioning import TRANSCRIPTION
+from tasks.transcription.graph import TRANSCRIPTION
 
 UNUSED = ("queries", "backbone", "pretraining", "teachers", "aggregation", "student")
 """Sections of the parameters that say nothing to a transcription."""
@@ -68,8 +68,8 @@ def log_run(run: Run) -> str:
     )
 
 
-def summary_table(run: Run) -> Table:
-    """Return the result as a table for the terminal: what holds and what is claimed, side by side."""
+def result(run: Run) -> Table:
+    """Return the result of a run as a table for the terminal: what holds and what is claimed, side by side."""
     statement = read_statement(run.folders.statement)
     said = f"{statement['answered']:,} by {statement['teachers']:,} teacher(s)"
     return result_table(run, ("samples annotated", said))

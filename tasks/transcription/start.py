@@ -35,8 +35,7 @@ def section(params: Params) -> Transcription:
     """Return the parameters of the transcription. Raises SettingError for a run that is none."""
     if params.transcription is None:
         raise SettingError(
-            "This run has no section transcription: it is made by `terrine run`. `terrine presets` lists those named "
-            "dpsd-…, which `terrine transcribe` makes."
+            "This run has no section transcription. `terrine presets` lists those that are transcriptions, dpsd-…."
         )
     return params.transcription
 

@@ -182,8 +182,12 @@ def _weights_digest(folder: Path) -> str:
     return digest(values, 64)
 
 
-def forget_replaced_teacher(run: Run) -> None:
-    """Remove the stored teacher where the file it came from is another one by now, so that it is read again."""
+def check_before_work(run: Run) -> None:
+    """Refuse a run that cannot meet its budget; and remove a stored teacher whose file is another one by now.
+
+    The file is then read again. Raises SettingError, BudgetError with the noise that would meet the budget.
+    """
+    check_run(run)
     file, manifest = section(run.params).teacher.file, run.folders.teachers / "manifest.json"
     if file is None or not (run.path(file).is_file() and manifest.is_file()):
         return

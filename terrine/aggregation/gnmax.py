@@ -4,14 +4,9 @@
 RepeatedEvent(event=GaussianEvent(sensitivity=1.4142135623730951, sigma=40.0), count=...)
 """
 
-from dataclasses import replace
 from typing import Any, Literal
 
 from terrine.aggregation.histogram import GaussianHistogram
-from terrine.aggregation.mechanism import NOTHING, Answers
-from terrine.aggregation.votes import HistogramArray
-from terrine.privacy.accounting.events import Event
-from terrine.privacy.noise import NoiseSource
 
 
 class GNMax(GaussianHistogram):
@@ -27,19 +22,6 @@ class GNMax(GaussianHistogram):
     reveals = "argmax"
 
     mechanism: Literal["gnmax"] = "gnmax"  # type: ignore[assignment]
-
-    def answer(
-        self,
-        histograms: HistogramArray,
-        *,
-        epsilon: float,
-        delta: float,
-        noise: NoiseSource,
-        spent: Event = NOTHING,
-    ) -> Answers:
-        """See `Mechanism.answer`. What the Gaussian histogram would release, the counts withheld."""
-        answers = super().answer(histograms, epsilon=epsilon, delta=delta, noise=noise, spent=spent)
-        return replace(answers, histograms=None)
 
     def analysed(self) -> dict[str, Any]:
         """See `Mechanism.analysed`."""

@@ -68,11 +68,12 @@ class GaussianHistogram(Mechanism):
         noise: NoiseSource,
         spent: Event = NOTHING,
     ) -> Answers:
-        """See `Mechanism.answer`. The labels are the argmax of the noisy histograms."""
+        """See `Mechanism.answer`. The labels are the argmax of the noisy histograms, which GNMax withholds."""
         counts = validate_histograms(histograms)
         asked = self.certain(len(counts), epsilon, delta, spent)
         labels = np.full(len(counts), UNANSWERED, dtype=np.int64)
         noisy = np.full(counts.shape, np.nan)
         noisy[:asked] = counts[:asked] + noise.gaussian((asked, counts.shape[1]), self.sigma)
         labels[:asked] = noisy[:asked].argmax(axis=1)
-        return Answers(labels != UNANSWERED, labels, noisy, self.cost(asked, asked), asked)
+        released = noisy if self.reveals == "histogram" else None
+        return Answers(labels != UNANSWERED, labels, released, self.cost(asked, asked), asked)

@@ -69,10 +69,8 @@ def dirichlet(
 
     Small `alpha` gives teachers with few classes each, large `alpha` equal shares (Hsu, Qi and Brown 2019). A unit
     counts for its most frequent label. Part sizes differ widely; a teacher left with less than two units takes them
-    from the teacher who has most. Raises SettingError for alpha <= 0 or more teachers than units.
+    from the teacher who has most. Raises SettingError for more teachers than units.
     """
-    if not (np.isfinite(alpha) and alpha > 0):
-        raise SettingError(f"partition.alpha is {alpha}. It must be a positive number, for example 0.5.")
     unit = _units(len(labels), teachers, groups)
     label = _label_of_unit(unit, labels)
     generator = numpy_generator(seed, "partition.dirichlet")
@@ -100,10 +98,8 @@ def by_similarity(
     at 0 every teacher holds one run of the sorted records, so one or two classes. A unit counts for its most frequent
     label.
 
-    Raises SettingError for a percentage outside 0..100 or more teachers than units.
+    Raises SettingError for more teachers than units.
     """
-    if not 0 <= similarity_percent <= 100:
-        raise SettingError(f"partition.similarity is {similarity_percent}. It is a percentage from 0 to 100.")
     unit = _units(len(labels), teachers, groups)
     label = _label_of_unit(unit, labels)
     generator = numpy_generator(seed, "partition.similarity")

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
 from terrine.data import partition as arithmetic
+from terrine.data.dataset import Dataset
 from terrine.data.parties import check_whole
 from terrine.errors import SettingError
 from terrine.settings import Kinds, Settings, Unit
-
-if TYPE_CHECKING:
-    from terrine.data.dataset import Dataset
 
 
 class Partition(Settings):

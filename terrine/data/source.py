@@ -14,17 +14,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
+import numpy as np
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from terrine.data import public
+from terrine.data.dataset import Dataset
+from terrine.data.images import resize, to_channels
+from terrine.data.pool import take_pool
 from terrine.settings import AtHome, Kinds, Settings, Unit
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from terrine.data.dataset import Dataset
 
 Progress = Callable[[int, int], None]
 """Called with (files read, files in all)."""
@@ -70,15 +69,9 @@ class Source(Settings):
         return False
 
     def load(self, at: Path = Path(), *, seed: int = 0, progress: Progress | None = None) -> Dataset:
-        """Return the private dataset, checked.
+        """Return the private dataset, checked; raise InputError for data that cannot be used.
 
-        Args:
-            at: The folder that relative paths start from.
-            seed: Draws the splits that the data do not have.
-            progress: Called while image files are read.
-
-        Raises:
-            InputError: For data that cannot be used.
+        at: where relative paths start. seed: draws splits that the data do not have. progress: called for image files.
         """
         raise NotImplementedError
 
@@ -138,9 +131,6 @@ class ImageSource(Source):
         raise NotImplementedError
 
     def load(self, at: Path = Path(), *, seed: int = 0, progress: Progress | None = None) -> Dataset:
-        from terrine.data.images import resize, to_channels
-        from terrine.data.pool import take_pool
-
         def fitted(images: np.ndarray) -> np.ndarray:
             return to_channels(resize(images, self.size), self.channels)
 

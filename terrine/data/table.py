@@ -108,55 +108,8 @@ class Encoding:
         )
 
 
-@dataclass(frozen=True)
-class EncodedTable:
-    """Labelled records as numbers, in the three splits of the module docstring.
-
-    train_features  float32 [N, F]          query_features  float32 [Q, F]
-    train_labels    int64 [N], 0..K-1       test_features   float32 [M, F]
-    train_names     int64 [N]               test_labels     int64 [M]
-    train_groups    int64 [N] or None       class_names     K distinct names
-    encoding        of the F features
-    train_parties   int64 [N] or None       party_names     names of the parties
-    """
-
-    name: str
-    train_features: np.ndarray
-    train_labels: np.ndarray
-    train_names: np.ndarray
-    train_groups: np.ndarray | None
-    query_features: np.ndarray
-    test_features: np.ndarray
-    test_labels: np.ndarray
-    encoding: Encoding
-    class_names: tuple[str, ...]
-    train_parties: np.ndarray | None = None
-    party_names: tuple[str, ...] = ()
-
-    @property
-    def feature_names(self) -> tuple[str, ...]:
-        """The F names of the features."""
-        return self.encoding.names
-
-    def to_dataset(self) -> Dataset:
-        """Return its private splits as the dataset that the pipeline works with: rows take the place of images."""
-        return Dataset(
-            name=self.name,
-            train_images=self.train_features,
-            train_labels=self.train_labels,
-            train_groups=self.train_groups,
-            test_images=self.test_features,
-            test_labels=self.test_labels,
-            class_names=self.class_names,
-            train_parties=self.train_parties,
-            party_names=self.party_names,
-            train_names=self.train_names,
-            column_names=self.feature_names,
-        )
-
-
-def load(source: Source, at: Path = Path(), *, seed: int = 0) -> EncodedTable:
-    """Return the CSV file of `source`, its path relative to `at`, as numbers.
+def load(source: Source, at: Path = Path(), *, seed: int = 0) -> Dataset:
+    """Return the private rows of the CSV file of `source`, its path relative to `at`: rows take the place of images.
 
     The columns of target, id, group and party become no features; a group is in one split. Raises InputError for a file
     or a value that cannot be used.
@@ -167,23 +120,21 @@ def load(source: Source, at: Path = Path(), *, seed: int = 0) -> EncodedTable:
     encoding = _learn(_features(frame, source)[query], path)
     features = encoding.apply(_features(frame, source), str(path))
     labels, class_names = _labels(frame[source.target], path)
-    groups = None if source.group is None else _groups(frame, source.group, path)
     parties: np.ndarray | None = None
     party_names: tuple[str, ...] = ()
     if source.party is not None:
         held, party_names = encode_parties({source.party: frame[source.party].to_numpy(dtype=str)[train]}, str(path))
         parties = held[source.party]
-    return EncodedTable(
+    return Dataset(
         name=path.stem,
-        train_features=features[train],
+        train_images=features[train],
         train_labels=labels[train],
         train_names=names[train],
-        train_groups=None if groups is None else groups[train],
-        query_features=features[query],
-        test_features=features[test],
+        train_groups=None if source.group is None else _groups(frame, source.group, path)[train],
+        test_images=features[test],
         test_labels=labels[test],
-        encoding=encoding,
         class_names=class_names,
+        column_names=encoding.names,
         train_parties=parties,
         party_names=party_names,
     )

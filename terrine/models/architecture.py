@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     import numpy as np
     import torch
-    from torch import nn
 
     from terrine.mapped import Rows
     from terrine.models.backbone import Backbone
@@ -31,6 +30,10 @@ if TYPE_CHECKING:
 
 REFERENCE_BATCHES = 8
 """Batches from which a backbone without weights gets its original statistics; sources take turns in them."""
+
+
+Built = tuple[Any, int]
+"""A network of torch and the number of its features."""
 
 
 class Architecture(Settings):
@@ -112,7 +115,7 @@ class Architecture(Settings):
         return {}
 
     @staticmethod
-    def network(kind: str, channels: int, size: int, seed: int) -> tuple[nn.Module, int]:
+    def network(kind: str, channels: int, size: int, seed: int) -> Built:
         """Return the network of this kind, initialised from torch's global generator, and its number of features.
 
         The options are keywords. Raises SettingError for impossible ones.
@@ -137,11 +140,9 @@ class Architecture(Settings):
                 f"columns, and of nothing else. Set backbone.kind={'scattering' if run.data.of_images else 'columns'}"
             )
         if run.pretraining.images is None and (self.pretrained_here or self.reference == "pretraining"):
-            which = f"kind={self.kind} is pretrained on synthetic images"
             raise ValueError(
-                "pretraining.images is missing: backbone."
-                f"{which if self.pretrained_here else 'fitted_to=pretraining fits the backbone to them'}. Set "
-                "pretraining.images.count and pretraining.images.sources"
+                f"pretraining.images is missing: backbone.kind={self.kind} is pretrained on, or fitted to, synthetic "
+                "images. Set pretraining.images.count and pretraining.images.sources"
             )
 
 
@@ -181,6 +182,10 @@ class Enlarged(Settings):
 
     enlarge: Annotated[int | None, Unit("pixels")] = Field(None, ge=8, le=1024)
     """Side to which images are resized first; null is as little as the architecture needs."""
+
+    def side(self, size: int) -> int | None:
+        """Return the side at which images enter the network."""
+        return self.enlarge
 
 
 ARCHITECTURES = Kinds("backbone", Architecture, "terrine.models.kinds", default="scattering")

@@ -43,8 +43,7 @@ def build_backbone(kind: str, *, channels: int, size: int, seed: int, **options:
     if channels not in (1, 3):
         raise SettingError(f"backbone: images of {channels} channels. Backbones take 1 (grey) or 3 (colour).")
     network = ARCHITECTURES.of(kind).network
-    parameters = inspect.signature(network).parameters.values()
-    known = [parameter.name for parameter in parameters if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
+    known = inspect.getfullargspec(network).kwonlyargs
     unknown = sorted(set(options) - set(known))
     if unknown:
         raise SettingError(

@@ -18,12 +18,10 @@ def build_resnet(depth: int, channels: int, stem: str = "standard") -> nn.Module
     28x28 too (Anonymous 2025, appendix); `small` is one 3x3 convolution of stride 1 and no pooling: better features of
     small images for about ten times the arithmetic. Initial weights come from torch's global generator.
 
-    Raises SettingError for another depth or stem.
+    Raises SettingError for another depth.
     """
     if depth not in _BLOCKS:
         raise SettingError(f"resnet: depth {depth} is unknown. Use one of {sorted(_BLOCKS)}.")
-    if stem not in ("standard", "small"):
-        raise SettingError(f"resnet: stem '{stem}' is unknown. Use 'standard' or 'small'.")
     block_type = vision.torchvision.models.resnet.BasicBlock
     network = vision.torchvision.models.ResNet(block_type, list(_BLOCKS[depth]))
     if stem == "standard":

@@ -20,7 +20,8 @@ from torch import Tensor
 from terrine.errors import SettingError
 from terrine.mapped import MappedRows, Rows
 from terrine.models.backbone import Backbone
-from terrine.pretraining.simclr import Progress, SimCLRSettings, pretrain
+from terrine.pretraining.settings import SimCLRSettings
+from terrine.pretraining.simclr import Progress, pretrain
 
 _POLL_SECONDS = 0.2
 

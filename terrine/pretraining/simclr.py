@@ -14,7 +14,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,10 @@ from terrine.pretraining.augment import ViewSettings, apply_views, draw_views
 from terrine.pretraining.checkpoint import optimizer_tensors, read_checkpoint, restore_optimizer, write_checkpoint
 from terrine.pretraining.contrastive import nt_xent
 from terrine.pretraining.distributed import GlobalBatchNorm, gather_rows, world
+from terrine.pretraining.settings import SimCLRSettings
+
+VIEWS = ViewSettings()
+"""How views differ from their image; see there for where the numbers come from."""
 
 _REPORT_SECONDS = 1.0
 _RESIDENT_FRACTION = 0.5
@@ -38,31 +42,6 @@ _RESIDENT_SLICE = 10_000  # images read from their files at a time
 
 Progress = Callable[[float, str], None]
 """Called about once a second with (fraction done, a line about it)."""
-
-
-@dataclass(frozen=True)
-class SimCLRSettings:
-    """How a backbone is trained; see the module's head for where the defaults come from.
-
-    `batch` counts the images of all processes together. The last, incomplete batch of an epoch is dropped.
-    """
-
-    epochs: int
-    batch: int = 256
-    learning_rate: float = 3e-4
-    weight_decay: float = 1e-4
-    temperature: float = 0.07
-    projection: int = 128
-    views: ViewSettings = field(default_factory=ViewSettings)
-    checkpoint_seconds: float = 60.0
-
-    def __post_init__(self) -> None:
-        for name, lowest in (("epochs", 1), ("batch", 2), ("projection", 1)):
-            if getattr(self, name) < lowest:
-                raise SettingError(f"pretrain: {name} is {getattr(self, name)}, and must be at least {lowest}.")
-        for name in ("learning_rate", "temperature"):
-            if not getattr(self, name) > 0:
-                raise SettingError(f"pretrain: {name} is {getattr(self, name)}, and must be above 0.")
 
 
 class _Learner(nn.Module):
@@ -89,7 +68,7 @@ def pretrain(
 ) -> list[dict[str, float]]:
     """Train `backbone` in place on public uint8 `images` [N, C, size, size] and leave it on `device`, evaluating.
 
-    With `checkpoint`, the run writes its state there every `settings.checkpoint_seconds` and at its end, and goes on
+    With `checkpoint`, the run writes its state there every `settings.checkpoint_minutes` and at its end, and goes on
     from what it finds there; a finished run only loads it. With torch.distributed initialised, every process calls this
     with the same arguments (and its own device); each takes an equal part of every batch, and the losses are those of
     one process. On CUDA the network runs in bfloat16 (mixed precision) and with deterministic algorithms. Returns one
@@ -131,7 +110,7 @@ def pretrain(
             if progress is not None and (now - reported >= _REPORT_SECONDS or run.step == steps):
                 reported = now
                 progress(run.step / steps, f"epoch {epoch + 1} of {settings.epochs}, loss {float(loss):.3f}")
-            due = now - saved >= settings.checkpoint_seconds or run.step == steps
+            due = now - saved >= 60 * settings.checkpoint_minutes or run.step == steps
             if checkpoint is not None and rank == 0 and due:
                 run.save(checkpoint)
                 saved = time.monotonic()
@@ -149,7 +128,7 @@ def _take_step(
     views = []
     for which in range(2):
         view_seed = derive_seed(seed, "simclr views", run.step, which)
-        drawn = draw_views(count * processes, images.shape[-1], settings.views, seed=view_seed, device=device)
+        drawn = draw_views(count * processes, images.shape[-1], VIEWS, seed=view_seed, device=device)
         views.append(apply_views(images, drawn.rows(mine)))
     batch = torch.cat(views)
     if device.type == "cuda":
@@ -264,13 +243,12 @@ def _check(backbone: Backbone, images: Rows, settings: SimCLRSettings, processes
 
 def _identity(backbone: Backbone, images: Rows, settings: SimCLRSettings, seed: int) -> dict[str, Any]:
     """Describe everything the result depends on; of the images, their number and a sample of up to 64."""
-    parts = asdict(settings)
-    del parts["checkpoint_seconds"]
-    parts["views"] = {key: list(value) if isinstance(value, tuple) else value for key, value in parts["views"].items()}
+    views = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(VIEWS).items()}
+    parts = settings.model_dump(include=set(SimCLRSettings.model_fields) - {"checkpoint_minutes"})
     sample = np.ascontiguousarray(images[:: max(1, len(images) // 64)])
     return {
         "backbone": backbone.describe(),
         "images": {"shape": list(images.shape), "sample": hashlib.sha256(sample.tobytes()).hexdigest()},
-        "settings": parts,
+        "settings": {**parts, "views": views},
         "seed": seed,
     }

@@ -10,7 +10,7 @@ no field that a data-dependent figure could go into, and `statement_from` refuse
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -214,44 +214,24 @@ class PrivacyStatement:
 
     def to_dict(self) -> dict[str, Any]:
         """The content of privacy.json: JSON values, every ε rounded up to four decimals."""
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        printed = {name: _printed(value) for name, value in given.items() if name.startswith("epsilon_")}
         return {
+            **given,
+            **printed,
             "schema_version": SCHEMA_VERSION,
             "private": self.private,
             "warning": None if self.private else _warning(self),
-            "run": self.run,
-            "release_id": self.release_id,
-            "dataset": self.dataset,
-            "unit": self.unit,
             "neighbouring": NEIGHBOURS[self.unit],
-            "trust_model": self.trust_model,
             "trust_model_text": TRUST_MODELS[self.trust_model],
             "epsilon_guaranteed": _printed(self.epsilon_guaranteed),
             "epsilon": _printed(self.epsilon),
-            "delta": self.delta,
-            "delta_slack": self.delta_slack,
-            "epsilon_budget": _printed(self.epsilon_budget),
-            "epsilon_dataset": _printed(self.epsilon_dataset),
-            "epsilon_account": _printed(self.epsilon_account),
-            "epsilon_sanitised": _printed(self.epsilon_sanitised),
-            "epsilon_tuning": _printed(self.epsilon_tuning),
-            "epsilon_claimed": _printed(self.epsilon_claimed),
             # A lower bound is rounded down.
             "audit_epsilon": None if self.audit_epsilon is None else -round_up(-self.audit_epsilon),
-            "audit_confidence": self.audit_confidence,
             "event": to_json(self.event),
             "mechanism": dict(self.mechanism),
-            "noise": self.noise,
-            "teachers": self.teachers,
-            "queries": self.queries,
-            "asked": self.asked,
-            "answered": self.answered,
             "answered_per_class": list(self.answered_per_class),
-            "partition_digest": self.partition_digest,
-            "partition_disjoint": self.partition_disjoint,
-            "public_inputs": [
-                {"name": item.name, "origin": item.origin, "digest": item.digest} for item in self.public_inputs
-            ],
-            "code_version": self.code_version,
+            "public_inputs": [asdict(item) for item in self.public_inputs],
             "summary": summary_sentence(self),
         }
 

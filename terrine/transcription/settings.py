@@ -1,7 +1,7 @@
 """The settings of model transcription (docs/dpsd.md), which are the section `transcription` of a run.
 
-A run that has it is made by `terrine transcribe`; the sections queries, backbone, pretraining, teachers, aggregation
-and student say nothing to it. Symbols are those of 001_39f11e6b4a342aad.
+Stages of its own make a run that has it; the sections queries, backbone, pretraining, teachers, aggregation and student
+say nothing to it. Symbols are those of DPSD (Liu et al. 2026).
 """
 
 from __future__ import annotations

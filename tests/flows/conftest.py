@@ -132,8 +132,7 @@ def command(project: Path, *arguments: str) -> str:
 
 def set_small(project: Path, **sections: dict) -> None:
     """Change sections of the small preset."""
+    from tasks.config.params import lay_over
+
     path = project / "experiments" / "small.yaml"
-    values = yaml.safe_load(path.read_text())
-    for name, section in sections.items():
-        values[name] = values.get(name, {}) | section
-    path.write_text(yaml.safe_dump(values))
+    path.write_text(yaml.safe_dump(lay_over(yaml.safe_load(path.read_text()), sections)))

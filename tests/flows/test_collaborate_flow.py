@@ -105,9 +105,9 @@ def test_the_report_and_the_run_follow_from_answers_by_parties(project):
     values["aggregation"] = values["aggregation"] | {"where": "parties"}
     values["collaboration"] = {"parties": 3}
     path.write_text(yaml.safe_dump(values))
-    from tasks.versioning import STAGES
+    from tasks.pipeline.graph import MAIN
 
-    for stage in STAGES:
+    for stage in MAIN.names:
         run_stage(project, "small", stage)
     run = open_run(project, "small")
     assert read_json(run.folders.statement)["trust_model"] == "parties"

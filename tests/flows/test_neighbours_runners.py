@@ -5,8 +5,9 @@ from prefect import flow
 
 from flows.execution import executor
 from flows.runners import task_runner
-from flows.stages import STAGES, run_through
+from flows.stages import carry_out, run_through
 from tasks.config.runner import Runner
+from tasks.pipeline.graph import MAIN
 from tests.neighbours import worlds
 from tests.neighbours.formats import FORMATS
 from tests.neighbours.kinds import KINDS
@@ -28,7 +29,7 @@ def test_a_record_moves_one_teacher_whoever_carries_them(tmp_path, prefect_serve
     @flow(task_runner=task_runner(Runner(kind=kind, workers=2)), validate_parameters=False)
     def teach_both():
         for run in runs:
-            STAGES["teach"](run, executor())
+            carry_out(MAIN["teach"], run, executor())
 
     for run in runs:
         run_through(run, "dataset", "average")

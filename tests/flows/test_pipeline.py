@@ -8,10 +8,12 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from tasks.config.presets import select_run
-from tasks.runtime.store import Folders, folder_digest, read_json, read_table
-from tasks.versioning import changed_stages
+from tasks.pipeline.graph import MAIN
+from tasks.runtime.code import Sources
+from tasks.runtime.store import Folders, read_json, read_table
+from tasks.runtime.versioning import changed_stages
 from tests.flows.conftest import command, make_project, set_small, take_over_tracking
+from tests.folder_digest import folder_digest
 
 DETERMINISTIC = (
     "dataset/train_images.npy",
@@ -55,8 +57,10 @@ def test_both_doors_lead_to_one_result(finished, prefect_server, tmp_path, pytes
     take_over_tracking(finished, other)
     set_small(other, **REPLAY)
     monkeypatch.setenv("TERRINE_ROOT", str(other))
+    (other / "tasks").mkdir()
+    (other / "tasks" / "__init__.py").write_text("raise ImportError('a folder of the user, not ours')")
     command(other, sys.executable, "-m", "dvc", "repro")
-    assert changed_stages(other, "small") == []
+    assert changed_stages(other, "small", MAIN) == []
     twin = Folders(other, "small")
     for name in DETERMINISTIC:
         assert (folders.private / name).read_bytes() == (twin.private / name).read_bytes(), name
@@ -65,7 +69,19 @@ def test_both_doors_lead_to_one_result(finished, prefect_server, tmp_path, pytes
     assert (folders.student / "head.safetensors").read_bytes() == (twin.student / "head.safetensors").read_bytes()
     assert read_json(folders.evaluation) == read_json(twin.evaluation)
     run_flow()
-    assert changed_stages(other, "small") == []
+    assert changed_stages(other, "small", MAIN) == []
+
+
+@pytest.mark.slow
+def test_a_stage_whose_code_changed_runs_again_and_no_other(finished, monkeypatch):
+    assert changed_stages(finished, "small", MAIN) == []
+    plain = Sources.digest
+
+    def digest(sources, names):
+        return "of other code" if "tasks.pipeline.teach:train_group" in names else plain(sources, names)
+
+    monkeypatch.setattr(Sources, "digest", digest)
+    assert changed_stages(finished, "small", MAIN) == ["parameters", "teach"]
 
 
 @pytest.mark.slow
@@ -99,8 +115,8 @@ def test_runs_live_side_by_side_and_a_run_made_before_is_up_to_date(finished, pr
         assert (Folders(finished, first).private / private).read_bytes() == (
             Folders(finished, second).private / private
         ).read_bytes()
-    assert changed_stages(finished, first) == []
-    assert changed_stages(finished, second) == []
+    assert changed_stages(finished, first, MAIN) == []
+    assert changed_stages(finished, second, MAIN) == []
     assert folder_digest(Folders(finished, first).release) == before
     dataset = ledger_rows()[0]
     assert len(dataset["releases"]) == 2
@@ -133,8 +149,3 @@ def test_bad_input_leaves_nothing_behind(project, prefect_server):
     private = project / "data" / "private"
     assert not (private / "small" / "dataset").exists()
     assert not (private / "ledger" / "ledger.db").exists()
-
-
-def test_selecting_another_run_does_not_disturb_one_that_is_complete(project):
-    select_run(project, "elsewhere")
-    assert changed_stages(project, "small") != []

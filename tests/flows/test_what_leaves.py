@@ -9,13 +9,14 @@ import pytest
 from flows.stages import run_stage
 from tasks.config.presets import derive, resolve
 from tasks.config.values import read_yaml
+from tasks.pipeline.graph import MAIN
 from tasks.pipeline.tracking import stage_costs
 from tasks.runtime.run import Run, open_run
 from tasks.runtime.store import Folders
-from tasks.versioning import MAIN, STAGES, TRANSCRIPTION, stages_apart_from_private
+from tasks.transcription.graph import TRANSCRIPTION
 from tests.flows.conftest import set_small
 
-SECRETS = ("SecretAccount", "SecretPath", "SecretRoot", "SecretUrl", "SecretKey", "SecretStore")
+SECRETS = ("SecretAccount", "SecretPath", "SecretUrl", "SecretKey", "SecretStore")
 APART = {"synthesize", "pretrain", "student"}
 
 
@@ -33,7 +34,7 @@ def clinic(tmp_path_factory, pytestconfig):
     np.savez(source, images=digits.images.astype(np.uint8) * 16, labels=digits.target)
     set_small(
         root,
-        data={"name": "npz", "path": "data/private/SecretPath.npz", "root": "SecretRoot"},
+        data={"name": "npz", "path": "data/private/SecretPath.npz"},
         ledger={
             "account": "SecretAccount",
             "epsilon": 20,
@@ -49,7 +50,7 @@ def clinic(tmp_path_factory, pytestconfig):
         patch.setenv("TERRINE_ROOT", str(root))
         patch.chdir(root)
         run = derive(root, "small", ["seed=1"])
-        for stage in STAGES:
+        for stage in MAIN.names:
             run_stage(root, run, stage)
     return open_run(root, run)
 
@@ -106,7 +107,7 @@ def test_what_stages_cost_is_logged_in_full_where_private_figures_may_go(clinic)
     assert set(stage_costs(clinic, MAIN)) == {f"seconds_{stage}" for stage in APART}
     tracking = clinic.params.tracking.model_copy(update={"private_metrics": True})
     public = Run(clinic.root, clinic.name, clinic.params.model_copy(update={"tracking": tracking}))
-    timed = set(STAGES) - {"parameters", "report"}  # the report's own is known when it is done
+    timed = set(MAIN.names) - {"parameters", "report"}  # the report's own is known when it is done
     assert timed < {name.removeprefix("seconds_") for name in stage_costs(public, MAIN)}
     assert {f"memory_mb_{stage}" for stage in timed} < set(stage_costs(public, MAIN))
 
@@ -118,8 +119,8 @@ def test_drawing_images_is_not_timed_in_public_where_the_source_of_the_data_is_r
 
 
 @pytest.mark.parametrize(("pipeline", "apart"), [(MAIN, APART), (TRANSCRIPTION, {"start"})])
-def test_the_pipeline_file_says_which_stages_touch_nothing_private(pytestconfig, pipeline, apart):
-    assert stages_apart_from_private(pytestconfig.rootpath, pipeline) == apart
+def test_the_graph_says_which_stages_touch_nothing_private(pipeline, apart):
+    assert pipeline.apart_from_private == apart
 
 
 def test_a_runs_name_tells_nobody_outside_which_account_or_path_it_was_given(project):

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from flows.stages import run_through
-from tasks.config.params import validate
-from tasks.config.values import merge
+from tasks.config.params import lay_over, validate
 from tasks.pipeline import vote
 from tasks.pipeline.dataset import SPLIT_SEED, read_dataset
 from tasks.pipeline.partition import read_assignment
@@ -65,7 +64,7 @@ def settle(root: Path, form: Format, world: World, **sections: Any) -> Run:
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir(parents=True)
     form.write(root, world)
-    values = merge(merge(merge(VALUES, {"data": form.data}), form.overrides), sections)
+    values = lay_over(lay_over(lay_over(VALUES, {"data": form.data}), form.overrides), sections)
     return Run(root, "harness", validate(values))
 
 

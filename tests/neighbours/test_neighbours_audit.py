@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 from flows.cli import audit
 from flows.cli.neighbours import vote_again
 from flows.stages import run_through
-from tasks.config.params import validate
-from tasks.config.values import merge
+from tasks.config.params import lay_over, validate
 from tasks.pipeline import vote
 from tasks.pipeline.dataset import read_dataset
 from tasks.runtime.run import Run
@@ -40,7 +39,7 @@ def prepared(tmp_path_factory):
 
 def with_sections(run: Run, **sections) -> Run:
     """Return the same run with other settings of its teachers."""
-    return Run(run.root, run.name, validate(merge(run.params.model_dump(mode="json"), sections)))
+    return Run(run.root, run.name, validate(lay_over(run.params.model_dump(mode="json"), sections)))
 
 
 @pytest.mark.parametrize("unit", ["record", "group"])

@@ -8,10 +8,11 @@ from types import SimpleNamespace
 import pytest
 
 from flows.execution import InProcess
-from flows.stages import STAGES, run_through
+from flows.stages import carry_out, run_through
 from tasks.config.params import validate
 from tasks.config.values import merge
 from tasks.pipeline import aggregate, tracking
+from tasks.pipeline.graph import MAIN
 from tasks.runtime.accounts import open_account
 from tasks.runtime.identity import changes_told
 from tasks.runtime.run import Run
@@ -153,10 +154,9 @@ def published(run: Run, monkeypatch) -> tuple:
     """Take a run to its end and return its votes, and the bytes of what is public, released and given to MLflow."""
     tracker = Tracker(run.root)
     monkeypatch.setitem(sys.modules, "mlflow", tracker)
-    names = list(STAGES)
-    for stage in names[: names.index("distance")]:
-        with measured(run, stage):
-            STAGES[stage](run, InProcess())
+    for stage in MAIN.between("dataset", "evaluate"):
+        with measured(run, stage.name):
+            carry_out(stage, run, InProcess())
     tracking.log_run.fn(run)
     zones = [files(run.root / "data" / zone) for zone in ("public", "release")]
     return outcome(run).votes.tobytes(), *zones, tracker.given

@@ -6,7 +6,7 @@ Only AND gates cost anything in a garbled circuit, so they are what is saved and
     comparison of k-bit numbers           k
     choice between two k-bit numbers      k
     threshold on C numbers of k bits      Ck + C − 1
-    argmax of C counts of k bits          C(k − 1) + (C − 1)k + (C − 2)k + index bits (`argmax_ands`)
+    argmax of C counts of k bits          C(k − 1) + (C − 1)k + (C − 2)k + index bits, ⌊n/2⌋ · l at level l of n left
 
 The carry of a full adder needs one AND: c′ = c ⊕ (a ⊕ c)(b ⊕ c) (Boyar, Peralta & Pochuev 2000); so does one bit of a
 comparison (Kolesnikov, Sadeghi & Schneider 2009).
@@ -198,20 +198,6 @@ class Builder:
             outputs=numbers[np.array(opened)],
             widths=tuple(len(word) for word in outputs),
         )
-
-
-def threshold_ands(classes: int, bits: int) -> int:
-    """AND gates of `threshold_circuit`."""
-    return classes * bits + classes - 1
-
-
-def argmax_ands(classes: int, bits: int) -> int:
-    """AND gates of `argmax_circuit`: adders, comparisons, choices of the larger value, choices of its number."""
-    index, left, level = 0, classes, 0
-    while left > 1:
-        index += (left // 2) * level
-        left, level = (left + 1) // 2, level + 1
-    return classes * (bits - 1) + (classes - 1) * bits + (classes - 2) * bits + index
 
 
 def _words(classes: int, bits: int) -> tuple[Builder, list[tuple[Word, Word]]]:

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,6 +74,18 @@ class Gatherer(ABC):
         self._round = agreement
         self._resumed = False
 
+    @classmethod
+    def resume(cls, agreement: Agreement, state: State, *, session: str) -> Self:
+        """Go on with a stored state under a new session, saying again what was said before, byte for byte.
+
+        Raises:
+            InputError: a state that is damaged, none of this party's, or of another agreement.
+            SettingError: a session that was used before.
+        """
+        party = cls(agreement.resumed(session))  # type: ignore[call-arg]
+        party._resume(state)
+        return party
+
     # -- what a host calls
 
     def start(self) -> Iterator[Send]:
@@ -101,7 +113,7 @@ class Gatherer(ABC):
         Args:
             absent: Parties to be left out, complete or not.
         """
-        if self._mine is not None or self._present is not None or self.finished:
+        if self.closed or self.finished:
             return iter(())
         ids = np.zeros((len(self._sharings), 16), np.uint8)
         flags = np.zeros(len(self._sharings), np.uint8)
@@ -112,15 +124,10 @@ class Gatherer(ABC):
         told = self._peer.send(Kind.PRESENT, flags, ids)
         return chain([told], self._settle()) if self._theirs is not None else iter([told])
 
-    def expected(self, sender: str) -> int:
-        """The number of the next frame of a teacher party: where it goes on after its connection broke.
-
-        Raises:
-            SettingError: no such party.
-        """
-        if sender not in self._sharings:
-            raise SettingError(f"The agreement knows no teacher party {sender!r}.")
-        return self._sharings[sender].channel.received
+    @property
+    def complete(self) -> list[str]:
+        """The teacher parties all of whose shares are here."""
+        return [party for party, sharing in self._sharings.items() if sharing.complete]
 
     @property
     def origin(self) -> str:
@@ -257,11 +264,6 @@ class Gatherer(ABC):
         return iter(())
 
     def _resume(self, state: State) -> None:
-        """Take a stored state.
-
-        Raises:
-            InputError: it is none of this party's, or of another agreement.
-        """
         expected = {
             "agreement": (np.uint8, (32,)),
             "origin": (np.uint8, (16,)),

@@ -12,18 +12,19 @@ nothing by resuming, however often: it is told what it was told.
 import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from terrine.collaboration.circuits.garbling import Labels, fresh_offset, labels_from_seed, shifted
+from terrine.collaboration.circuits.garbling import Engine, Labels, fresh_offset, labels_from_seed, shifted
 from terrine.collaboration.circuits.transfer import POINT, BaseReceiver, ExtensionSender, TransferError, bits_of_offset
 from terrine.collaboration.protocol.expansion import SECRET, Expansion, fresh_secret
 from terrine.collaboration.protocol.gathering import Gatherer
 from terrine.collaboration.protocol.messages import Kind, Spec
 from terrine.collaboration.protocol.party import Agreement, Send, State
-from terrine.collaboration.protocol.phase import Engines, Phase, argmax_phase, count_blocks, threshold_phase
+from terrine.collaboration.protocol.phase import Phase, argmax_phase, count_blocks, threshold_phase
 from terrine.collaboration.protocol.shares import ShareArray, modulo, threshold_bits, whole_thresholds, whole_votes
 from terrine.errors import InputError, SettingError
 
@@ -63,18 +64,6 @@ class Guardian(Gatherer):
         A part of `state`, for itself: it is what changes after the noise is drawn.
         """
         return np.frombuffer(b"".join(self._questions), np.uint8).reshape(-1, 32)
-
-    @classmethod
-    def resume(cls, agreement: Agreement, state: State, *, session: str) -> "Guardian":
-        """Go on with stored sums under a new session. No noise is drawn, and nothing is answered in two ways.
-
-        Raises:
-            InputError: a state that is damaged or of another agreement.
-            SettingError: a session that was used before.
-        """
-        guardian = cls(agreement.resumed(session))
-        guardian._resume(state)
-        return guardian
 
     def _sums(self) -> State:
         assert self._counts is not None
@@ -177,7 +166,7 @@ class Guardian(Gatherer):
         return iter([self._peer.send(Kind.CHOICES, base.points)])
 
     def _begin(self, phase: Phase) -> None:
-        self._step, self._phase, self._engines = "phase", phase, Engines(phase.circuit)
+        self._step, self._phase, self._engine_of = "phase", phase, cache(partial(Engine, phase.circuit))
         self._asked = self._opened = 0
         self._unopened: deque[Labels] = deque()
         self._passed = np.zeros(len(phase.queries), bool)
@@ -193,7 +182,7 @@ class Guardian(Gatherer):
         labels = np.empty((wires + others, size, 2), "<u8")
         labels[:wires] = shifted(labels_from_seed(seed, wires, size), phase.inputs(shares, block), self._delta)
         labels[wires:] = self._extension.extend(hidden, others, size)
-        engine = self._engines.of(size)
+        engine = self._engine_of(size)
         tables, outputs = engine.garble(context, self._delta, labels)
         hashes, values = engine.seal(context, self._delta, outputs)
         if phase.number == 1:

@@ -19,10 +19,10 @@ never from the frame; go on reading while it sends (two parties that only send t
 import hashlib
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, Protocol, get_args, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 from numpy.typing import NDArray
 
@@ -101,7 +101,7 @@ class Agreement:
     sigma_threshold: float | None
 
     def __post_init__(self) -> None:
-        # Lists become tuples, so that an agreement read from JSON equals the one that was written.
+        # Lists become tuples, so that an agreement that was written as JSON and read again is equal.
         object.__setattr__(self, "teachers", tuple((str(name), int(held)) for name, held in self.teachers))
         if not _SESSION.fullmatch(self.session):
             raise SettingError(f"session is 32 hexadecimal digits, got {self.session!r}.")
@@ -168,26 +168,7 @@ class Agreement:
             raise SettingError("A session is resumed under a new random id: its frames are not those of the old one.")
         return replace(self, session=session)
 
-    def to_json(self) -> dict[str, object]:
-        """JSON values that `from_json` reads."""
-        return asdict(self)
 
-    @classmethod
-    def from_json(cls, values: Mapping[str, object]) -> "Agreement":
-        """The agreement that `to_json` described.
-
-        Raises:
-            SettingError: missing, unknown or impossible values.
-        """
-        try:
-            return cls(**values)  # type: ignore[arg-type]
-        except (TypeError, ValueError) as error:
-            if isinstance(error, SettingError):
-                raise
-            raise SettingError(f"This is no agreement of a collaboration: {error}.") from error
-
-
-@runtime_checkable
 class Party(Protocol):
     """A teacher party, the guardian or the student party.
 

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from terrine.collaboration.circuits.circuit import Circuit, argmax_circuit, threshold_circuit
-from terrine.collaboration.circuits.garbling import Engine
 from terrine.collaboration.circuits.transfer import WIDTH, column_bytes
 from terrine.collaboration.protocol.gathering import blocks_of
 from terrine.collaboration.protocol.messages import LARGEST_FRAME, Spec
@@ -82,20 +81,6 @@ class Phase:
     def opened_spec(self, block: int) -> Sequence[Spec]:
         """The arrays of OPENED: a label of the output for every query."""
         return (("<u8", (self.size(block), 2)),)
-
-
-class Engines:
-    """The engines of a phase: one for its blocks, and one for the last, which may be smaller."""
-
-    def __init__(self, circuit: Circuit) -> None:
-        self._circuit = circuit
-        self._made: dict[int, Engine] = {}
-
-    def of(self, queries: int) -> Engine:
-        """The engine for blocks of so many queries."""
-        if queries not in self._made:
-            self._made[queries] = Engine(self._circuit, queries)
-        return self._made[queries]
 
 
 def threshold_phase(agreement: Agreement) -> Phase:

@@ -2,18 +2,19 @@
 
 from collections import deque
 from collections.abc import Iterator
+from functools import cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from terrine.aggregation.mechanism import UNANSWERED
-from terrine.collaboration.circuits.garbling import Labels, labels_from_seed
+from terrine.collaboration.circuits.garbling import Engine, Labels, labels_from_seed
 from terrine.collaboration.circuits.transfer import POINT, WIDTH, BaseSender, ExtensionReceiver, TransferError
 from terrine.collaboration.protocol.expansion import SECRET, Expansion, fresh_secret
 from terrine.collaboration.protocol.gathering import Gatherer
 from terrine.collaboration.protocol.messages import Kind
 from terrine.collaboration.protocol.party import Agreement, Send, State
-from terrine.collaboration.protocol.phase import WINDOW, Engines, Phase, argmax_phase, count_blocks, threshold_phase
+from terrine.collaboration.protocol.phase import WINDOW, Phase, argmax_phase, count_blocks, threshold_phase
 from terrine.collaboration.protocol.shares import ShareArray, modulo, signed
 
 
@@ -36,18 +37,6 @@ class StudentParty(Gatherer):
         self._shares: ShareArray | None = None
         self._secret = b""
         self._step = "base"
-
-    @classmethod
-    def resume(cls, agreement: Agreement, state: State, *, session: str) -> "StudentParty":
-        """Go on with stored sums under a new session, asking again what was asked before, byte for byte.
-
-        Raises:
-            InputError: a state that is damaged or of another agreement.
-            SettingError: a session that was used before.
-        """
-        student = cls(agreement.resumed(session))
-        student._resume(state)
-        return student
 
     def _sums(self) -> State:
         assert self._shares is not None
@@ -91,7 +80,7 @@ class StudentParty(Gatherer):
         return self._evaluate(*arrays)
 
     def _begin(self, phase: Phase) -> Iterator[Send]:
-        self._step, self._phase, self._engines = "phase", phase, Engines(phase.circuit)
+        self._step, self._phase, self._engine_of = "phase", phase, cache(partial(Engine, phase.circuit))
         self._asked = self._evaluated = 0
         self._waiting: deque[Labels] = deque()
         return self._ask(WINDOW)
@@ -116,7 +105,7 @@ class StudentParty(Gatherer):
         labels = np.concatenate(
             (labels_from_seed(seed.tobytes(), phase.circuit.inputs[0], size), self._waiting.popleft())
         )
-        engine = self._engines.of(size)
+        engine = self._engine_of(size)
         outputs = engine.evaluate(context, tables.reshape(len(tables), 2, size, 2), labels)
         bits, genuine = engine.open(context, outputs, hashes, values)
         if not genuine or values.max() > 1:

@@ -51,15 +51,10 @@ class Teacher:
             yield from sends
         self.finished = True
 
-    def frames(self, to: str, first: int = 0) -> Iterator[Send]:
-        """The frames for one receiver from this number on, the same every time: for a connection that broke.
-
-        Args:
-            to: The guardian or the student.
-            first: What the receiver's `expected` says.
-        """
+    def frames(self, to: str) -> Iterator[Send]:
+        """The frames for the guardian or the student, the same every time: for a connection that broke."""
         shares, channel = self._shares[to], self._channels[to]
-        for number, rows in list(enumerate(self._blocks))[first:]:
+        for number, rows in enumerate(self._blocks):
             yield Send(to, channel.frame(number, Kind.SHARES, [self._sharing, shares[rows]]))
 
     def receive(self, sender: str, frame: bytes) -> Iterator[Send]:

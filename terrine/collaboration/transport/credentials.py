@@ -80,37 +80,30 @@ class Credentials:
         return self.identity.name
 
 
-@dataclass(frozen=True)
-class Authority:
-    """A certificate authority for trials, in a folder that no party has."""
-
-    folder: Path
-
-
-def create_authority(folder: Path, *, days: float = 365, name: str = "Terrine trial authority") -> Authority:
-    """Make a certificate authority, its key and certificate in `folder`.
+def create_authority(folder: Path, *, days: float = 365) -> Path:
+    """Make a certificate authority for trials, its key and certificate in `folder`, which no party has; return it.
 
     Raises CredentialError where there is one already: certificates it issued would no longer be trusted.
     """
     if (folder / KEY).exists():
         raise CredentialError(f"There is an authority in {folder} already. Use it, or choose another folder.")
     key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Terrine trial authority")])
     builder = (
         _unsigned(subject, key, subject, days)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs_certificates=True), critical=True)
     )
-    _write_key(folder / KEY, key)
+    _write(folder / KEY, _bytes_of(key))
     _write(folder / CERTIFICATE, _pem(builder.sign(key, hashes.SHA256())))
-    return Authority(folder)
+    return folder
 
 
-def issue(authority: Authority, folder: Path, name: str, role: Role, *, days: float = 90) -> Credentials:
+def issue(authority: Path, folder: Path, name: str, role: Role, *, days: float = 90) -> Credentials:
     """Make a key and a certificate for one party in one role, in `folder` with the authority's certificate.
 
     Args:
-        authority: Who signs.
+        authority: The folder of the authority that signs.
         folder: Where the party's credentials are written.
         name: The party's name: lower-case letters, digits and hyphens, as in the name of a host.
         role: What the party may be.
@@ -123,8 +116,8 @@ def issue(authority: Authority, folder: Path, name: str, role: Role, *, days: fl
         raise CredentialError(f"A party is a {', '.join(ROLES)}, not {role!r}.")
     if (folder / KEY).exists():
         raise CredentialError(f"{folder} holds credentials already. Keep them, or choose another folder.")
-    signer = _read_key(authority.folder / KEY)
-    root = _read_certificate(authority.folder / CERTIFICATE)
+    signer = _read_key(authority / KEY)
+    root = _read_certificate(authority / CERTIFICATE)
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name(
         [
@@ -141,7 +134,7 @@ def issue(authority: Authority, folder: Path, name: str, role: Role, *, days: fl
         .add_extension(_usage(signs_certificates=False), critical=True)
     )
     certificate = builder.sign(cast(ec.EllipticCurvePrivateKey, signer), hashes.SHA256())
-    _write_key(folder / KEY, key)
+    _write(folder / KEY, _bytes_of(key))
     _write(folder / CERTIFICATE, _pem(certificate))
     _write(folder / AUTHORITY, _pem(root))
     return Credentials(
@@ -266,10 +259,6 @@ def _bytes_of(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-
-
-def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
-    _write(path, _bytes_of(key))
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -65,11 +65,6 @@ class Wire:
         self._thread.start()
 
     @property
-    def instance(self) -> str:
-        """What tells this process from others of the same party."""
-        return self._node.instance
-
-    @property
     def session(self) -> str | None:
         """The session this party is in."""
         return self._node.session

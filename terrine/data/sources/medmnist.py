@@ -27,19 +27,9 @@ class MedMNIST(Downloaded, ImageSource):
 
     # Written down, because importing medmnist to list them takes a second and makes a folder in the user's home.
     name: Literal[
-        "bloodmnist",
-        "breastmnist",
-        "chestmnist",
-        "dermamnist",
-        "octmnist",
-        "organamnist",
-        "organcmnist",
-        "organsmnist",
-        "pathmnist",
-        "pneumoniamnist",
-        "retinamnist",
-        "tissuemnist",
-    ]
+        "bloodmnist", "breastmnist", "chestmnist", "dermamnist", "octmnist", "organamnist", "organcmnist",
+        "organsmnist", "pathmnist", "pneumoniamnist", "retinamnist", "tissuemnist",
+    ]  # fmt: skip
 
     def read(self, at: Path = Path(), seed: int = 0, progress: Progress | None = None) -> Dataset:
         with from_extra("pipeline", "MedMNIST's sets"):

@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+import numpy as np
 from pydantic import Field, model_validator
 
+from terrine.data.dataset import Dataset
 from terrine.data.source import Own, Progress, Source
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from terrine.data.dataset import Dataset
     from terrine.data.table import Encoding
 
 
@@ -57,15 +56,14 @@ class Table(Own, Source):
     def load(self, at: Path = Path(), *, seed: int = 0, progress: Progress | None = None) -> Dataset:
         from terrine.data import table  # and with it pandas, which images do without
 
-        dataset = table.load(self, at, seed=seed).to_dataset()
+        dataset = table.load(self, at, seed=seed)
         dataset.validate()
         return dataset
 
     def public_rows(self, at: Path = Path(), *, seed: int = 0) -> tuple[np.ndarray, Encoding]:
         """Return the features, float32 [Q, F], of the public rows, and how they are encoded.
 
-        They are the `query_features` of `terrine.data.table.load`. Targets, and the values of all other rows, are not
-        looked at. Raises InputError for a file that cannot be used.
+        Targets, and the values of all other rows, are not looked at. Raises InputError for a file that cannot be used.
         """
         from terrine.data import table
 

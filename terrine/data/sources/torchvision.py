@@ -12,22 +12,13 @@ from terrine.data.images import to_uint8_nchw
 from terrine.data.source import Downloaded, ImageSource, Progress
 from terrine.errors import InputError
 
-# Terrine's name, and the class in torchvision.datasets.
+# Terrine's name, the class in torchvision.datasets, and where that expects its files, below the root.
 CLASSES = {
-    "mnist": "MNIST",
-    "fashion_mnist": "FashionMNIST",
-    "cifar10": "CIFAR10",
-    "cifar100": "CIFAR100",
-    "svhn": "SVHN",
-}
-
-# Where torchvision expects the files, below the root.
-_PLACES = {
-    "mnist": "MNIST/raw",
-    "fashion_mnist": "FashionMNIST/raw",
-    "cifar10": "cifar-10-batches-py",
-    "cifar100": "cifar-100-python",
-    "svhn": "",
+    "mnist": ("MNIST", "MNIST/raw"),
+    "fashion_mnist": ("FashionMNIST", "FashionMNIST/raw"),
+    "cifar10": ("CIFAR10", "cifar-10-batches-py"),
+    "cifar100": ("CIFAR100", "cifar-100-python"),
+    "svhn": ("SVHN", ""),
 }
 
 # Sets whose classes have names of their own; the classes of the others are digits.
@@ -67,7 +58,7 @@ def _open(name: str, root: Path, download: bool, train: bool) -> Any:
     """Return torchvision's dataset object: from the files at hand, else downloaded."""
     from terrine.vision import torchvision  # seconds; only who asks for one of these sets pays them
 
-    constructor = getattr(torchvision.datasets, CLASSES[name])
+    constructor = getattr(torchvision.datasets, CLASSES[name][0])
     arguments: dict[str, Any] = {"root": str(root)}
     if name == "svhn":
         arguments["split"] = "train" if train else "test"
@@ -81,7 +72,7 @@ def _open(name: str, root: Path, download: bool, train: bool) -> Any:
         missing = error
     except Exception as error:  # whatever a parser raises on bytes that are not what they should be
         raise _damaged(name, root, error) from error
-    place = root / _PLACES[name]
+    place = root / CLASSES[name][1]
     if not download:
         raise InputError(
             f"The files of {name} are missing from {place} or incomplete, and data.download is off. Copy the official "
@@ -98,7 +89,7 @@ def _open(name: str, root: Path, download: bool, train: bool) -> Any:
 
 def _damaged(name: str, root: Path, error: Exception) -> InputError:
     return InputError(
-        f"The files of {name} in {root / _PLACES[name]} cannot be read ({_one_line(error)}). They are incomplete or "
+        f"The files of {name} in {root / CLASSES[name][1]} cannot be read ({_one_line(error)}). They are incomplete or "
         "damaged: delete them, so that they are downloaded again, or copy intact ones there."
     )
 

@@ -1,7 +1,5 @@
 """The backbone of a table: its columns as they are (`terrine.models.identity`)."""
 
-from __future__ import annotations
-
 from typing import ClassVar, Literal
 
 from terrine.models.architecture import Architecture

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from terrine.models.architecture import ARCHITECTURES, Architecture, Enlarged, Projected, Stemmed
+from terrine.models.architecture import ARCHITECTURES, Architecture, Built, Enlarged, Projected, Stemmed
 from terrine.models.kinds.timm import Timm, known_to_timm
 
-if TYPE_CHECKING:
-    from torch import nn
-
+_PARTS = ("scattering", "resnet18")
 _NO_PARTS = ("concatenated", "columns", "timm")
 
 
@@ -27,25 +25,22 @@ class Concatenated(Projected, Stemmed, Enlarged, Architecture):
     def _every_part_is_known(self) -> Concatenated:
         known = [name for name in ARCHITECTURES.names() if name not in _NO_PARTS]
         for part in self.parts or ():
-            if part in _NO_PARTS:
-                raise ValueError(
-                    f"parts has '{part}', which cannot be a part. Name kinds of images, or architectures of timm"
-                )
             if part not in known and not known_to_timm(part):
                 raise ValueError(
-                    f"parts names '{part}', which timm does not know. Kinds are: {', '.join(known)}. "
-                    "`terrine.vision.timm.list_models()` lists timm's"
+                    f"parts names '{part}', which is no part: timm does not know it. Kinds of parts are: "
+                    f"{', '.join(known)}. `terrine.vision.timm.list_models()` lists timm's"
                 )
         return self
 
     @property
     def architectures(self) -> list[Architecture]:
         """The parts, each with its own settings."""
-        built = []
-        for part in self.parts or ("scattering", "resnet18"):
-            kind, name = (ARCHITECTURES.of(part), {"kind": part}) if part in ARCHITECTURES.names() else (Timm, {})
+        built: list[Architecture] = []
+        for part in self.parts or _PARTS:
+            known = part in ARCHITECTURES.names()
+            kind = ARCHITECTURES.of(part) if known else Timm
             shared = {key: getattr(self, key) for key in ("projection", "stem", "enlarge") if key in kind.model_fields}
-            built.append(kind(**(name or {"architecture": part}), **shared))
+            built.append(kind(**{"kind" if known else "architecture": part}, **shared))
         return built
 
     @property
@@ -63,18 +58,12 @@ class Concatenated(Projected, Stemmed, Enlarged, Architecture):
         return {"parts": [{"kind": part.kind, **part.options(channels, size)} for part in self.architectures]}
 
     @staticmethod
-    def network(
-        kind: str,
-        channels: int,
-        size: int,
-        seed: int,
-        *,
-        parts: Sequence[Mapping[str, Any]] = ({"kind": "scattering"}, {"kind": "resnet18"}),
-    ) -> tuple[nn.Module, int]:
+    def network(kind: str, channels: int, size: int, seed: int, *, parts: Sequence[Mapping[str, Any]] = ()) -> Built:
         """Return the network of parts, {"kind": a name, option: value, ...} each."""
         from terrine.models.concatenated import Concatenated as Network
         from terrine.models.registry import build_backbone
 
-        built = [build_backbone(**part, channels=channels, size=size, seed=seed) for part in parts]
+        chosen = parts or [{"kind": part} for part in _PARTS]
+        built = [build_backbone(**part, channels=channels, size=size, seed=seed) for part in chosen]
         widths = [backbone.feature_dim for backbone in built]
         return Network([backbone.network for backbone in built], widths), sum(widths)

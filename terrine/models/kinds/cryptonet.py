@@ -1,13 +1,8 @@
 """CryptoNet-ReLU: the small network on which encrypted inference is compared (000_af12db1dbb9ad79b, table 13)."""
 
-from __future__ import annotations
+from typing import Literal
 
-from typing import TYPE_CHECKING, Literal
-
-from terrine.models.architecture import Trained
-
-if TYPE_CHECKING:
-    from torch import nn
+from terrine.models.architecture import Built, Trained
 
 FEATURES = 100
 
@@ -15,18 +10,15 @@ FEATURES = 100
 class CryptoNet(Trained):
     """The layers of HE-transformer's example (Boemer et al. 2020), without the last one; made for teachers.
 
-    5x5 convolution to 5 maps, stride 2; ReLU; 3x3 average; 5x5 convolution to 50 maps, stride 2; 3x3 average; a linear
-    layer to 100; ReLU. Averages do not count padding. It has no batch normalisation, so current and original statistics
-    are the same thing.
+    Averages do not count padding. It has no batch normalisation, so current and original statistics are the same thing.
     """
 
     kind: Literal["cryptonet"] = "cryptonet"
 
     @staticmethod
-    def network(kind: str, channels: int, size: int, seed: int) -> tuple[nn.Module, int]:
+    def network(kind: str, channels: int, size: int, seed: int) -> Built:
         from torch import nn
 
-        side = (size + 3) // 4
         network = nn.Sequential(
             nn.Conv2d(channels, 5, 5, stride=2, padding=2),
             nn.ReLU(inplace=True),
@@ -34,7 +26,7 @@ class CryptoNet(Trained):
             nn.Conv2d(5, 50, 5, stride=2, padding=2),
             nn.AvgPool2d(3, stride=1, padding=1, count_include_pad=False),
             nn.Flatten(),
-            nn.Linear(50 * side * side, FEATURES),
+            nn.Linear(50 * ((size + 3) // 4) ** 2, FEATURES),
             nn.ReLU(inplace=True),
         )
         return network, FEATURES

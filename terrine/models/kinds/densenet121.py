@@ -1,14 +1,9 @@
 """DenseNet121 without its last layer: 1,024 features."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from terrine.errors import SettingError
-from terrine.models.architecture import Stemmed, Trained
-
-if TYPE_CHECKING:
-    from torch import nn
+from terrine.models.architecture import Built, Stemmed, Trained
 
 SMALLEST_STANDARD = 32
 """Images of a smaller side do not survive the stock stem."""
@@ -23,13 +18,11 @@ class DenseNet121(Stemmed, Trained):
         return {"stem": self.stem if size >= SMALLEST_STANDARD else "small"}
 
     @staticmethod
-    def network(kind: str, channels: int, size: int, seed: int, *, stem: str = "small") -> tuple[nn.Module, int]:
+    def network(kind: str, channels: int, size: int, seed: int, *, stem: str = "small") -> Built:
         from torch import nn
 
         from terrine import vision
 
-        if stem not in ("standard", "small"):
-            raise SettingError(f"densenet121: stem '{stem}' is unknown. Use 'standard' or 'small'.")
         if stem == "standard" and size < SMALLEST_STANDARD:
             raise SettingError(
                 f"densenet121: the standard stem needs images of side {SMALLEST_STANDARD} or more, and these have "

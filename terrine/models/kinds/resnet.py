@@ -1,13 +1,8 @@
 """ResNets for small images (`terrine.models.resnet`)."""
 
-from __future__ import annotations
+from typing import Any, Literal
 
-from typing import TYPE_CHECKING, Any, Literal
-
-from terrine.models.architecture import Stemmed, Trained
-
-if TYPE_CHECKING:
-    from torch import nn
+from terrine.models.architecture import Built, Stemmed, Trained
 
 
 class ResNet(Stemmed, Trained):
@@ -19,7 +14,7 @@ class ResNet(Stemmed, Trained):
         return {"stem": self.stem}
 
     @staticmethod
-    def network(kind: str, channels: int, size: int, seed: int, *, stem: str = "standard") -> tuple[nn.Module, int]:
+    def network(kind: str, channels: int, size: int, seed: int, *, stem: str = "standard") -> Built:
         from terrine.models.resnet import FEATURES, build_resnet
 
         return build_resnet(int(kind.removeprefix("resnet")), channels, stem), FEATURES

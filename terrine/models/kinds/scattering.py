@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from terrine.models.architecture import Architecture, Projected
+from terrine.models.architecture import Architecture, Built, Projected
 from terrine.settings import Settings, Unit
 
 if TYPE_CHECKING:
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     import numpy as np
     import torch
-    from torch import nn
 
     from terrine.mapped import Rows
     from terrine.models.backbone import Backbone
@@ -77,7 +76,7 @@ class Scattering(Projected, Architecture):
     @staticmethod
     def network(
         kind: str, channels: int, size: int, seed: int, *, orientations: int = 8, projection: int | None = 1000
-    ) -> tuple[nn.Module, int]:
+    ) -> Built:
         from terrine.models.scattering import ScatteringNetwork
 
         network = ScatteringNetwork(channels, size, seed, orientations, projection)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
 from terrine.errors import SettingError
-from terrine.models.architecture import Enlarged, Trained
-
-if TYPE_CHECKING:
-    from torch import nn
+from terrine.models.architecture import Built, Enlarged, Trained
 
 SIDES = (32, 64, 128, 224)
 """Sides to which images are enlarged for an architecture that does not take them as they are, the first that works."""
@@ -37,16 +34,13 @@ class Timm(Enlarged, Trained):
             )
         return self
 
-    def side(self, size: int) -> int | None:
-        return self.enlarge
-
     def options(self, channels: int, size: int) -> dict[str, Any]:
         return {"architecture": self.architecture} | enlarged(self.architecture, self.enlarge, channels, size)
 
     @staticmethod
     def network(
         kind: str, channels: int, size: int, seed: int, *, architecture: str, enlarge: int | None = None
-    ) -> tuple[nn.Module, int]:
+    ) -> Built:
         from terrine.models.timm_network import TimmNetwork
 
         network = TimmNetwork(architecture, channels, size, enlarge)
@@ -58,14 +52,11 @@ class TinyViT(Enlarged, Trained):
 
     kind: Literal["tiny_vit"] = "tiny_vit"
 
-    def side(self, size: int) -> int | None:
-        return self.enlarge
-
     def options(self, channels: int, size: int) -> dict[str, Any]:
         return enlarged(_TINY_VIT, self.enlarge, channels, size)
 
     @staticmethod
-    def network(kind: str, channels: int, size: int, seed: int, *, enlarge: int | None = None) -> tuple[nn.Module, int]:
+    def network(kind: str, channels: int, size: int, seed: int, *, enlarge: int | None = None) -> Built:
         return Timm.network(kind, channels, size, seed, architecture=_TINY_VIT, enlarge=enlarge)
 
 

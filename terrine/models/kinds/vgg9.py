@@ -1,20 +1,15 @@
-"""VGG9 with batch normalisation, without its last layer: 512 features."""
+"""VGG9 with batch normalisation, without its last layer."""
 
-from __future__ import annotations
+from typing import Literal
 
-from typing import TYPE_CHECKING, Literal
-
-from terrine.models.architecture import Trained
-
-if TYPE_CHECKING:
-    from torch import nn
+from terrine.models.architecture import Built, Trained
 
 FEATURES = 512
 _STAGES = ((64,), (128,), (256, 256), (512, 512))
 
 
 class VGG9(Trained):
-    """Six 3x3 convolutions and two of VGG9's three linear layers (an ablation of 000_af12db1dbb9ad79b).
+    """Six 3x3 convolutions and two of VGG9's three linear layers: 512 features (an ablation of 000_af12db1dbb9ad79b).
 
     Maps are halved after each of the first three stages and averaged over all places at the end, so that sides from 8
     on work.
@@ -23,7 +18,7 @@ class VGG9(Trained):
     kind: Literal["vgg9"] = "vgg9"
 
     @staticmethod
-    def network(kind: str, channels: int, size: int, seed: int) -> tuple[nn.Module, int]:
+    def network(kind: str, channels: int, size: int, seed: int) -> Built:
         from torch import nn
 
         layers: list[nn.Module] = []

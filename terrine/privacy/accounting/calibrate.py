@@ -81,7 +81,7 @@ class Purchase:
 
 
 def calibrate(
-    epsilon: float, delta: float, answers: int, *, tests: int = 0, sigma1: float | None = None, delta_slack: float = 0.0
+    epsilon: float, delta: float, answers: int, *, tests: int = 0, sigma1: float | None = None
 ) -> Calibration:
     """The smallest noise σ at which `answers` answers, after `tests` threshold tests, cost at most `epsilon`.
 
@@ -91,37 +91,29 @@ def calibrate(
         answers: Number of answers, ≥ 1.
         tests: Number of threshold tests.
         sigma1: Noise of the tests, in votes; needed where there are tests.
-        delta_slack: The part of `delta` that the implemented noise uses up, see `gaussian.delta_of`.
 
     Raises:
         BudgetError: the tests alone pass the budget.
         SettingError: an impossible number, or tests without their noise.
     """
     _require_count("answers", answers, 1)
-    left = _mu_squared_for_answers(epsilon, delta, tests, sigma1, delta_slack)
+    left = _mu_squared_for_answers(epsilon, delta, tests, sigma1)
     sigma = math.sqrt(2 * answers / left) * _HEADROOM
     return Calibration(epsilon, delta, answers, sigma, tests, sigma1 if tests else None)
 
 
 def affordable_answers(
-    epsilon: float, delta: float, sigma: float, *, tests: int = 0, sigma1: float | None = None, delta_slack: float = 0.0
+    epsilon: float, delta: float, sigma: float, *, tests: int = 0, sigma1: float | None = None
 ) -> int:
     """How many answers with noise `sigma` the budget pays for; arguments and errors as for `calibrate`."""
     if not (sigma > 0 and math.isfinite(sigma)):
         raise SettingError(f"sigma must be a positive number, got {sigma!r}.")
-    left = _mu_squared_for_answers(epsilon, delta, tests, sigma1, delta_slack)
+    left = _mu_squared_for_answers(epsilon, delta, tests, sigma1)
     return math.floor(left * sigma * sigma / 2)
 
 
 def purchases(
-    epsilon: float,
-    delta: float,
-    answers: int,
-    teachers: int,
-    *,
-    tests: int = 0,
-    sigma1: float | None = None,
-    delta_slack: float = 0.0,
+    epsilon: float, delta: float, answers: int, teachers: int, *, tests: int = 0, sigma1: float | None = None
 ) -> list[Purchase]:
     """What the budget buys as asked, with one more unit of ε, with twice the teachers, and with both.
 
@@ -135,14 +127,13 @@ def purchases(
         teachers: Number of teachers N, ≥ 2.
         tests: Number of threshold tests.
         sigma1: Noise of the tests, in votes.
-        delta_slack: The part of `delta` that the implemented noise uses up, see `gaussian.delta_of`.
 
     Raises:
         BudgetError: the tests alone pass the budget.
         SettingError: an impossible number, or tests without their noise.
     """
     _require_count("teachers", teachers, 2)
-    asked = calibrate(epsilon, delta, answers, tests=tests, sigma1=sigma1, delta_slack=delta_slack)
+    asked = calibrate(epsilon, delta, answers, tests=tests, sigma1=sigma1)
     rows = []
     for change, budget, factor in (
         ("as asked", epsilon, 1),
@@ -151,10 +142,8 @@ def purchases(
         ("both", epsilon + 1, 2),
     ):
         noise = None if sigma1 is None else sigma1 * factor
-        sigma = calibrate(budget, delta, answers, tests=tests, sigma1=noise, delta_slack=delta_slack).sigma
-        at_same_share = affordable_answers(
-            budget, delta, asked.sigma * factor, tests=tests, sigma1=noise, delta_slack=delta_slack
-        )
+        sigma = calibrate(budget, delta, answers, tests=tests, sigma1=noise).sigma
+        at_same_share = affordable_answers(budget, delta, asked.sigma * factor, tests=tests, sigma1=noise)
         share = sigma / (teachers * factor)
         rows.append(
             Purchase(
@@ -170,14 +159,12 @@ def purchases(
     return rows
 
 
-def _mu_squared_for_answers(
-    epsilon: float, delta: float, tests: int, sigma1: float | None, delta_slack: float
-) -> float:
+def _mu_squared_for_answers(epsilon: float, delta: float, tests: int, sigma1: float | None) -> float:
     """What is left of the budget's μ² after the tests."""
     if not epsilon > 0:
         raise SettingError(f"epsilon must be greater than 0, got {epsilon!r}.")
     _require_count("tests", tests, 0)
-    limit = mu_of(epsilon, delta, delta_slack=delta_slack) ** 2
+    limit = mu_of(epsilon, delta) ** 2
     if not tests:
         return limit
     if sigma1 is None:

@@ -22,7 +22,7 @@ from decimal import ROUND_CEILING, Decimal
 import scipy  # loads scipy.optimize where it is used: settings are read without
 from scipy.special import erf, erfcx, log_ndtr, ndtri_exp
 
-from terrine.errors import BudgetError, SettingError
+from terrine.errors import SettingError
 from terrine.privacy.accounting.events import ComposedEvent, Event, GaussianEvent, RepeatedEvent, UnsupportedEventError
 
 _ROOT_TOLERANCE = 4 * 2.0**-52
@@ -70,31 +70,23 @@ def log_delta_of(mu: float, epsilon: float) -> float:
     return float(log_ndtr(-near) + math.log1p(-math.exp(epsilon + log_ndtr(-far) - log_ndtr(-near))))
 
 
-def delta_of(mu: float, epsilon: float, *, delta_slack: float = 0.0) -> float:
-    """The smallest δ for which a μ-GDP mechanism is (`epsilon`, δ)-differentially private.
-
-    Args:
-        mu: The mechanism's μ ≥ 0.
-        epsilon: ε ≥ 0.
-        delta_slack: Added to δ: how far the implemented noise is from the Gaussian in total variation, over the
-            whole composition (the lattice of a discrete Gaussian).
-    """
-    return min(1.0, math.exp(log_delta_of(mu, epsilon)) + delta_slack)
+def delta_of(mu: float, epsilon: float) -> float:
+    """The smallest δ for which a μ-GDP mechanism is (`epsilon`, δ)-differentially private; μ and ε are ≥ 0."""
+    return min(1.0, math.exp(log_delta_of(mu, epsilon)))
 
 
-def epsilon_of(mu: float, delta: float, *, delta_slack: float = 0.0) -> float:
+def epsilon_of(mu: float, delta: float) -> float:
     """The smallest ε for which a μ-GDP mechanism is (ε, `delta`)-differentially private, rounded up by about 1e-12.
 
     Args:
         mu: The mechanism's μ ≥ 0.
         delta: δ in (0, 1).
-        delta_slack: The part of `delta` that the implemented noise uses up, see `delta_of`.
 
     Raises:
-        SettingError: δ outside (0, 1), a negative μ, or a slack that leaves nothing of δ.
+        SettingError: δ outside (0, 1), or a negative μ.
     """
     _require_mu(mu)
-    target = math.log(_usable_delta(delta, delta_slack))
+    target = _log_of(delta)
     if mu == math.inf:
         return math.inf
     if mu == 0 or log_delta_of(mu, 0.0) <= target:
@@ -107,19 +99,18 @@ def epsilon_of(mu: float, delta: float, *, delta_slack: float = 0.0) -> float:
     return float(root) * (1 + _margin(mu))
 
 
-def mu_of(epsilon: float, delta: float, *, delta_slack: float = 0.0) -> float:
+def mu_of(epsilon: float, delta: float) -> float:
     """The largest μ whose composition is (`epsilon`, `delta`)-differentially private, rounded down by about 1e-12.
 
     Args:
         epsilon: The budget, ≥ 0; with ε = 0 all of it is δ.
         delta: δ in (0, 1).
-        delta_slack: The part of `delta` that the implemented noise uses up, see `delta_of`.
 
     Raises:
-        SettingError: a negative or infinite ε, δ outside (0, 1), or a slack that leaves nothing of δ.
+        SettingError: a negative or infinite ε, or δ outside (0, 1).
     """
     _require_epsilon(epsilon)
-    target = math.log(_usable_delta(delta, delta_slack))
+    target = _log_of(delta)
     if epsilon == math.inf:
         raise SettingError("A budget needs a finite epsilon.")
     low, high = 1e-8, 1.0
@@ -161,79 +152,45 @@ def round_up(epsilon: float, digits: int = 4) -> float:
 
 
 class GaussianFilter:
-    """A budget that Gaussian events are charged against, in any order, chosen adaptively.
+    """What is left of a budget that Gaussian events are charged against, in any order, chosen adaptively.
 
-    Formal guarantee: whatever sequence of events is spent, and however each is chosen from what earlier ones
-    released, the whole is (`epsilon`, `delta`)-differentially private, because μ² never passes the limit that was
-    fixed at the start (Smith & Thakurta 2022, Theorem 1). Events must be charged before their noise is drawn.
+    Formal guarantee: whatever sequence of events is charged, each only if the filter of what was charged before
+    `affords` it, and however it is chosen from what earlier ones released, the whole is (`epsilon`,
+    `delta`)-differentially private, because μ² never passes the limit that was fixed at the start (Smith & Thakurta
+    2022, Theorem 1). Events must be charged before their noise is drawn.
 
     Args:
         epsilon: Budget.
         delta: δ in (0, 1).
-        mu_squared_spent: What earlier releases cost.
-        delta_slack: The part of `delta` that the implemented noise uses up, see `delta_of`.
+        mu_squared_spent: What was charged before.
     """
 
-    def __init__(
-        self, epsilon: float, delta: float, *, mu_squared_spent: float = 0.0, delta_slack: float = 0.0
-    ) -> None:
-        self.epsilon = float(epsilon)
-        self.delta = float(delta)
-        self.delta_slack = float(delta_slack)
-        self.mu_squared_limit = mu_of(epsilon, delta, delta_slack=delta_slack) ** 2
+    def __init__(self, epsilon: float, delta: float, *, mu_squared_spent: float = 0.0) -> None:
+        self.mu_squared_limit = mu_of(epsilon, delta) ** 2
         _require_mu(mu_squared_spent)
-        self._spent = float(mu_squared_spent)
-
-    @property
-    def mu_squared_spent(self) -> float:
-        """μ² charged so far."""
-        return self._spent
+        self.mu_squared_spent = float(mu_squared_spent)
 
     @property
     def mu_squared_left(self) -> float:
         """μ² that may still be charged, 0 when the budget was passed before this filter began."""
-        return max(0.0, self.mu_squared_limit - self._spent)
+        return max(0.0, self.mu_squared_limit - self.mu_squared_spent)
 
     def affords(self, event: Event) -> bool:
-        """Whether `event` still fits; nothing is charged."""
-        return self._after(event) <= self.mu_squared_limit
-
-    def spend(self, event: Event) -> None:
-        """Charge `event`.
-
-        Raises:
-            BudgetError: it does not fit; nothing was charged.
-            UnsupportedEventError: it is not Gaussian; nothing was charged.
-        """
-        after = self._after(event)
-        if not after <= self.mu_squared_limit:
-            raise BudgetError(
-                f"This release would bring μ² to {after:.6g}, past the limit {self.mu_squared_limit:.6g} of "
-                f"ε={self.epsilon:g} at δ={self.delta:g} (ε spent so far: {round_up(self.epsilon_spent()):g}). "
-                "Nothing was drawn: ask fewer queries, use more noise, or raise the budget."
-            )
-        self._spent = after
-
-    def epsilon_spent(self) -> float:
-        """The exact ε at this filter's δ of all that was charged."""
-        return epsilon_of(math.sqrt(self._spent), self.delta, delta_slack=self.delta_slack)
-
-    def _after(self, event: Event) -> float:
+        """Whether `event` still fits."""
         cost = mu_squared(event)
         # Rounded up, so that a long sum of small costs cannot drift below the true total.
-        return math.nextafter(self._spent + cost, math.inf) if cost > 0 else self._spent
+        after = math.nextafter(self.mu_squared_spent + cost, math.inf) if cost > 0 else self.mu_squared_spent
+        return after <= self.mu_squared_limit
 
 
 def _margin(mu: float) -> float:
     return _MARGIN * (1 + 1e-3 / mu)
 
 
-def _usable_delta(delta: float, slack: float) -> float:
+def _log_of(delta: float) -> float:
     if not 0 < delta < 1:
         raise SettingError(f"delta must lie strictly between 0 and 1, got {delta!r}.")
-    if not 0 <= slack < delta:
-        raise SettingError(f"The delta slack of the noise, {slack!r}, must be at least 0 and below delta={delta!r}.")
-    return delta - slack
+    return math.log(delta)
 
 
 def _require_mu(mu: float) -> None:

@@ -202,39 +202,37 @@ def mu_squared_bound(event: Event) -> float:
     return math.fsum(squares)
 
 
-def epsilon_of_event(event: Event, delta: float, *, orders: ArrayLike | None = None, delta_slack: float = 0.0) -> float:
+def epsilon_of_event(event: Event, delta: float) -> float:
     """The smallest ε at `delta` that can be proved for `event`, from its public description alone.
 
     Exact where every part is Gaussian. Elsewhere the smallest of: the sum of pure ε, the exact ε of the Gaussian parts
     plus the pure ε of the others, the exact ε of Gaussian mechanisms in the place of the others, the improved RDP
-    conversion over `orders`, and, where every part is Gaussian, Laplace or randomised response, what privacy loss
-    distributions give (`loss_distribution`). Each holds for an event that was fixed before anything was released.
+    conversion, and, where every part is Gaussian, Laplace or randomised response, what privacy loss distributions give
+    (`loss_distribution`). Each holds for an event that was fixed before anything was released.
 
     Args:
         event: What was done.
         delta: δ in (0, 1).
-        orders: RDP orders, by default `default_orders()`.
-        delta_slack: The part of `delta` that the implemented noise uses up, see `gaussian.delta_of`.
 
     Raises:
         UnsupportedEventError: an event this accountant does not know.
-        SettingError: δ outside (0, 1), or a slack that leaves nothing of it.
+        SettingError: δ outside (0, 1).
     """
     gaussian, others = _split(event)
-    exact = epsilon_of(math.sqrt(gaussian), delta, delta_slack=delta_slack)
+    exact = epsilon_of(math.sqrt(gaussian), delta)
     if not others:
         return exact
     figures = [
         exact + math.fsum(pure_epsilon(part) for part in others),
-        epsilon_of(math.sqrt(mu_squared_bound(event)), delta, delta_slack=delta_slack),
+        epsilon_of(math.sqrt(mu_squared_bound(event)), delta),
     ]
-    alpha = default_orders() if orders is None else check_orders(orders)
+    alpha = default_orders()
     curve = rdp_of_event(event, alpha)
     if np.any(np.isfinite(curve)):
-        figures.append(convert(alpha, curve, delta - delta_slack)[0])
+        figures.append(convert(alpha, curve, delta)[0])
     # A search over runs has no known distribution of losses, and what has no guarantee has none.
     with contextlib.suppress(UnsupportedEventError):
-        figures.append(loss_epsilon(compose(event), delta - delta_slack))
+        figures.append(loss_epsilon(compose(event), delta))
     return min(figures)
 
 

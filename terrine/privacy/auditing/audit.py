@@ -65,11 +65,6 @@ class Bound:
     confidence: float
     runs: int
 
-    @property
-    def epsilon_gaussian(self) -> float:
-        """ε at δ of a Gaussian mechanism with `mu`."""
-        return epsilon_of(self.mu, self.delta)
-
 
 @dataclass(frozen=True)
 class Verdict:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class AveragedTeachers(FeatureTeachers, GradientTeachers):
-    """TTAC, teachers with averaging and correction, Algorithm 1 (004_79a4560d3bf51d97); in brackets its symbols.
+    """TTAC, averaging and correction: Algorithm 1 of Dodwadmath and Stich 2022; in brackets its symbols.
 
     learning_rate [η_f]: the local step. batch: records in a mini-batch, drawn in the order of permutations.
     """

@@ -23,7 +23,7 @@ class Estimator(Settings):
 
 
 class EstimatorTeachers(FeatureTeachers):
-    """Classifiers of scikit-learn on features, or on a table's columns (random forests: Papernot et al. 2017, 4.3)."""
+    """Classifiers of scikit-learn on features, or on a table's columns (random forests: Papernot et al. 2017)."""
 
     kind: Literal["estimator"] = "estimator"
     estimator: Estimator = Estimator()

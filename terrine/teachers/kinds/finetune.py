@@ -16,7 +16,7 @@ Trainable = Annotated[float, Unit("per cent"), Field(ge=0.5, le=100)]
 
 
 class FinetuneTeachers(NetworkTeachers):
-    """Transfer-PATE: every teacher starts from one public backbone and trains the end of it.
+    """Transfer-PATE (Li et al. 2023, section 4): all teachers start from one public backbone and train its end.
 
     statistics: `original` are the backbone's own, when it learns and when it votes.
     """

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from tasks.config.presets import derive, presets, project_root, resolve, select_run, selected_run
+from tasks.config.presets import derive, named_run, presets, project_root, resolve
 from terrine.errors import SettingError
 
 
@@ -13,7 +13,6 @@ def project(tmp_path, pytestconfig):
     for name in ("params.yaml", "dvc.yaml"):
         shutil.copy(pytestconfig.rootpath / name, tmp_path)
     shutil.copytree(pytestconfig.rootpath / "experiments", tmp_path / "experiments")
-    select_run(tmp_path, "terrine-digits")
     return tmp_path
 
 
@@ -45,16 +44,6 @@ def test_presets_named_after_the_paper_have_its_numbers(project, name, teachers,
     assert params.backbone.kind == "resnet18"
     assert params.teachers.statistics == params.student.statistics == "current"
     assert (params.teachers.epochs, params.teachers.learning_rate) == (50, 1e-3)
-
-
-def test_selecting_a_run_changes_one_line_of_params_yaml(project):
-    before = (project / "params.yaml").read_text().splitlines()
-    select_run(project, "terrine-mnist")
-    after = (project / "params.yaml").read_text().splitlines()
-    assert selected_run(project) == "terrine-mnist"
-    assert [(old, new) for old, new in zip(before, after, strict=True) if old != new] == [
-        ("run: terrine-digits", "run: terrine-mnist")
-    ]
 
 
 def test_overrides_make_a_run_with_a_name_of_its_own_that_can_be_resolved_again(project):
@@ -100,4 +89,4 @@ def test_outside_a_project_there_is_a_sentence(tmp_path, monkeypatch):
 
 
 def test_params_yaml_names_a_run_that_exists(pytestconfig):
-    resolve(pytestconfig.rootpath, selected_run(pytestconfig.rootpath))
+    resolve(pytestconfig.rootpath, named_run(pytestconfig.rootpath))

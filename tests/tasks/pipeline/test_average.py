@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from flows.stages import run_through
-from tasks.config.params import validate
-from tasks.config.values import merge
+from tasks.config.params import lay_over, validate
 from tasks.pipeline import teach, vote
 from tasks.pipeline.aggregate import release_answers
 from tasks.pipeline.averaging import rounds as average
@@ -17,7 +16,7 @@ from tasks.pipeline.averaging.files import read_average_manifest
 from tasks.pipeline.averaging.settings import planned_event
 from tasks.pipeline.teach import read_start
 from tasks.reports.statement_page import statement_texts
-from tasks.reports.summary import summary_tables
+from tasks.reports.summary import result
 from tasks.runtime.accounts import open_account
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_array, read_json, read_tensors
@@ -41,11 +40,11 @@ VALUES = {
 
 
 def run_with(root, **overrides):
-    return Run(root, "small", validate(merge(VALUES, overrides)))
+    return Run(root, "small", validate(lay_over(VALUES, overrides)))
 
 
 def with_teachers(root, teachers, **overrides):
-    values = {name: part for name, part in merge(VALUES, overrides).items() if name != "teachers"}
+    values = {name: part for name, part in lay_over(VALUES, overrides).items() if name != "teachers"}
     return Run(root, "small", validate({**values, "teachers": {"per_task": 5, **teachers}}))
 
 
@@ -114,9 +113,9 @@ def test_the_same_rounds_again_return_what_was_drawn_and_cost_nothing(tmp_path, 
 def test_a_run_without_averages_loads_no_torch_to_say_so(tmp_path):
     values = {"data": VALUES["data"], "teachers": {"kind": "linear"}}
     code = (
-        "import sys; from pathlib import Path; from flows.execution import InProcess; from flows.stages import STAGES; "
+        "import sys; from pathlib import Path; from flows.stages import run_through; "
         "from tasks.config.params import validate; from tasks.runtime.run import Run; "
-        f"run = Run(Path({str(tmp_path)!r}), 'alone', validate({values!r})); STAGES['average'](run, InProcess()); "
+        f"run = Run(Path({str(tmp_path)!r}), 'alone', validate({values!r})); run_through(run, 'average', 'average'); "
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -213,7 +212,7 @@ def test_the_published_form_is_reported_and_tracked_as_what_it_is(tmp_path, prep
     logged = mlflow.get_run(tracked["run_id"]).data
     assert logged.tags["private"] == "NOT PRIVATE"
     assert "epsilon" not in logged.metrics
-    shown = [cell for table in summary_tables(run) for column in table.columns for cell in column.cells]
+    shown = [cell for column in result(run).columns for cell in column.cells]
     assert any("NOT PRIVATE" in str(cell) for cell in shown)
     assert "may be published" not in shown
     assert "accuracy" in logged.metrics
@@ -312,7 +311,7 @@ def test_settings_without_noise_without_a_norm_or_without_sense_are_refused(tmp_
 def test_averages_without_noise_are_for_public_data_alone(tmp_path):
     own = {
         "data": {"public_benchmark": False},
-        "partition": {"kind": "iid", "similarity": None},
+        "partition": {"kind": "iid"},
         "ledger": {"epsilon": 9, "account": "trial"},
     }
     with pytest.raises(SettingError, match=r"teachers\.mode=paper averages without noise"):

@@ -12,7 +12,7 @@ from tasks.pipeline import aggregate, pretrain, report, student, synthesize, tea
 from tasks.pipeline.guided import queries
 from tasks.pipeline.guided import votes as guided_votes
 from tasks.runtime.run import Run
-from tasks.runtime.store import file_digest, folder_digest, read_array, read_json, read_table, write_array
+from tasks.runtime.store import file_digest, read_array, read_json, read_table, write_array
 from terrine.aggregation.votes import histograms_of
 from terrine.errors import ArtefactError, SettingError
 from terrine.models.backbone import features_in_batches
@@ -24,6 +24,7 @@ from terrine.students.guided import RADIUS, guide
 from terrine.students.linear import fit
 from terrine.students.selection import RULES
 from terrine.teachers.linear import vote as linear_vote
+from tests.folder_digest import folder_digest
 
 POOL = 60
 VALUES = {

@@ -57,7 +57,7 @@ def guess_a(images):
 def test_what_is_written_is_private_and_names_parties_where_they_have_names(tmp_path, kind):
     names = ("north", "south")
     labels = np.array([0, 1] * 10)
-    partition = {"kind": kind, "teachers": 2, "similarity": 0 if kind == "similarity" else None}
+    partition = {"kind": kind, "teachers": 2, **({"similarity": 0} if kind == "similarity" else {})}
     run = Run(tmp_path, "small", validate({"data": {"public_benchmark": True}, "partition": partition}))
     write_array(run.folders.partition / "assignment.npy", np.arange(20) % 2)
     write_party_accuracy(run, dataset_of(labels, names if kind == "party" else None), guess_a)

@@ -153,18 +153,24 @@ def test_several_devices_are_handed_to_the_launcher_with_images_that_are_mapped(
 @pytest.mark.parametrize(
     ("backbone", "message"),
     [
-        ({"kind": "resnet19"}, r"backbone\.kind='resnet19'.*'timm'"),
+        ({"kind": "resnet19"}, r"backbone\.kind=resnet19: .*Known: .*timm"),
         ({"kind": "timm"}, r"backbone\.architecture is missing.*Set backbone\.architecture"),
         ({"kind": "timm", "architecture": "resnet18x"}, r"architecture names 'resnet18x', which timm does not know"),
-        ({"kind": "resnet10", "architecture": "resnet10t"}, r"architecture=resnet10t has no meaning for kind=resnet10"),
+        (
+            {"kind": "resnet10", "architecture": "resnet10t"},
+            r"architecture='resnet10t' has no meaning",
+        ),
         ({"kind": "resnet10", "parts": ["vgg9", "resnet10"]}, r"parts=.* has no meaning for kind=resnet10"),
         ({"kind": "vgg9", "enlarge": 64}, r"enlarge=64 has no meaning for kind=vgg9"),
         ({"kind": "concatenated", "parts": ["vgg9"]}, r"backbone\.parts=.*at least 2"),
-        ({"kind": "concatenated", "parts": ["vgg9", "columns"]}, r"parts has 'columns'"),
-        ({"kind": "concatenated", "parts": ["vgg9", "nothing"]}, r"'nothing', which timm does not know.*resnet10"),
-        ({"kind": "concatenated", "invariance": True}, r"invariance=true has no meaning for kind=concatenated"),
+        ({"kind": "concatenated", "parts": ["vgg9", "columns"]}, r"parts names 'columns', which is no part"),
+        (
+            {"kind": "concatenated", "parts": ["vgg9", "nothing"]},
+            r"'nothing', which is no part: timm does not know it.*resnet10",
+        ),
+        ({"kind": "concatenated", "invariance": True}, r"invariance=True has no meaning for kind=concatenated"),
         ({"deformations": {"rotation": 180}}, r"deformations have no meaning without invariance"),
-        ({"kind": "vgg9", "fitted_to": "pretraining"}, r"fitted_to=pretraining has no meaning for kind=vgg9"),
+        ({"kind": "vgg9", "fitted_to": "pretraining"}, r"fitted_to='pretraining' has no meaning for kind=vgg9"),
         ({"invariance": True, "deformations": {"rotation": 181}}, r"backbone\.deformations\.rotation=181"),
     ],
 )

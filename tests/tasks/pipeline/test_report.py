@@ -13,12 +13,12 @@ import pytest
 import yaml
 from PIL import Image
 
-from tasks.config.presets import derive, select_run
+from tasks.config.presets import derive
+from tasks.pipeline.graph import MAIN
 from tasks.pipeline.report import reproduce_command, write_report
 from tasks.reports.statement_page import guesses_in_a_hundred, render_statement
 from tasks.runtime.run import Run, write_parameters
 from tasks.runtime.store import read_json, write_array, write_json, write_table
-from tasks.versioning import STAGES
 from terrine.privacy.accounting.events import ComposedEvent, LaplaceEvent, RepeatedEvent, threshold_test, vote_answer
 from terrine.privacy.statement import PrivacyStatement, PublicInput, released_per_class
 
@@ -130,7 +130,7 @@ def make_run(
     write_json(
         folders.distance / "figures.json", {"extractor": "scattering", "all": figure, "sources": sources, "notice": "P"}
     )
-    for number, stage in enumerate(STAGES):
+    for number, stage in enumerate(MAIN.names):
         write_json(
             folders.timings / f"{stage}.json", {"stage": stage, "seconds": number + 0.5, "memory_mb": 100 + number}
         )
@@ -323,7 +323,7 @@ def test_a_source_that_was_never_asked_says_so(tmp_path):
 
 def test_stages_and_parameters_are_listed(tmp_path):
     html = written(make_run(tmp_path))
-    for stage in STAGES:
+    for stage in MAIN.names:
         if stage not in ("parameters", "report"):
             assert f">{stage}</td>" in html
     assert "aggregation.sigma" in html
@@ -346,7 +346,6 @@ def test_a_report_is_written_the_same_twice(tmp_path):
 
 def test_the_command_in_the_report_makes_the_same_run(tmp_path):
     make_run(tmp_path)
-    select_run(tmp_path, "small")
     name = derive(
         tmp_path,
         "small",
@@ -360,8 +359,7 @@ def test_the_command_in_the_report_makes_the_same_run(tmp_path):
 
 def test_a_report_that_goes_into_mlflow_shows_no_path_and_no_account_and_one_at_home_does(tmp_path):
     run = make_run(tmp_path)
-    select_run(tmp_path, "small")
-    given = ["seed=3", "ledger.account=SecretAccount", "ledger.epsilon=30", "data.root=SecretRoot"]
+    given = ["seed=3", "ledger.account=SecretAccount", "ledger.epsilon=30", "data.name=mnist", "data.root=SecretRoot"]
     for kept_back in (False, True):
         name = derive(tmp_path, "small", [*given, f"tracking.private_metrics={str(not kept_back).lower()}"])
         own = write_parameters(tmp_path, name)

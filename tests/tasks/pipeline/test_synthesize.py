@@ -13,11 +13,12 @@ from tasks.config.params import validate
 from tasks.config.queries import Images
 from tasks.pipeline import synthesize
 from tasks.runtime.run import Run
-from tasks.runtime.store import file_digest, folder_digest, read_json
+from tasks.runtime.store import file_digest, read_json
 from terrine.determinism.randomness import derive_seed
 from terrine.errors import ArtefactError
 from terrine.mapped import MappedRows
 from terrine.synthetic.registry import draw
+from tests.folder_digest import folder_digest
 
 
 def make(root, **overrides):

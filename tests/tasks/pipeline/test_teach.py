@@ -10,15 +10,17 @@ import pytest
 import torch
 
 from flows.stages import run_through
-from tasks.config.params import validate
+from tasks.config.params import lay_over, validate
 from tasks.config.values import merge
 from tasks.pipeline import dataset, partition, teach, vote
 from tasks.runtime.run import Run
-from tasks.runtime.store import folder_digest, read_json
+from tasks.runtime.store import read_json
 from terrine.errors import ArtefactError, InputError, SettingError
 from terrine.models.backbone import features_in_batches
 from terrine.teachers.features import PrivateFeatures, private_features
+from terrine.teachers.kinds.scratch import ScratchTeachers
 from terrine.teachers.untrained import votes_without_records
+from tests.folder_digest import folder_digest
 
 VALUES = {
     "data": {"public_benchmark": True, "name": "digits", "size": 8, "test_fraction": 0.8},
@@ -60,7 +62,7 @@ def prepared(made):
     folder, known = made
 
     def prepare(root, overrides=None, **teachers):
-        values = merge(merge(VALUES, {"teachers": teachers}), overrides or {})
+        values = lay_over(merge(VALUES, {"teachers": teachers}), overrides or {})
         key = json.dumps({name: values[name] for name in values if name != "teachers"}, sort_keys=True)
         if key not in known:
             known[key] = folder / str(len(known))
@@ -396,5 +398,5 @@ def test_prompts_share_passes_on_an_accelerator_for_public_data_alone(prepared, 
         with pytest.raises(SettingError, match=r"not on cuda, and the data are not public: set device=cpu"):
             step(Run(run.root, run.name, own))
     teach.extract_features.fn(run)
-    scratch = own.model_copy(update={"teachers": own.teachers.model_copy(update={"kind": "scratch"})})
+    scratch = own.model_copy(update={"teachers": ScratchTeachers()})
     teach.extract_features.fn(Run(run.root, run.name, scratch))

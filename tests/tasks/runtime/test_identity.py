@@ -4,13 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tasks.config.params import FAMILIES, Params, validate
 from tasks.config.values import merge
+from tasks.pipeline.graph import MAIN
 from tasks.runtime.identity import _ELSEWHERE, _FIRST_DEFAULTS, _UPSTREAM, identity_of, release_digest, upstream
 from tasks.runtime.run import Run
-from tasks.versioning import STAGES
 from terrine.settings import sections_of
 
 DEFAULTS = Path(__file__).parent / "identity_defaults.json"
@@ -147,13 +146,10 @@ def test_a_setting_that_is_new_changes_no_identity(tmp_path, monkeypatch):
     assert release_digest(changed) != release_digest(params)
 
 
-def test_every_section_that_a_stage_up_to_the_release_reads_is_part_of_its_identity(pytestconfig):
-    stages = yaml.safe_load((pytestconfig.rootpath / "dvc.yaml").read_text())["stages"]
+def test_every_section_that_a_stage_up_to_the_release_reads_is_part_of_its_identity():
     known = {"seed", *_UPSTREAM["answers"]}
-    for stage in STAGES[1 : STAGES.index("aggregate") + 1]:
-        for files in stages[stage]["do"]["params"]:
-            for keys in files.values():
-                assert {key.split(".")[0] for key in keys} <= known, stage
+    for stage in MAIN.between("dataset", "aggregate"):
+        assert {key.split(".")[0] for key in stage.settings.split()} <= known, stage.name
 
 
 def defaults(section, prefix):

@@ -39,16 +39,13 @@ def kinds(ledger):
 
 def test_the_worst_case_is_charged_while_it_is_open_and_what_it_cost_when_it_is_settled(ledger):
     opened = reservation(ledger)
-    assert not opened.is_open
     assert opened.open() is None
-    assert opened.is_open
     assert opened.open() is None  # once
     assert kinds(ledger) == ["register", "reserve"]
     assert ledger().events("data") == [RepeatedEvent(vote_answer(20.0), 10)]
     release = opened.settle({"passed": np.ones(10, bool)}, RepeatedEvent(vote_answer(20.0), 4))
     assert kinds(ledger) == ["register", "reserve", "commit"]
     assert ledger().events("data") == [RepeatedEvent(vote_answer(20.0), 4)] == [release.event]
-    assert not opened.is_open
     again = reservation(ledger).open()
     assert again.reused
     np.testing.assert_array_equal(again.arrays["passed"], np.ones(10, bool))
@@ -77,7 +74,6 @@ def test_over_budget_nothing_is_opened(ledger):
     opened = reservation(ledger, queries=100_000)
     with pytest.raises(BudgetError):
         opened.open()
-    assert not opened.is_open
     assert kinds(ledger) == ["register"]
     with pytest.raises(LedgerError, match="Nothing was reserved"):
         opened.settle({}, RepeatedEvent(vote_answer(20.0), 1))

@@ -38,9 +38,9 @@ def test_sound_mechanisms_pass_and_quiet_ones_are_caught(mechanism):
     "mechanism", [GNMax(sigma=10.0), LNMax(scale=2.0), ConfidentGNMax(threshold=80.0, sigma1=10.0, sigma2=40.0)]
 )
 def test_canaries_move_one_vote_of_the_ensemble(mechanism):
-    for pair in canaries(mechanism, 101):
-        assert sum(pair.one) == sum(pair.other) == 101
-        assert sorted(after - before for before, after in zip(pair.one, pair.other, strict=True)) == [-1, 1]
+    for one, other in canaries(mechanism, 101).values():
+        assert sum(one) == sum(other) == 101
+        assert sorted(after - before for before, after in zip(one, other, strict=True)) == [-1, 1]
 
 
 def test_a_threshold_test_without_noise_is_caught_with_the_vote_that_reaches_the_threshold():

@@ -9,18 +9,17 @@ import pytest
 import yaml
 
 import flows.cli.sweep
+import tasks.runtime.versioning
 import tasks.tools.sweep
-import tasks.versioning
-from flows.cli.sweep import Select
-from tasks.config.presets import select_run, selected_run
+from tasks.config.presets import selected_run
 from tasks.pipeline.aggregate import release_once
+from tasks.pipeline.graph import MAIN
 from tasks.runtime.accounts import open_account
 from tasks.runtime.assurance import assurance
 from tasks.runtime.run import open_run, write_parameters
 from tasks.runtime.store import Folders, read_array, read_json, write_array, write_json
 from tasks.tools.sweep import candidates_of, outcome, parse_vary, share_votes
 from tasks.tools.sweep_tracking import log_sweep, markdown_table, summary
-from tasks.versioning import STAGES
 from terrine.aggregation.votes import histograms_of
 from terrine.errors import BudgetError, InputError, LedgerError, SettingError
 from terrine.privacy.accounting.events import to_json
@@ -48,7 +47,6 @@ def project(tmp_path, pytestconfig, monkeypatch):
     (tmp_path / "experiments").mkdir()
     shutil.copy(pytestconfig.rootpath / "experiments" / "terrine-digits.yaml", tmp_path / "experiments")
     (tmp_path / "experiments" / "trial.yaml").write_text(yaml.safe_dump(PRESET))
-    select_run(tmp_path, "terrine-digits")
     monkeypatch.setenv("TERRINE_ROOT", str(tmp_path))
     return tmp_path
 
@@ -63,9 +61,9 @@ class Pipeline:
         self.failing = {}
         self.restated = []
 
-    def changed_stages(self, _root, run):
+    def changed_stages(self, _root, run, _pipeline):
         unmade = not Folders(self.root, run).evaluation.is_file() and run not in self.failing
-        return list(STAGES) if unmade or run in self.changed else []
+        return MAIN.names if unmade or run in self.changed else []
 
     def prepare(self, root, run):
         write_parameters(root, run)
@@ -99,8 +97,8 @@ def stages(project, monkeypatch):
     pipeline = Pipeline(project)
     monkeypatch.setattr(flows.cli.sweep, "prepare", pipeline.prepare)
     monkeypatch.setattr(flows.cli.sweep, "make", pipeline.make)
-    monkeypatch.setattr("flows.statements.restate", lambda root, run: pipeline.restated.append(run))
-    monkeypatch.setattr(tasks.versioning, "changed_stages", pipeline.changed_stages)
+    monkeypatch.setattr("flows.stages.make_stage", lambda root, run, stage: pipeline.restated.append((run, stage)))
+    monkeypatch.setattr(tasks.runtime.versioning, "changed_stages", pipeline.changed_stages)
     monkeypatch.setattr(tasks.tools.sweep, "changed_stages", pipeline.changed_stages)
     monkeypatch.setattr(
         "tasks.tools.sweep_tracking.log_sweep", lambda root, preset, result: vars(pipeline).update(result=result)
@@ -108,7 +106,7 @@ def stages(project, monkeypatch):
     return pipeline
 
 
-def run_sweep(*varied, settings=(), select=Select.none):
+def run_sweep(*varied, settings=(), select="none"):
     flows.cli.sweep.sweep(list(varied), preset="trial", set_=list(settings), select=select)
 
 
@@ -263,12 +261,12 @@ def test_votes_that_are_out_of_date_are_given_to_nobody_and_the_release_stays_pa
 
 def test_a_choice_by_accuracy_is_refused_on_data_that_are_not_public(project, stages):
     with pytest.raises(SettingError, match="not covered by any ε"):
-        run_sweep("student.l2=1,2", settings=[*PRIVATE, "ledger.epsilon=8"], select=Select.evaluation)
+        run_sweep("student.l2=1,2", settings=[*PRIVATE, "ledger.epsilon=8"], select="evaluation")
     assert stages.made == {}
 
 
 def test_a_choice_by_accuracy_names_the_best_and_says_what_it_leaks(project, stages):
-    run_sweep("student.l2=1,3,2", select=Select.evaluation)
+    run_sweep("student.l2=1,3,2", select="evaluation")
     result = stages.result
     assert result["selected"] == result["candidates"][1]["run"]
     assert any("Neither price covers the test records" in line for line in summary(result))
@@ -312,10 +310,10 @@ def test_shared_votes_are_the_same_files_and_only_what_is_out_of_date_is_replace
         write_array(getattr(source, folder) / "array.npy", np.array([number]))
     write_array(run.dataset / "array.npy", np.array([99]))
     committed = []
-    monkeypatch.setattr(tasks.tools.sweep, "is_changed", lambda root, name, stage: stage != "dataset")
-    monkeypatch.setattr(tasks.tools.sweep, "commit", lambda root, name, stage: committed.append((name, stage)))
+    monkeypatch.setattr(tasks.tools.sweep, "is_changed", lambda root, name, stage, graph: stage != "dataset")
+    monkeypatch.setattr(tasks.tools.sweep, "commit", lambda root, name, stage, graph: committed.append((name, stage)))
     share_votes(project, "source", "run")
-    assert committed == [("run", stage) for stage in STAGES[2 : STAGES.index("vote") + 1]]
+    assert committed == [("run", stage.name) for stage in MAIN.between("partition", "vote")]
     assert read_array(run.dataset / "array.npy") == [99]
     assert read_array(run.votes / "array.npy") == [6]
     assert not run.answers.exists()
@@ -338,7 +336,7 @@ def test_mlflow_has_both_prices_on_the_sweep_and_on_every_candidate(project, sta
         return identity
 
     monkeypatch.setattr("tasks.tools.sweep_tracking.log_run", SimpleNamespace(fn=log_run))
-    run_sweep("aggregation.sigma=30,40", settings=[f"tracking.uri={uri}"], select=Select.evaluation)
+    run_sweep("aggregation.sigma=30,40", settings=[f"tracking.uri={uri}"], select="evaluation")
     result = stages.result
     parent = log_sweep(project, "trial", result)
     assert log_sweep(project, "trial", result) == parent
@@ -385,7 +383,7 @@ def test_the_statements_of_a_search_quote_its_price_and_those_made_before_are_wr
     run_sweep("aggregation.sigma=30")
     run_sweep("aggregation.sigma=30,40")
     first, second = (row["run"] for row in stages.result["candidates"])
-    assert stages.restated == [first]
+    assert stages.restated == [(first, "aggregate")]
     for run in (first, second):
         known = assurance(open_run(stages.root, run), {})
         assert known["epsilon_tuning"] == stages.result["epsilon_tuning_composed_worst_case"]

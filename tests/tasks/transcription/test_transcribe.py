@@ -9,23 +9,23 @@ import numpy as np
 import pytest
 import torch
 
-from flows.stages import run_through as run_pipeline_through
-from flows.transcription_stages import run_through
+from flows.stages import run_through
 from tasks.config.params import validate
 from tasks.config.values import merge
 from tasks.pipeline import dataset
 from tasks.runtime.run import Run
-from tasks.runtime.store import folder_digest, read_array, read_json
+from tasks.runtime.store import read_array, read_json
 from tasks.transcription import release, teach
 from tasks.transcription import session as transcribe
 from tasks.transcription.clients import groups, read_clients, read_manifest
-from tasks.transcription.report import summary_table
+from tasks.transcription.report import result
 from terrine.deployment.model import StudentModel
-from terrine.errors import BudgetError, InputError, LedgerError, SettingError
+from terrine.errors import BudgetError, InputError, LedgerError, SettingError, TerrineError
 from terrine.privacy.accounting.events import RandomisedResponseEvent, RepeatedEvent
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.ledger.ledger import Ledger, load_or_create_key
 from terrine.privacy.statement import statement_from
+from tests.folder_digest import folder_digest
 
 VALUES = {
     "data": {"public_benchmark": True, "name": "digits", "size": 8, "test_fraction": 0.8},
@@ -141,7 +141,7 @@ def test_a_transcription_writes_what_may_be_published_and_charges_once(prepared)
     assert charges(run) == [1, 1]
     assert 0 <= read_json(run.folders.evaluation)["accuracy"] <= 1
     assert not run.folders.work.exists() or not any(run.folders.work.glob("transcription-*"))
-    shown = dict(zip(*(column.cells for column in summary_table(run).columns), strict=True))
+    shown = dict(zip(*(column.cells for column in result(run).columns), strict=True))
     assert shown["ε exact, per record"] == "8.3855 at δ = 1e-05"
     assert shown["ε as the paper claims it"] == f"{statement['epsilon_claimed']:.4f}"  # which is more
     assert shown["samples annotated"] == "48 by 4 teacher(s)"
@@ -426,10 +426,10 @@ def test_a_teacher_from_a_file_is_transcribed(tmp_path):
     run_through(run, "dataset", "transcribe")
     assert read_manifest(run)["source"] == "file"
     assert read_json(run.folders.statement)["teachers"] == 1
-    teach.forget_replaced_teacher(run)
+    teach.check_before_work(run)
     assert run.folders.teachers.is_dir()
     torch.save(Classifier(backbone.network, backbone.feature_dim, 10, 1).state_dict(), tmp_path / "project/ten.pt")
-    teach.forget_replaced_teacher(run)
+    teach.check_before_work(run)
     assert not run.folders.teachers.exists()
 
 
@@ -449,10 +449,10 @@ def test_an_architecture_that_cannot_look_at_the_images_is_refused_before_any_wo
         run_through(run, "partition", "partition")
 
 
-def test_the_main_pipeline_does_not_take_a_transcription(prepared):
+def test_the_stages_of_the_main_pipeline_do_not_take_a_transcription(prepared):
     run = prepared()
-    with pytest.raises(SettingError, match="is a transcription: make it with terrine transcribe"):
-        run_pipeline_through(run, "dataset", "dataset")
+    with pytest.raises(TerrineError, match=r"no stage 'vote'\. Its stages: parameters, dataset, partition, labels,"):
+        run_through(run, "vote", "aggregate")
     assert not ledger_of(run).rows()
 
 

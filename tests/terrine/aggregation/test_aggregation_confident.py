@@ -10,13 +10,14 @@ from terrine.aggregation.mechanism import affordable_tests, worst_case_of_tests
 from terrine.privacy.accounting.events import RepeatedEvent, compose, threshold_test, vote_answer
 from terrine.privacy.accounting.gaussian import GaussianFilter, epsilon_of, mu_squared
 from terrine.privacy.noise import ReplayNoise
+from tests.spending import Spending
 
 HISTOGRAMS = np.random.default_rng(0).multinomial(100, [0.6, 0.2, 0.1, 0.1], size=150)
 
 
 def answered_by_a_loop(mechanism: ConfidentGNMax, epsilon: float, seed: int) -> tuple[list[int], int]:
     """One query after the other: tested if test and answer can be paid, answered if it passes."""
-    budget, noise = GaussianFilter(epsilon, 1e-5), ReplayNoise(seed)
+    budget, noise = Spending(epsilon, 1e-5), ReplayNoise(seed)
     test, answer = threshold_test(mechanism.sigma1), vote_answer(mechanism.sigma2)
     outcomes = noise.gaussian(len(HISTOGRAMS), mechanism.sigma1)
     labels = [-1] * len(HISTOGRAMS)

@@ -7,15 +7,16 @@ from terrine.aggregation.gnmax import GNMax
 from terrine.aggregation.histogram import GaussianHistogram
 from terrine.errors import InputError
 from terrine.privacy.accounting.events import RepeatedEvent, vote_answer
-from terrine.privacy.accounting.gaussian import GaussianFilter, epsilon_of, mu_squared
+from terrine.privacy.accounting.gaussian import epsilon_of, mu_squared
 from terrine.privacy.noise import ReplayNoise
+from tests.spending import Spending
 
 HISTOGRAMS = np.random.default_rng(0).multinomial(100, np.full(6, 1 / 6), size=120)
 
 
 def answered_by_a_loop(sigma: float, epsilon: float, seed: int) -> tuple[list[int], list[np.ndarray]]:
     """One query after the other, each paid for before its noise is drawn."""
-    budget, noise = GaussianFilter(epsilon, 1e-5), ReplayNoise(seed)
+    budget, noise = Spending(epsilon, 1e-5), ReplayNoise(seed)
     labels, noisy = [], []
     for histogram in HISTOGRAMS:
         if not budget.affords(vote_answer(sigma)):

@@ -7,8 +7,9 @@ from terrine.aggregation.confident import ConfidentGNMax
 from terrine.aggregation.interactive import InteractiveGNMax
 from terrine.errors import InputError
 from terrine.privacy.accounting.events import Event, compose, threshold_test, vote_answer
-from terrine.privacy.accounting.gaussian import GaussianFilter, epsilon_of, mu_squared
+from terrine.privacy.accounting.gaussian import epsilon_of, mu_squared
 from terrine.privacy.noise import ReplayNoise
+from tests.spending import Spending
 
 GENERATOR = np.random.default_rng(0)
 HISTOGRAMS = GENERATOR.multinomial(100, [0.6, 0.2, 0.1, 0.1], size=150)
@@ -19,7 +20,7 @@ TEST, ANSWER = threshold_test(30.0), vote_answer(15.0)
 
 def answered_by_a_loop(spent: Event, epsilon: float, seed: int) -> tuple[list[int], list[bool], int]:
     """Algorithm 2 as it is written, with a filter that knows round one."""
-    budget = GaussianFilter(epsilon, 1e-5, mu_squared_spent=mu_squared(spent))
+    budget = Spending(epsilon, 1e-5, mu_squared_spent=mu_squared(spent))
     noise = ReplayNoise(seed)
     outcomes = noise.gaussian(len(HISTOGRAMS), 30.0)
     labels, reinforced = [-1] * len(HISTOGRAMS), [False] * len(HISTOGRAMS)

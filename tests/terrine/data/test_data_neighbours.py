@@ -175,15 +175,16 @@ def rows(root: Path, records: list[Record], id_column: str | None = None, group:
             cells = [record.number, record.shade, CLASSES[record.label], f"r{record.name}", record.group]
             lines.writerow(cells)
     roles = {"target": "label", "id": id_column, "group": group}
-    data = load(Table(path=root / "rows.csv", **roles, public_fraction=0.3, test_fraction=0.3))
-    column = data.encoding.columns[0]
+    source = Table(path=root / "rows.csv", **roles, public_fraction=0.3, test_fraction=0.3)
+    data, (features, encoding) = load(source), source.public_rows()
+    column = encoding.columns[0]
 
     def of(features: np.ndarray) -> list[int]:
         return np.rint(features[:, 0] * column.deviation + column.mean).astype(int).tolist()
 
     # Public rows are a side of their own, and in an order of their own: the order of queries.
-    public = [number + 1000 for number in of(data.query_features)]
-    return Read(of(data.train_features), [*of(data.test_features), *public], data.train_names, data.train_groups)
+    public = [number + 1000 for number in of(features)]
+    return Read(of(data.train_images), [*of(data.test_images), *public], data.train_names, data.train_groups)
 
 
 def table_by_number(root: Path, records: list[Record]) -> Read:

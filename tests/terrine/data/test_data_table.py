@@ -1,6 +1,7 @@
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -8,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from terrine.data import table
-from terrine.data.dataset import fingerprint
+from terrine.data.dataset import Dataset, fingerprint
 from terrine.data.sources.table import Table
 from terrine.data.units import name_codes, place_codes
 from terrine.errors import InputError
@@ -16,8 +17,29 @@ from terrine.errors import InputError
 COLOURS = ("red", "green", "blue")
 
 
-def load(path: Path, **settings: object) -> table.EncodedTable:
-    return table.load(Table(path=path, **settings))
+@dataclass
+class Loaded:
+    """The private rows, and the public ones beside them."""
+
+    dataset: Dataset
+    query_features: np.ndarray
+    encoding: table.Encoding
+
+    @property
+    def train_features(self) -> np.ndarray:
+        return self.dataset.train_images
+
+    @property
+    def test_features(self) -> np.ndarray:
+        return self.dataset.test_images
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.dataset, name)
+
+
+def load(path: Path, **settings: object) -> Loaded:
+    source = Table(path=path, **settings)
+    return Loaded(table.load(source), *source.public_rows())
 
 
 def row(index: int) -> list[str]:
@@ -35,7 +57,7 @@ def adult(tmp_path: Path) -> Path:
     return write(tmp_path / "adult.csv", [row(index) for index in range(400)])
 
 
-def original_index(features: np.ndarray, data: table.EncodedTable, last: int = 399) -> np.ndarray:
+def original_index(features: np.ndarray, data: Loaded, last: int = 399) -> np.ndarray:
     """Recover the row numbers from the standardised first column: it is linear in them."""
     column = np.concatenate([data.train_features, data.query_features, data.test_features])[:, 0]
     step = (column.max() - column.min()) / last
@@ -68,7 +90,7 @@ def test_which_rows_are_public_depends_on_their_number_alone(tmp_path: Path) -> 
     assert firsts[0] == {index for index in firsts[1] if index < 300}
 
 
-def original_index_of(row: np.ndarray, data: table.EncodedTable, last: int) -> int:
+def original_index_of(row: np.ndarray, data: Loaded, last: int) -> int:
     return int(original_index(row[None], data, last)[0])
 
 
@@ -79,7 +101,7 @@ def test_a_new_person_moves_no_other_persons_rows(tmp_path: Path, group: str | N
     rows[57][3] = "somebody new"
     after = load(write(tmp_path / "t.csv", rows), target="income", group=group)
 
-    def places(data: table.EncodedTable) -> list[set[int]]:
+    def places(data: Loaded) -> list[set[int]]:
         splits = (data.train_features, data.query_features, data.test_features)
         return [set(original_index(features, data, 199)) - {57} for features in splits]
 
@@ -106,11 +128,11 @@ def test_rows_with_ids_are_where_they_are_in_whatever_order_they_come(tmp_path: 
     data = load(write(tmp_path / "t.csv", rows[::-1]), target="income", id="number", group="person")
     for field in ("train_features", "train_labels", "train_names", "train_groups", "query_features", "test_features"):
         assert np.array_equal(getattr(data, field), getattr(before, field))
-    assert not any(name.startswith("number") for name in data.feature_names)
+    assert not any(name.startswith("number") for name in data.column_names)
     features, encoding = Table(path=tmp_path / "t.csv", target="income", id="number", group="person").public_rows()
     assert np.array_equal(features, data.query_features)
     assert encoding == data.encoding
-    assert np.array_equal(data.to_dataset().record_names, data.train_names)
+    assert np.array_equal(data.dataset.record_names, data.train_names)
 
 
 def test_a_row_is_named_by_its_id_or_else_its_number(tmp_path: Path) -> None:
@@ -147,7 +169,7 @@ def test_the_encoding_travels_as_json_and_encodes_rows_that_come_later(adult: Pa
 
 
 def test_the_party_of_a_row_is_kept_and_is_no_feature(adult: Path) -> None:
-    data = load(adult, target="income", party="colour").to_dataset()
+    data = load(adult, target="income", party="colour").dataset
     assert data.party_names == ("blue", "green", "red")
     assert data.train_parties is not None
     assert data.column_names is not None
@@ -155,7 +177,7 @@ def test_the_party_of_a_row_is_kept_and_is_no_feature(adult: Path) -> None:
 
 
 def test_as_a_dataset_its_private_splits_are_checked_and_fingerprinted(adult: Path) -> None:
-    data = load(adult, target="income", group="person").to_dataset()
+    data = load(adult, target="income", group="person").dataset
     data.validate()
     description = data.describe()
     assert description["shape"] == [len(data.column_names or ())]
@@ -182,9 +204,9 @@ def test_a_split_that_gets_no_rows_is_named(tmp_path: Path) -> None:
 
 def test_columns_are_encoded_with_the_query_split_alone(adult: Path) -> None:
     data = load(adult, target="income")
-    assert data.feature_names == (
+    assert data.column_names == (
         *("number", "age", "colour=blue", "colour=green", "colour=red"),
-        *(name for name in data.feature_names if name.startswith("person=")),
+        *(name for name in data.column_names if name.startswith("person=")),
     )
     queries = original_index(data.query_features, data)
     ages = [20 + index % 50 for index in queries if index % 17]
@@ -202,7 +224,7 @@ def test_a_private_value_changes_no_other_record(adult: Path) -> None:
     rows = [row(index) for index in range(400)]
     rows[private][1:3] = ["1000000", "ultraviolet"]
     after = load(write(adult, rows), target="income", group="person")
-    assert after.feature_names == before.feature_names
+    assert after.column_names == before.column_names
     assert np.array_equal(after.query_features, before.query_features)
     assert np.array_equal(after.train_features[1:], before.train_features[1:])
     assert after.train_features[0, 2:].tolist() == [0.0, 0.0, 0.0]
@@ -210,7 +232,7 @@ def test_a_private_value_changes_no_other_record(adult: Path) -> None:
 
 def test_persons_stay_in_one_split_and_are_no_feature(adult: Path) -> None:
     data = load(adult, target="income", group="person")
-    assert not any(name.startswith("person") for name in data.feature_names)
+    assert not any(name.startswith("person") for name in data.column_names)
     features = (data.train_features, data.query_features, data.test_features)
     persons = [set((original_index(f, data) // 2).tolist()) for f in features]
     assert not persons[0] & persons[1]

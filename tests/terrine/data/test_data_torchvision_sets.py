@@ -110,7 +110,7 @@ def test_svhn_is_asked_for_by_split_and_has_labels(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.parametrize("name", [name for name in SOURCES.names() if SOURCES.of(name) is Torchvision])
 def test_every_name_is_a_class_of_torchvision(name: str) -> None:
-    assert issubclass(getattr(torchvision.datasets, CLASSES[name]), torchvision.datasets.VisionDataset)
+    assert issubclass(getattr(torchvision.datasets, CLASSES[name][0]), torchvision.datasets.VisionDataset)
 
 
 def test_the_real_mnist_is_read(shared_folder: Path) -> None:

@@ -90,8 +90,12 @@ def test_parts_have_weights_where_one_of_them_has(parts, weights):
     ("kind", "own", "message"),
     [
         ("timm", {"architecture": "resnet18x"}, r"architecture names 'resnet18x', which timm does not know"),
-        ("concatenated", {"parts": ("scattering", "resnet18x")}, r"parts names 'resnet18x'.*Kinds are: cryptonet"),
-        ("concatenated", {"parts": ("scattering", "columns")}, r"parts has 'columns', which cannot be a part"),
+        (
+            "concatenated",
+            {"parts": ("scattering", "resnet18x")},
+            r"parts names 'resnet18x'.*Kinds of parts are: cryptonet",
+        ),
+        ("concatenated", {"parts": ("scattering", "columns")}, r"parts names 'columns', which is no part"),
         ("scattering", {"deformations": {}}, r"deformations have no meaning without invariance"),
     ],
 )

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +14,10 @@ from terrine.models.backbone import Backbone
 from terrine.models.files import save_backbone
 from terrine.pretraining import simclr
 from terrine.pretraining.augment import ViewSettings
-from terrine.pretraining.simclr import SimCLRSettings, pretrain
+from terrine.pretraining.settings import SimCLRSettings
+from terrine.pretraining.simclr import pretrain
 
-SETTINGS = SimCLRSettings(epochs=3, batch=8, projection=4, learning_rate=3e-3, checkpoint_seconds=0)
+SETTINGS = SimCLRSettings(epochs=3, batch=8, projection=4, learning_rate=3e-3, checkpoint_minutes=1e-9)
 
 
 def tiny_backbone() -> Backbone:
@@ -56,10 +56,11 @@ def one_thread():
     torch.set_num_threads(threads)
 
 
-def test_the_loss_falls_and_the_backbone_changes_in_place():
+def test_the_loss_falls_and_the_backbone_changes_in_place(monkeypatch):
+    monkeypatch.setattr(simclr, "VIEWS", ViewSettings(crop_area=(0.7, 1.0), jitter_probability=0.0))
     backbone, calls = tiny_backbone(), []
     before = state(backbone)
-    settings = replace(SETTINGS, epochs=25, views=ViewSettings(crop_area=(0.7, 1.0), jitter_probability=0.0))
+    settings = SETTINGS.model_copy(update={"epochs": 25})
     history = pretrain(
         backbone, some_images(), settings, seed=0, device="cpu", progress=lambda *report: calls.append(report)
     )
@@ -155,7 +156,7 @@ def test_a_checkpoint_of_another_run_is_refused_and_kept(tmp_path):
         arguments = {"images": some_images(), "seed": 0, "device": "cpu", "checkpoint": path, **change}
         with pytest.raises(ArtefactError, match=message):
             pretrain(tiny_backbone(), settings=SETTINGS, **arguments)
-    settings = replace(SETTINGS, temperature=0.5)
+    settings = SETTINGS.model_copy(update={"temperature": 0.5})
     with pytest.raises(ArtefactError, match="settings differ"):
         pretrain(tiny_backbone(), some_images(), settings, seed=0, device="cpu", checkpoint=path)
     assert path.read_bytes() == before
@@ -179,18 +180,16 @@ def test_the_learning_rate_follows_a_cosine(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("images", "change", "error", "message"),
+    ("images", "error", "message"),
     [
-        (some_images(5), {}, SettingError, "5 images are fewer than one batch of 8"),
-        (some_images().astype(np.float32), {}, InputError, "float32"),
-        (some_images()[:, :, :8], {}, InputError, r"\(N, 1, 12, 12\)"),
-        (some_images(), {"epochs": 0}, SettingError, "epochs is 0"),
-        (some_images(), {"temperature": 0.0}, SettingError, "temperature is 0.0"),
+        (some_images(5), SettingError, "5 images are fewer than one batch of 8"),
+        (some_images().astype(np.float32), InputError, "float32"),
+        (some_images()[:, :, :8], InputError, r"\(N, 1, 12, 12\)"),
     ],
 )
-def test_impossible_runs_are_refused(images, change, error, message):
+def test_impossible_runs_are_refused(images, error, message):
     with pytest.raises(error, match=message):
-        pretrain(tiny_backbone(), images, replace(SETTINGS, **change), seed=0, device="cpu")
+        pretrain(tiny_backbone(), images, SETTINGS, seed=0, device="cpu")
 
 
 def test_a_backbone_without_weights_is_refused():

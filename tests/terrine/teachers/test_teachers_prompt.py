@@ -39,9 +39,9 @@ def records():
     return Records(images.astype(np.uint8)[order], labels[order], assignment[order], CLASSES)
 
 
-def teachers(backbone, statistics="current", made=None, **prompt):
-    settings = PromptTeachers(statistics=statistics, prompt=QUICK | prompt)
-    return (made or PromptKind)(settings, backbone, CLASSES)
+def teachers(backbone, statistics="current", initialisation="shared", made=PromptKind, **prompt):
+    settings = PromptTeachers(statistics=statistics, initialisation=initialisation, prompt=QUICK | prompt)
+    return made(settings, backbone, CLASSES)
 
 
 class InDoublePrecision(PromptKind):
@@ -108,7 +108,7 @@ def trained_alone(kind, records, teacher, seed):
     [("fc1", True, "current"), ("fc1", False, "original"), ("fc2", True, "original"), ("random", True, "current")],
 )
 def test_teachers_trained_together_are_those_trained_alone(backbone, records, mapping, mask, statistics):
-    kind = teachers(copy.deepcopy(backbone).double(), statistics, InDoublePrecision, mapping=mapping, mask=mask)
+    kind = teachers(copy.deepcopy(backbone).double(), statistics, made=InDoublePrecision, mapping=mapping, mask=mask)
     together = dict(kind.train(records, range(5), seed=7))
     for teacher in range(5):
         expected = trained_alone(kind, records, teacher, seed=7)

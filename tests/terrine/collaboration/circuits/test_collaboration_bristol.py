@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from terrine.collaboration.circuits.bristol import read, write
 from terrine.collaboration.circuits.garbling import Engine, fresh_offset, labels_from_seed, shifted
 from terrine.errors import InputError
+from tests.collaboration_bristol import read, write
 from tests.collaboration_circuits import aes128, bits_of_bytes, bytes_of_bits, padded, random_circuit, sha256_block
 
 OLD = """3 5

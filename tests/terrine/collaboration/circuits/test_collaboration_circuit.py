@@ -10,9 +10,7 @@ from terrine.collaboration.circuits.circuit import (
     XOR,
     ZERO,
     Builder,
-    argmax_ands,
     argmax_circuit,
-    threshold_ands,
     threshold_circuit,
 )
 from terrine.collaboration.protocol.shares import bits_of, modulo, signed
@@ -80,6 +78,20 @@ def test_gates_that_no_output_needs_are_left_out():
     builder.greater(*builder.inputs)
     circuit = builder.finish(total[:1])
     assert circuit.kinds.tolist() == [XOR]
+
+
+def threshold_ands(classes: int, bits: int) -> int:
+    """AND gates of `threshold_circuit`."""
+    return classes * bits + classes - 1
+
+
+def argmax_ands(classes: int, bits: int) -> int:
+    """AND gates of `argmax_circuit`: adders, comparisons, choices of the larger value, choices of its number."""
+    index, left, level = 0, classes, 0
+    while left > 1:
+        index += (left // 2) * level
+        left, level = (left + 1) // 2, level + 1
+    return classes * (bits - 1) + (classes - 1) * bits + (classes - 2) * bits + index
 
 
 SIZES = [(2, 2), (2, 11), (3, 5), (5, 4), (8, 9), (10, 11), (17, 6), (150, 11)]

@@ -1,18 +1,16 @@
 import json
+from dataclasses import asdict
 
 import pytest
 
-from terrine.collaboration.protocol.guardian import Guardian
-from terrine.collaboration.protocol.party import Agreement, Party
-from terrine.collaboration.protocol.student import StudentParty
-from terrine.collaboration.protocol.teacher import Teacher
+from terrine.collaboration.protocol.party import Agreement
 from terrine.errors import SettingError
-from tests.collaboration_sessions import agreement, confident, random_votes, teachers_of
+from tests.collaboration_sessions import agreement, confident
 
 
 def test_an_agreement_survives_json():
     agreed = confident()
-    assert Agreement.from_json(json.loads(json.dumps(agreed.to_json()))) == agreed
+    assert Agreement(**json.loads(json.dumps(asdict(agreed)))) == agreed
 
 
 @pytest.mark.parametrize(
@@ -76,17 +74,3 @@ def test_a_resumed_agreement_differs_in_its_session_alone():
 def test_an_impossible_agreement_is_refused_by_its_field(change, words):
     with pytest.raises(SettingError, match=words):
         agreement(**change)
-
-
-def test_json_that_is_no_agreement_is_refused():
-    values = agreement().to_json()
-    for damaged in (values | {"more": 1}, {"session": "0" * 32}, values | {"teachers": 3}, values | {"sigma": "x"}):
-        with pytest.raises(SettingError):
-            Agreement.from_json(damaged)
-
-
-def test_guardian_student_and_teacher_are_parties():
-    agreed = agreement()
-    teachers = teachers_of(agreed, random_votes(agreed))
-    assert isinstance(teachers["north"], Teacher)
-    assert all(isinstance(party, Party) for party in (Guardian(agreed), StudentParty(agreed), *teachers.values()))

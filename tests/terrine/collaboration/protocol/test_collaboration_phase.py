@@ -3,7 +3,7 @@ import pytest
 
 from terrine.collaboration.protocol import phase
 from terrine.collaboration.protocol.messages import LARGEST_FRAME, array_bytes
-from terrine.collaboration.protocol.phase import Engines, argmax_phase, count_blocks, threshold_phase
+from terrine.collaboration.protocol.phase import argmax_phase, count_blocks, threshold_phase
 from terrine.collaboration.protocol.shares import bits_of
 from tests.collaboration_sessions import HEADER, agreement, confident
 
@@ -50,9 +50,3 @@ def test_inputs_are_the_shares_of_the_blocks_queries(monkeypatch):
     assert test.bits > 32 > planned.bits
     assert np.array_equal(test.inputs(wide, 2), bits_of(wide[test.queries[8:12]], test.bits))
     assert np.array_equal(planned.inputs(wide, 0), bits_of(wide[queries[:4]] % 2**planned.bits, planned.bits))
-
-
-def test_an_engine_is_made_once_for_a_size():
-    engines = Engines(threshold_phase(confident()).circuit)
-    assert engines.of(8) is engines.of(8)
-    assert engines.of(8) is not engines.of(3)

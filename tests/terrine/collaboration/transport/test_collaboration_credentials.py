@@ -35,7 +35,7 @@ def test_a_certificate_says_name_and_role_and_loads_again(authority, tmp_path):
 
 def test_keys_are_readable_by_their_owner_alone(authority, tmp_path):
     issue(authority, tmp_path, "hospital-1", "teacher")
-    for path in (tmp_path / "key.pem", authority.folder / "key.pem"):
+    for path in (tmp_path / "key.pem", authority / "key.pem"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     os.chmod(tmp_path / "key.pem", 0o640)
     with pytest.raises(CredentialError, match="chmod 600"):
@@ -64,7 +64,7 @@ def test_an_expired_certificate_is_refused_with_its_date(authority, tmp_path):
 def test_a_certificate_of_another_authority_is_refused(authority, tmp_path):
     other = create_authority(tmp_path / "other")
     issue(authority, tmp_path / "own", "hospital-1", "teacher")
-    shutil.copy(other.folder / "certificate.pem", tmp_path / "own" / "authority.pem")
+    shutil.copy(other / "certificate.pem", tmp_path / "own" / "authority.pem")
     with pytest.raises(CredentialError, match="was not signed by"):
         load_credentials(tmp_path / "own")
 
@@ -90,7 +90,7 @@ def test_missing_and_damaged_files_are_named(authority, tmp_path):
 
 def test_the_authoritys_own_certificate_names_no_party(authority):
     with pytest.raises(CredentialError, match="one common name that is also a DNS name"):
-        identity_of((authority.folder / "certificate.pem").read_bytes())
+        identity_of((authority / "certificate.pem").read_bytes())
 
 
 def test_credentials_are_never_overwritten(authority, tmp_path):
@@ -98,7 +98,7 @@ def test_credentials_are_never_overwritten(authority, tmp_path):
     with pytest.raises(CredentialError, match="holds credentials already"):
         issue(authority, tmp_path, "one", "teacher")
     with pytest.raises(CredentialError, match="There is an authority"):
-        create_authority(authority.folder)
+        create_authority(authority)
 
 
 @pytest.mark.parametrize("name", ["", "-a", "a-", "A", "a b", "a.b", "ü", "a" * 64, "../a"])

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from terrine.errors import BudgetError, SettingError
 from terrine.privacy.accounting.calibrate import affordable_answers, calibrate, purchases
 from terrine.privacy.accounting.events import threshold_test, vote_answer
-from terrine.privacy.accounting.gaussian import GaussianFilter, epsilon_of, mu_squared
+from terrine.privacy.accounting.gaussian import epsilon_of, mu_squared
+from tests.spending import Spending
 
 
 @settings(max_examples=40, deadline=None)
@@ -21,7 +22,7 @@ def test_the_noise_spends_the_budget_and_no_more(epsilon, delta, answers):
 
 def test_a_filter_affords_exactly_the_answers_that_were_calibrated_for():
     found = calibrate(2.0, 1e-5, 300, tests=640, sigma1=600.0)
-    budget = GaussianFilter(2.0, 1e-5)
+    budget = Spending(2.0, 1e-5)
     for _ in range(640):
         budget.spend(threshold_test(600.0))
     for _ in range(300):

@@ -1,16 +1,11 @@
 """DP-FedAvg of linear heads on frozen features: what the same parties could train together instead of voting.
 
 Every round each party starts from the common head, takes some gradient steps on its own records and hands in the
-difference. Differences are clipped to a norm S, summed, and the sum is released with Gaussian noise of deviation zS
-on every weight (McMahan et al. 2018, with every party in every round). The next round starts from the released sum, so
-rounds compose adaptively.
+difference. The clipped sum of the differences is released with noise (`terrine.privacy.clipped_sum`; McMahan et al.
+2018, with every party in every round). The next round starts from the released sum, so rounds compose adaptively.
 
 Accounting, exact. The unit is the one of PATE: one record, which lies with one party. Exchanging, adding or removing
-it replaces that party's clipped difference by another of norm at most S, so the sum moves by at most 2S: a round is a
-Gaussian mechanism with sensitivity 2S and deviation zS, μ = 2/z, and R rounds are μ² = 4R/z², whatever S is.
-
-Updates are cut towards zero to the lattice that the noise is drawn on (`terrine.privacy.noise`), which keeps sums
-exact and norms below S.
+it exchanges that party's clipped difference: a round is μ = 2/z, and R rounds are μ² = 4R/z², whatever S is.
 """
 
 from __future__ import annotations
@@ -26,10 +21,9 @@ from torch import Tensor
 
 from terrine.classifiers import LinearHead
 from terrine.determinism.parallel import side_by_side
-from terrine.errors import InputError, SettingError
-from terrine.privacy.accounting.events import Event, GaussianEvent, RepeatedEvent
-from terrine.privacy.accounting.gaussian import mu_of
-from terrine.privacy.noise import NoiseSource, lattice_step
+from terrine.privacy.accounting.events import Event, RepeatedEvent
+from terrine.privacy.clipped_sum import ClippedSum, noise_multiplier_for
+from terrine.privacy.noise import NoiseSource
 
 _BLOCK_BYTES = 2**25  # features of the parties that are trained in one part
 
@@ -42,7 +36,6 @@ class FedAvgSettings:
     local_steps: gradient steps of a party in a round, each on all of its records.
     learning_rate: of a local step, on features that are scaled to a mean squared norm of about one (`scale`).
     clip: S, the largest norm of a party's difference in a round.
-    server_rate: how far the common head follows the mean difference.
     scale: public factor that features are multiplied by; None takes 1/√features, right for standardised ones.
     """
 
@@ -50,18 +43,7 @@ class FedAvgSettings:
     local_steps: int = 5
     learning_rate: float = 1.0
     clip: float = 1.0
-    server_rate: float = 1.0
     scale: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.rounds < 1 or self.local_steps < 1:
-            raise SettingError(
-                f"DP-FedAvg takes at least one round and step, not {self.rounds} and {self.local_steps}."
-            )
-        values = {"learning_rate": self.learning_rate, "clip": self.clip, "server_rate": self.server_rate}
-        for name, value in values.items() | ({} if self.scale is None else {"scale": self.scale}).items():
-            if not 0 < value < math.inf:
-                raise SettingError(f"{name} of DP-FedAvg is a number greater than 0, got {value!r}.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,14 +53,6 @@ class Federated:
     head: LinearHead
     event: Event
     noise_multiplier: float
-
-
-def noise_multiplier(epsilon: float, delta: float, rounds: int) -> float:
-    """z, so that R rounds cost exactly ε at δ: z = 2√R / μ(ε, δ).
-
-    Raises SettingError for an impossible budget.
-    """
-    return 2.0 * math.sqrt(rounds) / mu_of(epsilon, delta)
 
 
 def train(
@@ -107,41 +81,19 @@ def train(
         noise: Where the noise comes from.
 
     Raises:
-        InputError: arrays that do not fit together.
         SettingError: an impossible budget.
     """
-    _check(features, labels, assignment, parties, classes)
-    multiplier = noise_multiplier(epsilon, delta, settings.rounds)
-    sigma = multiplier * settings.clip
-    step = lattice_step(sigma)
+    released = ClippedSum(settings.clip, noise_multiplier_for(epsilon, delta, 1.0, settings.rounds))
     scale = settings.scale or 1.0 / math.sqrt(features.shape[1])
     # Bias and weights as one matrix: a feature that is always one.
     weights = np.zeros((classes, features.shape[1] + 1), np.float64)
     rows = [np.flatnonzero(assignment == party) for party in range(parties)]
     for _ in range(settings.rounds):
-        total = np.zeros_like(weights)
-        for updates in _local_updates(features, labels, rows, weights, classes, scale, settings):
-            for update in updates:
-                total += on_lattice(clipped(update, settings.clip), step)
-        total += noise.gaussian(total.shape, sigma)
-        weights += settings.server_rate * total / parties
+        updates = _local_updates(features, labels, rows, weights, classes, scale, settings)
+        total = released.release((group.reshape(len(group), -1) for group in updates), noise)
+        weights += total.reshape(weights.shape) / parties
     head = LinearHead((weights[:, :-1] * scale).astype(np.float32), weights[:, -1].astype(np.float32))
-    event = RepeatedEvent(GaussianEvent(sensitivity=2.0 * settings.clip, sigma=sigma), settings.rounds)
-    return Federated(head, event, multiplier)
-
-
-def clipped(update: np.ndarray, norm: float) -> np.ndarray:
-    """`update`, shortened to `norm` where it is longer; what is not finite counts as nothing."""
-    length = float(np.linalg.norm(update))
-    if not math.isfinite(length):
-        return np.zeros_like(update)
-    # A hair below, so that rounding of the product never leaves the ball.
-    return update if length <= norm else update * (norm / length * (1 - 1e-12))
-
-
-def on_lattice(update: np.ndarray, step: float) -> np.ndarray:
-    """`update` cut towards zero to whole multiples of `step`: no coordinate grows."""
-    return np.asarray(np.trunc(update / step) * step)
+    return Federated(head, RepeatedEvent(released.event, settings.rounds), released.noise_multiplier)
 
 
 def _local_updates(
@@ -185,15 +137,3 @@ def local_training(inputs: Tensor, targets: Tensor, start: Tensor, settings: Fed
         errors = torch.softmax(torch.bmm(inputs, weights.mT), dim=2) - targets
         weights -= settings.learning_rate * torch.bmm(errors.mT, inputs) / inputs.shape[1]
     return weights
-
-
-def _check(features: np.ndarray, labels: np.ndarray, assignment: np.ndarray, parties: int, classes: int) -> None:
-    if features.ndim != 2 or labels.shape != (len(features),) or assignment.shape != (len(features),):
-        raise InputError(
-            f"Features of shape {features.shape}, labels of shape {labels.shape} and an assignment of shape "
-            f"{assignment.shape} do not fit together: give one label and one party per record."
-        )
-    if len(labels) and not (labels.min() >= 0 and labels.max() < classes):
-        raise InputError(f"Labels run from {labels.min()} to {labels.max()}, outside 0..{classes - 1}.")
-    if len(assignment) and not (assignment.min() >= 0 and assignment.max() < parties):
-        raise InputError(f"The assignment names party {assignment.max()}, and there are {parties}.")

@@ -7,8 +7,7 @@ import pytest
 import yaml
 
 from flows.stages import run_through
-from tasks.config.params import validate
-from tasks.config.values import merge
+from tasks.config.params import lay_over, validate
 from tasks.pipeline import (
     aggregate,
     dataset,
@@ -77,7 +76,7 @@ def write(root, rows):
 
 
 def made(root, **overrides):
-    run = Run(root, "adult", validate(merge(VALUES, overrides)))
+    run = Run(root, "adult", validate(lay_over(VALUES, overrides)))
     run_through(run, "dataset", "pretrain")
     assert synthesize.plan(run) == []
     return run
@@ -136,7 +135,7 @@ def test_no_private_value_reaches_the_public_zone(tmp_path):
     write(tmp_path, rows)
     run = made(tmp_path)
     public = {path.name: path.read_bytes() for path in run.folders.public.rglob("*") if path.is_file()}
-    _, _, query, _ = table._split(tmp_path / "adult.csv", table._Roles("income", None, None, None), 0.3, 0.2, 0)
+    _, _, query, _ = table._split(run.params.data, tmp_path / "adult.csv", 0)
     for index in np.flatnonzero(~query):
         rows[index] = ["99", "Never-worked", "Doctorate", "Priv-house-serv", "Female", "99999", "1", rows[index][-1]]
     write(tmp_path, rows)
@@ -153,7 +152,7 @@ def test_one_private_row_touches_one_teacher(tmp_path, kind):
     before = states(run)
     private = dataset.read_dataset(run.folders).train_images
     labels = dataset.read_dataset(run.folders).train_labels
-    _, _, query, test = table._split(tmp_path / "adult.csv", table._Roles("income", None, None, None), 0.3, 0.2, 0)
+    _, _, query, test = table._split(run.params.data, tmp_path / "adult.csv", 0)
     index = np.flatnonzero(~(query | test))[40]
     rows[index][0], rows[index][-1] = "18", ">50K" if rows[index][-1] == "<=50K" else "<=50K"
     write(tmp_path, rows)
@@ -205,35 +204,26 @@ def test_a_partition_by_party_reads_a_column_of_the_table(tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        ({"data": {"target": None}}, r"data\.target is missing"),
-        ({"data": {"path": None}}, r"data\.path is missing"),
+        ({"data": {"target": None}}, r"data\.target=None: input should be a valid string"),
+        ({"data": {"path": None}}, r"data\.path=None: input is not a valid path"),
         ({"data": {"public_fraction": 0.9}}, "leave no record to teach"),
         ({"backbone": {"kind": "scattering"}}, r"Set backbone\.kind=columns"),
         ({"teachers": {"kind": "scratch"}}, r"learns from images, and data\.name=table has none"),
-        ({"data": {"name": "digits", "target": None, "path": None}}, r"Set backbone\.kind=scattering"),
-        (
-            {"data": {"name": "digits", "path": None}, "backbone": {"kind": "scattering"}},
-            r"target=income has no meaning for data\.name=digits",
-        ),
-        (
-            {
-                "data": {"name": "digits", "path": None, "target": None, "id": "key"},
-                "backbone": {"kind": "scattering"},
-            },
-            r"id=key has no meaning for data\.name=digits",
-        ),
+        ({"data": {"name": "digits"}}, r"Set backbone\.kind=scattering"),
+        ({"data": {"name": "digits", "target": "income"}}, r"data\.target='income' has no meaning for name=digits"),
+        ({"data": {"name": "digits", "id": "key"}}, r"data\.id='key' has no meaning for name=digits"),
         ({"teachers": {"trainable": 0.1}}, r"teachers\.trainable=0\.1"),
         ({"teachers": {"estimator": {"nam": "x"}}}, r"teachers\.estimator\.nam: there is no such parameter"),
     ],
 )
 def test_settings_that_do_not_go_with_a_table_are_refused(overrides, words):
     with pytest.raises(SettingError, match=words):
-        validate(merge(VALUES, overrides))
+        validate(lay_over(VALUES, overrides))
 
 
 def test_fine_tuning_needs_a_backbone_with_weights():
     values = {"data": {"public_benchmark": True}, "aggregation": {"mechanism": "histogram", "sigma": 5}}
     with pytest.raises(SettingError, match=r"backbone\.kind=scattering has none"):
         validate(values | {"teachers": {"kind": "finetune"}})
-    with pytest.raises(SettingError, match="batch=1 is too small"):
+    with pytest.raises(SettingError, match=r"teachers\.batch=1: input should be greater than or equal to 2"):
         validate(values | {"teachers": {"kind": "scratch", "batch": 1}})

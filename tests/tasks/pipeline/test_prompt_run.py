@@ -131,7 +131,7 @@ def test_more_queries_than_the_pool_holds_are_refused(finished, tmp_path):
     [
         ({"data": {"pool": None}}, r"queries\.sources is pool, gaussian and data\.pool is None"),
         ({"queries": {"sources": {"gaussian": 1}}}, r"queries\.sources is gaussian and data\.pool is test"),
-        ({"backbone": {"kind": "scattering"}}, r"backbone\.weights=weights\.safetensors has no meaning"),
+        ({"backbone": {"kind": "scattering"}}, r"backbone\.weights='weights\.safetensors' has no meaning"),
         ({"teachers": {"prompt": {"mapping": "fc3"}}}, r"teachers\.prompt\.mapping='fc3'"),
         ({"teachers": {"prompt": {"lr": 1}}}, r"teachers\.prompt\.lr: there is no such parameter"),
         ({"data": {"pool_fraction": 1.0}}, r"data\.pool_fraction=1\.0"),

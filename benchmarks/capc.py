@@ -146,10 +146,6 @@ def epsilon_together(labelled: Sequence[Labelled], delta: float) -> float:
 
 def _checked_order(order: NDArray[np.integer], queries: int) -> NDArray[np.int64]:
     numbers = np.asarray(order)
-    if numbers.ndim != 1 or (numbers.size and not np.issubdtype(numbers.dtype, np.integer)):
-        raise InputError(
-            f"Queries are named by their numbers, one-dimensional, not by {numbers.dtype} {numbers.shape}."
-        )
     if numbers.size and not (numbers.min() >= 0 and numbers.max() < queries):
         raise InputError(f"There are {queries} queries, and one is asked about that does not exist.")
     if len(np.unique(numbers)) < len(numbers):

@@ -1,0 +1,31 @@
+"""What the commands that attack a run share: a bar, and exit code 1 where something was caught."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import typer
+
+Found = dict[str, Any]
+
+
+def with_bar(what: str, attack: Callable[[Callable[[float, str], None]], Found]) -> Found:
+    """Return what an attack finds; it is handed a function that shows (share done, what is next) in a bar."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=1.0)
+        return attack(lambda share, text: bar.update(task, completed=share, description=text))
+
+
+def conclude(result: Found, as_json: bool, show: Callable[[Found], None]) -> None:
+    """Print what was found; end with exit code 1 when it is more than is charged."""
+    if as_json:
+        typer.echo(json.dumps(result, indent=2))
+    else:
+        show(result)
+    if result["caught"]:
+        raise typer.Exit(1)

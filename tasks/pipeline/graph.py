@@ -1,0 +1,122 @@
+"""The graph of the main pipeline: synthetic images, backbone, teachers, votes, release, student, report."""
+
+from __future__ import annotations
+
+from tasks.config.params import Params
+from tasks.runtime.graph import PARAMETERS, Pipeline, Stage
+
+HEAD = """\
+# Generated: `python -m tasks.pipeline.graph > dvc.yaml`, after a change in tasks/pipeline/graph.py.
+# The pipeline of the run that params.yaml names. Each stage reads its own part of that run's parameters.
+# Stages and artefacts carry the run's name, so runs live side by side and a run made before is still up to date."""
+
+
+def _always(_params: Params) -> bool:
+    return True
+
+
+MAIN = Pipeline(
+    result="tasks.reports.summary:result",
+    is_default=True,
+    stages=(
+        PARAMETERS,
+        Stage(
+            "dataset",
+            tasks="tasks.pipeline.dataset:prepare_dataset",
+            settings="seed data",
+            makes="private/dataset",
+        ),
+        Stage(
+            "partition",
+            tasks="tasks.pipeline.partition:deal_records",
+            settings="seed partition privacy",
+            needs="private/dataset",
+            makes="private/partition",
+        ),
+        Stage(
+            "synthesize",
+            tasks="tasks.pipeline.synthesize:draw_shard tasks.pipeline.synthesize:assemble_images",
+            settings="seed data queries.count queries.batch queries.sources pretraining.images",
+            makes="public/images",
+            fans_out=_always,
+        ),
+        Stage(
+            "pretrain",
+            tasks="tasks.pipeline.pretrain:pretrain_backbone",
+            settings="seed backbone pretraining",
+            needs="public/images",
+            makes="public/backbone",
+        ),
+        Stage(
+            "average",
+            comment="teachers learn from one another; private averages get noise here, and the ledger is charged",
+            tasks="tasks.pipeline.averaging.files:nothing_averaged tasks.pipeline.averaging.rounds:check_budget"
+            " tasks.pipeline.teach:extract_features tasks.pipeline.averaging.rounds:release_centre"
+            " tasks.pipeline.averaging.rounds:local_steps tasks.pipeline.averaging.rounds:combine"
+            " tasks.pipeline.averaging.rounds:collect_averages",
+            settings="seed teachers aggregation.epsilon aggregation.delta aggregation.noise",
+            needs="private/dataset private/partition public/backbone",
+            makes="private/average",
+            fans_out=_always,
+        ),
+        Stage(
+            "teach",
+            tasks="tasks.pipeline.teach:extract_features tasks.pipeline.teach:train_group"
+            " tasks.pipeline.teach:collect_teachers",
+            settings="seed teachers",
+            needs="private/dataset private/partition private/average public/backbone",
+            makes="private/teachers",
+            fans_out=_always,
+        ),
+        Stage(
+            "vote",
+            tasks="tasks.pipeline.vote:collect_votes",
+            settings="teachers.statistics",
+            needs="private/teachers public/backbone public/images",
+            makes="private/votes",
+        ),
+        Stage(
+            "aggregate",
+            comment="reads private, writes release: noise is added here, and the ledger charged",
+            tasks="tasks.pipeline.aggregate:release_answers",
+            settings="seed aggregation collaboration privacy queries.select queries.rounds teachers.statistics",
+            needs="private/votes private/average private/teachers private/dataset private/partition"
+            " public/backbone public/images",
+            makes="release/answers release/privacy.json release/statement.html private/accounting",
+        ),
+        Stage(
+            "student",
+            tasks="tasks.pipeline.student:train_student",
+            settings="seed student",
+            needs="release/answers public/backbone public/images",
+            makes="release/student",
+        ),
+        Stage(
+            "evaluate",
+            comment="reads the private test split, writes figures that are marked as evaluation",
+            tasks="tasks.pipeline.evaluate:evaluate_student",
+            settings="seed student.statistics student.batch partition.kind",
+            needs="release/student release/answers private/dataset private/partition public/images",
+            makes="release/evaluation.json private/party_accuracy.json",
+        ),
+        Stage(
+            "distance",
+            comment="reads the private images and the public ones, writes a private figure",
+            tasks="tasks.pipeline.distance:measure_distance",
+            settings="seed",
+            needs="private/dataset public/images",
+            makes="private/distance",
+        ),
+        Stage(
+            "report",
+            tasks="tasks.pipeline.report:write_report tasks.pipeline.tracking:log_run",
+            settings="tracking",
+            needs="release/evaluation.json release/privacy.json release/answers release/student private/partition"
+            " private/party_accuracy.json private/accounting private/distance public/images",
+            makes="private/report.html",
+        ),
+    ),
+)
+
+if __name__ == "__main__":
+    print(MAIN.dvc_yaml(HEAD), end="")

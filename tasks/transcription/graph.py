@@ -1,0 +1,84 @@
+"""The graph of a transcription (docs/dpsd.md); its artefacts lie where those of all other runs lie."""
+
+from __future__ import annotations
+
+from tasks.config.params import Params
+from tasks.pipeline.graph import MAIN
+from tasks.runtime.graph import PARAMETERS, Pipeline, Stage
+
+
+def _clients_are_spread(params: Params) -> bool:
+    return params.transcription is not None and params.transcription.per_task is not None
+
+
+TRANSCRIPTION = Pipeline(
+    result="tasks.transcription.report:result",
+    check="tasks.transcription.teach:check_before_work",
+    stages=(
+        PARAMETERS,
+        MAIN["dataset"],
+        Stage(
+            "partition",
+            comment="one teacher on all records, or clients with records of their own",
+            tasks="tasks.transcription.teach:deal_clients",
+            settings="seed partition privacy transcription",
+            needs="private/dataset",
+            makes="private/partition",
+        ),
+        Stage(
+            "labels",
+            comment="the records' own; or, where labels are what is protected, randomised here, and the ledger charged",
+            tasks="tasks.transcription.teach:respond",
+            settings="seed transcription.protect transcription.noise transcription.annotation.epsilon"
+            " transcription.delta",
+            needs="private/dataset",
+            makes="private/labels",
+        ),
+        Stage(
+            "start",
+            comment="public: the generator and the student's backbone as they are drawn",
+            tasks="tasks.transcription.start:prepare_start",
+            settings="seed data.size data.channels transcription.generator transcription.student",
+            makes="public/start",
+        ),
+        Stage(
+            "teach",
+            tasks="tasks.transcription.teach:train_clients tasks.transcription.teach:collect_clients",
+            settings="seed transcription.teacher transcription.per_task",
+            needs="private/dataset private/partition private/labels public/start",
+            makes="private/teachers",
+            fans_out=_clients_are_spread,
+        ),
+        Stage(
+            "transcribe",
+            comment="reads private, writes release: noise is added here, and the ledger charged",
+            tasks="tasks.transcription.session:begin tasks.transcription.session:pose"
+            " tasks.transcription.session:ask tasks.transcription.session:learn"
+            " tasks.transcription.session:transcribe_here tasks.transcription.session:finish",
+            settings="seed transcription privacy",
+            needs="private/dataset private/partition private/labels private/teachers public/start",
+            makes="release/annotations release/generator release/student release/privacy.json release/statement.html",
+            fans_out=_clients_are_spread,
+        ),
+        Stage(
+            "evaluate",
+            comment="reads the private test split, writes figures that are marked as evaluation",
+            tasks="tasks.pipeline.evaluate:evaluate_student",
+            settings="student.batch",
+            needs="release/student private/dataset",
+            makes="release/evaluation.json",
+        ),
+        Stage(
+            "report",
+            tasks="tasks.transcription.report:write_report tasks.transcription.report:log_run",
+            settings="tracking",
+            needs="release/evaluation.json release/privacy.json release/generator release/student private/teachers",
+            makes="private/report.html",
+        ),
+    ),
+)
+
+
+def pipeline_of(params: Params) -> Pipeline:
+    """Return the pipeline that makes a run with these parameters."""
+    return MAIN if params.transcription is None else TRANSCRIPTION

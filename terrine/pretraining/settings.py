@@ -1,0 +1,26 @@
+"""How a backbone is trained by SimCLR (`terrine.pretraining.simclr`)."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from terrine.settings import Settings, Unit
+
+
+class SimCLRSettings(Settings):
+    """SimCLR (Chen et al. 2020); the last, incomplete batch of an epoch is dropped."""
+
+    epochs: int = Field(50, ge=1)
+    """Passes over them."""
+    batch: Annotated[int, Unit("images")] = Field(256, ge=2)
+    """Images in a step, of all processes together; all others of the step are what each is told apart from."""
+    learning_rate: float = Field(3e-4, gt=0)
+    """Of Adam."""
+    weight_decay: float = Field(1e-4, ge=0)
+    """Of Adam."""
+    temperature: float = Field(0.07, gt=0)
+    """τ of the contrastive loss NT-Xent."""
+    projection: Annotated[int, Unit("features")] = Field(128, ge=1)
+    """Width of the head that is thrown away after training."""
+    checkpoint_minutes: Annotated[float, Unit("minutes")] = Field(1.0, gt=0)
+    """How often the state is saved, from which an interrupted training goes on."""
