@@ -29,9 +29,9 @@ from terrine.data.source import load_dataset
 from terrine.determinism.parallel import side_by_side
 from terrine.determinism.randomness import derive_seed
 from terrine.models.backbone import Backbone, features_in_batches
+from terrine.models.invariance import learn_projection
 from terrine.models.registry import build_backbone
 from terrine.models.scattering import LOG_OFFSET, ScatteringNetwork
-from terrine.pretraining.invariance import learn_projection
 from terrine.privacy.accounting.calibrate import calibrate
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.noise import ReplayNoise

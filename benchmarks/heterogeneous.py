@@ -50,6 +50,7 @@ from terrine.privacy.accounting.gaussian import epsilon_of, mu_of, mu_squared
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.clipped_sum import ClippedSum, noise_multiplier_for
 from terrine.privacy.noise import ReplayNoise
+from terrine.queries import Queries
 from terrine.students.answers import histogram_answers, label_answers
 from terrine.students.linear import fit, predict
 from terrine.teachers.averaging.centre import centred_queries, centred_records, party_means
@@ -57,7 +58,7 @@ from terrine.teachers.averaging.kind import AveragedKind, LinearVoting, NetworkV
 from terrine.teachers.averaging.learners import LinearLearner, unit_rows
 from terrine.teachers.averaging.private import calibrated
 from terrine.teachers.averaging.ttac import average_teachers
-from terrine.teachers.kind import Queries, Records
+from terrine.teachers.kind import Records
 from terrine.teachers.kinds.averaged import AveragedTeachers
 from terrine.teachers.networks import Classifier
 

@@ -37,18 +37,19 @@ from terrine.data.pool import check_disjoint
 from terrine.data.source import load_dataset
 from terrine.determinism.randomness import derive_seed, numpy_generator
 from terrine.models.backbone import Backbone, features_in_batches
+from terrine.models.invariance import learn_projection
 from terrine.models.kinds.scattering import Deformations
 from terrine.models.reference import fit_reference
 from terrine.models.registry import build_backbone
-from terrine.pretraining.invariance import learn_projection
 from terrine.privacy.accounting.calibrate import calibrate
 from terrine.privacy.noise import ReplayNoise
+from terrine.queries import Queries
 from terrine.students.answers import ReleasedAnswers, histogram_answers, label_answers
 from terrine.students.kinds.fixmatch import FixMatchStudent
 from terrine.students.linear import fit
 from terrine.students.material import ImagePool, Material
 from terrine.teachers.features import PrivateFeatures, private_features
-from terrine.teachers.kind import Queries, Records
+from terrine.teachers.kind import Records
 from terrine.teachers.kinds.finetune import FinetuneTeachers
 from terrine.teachers.kinds.linear import LinearTeachers
 from terrine.teachers.kinds.prompt import PromptTeachers

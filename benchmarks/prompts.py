@@ -30,8 +30,9 @@ from cells import common_options
 from terrine.determinism.randomness import numpy_generator, torch_generator
 from terrine.models.registry import build_backbone
 from terrine.models.statistics import batch_statistics
+from terrine.queries import Queries
 from terrine.synthetic.registry import draw
-from terrine.teachers.kind import Queries, Records
+from terrine.teachers.kind import Records
 from terrine.teachers.kinds.prompt import PromptTeachers
 from terrine.teachers.networks import epoch_batches
 from terrine.teachers.prompt import PromptKind

@@ -38,11 +38,12 @@ from terrine.models.backbone import Backbone, features_in_batches
 from terrine.models.registry import build_backbone
 from terrine.pretraining.settings import SimCLRSettings
 from terrine.pretraining.simclr import pretrain
+from terrine.queries import Queries
 from terrine.students.answers import histogram_answers
 from terrine.students.linear import fit
 from terrine.synthetic.registry import draw
 from terrine.teachers.finetune import FinetuneKind
-from terrine.teachers.kind import Queries, Records, TeacherKind
+from terrine.teachers.kind import Records, TeacherKind
 from terrine.teachers.kinds.finetune import FinetuneTeachers
 from terrine.teachers.kinds.scratch import ScratchTeachers
 from terrine.teachers.scratch import ScratchKind

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from terrine.queries import shares
 from terrine.settings import Settings, Unit
 
 Weights = dict[str, Annotated[float, Field(gt=0)]]
@@ -21,13 +22,7 @@ class Images(Settings):
 
     def shares(self) -> dict[str, int]:
         """Return how many images each source draws: whole numbers that add up (largest remainders)."""
-        total = sum(self.sources.values())
-        exact = {kind: self.count * weight / total for kind, weight in self.sources.items()}
-        counts = {kind: int(value) for kind, value in exact.items()}
-        rest = sorted(exact, key=lambda kind: (counts[kind] - exact[kind], kind))
-        for kind in rest[: self.count - sum(counts.values())]:
-            counts[kind] += 1
-        return {kind: counts[kind] for kind in sorted(counts) if counts[kind]}
+        return shares(self.count, self.sources)
 
 
 class Queries(Images):

@@ -28,15 +28,15 @@ from tasks.runtime.keys import site_key
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import atomic_folder, file_digest, read_json, write_array, write_json, write_table
-from terrine.aggregation.rounds import NEVER, LaterVotes, answer_in_rounds
+from terrine.aggregation.release import about_answers, asked, release_histograms
+from terrine.aggregation.rounds import LaterVotes
 from terrine.aggregation.votes import histograms_of
 from terrine.data.digest import keyed_digest
 from terrine.determinism.randomness import derive_seed
-from terrine.errors import SettingError
-from terrine.privacy.accounting.events import Event, NonPrivateEvent, compose
+from terrine.privacy.accounting.events import Event, compose
 from terrine.privacy.ledger.ledger import StoredRelease
-from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise, delta_slack
-from terrine.privacy.statement import PrivacyStatement, PublicInput, released_per_class
+from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise
+from terrine.privacy.statement import PrivacyStatement, PublicInput
 from terrine.students.guided import Guided
 from terrine.teachers.kinds.averaged import AveragedTeachers
 
@@ -97,16 +97,7 @@ def release_answers(run: Run) -> None:
 def release_once(run: Run, votes: np.ndarray, histograms: np.ndarray, inputs: Inputs) -> StoredRelease:
     """Release through the ledger: the same account, edition and settings again return the stored answers."""
     settings = run.params.aggregation
-    values_drawn = coordinates_released(run) + len(votes) * (histograms.shape[1] + 1)
-    slack = delta_slack(values_drawn, settings.epsilon)
-    if not slack < settings.delta and not run.params.teachers.unprotected:
-        raise SettingError(
-            f"aggregation.epsilon={settings.epsilon:g} is too large for a guarantee at delta={settings.delta:g}: the "
-            f"lattice that noise is drawn on alone would add {slack:.1g} to delta. Lower it; nothing was released."
-        )
     ledger, dataset = open_account(run)
-    noise = noise_source(run)
-    unprotected, before = run.params.teachers.unprotected, _spent_before(run)
     # Whatever the adviser reads is read now: once the worst case is reserved, nothing should fail any more.
     teachers, classes = int(histograms[0].sum()), histograms.shape[1]
     guide = None
@@ -115,41 +106,24 @@ def release_once(run: Run, votes: np.ndarray, histograms: np.ndarray, inputs: In
         guide = Guide(run, teachers, classes)
     advise = adviser(run, teachers, classes) if guide is None else guide
 
-    def draw() -> tuple[dict[str, np.ndarray], Event]:
-        released = answer_in_rounds(
-            settings,
-            histograms,
-            rounds=run.params.queries.rounds,
-            adviser=advise,
-            epsilon=settings.epsilon,
-            delta=settings.delta,
-            noise=noise,
-            later_votes=None if guide is None else _votes_on_what_it_makes(run, guide, classes),
-            before=before,
-        )
-        answers = released.answers
-        arrays = {"answered": answers.answered, "labels": answers.labels, "round": released.round}
-        if answers.histograms is not None:
-            arrays["histograms"] = answers.histograms
-        if answers.reinforced is not None:
-            arrays["reinforced"] = answers.reinforced
-        if guide is not None:
-            # Answers say nothing without what they are about: whatever happens next, both can be written from these.
-            arrays |= guide.made.to_arrays()
-        return arrays, NonPrivateEvent() if unprotected else answers.event
-
-    worst_case = settings.worst_case(len(votes), settings.epsilon, settings.delta, before)
-
-    return ledger.release(
-        dataset=dataset,
+    return release_histograms(
+        ledger,
+        settings,
+        histograms,
+        account=dataset,
         release_id=identity_of_answers(run),
         run=run.name,
-        worst_case=NonPrivateEvent() if unprotected else worst_case,
+        epsilon=settings.epsilon,
         delta=settings.delta,
-        noise_kind=noise.kind,
-        draw=draw,
+        noise=noise_source(run),
         inputs=inputs,
+        rounds=run.params.queries.rounds,
+        adviser=advise,
+        later_votes=None if guide is None else _votes_on_what_it_makes(run, guide, classes),
+        # Answers say nothing without what they are about: whatever happens next, both can be written from these.
+        also=dict if guide is None else lambda: guide.made.to_arrays(),
         made_by=made_by(run, "answers"),
+        **_before(run),
     )
 
 
@@ -169,6 +143,15 @@ def _spent_before(run: Run) -> Event:
     return compose() if run.params.teachers.unprotected else spent_on_averages(run)
 
 
+def _before(run: Run) -> dict[str, Any]:
+    """Return what `release_histograms` and `about_answers` want to know of what came before the answers."""
+    return {
+        "before": _spent_before(run),
+        "drawn_before": coordinates_released(run),
+        "unprotected": run.params.teachers.unprotected,
+    }
+
+
 def _votes_on_what_it_makes(run: Run, guide: Guide, classes: int) -> LaterVotes:
     def later_votes(queries: np.ndarray) -> np.ndarray:
         return histograms_of(votes_on(run, guide.made), classes)[queries - guide.pool]
@@ -179,11 +162,6 @@ def _votes_on_what_it_makes(run: Run, guide: Guide, classes: int) -> LaterVotes:
 def _guided(run: Run, release: StoredRelease) -> Guided | None:
     """Return the guided queries of a release, None for one that was made without."""
     return Guided.from_arrays(release.arrays) if run.params.queries.select == "guided" else None
-
-
-def asked(release: StoredRelease) -> int:
-    """Return how many queries were looked at before the budget ended."""
-    return int((release.arrays["round"] != NEVER).sum())
 
 
 def _write_answers(run: Run, votes_manifest: dict[str, Any], release: StoredRelease) -> None:
@@ -236,27 +214,22 @@ def _write_private_figures(
 def privacy_statement(run: Run, votes_manifest: dict[str, Any], release: StoredRelease) -> PrivacyStatement:
     """Say what the release guarantees, from public quantities and the recorded event alone."""
     settings = run.params.aggregation
-    arrays = release.arrays
-    answered = int(arrays["answered"].sum())
-    values_drawn = coordinates_released(run) + asked(release) * (votes_manifest["classes"] + 1)
-    unprotected = run.params.teachers.unprotected
     return PrivacyStatement(
         **about_release(run, ledger_account(run), release),
         unit=run.params.privacy.unit,
         trust_model="parties" if settings.where == "parties" else "central",
-        event=release.event if unprotected else compose(_spent_before(run), release.event),
-        delta=settings.delta,
-        delta_slack=0.0 if unprotected else delta_slack(values_drawn, settings.epsilon),
-        epsilon_budget=settings.epsilon,
         noise=settings.noise,
         mechanism={**settings.describe(), **describe_order(run), **_averaging(run)},
-        teachers=votes_manifest["teachers"],
-        queries=len(arrays["labels"]),
-        asked=asked(release),
-        answered=answered,
-        answered_per_class=released_per_class(arrays["labels"], votes_manifest["classes"]),
         public_inputs=_public_inputs(run),
-        epsilon_claimed=settings.claimed(asked(release), answered, settings.delta) if unprotected else None,
+        **about_answers(
+            release,
+            settings,
+            teachers=votes_manifest["teachers"],
+            classes=votes_manifest["classes"],
+            epsilon=settings.epsilon,
+            delta=settings.delta,
+            **_before(run),
+        ),
         **assurance(run, settings.describe()),
     )
 

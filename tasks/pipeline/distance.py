@@ -14,12 +14,12 @@ import numpy as np
 
 from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.synthesize import read_queries
-from tasks.runtime.queries import QuerySet
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import Folders, atomic_folder, read_json, write_json
 from terrine.device import resolve_device
 from terrine.mapped import Rows
+from terrine.queries import Queries
 from terrine.synthetic.distance import (
     SAMPLE,
     Distance,
@@ -65,10 +65,10 @@ def _extractor(run: Run, table: bool) -> Extractor:
     return scattering_extractor(run.params.data.channels, resolve_device(run.params.device))
 
 
-def by_source(queries: QuerySet) -> dict[str, np.ndarray]:
+def by_source(queries: Queries) -> dict[str, np.ndarray]:
     """Return the numbers of each source's queries, ascending; sources in alphabetical order."""
     numbers: dict[str, list[np.ndarray]] = {}
-    for kind, batch in zip(queries.kinds, queries.batches, strict=True):
+    for kind, batch in zip(queries.sources, queries.batches, strict=True):
         numbers.setdefault(kind, []).append(batch)
     return {kind: np.concatenate(numbers[kind]) for kind in sorted(numbers)}
 

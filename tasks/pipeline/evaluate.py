@@ -14,10 +14,8 @@ from tasks.pipeline.student import read_student
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import write_json
-from terrine.classifiers import predict
-from terrine.determinism.randomness import numpy_generator
 from terrine.device import resolve_device
-from terrine.models.backbone import features_in_batches
+from terrine.students.fitted import FittedStudent
 
 NOTICE = "Evaluation: computed on the private test split, not covered by the privacy guarantee."
 
@@ -37,10 +35,8 @@ def probabilities(run: Run, images: np.ndarray) -> np.ndarray:
     """Return the student's class probabilities [images, classes], in batches as a deployment would see them."""
     backbone, head, manifest = read_student(run.folders)
     device = resolve_device(run.params.device)
-    # Test files are often sorted by class; a batch should look like what a deployment sees.
-    order = numpy_generator(0, "evaluation order").permutation(len(images))
-    batches = np.array_split(order, max(1, round(len(order) / run.params.student.batch)))
-    return predict(head, features_in_batches(backbone.to(device), images, batches, manifest["statistics"], device))
+    student = FittedStudent(backbone, head, manifest["statistics"], run.params.student.batch, device)
+    return student.predict_proba(images)
 
 
 def figures(labels: np.ndarray, predictions: np.ndarray, class_names: list[str]) -> dict[str, object]:

@@ -10,10 +10,9 @@ from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import Folders, atomic_folder, read_array, write_array, write_json
 from terrine.data import partition as partitions
-from terrine.data.dataset import Dataset
 from terrine.data.duplicates import exact_duplicates
 from terrine.data.label_mix import label_histograms, summarise
-from terrine.errors import SettingError
+from terrine.data.partitions import protected_groups
 
 
 def in_groups(count: int, size: int) -> list[range]:
@@ -27,7 +26,7 @@ def deal_records(run: Run) -> None:
     and cover the data."""
     dataset = read_dataset(run.folders)
     settings = run.params.partition
-    groups = protected_groups(run, dataset)
+    groups = protected_groups(dataset, run.params.privacy.unit)
     assignment = settings.deal(dataset, groups, run.params.seed)
     proof = partitions.check(assignment, settings.teachers, groups, exact_duplicates(dataset.train_images))
     histograms = label_histograms(assignment, dataset.train_labels, settings.teachers, dataset.classes)
@@ -42,25 +41,6 @@ def deal_records(run: Run) -> None:
         write_array(folder / "assignment.npy", assignment)
         write_array(folder / "label_histograms.npy", histograms)
         write_json(folder / "manifest.json", manifest)
-
-
-def protected_groups(run: Run, dataset: Dataset) -> np.ndarray | None:
-    """Return the group of each record where groups are what is protected, else None.
-
-    Exact copies of an image are not kept together: which records are copies depends on their content, and a partition
-    that reads content can move other records when one of them is exchanged. Copies are counted in the dataset's
-    manifest; data with several images of a person needs privacy.unit=group.
-
-    Raises SettingError when groups are to be protected and the data has none.
-    """
-    if run.params.privacy.unit == "record":
-        return None
-    if dataset.train_groups is None:
-        raise SettingError(
-            f"privacy.unit=group, but {dataset.name} has no groups. Give every record a group "
-            "(docs/your-own-images.md), or set privacy.unit=record."
-        )
-    return dataset.train_groups
 
 
 def read_assignment(folders: Folders) -> np.ndarray:

@@ -22,19 +22,11 @@ from tasks.runtime.store import Folders, file_digest, link, read_json, write_jso
 from terrine.device import resolve_device
 from terrine.errors import InputError
 from terrine.mapped import Rows
+from terrine.models.architecture import REFERENCE_BATCHES
 from terrine.models.backbone import Backbone
 from terrine.models.files import load_backbone, save_backbone
-from terrine.models.kinds.scattering import Scattering
-from terrine.models.reference import fit_reference
-from terrine.models.weights import FROM_TIMM, download_weights, load_weights
-from terrine.pretraining.invariance import learn_projection
-
-REFERENCE_BATCHES = 8
-"""Query batches from which a backbone without weights gets its original statistics; sources take turns in them."""
-
-PROJECTION_BATCHES = 16
-"""Query batches on which an invariant projection is learned."""
-
+from terrine.models.kinds.scattering import PROJECTION_BATCHES
+from terrine.models.weights import FROM_TIMM, take_weights
 
 SYNTHETIC = "synthetic images only"
 
@@ -150,18 +142,12 @@ def _fit(run: Run, backbone: Backbone, checkpoint: Path, device: torch.device) -
     """Train what has weights, then fit what has none to the queries; return the training's history."""
     settings, weights = run.params.backbone, _weights(run)
     if weights is not None:
-        if str(weights) == FROM_TIMM:
-            download_weights(backbone)
-        else:
-            load_weights(backbone, run.path(weights))
+        take_weights(backbone, weights if str(weights) == FROM_TIMM else run.path(weights))
         return []
     history = _train(run, backbone, checkpoint, device) if settings.has_weights else []
     if settings.reference is not None:
         images, batches = _fitted_to(run)
-        if isinstance(settings, Scattering) and settings.invariance:
-            projected, own = batches[:PROJECTION_BATCHES], settings.deformations
-            learn_projection(backbone, images, projected, seed=run.params.seed, device=device, deformations=own)
-        fit_reference(backbone, images, batches[:REFERENCE_BATCHES], device)
+        settings.adapt(backbone, images, batches, seed=run.params.seed, device=device)
     return history
 
 

@@ -34,11 +34,9 @@ from terrine.aggregation.registry import mechanism_of
 from terrine.classifiers import Head, head_from_arrays
 from terrine.deployment.manifest import MANIFEST, check_seal, seal
 from terrine.device import resolve_device
-from terrine.errors import InputError
 from terrine.models.backbone import Backbone
 from terrine.models.files import load_backbone, save_backbone
-from terrine.students.answers import ReleasedAnswers, histogram_answers, label_answers
-from terrine.students.correction import transition_matrix
+from terrine.students.answers import ReleasedAnswers, released_answers
 from terrine.students.material import Cache, ImagePool, Material
 
 
@@ -87,23 +85,20 @@ def read_answers(run: Run) -> tuple[np.ndarray, ReleasedAnswers, dict[str, Any]]
     """
     table = read_table(run.folders.answers / "answers.parquet")
     released = read_json(run.folders.answers / "manifest.json")
-    rows = np.flatnonzero(table["answered"].to_numpy())
-    if not len(rows):
-        raise InputError(
-            "No query was answered, so there is nothing to train a student on. Lower aggregation.threshold, raise "
-            "sigma or epsilon."
-        )
     classes = len(released["class_names"])
     mechanism = mechanism_of(released)
+    counts = None
     if mechanism.reveals == "histogram":
-        counts = table[[f"count_{number}" for number in range(classes)]].to_numpy()[rows]
-        return rows, histogram_answers(counts, released["teachers"], mechanism.deviation), released
-    settings = run.params.student
-    transition = None
-    if settings.forward_correction:
-        transition = transition_matrix(mechanism.deviation, released["teachers"], classes)
-    labels = table["label"].to_numpy()[rows]
-    answers = label_answers(labels, classes, smoothing=settings.label_smoothing, transition=transition)
+        counts = table[[f"count_{number}" for number in range(classes)]].to_numpy()
+    rows, answers = released_answers(
+        mechanism,
+        run.params.student,
+        answered=table["answered"].to_numpy(),
+        labels=table["label"].to_numpy(),
+        histograms=counts,
+        teachers=released["teachers"],
+        classes=classes,
+    )
     return rows, answers, released
 
 
@@ -115,7 +110,7 @@ def student_pool(run: Run) -> ImagePool:
     large as the queries'.
     """
     queries = read_all_queries(run.folders)
-    images, batches, sources = [queries.images], list(queries.batches), list(queries.kinds)
+    images, batches, sources = [queries.images], list(queries.batches), list(queries.sources)
     size = max(len(batch) for batch in batches)
     if not run.params.student.looks_at_more:
         return ImagePool(queries.images, batches, sources)

@@ -15,6 +15,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,6 @@ from tasks.config.queries import Images
 from tasks.config.values import digest
 from tasks.pipeline.dataset import SPLIT_SEED, load_dataset
 from tasks.runtime.progress import progress_reporter
-from tasks.runtime.queries import QuerySet
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import Folders, atomic_folder, file_digest, link, read_json, write_array, write_json
@@ -31,6 +31,7 @@ from terrine.determinism.randomness import derive_seed, numpy_generator
 from terrine.device import resolve_device
 from terrine.errors import ArtefactError, SettingError
 from terrine.mapped import MappedRows, Segment
+from terrine.queries import Queries, in_turns
 from terrine.synthetic import registry
 from terrine.synthetic.shards import SHARD_BYTES, Stretch, read_shard_record, write_stretch
 
@@ -250,29 +251,16 @@ def _write_public_rows(run: Run) -> None:
 
 
 def query_batches(run: Run) -> list[dict[str, object]]:
-    """Return the fixed batches of the query set: ranges of query numbers, one source each.
-
-    Queries are numbered batch by batch, and sources take turns, so that a budget that ends early has asked about all
-    of them. A stray last image joins the batch before it: a batch of one has no statistics.
-    """
-    size = run.params.queries.batch
-    pending = []
-    for kind, count in run.params.queries.shares().items():
-        starts = list(range(0, count, size))
-        if len(starts) > 1 and count - starts[-1] < 2:
-            starts.pop()
-        ends = [*starts[1:], count]
-        for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
-            pending.append(((number + 0.5) / len(starts), kind, start, end))
-    batches = []
-    position = 0
-    for _, kind, start, end in sorted(pending):
-        batches.append({"kind": kind, "source_start": start, "first": position, "count": end - start})
-        position += end - start
-    return batches
+    """Return the fixed batches of the query set: ranges of query numbers, one source each, batch by batch."""
+    turns = in_turns(run.params.queries.shares(), run.params.queries.batch)
+    firsts = accumulate((count for _, _, count in turns), initial=0)
+    return [
+        {"kind": kind, "source_start": start, "first": first, "count": count}
+        for (kind, start, count), first in zip(turns, firsts, strict=False)
+    ]
 
 
-def read_queries(folders: Folders) -> QuerySet:
+def read_queries(folders: Folders) -> Queries:
     """Map the queries in order: uint8 images [queries, C, size, size], or a table's float32 rows [queries, F]."""
     manifest = read_json(folders.images / "manifest.json")
     by_kind: dict[str, list[Segment]] = {}
@@ -284,7 +272,7 @@ def read_queries(folders: Folders) -> QuerySet:
         segments.extend(_stretch_of(by_kind[batch["kind"]], start, count))
         batches.append(np.arange(first, first + count))
         kinds.append(batch["kind"])
-    return QuerySet(MappedRows(segments), batches, kinds)
+    return Queries(MappedRows(segments), batches, kinds)
 
 
 def _stretch_of(shards: list[Segment], start: int, count: int) -> list[Segment]:

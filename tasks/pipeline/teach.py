@@ -43,7 +43,7 @@ from tasks.runtime.store import (
 )
 from terrine.data.dataset import Dataset
 from terrine.device import resolve_device
-from terrine.errors import ArtefactError, SettingError
+from terrine.errors import ArtefactError
 from terrine.teachers.averaging.kind import RoundState
 from terrine.teachers.averaging.ttac import Average
 from terrine.teachers.features import PrivateFeatures, private_features
@@ -143,19 +143,9 @@ def extract_features(run: Run) -> None:
 
 
 def _device(run: Run) -> torch.device:
-    """Return where teachers are trained.
-
-    Raises SettingError for an accelerator where it was never seen that one teacher's records do not move another, and
-    the data are not public.
-    """
+    """Return where teachers are trained. Raises what `Teachers.refuse_shared_passes` raises."""
     device = resolve_device(run.params.device)
-    teachers = run.params.teachers
-    if device.type != "cpu" and teachers.shares_passes and not run.params.data.public_benchmark:
-        raise SettingError(
-            f"teachers.kind={teachers.kind} shares passes between teachers. That one teacher's records move no other "
-            f"was seen on the CPU alone, not on {device.type}, and the data are not public: set device=cpu, or use "
-            "another kind."
-        )
+    run.params.teachers.refuse_shared_passes(device, public=run.params.data.public_benchmark)
     return device
 
 

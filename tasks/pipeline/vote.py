@@ -20,8 +20,9 @@ from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import Folders, atomic_folder, file_digest, read_array, read_json, write_array, write_json
 from terrine.device import resolve_device
-from terrine.teachers.kind import Queries, TeacherKind
-from terrine.teachers.untrained import votes_without_records
+from terrine.queries import Queries
+from terrine.teachers.fitted import cast_votes
+from terrine.teachers.kind import TeacherKind
 
 
 @step("vote")
@@ -54,18 +55,17 @@ def block_votes(
 
     numbers: of the queries among all that the run asks, int64 [queries].
     """
-    untrained = set(read_teachers_manifest(run.folders).get("untrained", []))
-    trained = [teacher for teacher in block if teacher not in untrained]
-    classes = len(read_json(run.folders.dataset / "manifest.json")["class_names"])
-    votes = votes_without_records(block, numbers, classes, seed=run.params.seed)
-    if trained:
-        # Stacked states share a product: those that were not trained keep their places in it, so that its shapes say
-        # nothing about who they are.
-        asked = list(block) if kind.stacked else trained
-        cast = kind.vote(read_states(run.folders, asked), queries, device=device)
-        places = [asked.index(teacher) for teacher in trained]
-        votes[:, [teacher - block.start for teacher in trained]] = cast[:, places]
-    return votes
+    return cast_votes(
+        kind,
+        block,
+        set(read_teachers_manifest(run.folders).get("untrained", [])),
+        lambda teachers: read_states(run.folders, teachers),
+        queries,
+        numbers,
+        classes=len(read_json(run.folders.dataset / "manifest.json")["class_names"]),
+        seed=run.params.seed,
+        device=device,
+    )
 
 
 def teachers_queries(run: Run, inputs: str) -> Queries:

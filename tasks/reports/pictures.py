@@ -11,7 +11,7 @@ from markupsafe import Markup
 from PIL import Image
 
 from tasks.reports.charts import sparkline
-from tasks.runtime.queries import QuerySet
+from terrine.queries import Queries
 
 LONGEST = 160
 """Pixels of an embedded picture: enough for a sharp tile, and hundreds of them stay a small page."""
@@ -93,7 +93,7 @@ class ContactSheet:
 
 
 def contact_sheets(
-    queries: QuerySet,
+    queries: Queries,
     answered: np.ndarray,
     labels: np.ndarray,
     asked: np.ndarray,
@@ -113,7 +113,7 @@ def contact_sheets(
         per_source: Most pictures on a sheet.
     """
     numbers: dict[str, list[np.ndarray]] = {}
-    for kind, batch in zip(queries.kinds, queries.batches, strict=True):
+    for kind, batch in zip(queries.sources, queries.batches, strict=True):
         numbers.setdefault(kind, []).append(batch)
     sheets = []
     for kind, batches in sorted(numbers.items()):

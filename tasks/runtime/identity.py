@@ -11,7 +11,6 @@ edition, the stored release is what comes back, and the operator is told.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -22,8 +21,9 @@ from tasks.runtime.keys import site_key
 from tasks.runtime.provenance import code_version
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_text
+from terrine.aggregation.release import changed_inputs, committed, partition_commitment
 from terrine.errors import ArtefactError, TerrineError
-from terrine.privacy.ledger.identity import keyed_digest, release_identity
+from terrine.privacy.ledger.identity import release_identity
 from terrine.privacy.ledger.ledger import StoredRelease
 from terrine.settings import Settings
 
@@ -33,7 +33,6 @@ Inputs = dict[str, str]
 FORM = 1
 """Raised when the same settings would release something else, or when a default upstream of a release changes."""
 
-PARTITION, SALT = "partition", "salt"
 _CHANGED = "data_changed_"
 
 _UP_TO_TEACHERS = ("data", "privacy", "partition", "queries", "backbone", "pretraining", "teachers")
@@ -163,20 +162,7 @@ def remembered(run: Run, **digests: str) -> Inputs:
     digests: of private inputs keyed, of public ones plain.
     """
     partition = str(read_json(run.folders.partition / "manifest.json")["hash"])
-    return {**digests, PARTITION: partition, SALT: secrets.token_hex(32)}
-
-
-def partition_commitment(run: Run, release: StoredRelease) -> str:
-    """Return the digest of the partition that a release may publish.
-
-    It is salted anew for every release and says nothing without the salt, which is sealed in the ledger: with it, the
-    keeper of the ledger can show later which partition the release was made from. The same again for a release that is
-    returned again, whatever the data are by then.
-    """
-    if SALT not in release.inputs:  # of an earlier version, which remembered nothing
-        return keyed_digest(site_key(run), "terrine partition of release", release.release_id.encode())
-    salt = bytes.fromhex(release.inputs[SALT])
-    return keyed_digest(salt, "terrine partition", release.inputs[PARTITION].encode())
+    return {**digests, **committed(partition)}
 
 
 def about_release(run: Run, account: str, release: StoredRelease) -> dict[str, Any]:
@@ -187,7 +173,7 @@ def about_release(run: Run, account: str, release: StoredRelease) -> dict[str, A
         "dataset": account,
         "epsilon_dataset": release.epsilon_total,
         "epsilon_account": run.params.ledger.epsilon,
-        "partition_digest": partition_commitment(run, release),
+        "partition_digest": partition_commitment(release, site_key(run)),
         "partition_disjoint": read_json(run.folders.partition / "manifest.json")["every_record_in_exactly_one_part"],
         "code_version": " ".join(f"{name} {value}" for name, value in code_version(run.root).items()),
     }
@@ -203,8 +189,7 @@ def tell_change(run: Run, kind: Kind, release: StoredRelease, inputs: Inputs) ->
         inputs: What `remembered` returned for the data as they are now.
     """
     path = run.folders.private / f"{_CHANGED}{kind}.txt"
-    names = sorted((inputs.keys() & release.inputs.keys()) - {SALT})
-    changed = [name for name in names if inputs[name] != release.inputs[name]]
+    changed = changed_inputs(release, inputs)
     path.unlink(missing_ok=True)
     if changed:
         write_text(

@@ -20,9 +20,9 @@ from terrine.device import resolve_device
 from terrine.errors import SettingError
 from terrine.models.backbone import Backbone
 from terrine.models.files import load_backbone, save_backbone
+from terrine.models.invariance import learn_projection
 from terrine.models.reference import fit_reference
 from terrine.models.registry import build_backbone
-from terrine.pretraining.invariance import learn_projection
 from terrine.transcription.generator import Generator, random_vectors
 from terrine.transcription.settings import Transcription
 

@@ -13,7 +13,7 @@ import torch
 
 from tasks.config.values import digest
 from tasks.pipeline.dataset import read_dataset
-from tasks.pipeline.partition import deal_records, protected_groups, read_assignment
+from tasks.pipeline.partition import deal_records, read_assignment
 from tasks.runtime.identity import remembered, tell_change
 from tasks.runtime.keys import site_key
 from tasks.runtime.run import Run
@@ -36,6 +36,7 @@ from terrine.aggregation.votes import histograms_of
 from terrine.data import partition as partitions
 from terrine.data.dataset import Dataset
 from terrine.data.digest import keyed_digest as digest_of_arrays
+from terrine.data.partitions import protected_groups
 from terrine.determinism.randomness import numpy_generator
 from terrine.device import resolve_device
 from terrine.errors import ArtefactError, SettingError
@@ -73,7 +74,7 @@ def deal_clients(run: Run) -> None:
         deal_records.fn(run)
         return
     assignment = np.zeros(dataset.records, dtype=np.int64)
-    proof = partitions.check(assignment, 1, protected_groups(run, dataset))
+    proof = partitions.check(assignment, 1, protected_groups(dataset, run.params.privacy.unit))
     with atomic_folder(run.folders.partition) as folder:
         write_array(folder / "assignment.npy", assignment)
         write_json(

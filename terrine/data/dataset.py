@@ -6,16 +6,24 @@ whether a known set of images is behind it.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from terrine.data.digest import keyed_digest
 from terrine.data.duplicates import duplicate_counts, exact_duplicates, shared_images
 from terrine.data.images import refuse_not_finite
+from terrine.data.public import PUBLIC_BENCHMARKS
 from terrine.data.splits import split_units
 from terrine.data.units import count_units, place_codes
 from terrine.errors import InputError
+
+
+class Labelled(NamedTuple):
+    """Images, uint8 [N, C, H, W] (or a table's rows, float32 [N, F]), with their labels, int64 [N]."""
+
+    images: np.ndarray
+    labels: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -67,6 +75,16 @@ class Dataset:
     def classes(self) -> int:
         """Number of classes."""
         return len(self.class_names)
+
+    @property
+    def public(self) -> bool:
+        """Whether anyone may already read it: its source says so, and its name is on the list of those that may."""
+        return self.public_benchmark and self.name in PUBLIC_BENCHMARKS
+
+    @property
+    def test(self) -> Labelled:
+        """The test split: private, and for evaluation alone."""
+        return Labelled(self.test_images, self.test_labels)
 
     @property
     def record_names(self) -> np.ndarray:

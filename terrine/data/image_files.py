@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
 
 from terrine.data.source import Progress
 from terrine.errors import InputError
+from terrine.extras import from_extra
+
+with from_extra("pipeline", "Image files"):
+    from PIL import Image, ImageOps, UnidentifiedImageError
 
 # Files handed to the threads at a time, between two reports of progress.
 _CHUNK = 512

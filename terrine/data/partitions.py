@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
-from terrine.data import partition
+from terrine.data import partition as arithmetic
 from terrine.data.dataset import Dataset
 from terrine.data.parties import check_whole
 from terrine.errors import SettingError
@@ -34,8 +35,12 @@ class Partition(Settings):
 
     def check(self, run: Any) -> None:
         """Raise ValueError where it reads the labels of private data."""
-        if self.reads_labels and not run.data.public_benchmark:
-            raise ValueError(
+        self.refuse_private(public=run.data.public_benchmark)
+
+    def refuse_private(self, *, public: bool) -> None:
+        """Raise SettingError where it reads labels, and anyone may not already read the data."""
+        if self.reads_labels and not public:
+            raise SettingError(
                 f"partition.kind={self.kind} reads labels, so that one record can move others to another teacher, and "
                 "no guarantee would hold. Use iid, or party where the data really lie with parties"
             )
@@ -47,7 +52,7 @@ class IIDPartition(Partition):
     kind: Literal["iid"] = "iid"
 
     def deal(self, dataset: Dataset, groups: np.ndarray | None, seed: int) -> np.ndarray:
-        return partition.iid(dataset.records, self.teachers, names=dataset.record_names, groups=groups, seed=seed)
+        return arithmetic.iid(dataset.records, self.teachers, names=dataset.record_names, groups=groups, seed=seed)
 
 
 class DirichletPartition(Partition):
@@ -60,7 +65,7 @@ class DirichletPartition(Partition):
     """Concentration; the smaller, the fewer classes a teacher has."""
 
     def deal(self, dataset: Dataset, groups: np.ndarray | None, seed: int) -> np.ndarray:
-        return partition.dirichlet(dataset.train_labels, self.teachers, self.alpha, groups=groups, seed=seed)
+        return arithmetic.dirichlet(dataset.train_labels, self.teachers, self.alpha, groups=groups, seed=seed)
 
 
 class SimilarityPartition(Partition):
@@ -73,7 +78,7 @@ class SimilarityPartition(Partition):
     """Percentage of the records dealt at random; the rest is sorted by label and cut."""
 
     def deal(self, dataset: Dataset, groups: np.ndarray | None, seed: int) -> np.ndarray:
-        return partition.by_similarity(dataset.train_labels, self.teachers, self.similarity, groups=groups, seed=seed)
+        return arithmetic.by_similarity(dataset.train_labels, self.teachers, self.similarity, groups=groups, seed=seed)
 
 
 class PartyPartition(Partition):
@@ -99,3 +104,76 @@ class PartyPartition(Partition):
 
 
 PARTITIONS = Kinds("partition", Partition, default="iid")
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """The records of a dataset, dealt to teachers: private.
+
+    assignment  int64 [records], the teacher of each record
+    settings    how they were dealt
+    unit        what sits in one part, and is protected: each record, or all records of a group
+    seed        what they were dealt with
+    proof       what `terrine.data.partition.check` found: counts, and that the parts are disjoint
+    """
+
+    assignment: np.ndarray
+    settings: Partition
+    unit: Literal["record", "group"]
+    seed: int
+    proof: dict[str, Any]
+
+    @property
+    def teachers(self) -> int:
+        """How many teachers the records are dealt to."""
+        return self.settings.teachers
+
+    def describe(self) -> dict[str, Any]:
+        """Return how they were dealt, as JSON values: public, and nothing about records."""
+        return {**self.settings.model_dump(mode="json"), "unit": self.unit, "seed": self.seed}
+
+
+def partition(
+    data: Dataset, *, kind: str = "iid", unit: Literal["record", "group"] = "record", seed: int = 0, **settings: Any
+) -> Parts:
+    """Deal the records of a dataset to teachers, each record to exactly one.
+
+    Args:
+        data: The private dataset.
+        kind: `iid`, `party`, or for public benchmarks `dirichlet` and `similarity`.
+        unit: What is protected: a record, or all records of a group (a person).
+        seed: Public; it deals a dataset alike on every machine.
+        **settings: Those of the kind: `teachers`, `alpha`, `similarity`.
+
+    Returns:
+        The parts, proven to be disjoint and to cover the training records.
+
+    Raises:
+        SettingError: an unknown kind, more teachers than units, groups that the data do not have, or a kind that reads
+            the labels of private data.
+        InputError: groups that do not lie in one part.
+    """
+    dealt = PARTITIONS.of(kind)(kind=kind, **settings)
+    dealt.refuse_private(public=data.public)
+    groups = protected_groups(data, unit)
+    assignment = dealt.deal(data, groups, seed)
+    return Parts(assignment, dealt, unit, seed, arithmetic.check(assignment, dealt.teachers, groups))
+
+
+def protected_groups(dataset: Dataset, unit: str) -> np.ndarray | None:
+    """Return the group of each record where groups are what is protected, else None.
+
+    Exact copies of an image are not kept together: which records are copies depends on their content, and a partition
+    that reads content can move other records when one of them is exchanged. Copies are counted in the dataset's
+    manifest; data with several images of a person needs privacy.unit=group.
+
+    Raises SettingError when groups are to be protected and the data has none.
+    """
+    if unit == "record":
+        return None
+    if dataset.train_groups is None:
+        raise SettingError(
+            f"privacy.unit=group, but {dataset.name} has no groups. Give every record a group "
+            "(docs/your-own-images.md), or set privacy.unit=record."
+        )
+    return dataset.train_groups

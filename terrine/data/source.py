@@ -176,8 +176,22 @@ SOURCES = Kinds("data", Source, "terrine.data.sources", default="digits", key="n
 def load_dataset(
     name: str, at: Path = Path(), *, seed: int = 0, progress: Progress | None = None, **settings: Any
 ) -> Dataset:
-    """Return the dataset of a source by its name, with its settings: `SOURCES.of(name)(**settings).load(...)`.
+    """Return the private dataset of a source, checked.
 
-    Raises SettingError for an unknown name, and what `Source.load` raises.
+    Args:
+        name: `digits`, `mnist`, `npz`, `folder`, ...: a source's (`terrine.data.sources`, or a plugin's).
+        at: The folder that relative paths start from.
+        seed: Draws the splits that the data do not have.
+        progress: Called with (files read, files in all) while image files are read.
+        **settings: Those of the source: `size`, `channels`, `path`, ...
+
+    Returns:
+        Training and test split, uint8 images [N, C, H, W] with int64 labels [N].
+
+    Raises:
+        SettingError: an unknown name.
+        InputError: data that cannot be used.
     """
-    return SOURCES.of(name)(name=name, **settings).load(at, seed=seed, progress=progress)
+    source = SOURCES.of(name)(name=name, **settings)
+    dataset = source.load(at, seed=seed, progress=progress)
+    return replace(dataset, public_benchmark=dataset.public_benchmark and source.public_benchmark)

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from terrine.data.dataset import Dataset
 from terrine.data.labels import encode_groups, encode_labels, encode_names
@@ -30,6 +29,10 @@ from terrine.data.parties import encode_parties
 from terrine.data.sources.table import Table as Source
 from terrine.data.units import place_codes, shares
 from terrine.errors import InputError
+from terrine.extras import from_extra
+
+with from_extra("pipeline", "Tables"):
+    import pandas as pd
 
 _MISSING = ("", "?", "NA", "NaN", "nan")
 

@@ -15,10 +15,21 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from terrine.errors import SettingError
 from terrine.settings import AtHome, Kinds, Settings, Unit
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    import torch
+
+    from terrine.mapped import Rows
     from terrine.models.backbone import Backbone
+    from terrine.queries import Queries
+
+REFERENCE_BATCHES = 8
+"""Batches from which a backbone without weights gets its original statistics; sources take turns in them."""
 
 
 Built = tuple[Any, int]
@@ -60,6 +71,44 @@ class Architecture(Settings):
 
         options = self.options(channels, size)
         return build_backbone(self.kind, channels=channels, size=size, seed=seed, **options)
+
+    def fit(self, queries: Queries, *, seed: int = 0, device: torch.device | str = "cpu") -> Backbone:
+        """Return the backbone of public images: built, and fitted to them or given its weights.
+
+        Args:
+            queries: uint8 images [queries, C, H, W]; under private ones nothing would be guaranteed.
+            seed: Draws what is drawn at random.
+            device: Where it is fitted, and stays.
+
+        Raises:
+            SettingError: an architecture that does not take such images, or has weights and none were named.
+            InputError: batches that are too small, or a file of weights that does not fit.
+        """
+        weights = getattr(self, "weights", None)
+        if weights is None and self.pretrained_here:
+            raise SettingError(
+                f"A backbone of kind={self.kind} has weights: name a file of them, weights=..., or pretrain one on "
+                "synthetic images (`terrine.pretraining.simclr.pretrain`, or the pipeline's stage `pretrain`)."
+            )
+        channels, size = queries.images.shape[1], queries.images.shape[-1]
+        backbone = self.build(channels, size, seed)
+        if weights is None:
+            self.adapt(backbone, queries.images, queries.batches, seed=seed, device=device)
+        else:
+            from terrine.models.weights import take_weights
+
+            take_weights(backbone, weights)
+        backbone.origin = {**self.identity(), "seed": seed, "images": queries.describe()}
+        return backbone.to(device)
+
+    def adapt(
+        self, backbone: Backbone, images: Rows, batches: Sequence[np.ndarray], *, seed: int, device: torch.device | str
+    ) -> None:
+        """Fit what is not trained, where there is anything, to public images in batches of one source each."""
+        if self.reference is not None:
+            from terrine.models.reference import fit_reference
+
+            fit_reference(backbone, images, batches[:REFERENCE_BATCHES], device)
 
     def options(self, channels: int, size: int) -> dict[str, Any]:
         """Return what `network` is given, and the backbone's description holds: JSON values."""

@@ -5,6 +5,7 @@ statistical unit: its features depend on all of its images and on nothing else, 
 and are stored with it.
 """
 
+import hashlib
 import json
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -34,6 +35,8 @@ class Backbone(nn.Module):
         self.network = network
         self.feature_dim = feature_dim
         self._architecture = architecture
+        self.origin: dict[str, Any] = {}
+        """The settings and images that `Architecture.fit` made it with, as JSON values; not stored."""
         self.eval()
 
     @property
@@ -49,6 +52,13 @@ class Backbone(nn.Module):
     def describe(self) -> dict[str, Any]:
         """Return what `build_backbone` needs to build this architecture again: kind, channels, size and options."""
         return json.loads(json.dumps(self._architecture))
+
+    def digest(self) -> str:
+        """Return the SHA-256 of its description and weights, as hex: it is public."""
+        content = hashlib.sha256(json.dumps(self._architecture, sort_keys=True).encode())
+        for name, value in sorted(self.network.state_dict().items()):
+            content.update(f" {name} {tuple(value.shape)} ".encode() + value.detach().cpu().numpy().tobytes())
+        return content.hexdigest()
 
     def trainable(self) -> tuple[nn.Module, int]:
         """Return the part of the network that has weights, which is what pretraining trains, and its feature number.

@@ -26,6 +26,14 @@ FROM_TIMM = "timm"
 _CLASSIFIERS = ("fc.", "head.", "classifier.", "head_dist.", "last_linear.")
 
 
+def take_weights(backbone: Backbone, weights: Path) -> None:
+    """Give a backbone the weights that `Trained.weights` names: those that timm publishes, or those in a file."""
+    if str(weights) == FROM_TIMM:
+        download_weights(backbone)
+    else:
+        load_weights(backbone, weights)
+
+
 def load_weights(backbone: Backbone, path: Path) -> None:
     """Replace the weights of a backbone by those in the file at `path`.
 

@@ -192,6 +192,9 @@ class PrivacyStatement:
                 "has no place in a statement",
             )
 
+    def __str__(self) -> str:
+        return summary_sentence(self)
+
     @property
     def epsilon(self) -> float:
         """The exact, data-independent ε of this release at `delta`; infinite where nothing is guaranteed."""

@@ -22,7 +22,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from terrine.aggregation.mechanism import Mechanism
 from terrine.errors import InputError, SettingError
+from terrine.students.correction import transition_matrix
+from terrine.students.student import Student
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(scores [B, classes], targets [B, classes]) -> negative log-likelihood of each query [B]."""
@@ -75,6 +78,35 @@ def corrected_loss(scores: Tensor, one_hot: Tensor, transition: np.ndarray) -> T
         log_transition = torch.from_numpy(np.log(transition)).to(scores)
     released = torch.logsumexp(torch.log_softmax(scores, dim=1)[:, :, None] + log_transition, dim=1)
     return -(released.clamp(min=-1e4) * one_hot).sum(1)
+
+
+def released_answers(
+    mechanism: Mechanism,
+    settings: Student,
+    *,
+    answered: np.ndarray,
+    labels: np.ndarray,
+    histograms: np.ndarray | None,
+    teachers: int,
+    classes: int,
+) -> tuple[np.ndarray, ReleasedAnswers]:
+    """Return the numbers of the answered queries, int64, and their answers in the same order, for a student.
+
+    mechanism: how they were answered. settings: the student's. answered: bool [queries]. labels: int64 [queries].
+    histograms: noisy counts [queries, classes] of a mechanism that reveals them.
+
+    Raises InputError when no query was answered.
+    """
+    rows = np.flatnonzero(answered)
+    if not len(rows):
+        raise InputError(
+            "No query was answered, so there is nothing to train a student on. Lower aggregation.threshold, raise "
+            "sigma or epsilon."
+        )
+    if mechanism.reveals == "histogram" and histograms is not None:
+        return rows, histogram_answers(histograms[rows], teachers, mechanism.deviation)
+    transition = transition_matrix(mechanism.deviation, teachers, classes) if settings.forward_correction else None
+    return rows, label_answers(labels[rows], classes, smoothing=settings.label_smoothing, transition=transition)
 
 
 def histogram_answers(histograms: np.ndarray, teachers: int, sigma: float) -> ReleasedAnswers:

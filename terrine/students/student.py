@@ -9,11 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import model_validator
 
+from terrine.errors import SettingError
 from terrine.settings import Field, Kinds, Settings, Unit
 
 if TYPE_CHECKING:
     import torch
 
+    from terrine.aggregation.mechanism import Mechanism
+    from terrine.aggregation.release import Release
+    from terrine.models.backbone import Backbone
+    from terrine.queries import Queries
+    from terrine.students.fitted import FittedStudent
     from terrine.students.material import Material, TrainedStudent
 
 Progress = Callable[[float, str], None]
@@ -61,6 +67,37 @@ class Student(Settings, ABC):
         that do not suit the backbone, and ArtefactError when `work` belongs to another training.
         """
 
+    def fit(
+        self,
+        queries: Queries,
+        release: Release,
+        backbone: Backbone,
+        *,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+        progress: Progress | None = None,
+    ) -> FittedStudent:
+        """Train a student on what was released: post-processing, which costs no privacy.
+
+        Args:
+            queries: The public images that teachers were asked about, uint8 [queries, C, H, W].
+            release: The answers to them.
+            backbone: The public backbone, which stays as it is.
+            seed: Draws what is drawn at random.
+            device: Where it is trained, and predicts.
+            progress: Called with (fraction done, a line about it).
+
+        Returns:
+            The student: like the release, it may be published.
+
+        Raises:
+            InputError: a release about other images, or without answers.
+            SettingError: settings that do not suit the backbone or the release.
+        """
+        from terrine.students.fitted import fit
+
+        return fit(self, queries, release, backbone, seed=seed, device=device, progress=progress)
+
     @model_validator(mode="after")
     def _one_remedy(self) -> Student:
         if self.label_smoothing and self.forward_correction:
@@ -71,10 +108,13 @@ class Student(Settings, ABC):
         return self
 
     def check(self, run: Any) -> None:
-        """See `Settings.check`: correction is derived for labels with Gaussian noise."""
-        mechanism = run.aggregation
+        """See `Settings.check`."""
+        self.check_mechanism(run.aggregation)
+
+    def check_mechanism(self, mechanism: Mechanism) -> None:
+        """Raise SettingError for answers that it cannot correct: that is derived for labels with Gaussian noise."""
         if self.forward_correction and not (mechanism.gaussian and mechanism.reveals == "argmax"):
-            raise ValueError(
+            raise SettingError(
                 f"student.forward_correction=true does not go with aggregation.mechanism={mechanism.mechanism}: it "
                 "is derived for labels with Gaussian noise. Set it to false"
             )

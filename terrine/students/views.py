@@ -18,9 +18,9 @@ from torch import Tensor
 from terrine.determinism.parallel import side_by_side
 from terrine.determinism.randomness import torch_generator
 from terrine.models.backbone import Backbone, as_float
+from terrine.models.invariance import deform
 from terrine.models.kinds.scattering import Deformations
 from terrine.models.statistics import Statistics
-from terrine.pretraining.invariance import deform
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,9 @@ from threadpoolctl import threadpool_limits
 from terrine.determinism.parallel import FirstAndLast, side_by_side
 from terrine.determinism.randomness import derive_seed
 from terrine.errors import ArtefactError, InputError, SettingError, first_line
-from terrine.teachers.kind import Arrays, Queries, Records, rows_of, vote_type
+from terrine.extras import from_extra
+from terrine.queries import Queries
+from terrine.teachers.kind import Arrays, Records, rows_of, vote_type
 from terrine.teachers.linear import start_seed
 from terrine.teachers.memory import is_out_of_memory
 
@@ -161,7 +163,8 @@ def to_bytes(estimator: Any) -> bytes:
 
     skops names entries after addresses in memory and stamps them with the time; both are replaced by counting.
     """
-    import skops.io
+    with from_extra("pipeline", "Teachers of scikit-learn"):
+        import skops.io
 
     with zipfile.ZipFile(io.BytesIO(skops.io.dumps(estimator))) as archive:
         schema = archive.read("schema.json").decode()
@@ -189,7 +192,8 @@ def from_bytes(data: bytes) -> Any:
     scikit-learn are loaded without a check of their indices, so the bytes must be those that were written: the
     pipeline compares digests before it calls this.
     """
-    import skops.io
+    with from_extra("pipeline", "Teachers of scikit-learn"):
+        import skops.io
 
     try:
         unknown = skops.io.get_untrusted_types(data=data)

@@ -25,6 +25,7 @@ import numpy as np
 import torch
 
 from terrine.errors import InputError
+from terrine.queries import Queries
 from terrine.teachers.features import PrivateFeatures
 
 Arrays = dict[str, np.ndarray]
@@ -82,14 +83,6 @@ class Records:
                 "several teachers, and then one record touches all of them. Compute them with "
                 "terrine.teachers.features.private_features under the assignment that teachers train under."
             )
-
-
-@dataclass(frozen=True)
-class Queries:
-    """What teachers are asked about: inputs of the kind's type, and the fixed batches (index arrays) they come in."""
-
-    inputs: np.ndarray
-    batches: Sequence[np.ndarray]
 
 
 class TeacherKind(Protocol):

@@ -33,8 +33,9 @@ from terrine.classifiers import initial_head
 from terrine.determinism.parallel import side_by_side
 from terrine.determinism.randomness import derive_seed, torch_generator
 from terrine.errors import InputError
+from terrine.queries import Queries
 from terrine.teachers.features import PrivateFeatures
-from terrine.teachers.kind import Arrays, Queries, Records, rows_of, vote_type
+from terrine.teachers.kind import Arrays, Records, rows_of, vote_type
 from terrine.teachers.kinds.linear import LinearTeachers
 
 _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8  # Adam's own, as everywhere

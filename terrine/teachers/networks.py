@@ -30,7 +30,8 @@ from terrine.device import fixed_kernels
 from terrine.errors import ArtefactError, InputError
 from terrine.models.backbone import as_float
 from terrine.models.statistics import Statistics, batch_statistics, has_batch_norm
-from terrine.teachers.kind import Arrays, Queries, Records, rows_of, vote_type
+from terrine.queries import Queries
+from terrine.teachers.kind import Arrays, Records, rows_of, vote_type
 from terrine.teachers.linear import start_seed
 
 if TYPE_CHECKING:

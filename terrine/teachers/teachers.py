@@ -8,9 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
+from terrine.errors import SettingError
 from terrine.settings import Field, Settings, Unit
 
 if TYPE_CHECKING:
+    import torch
+
+    from terrine.data.dataset import Dataset
+    from terrine.data.partitions import Parts
+    from terrine.models.backbone import Backbone
+    from terrine.teachers.fitted import FittedTeachers
     from terrine.teachers.kind import TeacherKind
     from terrine.teachers.registry import TeacherContext
 
@@ -32,6 +39,47 @@ class Teachers(Settings):
     def build(self, context: TeacherContext) -> TeacherKind:
         """Return what trains and votes. Raises SettingError where these settings do not suit what is found around."""
         raise NotImplementedError
+
+    def fit(
+        self,
+        data: Dataset,
+        parts: Parts,
+        backbone: Backbone | None = None,
+        *,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+    ) -> FittedTeachers:
+        """Train teachers, each from its own part of the records, which no batch ever mixes with another's.
+
+        Args:
+            data: The private dataset.
+            parts: Who learns from what, of this very dataset (`terrine.data.partitions.partition`).
+            backbone: What makes features; None for teachers that learn from images or a table's rows.
+            seed: Draws initial weights and shuffles.
+            device: Where they are trained, and vote.
+
+        Returns:
+            The teachers: private. One with too few records is not trained, and votes by a rule that reads none.
+
+        Raises:
+            SettingError: settings that do not suit the data, or teachers that learn from one another.
+            InputError: parts of another dataset.
+        """
+        import torch
+
+        from terrine.teachers.fitted import fit
+
+        return fit(self, data, parts, backbone, seed=seed, device=torch.device(device))
+
+    def refuse_shared_passes(self, device: torch.device, *, public: bool) -> None:
+        """Raise SettingError for an accelerator where it was never seen that one teacher's records do not move another,
+        and the data are not public."""
+        if device.type != "cpu" and self.shares_passes and not public:
+            raise SettingError(
+                f"teachers.kind={self.kind} shares passes between teachers. That one teacher's records move no other "
+                f"was seen on the CPU alone, not on {device.type}, and the data are not public: set device=cpu, or use "
+                "another kind."
+            )
 
     @property
     def inputs(self) -> Literal["features", "images"]:

@@ -16,7 +16,6 @@ from tasks.pipeline.advise import student_head
 from tasks.pipeline.features import query_features
 from tasks.pipeline.pretrain import read_backbone
 from tasks.pipeline.synthesize import read_queries
-from tasks.runtime.queries import QuerySet
 from tasks.runtime.run import Run
 from tasks.runtime.store import Folders, file_digest, read_array, read_json, write_array
 from terrine.aggregation.rounds import NEVER, Advice, Rounds
@@ -24,6 +23,7 @@ from terrine.classifiers import predict
 from terrine.device import resolve_device
 from terrine.errors import ArtefactError
 from terrine.models.backbone import features_in_batches
+from terrine.queries import Queries
 from terrine.students.guided import Guided, guide, joined, none_yet
 from terrine.students.material import ImagePool
 
@@ -73,7 +73,7 @@ class Guide:
 def query_pool(folders: Folders) -> ImagePool:
     """Return the query images that were there from the start, in their fixed batches."""
     queries = read_queries(folders)
-    return ImagePool(queries.images, queries.batches, queries.kinds)
+    return ImagePool(queries.images, queries.batches, queries.sources)
 
 
 def write_guided(run: Run, folder: Path, guided: Guided) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def guided_digest(folders: Folders) -> str | None:
     return None if guided is None else digest(guided, 64)
 
 
-def read_all_queries(folders: Folders) -> QuerySet:
+def read_all_queries(folders: Folders) -> Queries:
     """Read all queries that a release answers: those there were from the start, then the guided ones.
 
     Raises ArtefactError if the file of guided queries is missing or is not the one that was released.
@@ -108,4 +108,4 @@ def read_all_queries(folders: Folders) -> QuerySet:
     images = np.concatenate([queries.images, read_array(path)]) if guided["batches"] else queries.images
     batches = [np.arange(batch["first"], batch["first"] + batch["count"]) for batch in guided["batches"]]
     kinds = [batch["kind"] for batch in guided["batches"]]
-    return QuerySet(images, [*queries.batches, *batches], [*queries.kinds, *kinds])
+    return Queries(images, [*queries.batches, *batches], [*queries.sources, *kinds])

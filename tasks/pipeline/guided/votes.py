@@ -21,8 +21,8 @@ from tasks.runtime.store import file_digest, read_array, read_json, write_array
 from terrine.device import resolve_device
 from terrine.errors import ArtefactError
 from terrine.models.backbone import features_in_batches
+from terrine.queries import Queries
 from terrine.students.guided import Guided
-from terrine.teachers.kind import Queries
 
 
 def votes_on(run: Run, guided: Guided) -> np.ndarray:

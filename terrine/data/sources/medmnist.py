@@ -10,6 +10,7 @@ from terrine.data.dataset import Dataset
 from terrine.data.source import Downloaded, ImageSource, Progress
 from terrine.data.sources.npz import from_arrays, read_arrays
 from terrine.errors import InputError
+from terrine.extras import from_extra
 
 SIZES = (28, 64, 128, 224)
 """Sides in pixels that MedMNIST publishes."""
@@ -31,7 +32,8 @@ class MedMNIST(Downloaded, ImageSource):
     ]  # fmt: skip
 
     def read(self, at: Path = Path(), seed: int = 0, progress: Progress | None = None) -> Dataset:
-        import medmnist  # a second; only who asks for one of these sets pays it
+        with from_extra("pipeline", "MedMNIST's sets"):
+            import medmnist  # a second; only who asks for one of these sets pays it
 
         info, root = medmnist.INFO[self.name], at / self.root
         if "multi-label" in info["task"]:

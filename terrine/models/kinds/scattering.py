@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from terrine.models.architecture import Architecture, Built, Projected
 from terrine.settings import Settings, Unit
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    import torch
+
+    from terrine.mapped import Rows
+    from terrine.models.backbone import Backbone
+
+PROJECTION_BATCHES = 16
+"""Batches on which an invariant projection is learned."""
 
 
 class Deformations(Settings):
@@ -47,6 +59,16 @@ class Scattering(Projected, Architecture):
     @property
     def reference(self) -> Literal["queries", "pretraining"]:
         return self.fitted_to
+
+    def adapt(
+        self, backbone: Backbone, images: Rows, batches: Sequence[np.ndarray], *, seed: int, device: torch.device | str
+    ) -> None:
+        if self.invariance:
+            from terrine.models.invariance import learn_projection
+
+            own = batches[:PROJECTION_BATCHES]
+            learn_projection(backbone, images, own, seed=seed, device=device, deformations=self.deformations)
+        super().adapt(backbone, images, batches, seed=seed, device=device)
 
     def options(self, channels: int, size: int) -> dict[str, Any]:
         return {"projection": self.projection}

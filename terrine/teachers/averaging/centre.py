@@ -17,9 +17,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from terrine.errors import InputError
+from terrine.queries import Queries
 from terrine.teachers.averaging.learners import unit_rows
 from terrine.teachers.features import PrivateFeatures, digest_of
-from terrine.teachers.kind import Queries, Records, rows_of
+from terrine.teachers.kind import Records, rows_of
 
 CLIP = 1.0
 """The largest norm of a party's mean of unit vectors."""

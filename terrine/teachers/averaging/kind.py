@@ -28,10 +28,11 @@ import torch
 from terrine.determinism.randomness import numpy_generator
 from terrine.errors import InputError, SettingError
 from terrine.models.statistics import Statistics
+from terrine.queries import Queries
 from terrine.teachers.averaging.centre import centred_queries, centred_records, party_means
 from terrine.teachers.averaging.learners import Learner, LinearLearner, ModuleLearner, unit_rows
 from terrine.teachers.averaging.ttac import Average, exact_means, local_round, server_step
-from terrine.teachers.kind import Arrays, Queries, Records
+from terrine.teachers.kind import Arrays, Records
 from terrine.teachers.linear import LinearKind
 from terrine.teachers.networks import BLOCK, Classifier, vote_with_networks
 

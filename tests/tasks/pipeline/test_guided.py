@@ -129,7 +129,7 @@ def test_guided_queries_are_released_with_what_was_answered_about_them(project, 
     assert (np.sqrt((change**2).mean(axis=(1, 2, 3))) <= RADIUS + 1e-9).all()
     assert np.abs(change).max(axis=(1, 2, 3)).min() > 0
     # Batches cover them, each of one source.
-    kind = np.concatenate([np.full(len(b), k) for b, k in zip(pool.batches, pool.kinds, strict=True)])
+    kind = np.concatenate([np.full(len(b), k) for b, k in zip(pool.batches, pool.sources, strict=True)])
     numbers = [n for b in manifest["guided"]["batches"] for n in range(b["first"], b["first"] + b["count"])]
     assert numbers == list(range(POOL, POOL + made))
     for batch in manifest["guided"]["batches"]:

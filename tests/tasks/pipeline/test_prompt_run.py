@@ -53,7 +53,7 @@ def test_private_records_pool_and_test_images_are_three_parts_and_the_manifest_s
     }
     queries = synthesize.read_queries(finished.folders)
     asked = np.concatenate(
-        [queries.images[batch] for batch, kind in zip(queries.batches, queries.kinds, strict=True) if kind == "pool"]
+        [queries.images[batch] for batch, kind in zip(queries.batches, queries.sources, strict=True) if kind == "pool"]
     )
     assert len(asked) == 45
     private = {image.tobytes() for image in np.asarray(dataset.train_images)}
@@ -100,7 +100,7 @@ def test_a_querys_truth_is_the_label_of_its_own_image(finished):
     whole = load_dataset("digits", size=8, seed=SPLIT_SEED)
     labels = dict(zip((image.tobytes() for image in whole.test_images), whole.test_labels.tolist(), strict=True))
     truth, queries = pool_truth(finished), synthesize.read_queries(finished.folders)
-    for batch, kind in zip(queries.batches, queries.kinds, strict=True):
+    for batch, kind in zip(queries.batches, queries.sources, strict=True):
         for query in batch:
             known = labels[queries.images[query].tobytes()] if kind == "pool" else -1
             assert truth[query] == known

@@ -51,12 +51,12 @@ def test_a_batch_has_one_source_and_batches_tile_the_queries(tmp_path):
     queries = draw_all(make(tmp_path))
     assert np.array_equal(np.concatenate(queries.batches), np.arange(50))
     assert all(2 <= len(batch) <= 17 for batch in queries.batches)
-    assert set(queries.kinds) == {"gaussian", "dead_leaves"}
+    assert set(queries.sources) == {"gaussian", "dead_leaves"}
     assert queries.images.shape == (50, 1, 8, 8)
 
 
 def test_sources_take_turns_so_that_any_prefix_asks_about_all(tmp_path):
-    kinds = draw_all(make(tmp_path, count=96, sources={"gaussian": 1, "dead_leaves": 1})).kinds
+    kinds = draw_all(make(tmp_path, count=96, sources={"gaussian": 1, "dead_leaves": 1})).sources
     assert all(first != second for first, second in pairwise(kinds))
 
 

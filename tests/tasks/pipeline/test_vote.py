@@ -8,7 +8,7 @@ import pytest
 from tasks.config.params import validate
 from tasks.pipeline import vote
 from tasks.runtime.run import Run
-from terrine.teachers.kind import Queries
+from terrine.queries import Queries
 from terrine.teachers.untrained import votes_without_records
 
 BLOCK, UNTRAINED, CLASSES = range(3, 9), [4, 5, 8], 4

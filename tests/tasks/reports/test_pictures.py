@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image
 
 from tasks.reports.pictures import confusion_colours, contact_sheets, image_data_uri, row_shares
-from tasks.runtime.queries import QuerySet
+from terrine.queries import Queries
 
 
 def decoded(uri):
@@ -17,7 +17,7 @@ def decoded(uri):
 def query_set():
     """Three batches of two sources; every image is filled with its own number."""
     images = np.repeat(np.arange(30, dtype=np.uint8), 64).reshape(30, 1, 8, 8)
-    return QuerySet(images, [np.arange(10), np.arange(10, 20), np.arange(20, 30)], ["a", "b", "a"])
+    return Queries(images, [np.arange(10), np.arange(10, 20), np.arange(20, 30)], ["a", "b", "a"])
 
 
 def test_a_picture_stands_beside_its_own_label():

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from terrine.teachers.kind import Queries, Records
+from terrine.queries import Queries
+from terrine.teachers.kind import Records
 
 CLASSES = 3
 

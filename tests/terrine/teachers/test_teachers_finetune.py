@@ -10,8 +10,9 @@ from terrine.determinism.randomness import torch_generator
 from terrine.errors import SettingError
 from terrine.models.registry import build_backbone
 from terrine.models.statistics import batch_statistics
+from terrine.queries import Queries
 from terrine.teachers.finetune import FinetuneKind
-from terrine.teachers.kind import Queries, Records
+from terrine.teachers.kind import Records
 from terrine.teachers.kinds.finetune import FinetuneTeachers
 from terrine.teachers.networks import load_state, parts
 

@@ -5,12 +5,13 @@ import pytest
 import torch
 
 from terrine.models.registry import build_backbone
+from terrine.queries import Queries
 from terrine.teachers import registry
 from terrine.teachers.averaging.kind import RoundState
 from terrine.teachers.averaging.learners import LinearLearner
 from terrine.teachers.averaging.ttac import Average, local_round
 from terrine.teachers.features import PrivateFeatures, private_features
-from terrine.teachers.kind import Queries, Records
+from terrine.teachers.kind import Records
 from terrine.teachers.kinds.linear import LinearTeachers
 from terrine.teachers.linear import _parts
 from terrine.teachers.untrained import votes_without_records

@@ -8,7 +8,8 @@ from torch import nn
 
 from terrine.determinism.randomness import torch_generator
 from terrine.errors import ArtefactError, InputError
-from terrine.teachers.kind import Queries, Records
+from terrine.queries import Queries
+from terrine.teachers.kind import Records
 from terrine.teachers.kinds.scratch import ScratchTeachers
 from terrine.teachers.networks import (
     Classifier,

@@ -13,7 +13,8 @@ from terrine.errors import ArtefactError, SettingError
 from terrine.models.identity import ColumnsBackbone
 from terrine.models.registry import build_backbone
 from terrine.models.statistics import batch_statistics
-from terrine.teachers.kind import Queries, Records
+from terrine.queries import Queries
+from terrine.teachers.kind import Records
 from terrine.teachers.kinds.prompt import PromptTeachers
 from terrine.teachers.networks import epoch_batches
 from terrine.teachers.prompt import PromptKind

@@ -5,11 +5,12 @@ import pytest
 
 from terrine.errors import InputError, SettingError
 from terrine.models.registry import build_backbone
+from terrine.queries import Queries
 from terrine.teachers.averaging.centre import centred_queries, centred_records, party_means
 from terrine.teachers.averaging.kind import AveragedKind, LinearVoting, NetworkVoting, RoundState, blocks_of
 from terrine.teachers.averaging.learners import LinearLearner, unit_rows
 from terrine.teachers.averaging.ttac import average_teachers
-from terrine.teachers.kind import Queries, Records
+from terrine.teachers.kind import Records
 from terrine.teachers.networks import Classifier
 from tests.terrine.teachers.averaging.averaged_help import averaged, plain_ttac, sorted_records
 

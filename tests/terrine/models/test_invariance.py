@@ -7,12 +7,12 @@ from scipy.linalg import eigh
 
 from terrine.determinism.randomness import torch_generator
 from terrine.errors import InputError, SettingError
+from terrine.models import invariance
 from terrine.models.backbone import as_float
 from terrine.models.files import load_backbone, save_backbone
+from terrine.models.invariance import deform, invariant_projection, learn_projection
 from terrine.models.kinds.scattering import Deformations
 from terrine.models.registry import build_backbone
-from terrine.pretraining import invariance
-from terrine.pretraining.invariance import deform, invariant_projection, learn_projection
 from terrine.synthetic.registry import draw
 
 STILL = Deformations(rotation=0, scale=0, shear=0, shift=0)

@@ -1,0 +1,247 @@
+"""The release of answers: votes in, what may be published out, through the ledger, exactly once.
+
+Everything that turns votes into a release is here once, for the stage `aggregate` and for `terrine.ledger`: votes are
+counted, the worst case is reserved before anything is drawn, and the statement says what was drawn.
+"""
+
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from terrine.aggregation.mechanism import NOTHING, Mechanism
+from terrine.aggregation.rounds import NEVER, Adviser, LaterVotes, answer_in_rounds, in_order
+from terrine.aggregation.votes import HistogramArray, IntegerArray
+from terrine.errors import SettingError
+from terrine.privacy.accounting.events import Event, NonPrivateEvent, compose
+from terrine.privacy.ledger.identity import keyed_digest
+from terrine.privacy.ledger.ledger import Ledger, StoredRelease
+from terrine.privacy.noise import NoiseSource, delta_slack
+from terrine.privacy.statement import PrivacyStatement, PublicInput, released_per_class
+
+PARTITION, SALT = "partition", "salt"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Votes:
+    """What each teacher says about each query: private, with what a release must know of it.
+
+    Attributes:
+        values: Unsigned integers [queries, teachers], 0 .. classes - 1.
+        classes: Number of classes.
+        queries: SHA-256 of the query images, which are public.
+        assignment: int64 [records], the teacher of each record: private.
+        unit: What sits in one teacher's part, and is protected.
+        public: Whether anyone may already read the records.
+        disjoint: Whether every unit was found in exactly one part.
+        made_from: The settings that decide what the votes are, as JSON values: public, and never a function of records.
+        public_inputs: The public material that went in.
+    """
+
+    values: IntegerArray
+    classes: int
+    queries: str
+    assignment: NDArray[np.int64]
+    unit: Literal["record", "group"] = "record"
+    public: bool = False
+    disjoint: bool = True
+    made_from: Mapping[str, Any] = field(default_factory=dict)
+    public_inputs: tuple[PublicInput, ...] = ()
+
+    def __repr__(self) -> str:
+        queries, teachers = self.values.shape
+        return f"Votes(of {teachers} teachers on {queries} queries, {self.classes} classes: private)"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Release:
+    """What was released about some queries: it may be published, and anything may be computed from it.
+
+    Attributes:
+        mechanism: What was done with the votes.
+        labels: int64 [queries], -1 where unanswered.
+        answered: bool [queries].
+        histograms: Noisy counts, float64 [queries, classes], NaN where unanswered; None for mechanisms that release
+            labels alone.
+        teachers: How many voted.
+        classes: Number of classes.
+        queries: SHA-256 of the query images.
+        reused: Whether it had been drawn before, and cost nothing now.
+        changed: What it was drawn from that is another by now, under the same edition: private, for the ledger's
+            keeper alone.
+        privacy: What is guaranteed.
+    """
+
+    mechanism: Mechanism
+    labels: NDArray[np.int64]
+    answered: NDArray[np.bool_]
+    histograms: NDArray[np.float64] | None
+    teachers: int
+    classes: int
+    queries: str
+    reused: bool
+    changed: tuple[str, ...]
+    privacy: PrivacyStatement
+
+    def statement(self) -> PrivacyStatement:
+        """Return what is guaranteed: printed, a few sentences; `to_dict()` has every figure."""
+        return self.privacy
+
+    def __repr__(self) -> str:
+        return (
+            f"Release({int(self.answered.sum())} answers to {len(self.labels)} queries, ε={self.privacy.epsilon:.4g})"
+        )
+
+
+def release_histograms(
+    ledger: Ledger,
+    mechanism: Mechanism,
+    histograms: HistogramArray,
+    *,
+    account: str,
+    release_id: str,
+    run: str,
+    epsilon: float,
+    delta: float,
+    noise: NoiseSource,
+    inputs: Mapping[str, str],
+    rounds: int = 1,
+    adviser: Adviser = in_order,
+    later_votes: LaterVotes | None = None,
+    also: Callable[[], dict[str, NDArray[Any]]] = dict,
+    before: Event = NOTHING,
+    drawn_before: int = 0,
+    unprotected: bool = False,
+    made_by: Callable[[str], bool] | None = None,
+) -> StoredRelease:
+    """Release answers through the ledger, or return those that were released before under this identity.
+
+    Args:
+        ledger: Where `account` is registered.
+        mechanism: How queries are answered.
+        histograms: int64 [queries, classes], rows summing to the number of teachers.
+        account: Whose budget it draws on.
+        release_id: A function of public things alone (`terrine.privacy.ledger.identity.release_identity`).
+        run: Its name, for the record.
+        epsilon: The release's own budget, for what was spent `before`, too.
+        delta: δ in (0, 1).
+        noise: Where the noise comes from.
+        inputs: Digests of what is drawn from; sealed with the release.
+        rounds: See `answer_in_rounds`, as for `adviser` and `later_votes`.
+        adviser: Reads what was released and nothing else.
+        later_votes: Counts votes on queries that the adviser made.
+        also: Returns what else is released, once everything is drawn.
+        before: What the same run spent before anything was asked.
+        drawn_before: How many values with noise that was.
+        unprotected: Whether nothing is guaranteed, whatever noise is drawn.
+        made_by: See `Ledger.release`.
+
+    Raises:
+        SettingError: an impossible budget.
+        BudgetError: the account's budget does not cover the worst case. Nothing was drawn.
+        LedgerError: see `Ledger.release`.
+    """
+    slack = delta_slack(drawn_before + len(histograms) * (histograms.shape[1] + 1), epsilon)
+    if not slack < delta and not unprotected:
+        raise SettingError(
+            f"aggregation.epsilon={epsilon:g} is too large for a guarantee at delta={delta:g}: the "
+            f"lattice that noise is drawn on alone would add {slack:.1g} to delta. Lower it; nothing was released."
+        )
+
+    def draw() -> tuple[dict[str, NDArray[Any]], Event]:
+        released = answer_in_rounds(
+            mechanism,
+            histograms,
+            rounds=rounds,
+            adviser=adviser,
+            epsilon=epsilon,
+            delta=delta,
+            noise=noise,
+            later_votes=later_votes,
+            before=before,
+        )
+        answers = released.answers
+        arrays: dict[str, NDArray[Any]] = {
+            "answered": answers.answered,
+            "labels": answers.labels,
+            "round": released.round,
+        }
+        if answers.histograms is not None:
+            arrays["histograms"] = answers.histograms
+        if answers.reinforced is not None:
+            arrays["reinforced"] = answers.reinforced
+        return arrays | also(), NonPrivateEvent() if unprotected else answers.event
+
+    worst_case = NonPrivateEvent() if unprotected else mechanism.worst_case(len(histograms), epsilon, delta, before)
+    return ledger.release(
+        dataset=account,
+        release_id=release_id,
+        run=run,
+        worst_case=worst_case,
+        delta=delta,
+        noise_kind=noise.kind,
+        draw=draw,
+        inputs=inputs,
+        made_by=made_by,
+    )
+
+
+def about_answers(
+    release: StoredRelease,
+    mechanism: Mechanism,
+    *,
+    teachers: int,
+    classes: int,
+    epsilon: float,
+    delta: float,
+    before: Event = NOTHING,
+    drawn_before: int = 0,
+    unprotected: bool = False,
+) -> dict[str, Any]:
+    """Return what a statement says of released answers, from public quantities and the recorded event alone."""
+    labels, looked_at = release.arrays["labels"], asked(release)
+    answered = int(release.arrays["answered"].sum())
+    return {
+        "event": release.event if unprotected else compose(before, release.event),
+        "delta": delta,
+        "delta_slack": 0.0 if unprotected else delta_slack(drawn_before + looked_at * (classes + 1), epsilon),
+        "epsilon_budget": epsilon,
+        "teachers": teachers,
+        "queries": len(labels),
+        "asked": looked_at,
+        "answered": answered,
+        "answered_per_class": released_per_class(labels, classes),
+        "epsilon_claimed": mechanism.claimed(looked_at, answered, delta) if unprotected else None,
+    }
+
+
+def asked(release: StoredRelease) -> int:
+    """Return how many queries were looked at before the budget ended."""
+    return int((release.arrays["round"] != NEVER).sum())
+
+
+def committed(partition: str) -> dict[str, str]:
+    """Return what is sealed with a release about its partition: its keyed digest, and a salt that is new each time."""
+    return {PARTITION: partition, SALT: secrets.token_hex(32)}
+
+
+def partition_commitment(release: StoredRelease, key: bytes) -> str:
+    """Return the digest of the partition that a release may publish.
+
+    It is salted anew for every release and says nothing without the salt, which is sealed in the ledger: with it, the
+    keeper of the ledger can show later which partition the release was made from. The same again for a release that is
+    returned again, whatever the data are by then.
+    """
+    if SALT not in release.inputs:  # of an earlier version, which remembered nothing
+        return keyed_digest(key, "terrine partition of release", release.release_id.encode())
+    salt = bytes.fromhex(release.inputs[SALT])
+    return keyed_digest(salt, "terrine partition", release.inputs[PARTITION].encode())
+
+
+def changed_inputs(release: StoredRelease, inputs: Mapping[str, str]) -> list[str]:
+    """Return what a stored release was drawn from that is another by now. Private."""
+    names = sorted((inputs.keys() & release.inputs.keys()) - {SALT})
+    return [name for name in names if inputs[name] != release.inputs[name]]

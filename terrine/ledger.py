@@ -1,0 +1,189 @@
+"""The one door to a release from Python: an account in a site's ledger, with its budget over all releases.
+
+    with Ledger.open("ledger", budget=8) as ledger:
+        release = ledger.release(mechanism, votes, edition="first")
+
+It is a thin one. `terrine.privacy.ledger.ledger` has the site's ledger itself, its rows and guarantees, and
+`terrine.aggregation.release` what the pipeline's stage `aggregate` does, too. Secure noise is the only noise here.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib.metadata import version
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from terrine.aggregation.mechanism import Mechanism
+from terrine.aggregation.release import (
+    Release,
+    Votes,
+    about_answers,
+    changed_inputs,
+    committed,
+    partition_commitment,
+    release_histograms,
+)
+from terrine.aggregation.votes import histograms_of
+from terrine.errors import ArtefactError, SettingError
+from terrine.privacy.ledger.identity import keyed_digest, load_or_create_key, release_identity
+from terrine.privacy.ledger.ledger import Ledger as SiteLedger
+from terrine.privacy.noise import SecureNoise
+from terrine.privacy.statement import PrivacyStatement
+
+
+class Ledger:
+    """An account of a site's ledger: what may be released about somebody's records, and what was.
+
+    Formal guarantees, whatever processes crash or race: everything that this account ever released is, together,
+    within its budget; nothing is drawn before its worst case is reserved; the same release, asked for again, is the
+    stored one and costs nothing. What is the same is decided by public things alone: account, edition, mechanism,
+    the settings of what voted, never the votes.
+
+    Args:
+        folder: Holds key, database and releases; made where there is none. Private; keep and back up all of it.
+        budget: ε over all releases, or None, which public benchmarks alone may have: recorded and never refused.
+        delta: δ of the budget and of every release.
+        account: Whose records these are; all editions of the same people's data belong to one account.
+
+    Raises:
+        SettingError: an impossible budget.
+        LedgerError: the ledger is damaged, or the account has another budget.
+    """
+
+    def __init__(
+        self, folder: str | os.PathLike[str], *, budget: float | None, delta: float = 1e-5, account: str = "default"
+    ) -> None:
+        folder = Path(folder)
+        self.budget, self.delta, self.account = budget, delta, account
+        self._key = load_or_create_key(folder / "key")
+        self._site = SiteLedger(f"sqlite:///{folder / 'ledger.db'}", folder / "releases", self._key)
+        self._name = keyed_digest(self._key, "terrine ledger account", account.encode())
+        if self._name in self._site.datasets():
+            self._register()  # says so now where its budget is another
+
+    @classmethod
+    def open(
+        cls, folder: str | os.PathLike[str], *, budget: float | None, delta: float = 1e-5, account: str = "default"
+    ) -> Self:
+        """Open an account, or begin it; see the class."""
+        return cls(folder, budget=budget, delta=delta, account=account)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Nothing stays open between two calls."""
+
+    def spent(self) -> float:
+        """Return what was used so far, ε at the account's δ, a reservation at its worst case."""
+        return self._site.spent(self._name, self.delta) if self._name in self._site.datasets() else 0.0
+
+    def release(
+        self, mechanism: Mechanism, votes: Votes, *, edition: str = "1", epsilon: float | None = None
+    ) -> Release:
+        """Release noisy answers, or return those that were released before for the same edition and settings.
+
+        Args:
+            mechanism: What is done with the votes.
+            votes: What teachers said (`Teachers.fit(...).vote(queries)`).
+            edition: Your name for this version of the data. A new one is released, and charged, anew.
+            epsilon: The most that this release may cost; None is the account's whole budget. Answers stop before.
+
+        Returns:
+            What may be published.
+
+        Raises:
+            BudgetError: the account's budget does not cover the worst case. Nothing was drawn and nothing was charged.
+            SettingError: records that are not public without a budget, or no ε at all.
+            ArtefactError: the release was made before, about other query images.
+            LedgerError: the ledger is damaged, or the account protects another unit.
+        """
+        if self.budget is None and not votes.public:
+            raise SettingError(
+                "These records are not a known public benchmark's, so their releases need a budget over all of them: "
+                "Ledger.open(folder, budget=...). Nothing was released."
+            )
+        epsilon = self.budget if epsilon is None else epsilon
+        if epsilon is None:
+            raise SettingError("Without a budget a release needs its own: release(..., epsilon=8).")
+        noise = SecureNoise()
+        teachers = votes.values.shape[1]
+        histograms = histograms_of(votes.values, votes.classes)
+        inputs = {
+            "votes": keyed_digest(self._key, "terrine votes", str(votes.values.shape).encode(), votes.values.tobytes()),
+            "queries": votes.queries,
+            **committed(keyed_digest(self._key, "terrine partition", votes.assignment.astype("<i8").tobytes())),
+        }
+        parameters = {
+            **votes.made_from,
+            **mechanism.describe(),
+            "epsilon": epsilon,
+            "delta": self.delta,
+            "asked": len(histograms),
+            "voters": teachers,
+            "classes": votes.classes,
+        }
+        self._register(votes.unit)
+        stored = release_histograms(
+            self._site,
+            mechanism,
+            histograms,
+            account=self._name,
+            release_id=release_identity(
+                self._key,
+                account=self._name,
+                edition=edition,
+                release="answers from Python",
+                parameters=parameters,
+                noise=noise.describe(),
+            ),
+            run=f"{self.account}, edition {edition}",
+            epsilon=epsilon,
+            delta=self.delta,
+            noise=noise,
+            inputs=inputs,
+        )
+        changed = changed_inputs(stored, inputs)
+        if "queries" in changed:
+            raise ArtefactError(
+                f"The release of edition {edition} was made before, about other query images with the same settings: "
+                "another version of Terrine or of its libraries draws them otherwise. Ask about the old images; or "
+                "release anew, at its own cost, under a new edition."
+            )
+        statement = PrivacyStatement(
+            run=f"{self.account}, edition {edition}",
+            release_id=stored.release_id,
+            dataset=self._name,
+            unit=votes.unit,
+            trust_model="central",
+            epsilon_dataset=stored.epsilon_total,
+            epsilon_account=self.budget,
+            noise=noise.kind,
+            mechanism=mechanism.describe(),
+            partition_digest=partition_commitment(stored, self._key),
+            partition_disjoint=votes.disjoint,
+            public_inputs=votes.public_inputs,
+            code_version=f"terrine {version('terrine')}",
+            **about_answers(
+                stored, mechanism, teachers=teachers, classes=votes.classes, epsilon=epsilon, delta=self.delta
+            ),
+        )
+        return Release(
+            mechanism,
+            stored.arrays["labels"],
+            stored.arrays["answered"],
+            stored.arrays.get("histograms"),
+            teachers,
+            votes.classes,
+            votes.queries,
+            stored.reused,
+            tuple(changed),
+            statement,
+        )
+
+    def _register(self, unit: str | None = None) -> None:
+        self._site.register(self._name, self.budget, self.delta, "release", unit=unit)

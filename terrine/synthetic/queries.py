@@ -1,0 +1,77 @@
+"""Queries that image programs draw: the images of a run with the same settings, to the byte."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from terrine.determinism.randomness import derive_seed
+from terrine.errors import SettingError
+from terrine.queries import Queries, in_turns, shares
+from terrine.synthetic import registry
+
+if TYPE_CHECKING:
+    import torch
+
+    from terrine.data.dataset import Dataset
+
+
+def draw(
+    programs: str | Mapping[str, float],
+    *,
+    count: int,
+    like: Dataset | None = None,
+    size: int = 28,
+    channels: int = 1,
+    seed: int = 0,
+    batch: int = 500,
+    device: torch.device | str = "cpu",
+) -> Queries:
+    """Draw synthetic images for teachers to vote on.
+
+    Args:
+        programs: The name of an image program (`terrine.synthetic.programs`), or programs with their weights.
+        count: How many images.
+        like: A dataset whose side and channels they get, instead of `size` and `channels`.
+        size: Side in pixels, 8 to 320.
+        channels: 1 for grey, 3 for colour.
+        seed: Equal seeds draw equal images on every machine.
+        batch: Most images of one program that share their batch statistics.
+        device: Where they are drawn.
+
+    Returns:
+        Queries of uint8 images [count, channels, size, size].
+
+    Raises:
+        SettingError: an unknown program, an impossible size, or a table to be like.
+    """
+    if like is not None:
+        if like.column_names is not None:
+            raise SettingError(f"{like.name} is a table, and image programs draw no rows: ask about rows of its own.")
+        channels, size = like.train_images.shape[1:3]
+    weights = {programs: 1.0} if isinstance(programs, str) else dict(programs)
+    counts = shares(count, weights)
+    drawn = {
+        kind: registry.draw(
+            kind,
+            seed=derive_seed(seed, "queries"),
+            first=0,
+            count=number,
+            size=size,
+            channels=channels,
+            device=device,
+        )
+        .cpu()
+        .numpy()
+        for kind, number in counts.items()
+    }
+    turns = in_turns(counts, batch)
+    origin = {"programs": weights, "count": count, "size": size, "channels": channels, "seed": seed, "batch": batch}
+    return Queries(
+        np.concatenate([drawn[kind][start : start + number] for kind, start, number in turns]),
+        np.split(np.arange(count), np.cumsum([number for _, _, number in turns])[:-1]),
+        [kind for kind, _, _ in turns],
+        origin,
+    )

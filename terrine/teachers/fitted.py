@@ -1,0 +1,199 @@
+"""Teachers that are trained, and their votes: what the pipeline does in stages, in memory.
+
+    teachers = LinearTeachers(ridge=0.1).fit(data, parts, backbone)
+    votes = teachers.vote(queries)
+
+Both go through what the stages `teach` and `vote` go through, so with equal settings and seed they are the stages'
+teachers and votes, to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from terrine.aggregation.release import Votes
+from terrine.data.dataset import Dataset
+from terrine.data.partitions import Parts
+from terrine.errors import SettingError
+from terrine.models.backbone import Backbone, features_in_batches
+from terrine.privacy.statement import PublicInput
+from terrine.queries import Queries
+from terrine.teachers.features import PrivateFeatures, private_features
+from terrine.teachers.kind import Arrays, Records, TeacherKind
+from terrine.teachers.memory import train_within_memory
+from terrine.teachers.registry import TeacherContext
+from terrine.teachers.teachers import FeatureTeachers, Teachers
+from terrine.teachers.untrained import votes_without_records
+
+States = Callable[[Sequence[int]], Iterable[Arrays]]
+"""Numbers of teachers -> their states, in that order."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class FittedTeachers:
+    """Teachers, each trained on its own part of the records: private, as their votes are.
+
+    settings  what they were trained with
+    states    the state of each by its number; without those that had too few records
+    parts     who learned from what
+    backbone  what made their features; None where they learn from images or rows
+    """
+
+    settings: Teachers
+    kind: TeacherKind
+    states: Mapping[int, Arrays]
+    data: Dataset
+    parts: Parts
+    backbone: Backbone | None
+    seed: int
+    device: torch.device
+
+    def vote(self, queries: Queries) -> Votes:
+        """Let every teacher label every query.
+
+        Args:
+            queries: uint8 images [queries, C, H, W]; teachers of a table take its rows.
+
+        Returns:
+            The votes, private, with all that a release must know of them.
+
+        Raises:
+            InputError: images that do not fit the backbone or the teachers.
+        """
+        classes, voters = self.data.classes, self.settings.voters(self.parts.teachers)
+        asked = queries
+        if self.settings.inputs == "features" and self.backbone is not None:
+            rows = features_in_batches(
+                self.backbone, queries.inputs, queries.batches, self.settings.statistics, self.device
+            )
+            asked = Queries(rows, queries.batches)
+        untrained = set(range(voters)) - self.states.keys()
+        blocks = [range(first, min(first + self.kind.block, voters)) for first in range(0, voters, self.kind.block)]
+        numbers = np.arange(len(queries))
+        votes = np.concatenate(
+            [
+                cast_votes(
+                    self.kind,
+                    block,
+                    untrained,
+                    self._states,
+                    asked,
+                    numbers,
+                    classes=classes,
+                    seed=self.seed,
+                    device=self.device,
+                )
+                for block in blocks
+            ],
+            axis=1,
+        )
+        return Votes(
+            votes,
+            classes,
+            queries=queries.digest,
+            assignment=self.parts.assignment,
+            unit=self.parts.unit,
+            public=self.data.public,
+            disjoint=bool(self.parts.proof["every_record_in_exactly_one_part"]),
+            made_from=self._made_from(queries),
+            public_inputs=self._public_inputs(queries),
+        )
+
+    def _states(self, teachers: Sequence[int]) -> Iterable[Arrays]:
+        blank = {name: np.zeros_like(array) for name, array in next(iter(self.states.values())).items()}
+        return (self.states.get(teacher, blank) for teacher in teachers)
+
+    def _made_from(self, queries: Queries) -> dict[str, Any]:
+        return {
+            "data": {"name": self.data.name, "shape": list(self.data.train_images.shape[1:])},
+            "partition": self.parts.describe(),
+            "queries": queries.describe(),
+            "backbone": None if self.backbone is None else self.backbone.origin or {"sha256": self.backbone.digest()},
+            "teachers": self.settings.model_dump(mode="json", exclude={"per_task"}),
+            "seed": self.seed,
+        }
+
+    def _public_inputs(self, queries: Queries) -> tuple[PublicInput, ...]:
+        drawn = queries.origin
+        origin = "images of the user's own"
+        if drawn:
+            origin = f"drawn by the image programs {', '.join(sorted(drawn['programs']))} with seed {drawn['seed']}"
+        found = [PublicInput("query images", origin, queries.digest)]
+        if self.backbone is not None:
+            kind = self.backbone.describe()["kind"]
+            found.append(PublicInput("backbone", f"{kind}: public images only", self.backbone.digest()))
+        return tuple(found)
+
+
+def fit(
+    settings: Teachers, data: Dataset, parts: Parts, backbone: Backbone | None, *, seed: int, device: torch.device
+) -> FittedTeachers:
+    """Train teachers, each on its own part; see `Teachers.fit`."""
+    if settings.averages:
+        raise SettingError(
+            f"teachers.kind={settings.kind} learn from one another, in rounds that are releases of their own: run them "
+            "in the pipeline, which keeps account of both."
+        )
+    settings.refuse_shared_passes(device, public=data.public)
+
+    def given() -> Backbone:
+        if backbone is None:
+            raise SettingError(f"teachers.kind={settings.kind} want a backbone: fit(data, parts, backbone).")
+        return backbone
+
+    inputs: np.ndarray | PrivateFeatures = data.train_images
+    by_teacher = isinstance(settings, FeatureTeachers) and data.column_names is None
+    if isinstance(settings, FeatureTeachers):
+        inputs = (
+            private_features(
+                given(), inputs, parts.assignment, settings.statistics, most=settings.feature_batch, device=device
+            )
+            if by_teacher
+            else PrivateFeatures.of_rows(inputs)
+        )
+    records = Records(inputs, data.train_labels, parts.assignment, data.classes)
+    channels, size = data.train_images.shape[1], data.train_images.shape[-1]
+    kind = settings.build(
+        TeacherContext(data.classes, channels, size, given, seed, parts.teachers, by_teacher=by_teacher)
+    )
+    states: dict[int, Arrays] = {}
+    train_within_memory(
+        lambda part: kind.train(records, part, seed=seed, device=device),
+        range(settings.voters(parts.teachers)),
+        states.__setitem__,
+    )
+    return FittedTeachers(settings, kind, states, data, parts, backbone, seed, device)
+
+
+def cast_votes(
+    kind: TeacherKind,
+    block: range,
+    untrained: set[int],
+    states: States,
+    queries: Queries,
+    numbers: np.ndarray,
+    *,
+    classes: int,
+    seed: int,
+    device: torch.device,
+) -> np.ndarray:
+    """Return the votes of a block of teachers, trained or not: unsigned integers [queries, teachers].
+
+    numbers: of the queries among all that the run asks, int64 [queries]. states: where they are `stacked`, of one that
+    was not trained zeros.
+    """
+    trained = [teacher for teacher in block if teacher not in untrained]
+    votes = votes_without_records(block, numbers, classes, seed=seed)
+    if trained:
+        # Stacked states share a product: those that were not trained keep their places in it, so that its shapes say
+        # nothing about who they are.
+        asked = list(block) if kind.stacked else trained
+        cast = kind.vote(states(asked), queries, device=device)
+        places = [asked.index(teacher) for teacher in trained]
+        votes[:, [teacher - block.start for teacher in trained]] = cast[:, places]
+    return votes

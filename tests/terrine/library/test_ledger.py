@@ -1,0 +1,112 @@
+"""The door to a release from Python: what is charged, what is refused, and what a release is known by."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import terrine as tr
+
+MECHANISM = tr.GaussianHistogram.calibrated(epsilon=2, delta=1e-5, answers=40)
+VOTES = tr.Votes(
+    np.random.default_rng(0).integers(0, 3, (40, 25)).astype(np.uint8),
+    3,
+    queries="of the images",
+    assignment=np.arange(100) % 25,
+    made_from={"teachers": {"kind": "linear", "ridge": 0.1}},
+)
+OTHERS = replace(VOTES, values=(VOTES.values + 1) % 3)
+
+
+def _open(tmp_path, **settings):
+    return tr.Ledger.open(tmp_path / "ledger", **{"budget": 3.0, **settings})
+
+
+def test_the_same_edition_and_settings_are_the_stored_release_at_no_cost(tmp_path):
+    with _open(tmp_path) as ledger:
+        first = ledger.release(MECHANISM, VOTES, epsilon=2)
+        spent = ledger.spent()
+    again = _open(tmp_path).release(MECHANISM, VOTES, epsilon=2)
+    assert (first.reused, again.reused) == (False, True)
+    assert np.array_equal(first.histograms, again.histograms)
+    assert _open(tmp_path).spent() == spent == pytest.approx(2, abs=1e-6)
+    assert str(again.statement()) == str(first.statement())
+    assert again.changed == ()
+
+
+def test_whether_a_release_is_the_same_is_never_decided_by_votes_and_its_keeper_alone_is_told(tmp_path):
+    first = _open(tmp_path).release(MECHANISM, VOTES, epsilon=2)
+    again = _open(tmp_path).release(MECHANISM, replace(OTHERS, assignment=VOTES.assignment[::-1]), epsilon=2)
+    assert again.reused
+    assert np.array_equal(first.histograms, again.histograms)
+    assert again.changed == ("partition", "votes")
+    assert again.statement().to_dict() == first.statement().to_dict()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"edition": "2"},
+        {"mechanism": tr.GNMax(sigma=MECHANISM.sigma)},
+        {"votes": replace(VOTES, made_from={"teachers": {"kind": "linear", "ridge": 0.2}})},
+        {"votes": replace(VOTES, values=VOTES.values[:-1])},
+        {"epsilon": 2.5},
+    ],
+)
+def test_another_edition_or_setting_is_another_release_that_is_charged_and_refused_beyond_the_budget(tmp_path, other):
+    given = {"mechanism": MECHANISM, "votes": VOTES, "epsilon": 2.0, "edition": "1"}
+    with _open(tmp_path, budget=2.5) as ledger:
+        ledger.release(**given)
+        spent = ledger.spent()
+        with pytest.raises(tr.BudgetError, match="Nothing was drawn and nothing was charged"):
+            ledger.release(**given | other)
+        assert ledger.spent() == spent
+    assert len(list((tmp_path / "ledger" / "releases").glob("*.npz"))) == 1
+
+
+def test_the_worst_case_is_reserved_before_anything_is_drawn(tmp_path, monkeypatch):
+    ledger = _open(tmp_path)
+
+    def dying(self, shape, sigma):
+        assert ledger.spent() == pytest.approx(2, abs=1e-6)
+        raise RuntimeError("no power")
+
+    monkeypatch.setattr("terrine.privacy.noise.SecureNoise.gaussian", dying)
+    with pytest.raises(RuntimeError, match="no power"):
+        ledger.release(MECHANISM, VOTES, epsilon=2)
+    assert ledger.spent() == pytest.approx(2, abs=1e-6)
+
+
+def test_a_release_about_other_images_with_the_same_settings_is_refused(tmp_path):
+    _open(tmp_path).release(MECHANISM, VOTES, epsilon=2)
+    with pytest.raises(tr.ArtefactError, match="about other query images"):
+        _open(tmp_path).release(MECHANISM, replace(VOTES, queries="of others"), epsilon=2)
+
+
+def test_records_that_are_not_public_have_no_release_without_a_budget(tmp_path):
+    with pytest.raises(tr.SettingError, match="need a budget over all of them"):
+        _open(tmp_path, budget=None).release(MECHANISM, VOTES, epsilon=2)
+    assert _open(tmp_path, budget=None).spent() == 0
+    public = replace(VOTES, public=True)
+    assert _open(tmp_path, budget=None).release(MECHANISM, public, epsilon=2).answered.all()
+
+
+def test_a_public_name_makes_no_private_records_public(tmp_path):
+    data = tr.Digits(size=8).load()
+    assert data.public
+    assert not replace(data, public_benchmark=False).public
+    assert not replace(data, name="clinic").public
+
+
+def test_an_account_keeps_its_budget_and_its_unit(tmp_path):
+    _open(tmp_path).release(MECHANISM, VOTES, epsilon=2)
+    with pytest.raises(tr.LedgerError, match="registered with"):
+        _open(tmp_path, budget=30.0)
+    with pytest.raises(tr.LedgerError, match="protect a record, and this one protects a group"):
+        _open(tmp_path).release(MECHANISM, replace(VOTES, unit="group"), epsilon=0.5, edition="2")
+    _open(tmp_path, account="others", budget=30.0).release(MECHANISM, VOTES, epsilon=2)
+
+
+def test_teachers_that_share_a_part_have_no_guarantee_and_the_statement_says_so(tmp_path):
+    said = str(_open(tmp_path).release(MECHANISM, replace(VOTES, disjoint=False), epsilon=2).statement())
+    assert said.startswith("NOT PRIVATE")
