@@ -11,7 +11,7 @@ noise σ cost μ² = q/σ1² + 2a/σ².
 import math
 from dataclasses import dataclass
 
-from scipy.special import ndtri
+import scipy  # loads its parts where they are used: settings are read without
 
 from terrine.errors import BudgetError, SettingError
 from terrine.privacy.accounting.events import Event, RepeatedEvent, compose, threshold_test, vote_answer
@@ -152,7 +152,7 @@ def purchases(
                 teachers=teachers * factor,
                 sigma=sigma,
                 share=share,
-                clear_lead=float(ndtri(_CONFIDENCE)) * math.sqrt(2) * share,
+                clear_lead=float(scipy.special.ndtri(_CONFIDENCE)) * math.sqrt(2) * share,
                 answers=at_same_share,
             )
         )

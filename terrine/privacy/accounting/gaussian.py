@@ -19,8 +19,7 @@ Nothing here looks at data. All rounding is towards more cost: a printed ε is n
 import math
 from decimal import ROUND_CEILING, Decimal
 
-import scipy  # loads scipy.optimize where it is used: settings are read without
-from scipy.special import erf, erfcx, log_ndtr, ndtri_exp
+import scipy  # loads its parts where they are used: settings are read without
 
 from terrine.errors import SettingError
 from terrine.privacy.accounting.events import ComposedEvent, Event, GaussianEvent, RepeatedEvent, UnsupportedEventError
@@ -62,12 +61,15 @@ def log_delta_of(mu: float, epsilon: float) -> float:
     far = epsilon / mu + mu / 2
     if near > 0:
         # e^ε φ(far) = φ(near), so that both terms share the factor exp(−near²/2) and it never meets a subtraction.
-        tails = erfcx(near / math.sqrt(2)) - erfcx(far / math.sqrt(2))
+        tails = scipy.special.erfcx(near / math.sqrt(2)) - scipy.special.erfcx(far / math.sqrt(2))
         return -near * near / 2 + math.log(tails / 2) if tails > 0 else -math.inf
     if mu <= 1:
-        middle = (erf(-near / math.sqrt(2)) + erf(far / math.sqrt(2))) / 2
-        return math.log(middle - math.expm1(epsilon) * math.exp(log_ndtr(-far)))
-    return float(log_ndtr(-near) + math.log1p(-math.exp(epsilon + log_ndtr(-far) - log_ndtr(-near))))
+        middle = (scipy.special.erf(-near / math.sqrt(2)) + scipy.special.erf(far / math.sqrt(2))) / 2
+        return math.log(middle - math.expm1(epsilon) * math.exp(scipy.special.log_ndtr(-far)))
+    return float(
+        scipy.special.log_ndtr(-near)
+        + math.log1p(-math.exp(epsilon + scipy.special.log_ndtr(-far) - scipy.special.log_ndtr(-near)))
+    )
 
 
 def delta_of(mu: float, epsilon: float) -> float:
@@ -141,7 +143,7 @@ def pure_mu(epsilon: float) -> float:
         return math.inf
     # −2 Φ⁻¹(1/(1 + e^ε)), from the logarithm: for a large ε the argument itself is 0.
     logarithm = -epsilon - math.log1p(math.exp(-epsilon))
-    return max(0.0, -2 * float(ndtri_exp(logarithm)) * (1 + _MARGIN))
+    return max(0.0, -2 * float(scipy.special.ndtri_exp(logarithm)) * (1 + _MARGIN))
 
 
 def round_up(epsilon: float, digits: int = 4) -> float:

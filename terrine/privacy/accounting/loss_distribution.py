@@ -28,9 +28,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import scipy  # loads scipy.optimize where it is used: settings are read without
+import scipy  # loads its parts where they are used: settings are read without
 from numpy.typing import NDArray
-from scipy.special import erfcx, ndtr
 
 from terrine.errors import SettingError
 from terrine.privacy.accounting.events import (
@@ -305,8 +304,12 @@ def _curve(mu: float, epsilons: Floats) -> Floats:
     near, far = epsilons / mu - mu / 2, epsilons / mu + mu / 2
     # In the tails both terms share the factor φ(near), as in `gaussian.log_delta_of`: nothing overflows or cancels.
     shared = np.exp(-near * near / 2) / 2
-    first = np.where(near > 0, shared * erfcx(np.maximum(near, 0.0) / math.sqrt(2)), ndtr(-near))
+    first = np.where(
+        near > 0, shared * scipy.special.erfcx(np.maximum(near, 0.0) / math.sqrt(2)), scipy.special.ndtr(-near)
+    )
     second = np.where(
-        far > 0, shared * erfcx(np.maximum(far, 0.0) / math.sqrt(2)), np.exp(np.minimum(epsilons, 0.0)) * ndtr(-far)
+        far > 0,
+        shared * scipy.special.erfcx(np.maximum(far, 0.0) / math.sqrt(2)),
+        np.exp(np.minimum(epsilons, 0.0)) * scipy.special.ndtr(-far),
     )
     return np.asarray(first - second)
