@@ -1,4 +1,4 @@
-"""CryptoNet-ReLU: the small network on which encrypted inference is compared (000_af12db1dbb9ad79b, table 13)."""
+"""CryptoNet-ReLU: the small network on which encrypted inference is compared (Anonymous 2025, table 13)."""
 
 from typing import Literal
 

@@ -9,9 +9,9 @@ _STAGES = ((64,), (128,), (256, 256), (512, 512))
 
 
 class VGG9(Trained):
-    """Six 3x3 convolutions and two of VGG9's three linear layers: 512 features (an ablation of 000_af12db1dbb9ad79b).
+    """Six 3x3 convolutions and two of VGG9's three linear layers: 512 features.
 
-    Maps are halved after each of the first three stages and averaged over all places at the end, so that sides from 8
+    An ablation of DIET-PATE (Anonymous 2025). Maps are halved after each of the first three stages and averaged over all places at the end, so that sides from 8
     on work.
     """
 
