@@ -11,8 +11,8 @@ _STAGES = ((64,), (128,), (256, 256), (512, 512))
 class VGG9(Trained):
     """Six 3x3 convolutions and two of VGG9's three linear layers: 512 features.
 
-    An ablation of DIET-PATE (Anonymous 2025). Maps are halved after each of the first three stages and averaged over all places at the end, so that sides from 8
-    on work.
+    An ablation of DIET-PATE (Anonymous 2025). Maps are halved after each of the first three stages and averaged over
+    all places at the end, so that sides from 8 on work.
     """
 
     kind: Literal["vgg9"] = "vgg9"
