@@ -11,13 +11,15 @@ from flows.execution import InProcess
 from flows.stages import carry_out, run_through
 from tasks.config.params import validate
 from tasks.config.values import merge
-from tasks.pipeline import aggregate, tracking
+from tasks.pipeline import tracking
 from tasks.pipeline.graph import MAIN
+from tasks.runtime import identity
 from tasks.runtime.accounts import open_account
 from tasks.runtime.identity import changes_told
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json
 from tasks.runtime.timing import measured
+from terrine.aggregation import release
 from terrine.teachers.averaging.private import PrivateAveraging
 from tests.neighbours import worlds
 from tests.neighbours.formats import FORMATS
@@ -113,10 +115,10 @@ def same_outcome(monkeypatch):
 
         monkeypatch.setattr(owner, name, replay)
 
-    once(aggregate, "answer_in_rounds")
+    once(release, "answer_in_rounds")
     once(PrivateAveraging, "release")
     # Hidden by a salt of its own in every release, see the last test.
-    monkeypatch.setattr(aggregate, "partition_commitment", lambda *_: "the partition's digest")
+    monkeypatch.setattr(identity, "partition_commitment", lambda *_: "the partition's digest")
     return drawn
 
 
