@@ -113,6 +113,10 @@ class Kinds(Generic[S]):
             raise SettingError(f"{self.family}.{self.key}: there is no '{name}'. Known: {', '.join(classes)}.")
         return classes[name]
 
+    def settings(self) -> set[str]:
+        """Return the names of all settings that any of the kinds has."""
+        return {name for kind in self._classes().values() for name in kind.model_fields}
+
     def union(self, wrap: Any = lambda kind: kind) -> Any:
         """Return the type of a field that holds any of the kinds.
 

@@ -129,7 +129,7 @@ def lay_over(base: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(section, dict) or section.get(kinds.key, kinds.default) not in kinds.names():
             continue
         known = set(kinds.of(section.get(kinds.key, kinds.default)).model_fields)
-        foreign = {key for kind in kinds.names() for key in kinds.of(kind).model_fields} - known
+        foreign = kinds.settings() - known
         given = overrides.get(name) or {}
         unsaid = {key for key in foreign & section.keys() if section[key] is None or key not in given}
         merged[name] = {key: value for key, value in section.items() if key not in unsaid}
@@ -148,8 +148,7 @@ def _about(finding: Any) -> str:
     match finding["type"]:
         case "extra_forbidden":
             known = ", ".join(section.model_fields)
-            elsewhere = kinds is not None and any(path[-1] in kinds.of(name).model_fields for name in kinds.names())
-            if kinds is not None and elsewhere:
+            if kinds is not None and path[-1] in kinds.settings():
                 return (
                     f"{key}={finding['input']!r} has no meaning for {kinds.key}={kind}. Remove it; known here: {known}."
                 )

@@ -27,7 +27,7 @@ from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_json, write_text
 
 OURS = ("terrine", "tasks")
-SETTLED = re.compile(r"tasks\.(config\..+|params|sections|presets|transcription_params|average_settings|\w+\.graph)$")
+SETTLED = re.compile(r"tasks\.(config\..+|\w+\.graph)$")
 FILE_OR_MODULE = re.compile(r"[\w/-]+([.:][\w-]+)+")
 OWN_PACKAGE = {"__name__", "__package__", "__path__"}
 ALL, EFFECTS = "*", ""
