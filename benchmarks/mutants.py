@@ -122,7 +122,7 @@ for name, unit in (("digits", "record"), ("people", "group")):
     }
     (root / "experiments" / f"{name}.yaml").write_text(yaml.safe_dump(values))
 from flows.stages import run_through
-from tasks.runtime.run import write_parameters
+from tasks.runtime.parameters import write_parameters
 for name in ("digits", "people"):
     run_through(write_parameters(root, name), "dataset", "pretrain")
 """

@@ -15,7 +15,8 @@ from tasks.pipeline.graph import MAIN
 from tasks.runtime import timing
 from tasks.runtime.code import write_code
 from tasks.runtime.graph import PARAMETERS, Pipeline, Stage, load
-from tasks.runtime.run import Run, open_run, write_parameters
+from tasks.runtime.parameters import write_parameters
+from tasks.runtime.run import Run, open_run
 from tasks.runtime.versioning import commit
 from tasks.transcription.graph import TRANSCRIPTION, pipeline_of
 

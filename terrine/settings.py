@@ -34,7 +34,18 @@ from pydantic.fields import FieldInfo
 
 from terrine.errors import SettingError
 
-__all__ = ["AtHome", "Field", "Kinds", "Literal", "Settings", "Unit", "import_modules", "load_plugins", "sections_of"]
+__all__ = [
+    "AtHome",
+    "Automatic",
+    "Field",
+    "Kinds",
+    "Literal",
+    "Settings",
+    "Unit",
+    "import_modules",
+    "load_plugins",
+    "sections_of",
+]
 
 PLUGINS = "terrine.plugins"
 """The group of entry points under which another package names modules that declare kinds of its own."""
@@ -55,6 +66,12 @@ class AtHome:
     """
 
     unless: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
+class Automatic:
+    """Marks a setting that may be `auto`: it is then chosen before the run starts, from public quantities alone
+    (`terrine.planning`)."""
 
 
 class Settings(BaseModel):

@@ -13,6 +13,7 @@ from rich.table import Table
 from flows.cli import (
     accounting,
     audit,
+    check,
     export,
     images,
     ledger,
@@ -127,7 +128,7 @@ def datasets() -> None:
     console.print(", ".join(SOURCES.names()))
 
 
-PARTS = (accounting, audit, export, images, ledger, membership, params, party, predict, reproduce, serve, sweep)
+PARTS = (accounting, audit, check, export, images, ledger, membership, params, party, predict, reproduce, serve, sweep)
 for part in PARTS:
     part.register(app)
 

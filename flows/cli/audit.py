@@ -85,7 +85,7 @@ def audit(
 def audit_run(name: str, **options: Any) -> dict[str, Any]:
     """Audit the mechanism of a complete run with its own noise, and write its statement anew with the bound in it."""
     from flows.stages import make_stage
-    from tasks.pipeline.aggregate import noise_source
+    from tasks.runtime.accounts import noise_source
     from tasks.runtime.assurance import record_audit
     from tasks.runtime.run import chosen_run
     from tasks.tools.audit import audit as audit_mechanism

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from tasks.config.params import FAMILIES, Params
-from terrine.settings import Settings, Unit, sections_of
+from terrine.settings import Automatic, Settings, Unit, sections_of
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,8 @@ def values(field: FieldInfo) -> str:
         for mark in field.metadata
         if type(mark).__name__ in marks
     ]
-    return " ".join([_type(field.annotation), ", ".join(bounds)]).strip()
+    chosen = "auto | " if any(isinstance(mark, Automatic) for mark in field.metadata) else ""
+    return chosen + " ".join([_type(field.annotation), ", ".join(bounds)]).strip()
 
 
 def _type(annotation: Any) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from tasks.config.automatic import take_out
 from tasks.config.params import Params, lay_over, published, validate
 from tasks.config.values import digest, merge, parse_assignment, read_yaml
 from terrine.errors import SettingError
@@ -92,10 +93,13 @@ def values_of(root: Path, name: str, *overrides: dict[str, Any]) -> dict[str, An
 
 
 def resolve(root: Path, name: str) -> Params:
-    """Return the parameters of a run: params.yaml with its preset's (and derived) overrides, checked."""
+    """Return the parameters of a run: params.yaml with its preset's (and derived) overrides, checked.
+
+    A stand-in has the place of what is `auto`; `tasks.runtime.parameters.settled` chooses it.
+    """
     values = values_of(root, name)
     try:
-        return validate(values)
+        return validate(take_out(values)[0])
     except SettingError as error:
         raise SettingError(f"Run {name}:\n{error}") from error
 
@@ -115,7 +119,7 @@ def derive(root: Path, preset: str, assignments: list[str]) -> str:
     for assignment in assignments:
         overrides = merge(overrides, parse_assignment(assignment))
     merged = lay_over(chosen.overrides, overrides)
-    params = validate(lay_over(of_the_project(root), merged))
+    params = validate(take_out(lay_over(of_the_project(root), merged))[0])
     name = f"{preset}-{_digest_of_overrides(root, params, merged)}"
     values = {"description": f"{preset} with {', '.join(map(shown_assignment, assignments))}", **merged}
     path = root / PRESETS / f"{name}.yaml"

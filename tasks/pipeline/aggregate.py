@@ -21,10 +21,11 @@ from tasks.pipeline.private_figures import private_figures
 from tasks.pipeline.synthesize import POOL
 from tasks.pipeline.vote import read_votes
 from tasks.reports.statement_page import write_statement
-from tasks.runtime.accounts import ledger_account, open_account
+from tasks.runtime.accounts import ledger_account, noise_source, open_account
 from tasks.runtime.assurance import assurance
 from tasks.runtime.identity import Inputs, about_release, check_queries, identity_of, made_by, remembered, tell_change
 from tasks.runtime.keys import site_key
+from tasks.runtime.parameters import about_counting, spent_on_counting
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import atomic_folder, file_digest, read_json, write_array, write_json, write_table
@@ -32,23 +33,14 @@ from terrine.aggregation.release import about_answers, asked, release_histograms
 from terrine.aggregation.rounds import LaterVotes
 from terrine.aggregation.votes import histograms_of
 from terrine.data.digest import keyed_digest
-from terrine.determinism.randomness import derive_seed
 from terrine.privacy.accounting.events import Event, compose
 from terrine.privacy.ledger.ledger import StoredRelease
-from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise
 from terrine.privacy.statement import PrivacyStatement, PublicInput
 from terrine.students.guided import Guided
 from terrine.teachers.kinds.averaged import AveragedTeachers
 
 UNGUIDED = -1
 """The start of a query that was there from the start."""
-
-
-def noise_source(run: Run) -> NoiseSource:
-    """Return the operating system's noise, or replayed noise for an ablation."""
-    if run.params.aggregation.noise == "secure":
-        return SecureNoise()
-    return ReplayNoise(derive_seed(run.params.seed, "replayed noise"))
 
 
 def identity_of_answers(run: Run) -> str:
@@ -135,19 +127,21 @@ def _averaging(run: Run) -> dict[str, Any]:
 
 
 def _spent_before(run: Run) -> Event:
-    """Return what the run spent before anybody voted: its averages.
+    """Return what the run spent before anybody voted: counting its units, and averages.
 
     Averages without noise have no price. Votes after them are then answered as if they alone were what a record
     touches, which is what is claimed for them, and the release is marked.
     """
-    return compose() if run.params.teachers.unprotected else spent_on_averages(run)
+    if run.params.teachers.unprotected:
+        return compose()
+    return compose(spent_on_counting(run.params), spent_on_averages(run))
 
 
 def _before(run: Run) -> dict[str, Any]:
     """Return what `release_histograms` and `about_answers` want to know of what came before the answers."""
     return {
         "before": _spent_before(run),
-        "drawn_before": coordinates_released(run),
+        "drawn_before": coordinates_released(run) + (run.params.privacy.counted > 0),
         "unprotected": run.params.teachers.unprotected,
     }
 
@@ -219,7 +213,7 @@ def privacy_statement(run: Run, votes_manifest: dict[str, Any], release: StoredR
         unit=run.params.privacy.unit,
         trust_model="parties" if settings.where == "parties" else "central",
         noise=settings.noise,
-        mechanism={**settings.describe(), **describe_order(run), **_averaging(run)},
+        mechanism={**settings.describe(), **describe_order(run), **_averaging(run), **about_counting(run.params)},
         public_inputs=_public_inputs(run),
         **about_answers(
             release,

@@ -7,15 +7,12 @@ from typing import Any
 import numpy as np
 
 from tasks.runtime.keys import site_key
-from tasks.runtime.run import Run
+from tasks.runtime.run import SPLIT_SEED, Run
 from tasks.runtime.step import step
 from tasks.runtime.store import Folders, atomic_folder, read_array, read_json, write_array, write_json
 from terrine.data.dataset import Dataset, fingerprint
 from terrine.data.pool import check_disjoint
 from terrine.errors import SettingError
-
-SPLIT_SEED = 0
-"""Not the run's seed: who is in the training data must not change from run to run, or budgets would not add up."""
 
 _ARRAYS = ("train_images", "train_labels", "train_names", "test_images", "test_labels")
 _OPTIONAL = ("train_groups", "train_parties")

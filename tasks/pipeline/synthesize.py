@@ -22,9 +22,9 @@ import numpy as np
 
 from tasks.config.queries import Images
 from tasks.config.values import digest
-from tasks.pipeline.dataset import SPLIT_SEED, load_dataset
+from tasks.pipeline.dataset import load_dataset
 from tasks.runtime.progress import progress_reporter
-from tasks.runtime.run import Run
+from tasks.runtime.run import SPLIT_SEED, Run
 from tasks.runtime.step import step
 from tasks.runtime.store import Folders, atomic_folder, file_digest, link, read_json, write_array, write_json
 from terrine.determinism.randomness import derive_seed, numpy_generator

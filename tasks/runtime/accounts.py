@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from tasks.runtime.keys import site_key
 from tasks.runtime.run import Run
+from terrine.determinism.randomness import derive_seed
+from terrine.privacy.ledger.account import Account
 from terrine.privacy.ledger.identity import keyed_digest
 from terrine.privacy.ledger.ledger import Ledger
+from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise
 
 
 def open_ledger(run: Run) -> Ledger:
@@ -43,3 +46,17 @@ def open_account(run: Run) -> tuple[Ledger, str]:
         run, account, delta=params.aggregation.delta, unit=params.privacy.unit, public=params.data.public_benchmark
     )
     return ledger, account
+
+
+def account_of(ledger: Ledger, name: str) -> Account:
+    """Return what a registered account may spend and has spent."""
+    account = Account.of(name, ledger.rows())
+    assert account is not None
+    return account
+
+
+def noise_source(run: Run) -> NoiseSource:
+    """Return the operating system's noise, or replayed noise for an ablation."""
+    if run.params.aggregation.noise == "secure":
+        return SecureNoise()
+    return ReplayNoise(derive_seed(run.params.seed, "replayed noise"))

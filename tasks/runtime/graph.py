@@ -36,7 +36,7 @@ class Stage:
 
 PARAMETERS = Stage(
     "parameters",
-    tasks="tasks.runtime.run:write_parameters",
+    tasks="tasks.runtime.parameters:write_parameters",
     needs="experiments/${item}.yaml",
     makes=f"{SETTINGS} {CODE} public/parameters.yaml",
     comment="the public ones are without what names files, machines and data",

@@ -27,7 +27,7 @@ from terrine.privacy.ledger.identity import release_identity
 from terrine.privacy.ledger.ledger import StoredRelease
 from terrine.settings import Settings
 
-Kind = Literal["answers", "averages", "annotations", "labels"]
+Kind = Literal["answers", "averages", "annotations", "labels", "units"]
 Inputs = dict[str, str]
 
 FORM = 1
@@ -41,6 +41,7 @@ _UPSTREAM: dict[Kind, tuple[str, ...]] = {
     "averages": (*_UP_TO_TEACHERS, "aggregation"),
     "annotations": ("data", "privacy", "partition", "transcription"),
     "labels": ("data", "privacy", "transcription"),
+    "units": ("data", "privacy"),
 }
 """The sections that decide what is released; beside them `seed` does, but for labels, which are not dealt."""
 
@@ -48,6 +49,7 @@ _ELSEWHERE: dict[str, set[str]] = {
     # Where files lie, not what is in them; the edition has a place of its own.
     "data": {"root", "path", "download", "public_benchmark", "edition"},
     "teachers": {"per_task"},
+    "privacy": {"anyway"},
     "collaboration": {"deadline", "patience", "guardian", "student"},
     "transcription": {"per_task", "epsilon", "delta"},
 }

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import yaml
-
-from tasks.config.params import Params, public_parameters, read_parameters
-from tasks.config.presets import project_root, resolve, selected_run
-from tasks.runtime.store import Folders, write_text
+from tasks.config.params import Params, read_parameters
+from tasks.config.presets import project_root, selected_run
+from tasks.runtime.store import Folders
 from terrine.errors import ArtefactError, SettingError
+
+SPLIT_SEED = 0
+"""Not the run's seed: who is in the training data must not change from run to run, or budgets would not add up."""
 
 
 @dataclass(frozen=True)
@@ -59,19 +59,3 @@ def refuse_transcription(name: str, params: Params) -> None:
     """Raise SettingError for a run that the caller does not make: its release would be another one."""
     if params.transcription is not None:
         raise SettingError(f"The run {name} is a transcription: make it with terrine run --preset {name}.")
-
-
-def write_parameters(root: Path, name: str) -> Run:
-    """Resolve a run's parameters, write them where its stages and DVC read them, and return the run.
-
-    What anybody may read of them is written beside what else is public.
-    """
-    run = Run(root, name, resolve(root, name))
-    write_text(run.folders.parameters, _yaml(run.params.model_dump(mode="json")))
-    write_text(run.folders.public_parameters, _yaml(public_parameters(run.params)))
-    return run
-
-
-def _yaml(values: dict[str, Any]) -> str:
-    text: str = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=110)
-    return text

@@ -21,7 +21,8 @@ import yaml
 from tasks.config.presets import SELECTED, named_run
 from tasks.runtime.code import write_code
 from tasks.runtime.graph import Pipeline
-from tasks.runtime.run import Run, write_parameters
+from tasks.runtime.parameters import write_parameters
+from tasks.runtime.run import Run
 from tasks.runtime.store import write_text
 from terrine.errors import ArtefactError, SettingError
 

@@ -21,11 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from tasks.pipeline.aggregate import noise_source
 from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.partition import read_assignment
 from tasks.pipeline.synthesize import read_queries
 from tasks.pipeline.vote import read_votes
+from tasks.runtime.accounts import noise_source
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_table, write_json
 from tasks.tools.membership import NOTICE, members

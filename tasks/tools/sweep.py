@@ -16,12 +16,13 @@ from typing import Any, Literal
 import yaml
 
 from tasks.config.params import Params, read_parameters
-from tasks.config.presets import PRESETS, derive, resolve
-from tasks.pipeline.aggregate import identity_of_answers, noise_source
+from tasks.config.presets import PRESETS, derive
+from tasks.pipeline.aggregate import identity_of_answers
 from tasks.pipeline.averaging.settings import planned_event
 from tasks.pipeline.graph import MAIN
-from tasks.runtime.accounts import open_account
+from tasks.runtime.accounts import account_of, noise_source, open_account
 from tasks.runtime.identity import release_digest
+from tasks.runtime.parameters import settled
 from tasks.runtime.run import Run, open_run, refuse_transcription
 from tasks.runtime.store import Folders, link, read_json
 from tasks.runtime.versioning import changed_stages, commit, is_changed
@@ -29,7 +30,6 @@ from terrine.errors import BudgetError, SettingError
 from terrine.privacy.accounting.events import Event, NonPrivateEvent, compose, from_json
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.tuning import GEOMETRIC, composed_epsilon, repeat_and_select_epsilon
-from terrine.privacy.ledger.account import Account
 
 Selection = Literal["none", "evaluation"]
 
@@ -117,7 +117,7 @@ def candidates_of(root: Path, preset: str, assignments: list[str], varied: list[
             run = derive(root, preset, [*assignments, *chosen])
         except SettingError as error:
             raise SettingError(f"The candidate {', '.join(chosen)} is impossible:\n{error}") from error
-        params = resolve(root, run)
+        params = settled(root, run)
         refuse_transcription(run, params)
         candidates.setdefault(run, Candidate(run, settings, params))
     return list(candidates.values())
@@ -165,8 +165,7 @@ def check_budget(root: Path, candidates: list[Candidate]) -> int:
     """
     run = open_run(root, candidates[0].run)
     ledger, dataset = open_account(run)
-    account = Account.of(dataset, ledger.rows())
-    assert account is not None
+    account = account_of(ledger, dataset)
     paid = {candidate.release for candidate in candidates if _identity(root, candidate) in account.reserved}
     new = {candidate.release: candidate.worst_case() for candidate in candidates if candidate.release not in paid}
     if new:

@@ -20,7 +20,7 @@ from terrine.aggregation.votes import HistogramArray, validate_histograms
 from terrine.privacy.accounting.calibrate import calibrate
 from terrine.privacy.accounting.events import Event, RepeatedEvent, vote_answer
 from terrine.privacy.noise import NoiseSource
-from terrine.settings import Field, Unit
+from terrine.settings import Automatic, Field, Unit
 
 
 class GaussianHistogram(Mechanism):
@@ -34,7 +34,7 @@ class GaussianHistogram(Mechanism):
     by_parties = True
 
     mechanism: Literal["histogram"] = "histogram"
-    sigma: Annotated[float, Unit("votes")] = Field(gt=0)
+    sigma: Annotated[float, Unit("votes"), Automatic()] = Field(gt=0)
     """Standard deviation of the noise on every count."""
 
     @classmethod

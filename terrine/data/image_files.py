@@ -5,6 +5,7 @@ per decoding thread.
 """
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -43,6 +44,21 @@ def read_images(paths: Sequence[Path], *, size: int, channels: int, progress: Pr
     for index, pixels in enumerate(_run(lambda path: _decode(path, size, mode), paths, progress)):
         images[index] = pixels
     return images
+
+
+def headers(paths: Sequence[Path]) -> Counter[tuple[int, int, str]]:
+    """Return how many images there are of each width, height and mode (as Pillow names modes), from headers alone.
+
+    Files that cannot be opened are left out: `read_images` names them.
+    """
+
+    def geometry(path: Path) -> tuple[int, int, str]:
+        with Image.open(path) as image:
+            return (*image.size, image.mode)
+
+    with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
+        found = pool.map(partial(_attempt, geometry), paths)
+        return Counter(known for known, failure in found if failure is None)
 
 
 def decode_image(data: bytes, *, size: int, channels: int, most_pixels: int) -> np.ndarray:

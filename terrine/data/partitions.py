@@ -12,7 +12,7 @@ from terrine.data import partition as arithmetic
 from terrine.data.dataset import Dataset
 from terrine.data.parties import check_whole
 from terrine.errors import SettingError
-from terrine.settings import Kinds, Settings, Unit
+from terrine.settings import Automatic, Kinds, Settings, Unit
 
 
 class Partition(Settings):
@@ -22,7 +22,7 @@ class Partition(Settings):
     """Whether exchanging one record may move others to another teacher."""
 
     kind: str
-    teachers: Annotated[int, Unit("teachers")] = Field(100, ge=2)
+    teachers: Annotated[int, Unit("teachers"), Automatic()] = Field(100, ge=2)
     """How many teachers the records are dealt to."""
 
     def deal(self, dataset: Dataset, groups: np.ndarray | None, seed: int) -> np.ndarray:

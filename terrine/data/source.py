@@ -23,6 +23,7 @@ from terrine.data import public
 from terrine.data.dataset import Dataset
 from terrine.data.images import resize, to_channels
 from terrine.data.pool import take_pool
+from terrine.data.survey import Survey, survey_of
 from terrine.settings import AtHome, Kinds, Settings, Unit
 
 Progress = Callable[[int, int], None]
@@ -74,6 +75,10 @@ class Source(Settings):
         at: where relative paths start. seed: draws splits that the data do not have. progress: called for image files.
         """
         raise NotImplementedError
+
+    def survey(self, at: Path = Path(), *, seed: int = 0) -> Survey:
+        """Return what there is, without decoding it where that takes long; arguments and errors are those of `load`."""
+        return survey_of(self.load(at, seed=seed))
 
     def check(self, run: Any) -> None:
         """Raise ValueError where the pool is not what is asked about, or private data have no budget or are logged."""

@@ -58,7 +58,7 @@ def test_two_doors_lead_to_one_result_and_the_run_of_params_yaml_is_left_alone(t
 def test_a_command_that_is_not_for_transcriptions_says_so(tiny):
     from flows.cli.audit import audit_run
     from flows.cli.reproduce import reproduce
-    from tasks.runtime.run import write_parameters
+    from tasks.runtime.parameters import write_parameters
     from tasks.tools.sweep import candidates_of
 
     for make in (

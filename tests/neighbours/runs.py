@@ -11,10 +11,10 @@ import numpy as np
 from flows.stages import run_through
 from tasks.config.params import lay_over, validate
 from tasks.pipeline import vote
-from tasks.pipeline.dataset import SPLIT_SEED, read_dataset
+from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.partition import read_assignment
 from tasks.pipeline.teach import read_states, voters
-from tasks.runtime.run import Run
+from tasks.runtime.run import SPLIT_SEED, Run
 from terrine.data.units import name_codes, place_codes, shares
 from tests.neighbours.formats import Format
 from tests.neighbours.worlds import World

@@ -24,7 +24,7 @@ from tasks.pipeline.averaging.settings import planned_event, private_averaging
 from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.partition import in_groups, read_assignment
 from tasks.pipeline.teach import group_name, record_inputs, teacher_context
-from tasks.runtime.accounts import ledger_account, open_account
+from tasks.runtime.accounts import account_of, ledger_account, open_account
 from tasks.runtime.identity import Inputs, identity_of, made_by, remembered, tell_change
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
@@ -44,7 +44,6 @@ from terrine.errors import BudgetError, SettingError
 from terrine.privacy.accounting.events import Event, compose, to_json
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
-from terrine.privacy.ledger.account import Account
 from terrine.privacy.ledger.ledger import StoredRelease
 from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise, delta_slack
 from terrine.teachers.averaging.centre import centred_records, party_means
@@ -124,9 +123,7 @@ def check_budget(run: Run) -> None:
         return
     averages = planned_event(run.params)
     votes = aggregation.worst_case(run.params.queries.count, aggregation.epsilon, aggregation.delta, averages)
-    opened = Account.of(account, ledger.rows())
-    assert opened is not None
-    total = opened.total(averages, votes)
+    total = account_of(ledger, account).total(averages, votes)
     if not total <= budget.epsilon:
         alone = price(compose(averages, votes), budget.delta)
         raise BudgetError(

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -30,10 +31,14 @@ from terrine.data.labels import encode_groups, encode_labels
 from terrine.data.parties import encode_parties
 from terrine.data.source import ImageSource, Own, Progress
 from terrine.data.splits import split_units
-from terrine.data.units import name_codes
+from terrine.data.survey import Survey
+from terrine.data.units import count_units, name_codes
 from terrine.errors import InputError
 
 _COLUMNS = ("path", "label", "group", "split", "party")
+
+_HEADERS = 2_000
+"""About as many files are opened to see their sizes and modes: a second's work."""
 
 
 class _File(NamedTuple):
@@ -45,6 +50,26 @@ class _File(NamedTuple):
     group: str = ""
     split: str = ""
     party: str = ""
+
+
+class _Listing(NamedTuple):
+    """The files in the order of their names, what is known of each, and which of them teach: no image was opened."""
+
+    files: list[_File]
+    labels: np.ndarray
+    class_names: tuple[str, ...]
+    names: np.ndarray
+    groups: np.ndarray | None
+    train: np.ndarray
+    test: np.ndarray
+    parties: np.ndarray | None
+    party_names: tuple[str, ...]
+    skipped: Counter[str]
+
+    @property
+    def units(self) -> np.ndarray:
+        """What draws its side of the split: each file's group, or its name."""
+        return self.names if self.groups is None else self.groups
 
 
 class Folder(Own, ImageSource):
@@ -60,11 +85,54 @@ class Folder(Own, ImageSource):
     def read(self, at: Path = Path(), seed: int = 0, progress: Progress | None = None) -> Dataset:
         from terrine.data.image_files import read_images
 
-        path = at / self.path
-        files = sorted(
-            _read_table(path) if path.suffix.lower() == ".csv" else _walk(path),
-            key=lambda file: (file.name, file.label),
+        there = self._listed(at, seed)
+        train, test, labels = there.train, there.test, there.labels
+        # Read in this order, the two splits are views of one array: the images exist once.
+        images = read_images(
+            [there.files[index].path for index in np.concatenate([train, test])],
+            size=self.size,
+            channels=self.channels,
+            progress=progress,
         )
+        return Dataset(
+            name=(at / self.path).stem,
+            train_images=images[: len(train)],
+            train_labels=labels[train],
+            train_groups=None if there.groups is None else there.groups[train],
+            test_images=images[len(train) :],
+            test_labels=labels[test],
+            class_names=there.class_names,
+            train_parties=there.parties,
+            party_names=there.party_names,
+            train_names=there.names[train],
+            test_units=there.units[test],
+        )
+
+    def survey(self, at: Path = Path(), *, seed: int = 0) -> Survey:
+        from terrine.data.image_files import headers
+
+        there = self._listed(at, seed)
+        train, test, classes = there.train, there.test, len(there.class_names)
+        every = max(1, len(there.files) // _HEADERS)
+        geometry = headers([file.path for file in there.files[::every]])
+        return Survey(
+            there.class_names,
+            np.bincount(there.labels[train], minlength=classes),
+            np.bincount(there.labels[test], minlength=classes),
+            names=count_units(there.names[train]),
+            groups=None
+            if there.groups is None
+            else (count_units(there.groups[train]), count_units(there.groups[test])),
+            skipped=there.skipped,
+            geometry=geometry,
+            looked_at=geometry.total(),
+        )
+
+    def _listed(self, at: Path, seed: int) -> _Listing:
+        """List the files and draw the split; no image is opened."""
+        path = at / self.path
+        files, skipped = (_read_table(path), Counter[str]()) if path.suffix.lower() == ".csv" else _walk(path)
+        files.sort(key=lambda file: (file.name, file.label))
         first, where = files[0], str(path)
         class_names = _class_names([file.label for file in files])
         labels = encode_labels({"label": np.array([file.label for file in files])}, class_names, where)[0]["label"]
@@ -86,31 +154,14 @@ class Folder(Own, ImageSource):
             known = train if first.split else np.arange(len(files))
             held, party_names = encode_parties({"party": np.array([files[index].party for index in known])}, where)
             parties = held["party"] if first.split else held["party"][train]
-        # Read in this order, the two splits are views of one array: the images exist once.
-        order = np.concatenate([train, test])
-        images = read_images(
-            [files[index].path for index in order],
-            size=self.size,
-            channels=self.channels,
-            progress=progress,
-        )
-        return Dataset(
-            name=path.stem,
-            train_images=images[: len(train)],
-            train_labels=labels[train],
-            train_groups=None if groups is None else groups[train],
-            test_images=images[len(train) :],
-            test_labels=labels[test],
-            class_names=class_names,
-            train_parties=parties,
-            party_names=party_names,
-            train_names=names[train],
-            test_units=units[test],
-        )
+        return _Listing(files, labels, class_names, names, groups, train, test, parties, party_names, skipped)
 
 
-def _walk(folder: Path) -> list[_File]:
-    """List class folders, or the class folders in `train` and `test` when these are the only folders."""
+def _walk(folder: Path) -> tuple[list[_File], Counter[str]]:
+    """List class folders, or the class folders in `train` and `test` when these are the only folders.
+
+    Returns the images, and how many files of which kind below the folder are none.
+    """
     if folder.suffix == ".npz" and folder.is_file():
         raise InputError(f"{folder} is an .npz file. Set data.name=npz.")
     if not folder.is_dir():
@@ -126,18 +177,35 @@ def _walk(folder: Path) -> list[_File]:
             f"{folder} holds no class folders. Put the images of each class into a subfolder named after the class, or "
             "point data.path at a CSV file with columns path and label."
         )
-    listing = []
+    listing: list[_File] = []
+    skipped = Counter(_kind_of_file(file.name) for file in folder.iterdir() if file.is_file())
     for class_folder, split in class_folders:
-        files = sorted(file for file in class_folder.rglob("*") if _is_image(file))
-        if not files:
+        real, before = class_folder.resolve(), len(listing)
+        for entry in _files_below(class_folder):
+            if not _is_image(entry):
+                skipped[_kind_of_file(entry.name)] += 1
+                continue
+            name = Path(entry.path).relative_to(class_folder)
+            # What is no link lies where it seems to; resolving every path would take longer than reading the images.
+            linked = class_folder.is_symlink() or entry.is_symlink()
+            path = _inside(folder, Path(entry.path), entry.path) if linked else real / name
+            listing.append(_File(path, name.as_posix(), class_folder.name, split=split))
+        if len(listing) == before:
             raise InputError(
                 f"The class folder {class_folder} holds no image ({_suffixes_in(class_folder)}). Add images "
                 f"({', '.join(SUFFIXES)}) or remove the folder."
             )
-        for file in files:
-            name = file.relative_to(class_folder).as_posix()
-            listing.append(_File(_inside(folder, file, str(file)), name, class_folder.name, split=split))
-    return listing
+    return listing, skipped
+
+
+def _files_below(folder: Path) -> Iterator[os.DirEntry[str]]:
+    """Yield the files below a folder, at any depth, by name; folders that are links are not entered."""
+    with os.scandir(folder) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            if entry.is_dir(follow_symlinks=False):
+                yield from _files_below(Path(entry.path))
+            elif entry.is_file():
+                yield entry
 
 
 def _read_table(table: Path) -> list[_File]:
@@ -244,10 +312,16 @@ def _subfolders(folder: Path) -> list[Path]:
     return sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
 
 
-def _is_image(file: Path) -> bool:
-    return file.suffix.lower() in SUFFIXES and not file.name.startswith(".") and file.is_file()
+def _is_image(entry: os.DirEntry[str]) -> bool:
+    return os.path.splitext(entry.name)[1].lower() in SUFFIXES and not entry.name.startswith(".")
+
+
+def _kind_of_file(name: str) -> str:
+    """Return the suffix of a file's name, or the name of one that has none or that systems leave behind."""
+    suffix = os.path.splitext(name)[1].lower()
+    return suffix if suffix and not name.startswith((".", "Thumbs")) else name
 
 
 def _suffixes_in(folder: Path) -> str:
-    suffixes = sorted({file.suffix.lower() or file.name for file in folder.rglob("*") if file.is_file()})
+    suffixes = sorted({_kind_of_file(file.name) for file in _files_below(folder)})
     return f"it holds {', '.join(suffixes[:5])} files" if suffixes else "it is empty"

@@ -16,7 +16,8 @@ from tasks.pipeline.aggregate import release_once
 from tasks.pipeline.graph import MAIN
 from tasks.runtime.accounts import open_account
 from tasks.runtime.assurance import assurance
-from tasks.runtime.run import open_run, write_parameters
+from tasks.runtime.parameters import write_parameters
+from tasks.runtime.run import open_run
 from tasks.runtime.store import Folders, read_array, read_json, write_array, write_json
 from tasks.tools.sweep import candidates_of, outcome, parse_vary, share_votes
 from tasks.tools.sweep_tracking import log_sweep, markdown_table, summary

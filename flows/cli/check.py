@@ -1,0 +1,137 @@
+"""`terrine check`: what can be known of a run before any work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tasks.tools.check import Finding
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command()(check)
+
+
+def check(
+    preset: Annotated[
+        str | None, typer.Option("--preset", help="A preset, or a run; default: the run that was selected last.")
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Override a parameter: section.key=value. May be repeated.")
+    ] = None,
+) -> None:
+    """Look at the data, the settings and the budget of a run; nothing is read in full, trained, charged or kept."""
+    from rich.console import Console
+
+    from tasks.config.presets import derive, project_root, selected_run
+    from tasks.tools.check import look_at
+
+    root = project_root()
+    found = look_at(root, derive(root, preset or selected_run(root), list(set_ or [])))
+    show(found, Console())
+    if found.stops:
+        raise typer.Exit(1)
+
+
+def refuse(root: Path, name: str, console: Console) -> None:
+    """Print what is known of a run before it starts; raise SettingError where it must not."""
+    from tasks.tools.check import look_at
+    from terrine.errors import SettingError
+
+    found = look_at(root, name)
+    show(found, console, findings=not found.stops)
+    if found.stops:
+        raise SettingError("\n".join(found.stops))
+
+
+def show(found: Finding, console: Console, *, findings: bool = True) -> None:
+    """Print it: private figures, for the terminal alone. findings: with what speaks against the run."""
+    from rich.table import Table
+
+    survey = found.survey
+    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_row("run", found.run.name)
+    table.add_row("records (private)", _records(found))
+    if survey.groups is not None:
+        taught, held_out = survey.groups
+        table.add_row(
+            "groups (private)", f"{taught:,} to learn from; {held_out:,} of your {taught + held_out:,} are test"
+        )
+    table.add_row("classes (private)", _classes(found))
+    if survey.skipped:
+        passed = ", ".join(f"{count:,} {kind}" for kind, count in survey.skipped.most_common(6))
+        table.add_row("passed over", f"{passed}: no images")
+    if survey.geometry:
+        table.add_row("images", _geometry(found))
+    if found.plan is not None:
+        table.add_row("votes", _votes(found))
+    table.add_row("price", _price(found))
+    console.print(table)
+    if findings:
+        for note in found.notes:
+            console.print(f"[yellow]Note:[/yellow] {note}", highlight=False)
+        for sentence in found.refusals + found.doubts:
+            word = "Refused" if sentence in found.stops else "Doubtful"
+            console.print(f"[red]{word}:[/red] {sentence}", highlight=False)
+
+
+def _records(found: Finding) -> str:
+    survey = found.survey
+    public = f", {survey.public:,} public and asked about" if survey.public else ""
+    return f"{int(survey.train.sum()):,} to learn from, {int(survey.test.sum()):,} held out for the test{public}"
+
+
+def _classes(found: Finding) -> str:
+    survey = found.survey
+    counts = sorted(zip(survey.train.tolist(), survey.class_names, strict=True))
+    shown = ", ".join(f"{name} {count:,}" for count, name in reversed(counts[-12:]))
+    more = f", ... ({len(counts)} in all)" if len(counts) > 12 else ""
+    return f"{shown}{more}; the smallest is {counts[0][1]} with {counts[0][0]:,}"
+
+
+def _geometry(found: Finding) -> str:
+    survey, data = found.survey, found.run.params.data
+    kinds = ", ".join(
+        f"{count:,} of {width} x {height} {mode}" for (width, height, mode), count in survey.geometry.most_common(3)
+    )
+    others = len(survey.geometry) - 3
+    more = f", and {others} other sizes or modes" if others > 0 else ""
+    every = f" (of {survey.looked_at:,} that were looked at)"
+    return f"{kinds}{more}{every}; all become {data.size} x {data.size}, {'grey' if data.channels == 1 else 'colour'}"
+
+
+def _votes(found: Finding) -> str:
+    from terrine.planning import AMPLE, ENOUGH
+
+    plan, chosen = found.plan, f" ({', '.join(found.automatic)}: auto)" if found.automatic else ""
+    assert plan is not None
+    word = "ample" if plan.signal >= 0.9 * AMPLE else "enough" if plan.signal >= ENOUGH else "too weak"
+    return (
+        f"{plan.teachers:,} teachers on {plan.queries:,} queries, noise of {plan.sigma:.1f} votes on every count: the "
+        f"signal is {plan.signal:.0f}, {word} (from {ENOUGH:.0f} on a student learns; {AMPLE:.0f} is ample){chosen}"
+    )
+
+
+def _price(found: Finding) -> str:
+    from terrine.privacy.accounting.gaussian import round_up
+
+    params = found.run.params
+    if found.cost is None or found.total is None:
+        return "not known before the run"
+    account = "" if params.ledger.account is None else f"account {params.ledger.account}: "
+    spent = f"spent so far ε = {round_up(found.spent):.4g}" if found.spent else "nothing spent so far"
+    budget = "no budget" if params.ledger.epsilon is None else f"budget ε = {params.ledger.epsilon:g}"
+    if not found.cost:
+        return f"{account}{budget}, {spent}; this run's answers were released before and cost nothing"
+    return (
+        f"{account}{budget}, {spent}; this run costs up to ε = {round_up(found.cost):.4g} and brings that to "
+        f"ε = {round_up(found.total):.4g} at δ = {params.aggregation.delta:g}"
+    )

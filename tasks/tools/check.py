@@ -1,0 +1,196 @@
+"""What can be known of a run before any work: its data, its settings, its price, and what speaks against it.
+
+Counts of private records are for the operator's terminal. Nothing is decoded, drawn, charged or written.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tasks.config.automatic import take_out
+from tasks.config.presets import resolve, values_of
+from tasks.runtime.accounts import ledger_account, noise_source, open_ledger
+from tasks.runtime.identity import identity_of
+from tasks.runtime.parameters import counts_units, event_of_count, hopeless, planned, settled_before
+from tasks.runtime.run import SPLIT_SEED, Run
+from terrine.aggregation.histogram import GaussianHistogram
+from terrine.data.survey import Survey
+from terrine.errors import TerrineError
+from terrine.planning import ENOUGH, Plan, noise_of_count, signal
+from terrine.privacy.accounting.events import Event, compose
+from terrine.privacy.accounting.gaussian import mu_squared
+from terrine.privacy.accounting.pricing import price
+from terrine.privacy.ledger.account import Account, Budget
+
+RARE = 1 / 5
+"""A class is named that has less than this share of an average class's records."""
+
+
+@dataclass
+class Finding:
+    """What was found out about a run.
+
+    Attributes:
+        run: The run.
+        survey: What its data hold: private.
+        plan: What its votes and noise will be; None for mechanisms and teachers that `terrine.planning` knows not.
+        automatic: The settings that are `auto`, as `section.key`.
+        cost: ε that the run may cost by itself; 0 where its release was made before; None where nothing is known.
+        total: ε of the account with this run.
+        spent: ε of the account without it.
+        refusals: What must be mended, as sentences.
+        doubts: What stops a run as well, unless `privacy.anyway` is set.
+        notes: What is worth knowing.
+    """
+
+    run: Run
+    survey: Survey
+    plan: Plan | None = None
+    automatic: list[str] = field(default_factory=list)
+    cost: float | None = None
+    total: float | None = None
+    spent: float = 0.0
+    refusals: list[str] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def stops(self) -> list[str]:
+        """What a run is refused for."""
+        return self.refusals + ([] if self.run.params.privacy.anyway else self.doubts)
+
+
+def look_at(root: Path, name: str) -> Finding:
+    """Look at a run's data, settings and account.
+
+    Raises InputError for data that cannot be used, SettingError for impossible settings, LedgerError for a ledger that
+    cannot be read.
+    """
+    _, automatic = take_out(values_of(root, name))
+    run = Run(root, name, settled_before(root, name) or resolve(root, name))
+    survey = run.params.data.survey(root, seed=SPLIT_SEED)
+    found = Finding(run, survey, automatic=[".".join(key) for key in automatic])
+    if run.params.transcription is None and not run.params.teachers.averages:
+        _look_at_votes(found, automatic if settled_before(root, name) is None else [])
+    _look_at_classes(found)
+    _look_at_files(found)
+    return found
+
+
+def _look_at_votes(found: Finding, automatic: list[tuple[str, str]]) -> None:
+    """Plan what is `auto`, price the run, and compare its votes with their noise."""
+    run, params, mechanism = found.run, found.run.params, found.run.params.aggregation
+    before = compose()
+    if automatic:
+        found.plan = planned(run, automatic, found.survey)
+        if not found.plan.useful:
+            found.doubts.append(hopeless(run, found.plan, found.survey))
+        if counts_units(run):
+            before = event_of_count(noise_of_count(mechanism.epsilon, mechanism.delta))
+        if ("aggregation", "sigma") in automatic:
+            mechanism = mechanism.model_copy(update={"sigma": found.plan.sigma})
+    elif isinstance(mechanism, GaussianHistogram):
+        asked = mechanism.certain(params.queries.count, mechanism.epsilon, mechanism.delta)
+        mu = math.sqrt(mu_squared(mechanism.cost(asked, asked))) if asked else 0.0
+        strength = signal(params.partition.teachers, mu, len(found.survey.class_names))
+        found.plan = Plan(params.partition.teachers, mechanism.sigma, asked, strength, 0)
+        if asked < params.queries.count:
+            found.notes.append(
+                f"The budget pays for {asked:,} of {params.queries.count:,} answers at sigma = {mechanism.sigma:g}. "
+                "aggregation.sigma=auto takes the noise at which it pays for all."
+            )
+        if not params.data.public_benchmark and not found.plan.useful:
+            found.doubts.append(
+                f"{params.partition.teachers} teachers vote under noise of {mechanism.sigma:g} votes, {asked:,} times: "
+                f"a signal of {strength:.0f}, where {ENOUGH:.0f} are needed, and a student would learn little but "
+                "noise. Set partition.teachers, aggregation.sigma and queries.count to auto, or raise "
+                "aggregation.epsilon. To go on all the same: --anyway."
+            )
+    units = found.survey.units(params.privacy.unit)
+    teachers = found.plan.teachers if found.plan else params.partition.teachers
+    if params.partition.kind == "iid" and teachers > units:
+        found.refusals.append(
+            f"{teachers} teachers cannot share {units} {params.privacy.unit}s to learn from. Set partition.teachers to "
+            "auto, or to less."
+        )
+    queries = found.plan.queries if automatic and found.plan else params.queries.count
+    _look_at_account(found, compose(before, mechanism.worst_case(queries, mechanism.epsilon, mechanism.delta, before)))
+
+
+def _look_at_account(found: Finding, event: Event) -> None:
+    """Price the run, and compare it with what its account has left; a ledger that was not begun is not begun here."""
+    run, params = found.run, found.run.params
+    name, delta = ledger_account(run), params.aggregation.delta
+    fresh = Account(Budget(name, params.ledger.epsilon, delta, "release"), {}, {})
+    account = fresh
+    if run.path(params.ledger.key).is_file():
+        account = Account.of(name, open_ledger(run).rows()) or fresh
+    found.spent = account.total()
+    if identity_of(run, name, noise_source(run).describe(), "answers") in account.reserved:
+        found.cost, found.total = 0.0, found.spent
+        return
+    found.cost, found.total = price(event, delta), account.total(event)
+    try:
+        account.check_all([event], "secure")
+    except TerrineError as error:
+        found.refusals.append(str(error))
+
+
+def _look_at_classes(found: Finding) -> None:
+    """Name classes that hardly any teacher will see."""
+    teachers = found.plan.teachers if found.plan else found.run.params.partition.teachers
+    counts = dict(zip(found.survey.class_names, found.survey.train.tolist(), strict=True))
+    missing = [name for name, count in counts.items() if count == 0]
+    single = [name for name, count in counts.items() if count == 1]
+    if missing:
+        found.refusals.append(
+            f"No training record is of {_listed(missing)}, and no teacher can learn it: add records, give the split "
+            "yourself, or remove the class."
+        )
+    if single:
+        found.doubts.append(
+            f"{_listed(single)}: one training record each, so that one teacher of {teachers} has ever seen it. Add "
+            "records, or remove the class. To go on all the same: --anyway."
+        )
+    rare = [name for name, count in counts.items() if 1 < count < RARE * found.survey.train.mean()]
+    if rare:
+        found.notes.append(f"Few teachers will have a record of {_listed(rare)}: a student will hardly ever answer so.")
+    untested = [name for name, count in zip(counts, found.survey.test.tolist(), strict=True) if count == 0]
+    if untested:
+        found.notes.append(f"No test record is of {_listed(untested)}: the accuracy says nothing about it.")
+
+
+def _look_at_files(found: Finding) -> None:
+    """Say what is done with images of several kinds."""
+    modes = {mode for _, _, mode in found.survey.geometry}
+    deep = sorted(mode for mode in modes if mode.startswith(("I", "F")))
+    if deep:
+        found.refusals.append(
+            f"There are images of more than 8 bits per pixel (mode {', '.join(deep)}): choose the range of values to "
+            "show and save them as 8 bits."
+        )
+    if len(modes) > 1:
+        found.notes.append(
+            f"Images are of several modes ({', '.join(sorted(modes))}); all become "
+            f"{'grey' if found.run.params.data.channels == 1 else 'colour'}."
+        )
+    if modes & {"RGBA", "LA", "PA"}:
+        found.notes.append("Transparency is dropped: what lies beneath is seen. Flatten images where that matters.")
+    if "CMYK" in modes:
+        found.notes.append("CMYK images are converted without a colour profile: save them as RGB where colour matters.")
+    if "1" in modes:
+        found.notes.append("Images of 1 bit per pixel are black and white drawings: check that they are no masks.")
+    size = getattr(found.run.params.data, "size", None)
+    largest = max((max(width, height) for width, height, _ in found.survey.geometry), default=None)
+    if size and largest and largest < size:
+        found.notes.append(
+            f"No image is larger than {largest} pixels: data.size={largest} would say as much as {size}, in less time."
+        )
+    if modes == {"L"} and found.run.params.data.channels == 3:
+        found.notes.append("All images are grey: data.channels=1 would say as much as 3, in less time.")
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

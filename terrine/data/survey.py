@@ -1,0 +1,60 @@
+"""What there is before anything is read: records by class and split, units, and files that are passed over. Private."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from terrine.data.dataset import Dataset
+from terrine.data.units import count_units
+
+
+@dataclass(frozen=True, eq=False)
+class Survey:
+    """Counts of a dataset, for its keeper alone.
+
+    class_names  K names
+    train        int64 [K], training records by class
+    test         int64 [K], test records by class
+    names        distinct names of training records: the units where records are protected
+    groups       distinct groups of training records, and of test records; None where records have none
+    public       records that their owner declares public, and asks about
+    skipped      files that are no images, by suffix or name
+    geometry     images by width, height and mode, of `looked_at` files whose headers were read
+    """
+
+    class_names: tuple[str, ...]
+    train: np.ndarray
+    test: np.ndarray
+    names: int
+    groups: tuple[int, int] | None = None
+    public: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
+    geometry: Counter[tuple[int, int, str]] = field(default_factory=Counter)
+    looked_at: int = 0
+
+    def units(self, unit: str) -> int:
+        """Return how many units teachers learn from: groups, or names of records."""
+        return self.names if unit == "record" or self.groups is None else self.groups[0]
+
+
+def survey_of(dataset: Dataset) -> Survey:
+    """Return the counts of a dataset that was read."""
+
+    def by_class(labels: np.ndarray) -> np.ndarray:
+        return np.bincount(labels, minlength=dataset.classes)
+
+    groups = None
+    if dataset.train_groups is not None:
+        held_out = 0 if dataset.test_units is None else count_units(dataset.test_units)
+        groups = (count_units(dataset.train_groups), held_out)
+    return Survey(
+        dataset.class_names,
+        by_class(dataset.train_labels),
+        by_class(dataset.test_labels),
+        names=count_units(dataset.record_names),
+        groups=groups,
+        public=0 if dataset.pool_images is None else len(dataset.pool_images),
+    )

@@ -1,0 +1,124 @@
+"""How many teachers, and how much noise: chosen from public quantities alone, before anything is trained.
+
+A release of Q noisy histograms with budget μ (`terrine.privacy.accounting.gaussian`) has noise σ = √(2Q)/μ on every
+count. T teachers who agree move a count by T, so all answers together tell their signal from noise with the strength
+√Q·T/σ = T·μ/√2, whatever Q is: more queries say less each. It is shared by K classes, so what decides is
+
+    signal = T·μ / √K.
+
+Below `ENOUGH` a student learns little more than noise; above `AMPLE` more teachers gain nothing, and each of them has
+fewer records. So as many teachers are taken as make the signal ample, and no more than leave each of them
+`UNITS_EACH` units. The constants were measured once, on digits, MNIST and blood cells cut to 1,000 ... 60,000 records,
+at ε from 1 to 8 (benchmarks/automatic.py, docs/choosing-settings.md), and are no function of anybody's data.
+
+    >>> plan(12_000, classes=10, epsilon=4, delta=1e-5)
+    Plan(teachers=432, sigma=..., queries=6000, signal=126.3..., units=12000)
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from terrine.privacy.accounting.calibrate import calibrate
+from terrine.privacy.accounting.gaussian import epsilon_of, mu_of
+
+AMPLE, ENOUGH = 126.0, 32.0
+"""Signals: where teachers begin to be too many, and below which a student is not worth its price."""
+UNITS_EACH = {"record": 3.0, "group": 1.5}
+"""The fewest units that a teacher should have on average: a group brings several records."""
+QUERIES = 6_000
+SHARE_OF_COUNT = 1 / 64
+"""The share of a run's budget, in μ², that counting the units with noise may take."""
+_ROOM = 1 - 1e-9  # sums of costs are rounded upwards: the last answer must still fit
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Settings of an ensemble, and what they promise.
+
+    Attributes:
+        teachers: T.
+        sigma: Noise on each count of an answer, in votes.
+        queries: Q.
+        signal: T·μ / √K.
+        units: Units of privacy that the teachers share, as far as anybody may know.
+    """
+
+    teachers: int
+    sigma: float
+    queries: int
+    signal: float
+    units: int
+
+    @property
+    def useful(self) -> bool:
+        """Whether a student can learn from it."""
+        return self.signal >= ENOUGH
+
+
+def signal(teachers: int, mu: float, classes: int) -> float:
+    """Return how far the votes of T teachers rise above the noise of a budget μ, for each of K classes."""
+    return teachers * mu / math.sqrt(classes)
+
+
+def plan(
+    units: int,
+    *,
+    classes: int,
+    epsilon: float,
+    delta: float,
+    unit: Literal["record", "group"] = "record",
+    queries: int | None = None,
+    teachers: int | None = None,
+    counted: float = 0.0,
+) -> Plan:
+    """Choose the size of an ensemble and its noise.
+
+    Args:
+        units: How many records or groups there are to learn from, as far as anybody may know.
+        classes: K.
+        epsilon: The run's budget, for counting the units, too.
+        delta: Its δ.
+        unit: What is protected.
+        queries: Q, where it is given.
+        teachers: T, where it is given.
+        counted: Standard deviation of the noise on `units`, where they were counted at the run's cost; 0 where they
+            were declared.
+
+    Returns:
+        The plan; whether it is of any use, `Plan.useful` says.
+
+    Raises:
+        SettingError: an impossible budget.
+    """
+    asked = QUERIES if queries is None else queries
+    mu = mu_of(epsilon, delta)
+    left = math.sqrt(mu**2 - counted**-2) * _ROOM if counted else mu
+    if teachers is None:
+        # Fewer than there are, also where noise made them look more: a teacher more than units is refused.
+        most = (units - 3 * counted) / UNITS_EACH[unit]
+        teachers = max(2, math.floor(min(most, AMPLE * math.sqrt(classes) / left)))
+    sigma = calibrate(epsilon_of(left, delta) if counted else epsilon, delta, asked).sigma
+    return Plan(teachers, sigma, asked, signal(teachers, left, classes), units)
+
+
+def noise_of_count(epsilon: float, delta: float) -> float:
+    """Return the noise σ, in units, at which counting them takes `SHARE_OF_COUNT` of a run's budget.
+
+    One unit more or less changes the count by one, so it costs μ² = 1/σ².
+    """
+    return 1 / (mu_of(epsilon, delta) * math.sqrt(SHARE_OF_COUNT))
+
+
+def enough_epsilon(units: int, *, classes: int, delta: float, unit: Literal["record", "group"]) -> float:
+    """Return the smallest ε at which so many units are enough, rounded up to a half."""
+    needed = ENOUGH * math.sqrt(classes) * UNITS_EACH[unit] / max(units, 1)
+    return math.ceil(2 * epsilon_of(1.02 * needed, delta)) / 2
+
+
+def enough_units(epsilon: float, *, classes: int, delta: float, unit: Literal["record", "group"]) -> int:
+    """Return the fewest units that are enough at ε, rounded up to tens."""
+    needed = ENOUGH * math.sqrt(classes) * UNITS_EACH[unit] / mu_of(epsilon, delta)
+    return math.ceil(1.02 * needed / 10) * 10
