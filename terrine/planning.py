@@ -24,8 +24,8 @@ from typing import Literal
 from terrine.privacy.accounting.calibrate import calibrate
 from terrine.privacy.accounting.gaussian import epsilon_of, mu_of
 
-AMPLE, ENOUGH = 126.0, 32.0
-"""Signals: where teachers begin to be too many, and below which a student is not worth its price."""
+AMPLE, ADVISED, ENOUGH = 126.0, 50.0, 32.0
+"""Signals: where teachers begin to be too many, what advice aims at, and below which no student is worth its price."""
 UNITS_EACH = {"record": 3.0, "group": 1.5}
 """The fewest units that a teacher should have on average: a group brings several records."""
 QUERIES = 6_000
@@ -112,13 +112,13 @@ def noise_of_count(epsilon: float, delta: float) -> float:
     return 1 / (mu_of(epsilon, delta) * math.sqrt(SHARE_OF_COUNT))
 
 
-def enough_epsilon(units: int, *, classes: int, delta: float, unit: Literal["record", "group"]) -> float:
-    """Return the smallest ε at which so many units are enough, rounded up to a half."""
-    needed = ENOUGH * math.sqrt(classes) * UNITS_EACH[unit] / max(units, 1)
+def advised_epsilon(units: int, *, classes: int, delta: float, unit: Literal["record", "group"]) -> float:
+    """Return the ε to advise for so many units, rounded up to a half."""
+    needed = ADVISED * math.sqrt(classes) * UNITS_EACH[unit] / max(units, 1)
     return math.ceil(2 * epsilon_of(1.02 * needed, delta)) / 2
 
 
-def enough_units(epsilon: float, *, classes: int, delta: float, unit: Literal["record", "group"]) -> int:
-    """Return the fewest units that are enough at ε, rounded up to tens."""
-    needed = ENOUGH * math.sqrt(classes) * UNITS_EACH[unit] / mu_of(epsilon, delta)
+def advised_units(epsilon: float, *, classes: int, delta: float, unit: Literal["record", "group"]) -> int:
+    """Return how many units to advise for a budget ε, rounded up to tens."""
+    needed = ADVISED * math.sqrt(classes) * UNITS_EACH[unit] / mu_of(epsilon, delta)
     return math.ceil(1.02 * needed / 10) * 10

@@ -26,7 +26,7 @@ from tasks.runtime.store import Folders, read_json, write_json, write_text
 from terrine.aggregation.histogram import GaussianHistogram
 from terrine.data.survey import Survey
 from terrine.errors import SettingError
-from terrine.planning import Plan, enough_epsilon, enough_units, noise_of_count, plan
+from terrine.planning import Plan, advised_epsilon, advised_units, noise_of_count, plan
 from terrine.privacy.accounting.events import Event, GaussianEvent, compose
 
 FILE = "settled.json"
@@ -168,10 +168,10 @@ def hopeless(run: Run, chosen: Plan, survey: Survey) -> str:
     unit, epsilon, delta = params.privacy.unit, params.aggregation.epsilon, params.aggregation.delta
     units = survey.units(unit)
     about = {"classes": classes, "delta": delta, "unit": unit}
-    larger = f"ε = {enough_epsilon(units, **about):g}"
+    larger = f"ε = {advised_epsilon(units, **about):g}"
     remedies = [
         f"a budget of {larger} (aggregation.epsilon, and at least as much in ledger.epsilon)",
-        f"about {enough_units(epsilon, **about):,} {unit}s to learn from",
+        f"about {advised_units(epsilon, **about):,} {unit}s to learn from",
     ]
     if unit == "group":
         remedies.append("privacy.unit=record, if what is to be protected is one image, not a person with all of hers")

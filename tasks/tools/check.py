@@ -122,13 +122,14 @@ def _look_at_votes(found: Finding, automatic: list[tuple[str, str]]) -> None:
 def _look_at_account(found: Finding, event: Event) -> None:
     """Price the run, and compare it with what its account has left; a ledger that was not begun is not begun here."""
     run, params = found.run, found.run.params
-    name, delta = ledger_account(run), params.aggregation.delta
-    fresh = Account(Budget(name, params.ledger.epsilon, delta, "release"), {}, {})
-    account = fresh
-    if run.path(params.ledger.key).is_file():
-        account = Account.of(name, open_ledger(run).rows()) or fresh
+    delta = params.aggregation.delta
+    account, answers = Account(Budget("", params.ledger.epsilon, delta, "release"), {}, {}), ""
+    if run.path(params.ledger.key).is_file() and run.path(params.ledger.store).is_dir():
+        name = ledger_account(run)
+        account = Account.of(name, open_ledger(run).rows()) or account
+        answers = identity_of(run, name, noise_source(run).describe(), "answers")
     found.spent = account.total()
-    if identity_of(run, name, noise_source(run).describe(), "answers") in account.reserved:
+    if answers in account.reserved:
         found.cost, found.total = 0.0, found.spent
         return
     found.cost, found.total = price(event, delta), account.total(event)
@@ -153,6 +154,12 @@ def _look_at_classes(found: Finding) -> None:
         found.doubts.append(
             f"{_listed(single)}: one training record each, so that one teacher of {teachers} has ever seen it. Add "
             "records, or remove the class. To go on all the same: --anyway."
+        )
+    records = int(found.survey.train.sum())
+    if found.run.params.privacy.unit == "record" and found.survey.names < records:
+        found.notes.append(
+            f"The {records:,} training records have {found.survey.names:,} names: files of one name in several class "
+            "folders count as one unit, and stay together. Give each its own name if they are different images."
         )
     rare = [name for name, count in counts.items() if 1 < count < RARE * found.survey.train.mean()]
     if rare:

@@ -1,0 +1,125 @@
+"""`auto`: chosen once, from a count with noise that is paid for, and refused before anything is paid."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from tasks.config.presets import derive
+from tasks.runtime.accounts import account_of, open_account
+from tasks.runtime.parameters import settled, spent_on_counting, write_parameters
+from tasks.runtime.run import Run
+from terrine.errors import BudgetError, SettingError
+from terrine.privacy.accounting.events import compose
+from terrine.privacy.accounting.pricing import price
+
+PRESET = {
+    "description": "own arrays",
+    "data": {"name": "npz", "path": "cells.npz", "size": 8, "channels": 1},
+    "partition": {"teachers": "auto"},
+    "queries": {"count": "auto"},
+    "aggregation": {"sigma": "auto", "epsilon": 4},
+    "ledger": {"account": "cells", "epsilon": 8},
+}
+
+
+@pytest.fixture
+def project(tmp_path):
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "params.yaml").write_text("run: own\n")
+    (tmp_path / "experiments" / "own.yaml").write_text(yaml.safe_dump(PRESET))
+    _save(tmp_path, 1500)
+    return tmp_path
+
+
+def _save(root: Path, records: int, groups: int | None = None) -> None:
+    labels = np.arange(records) % 4
+    more = {} if groups is None else {"groups": np.arange(records) % groups}
+    np.savez(root / "cells.npz", images=np.zeros((records, 8, 8), np.uint8), labels=labels, **more)
+
+
+def _spent(root: Path, params) -> list:
+    ledger, name = open_account(Run(root, "own", params))
+    return account_of(ledger, name).events()
+
+
+def test_numbers_take_the_place_of_auto_and_what_counting_cost_is_charged_once(project):
+    params = settled(project, "own")
+    sides = params.partition.teachers, params.queries.count
+    assert abs(params.privacy.units - 1200) < 100
+    assert 0 < params.privacy.counted < 20
+    assert sides[0] < params.privacy.units / 3
+    again = settled(project, "own")
+    assert again == params
+    assert _spent(project, params) == [spent_on_counting(params)]
+    shutil.rmtree(project / "data" / "private" / "own")  # chosen anew, from the count that the ledger keeps
+    assert settled(project, "own") == params
+    assert _spent(project, params) == [spent_on_counting(params)]
+
+
+def test_count_and_answers_fit_the_runs_budget(project):
+    params = settled(project, "own")
+    counting, mechanism = spent_on_counting(params), params.aggregation
+    assert mechanism.certain(params.queries.count, 4, 1e-5, counting) == params.queries.count
+    whole = price(compose(counting, mechanism.worst_case(params.queries.count, 4, 1e-5, counting)), 1e-5)
+    assert 3.999 < whole <= 4
+
+
+def test_another_student_and_another_data_folder_choose_nothing_anew(project):
+    params = settled(project, "own")
+    other = settled(project, derive(project, "own", ["student.l2=0.1"]))
+    assert (other.partition, other.privacy) == (params.partition, params.privacy)
+    assert len(_spent(project, params)) == 1
+
+
+def test_what_the_operator_declares_is_taken_and_nothing_is_counted(project):
+    name = derive(project, "own", ["privacy.units=3000"])
+    params = settled(project, name)
+    assert params.privacy.counted == 0
+    assert params.privacy.units == 3000
+    assert _spent(project, params) == []
+
+
+def test_given_numbers_stay(project):
+    params = settled(project, derive(project, "own", ["partition.teachers=123", "queries.count=77"]))
+    assert (params.partition.teachers, params.queries.count) == (123, 77)
+    assert params.aggregation.certain(77, 4, 1e-5, spent_on_counting(params)) == 77
+
+
+def test_too_few_groups_are_refused_before_anything_is_charged_and_the_advice_works(project):
+    _save(project, 1500, groups=60)
+    by_group = ["privacy.unit=group"]
+    name = derive(project, "own", by_group)
+    with pytest.raises(
+        SettingError, match=r"groups are too few for 4 classes at ε = 4: .* charged. What would do: a"
+    ) as said:
+        write_parameters(project, name)
+    assert not list(project.rglob("ledger.db"))
+    epsilon = str(said.value).split("budget of ε = ")[1].split(" ")[0]
+    larger = [*by_group, f"aggregation.epsilon={epsilon}", f"ledger.epsilon={epsilon}"]
+    assert settled(project, derive(project, "own", larger)).privacy.units > 0
+    anyway = settled(project, derive(project, "own", [*by_group, "privacy.anyway=true", "ledger.account=others"]))
+    assert anyway.partition.teachers >= 2
+
+
+def test_a_budget_that_does_not_cover_count_and_answers_is_refused_before_the_count(project):
+    name = derive(project, "own", ["ledger.epsilon=3.9"])
+    with pytest.raises(BudgetError):
+        settled(project, name)
+    run = Run(project, name, settled(project, derive(project, "own", ["privacy.units=1000", "ledger.epsilon=3.9"])))
+    ledger, account = open_account(run)
+    assert account_of(ledger, account).events() == []
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        (["aggregation.mechanism=gnmax"], "known for aggregation.mechanism=histogram, not for gnmax"),
+        (["aggregation.where=parties"], "set privacy.units"),
+    ],
+)
+def test_what_no_rule_is_known_for_is_said(project, setting, message):
+    with pytest.raises(SettingError, match=message):
+        settled(project, derive(project, "own", setting))

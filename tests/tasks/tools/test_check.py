@@ -1,0 +1,129 @@
+"""`terrine check`: what is seen before any work, and what it refuses."""
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+from typer.testing import CliRunner
+
+from flows.cli import app
+from tasks.config.presets import derive
+from tasks.tools.check import look_at
+from terrine.errors import InputError
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "params.yaml").write_text("run: own\n")
+    (tmp_path / "dvc.yaml").write_text("stages: {}\n")
+    preset = {
+        "data": {"name": "folder", "path": "images", "size": 8, "channels": 3},
+        "partition": {"teachers": "auto"},
+        "queries": {"count": "auto"},
+        "aggregation": {"sigma": "auto", "epsilon": 4},
+        "ledger": {"account": "clinic", "epsilon": 8},
+    }
+    (tmp_path / "experiments" / "own.yaml").write_text(yaml.safe_dump(preset))
+    for name, count in (("boot", 200), ("shirt", 190)):
+        _images(tmp_path / "images" / name, count)
+    monkeypatch.setenv("TERRINE_ROOT", str(tmp_path))
+    return tmp_path
+
+
+def _images(folder, count, mode="L"):
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(count):
+        Image.new(mode, (12, 10)).save(
+            folder / f"{folder.name}{mode[0]}{number:03}.{'tif' if mode == 'CMYK' else 'png'}"
+        )
+
+
+def _check(*options):
+    return CliRunner().invoke(app, ["check", *options], env={"COLUMNS": "100"})
+
+
+def test_it_shows_records_classes_files_images_votes_and_price_and_leaves_nothing_behind(project):
+    (project / "images" / "boot" / "scan.dcm").write_bytes(b"DICM")
+    (project / "images" / "boot" / "Thumbs.db").write_bytes(b"x")
+    before = sorted(project.rglob("*"))
+    result = _check()
+    said = " ".join(result.stdout.split())
+    assert result.exit_code == 0, said
+    for part in (
+        "to learn from",
+        "the smallest is shirt",
+        "1 .dcm",
+        "1 Thumbs.db",
+        "390 of 12 x 10 L",
+        "all become 8 x 8, colour",
+        "account clinic: budget ε = 8, nothing spent so far; this run costs up to ε = 4",
+        "All images are grey",
+    ):
+        assert part in said, part
+    assert sorted(project.rglob("*")) == before
+
+
+def test_groups_that_are_held_out_are_counted(project):
+    lines = [
+        "path,label,group",
+        *(f"{kind}/{kind}L{n:03}.png,{kind},p{n % 60}" for kind in ("boot", "shirt") for n in range(190)),
+    ]
+    (project / "images" / "table.csv").write_text("\n".join(lines))
+    name = derive(project, "own", ["data.path=images/table.csv", "privacy.unit=group", "aggregation.epsilon=60"])
+    survey = look_at(project, name).survey
+    assert sum(survey.groups) == 60
+    assert survey.units("group") == survey.groups[0] > 40
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["partition.teachers=10"], "would learn little but noise"),
+        (["aggregation.epsilon=0.1"], "are too few for 2 classes at ε = 0.1"),
+        (["ledger.epsilon=3"], "past its budget of ε=3"),
+        (["partition.teachers=5000", "aggregation.sigma=9"], "5000 teachers cannot share"),
+    ],
+)
+def test_what_cannot_work_is_refused(project, settings, message):
+    found = look_at(project, derive(project, "own", settings))
+    assert any(message in sentence for sentence in found.stops), found.stops
+    options = [option for setting in settings for option in ("--set", setting)]
+    assert _check(*options).exit_code == 1
+
+
+def test_doubts_stop_no_run_that_goes_on_anyway(project):
+    found = look_at(project, derive(project, "own", ["partition.teachers=10", "privacy.anyway=true"]))
+    assert found.doubts
+    assert not found.stops
+
+
+def test_a_class_of_one_image_is_refused_and_a_rare_one_named(project):
+    _images(project / "images" / "sandal", 8)
+    assert any("'sandal'" in note for note in look_at(project, "own").notes)
+    _images(project / "images" / "single", 1)
+    found = look_at(project, derive(project, "own", ["data.test_fraction=0.05"]))
+    assert any("'single': one training record" in sentence for sentence in found.stops)
+
+
+@pytest.mark.parametrize(
+    ("mode", "said"),
+    [
+        ("RGBA", "Transparency is dropped"),
+        ("CMYK", "without a colour profile"),
+        ("1", "1 bit per pixel"),
+        ("I;16", "8 bits"),
+    ],
+)
+def test_images_of_other_modes_are_named(project, mode, said):
+    if mode == "I;16":
+        Image.fromarray(np.full((10, 12), 900, np.uint16)).save(project / "images" / "boot" / "deep.png")
+    else:
+        _images(project / "images" / "boot", 3, mode)
+    found = look_at(project, "own")
+    assert any(said in sentence for sentence in (*found.notes, *found.stops))
+
+
+def test_a_folder_that_is_not_there_is_one_sentence(project):
+    with pytest.raises(InputError, match="There is no folder"):
+        look_at(project, derive(project, "own", ["data.path=nowhere"]))
