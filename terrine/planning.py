@@ -26,7 +26,7 @@ from terrine.privacy.accounting.gaussian import epsilon_of, mu_of
 
 AMPLE, ADVISED, ENOUGH = 126.0, 50.0, 32.0
 """Signals: where teachers begin to be too many, what advice aims at, and below which no student is worth its price."""
-UNITS_EACH = {"record": 3.0, "group": 1.5}
+UNITS_EACH = {"record": 3.0, "group": 1.2}
 """The fewest units that a teacher should have on average: a group brings several records."""
 QUERIES = 6_000
 SHARE_OF_COUNT = 1 / 64
