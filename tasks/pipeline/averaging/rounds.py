@@ -40,10 +40,8 @@ from tasks.runtime.store import (
 )
 from terrine.determinism.randomness import derive_seed
 from terrine.device import resolve_device
-from terrine.errors import BudgetError, SettingError
-from terrine.privacy.accounting.events import Event, compose, to_json
-from terrine.privacy.accounting.gaussian import round_up
-from terrine.privacy.accounting.pricing import price
+from terrine.errors import SettingError
+from terrine.privacy.accounting.events import Event, to_json
 from terrine.privacy.ledger.account import Account
 from terrine.privacy.ledger.ledger import StoredRelease
 from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise, delta_slack
@@ -126,14 +124,8 @@ def check_budget(run: Run) -> None:
     votes = aggregation.worst_case(run.params.queries.count, aggregation.epsilon, aggregation.delta, averages)
     opened = Account.of(account, ledger.rows())
     assert opened is not None
-    total = opened.total(averages, votes)
-    if not total <= budget.epsilon:
-        alone = price(compose(averages, votes), budget.delta)
-        raise BudgetError(
-            f"Averages and votes of this run together may cost up to ε={round_up(alone):g} and would bring the dataset "
-            f"to ε={round_up(total):g} at δ={budget.delta:g} over all runs, past its budget of ε={budget.epsilon:g}. "
-            "Nothing was drawn and nothing was charged: lower aggregation.epsilon."
-        )
+    if not opened.total(averages, votes) <= budget.epsilon:
+        raise opened.refusal("Averages and votes of this run together", [averages, votes])
 
 
 @step("centre")
