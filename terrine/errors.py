@@ -5,6 +5,7 @@ message alone, without a traceback; anything else that is raised is a defect of 
 """
 
 import difflib
+import shlex
 from collections.abc import Iterable, Sequence
 
 
@@ -45,6 +46,16 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 def offered(words: Sequence[str]) -> str:
     """Return the question " Did you mean a, b or c?", or "" where there are no words."""
     return f" Did you mean {' or '.join(filter(None, [', '.join(words[:-1]), words[-1]]))}?" if words else ""
+
+
+def typed(words: Iterable[str]) -> str:
+    """Return a command to be typed, in indented lines of at most 78 characters: what is copied from them works."""
+    lines = ["  "]
+    for word in map(shlex.quote, words):
+        if len(f"{lines[-1]}{word} \\") > 78 and lines[-1].strip():
+            lines.append("    ")
+        lines[-1] += f"{word} "
+    return "\\\n".join(lines).rstrip()
 
 
 def first_line(error: Exception) -> str:

@@ -73,15 +73,17 @@ def _title(account: dict[str, Any]) -> str:
 def _balance(account: dict[str, Any]) -> str:
     """Say in words what was spent and what is left."""
     budget, left, another = account["epsilon_budget"], account["epsilon_left"], account["another_like_the_last"]
-    whom = f", over all runs; they protect a {account['unit']}" if account["unit"] else ", over all runs"
-    spent = f"ε {account['epsilon_spent']:g}" + (" spent" if budget is None else f" of {budget:g} spent")
-    said = f"{spent} at δ = {account['delta']:g}{whom}."
+    limit = "" if budget is None else f" of {budget:g}"
+    whom = f" on each {account['unit']}" if account["unit"] else ""
+    said = f"ε {account['epsilon_spent']:g}{limit} spent{whom} over all runs, at δ = {account['delta']:g}."
     if budget is None:
         said += " No limit."
     elif left < 0.01:
         said += " Nothing is left."
     else:
-        said += f" Left: one more run of up to ε {math.floor(100 * left) / 100:g} by itself (ε do not add up)."
+        said += (
+            f" Left: one more run of up to ε {math.floor(100 * left) / 100:g} by itself (costs do not add up linearly)."
+        )
     if another is not None:
         said += f" Another run like the last one, {another['run']}, {'fits' if another['fits'] else 'does not fit'}."
     return said

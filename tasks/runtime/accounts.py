@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import math
-import shlex
 from collections.abc import Iterator
 from typing import Any
 
 from tasks.runtime.keys import site_key
 from tasks.runtime.run import Run
-from terrine.errors import BudgetError, TerrineError
+from terrine.errors import BudgetError, TerrineError, typed
 from terrine.privacy.accounting.calibrate import calibrate
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.ledger.identity import keyed_digest
@@ -71,9 +70,9 @@ def _smaller(run: Run, left: float) -> list[str]:
         with contextlib.suppress(TerrineError):
             name, value, words = _noise(run, epsilon)
             settings.append(f"aggregation.{name}={value:g}")
-            command = [f"  {shlex.join(words)}"]
+            command = [typed(words)]
     shown = " ".join(f"--set {setting}" for setting in settings)
-    return [f"A smaller run fits: {shown}" + (". What else that buys:" if command else "."), *command]
+    return [f"What fits: {shown}." + (" To see what else that buys:" if command else ""), *command]
 
 
 def _noise(run: Run, epsilon: float) -> tuple[str, float, list[str]]:
@@ -99,8 +98,8 @@ def _raised(account: str, needs: float) -> list[str]:
         return []
     epsilon = f"{round_up(needs, 2):g}"
     return [
-        f"Or raise the budget for all that is ever released about these people, and --set ledger.epsilon={epsilon}:",
-        f"  {shlex.join(['terrine', 'ledger', 'set-budget', epsilon, '--account', account])}",
+        f"Or, if more may be learnt about these people in all, raise the budget and --set ledger.epsilon={epsilon}:",
+        typed(["terrine", "ledger", "set-budget", epsilon, "--account", account]),
     ]
 
 

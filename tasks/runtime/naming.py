@@ -6,7 +6,6 @@ nothing about the release, such as the student's, for anything else would be ano
 
 from __future__ import annotations
 
-import shlex
 from itertools import count
 from pathlib import Path
 
@@ -28,7 +27,7 @@ from tasks.config.presets import (
 )
 from tasks.runtime.identity import release_digest
 from tasks.runtime.store import Folders, write_text
-from terrine.errors import SettingError
+from terrine.errors import SettingError, typed
 
 IGNORED = """\
 # Written by `terrine run --name`: runs of this site, whose files may say where its data are and whose.
@@ -86,8 +85,8 @@ def _check_form(name: str) -> None:
 
 def _begin(root: Path, name: str, preset: str | None, assignments: list[str]) -> str:
     if preset is None:
-        begin = shlex.join(["terrine", "run", "--preset", "your-own-images", "--name", name])
-        raise SettingError(f"{not_begun(root, name)} To begin it, name a preset: {begin}")
+        begin = typed(["terrine", "run", "--preset", "your-own-images", "--name", name])
+        raise SettingError(f"{not_begun(root, name)} To begin it, name a preset:\n{begin}")
     start = read_preset(root, preset)
     overrides, _ = with_assignments(root, start, assignments)
     ignored = root / PRESETS / ".gitignore"
@@ -110,10 +109,10 @@ def _check_release(root: Path, run: Preset, params: Params, changed: list[str]) 
         return
     other = next(name for number in count(2) if not parameter_file(root, name := f"{run.name}-{number}").is_file())
     words = ["terrine", "run", "--preset", run.name, "--name", other]
-    command = shlex.join([*words, *(word for change in changed for word in ("--set", change))])
+    command = typed([*words, *(word for change in changed for word in ("--set", change))])
     raise SettingError(
         f"Run {run.name} has released, and its name stands for that release. With {', '.join(changed)} it would be "
-        f"another one, with a price of its own. Give that a name of its own:\n  {command}"
+        f"another one, with a price of its own. Give that a name of its own:\n{command}"
     )
 
 
