@@ -88,7 +88,7 @@ def test_an_account_that_does_not_pay_says_its_name_and_commands_that_work_as_pr
         noise_kind="secure",
         draw=lambda: ({}, worst),
     )
-    with pytest.raises(BudgetError, match="Account our people: .*Spent or reserved so far") as refused:
+    with pytest.raises(BudgetError, match=r"Account our people: .*Spent or reserved so far") as refused:
         asked()
     lines = str(refused.value).replace("\\\n", " ").splitlines()
     calibrate, raise_budget = (shlex.split(line) for line in lines if line.startswith("  terrine"))

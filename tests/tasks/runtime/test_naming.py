@@ -91,7 +91,7 @@ def test_the_command_for_settings_that_are_refused_begins_another_run_with_them(
     release(project, "clinic-a")
     with pytest.raises(SettingError, match="has released") as refused:
         name_run(project, "clinic-a", None, ["aggregation.epsilon=3", "queries.sources={stylegan: 1}"])
-    words = shlex.split(str(refused.value).split(":\n")[1])
+    words = shlex.split(str(refused.value).partition(":\n")[2].replace("\\\n", " "))
     assert name_run(project, words[5], words[3], words[7::2]) == "clinic-a-2"
     assert read_preset(project, "clinic-a-2").made_from == "own"
     old, new = resolve(project, "clinic-a"), resolve(project, "clinic-a-2")
