@@ -68,7 +68,7 @@ def test_show_calls_accounts_by_the_names_that_the_project_has_and_folds_long_ru
     key = load_or_create_key(Path(options[5]))
     ledger = Ledger(options[1], Path(options[3]), key)
     run = "a-run-with-a-name-" * 6
-    dear = GaussianEvent(1.0, 0.55)
+    dear = GaussianEvent(1.0, 0.65)
     for name in ("xrays-2026", "unknown"):
         ledger.register(account_of(key, name), 8.0, 1e-5, "release", unit="group")
     ledger.release(

@@ -92,7 +92,6 @@ def test_an_unknown_preset_is_refused_and_asked_about(project, name, said):
         ("agregation.epsilon=5", "Did you mean aggregation.epsilon"),
         ("aggregation.mechanism=gmax", "Did you mean gnmax"),
         ("data.name=minst", "Did you mean mnist"),
-        ("queries.sources={dead_leafs: 1}", "Did you mean dead_leaves"),
     ],
 )
 def test_a_setting_that_is_mistyped_is_asked_about_by_its_full_name(project, assignment, said):

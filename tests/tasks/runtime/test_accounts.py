@@ -76,8 +76,12 @@ def test_an_account_that_does_not_pay_says_its_name_and_commands_that_work_as_pr
     (tmp_path / "experiments").mkdir()
     (tmp_path / "params.yaml").write_text("run: own\n")
     monkeypatch.setenv("TERRINE_ROOT", str(tmp_path))
-    values = merge(OWN, {"queries": {"count": 200}, "aggregation": {**mechanism, "epsilon": 6, "delta": 1e-6}})
-    values["ledger"] = {"account": "our people", "epsilon": 8}
+    values = {
+        "data": OWN["data"],
+        "queries": {"count": 200},
+        "aggregation": {**mechanism, "epsilon": 6, "delta": 1e-6},
+        "ledger": {"account": "our people", "epsilon": 8},
+    }
     ledger, account, worst = asked()
     ledger.release(
         dataset=account,
