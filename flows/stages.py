@@ -13,6 +13,7 @@ from flows.execution import Executor, InProcess, executor
 from tasks.config.presets import resolve
 from tasks.pipeline.graph import MAIN
 from tasks.runtime import timing
+from tasks.runtime.accounts import budget_explained
 from tasks.runtime.code import write_code
 from tasks.runtime.graph import PARAMETERS, Pipeline, Stage, load
 from tasks.runtime.parameters import write_parameters
@@ -106,11 +107,12 @@ SPREAD: Mapping[Stage, Callable[[Run, Executor], None]] = {
 
 def carry_out(stage: Stage, run: Run, execute: Executor) -> None:
     """Do what a stage does, by an executor."""
-    if stage in SPREAD:
-        SPREAD[stage](run, execute)
-        return
-    for task in stage.tasks.split():
-        execute.run(load(task), run)
+    with budget_explained(run):
+        if stage in SPREAD:
+            SPREAD[stage](run, execute)
+            return
+        for task in stage.tasks.split():
+            execute.run(load(task), run)
 
 
 def run_through(run: Run, first: str, last: str) -> None:

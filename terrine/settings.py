@@ -32,7 +32,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, g
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 from pydantic.fields import FieldInfo
 
-from terrine.errors import SettingError
+from terrine.errors import SettingError, did_you_mean
 
 __all__ = [
     "AtHome",
@@ -127,7 +127,10 @@ class Kinds(Generic[S]):
         """Return the class of a kind. Raises SettingError for an unknown name, with the known ones."""
         classes = self._classes()
         if name not in classes:
-            raise SettingError(f"{self.family}.{self.key}: there is no '{name}'. Known: {', '.join(classes)}.")
+            raise SettingError(
+                f"{self.family}.{self.key}: there is no '{name}'.{did_you_mean(name, classes)} "
+                f"Known: {', '.join(classes)}."
+            )
         return classes[name]
 
     def settings(self) -> set[str]:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from flows.cli import (
@@ -40,6 +41,14 @@ console = Console()
 PresetOption = Annotated[
     str | None, typer.Option("--preset", help="A preset of `terrine presets`; default: the run that was selected last.")
 ]
+NameOption = Annotated[
+    str | None,
+    typer.Option(
+        "--name",
+        help="A name of your own for the run, for ever: begins it with --preset, goes on with it without. Names are "
+        "public: the statement, the student and MLflow show them.",
+    ),
+]
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", help="Override a parameter: section.key=value. May be repeated.")
 ]
@@ -48,6 +57,7 @@ SetOption = Annotated[
 @app.command()
 def run(
     preset: PresetOption = None,
+    name: NameOption = None,
     set_: SetOption = None,
     seed: Annotated[int | None, typer.Option(help="Short for --set seed=N.")] = None,
 ) -> None:
@@ -56,12 +66,16 @@ def run(
     from tasks.config.presets import derive, project_root, selected_run
     from tasks.reports.summary import costs
     from tasks.runtime.graph import load
+    from tasks.runtime.naming import name_run
     from tasks.runtime.run import open_run
     from tasks.runtime.versioning import changed_stages
 
     root = project_root()
     assignments = list(set_ or []) + ([f"seed={seed}"] if seed is not None else [])
-    name = derive(root, preset or selected_run(root), assignments)
+    if name is not None:
+        name = name_run(root, name, preset, assignments)
+    else:
+        name = derive(root, preset or selected_run(root), assignments)
     graph = begin(root, name)
     changed = changed_stages(root, name, graph)
     if changed:
@@ -78,14 +92,20 @@ def run(
 
 @app.command()
 def presets() -> None:
-    """List the presets, one line each."""
-    from tasks.config.presets import presets as known
-    from tasks.config.presets import project_root
+    """List what can be run: presets by what they are for, one line each, and the runs that there are."""
+    from tasks.config.presets import presets_by_group, project_root
+    from tasks.runtime.naming import states
 
-    table = Table("preset", "what it is", box=None, pad_edge=False)
-    for preset in known(project_root()):
-        table.add_row(preset.name, preset.description)
-    console.print(table)
+    root = project_root()
+    groups = {title: [(preset.name, preset.description) for preset in found] for title, found in presets_by_group(root)}
+    for title, rows in (groups | {"Your runs": states(root)}).items():
+        table = Table(box=None, padding=(0, 1), pad_edge=False, show_header=False, title=title, title_justify="left")
+        table.add_column(no_wrap=True, overflow="fold")
+        table.add_column(overflow="fold")
+        for row in rows:
+            table.add_row(*map(escape, row))
+        if rows:
+            console.print(table, "")
 
 
 @app.command(hidden=True)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
 
 UrlOption = Annotated[
@@ -18,7 +22,7 @@ KeyOption = Annotated[Path | None, typer.Option("--key", help="The site's key; d
 
 ledger = typer.Typer(
     name="ledger",
-    help="What was released about each dataset, over all runs.",
+    help="What was released about whom, over all runs, and what is left of each budget.",
     no_args_is_help=True,
     add_completion=False,
 )
@@ -39,31 +43,55 @@ def show(
     """Show budgets, what was spent, and every release."""
     from tasks.tools.ledger import open_existing, overview
 
-    datasets = overview(open_existing(url, store, key))
+    accounts = overview(*open_existing(url, store, key))
     if as_json:
-        typer.echo(json.dumps(datasets, indent=2))
+        typer.echo(json.dumps(accounts, indent=2))
         return
-    console = Console()
-    for entry in datasets:
-        limit = "no limit" if entry["epsilon_budget"] is None else f"{entry['epsilon_budget']:g}"
-        console.print(
-            f"dataset [bold]{entry['dataset'][:16]}[/bold]  mode {entry['mode']}  budget ε {limit}  "
-            f"spent ε [bold]{entry['epsilon_spent']:g}[/bold]  δ {entry['delta']:g}"
-        )
-        table = Table("release", "run", "state", "noise", "ε by itself", "written", box=None, pad_edge=False)
-        for release in entry["releases"]:
-            noise = "replay, NOT PRIVATE" if release["noise"] == "replay" else release["noise"]
-            table.add_row(
-                release["release_id"][:16],
-                release["run"],
-                release["state"],
-                noise,
-                f"{release['epsilon']:g}",
-                release["written"],
-            )
-        console.print(table)
-    if not datasets:
+    console = Console(highlight=False)
+    for account in accounts:
+        console.print(f"[bold]{_title(account)}[/bold]")
+        console.print(Padding(_balance(account), (0, 0, 0, 2)), markup=False)
+        table = Table("run", "ε by itself", "when", "", box=None, padding=(0, 1), pad_edge=False)
+        table.columns[0].overflow = "fold"
+        for column in table.columns[1:3]:
+            column.no_wrap = True
+        for release in account["releases"]:
+            when = datetime.fromisoformat(release["written"]).astimezone()
+            table.add_row(escape(release["run"]), f"{release['epsilon']:g}", f"{when:%Y-%m-%d %H:%M}", _notes(release))
+        if account["releases"]:
+            console.print(Padding(table, (0, 0, 0, 2)))
+        console.print()
+    if not accounts:
         console.print("The ledger is empty: nothing was released.")
+
+
+def _title(account: dict[str, Any]) -> str:
+    name = account["account"]
+    return escape(name) if name else f"account {account['dataset'][:16]} (no run or preset here has its name)"
+
+
+def _balance(account: dict[str, Any]) -> str:
+    """Say in words what was spent and what is left."""
+    budget, left, another = account["epsilon_budget"], account["epsilon_left"], account["another_like_the_last"]
+    limit = "" if budget is None else f" of {budget:g}"
+    whom = f" on each {account['unit']}" if account["unit"] else ""
+    said = f"ε {account['epsilon_spent']:g}{limit} spent{whom} over all runs, at δ = {account['delta']:g}."
+    if budget is None:
+        said += " No limit."
+    elif left < 0.01:
+        said += " Nothing is left."
+    else:
+        said += (
+            f" Left: one more run of up to ε {math.floor(100 * left) / 100:g} by itself (costs do not add up linearly)."
+        )
+    if another is not None:
+        said += f" Another run like the last one, {another['run']}, {'fits' if another['fits'] else 'does not fit'}."
+    return said
+
+
+def _notes(release: dict[str, Any]) -> str:
+    notes = ["reserved at its worst, not released"] * (release["state"] == "reserved")
+    return ", ".join([*notes, *["replayed noise, NOT PRIVATE"] * (release["noise"] == "replay")])
 
 
 @ledger.command()
@@ -71,22 +99,24 @@ def verify(url: UrlOption = None, store: StoreOption = None, key: KeyOption = No
     """Check the chain of rows, its end, and every stored release."""
     from tasks.tools.ledger import open_existing
 
-    count = open_existing(url, store, key).verify()
+    opened, _ = open_existing(url, store, key)
+    count = opened.verify()
     Console().print(f"The ledger is intact: {count} rows, and every committed release is as it was written.")
 
 
 @ledger.command("set-budget")
 def set_budget(
     epsilon: Annotated[str, typer.Argument(help="The new ε over all runs, or 'none' for no limit.")],
-    dataset: Annotated[
-        str | None, typer.Option(help="Start of the dataset's fingerprint; needed if there are several.")
+    account: Annotated[
+        str | None,
+        typer.Option(help="ledger.account of the runs, or the start of its digest; needed if there are several."),
     ] = None,
     delta: Annotated[float | None, typer.Option(help="The new δ; default: as before.")] = None,
     url: UrlOption = None,
     store: StoreOption = None,
     key: KeyOption = None,
 ) -> None:
-    """Change a dataset's budget over all runs. What was spent stays spent; the change is a row of its own."""
+    """Change an account's budget over all runs. What was spent stays spent; the change is a row of its own."""
     from tasks.tools.ledger import change_budget, open_existing
     from terrine.errors import SettingError
 
@@ -94,6 +124,9 @@ def set_budget(
         limit = None if epsilon == "none" else float(epsilon)
     except ValueError as error:
         raise SettingError(f"A budget is a number or 'none', got {epsilon!r}.") from error
-    name = change_budget(open_existing(url, store, key), dataset, limit, delta)
-    shown = "no limit" if limit is None else f"ε {limit:g}"
-    Console().print(f"The budget of dataset {name[:16]} over all runs is now {shown}.")
+    name = change_budget(*open_existing(url, store, key), account, limit, delta)
+    shown, setting = ("no limit", "null") if limit is None else (f"ε {limit:g}", f"{limit:g}")
+    Console(highlight=False).print(
+        f"The budget of {name} over all runs is now {shown}. Runs say so, too: --set ledger.epsilon={setting}",
+        markup=False,
+    )

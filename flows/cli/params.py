@@ -17,25 +17,25 @@ def params(
     run: Annotated[str | None, typer.Option(help="Show what this run or preset sets, beside the defaults.")] = None,
 ) -> None:
     """List every setting: what it may be, its default, its unit and what it means."""
-    import yaml
     from rich.console import Console
     from rich.padding import Padding
     from rich.text import Text
 
     from tasks.config.listing import settings
     from tasks.config.presets import project_root, resolve
-    from tasks.config.values import flat
-    from terrine.errors import SettingError
+    from tasks.config.values import as_yaml, flat
+    from terrine.errors import SettingError, did_you_mean
 
     everything = settings()
     chosen = [setting for setting in everything if setting.key.startswith(prefix)]
     if not chosen:
         known = dict.fromkeys(setting.key.partition(".")[0] for setting in everything)
-        raise SettingError(f"No setting begins with '{prefix}'. They begin with {', '.join(known)}.")
+        near = did_you_mean(prefix, [*known, *(setting.key for setting in everything)])
+        raise SettingError(f"No setting begins with '{prefix}'.{near} They begin with {', '.join(known)}.")
     own = flat(resolve(project_root(), run).model_dump(mode="json")) if run else {}
     console = Console(highlight=False)
     for setting in chosen:
-        value = yaml.safe_dump(setting.default, default_flow_style=True).removesuffix("...\n").strip()
+        value = as_yaml(setting.default)
         line = Text.assemble((setting.key, "bold"), " = ", ("to be given" if setting.required else value, "cyan"))
         line.append(f"   {setting.values}" + (f", {setting.unit}" if setting.unit else ""), "dim")
         if setting.kinds:

@@ -14,13 +14,13 @@ from tasks.config.privacy import Privacy
 from tasks.config.queries import Queries
 from tasks.config.runner import Runner
 from tasks.config.tracking import Tracking
-from tasks.config.values import merge, read_yaml
+from tasks.config.values import flat, merge, read_yaml
 from terrine.aggregation.histogram import GaussianHistogram
 from terrine.aggregation.registry import MECHANISMS, with_budget
 from terrine.data.partitions import PARTITIONS, IIDPartition
 from terrine.data.source import SOURCES
 from terrine.data.sources.digits import Digits
-from terrine.errors import SettingError
+from terrine.errors import SettingError, did_you_mean, offered
 from terrine.models.architecture import ARCHITECTURES
 from terrine.models.kinds.scattering import Scattering
 from terrine.settings import AtHome, Kinds, Settings, sections_of
@@ -152,16 +152,28 @@ def _about(finding: Any) -> str:
                 return (
                     f"{key}={finding['input']!r} has no meaning for {kinds.key}={kind}. Remove it; known here: {known}."
                 )
-            return f"{key}: there is no such parameter. Known here: {known}."
+            return f"{key}: there is no such parameter.{_meant(key, finding['input'])} Known here: {known}."
         case "union_tag_invalid" if kinds is not None:
             chosen = finding["ctx"]["tag"]
-            return f"{key}.{kinds.key}={chosen}: there is none of this name. Known: {', '.join(kinds.names())}."
+            near = did_you_mean(str(chosen), kinds.names())
+            return f"{key}.{kinds.key}={chosen}: there is none of this name.{near} Known: {', '.join(kinds.names())}."
         case "missing":
             needed = f": {kinds.key}={kind} needs it" if kinds is not None and kind else ""
             return f"{key} is missing{needed}. Set {key}."
         case "value_error":
             return f"{key}.{message}." if key else f"{message}."
     return f"{key}={finding['input']!r}: {message[0].lower()}{message[1:]}."
+
+
+def _meant(key: str, value: Any) -> str:
+    """Ask whether a parameter of almost this name was meant, or those of its name in other sections."""
+    from tasks.config.listing import settings  # it reads the declarations of all settings
+
+    key = next(iter(flat({key: value})))
+    known = list(dict.fromkeys(setting.key for setting in settings()))
+    last = key.rpartition(".")[2]
+    elsewhere = [other for other in known if other.rpartition(".")[2] == last]
+    return did_you_mean(key, elsewhere) or offered(elsewhere[:4]) or did_you_mean(key, known)
 
 
 def _place(location: tuple[int | str, ...]) -> tuple[list[str], type[Settings], str | None]:

@@ -1,10 +1,10 @@
 """Presets and runs: which parameters a run name stands for.
 
 A preset is `experiments/NAME.yaml`: one line of `description` and what differs from the defaults; with `base: OTHER`,
-what differs from another preset. A run is a preset, or a preset with overrides: then its name carries a digest of them
-and its overrides are kept in a derived, git-ignored file beside the presets, so that `dvc repro` finds a run's
-parameters by its name alone. A run's name is public, so a digest of overrides that name the site's files or account is
-keyed: nobody outside can try guesses on it.
+what differs from another preset. A run is a preset, or a preset with overrides: then its name carries a digest of them,
+or is the one it was given (`--name`), and its overrides are kept in a git-ignored file beside the presets, so that
+`dvc repro` finds a run's parameters by its name alone. A run's name is public, so a digest of overrides that name the
+site's files or account is keyed: nobody outside can try guesses on it.
 """
 
 from __future__ import annotations
@@ -19,47 +19,102 @@ import yaml
 
 from tasks.config.automatic import take_out
 from tasks.config.params import Params, lay_over, published, validate
-from tasks.config.values import digest, merge, parse_assignment, read_yaml
-from terrine.errors import SettingError
+from tasks.config.values import as_yaml, digest, flat, merge, parse_assignment, read_yaml
+from terrine.errors import SettingError, did_you_mean
 from terrine.files import write_text
 from terrine.privacy.ledger.identity import keyed_digest, load_or_create_key
 
 PRESETS = "experiments"
+NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,59}")
 DERIVED_NAME = re.compile(r"^(?P<preset>[a-z0-9][a-z0-9-]*)-(?P<digest>[0-9a-f]{8})$")
 SELECTED = "selected"
+FOLDERS = ("ledger", "shared", "source")
+"""What lies in data/<zone>/ beside the folders of runs."""
+GROUPS = {
+    "your-own-": "To start from, with data of your own",
+    "terrine-": "Terrine's own",
+    "diet-pate-": "DIET-PATE",
+    "prom-pate-": "Prom-PATE, and Transfer-PATE as its rival",
+    "transfer-pate-": "Prom-PATE, and Transfer-PATE as its rival",
+    "ttac-": "TTAC: parties whose data differ",
+    "diet-heterogeneous-": "TTAC: parties whose data differ",
+    "dpsd-": "DPSD and FedDPSD: transcription of a model",
+    "feddpsd-": "DPSD and FedDPSD: transcription of a model",
+}
+"""What a preset is for, by how its name begins; any other is the user's."""
+YOURS = "Your presets"
 
 
 @dataclass(frozen=True)
 class Preset:
-    """A named choice of parts."""
+    """A named choice of parts, or, where it is made from another, a run."""
 
     name: str
     description: str
     overrides: dict[str, Any]
+    made_from: str | None = None
+    """Of a run the preset that it is made from."""
+
+    @property
+    def group(self) -> str:
+        """What it is for, in a few words."""
+        return next((group for start, group in GROUPS.items() if self.name.startswith(start)), YOURS)
 
 
 def presets(root: Path) -> list[Preset]:
-    """Return every preset of the project, by name; derived parameter files are not presets."""
-    files = sorted((root / PRESETS).glob("*.yaml"))
-    return [read_preset(root, file.stem) for file in files if not DERIVED_NAME.match(file.stem)]
+    """Return every preset of the project, by name; runs with overrides of their own are none."""
+    return [preset for preset in _all(root) if preset.made_from is None]
+
+
+def presets_by_group(root: Path) -> list[tuple[str, list[Preset]]]:
+    """Return all presets by what they are for, the user's own first."""
+    known = presets(root)
+    titles = dict.fromkeys([YOURS, *GROUPS.values()])
+    return [(title, [preset for preset in known if preset.group == title]) for title in titles]
+
+
+def runs(root: Path) -> list[str]:
+    """Return the names of all runs that were named, derived or begun."""
+    begun = {path.parent.name for path in (root / "data" / "private").glob("*/parameters.yaml")}
+    return sorted(begun | {preset.name for preset in _all(root) if preset.made_from is not None})
+
+
+def not_begun(root: Path, name: str) -> str:
+    """Return the sentence for a run that somebody asks for and that was not begun: which there are, and how to."""
+    known = [run for run in runs(root) if run != name]
+    begun = f" Runs here: {', '.join(known)}." if known else " There are no runs here yet."
+    if parameter_file(root, name).is_file() and Path(name).name == name:
+        return f"Run {name} was not begun yet: terrine run --preset {name}.{begun}"
+    return f"There is no run '{name}'.{did_you_mean(name, known)}{begun}"
+
+
+def _all(root: Path) -> list[Preset]:
+    return [read_preset(root, name) for name in sorted(path.stem for path in (root / PRESETS).glob("*.yaml"))]
+
+
+def parameter_file(root: Path, name: str) -> Path:
+    """Return where the parameters of a preset or a run are, or would be."""
+    return root / PRESETS / f"{name}.yaml"
 
 
 def read_preset(root: Path, name: str, above: tuple[str, ...] = ()) -> Preset:
-    """Read one preset, laid over the one that it names as its `base`, if it does.
+    """Read one preset or run, laid over the preset that it names as its `base`, if it does.
 
-    above: presets that rest on this one. Raises SettingError with the known names if there is none of this name.
+    above: presets that rest on this one. Raises SettingError if there is none of this name.
     """
-    path = root / PRESETS / f"{name}.yaml"
+    path = parameter_file(root, name)
     if not path.is_file() or Path(name).name != name:
-        known = sorted(file.stem for file in (root / PRESETS).glob("*.yaml") if not DERIVED_NAME.match(file.stem))
-        raise SettingError(f"There is no preset '{name}'. Known presets: {', '.join(known)}.")
+        near = did_you_mean(name, (file.stem for file in sorted((root / PRESETS).glob("*.yaml"))))
+        raise SettingError(f"There is no preset '{name}'.{near} `terrine presets` lists them.")
     values = read_yaml(path)
     description, base = str(values.pop("description", "")).strip(), values.pop("base", None)
+    derived = DERIVED_NAME.match(name)
+    made_from = values.pop("preset", derived and derived["preset"])
     if base is not None:
         if base in (name, *above):
             raise SettingError(f"{path}: base is {base}, which rests on {name} itself. Name another preset, or none.")
         values = lay_over(read_preset(root, str(base), (*above, name)).overrides, values)
-    return Preset(name, description, values)
+    return Preset(name, description, values, made_from)
 
 
 def named_run(root: Path) -> str:
@@ -113,20 +168,39 @@ def derive(root: Path, preset: str, assignments: list[str]) -> str:
         resolve(root, preset)
         return preset
     chosen = read_preset(root, preset)
-    if derived := DERIVED_NAME.match(preset):
-        preset = derived["preset"]
-    overrides: dict[str, Any] = {}
+    overrides, params = with_assignments(root, chosen, assignments)
+    start = chosen.made_from or preset
+    name = f"{start}-{_digest_of_overrides(root, params, overrides)}"
+    keep(root, name, start, overrides)
+    return name
+
+
+def with_assignments(root: Path, preset: Preset, assignments: list[str]) -> tuple[dict[str, Any], Params]:
+    """Return the overrides of a preset or run with `--set` assignments laid over them, and the parameters they make."""
+    given: dict[str, Any] = {}
     for assignment in assignments:
-        overrides = merge(overrides, parse_assignment(assignment))
-    merged = lay_over(chosen.overrides, overrides)
-    params = validate(take_out(lay_over(of_the_project(root), merged))[0])
-    name = f"{preset}-{_digest_of_overrides(root, params, merged)}"
-    values = {"description": f"{preset} with {', '.join(map(shown_assignment, assignments))}", **merged}
-    path = root / PRESETS / f"{name}.yaml"
+        given = merge(given, parse_assignment(assignment))
+    overrides = lay_over(preset.overrides, given)
+    return overrides, validate(take_out(lay_over(of_the_project(root), overrides))[0])
+
+
+def keep(root: Path, name: str, preset: str, overrides: dict[str, Any]) -> None:
+    """Write what a run stands for beside the presets, where it is not written yet."""
+    shown = ", ".join(map(shown_assignment, changes(root, preset, overrides)))
+    values = {"description": f"{preset} with {shown}" if shown else preset, **overrides}
+    if not DERIVED_NAME.match(name):
+        values["preset"] = preset
+    path = parameter_file(root, name)
     text = yaml.safe_dump(values, sort_keys=True, allow_unicode=True, width=110)
     if not path.is_file() or path.read_text(encoding="utf-8") != text:
         write_text(path, text)
-    return name
+
+
+def changes(root: Path, preset: str, overrides: dict[str, Any]) -> list[str]:
+    """Return the `--set` assignments that turn a preset into these overrides."""
+    # As `--set` takes them: weights of sources are one value (see `tasks.config.values.merge`).
+    base, own = flat(read_preset(root, preset).overrides, whole="sources"), flat(overrides, whole="sources")
+    return [f"{key}={as_yaml(value)}" for key, value in own.items() if key not in base or base[key] != value]
 
 
 def _digest_of_overrides(root: Path, params: Params, overrides: dict[str, Any]) -> str:

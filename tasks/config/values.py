@@ -62,6 +62,13 @@ def _number_like(text: str) -> str | float:
     return float(text) if re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+", text) else text
 
 
+def as_yaml(value: Any) -> str:
+    """Write a value as YAML on one line."""
+    text: str = yaml.safe_dump(value, default_flow_style=True, width=10_000, allow_unicode=True)
+    # YAML ends a single value with a document mark.
+    return text.strip().removesuffix("...").strip()
+
+
 def flat(values: dict[str, Any], prefix: str = "", whole: str = "") -> dict[str, Any]:
     """Turn nested mappings into `section.key` pairs; what stands under the key `whole` stays a mapping."""
     pairs: dict[str, Any] = {}

@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import yaml
 
 from tasks.config.params import public_parameters, published
-from tasks.config.presets import DERIVED_NAME, read_preset
+from tasks.config.presets import DERIVED_NAME, changes, read_preset
 from tasks.config.values import flat
 from tasks.pipeline.distance import distance_rows
 from tasks.pipeline.graph import MAIN
@@ -220,26 +219,17 @@ def shown_parameters(run: Run) -> dict[str, Any]:
 
 
 def reproduce_command(run: Run) -> str:
-    """Return the command that makes this run: its preset and what was set differently.
+    """Return the command that makes this run: its preset, the name it was given, and what was set differently.
 
     A report that goes into MLflow leaves out what stays at home: the site's own files and accounts.
     """
-    derived = DERIVED_NAME.match(run.name)
-    if derived is None:
+    made = read_preset(run.root, run.name)
+    if made.made_from is None:
         return f"terrine run --preset {run.name}"
-    # As `--set` takes them: weights of sources are one value (see `tasks.config.values.merge`).
-    base = flat(read_preset(run.root, derived["preset"]).overrides, whole="sources")
-    overrides = read_preset(run.root, run.name).overrides
-    own = flat(published(overrides) if run.params.tracking.private_metrics else overrides, whole="sources")
-    changes = [f"{key}={_yaml(value)}" for key, value in own.items() if key not in base or base[key] != value]
-    words = ["terrine", "run", "--preset", derived["preset"]]
-    for change in changes:
+    own = published(made.overrides) if run.params.tracking.private_metrics else made.overrides
+    words = ["terrine", "run", "--preset", made.made_from]
+    if not DERIVED_NAME.match(run.name):
+        words += ["--name", run.name]
+    for change in changes(run.root, made.made_from, own):
         words += ["--set", change]
     return shlex.join(words)
-
-
-def _yaml(value: Any) -> str:
-    """Write a value as YAML on one line."""
-    text: str = yaml.safe_dump(value, default_flow_style=True, width=10_000, allow_unicode=True)
-    # YAML ends a single value with a document mark.
-    return text.strip().removesuffix("...").strip()

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from tasks.config.automatic import take_out
+from tasks.config.presets import values_of
 from tasks.runtime.keys import site_key
 from tasks.runtime.run import Run
 from terrine.determinism.randomness import derive_seed
+from terrine.errors import BudgetError, SettingError, TerrineError, typed
+from terrine.privacy.accounting.calibrate import calibrate
+from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.ledger.account import Account
 from terrine.privacy.ledger.identity import keyed_digest
 from terrine.privacy.ledger.ledger import Ledger
@@ -17,6 +27,16 @@ def open_ledger(run: Run) -> Ledger:
     return Ledger(run.database(settings.url), run.path(settings.store), site_key(run))
 
 
+def account_of(key: bytes, name: str) -> str:
+    """Return what the ledger knows an account of this name as."""
+    return keyed_digest(key, "terrine ledger account", name.encode())
+
+
+def account_of_benchmark(key: bytes, name: str) -> str:
+    """Return what the ledger knows the account of a public benchmark as, where none was named."""
+    return keyed_digest(key, "terrine ledger account of a benchmark", name.encode())
+
+
 def ledger_account(run: Run) -> str:
     """Return whose budget the run draws on: the named account's, else that of the public benchmark by its name.
 
@@ -24,8 +44,72 @@ def ledger_account(run: Run) -> str:
     """
     name = run.params.ledger.account
     if name is not None:
-        return keyed_digest(site_key(run), "terrine ledger account", name.encode())
-    return keyed_digest(site_key(run), "terrine ledger account of a benchmark", run.params.data.name.encode())
+        return account_of(site_key(run), name)
+    return account_of_benchmark(site_key(run), run.params.data.name)
+
+
+@contextlib.contextmanager
+def budget_explained(run: Run) -> Iterator[None]:
+    """Let the error of an account that does not pay for the run name the account and the commands that help.
+
+    The account's name is the site's own: the sentence is for whoever runs it.
+    """
+    try:
+        yield
+    except BudgetError as error:
+        if error.needs is None or error.left is None:
+            raise
+        name = run.params.ledger.account or run.params.data.name
+        advice = [*_smaller(run, error.left), *_raised(name, error.needs)]
+        raise BudgetError("\n".join([f"Account {name}: {error}", *advice])) from error
+
+
+def _smaller(run: Run, left: float) -> list[str]:
+    """Say what still fits into ε = `left` by itself."""
+    epsilon = math.floor(100 * left) / 100
+    if run.params.transcription is not None or not epsilon:
+        return []
+    settings, command = [f"aggregation.epsilon={epsilon:g}"], []
+    chosen: list[tuple[str, str]] = []
+    with contextlib.suppress(SettingError):  # a run whose preset is gone
+        chosen = take_out(values_of(run.root, run.name))[1]
+    # What is `auto` is chosen anew; what averages of teachers cost comes before votes; and Laplace noise is not what
+    # `calibrate` finds.
+    if not run.params.teachers.averages and ("aggregation", "sigma") not in chosen:
+        with contextlib.suppress(TerrineError):
+            name, value, words = _noise(run, epsilon)
+            settings.append(f"aggregation.{name}={value:g}")
+            command = [typed(words)]
+    shown = " ".join(f"--set {setting}" for setting in settings)
+    return [f"What fits: {shown}." + (" To see what else that buys:" if command else ""), *command]
+
+
+def _noise(run: Run, epsilon: float) -> tuple[str, float, list[str]]:
+    """Return the setting of the noise at which all queries are paid for, its value, and the command that finds it.
+
+    Raises TerrineError where there is none.
+    """
+    mechanism: Any = run.params.aggregation
+    queries, teachers, delta = run.params.queries.count, run.params.partition.teachers, mechanism.delta
+    words = f"terrine calibrate --epsilon {epsilon:g} --teachers {teachers} --answers {queries}".split()
+    words += [] if delta == 1e-5 else ["--delta", f"{delta:g}"]
+    if mechanism.mechanism in ("histogram", "gnmax"):
+        return "sigma", round_up(calibrate(epsilon, delta, queries).sigma, 2), words
+    if mechanism.mechanism == "confident":
+        words += ["--tests", f"{queries}", "--sigma1", f"{mechanism.sigma1:g}"]
+        found = calibrate(epsilon, delta, queries, tests=queries, sigma1=mechanism.sigma1)
+        return "sigma2", round_up(found.sigma, 2), words
+    raise TerrineError(f"{mechanism.mechanism} has no one noise that `calibrate` finds.")
+
+
+def _raised(account: str, needs: float) -> list[str]:
+    if not math.isfinite(needs):
+        return []
+    epsilon = f"{round_up(needs, 2):g}"
+    return [
+        f"Or, if more may be learnt about these people in all, raise the budget and --set ledger.epsilon={epsilon}:",
+        typed(["terrine", "ledger", "set-budget", epsilon, "--account", account]),
+    ]
 
 
 def open_registered(run: Run, account: str, *, delta: float, unit: str, public: bool) -> Ledger:
@@ -48,7 +132,7 @@ def open_account(run: Run) -> tuple[Ledger, str]:
     return ledger, account
 
 
-def account_of(ledger: Ledger, name: str) -> Account:
+def registered_account(ledger: Ledger, name: str) -> Account:
     """Return what a registered account may spend and has spent."""
     account = Account.of(name, ledger.rows())
     assert account is not None

@@ -13,13 +13,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from tasks.config.automatic import take_out
 from tasks.config.params import Params, public_parameters, validate
 from tasks.config.presets import values_of
-from tasks.config.values import digest
-from tasks.runtime.accounts import account_of, noise_source, open_account
+from tasks.config.values import as_yaml, digest
+from tasks.runtime.accounts import budget_explained, noise_source, open_account, registered_account
 from tasks.runtime.identity import identity_of
 from tasks.runtime.run import SPLIT_SEED, Run
 from tasks.runtime.store import Folders, read_json, write_json, write_text
@@ -45,14 +43,9 @@ def write_parameters(root: Path, name: str) -> Run:
     What anybody may read of them is written beside what else is public. Raises as `settled` does.
     """
     run = Run(root, name, settled(root, name))
-    write_text(run.folders.parameters, _yaml(run.params.model_dump(mode="json")))
-    write_text(run.folders.public_parameters, _yaml(public_parameters(run.params)))
+    write_text(run.folders.parameters, as_yaml(run.params.model_dump(mode="json")))
+    write_text(run.folders.public_parameters, as_yaml(public_parameters(run.params)))
     return run
-
-
-def _yaml(values: dict[str, Any]) -> str:
-    text: str = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=110)
-    return text
 
 
 def settled(root: Path, name: str) -> Params:
@@ -191,12 +184,13 @@ def _count(run: Run, units: int, sigma: float, foreseen: Plan) -> int:
     ledger, name = open_account(run)
     noise, event, budget = noise_source(run), event_of_count(sigma), run.params.aggregation
     release_id = identity_of(run, name, {**noise.describe(), "sigma": sigma}, "units")
-    account = account_of(ledger, name)
+    account = registered_account(ledger, name)
     if release_id not in account.reserved:
         answers = GaussianHistogram(sigma=foreseen.sigma).worst_case(
             foreseen.queries, budget.epsilon, budget.delta, event
         )
-        account.check_all([event, answers], noise.kind)
+        with budget_explained(run):
+            account.check_all([event, answers], noise.kind)
     release = ledger.release(
         dataset=name,
         release_id=release_id,

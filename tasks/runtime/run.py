@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.config.params import Params, read_parameters
-from tasks.config.presets import project_root, selected_run
+from tasks.config.presets import not_begun, project_root, selected_run
 from tasks.runtime.store import Folders
 from terrine.errors import ArtefactError, SettingError
 
@@ -41,11 +41,11 @@ class Run:
 def open_run(root: Path, name: str) -> Run:
     """Return a run with the parameters its `parameters` stage wrote.
 
-    Raises ArtefactError if that stage has not run.
+    Raises ArtefactError, with the runs that there are, if that stage has not run.
     """
     path = Folders(root, name).parameters
     if not path.is_file():
-        raise ArtefactError(f"{path} is missing: run the stage 'parameters' of run {name} first.")
+        raise ArtefactError(not_begun(root, name))
     return Run(root, name, read_parameters(path))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tasks.config.automatic import take_out
 from tasks.config.presets import resolve, values_of
-from tasks.runtime.accounts import ledger_account, noise_source, open_ledger
+from tasks.runtime.accounts import budget_explained, ledger_account, noise_source, open_ledger
 from tasks.runtime.identity import identity_of
 from tasks.runtime.parameters import counts_units, event_of_count, hopeless, planned, settled_before
 from tasks.runtime.run import SPLIT_SEED, Run
@@ -134,7 +134,8 @@ def _look_at_account(found: Finding, event: Event) -> None:
         return
     found.cost, found.total = price(event, delta), account.total(event)
     try:
-        account.check_all([event], "secure")
+        with budget_explained(run):
+            account.check_all([event], "secure")
     except TerrineError as error:
         found.refusals.append(str(error))
 

@@ -1,21 +1,33 @@
-"""The ledger for people: what it says about each dataset, whether it is intact, and how its budget is changed."""
+"""The ledger for people: what it says about each account, whether it is intact, and how its budget is changed.
+
+In the ledger an account is a keyed digest of its name. Here, at home and with the key, names are found again among
+those that runs and presets of the project have, and the public benchmarks'; they are printed and never written.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from tasks.config.presets import project_root, resolve, selected_run
+from tasks.config.presets import PRESETS, project_root, resolve, selected_run
+from tasks.config.values import read_yaml
+from tasks.runtime.accounts import account_of, account_of_benchmark
 from tasks.runtime.run import Run
-from terrine.errors import LedgerError, SettingError
-from terrine.privacy.accounting.events import from_json
+from terrine.data.public import PUBLIC_BENCHMARKS
+from terrine.errors import LedgerError, SettingError, did_you_mean
+from terrine.privacy.accounting.events import counts, from_json
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
+from terrine.privacy.ledger.account import Account
 from terrine.privacy.ledger.ledger import Ledger, load_or_create_key
 
 
-def open_existing(url: str | None = None, store: Path | None = None, key: Path | None = None) -> Ledger:
+def open_existing(
+    url: str | None = None, store: Path | None = None, key: Path | None = None
+) -> tuple[Ledger, dict[str, str]]:
     """Open a ledger that must exist; looking at it never begins one. What is None comes from params.yaml.
+
+    Returns the ledger, and the names of its accounts as far as they are known here.
 
     Raises LedgerError when there is none, or when it is not intact.
     """
@@ -28,11 +40,28 @@ def open_existing(url: str | None = None, store: Path | None = None, key: Path |
         key = key or run.path(run.params.ledger.key)
     if not key.is_file():
         raise LedgerError(f"There is no ledger key at {key}: run the pipeline first, or name it with --key.")
-    return Ledger(url, store, load_or_create_key(key), create=False)
+    secret = load_or_create_key(key)
+    return Ledger(url, store, secret, create=False), _names(secret)
 
 
-def overview(ledger: Ledger) -> list[dict[str, Any]]:
-    """Return every dataset with its budget, what was spent over all runs, and its releases, as JSON values.
+def _names(key: bytes) -> dict[str, str]:
+    """Return the names of accounts that this project knows, by what a ledger with this key knows them as."""
+    names = {account_of_benchmark(key, name): name for name in PUBLIC_BENCHMARKS}
+    try:
+        root = project_root()
+    except SettingError:
+        return names
+    files = [*root.glob("data/private/*/parameters.yaml"), *root.glob(f"{PRESETS}/*.yaml"), root / "params.yaml"]
+    for path in files:
+        account = (read_yaml(path).get("ledger") or {}).get("account")
+        if account is not None:
+            names[account_of(key, str(account))] = str(account)
+    return names
+
+
+def overview(ledger: Ledger, names: dict[str, str]) -> list[dict[str, Any]]:
+    """Return every account with its budget, what was spent over all runs, what is left, and its releases, as JSON
+    values.
 
     A release that was reserved and not committed shows, and counts, at its worst case. One that an earlier version made
     shows under the account that it was made for and under the one that it counts for now.
@@ -42,7 +71,9 @@ def overview(ledger: Ledger) -> list[dict[str, Any]]:
     adopted = {(row.dataset, row.content["of"]) for row in rows if row.kind == "adopt"}
     datasets = []
     for dataset in [row.dataset for row in rows if row.kind == "register"]:
-        budget = ledger.budget(dataset)
+        account = Account.of(dataset, rows)
+        assert account is not None
+        budget = account.budget
         releases = []
         for row in rows:
             if row.kind != "reserve" or (row.dataset != dataset and (dataset, row.release_id) not in adopted):
@@ -60,26 +91,44 @@ def overview(ledger: Ledger) -> list[dict[str, Any]]:
             )
         datasets.append(
             {
+                "account": names.get(dataset),
                 "dataset": dataset,
                 "mode": budget.mode,
+                "unit": account.unit,
                 "epsilon_budget": budget.epsilon,
                 "delta": budget.delta,
                 "epsilon_spent": round_up(ledger.spent(dataset, budget.delta)),
+                "epsilon_left": account.left(),
+                "another_like_the_last": _another(account, releases),
                 "releases": releases,
             }
         )
     return datasets
 
 
-def change_budget(ledger: Ledger, dataset: str | None, epsilon: float | None, delta: float | None) -> str:
-    """Set the budget of a dataset, named by the start of its fingerprint, and return the whole fingerprint.
+def _another(account: Account, releases: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return whether the account pays for a run like the last one once more, at its worst."""
+    if not releases or account.budget.epsilon is None:
+        return None
+    run = releases[-1]["run"]
+    names = [release["release_id"] for release in releases if release["run"] == run]
+    events = [event for name in names if counts(event := account.reserved[name])]
+    return {"run": run, "fits": account.total(*events) <= account.budget.epsilon}
 
-    Raises SettingError when the name fits none or several; without a name there must be one dataset only.
+
+def change_budget(
+    ledger: Ledger, names: dict[str, str], name: str | None, epsilon: float | None, delta: float | None
+) -> str:
+    """Set the budget of an account, named as runs name it or by the start of its digest; return what to call it.
+
+    Raises SettingError when the name fits none or several; without a name there must be one account only.
     """
-    known = ledger.datasets()
-    found = [name for name in known if name.startswith(dataset or "")]
+    known = {account: names.get(account, account[:16]) for account in ledger.datasets()}
+    found = [account for account in known if name == known[account]]
+    found = found or [account for account in known if account.startswith(name or "")]
     if len(found) != 1:
-        listed = ", ".join(name[:16] for name in known) or "none"
-        raise SettingError(f"--dataset {dataset or ''} fits {len(found)} datasets; choose one of: {listed}.")
+        listed = ", ".join(known.values()) or "none"
+        near = did_you_mean(name or "", known.values())
+        raise SettingError(f"--account {name or ''} fits {len(found)} accounts.{near} Choose one of: {listed}.")
     ledger.set_budget(found[0], epsilon, delta)
-    return found[0]
+    return known[found[0]]

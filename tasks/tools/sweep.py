@@ -20,7 +20,7 @@ from tasks.config.presets import PRESETS, derive
 from tasks.pipeline.aggregate import identity_of_answers
 from tasks.pipeline.averaging.settings import planned_event
 from tasks.pipeline.graph import MAIN
-from tasks.runtime.accounts import account_of, noise_source, open_account
+from tasks.runtime.accounts import noise_source, open_account, registered_account
 from tasks.runtime.identity import release_digest
 from tasks.runtime.parameters import settled
 from tasks.runtime.run import Run, open_run, refuse_transcription
@@ -165,7 +165,7 @@ def check_budget(root: Path, candidates: list[Candidate]) -> int:
     """
     run = open_run(root, candidates[0].run)
     ledger, dataset = open_account(run)
-    account = account_of(ledger, dataset)
+    account = registered_account(ledger, dataset)
     paid = {candidate.release for candidate in candidates if _identity(root, candidate) in account.reserved}
     new = {candidate.release: candidate.worst_case() for candidate in candidates if candidate.release not in paid}
     if new:

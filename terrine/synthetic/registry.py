@@ -11,7 +11,7 @@ A new program is one file in `terrine.synthetic.programs` (see `program` for its
 import torch
 from torch import Tensor
 
-from terrine.errors import SettingError
+from terrine.errors import SettingError, did_you_mean
 from terrine.synthetic.program import Program, programs
 from terrine.synthetic.programs.mixup import Mixup
 
@@ -32,8 +32,10 @@ def program(kind: str) -> Program:
     head, colon, sources = kind.partition(":")
     if head == "mixup" and colon and sources and not any(name.startswith("mixup") for name in sources.split("+")):
         return Mixup(tuple(program(name) for name in sources.split("+")))
-    known = ", ".join(named)
-    raise SettingError(f"image program: there is none called '{kind}'. Known are: {known}, mixup:A+B of any others.")
+    known, near = ", ".join(named), did_you_mean(kind, named)
+    raise SettingError(
+        f"image program: there is none called '{kind}'.{near} Known are: {known}, mixup:A+B of any others."
+    )
 
 
 def draw(

@@ -24,7 +24,7 @@ from tasks.pipeline.averaging.settings import planned_event, private_averaging
 from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.partition import in_groups, read_assignment
 from tasks.pipeline.teach import group_name, record_inputs, teacher_context
-from tasks.runtime.accounts import account_of, ledger_account, open_account
+from tasks.runtime.accounts import ledger_account, open_account, registered_account
 from tasks.runtime.identity import Inputs, identity_of, made_by, remembered, tell_change
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
@@ -40,10 +40,8 @@ from tasks.runtime.store import (
 )
 from terrine.determinism.randomness import derive_seed
 from terrine.device import resolve_device
-from terrine.errors import BudgetError, SettingError
-from terrine.privacy.accounting.events import Event, compose, to_json
-from terrine.privacy.accounting.gaussian import round_up
-from terrine.privacy.accounting.pricing import price
+from terrine.errors import SettingError
+from terrine.privacy.accounting.events import Event, to_json
 from terrine.privacy.ledger.ledger import StoredRelease
 from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise, delta_slack
 from terrine.teachers.averaging.centre import centred_records, party_means
@@ -123,14 +121,9 @@ def check_budget(run: Run) -> None:
         return
     averages = planned_event(run.params)
     votes = aggregation.worst_case(run.params.queries.count, aggregation.epsilon, aggregation.delta, averages)
-    total = account_of(ledger, account).total(averages, votes)
-    if not total <= budget.epsilon:
-        alone = price(compose(averages, votes), budget.delta)
-        raise BudgetError(
-            f"Averages and votes of this run together may cost up to ε={round_up(alone):g} and would bring the dataset "
-            f"to ε={round_up(total):g} at δ={budget.delta:g} over all runs, past its budget of ε={budget.epsilon:g}. "
-            "Nothing was drawn and nothing was charged: lower aggregation.epsilon."
-        )
+    opened = registered_account(ledger, account)
+    if not opened.total(averages, votes) <= budget.epsilon:
+        raise opened.refusal("Averages and votes of this run together", [averages, votes])
 
 
 @step("centre")

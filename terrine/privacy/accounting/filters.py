@@ -40,6 +40,9 @@ class Filter(Protocol):
     def epsilon(self, cost: float, delta: float) -> float:
         """The ε at `delta` that a sum of costs stands for; it grows with the sum."""
 
+    def mu_left(self, cost: float, epsilon: float, delta: float) -> float:
+        """The μ of the largest Gaussian release that is let through after such a sum."""
+
     def room(self, cost: float, epsilon: float, delta: float) -> str:
         """What one more release may cost after such a sum, as the end of a sentence."""
 
@@ -56,13 +59,14 @@ class GaussianSum:
         """See `Filter.epsilon`."""
         return epsilon_of(math.sqrt(cost), delta)
 
+    def mu_left(self, cost: float, epsilon: float, delta: float) -> float:
+        """See `Filter.mu_left`."""
+        return math.sqrt(max(0.0, mu_of(epsilon, delta) ** 2 - cost))
+
     def room(self, cost: float, epsilon: float, delta: float) -> str:
         """See `Filter.room`."""
-        left = max(0.0, mu_of(epsilon, delta) ** 2 - cost)
-        return (
-            f"left is room for one more release of ε={epsilon_of(math.sqrt(left), delta):.4f} by itself "
-            "(exact costs do not add up linearly)"
-        )
+        left = epsilon_of(self.mu_left(cost, epsilon, delta), delta)
+        return f"left is room for one more release of ε={left:.4f} by itself (exact costs do not add up linearly)"
 
 
 @dataclass(frozen=True)
@@ -83,9 +87,16 @@ class RenyiSum:
         """See `Filter.epsilon`."""
         return convert([self.order], [cost], delta)[0]
 
+    def _left(self, cost: float, epsilon: float, delta: float) -> float:
+        return epsilon - float(conversion_cost(np.array([self.order]), delta)[0]) - cost
+
+    def mu_left(self, cost: float, epsilon: float, delta: float) -> float:
+        """See `Filter.mu_left`: a Gaussian's RDP is μ²α/2."""
+        return math.sqrt(2 * max(0.0, self._left(cost, epsilon, delta)) / self.order)
+
     def room(self, cost: float, epsilon: float, delta: float) -> str:
         """See `Filter.room`."""
-        left = epsilon - float(conversion_cost(np.array([self.order]), delta)[0]) - cost
+        left = self._left(cost, epsilon, delta)
         if not left > 0:
             return f"nothing is left: the account is kept by its Rényi divergence at order {self.order:.4g}"
         # An ε-DP release has at most min(ε²α/2, ε) of it.

@@ -14,7 +14,7 @@ from typing import Self
 from terrine.errors import BudgetError, LedgerError
 from terrine.privacy.accounting.events import Event, compose, counts, from_json
 from terrine.privacy.accounting.filters import Filter, RenyiSum, filter_for
-from terrine.privacy.accounting.gaussian import round_up
+from terrine.privacy.accounting.gaussian import epsilon_of, round_up
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.ledger.chain import Row
 
@@ -132,27 +132,51 @@ class Account:
             )
         if budget.epsilon is None:
             return
+        if not self.total(*worst_cases) <= budget.epsilon:
+            raise self.refusal("This release" if len(worst_cases) == 1 else "These releases", worst_cases)
+
+    def left(self) -> float | None:
+        """The ε by itself, at the budget's δ, of the largest Gaussian release that is still allowed; None without a
+        budget."""
+        epsilon, delta = self.budget.epsilon, self.budget.delta
+        if epsilon is None:
+            return None
+        paid = self._paid()
+        return epsilon if paid is None else epsilon_of(paid[0].mu_left(paid[1], epsilon, delta), delta)
+
+    def refusal(self, subject: str, worst_cases: Sequence[Event]) -> BudgetError:
+        """Return the error for releases, called `subject`, that pass the budget: what they cost, and what is left."""
+        budget = self.budget
+        assert budget.epsilon is not None
         total = self.total(*worst_cases)
-        if not total <= budget.epsilon:
-            subject, alone = ("This release", "itself") if len(worst_cases) == 1 else ("These releases", "themselves")
-            raise BudgetError(
-                f"{subject} may cost up to ε={round_up(price(compose(*worst_cases), budget.delta)):g} by {alone} and "
-                f"would bring the dataset to ε={round_up(total):g} at δ={budget.delta:g} over all runs, past its "
-                f"budget of ε={budget.epsilon:g}. Spent or reserved so far: ε={round_up(self.total()):g}; "
-                f"{self._left(budget.epsilon)}. Nothing was drawn and nothing was charged."
-            )
+        alone = "itself" if len(worst_cases) == 1 else "themselves"
+        error = BudgetError(
+            f"{subject} may cost up to ε={round_up(price(compose(*worst_cases), budget.delta)):g} by {alone} and "
+            f"would bring the account to ε={round_up(total):g} at δ={budget.delta:g} over all runs, past its "
+            f"budget of ε={budget.epsilon:g}. Spent or reserved so far: ε={round_up(self.total()):g}; "
+            f"{self._left(budget.epsilon)}. Nothing was drawn and nothing was charged."
+        )
+        error.needs, error.left = total, self.left()
+        return error
 
     def _filter(self, first: Event) -> Filter:
         opened = self.opened or self.budget
         return filter_for(first, opened.epsilon, opened.delta)
 
-    def _left(self, epsilon: float) -> str:
-        """What a single further release may cost, as the end of a sentence."""
+    def _paid(self) -> tuple[Filter, float] | None:
+        """The filter and the sum of costs in it, None where nothing was paid for yet."""
         paid = [worst for worst in self.reserved.values() if counts(worst)]
         if not paid:
-            return f"left is room for one more release of ε={epsilon:.4f} by itself, the whole budget"
+            return None
         kept = self._filter(paid[0])
         total = math.fsum(kept.cost(cost) for cost in self.events())
         if isinstance(kept, RenyiSum):
             total = max(total, kept.cost(paid[0]))
-        return kept.room(total, epsilon, self.budget.delta)
+        return kept, total
+
+    def _left(self, epsilon: float) -> str:
+        """What a single further release may cost, as the end of a sentence."""
+        paid = self._paid()
+        if paid is None:
+            return f"left is room for one more release of ε={epsilon:.4f} by itself, the whole budget"
+        return paid[0].room(paid[1], epsilon, self.budget.delta)

@@ -1,6 +1,7 @@
 """`terrine ledger`."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from flows.cli.ledger import register
+from tasks.runtime.accounts import account_of
 from terrine.errors import LedgerError, SettingError
 from terrine.privacy.accounting.events import GaussianEvent
 from terrine.privacy.ledger.ledger import Ledger, load_or_create_key
@@ -51,11 +53,47 @@ def terrine(*arguments: str) -> str:
     return result.output
 
 
-def test_show_lists_budgets_and_releases_and_marks_replayed_noise(options: list[str]) -> None:
+def test_show_says_in_words_what_is_left_and_marks_replayed_noise(options: list[str]) -> None:
     output = " ".join(terrine("show", *options).split())
-    assert "budget ε 6" in output
-    assert "first digits released replay, NOT PRIVATE" in output
-    assert "second digits reserved secure" in output
+    assert "account abcdefabcdefabcd (no run or preset here has its name)" in output
+    assert re.search(r"ε 0\.\d+ of 6 spent over all runs, at δ = 1e-05\. Left: one more run of up to ε 5\.\d+", output)
+    assert "Another run like the last one, digits, fits." in output
+    assert re.search(r"digits 0\.\d+ 20\d\d-\d\d-\d\d \d\d:\d\d replayed noise, NOT PRIVATE", output)
+    assert "reserved at its worst, not released" in output
+
+
+def test_show_calls_accounts_by_the_names_that_the_project_has_and_folds_long_runs(
+    options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = load_or_create_key(Path(options[5]))
+    ledger = Ledger(options[1], Path(options[3]), key)
+    run = "a-run-with-a-name-" * 6
+    dear = GaussianEvent(1.0, 0.65)
+    for name in ("xrays-2026", "unknown"):
+        ledger.register(account_of(key, name), 8.0, 1e-5, "release", unit="group")
+    ledger.release(
+        dataset=account_of(key, "xrays-2026"),
+        release_id="third",
+        run=run,
+        worst_case=dear,
+        delta=1e-5,
+        noise_kind="secure",
+        draw=lambda: ({}, dear),
+    )
+    (tmp_path / "params.yaml").write_text("run: digits\nledger: {account: xrays-2026}\n")
+    monkeypatch.setenv("TERRINE_ROOT", str(tmp_path))
+    output = terrine("show", *options)
+    assert max(map(len, output.splitlines())) <= 80
+    assert "\nxrays-2026\n" in output
+    assert "on each group" in output
+    assert "does not fit." in output
+    # Its column goes on below where it ends, and nothing of it is cut off.
+    column = [line[2:].partition(" ")[0] for line in output.partition("ε by itself")[2].splitlines()]
+    assert run in "".join(column)
+    changed = terrine("set-budget", "9", "--account", "xrays-2026", *options)
+    assert "The budget of xrays-2026 over all runs is now ε 9." in changed
+    with pytest.raises(SettingError, match=r"fits 0 accounts\. Did you mean xrays-2026\?"):
+        terrine("set-budget", "9", "--account", "xray-2026", *options)
 
 
 def test_show_as_json_counts_a_reservation_at_its_worst_case(options: list[str]) -> None:
@@ -78,14 +116,14 @@ def test_verify_refuses_a_ledger_whose_release_was_lost(options: list[str]) -> N
 
 def test_set_budget_changes_the_budget_over_all_runs(options: list[str]) -> None:
     assert "now ε 8.5" in terrine("set-budget", "8.5", *options)
-    assert "now no limit" in terrine("set-budget", "none", "--dataset", "abc", "--delta", "1e-6", *options)
+    assert "now no limit" in terrine("set-budget", "none", "--account", "abc", "--delta", "1e-6", *options)
     (dataset,) = json.loads(terrine("show", "--json", *options))
     assert (dataset["epsilon_budget"], dataset["delta"]) == (None, 1e-6)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(["many"], "number or 'none'"), (["0"], "greater than 0"), (["1", "--dataset", "x"], "choose one of: abcdef")],
+    [(["many"], "number or 'none'"), (["0"], "greater than 0"), (["1", "--account", "x"], "Choose one of: abcdef")],
 )
 def test_a_budget_that_is_none_is_refused(options: list[str], arguments: list[str], message: str) -> None:
     with pytest.raises(SettingError, match=message):

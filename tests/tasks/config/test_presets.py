@@ -1,10 +1,11 @@
 """A run's name stands for one set of parameters."""
 
+import re
 import shutil
 
 import pytest
 
-from tasks.config.presets import derive, named_run, presets, project_root, resolve
+from tasks.config.presets import derive, named_run, presets, presets_by_group, project_root, resolve
 from terrine.errors import SettingError
 
 
@@ -69,10 +70,50 @@ def test_an_impossible_override_leaves_no_file_behind(project):
     assert sorted((project / "experiments").iterdir()) == before
 
 
-@pytest.mark.parametrize("name", ["unknown", "../params", ""])
-def test_an_unknown_preset_is_refused_with_the_known_ones(project, name):
-    with pytest.raises(SettingError, match=r"Known presets: .*terrine-digits"):
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("terine-digits", "'terine-digits'. Did you mean terrine-digits"),
+        ("nothing-like-it", "'nothing-like-it'. `terrine presets`"),
+        ("../params", "There is no"),
+        ("", "There is no"),
+    ],
+)
+def test_an_unknown_preset_is_refused_and_asked_about(project, name, said):
+    with pytest.raises(SettingError, match=re.escape(said)):
         derive(project, name, [])
+
+
+@pytest.mark.parametrize(
+    ("assignment", "said"),
+    [
+        ("sigma=5", "Did you mean aggregation.sigma or"),
+        ("aggregation.sigmma=5", "Did you mean aggregation.sigma"),
+        ("agregation.epsilon=5", "Did you mean aggregation.epsilon"),
+        ("aggregation.mechanism=gmax", "Did you mean gnmax"),
+        ("data.name=minst", "Did you mean mnist"),
+    ],
+)
+def test_a_setting_that_is_mistyped_is_asked_about_by_its_full_name(project, assignment, said):
+    with pytest.raises(SettingError, match=re.escape(said)):
+        derive(project, "terrine-digits", [assignment])
+
+
+def test_presets_are_grouped_by_what_they_are_for_and_those_that_nobody_knows_are_the_users(project):
+    (project / "experiments" / "my-clinic.yaml").write_text("description: mine\n")
+    derive(project, "terrine-digits", ["seed=5"])
+    groups = dict(presets_by_group(project))
+    assert [preset.name for preset in groups["Your presets"]] == ["my-clinic"]
+    assert sum(map(len, groups.values())) == len(presets(project))
+    assert {preset.name for preset in groups["Terrine's own"]} > {"terrine-digits", "terrine-mnist"}
+
+
+def test_a_list_at_eighty_columns_has_a_line_for_each_preset(project):
+    """Templates for one's own data say more."""
+    for title, group in presets_by_group(project):
+        widest = max((len(preset.name) for preset in group), default=0)
+        for preset in group:
+            assert title.startswith("To start from") or widest + 2 + len(preset.description) <= 80, preset.name
 
 
 def test_the_project_is_found_from_a_folder_inside_it(project, monkeypatch):

@@ -1,11 +1,18 @@
 """Whose budget a run draws on: a function of the account's name alone, or of the benchmark's."""
 
-import pytest
+import shlex
 
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from flows.cli import app
 from tasks.config.params import validate
-from tasks.config.values import merge
-from tasks.runtime.accounts import ledger_account, open_account
+from tasks.config.values import merge, parse_assignment
+from tasks.runtime.accounts import budget_explained, ledger_account, open_account
 from tasks.runtime.run import Run
+from terrine.errors import BudgetError
+from terrine.privacy.ledger.account import Account
 
 BENCHMARK = {"data": {"name": "digits", "size": 8}, "aggregation": {"mechanism": "histogram", "sigma": 5}}
 OWN = {**BENCHMARK, "data": {"name": "npz", "path": "people.npz"}, "ledger": {"account": "people", "epsilon": 8}}
@@ -44,3 +51,62 @@ def test_accounts_of_other_people_and_other_benchmarks_are_others(tmp_path):
 def test_replayed_noise_is_for_accounts_of_public_data_alone(tmp_path, values, mode):
     ledger, account = open_account(run_with(tmp_path, values))
     assert ledger.budget(account).mode == mode
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        {"mechanism": "histogram", "sigma": 5},
+        {"mechanism": "confident", "threshold": 5, "sigma1": 900, "sigma2": 5},
+    ],
+)
+def test_an_account_that_does_not_pay_says_its_name_and_commands_that_work_as_printed(tmp_path, monkeypatch, mechanism):
+    def asked(*changes):
+        for change in [{}, *map(parse_assignment, changes)]:
+            values.update(merge(values, change))
+        (tmp_path / "experiments" / "own.yaml").write_text(yaml.safe_dump(values | {"description": "own"}))
+        run = run_with(tmp_path, values)
+        settings = run.params.aggregation
+        worst = settings.worst_case(run.params.queries.count, settings.epsilon, settings.delta)
+        with budget_explained(run):
+            ledger, account = open_account(run)
+            Account.of(account, ledger.rows()).check(worst, "secure")
+        return ledger, account, worst
+
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "params.yaml").write_text("run: own\n")
+    monkeypatch.setenv("TERRINE_ROOT", str(tmp_path))
+    values = {
+        "data": OWN["data"],
+        "queries": {"count": 200},
+        "aggregation": {**mechanism, "epsilon": 6, "delta": 1e-6},
+        "ledger": {"account": "our people", "epsilon": 8},
+    }
+    ledger, account, worst = asked()
+    ledger.release(
+        dataset=account,
+        release_id="first",
+        run="first",
+        worst_case=worst,
+        delta=1e-6,
+        noise_kind="secure",
+        draw=lambda: ({}, worst),
+    )
+    with pytest.raises(BudgetError, match=r"Account our people: .*Spent or reserved so far") as refused:
+        asked()
+    lines = str(refused.value).replace("\\\n", " ").splitlines()
+    calibrate, raise_budget = (shlex.split(line) for line in lines if line.startswith("  terrine"))
+    assert all(len(line) <= 80 for line in str(refused.value).splitlines() if line.startswith("  "))
+
+    smaller = [word.rstrip(".") for word in next(line for line in lines if line.startswith("What fits")).split()[3:8:2]]
+    done = CliRunner().invoke(app, calibrate[1:])
+    assert done.exit_code == 0, done.output
+    assert float(smaller[1].partition("=")[2]) == pytest.approx(float(done.output.split()[2]), abs=0.01)
+    before = {**values}
+    asked(*smaller[:2])
+
+    values.update(before)
+    done = CliRunner().invoke(app, raise_budget[1:])
+    assert done.exit_code == 0, done.output
+    assert "our people over all runs is now" in done.output
+    asked(f"ledger.epsilon={raise_budget[3]}")

@@ -1,0 +1,132 @@
+"""Runs that people name."""
+
+import re
+import shlex
+import subprocess
+
+import pytest
+import yaml
+
+from tasks.config.presets import derive, presets, read_preset, resolve, runs
+from tasks.pipeline.graph import MAIN
+from tasks.pipeline.report import reproduce_command
+from tasks.runtime.naming import name_run, states
+from tasks.runtime.parameters import write_parameters
+from tasks.runtime.run import Run, open_run
+from tasks.runtime.store import Folders
+from tasks.runtime.versioning import select
+from terrine.errors import ArtefactError, SettingError
+
+OWN = ["data.path=/secure/scans", "ledger.account=SecretClinic"]
+
+
+@pytest.fixture
+def project(tmp_path):
+    (tmp_path / "experiments").mkdir()
+    preset = {
+        "description": "a template",
+        "data": {"name": "folder", "path": "images", "size": 8, "channels": 1},
+        "aggregation": {"mechanism": "histogram", "sigma": 25, "epsilon": 4},
+        "ledger": {"account": "own", "epsilon": 8},
+    }
+    (tmp_path / "experiments" / "own.yaml").write_text(yaml.safe_dump(preset))
+    (tmp_path / "experiments" / "other.yaml").write_text(yaml.safe_dump(preset))
+    (tmp_path / "params.yaml").write_text("run: own\n")
+    return tmp_path
+
+
+def release(project, name):
+    Folders(project, name).release.mkdir(parents=True)
+
+
+def test_a_named_run_goes_on_by_its_name_alone_and_by_the_whole_command(project):
+    assert name_run(project, "clinic-a", "own", OWN) == "clinic-a"
+    text = (project / "experiments" / "clinic-a.yaml").read_text()
+    for preset, assignments in ((None, []), ("own", OWN), ("own", []), ("clinic-a", OWN[:1])):
+        assert name_run(project, "clinic-a", preset, assignments) == "clinic-a"
+    assert (project / "experiments" / "clinic-a.yaml").read_text() == text
+    assert str(resolve(project, "clinic-a").data.path) == "/secure/scans"
+    assert "SecretClinic" not in read_preset(project, "clinic-a").description
+    assert [preset.name for preset in presets(project)] == ["other", "own"]
+
+
+def test_a_named_run_is_made_again_by_the_command_that_its_report_shows(project):
+    name_run(project, "clinic-a", "own", [*OWN, "queries.sources={dead_leaves: 2}"])
+    words = shlex.split(reproduce_command(Run(project, "clinic-a", resolve(project, "clinic-a"))))
+    before = (project / "experiments" / "clinic-a.yaml").read_text()
+    (project / "experiments" / "clinic-a.yaml").unlink()
+    assert words[:6] == ["terrine", "run", "--preset", "own", "--name", "clinic-a"]
+    name_run(project, words[5], words[3], words[7::2])
+    assert yaml.safe_load((project / "experiments" / "clinic-a.yaml").read_text()) == yaml.safe_load(before)
+
+
+def test_what_a_named_run_says_of_the_site_is_not_offered_to_git(project):
+    def status():
+        command = ["git", "-C", str(project), "status", "--porcelain", "-uall"]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    subprocess.run(["git", "init", "-q", str(project)], check=True)
+    before = status()
+    for name in ("clinic-a", "clinic-b"):
+        name_run(project, name, "own", OWN)
+    assert status() == before
+    select(project, "clinic-a", MAIN)
+    assert status() == before + "?? selected/dvc.yaml\n"
+
+
+def test_settings_may_change_until_the_release_and_then_only_those_that_it_does_not_hang_on(project):
+    name_run(project, "clinic-a", "own", OWN)
+    name_run(project, "clinic-a", None, ["aggregation.epsilon=3"])
+    release(project, "clinic-a")
+    name_run(project, "clinic-a", None, ["student.l2=0.5", "ledger.epsilon=9", "aggregation.epsilon=3"])
+    params = resolve(project, "clinic-a")
+    assert (params.aggregation.epsilon, params.student.l2, params.ledger.epsilon) == (3, 0.5, 9)
+    for change in ("aggregation.epsilon=4", "seed=1", "ledger.account=others", "data.edition='2'"):
+        with pytest.raises(SettingError, match="has released"):
+            name_run(project, "clinic-a", None, [change])
+    assert resolve(project, "clinic-a") == params
+
+
+def test_the_command_for_settings_that_are_refused_begins_another_run_with_them(project):
+    name_run(project, "clinic-a", "own", OWN)
+    release(project, "clinic-a")
+    with pytest.raises(SettingError, match="has released") as refused:
+        name_run(project, "clinic-a", None, ["aggregation.epsilon=3", "queries.sources={stylegan: 1}"])
+    words = shlex.split(str(refused.value).partition(":\n")[2].replace("\\\n", " "))
+    assert name_run(project, words[5], words[3], words[7::2]) == "clinic-a-2"
+    assert read_preset(project, "clinic-a-2").made_from == "own"
+    old, new = resolve(project, "clinic-a"), resolve(project, "clinic-a-2")
+    assert (new.aggregation.epsilon, new.data.path) == (3, old.data.path)
+
+
+@pytest.mark.parametrize(
+    ("name", "preset", "said"),
+    [
+        ("Clinic A", "own", "small letters"),
+        ("../clinic", "own", "small letters"),
+        ("-clinic", "own", "small letters"),
+        ("ledger", "own", "none of ledger"),
+        ("clinic-0123abcd", "own", "derived run"),
+        ("other", "own", "is a preset"),
+        ("clinic-a", "other", "made from own and not from other"),
+        ("clinic-b", None, "Did you mean clinic-a? Runs here: clinic-a. To begin it"),
+    ],
+)
+def test_a_name_that_stands_for_something_else_is_refused_and_nothing_is_written(project, name, preset, said):
+    name_run(project, "clinic-a", "own", OWN)
+    before = sorted((project / "experiments").iterdir())
+    with pytest.raises(SettingError, match=re.escape(said)):
+        name_run(project, name, preset, [])
+    assert sorted((project / "experiments").iterdir()) == before
+
+
+def test_a_run_that_nobody_knows_is_refused_with_those_that_there_are(project):
+    name_run(project, "clinic-a", "own", OWN)
+    derived = derive(project, "own", ["seed=5"])
+    write_parameters(project, derived)
+    assert states(project) == [("clinic-a", "not begun"), (derived, "begun")]
+    assert runs(project) == ["clinic-a", derived]
+    with pytest.raises(ArtefactError, match=f"Did you mean clinic-a.* Runs here: clinic-a, {derived}"):
+        open_run(project, "clinc-a")
+    with pytest.raises(ArtefactError, match="own was not begun yet: terrine run --preset own"):
+        open_run(project, "own")
