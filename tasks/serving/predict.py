@@ -12,7 +12,6 @@ from terrine.deployment.manifest import check_seal
 from terrine.deployment.model import StudentModel
 from terrine.deployment.network import ServingStatistics
 from terrine.device import resolve_device
-from terrine.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -46,10 +45,6 @@ def predict_files(model: StudentModel, paths: Sequence[Path]) -> list[Prediction
     Files are read as the pipeline reads a folder of images: turned by EXIF, resized as a whole, grey or colour as the
     student takes them. Raises InputError naming files that cannot be read.
     """
-    if model.takes_rows:
-        raise InputError(
-            "This student takes rows of a table, not images. Give them to StudentModel.predict or to MLflow."
-        )
     files = image_files(paths)
     probabilities = model.predict(read_images(files, size=model.size, channels=model.channels))
     names = model.class_names
