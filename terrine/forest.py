@@ -121,7 +121,7 @@ class _Forest(nn.Module):
             self.register_buffer(name, torch.tensor(getattr(head, name)))
 
     def forward(self, features: Tensor) -> Tensor:
-        node = self.root.expand(len(features), -1)
+        node = self.root.expand(features.shape[0], -1)  # len() would fix the batch of an export
         for _ in range(self.depth):
             at_most = features.gather(1, self.feature[node]) <= self.threshold[node]
             node = torch.where(at_most, self.left[node], self.right[node])

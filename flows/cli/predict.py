@@ -26,9 +26,7 @@ def register(app: typer.Typer) -> None:
 
 
 def predict(
-    images: Annotated[
-        list[Path], typer.Argument(help="Image files, or folders of them; CSV files for the student of a table.")
-    ],
+    images: Annotated[list[Path], typer.Argument(help="Image files, or folders of them; for a table, CSV files.")],
     run: RunOption = None,
     folder: FolderOption = None,
     model: ModelOption = None,

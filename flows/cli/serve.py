@@ -43,7 +43,7 @@ def serve(
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 5001,
     max_megabytes: Annotated[int, typer.Option(min=1, max=1000, help="Largest body of a request.")] = 16,
 ) -> None:
-    """Answer requests over HTTP: MLflow's /invocations, and /images for image files and .npy stacks, or /rows for CSV files."""
+    """Answer requests over HTTP: MLflow's /invocations, /images for pictures and .npy stacks, /rows for CSV files."""
     from tasks.serving.serve import LOOPBACK, build_app
     from tasks.serving.serve import serve as serve_app
     from tasks.serving.student_source import student_folder

@@ -30,8 +30,9 @@ def read_csv_bytes(data: bytes, where: str) -> pd.DataFrame:
 def read_csv(file: TextIO, path: str) -> pd.DataFrame:
     """Return the cells of a CSV file with a header as stripped text.
 
-    file: opened with newline="". path: what errors call it. The index, called `line`, is the line that a row starts in as an editor counts lines: the header is line 1, and
-    empty lines and line ends within quotes count. Empty lines are no rows. A column may have no name ("").
+    file: opened with newline="". path: what errors call it. The index, called `line`, is the line that a row starts in
+    as an editor counts lines: the header is line 1, and empty lines and line ends within quotes count. Empty lines are
+    no rows. A column may have no name ("").
 
     Raises InputError, naming the line, for a file that is no CSV in UTF-8 with commas, has two columns of one name, a
     row of another length than the header, or no rows.

@@ -1,6 +1,6 @@
-"""An ONNX file that takes a table's own columns: the encoding as ordinary operators, in front of the student's network.
+"""An ONNX file that takes a table's own columns: the encoding as ordinary operators in front of the network.
 
-Every column is an input of its own, by its name, of shape [batch, 1]: float64 for numbers, NaN where one is missing, and
+Every column is an input of its own, by its name, of shape [batch, 1]: float64 for numbers, NaN for a missing one, and
 strings for words. A word is compared as it is: surrounding spaces, which a CSV reader drops, are the caller's part.
 """
 
@@ -93,7 +93,10 @@ def _encoder(encoding: Encoding, network: onnx.ModelProto) -> onnx.ModelProto:
                 helper.make_node("Squeeze", [f"{own}/words", "encoding/one"], [parts[-1]]),
             ]
             continue
-        constants |= {f"{own}/mean": np.array([column.mean]), f"{own}/deviation": np.array([column.deviation])}
+        constants |= {
+            f"{own}/mean": np.array([column.mean], np.float64),
+            f"{own}/deviation": np.array([column.deviation], np.float64),
+        }
         nodes += [
             helper.make_node("Sub", [column.name, f"{own}/mean"], [f"{own}/centred"]),
             helper.make_node("Div", [f"{own}/centred", f"{own}/deviation"], [f"{own}/scaled"]),

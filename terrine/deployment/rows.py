@@ -28,18 +28,21 @@ _SHOWN = 5
 
 
 class TableStudent:
-    """A student of a table and the encoding of its columns. An answer depends on its own row alone."""
+    """A student of a table and the encoding of its columns. An answer depends on its own row alone.
 
-    def __init__(
-        self, student: StudentModel, encoding: Encoding, target: str, id: str | None, roles: list[str]
-    ) -> None:
+    roles: which column was the `target`, which the `id` or None, and all `roles` that are no features.
+    """
+
+    def __init__(self, student: StudentModel, encoding: Encoding, roles: dict[str, Any]) -> None:
         if len(encoding.names) != student.channels:
             raise ArtefactError(
                 f"The student's parts do not fit together: its columns become {len(encoding.names)} features, and it "
                 f"takes {student.channels}."
             )
-        self.student, self.encoding, self.target, self.id = student, encoding, target, id
-        self._roles = roles
+        self.student, self.encoding = student, encoding
+        self.target: str = roles["target"]
+        self.id: str | None = roles["id"]
+        self._no_features: list[str] = roles["roles"]
 
     @classmethod
     def load(cls, folder: Path, *, device: torch.device | str = "cpu") -> TableStudent:
@@ -57,7 +60,7 @@ class TableStudent:
         student = StudentModel.load(folder, "original", device=device)
         values = json.loads((folder / ENCODING).read_text(encoding="utf-8"))
         encoding = Encoding.from_description(values["columns"])
-        return cls(student, encoding, values["target"], values["id"], values["roles"])
+        return cls(student, encoding, values)
 
     @property
     def class_names(self) -> list[str]:
@@ -87,7 +90,7 @@ class TableStudent:
     def notes(self, rows: pd.DataFrame) -> list[str]:
         """Return what an answer leaves out of account, one sentence each."""
         known = {column.name for column in self.encoding.columns}
-        extra = [str(name) or "(no name)" for name in rows if name not in known and name not in self._roles]
+        extra = [str(name) or "(no name)" for name in rows if name not in known and name not in self._no_features]
         notes = [f"ignored, for the student knows no such columns: {_some(extra)}"] if extra else []
         for column, values in self.encoding.unknown(rows).items():
             count = int(rows[column].astype(str).str.strip().isin(values).sum())

@@ -24,6 +24,7 @@ LEAST = (200, 100, 50, 20, 10, 5)
 _DEEPEST = 16
 _HELD_OUT = 4  # one answer in so many decides
 _FEWEST_TO_CHOOSE = 50
+_LEAVES = 8  # a tree that cannot have so many is not tried
 
 
 def fit(features: np.ndarray, answers: ReleasedAnswers, *, trees: int, least: int | None, seed: int) -> ForestHead:
@@ -53,12 +54,12 @@ def _chosen(inputs: np.ndarray, answers: ReleasedAnswers, trees: int, seed: int)
     order = numpy_generator(seed, "student held out").permutation(len(inputs))
     rest, kept = order[: len(order) // _HELD_OUT], order[len(order) // _HELD_OUT :]
     wanted = torch.from_numpy(answers.targets[rest])
-    chosen, best = LEAST[0], float("inf")
-    for candidate in LEAST:
+    chosen, best = LEAST[-1], float("inf")
+    for candidate in (least for least in LEAST if _LEAVES * least <= len(kept)):
         head = _grown(inputs[kept], answers.targets[kept], trees, candidate, seed)
         with torch.no_grad():
             loss = float(answers.held_out_loss(head.module()(torch.from_numpy(inputs[rest])), wanted).sum())
-        if not loss < best:
+        if loss > best:
             break
         chosen, best = candidate, loss
     return chosen
