@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ForestStudent(Student):
-    """A random forest on features, fitted to released shares of votes or labels (Breiman 2001)."""
+    """A random forest on features, fitted to released shares of votes or labels."""
 
     kind: Literal["forest"] = "forest"
     trees: int = Field(100, ge=1, le=1000)
