@@ -16,7 +16,7 @@ import pandas as pd
 from fastapi import FastAPI, HTTPException, Request
 
 from terrine.data.csv_file import read_csv_bytes, read_csv_file
-from terrine.data.encoding import MISSING, Encoding
+from terrine.data.encoding import Encoding
 from terrine.deployment.encoded_onnx import check_against_student, write_raw_columns
 from terrine.deployment.export import Format, export_student
 from terrine.deployment.network import ServingStatistics
@@ -73,32 +73,25 @@ def _predicted(student: TableStudent, paths: Sequence[Path]) -> Iterator[RowPred
 def table_model(folder: Path) -> dict[str, Any]:
     """Return what MLflow is told about the student of a table: signature, input example, and facts about its columns.
 
-    A column of words is a string. One of numbers has MLflow's type Any, as has one of words with missing values: the
-    same column comes as int64, float64 or objects, as its rows happen to be, and MLflow refuses whole numbers where a
-    double is declared. What the columns hold is in the metadata. None is required: a missing one is told of by us.
+    Every column has MLflow's type Any: pandas reads one and the same column as int64, float64 or objects, as its values
+    and the missing ones among them happen to be, and MLflow refuses whole numbers where a double is declared, and a
+    single row whose word is missing where a string is. What the columns hold is in the metadata. None is required: a
+    missing one is told of by us.
     """
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, DataType, Schema
     from mlflow.types.schema import AnyType
 
     student = TableStudent.load(folder)
-
-    def type_of(values: tuple[str, ...] | None) -> Any:
-        return AnyType() if values is None or {*values} & {*MISSING} or _look_like_numbers(values) else DataType.string
-
     example = student.encoding.example()
     answer = student.answers(example)
     outputs = [ColSpec(DataType.string if name == "class" else DataType.double, name) for name in answer]
-    inputs = [ColSpec(type_of(column.values), column.name, required=False) for column in student.encoding.columns]
+    inputs = [ColSpec(AnyType(), column.name, required=False) for column in student.encoding.columns]
     return {
         "signature": ModelSignature(Schema(inputs), Schema(outputs)),
         "input_example": example,
         "metadata": {"class_names": student.class_names, "columns": student.about()},
     }
-
-
-def _look_like_numbers(values: tuple[str, ...]) -> bool:
-    return bool(pd.to_numeric(pd.Series(values), errors="coerce").notna().any())
 
 
 def add_rows(app: FastAPI, student: TableStudent) -> str:

@@ -39,7 +39,8 @@ class PyfuncStudent(mlflow.pyfunc.PythonModel):
             return
         self.student = StudentModel.load(folder, settings.get("statistics"), reference=reference, device=device)
 
-    def predict(self, context, model_input, params=None):
+    # MLflow warns of an argument without annotation, and of annotations other than one of its own choice.
+    def predict(self, context, model_input: np.ndarray, params=None):
         try:
             if isinstance(self.student, TableStudent):
                 return self.student.answers(model_input, "The request")
