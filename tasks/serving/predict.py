@@ -9,9 +9,10 @@ from pathlib import Path
 from tasks.serving.student_source import image_files, read_reference
 from terrine.data.image_files import read_images
 from terrine.deployment.manifest import check_seal
-from terrine.deployment.model import StudentModel
+from terrine.deployment.model import ENCODING, StudentModel
 from terrine.deployment.network import ServingStatistics
 from terrine.device import resolve_device
+from terrine.errors import ArtefactError
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,11 @@ def predict_files(model: StudentModel, paths: Sequence[Path]) -> list[Prediction
     Files are read as the pipeline reads a folder of images: turned by EXIF, resized as a whole, grey or colour as the
     student takes them. Raises InputError naming files that cannot be read.
     """
+    if model.takes_rows:
+        raise ArtefactError(
+            f"This student takes rows of a table, and carries no {ENCODING} that says how they are encoded: it was "
+            "written by an older version. Train it again: run the stage 'student'."
+        )
     files = image_files(paths)
     probabilities = model.predict(read_images(files, size=model.size, channels=model.channels))
     names = model.class_names

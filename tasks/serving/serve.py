@@ -37,14 +37,14 @@ def build_app(
     """
     import mlflow
 
-    manifest = check_seal(student)
-    if takes_table(student):
+    manifest, table = check_seal(student), takes_table(student)
+    if table:
         refuse_image_options(statistics, reference)
     own = read_reference(reference, size=manifest["size"], channels=manifest["channels"])
     with tempfile.TemporaryDirectory(prefix="terrine-serve-") as name:
         folder = Path(name)
         settings: dict[str, Any] = {"device": device}
-        if not takes_table(student):
+        if not table:
             settings |= {"statistics": statistics, "reference": None}
         if own is not None:
             settings["reference"] = str(folder / "reference.npy")

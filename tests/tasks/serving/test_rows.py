@@ -1,6 +1,7 @@
 """A table's student asked with the user's own columns: files, MLflow, HTTP and exports."""
 
 import json
+import shutil
 
 import mlflow
 import numpy as np
@@ -14,11 +15,12 @@ from typer.testing import CliRunner
 from flows.cli import app as command_line
 from tasks.serving.export import export_folder
 from tasks.serving.mlflow_model import save_student_model
+from tasks.serving.predict import open_student, predict_files
 from tasks.serving.rows import predict_tables
 from tasks.serving.serve import build_app
 from terrine.classifiers import head_from_arrays, predict
 from terrine.deployment.encoded_onnx import onnx_inputs
-from terrine.deployment.manifest import check_seal
+from terrine.deployment.manifest import check_seal, seal
 from terrine.deployment.rows import TableStudent, takes_table
 from terrine.errors import ArtefactError, InputError, SettingError
 from tests.student_folders import TABLE, make_student, make_table_student
@@ -203,3 +205,13 @@ def test_the_export_takes_raw_columns_and_answers_like_the_student(student, tmp_
     rows = ROWS.fillna({"work": ""})
     (answers,) = session.run(["probabilities"], onnx_inputs(TABLE, rows))
     np.testing.assert_allclose(answers, expected(student), atol=1e-6)
+
+
+def test_a_tables_student_without_an_encoding_is_to_be_trained_again(linear, rows_csv, tmp_path):
+    folder = shutil.copytree(linear, tmp_path / "student")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "encoding.json").unlink()
+    description = {name: value for name, value in manifest.items() if name not in ("digest", "digests")}
+    (folder / "manifest.json").write_text(json.dumps(seal(folder, description)))
+    with pytest.raises(ArtefactError, match=r"carries no encoding\.json .* Train it again"):
+        predict_files(open_student(folder), [rows_csv])
