@@ -57,6 +57,7 @@ from terrine.queries import Queries as Queries
 from terrine.students.fitted import FittedStudent as FittedStudent
 from terrine.students.kinds.finetune import FinetuneStudent as FinetuneStudent
 from terrine.students.kinds.fixmatch import FixMatchStudent as FixMatchStudent
+from terrine.students.kinds.forest import ForestStudent as ForestStudent
 from terrine.students.kinds.freematch import FreeMatchStudent as FreeMatchStudent
 from terrine.students.kinds.full import FullStudent as FullStudent
 from terrine.students.kinds.linear import LinearStudent as LinearStudent

@@ -1,8 +1,8 @@
-"""Heads: what turns a feature vector into one score per class; linear, or with one hidden layer.
+"""Heads: what turns a feature vector into one score per class; linear, with one hidden layer, or a forest.
 
 A head is arrays with names, so it is stored without code, and every use of a stored head goes through what is here:
 
-    >>> head = head_from_arrays(arrays)             # LinearHead or MLPHead, told apart by the arrays' names
+    >>> head = head_from_arrays(arrays)             # of the kind that the arrays' names tell
     >>> probabilities = predict(head, features)     # NumPy in, NumPy out, on the CPU
     >>> network = nn.Sequential(backbone, head.module())  # for training, export or an accelerator
 """
@@ -21,6 +21,7 @@ from torch import nn
 from terrine.determinism.parallel import side_by_side
 from terrine.determinism.randomness import torch_generator
 from terrine.errors import InputError
+from terrine.forest import ForestHead
 
 _PREDICTION_BLOCK = 4096
 
@@ -101,7 +102,7 @@ class MLPHead(_Head):
         return nn.Sequential(_linear(self.hidden_weight, self.hidden_bias), nn.ReLU(), _linear(self.weight, self.bias))
 
 
-Head: TypeAlias = LinearHead | MLPHead
+Head: TypeAlias = LinearHead | MLPHead | ForestHead
 
 
 def _linear(weight: np.ndarray, bias: np.ndarray) -> nn.Linear:
@@ -115,8 +116,9 @@ def head_from_arrays(arrays: Mapping[str, Any]) -> Head:
 
     Raises InputError when an array is missing, misshapen or unknown.
     """
-    kind = MLPHead if any(name.startswith("hidden.") for name in arrays) else LinearHead
-    head = kind.from_arrays(arrays)
+    kinds: dict[str, type[Head]] = {"hidden": MLPHead, "forest": ForestHead}
+    found = {name.partition(".")[0] for name in arrays} & kinds.keys()
+    head = kinds[min(found)].from_arrays(arrays) if found else LinearHead.from_arrays(arrays)
     unknown = sorted(set(arrays) - set(head.to_arrays()))
     if unknown:
         raise InputError(f"A head has no array '{unknown[0]}'. The file is not a head, or of a later version.")

@@ -8,10 +8,13 @@ import torch
 from safetensors.numpy import save_file
 
 from terrine.classifiers import LinearHead, MLPHead
+from terrine.data.encoding import Column, Encoding
 from terrine.deployment.manifest import MANIFEST, seal
-from terrine.deployment.model import BACKBONE, HEAD, REFERENCE
+from terrine.deployment.model import BACKBONE, ENCODING, HEAD, REFERENCE
 from terrine.models.files import save_backbone
 from terrine.models.registry import build_backbone
+from terrine.students.answers import label_answers
+from terrine.students.forest import fit
 
 SIZE, CLASSES = 12, 4
 KINDS = {"scattering": {"orientations": 4, "projection": 24}, "resnet10": {}}
@@ -59,4 +62,27 @@ def make_student(
         "channels": channels,
     }
     (folder / MANIFEST).write_text(json.dumps(seal(folder, description)))
+    return folder
+
+
+TABLE = Encoding((Column("age", 40.0, 10.0), Column("work", values=("", "Private", "State-gov")), Column("gain", 5, 2)))
+"""The columns of `make_table_student`: five features."""
+
+
+def make_table_student(folder: Path, *, forest: bool = False) -> Path:
+    """Write a student of a table with the columns `TABLE` and two classes to `folder`."""
+    folder.mkdir(parents=True)
+    save_backbone(build_backbone("columns", channels=5, size=1, seed=0), folder / BACKBONE)
+    numbers = np.random.default_rng(3)
+    rows = numbers.normal(size=(200, 5)).astype(np.float32)
+    head = LinearHead(numbers.normal(size=(2, 5)).astype(np.float32), np.zeros(2, np.float32))
+    if forest:
+        answers = label_answers((rows[:, 0] + rows[:, 1] > 0).astype(np.int64), 2)
+        head = fit(rows, answers, trees=5, least=5, seed=1)
+    save_file(head.to_arrays(), folder / HEAD)
+    save_file({"images": rows[:20]}, folder / REFERENCE)
+    roles = {"target": "income", "id": "key", "roles": ["income", "key"]}
+    (folder / ENCODING).write_text(json.dumps({**roles, "columns": TABLE.describe()}))
+    description = {"kind": "linear", "statistics": "original", "class_names": ["<=50K", ">50K"], "size": 28}
+    (folder / MANIFEST).write_text(json.dumps(seal(folder, {**description, "channels": 1})))
     return folder

@@ -1,4 +1,4 @@
-"""`terrine predict`: what a student says about image files."""
+"""`terrine predict`: what a student says about image files, or about the rows of a table."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from terrine.errors import SettingError
 
 if TYPE_CHECKING:
     from tasks.serving.predict import Prediction
+    from tasks.serving.rows import RowPredictions
 
 
 def register(app: typer.Typer) -> None:
@@ -25,7 +26,7 @@ def register(app: typer.Typer) -> None:
 
 
 def predict(
-    images: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")],
+    images: Annotated[list[Path], typer.Argument(help="Image files, or folders of them; for a table, CSV files.")],
     run: RunOption = None,
     folder: FolderOption = None,
     model: ModelOption = None,
@@ -35,13 +36,22 @@ def predict(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
 ) -> None:
-    """Say which class each image is of, and how likely that is; all images are answered as one request."""
+    """Say which class each image is of, or each row of a table, and how likely that is.
+
+    All images are answered as one request. A table has the columns that the student learned from, in any order.
+    """
     from tasks.serving.predict import open_student, predict_files
+    from tasks.serving.rows import predict_tables, refuse_image_options
     from tasks.serving.student_source import student_folder
+    from terrine.deployment.rows import takes_table
 
     if as_json and as_csv:
         raise SettingError("--json and --csv are two formats: give one.")
     source = student_folder(run, folder, model)
+    if takes_table(source):
+        refuse_image_options(statistics, reference)
+        _print_rows(predict_tables(source, images, device), as_json, as_csv)
+        return
     student = open_student(source, statistics, reference, device)
     predictions = predict_files(student, images)
     if as_json:
@@ -52,6 +62,29 @@ def predict(
         table = Table(Column("image", overflow="fold"), "class", "probability", box=None, pad_edge=False)
         for prediction in predictions:
             table.add_row(str(prediction.file), prediction.label, f"{100 * prediction.probability:.1f} %")
+        Console().print(table)
+
+
+def _print_rows(files: list[RowPredictions], as_json: bool, as_csv: bool) -> None:
+    """Print the answers for rows of tables: by file where there are several, and by the line of a row."""
+    import pandas as pd
+
+    for file in files:
+        for note in file.notes:
+            Console(stderr=True).print(f"{file.file}: {note}", style="yellow", highlight=False, markup=False)
+    found = pd.concat([file.answers.reset_index().assign(file=str(file.file)) for file in files])
+    found.insert(0, "file", found.pop("file"))
+    if len(files) == 1:
+        found = found.drop(columns="file")
+    if as_json:
+        typer.echo(json.dumps(found.to_dict("records"), indent=2, ensure_ascii=False))
+    elif as_csv:
+        typer.echo(found.to_csv(index=False, float_format="%.6f"), nl=False)
+    else:
+        shown = [name for name in found if not name.startswith("probability of ")]
+        table = Table(*(Column(name, overflow="fold") for name in shown), box=None, pad_edge=False)
+        for values in found[shown].assign(probability=[f"{100 * p:.1f} %" for p in found["probability"]]).to_numpy():
+            table.add_row(*map(str, values))
         Console().print(table)
 
 

@@ -43,10 +43,11 @@ def serve(
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 5001,
     max_megabytes: Annotated[int, typer.Option(min=1, max=1000, help="Largest body of a request.")] = 16,
 ) -> None:
-    """Answer requests over HTTP: MLflow's /invocations, and /images for image files and .npy stacks."""
+    """Answer requests over HTTP: MLflow's /invocations, /images for pictures and .npy stacks, /rows for CSV files."""
     from tasks.serving.serve import LOOPBACK, build_app
     from tasks.serving.serve import serve as serve_app
     from tasks.serving.student_source import student_folder
+    from terrine.deployment.rows import TableStudent
 
     app, student = build_app(
         student_folder(run, folder, model),
@@ -59,6 +60,12 @@ def serve(
         console.print(f"[yellow]{host} can be reached from elsewhere, without password and encryption.[/yellow]")
         console.print("[yellow]Put a proxy that has both in front.[/yellow]")
     address = f"http://{host}:{port}"
-    console.print(f"{address}  {len(student.class_names)} classes, {student.statistics} statistics (Ctrl-C ends it)")
-    console.print(f'curl --data-binary @image.png -H "content-type: image/png" {address}/images', highlight=False)
+    if isinstance(student, TableStudent):
+        console.print(f"{address}  {len(student.class_names)} classes of rows (Ctrl-C ends it)")
+        console.print(f'curl --data-binary @rows.csv -H "content-type: text/csv" {address}/rows', highlight=False)
+    else:
+        console.print(
+            f"{address}  {len(student.class_names)} classes, {student.statistics} statistics (Ctrl-C ends it)"
+        )
+        console.print(f'curl --data-binary @image.png -H "content-type: image/png" {address}/images', highlight=False)
     serve_app(app, host, port)

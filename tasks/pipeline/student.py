@@ -33,6 +33,7 @@ from tasks.runtime.store import (
 from terrine.aggregation.registry import mechanism_of
 from terrine.classifiers import Head, head_from_arrays
 from terrine.deployment.manifest import MANIFEST, check_seal, seal
+from terrine.deployment.model import ENCODING
 from terrine.device import resolve_device
 from terrine.models.backbone import Backbone
 from terrine.models.files import load_backbone, save_backbone
@@ -66,6 +67,8 @@ def train_student(run: Run) -> None:
         else:
             save_backbone(trained.backbone, folder / "backbone.safetensors")
         write_reference(run, folder)
+        if not run.params.data.of_images:
+            write_json(folder / ENCODING, _encoding(run))
         description = {
             "kind": settings.kind,
             "statistics": settings.statistics,
@@ -76,6 +79,13 @@ def train_student(run: Run) -> None:
         }
         write_json(folder / MANIFEST, seal(folder, description))
     shutil.rmtree(work, ignore_errors=True)
+
+
+def _encoding(run: Run) -> dict[str, Any]:
+    """Return how the table's columns become features, as public rows showed it, and which columns become none."""
+    data = run.params.data
+    columns = read_json(run.folders.images / "manifest.json")["columns"]
+    return {"target": data.target, "id": data.id, "roles": list(data.roles), "columns": columns}
 
 
 def read_answers(run: Run) -> tuple[np.ndarray, ReleasedAnswers, dict[str, Any]]:

@@ -7,15 +7,18 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from tasks.runtime.store import atomic_folder, write_json
+from tasks.serving.rows import export_table, refuse_image_options
 from tasks.serving.student_source import read_reference
 from terrine.deployment.export import Format, export_student
 from terrine.deployment.manifest import MANIFEST, check_seal, seal
 from terrine.deployment.model import REFERENCE, StudentModel
 from terrine.deployment.network import ServingStatistics
+from terrine.deployment.rows import takes_table
 from terrine.errors import InputError
 
 STATEMENT = ("privacy.json", "statement.html")
@@ -47,15 +50,19 @@ def export_folder(
     """
     if target.exists() and not (target / MANIFEST).is_file():
         raise InputError(f"{target} exists and is no earlier export. Give a new folder, or remove it.")
+    if takes_table(student):
+        refuse_image_options(None, reference)
+        with atomic_folder(target) as folder:
+            _copy_student(student, folder)
+            files, described = export_table(student, folder, formats)
+            exported = [Exported(*file) for file in files]
+            write_json(folder / MANIFEST, seal(folder, described | _description(check_seal(student), exported)))
+        return exported
     manifest = check_seal(student)
     own = read_reference(reference, size=manifest["size"], channels=manifest["channels"])
-    exported: list[Exported] = []
+    exported = []
     with atomic_folder(target) as folder:
-        # Copies, not links: what leaves the project must not share its bytes with DVC's cache.
-        shutil.copytree(student, folder / "student", copy_function=shutil.copyfile)
-        for name in STATEMENT:
-            if (student.parent / name).is_file():
-                shutil.copyfile(student.parent / name, folder / name)
+        _copy_student(student, folder)
         for kind in dict.fromkeys(statistics):
             model = StudentModel.load(student, kind, reference=own)
             assert model.reference is not None, f"a student's folder holds {REFERENCE}"
@@ -71,15 +78,29 @@ def export_folder(
             ]
         shape = ["batch", *model.shape]
         description = {
-            "input": {"name": "images", "dtype": "float32" if model.takes_rows else "uint8", "shape": shape},
-            "output": {"name": "probabilities", "dtype": "float32", "shape": ["batch", len(manifest["class_names"])]},
-            "class_names": manifest["class_names"],
+            "input": {"name": "images", "dtype": "uint8", "shape": shape},
             "reference": "the user's own images" if own is not None else "synthetic images",
-            "exports": [asdict(item) for item in exported],
-            "versions": {name: importlib.metadata.version(name) for name in ("torch", "onnx") if _installed(name)},
+            **_description(manifest, exported),
         }
         write_json(folder / MANIFEST, seal(folder, description))
     return exported
+
+
+def _description(manifest: dict[str, Any], exported: list[Exported]) -> dict[str, Any]:
+    return {
+        "output": {"name": "probabilities", "dtype": "float32", "shape": ["batch", len(manifest["class_names"])]},
+        "class_names": manifest["class_names"],
+        "exports": [asdict(item) for item in exported],
+        "versions": {name: importlib.metadata.version(name) for name in ("torch", "onnx") if _installed(name)},
+    }
+
+
+def _copy_student(student: Path, folder: Path) -> None:
+    # Copies, not links: what leaves the project must not share its bytes with DVC's cache.
+    shutil.copytree(student, folder / "student", copy_function=shutil.copyfile)
+    for name in STATEMENT:
+        if (student.parent / name).is_file():
+            shutil.copyfile(student.parent / name, folder / name)
 
 
 def _installed(name: str) -> bool:

@@ -22,8 +22,10 @@ import terrine
 from tasks.reports.statement_page import read_statement
 from tasks.runtime.run import Run
 from tasks.runtime.store import file_digest, read_json, read_tensors
+from tasks.serving.rows import table_model
 from terrine.deployment.model import REFERENCE, StudentModel
 from terrine.deployment.network import ServingStatistics
+from terrine.deployment.rows import takes_table
 from terrine.errors import ArtefactError
 
 CODE = Path(__file__).with_name("student_pyfunc.py")
@@ -50,18 +52,15 @@ def save_student_model(student: Path, target: Path, *, check_example: bool = Tru
 def log_student_models(run: Run) -> str | None:
     """Log a finished run's student to the active MLflow run, register it, and return the registered version.
 
-    Nothing is logged for the student of a table.
-
     The version's tags and description say what is guaranteed, and NOT PRIVATE where nothing is.
     """
     import mlflow
 
-    if run.params.backbone.kind == "columns":
-        return None  # models are served on images; the student of a table is its head, on encoded rows
     student, statement = run.folders.student, read_statement(run.folders.statement)
     with quiet():
         info = mlflow.pyfunc.log_model(name="student", registered_model_name=run.name, **_pyfunc(student))
-        _log_torch(student)
+        if run.params.data.of_images:  # a network takes numbers: the columns of a table are encoded before
+            _log_torch(student)
     version = info.registered_model_version
     if version is None:
         return None
@@ -111,25 +110,33 @@ def _pyfunc(student: Path) -> dict[str, Any]:
             "dvc repro --force --single-item student@RUN."
         )
     manifest = read_json(student / "manifest.json")
+    if takes_table(student):
+        return {**_common(student), **table_model(student), "model_config": {"device": "cpu"}}
     images = read_tensors(student / REFERENCE)["images"]
     example = images[:_EXAMPLES]
-    if example.dtype == np.uint8:  # a table's rows are floats already
-        example = example.astype(np.float32) / np.float32(255)
+    example = example.astype(np.float32) / np.float32(255)
     signature = ModelSignature(
         Schema([TensorSpec(np.dtype("float32"), (-1, *images.shape[1:]))]),
         Schema([TensorSpec(np.dtype("float32"), (-1, len(manifest["class_names"])))]),
     )
+    return {
+        **_common(student),
+        "signature": signature,
+        "input_example": example,
+        "model_config": {"statistics": None, "reference": None, "device": "cpu"},
+        "metadata": {"class_names": manifest["class_names"], "statistics": manifest["statistics"]},
+    }
+
+
+def _common(student: Path) -> dict[str, Any]:
+    """Return what MLflow is told about a student whatever it takes."""
     statement = {name: student.parent / name for name in ("privacy.json", "statement.html")}
     artefacts = {"student": student, **{name: path for name, path in statement.items() if path.is_file()}}
     return {
         "python_model": str(CODE),
         "artifacts": {name: str(path) for name, path in artefacts.items()},
         "code_paths": [str(Path(terrine.__file__).parent)],
-        "signature": signature,
-        "input_example": example,
-        "model_config": {"statistics": None, "reference": None, "device": "cpu"},
         "pip_requirements": requirements(),
-        "metadata": {"class_names": manifest["class_names"], "statistics": manifest["statistics"]},
     }
 
 

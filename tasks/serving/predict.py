@@ -9,10 +9,10 @@ from pathlib import Path
 from tasks.serving.student_source import image_files, read_reference
 from terrine.data.image_files import read_images
 from terrine.deployment.manifest import check_seal
-from terrine.deployment.model import StudentModel
+from terrine.deployment.model import ENCODING, StudentModel
 from terrine.deployment.network import ServingStatistics
 from terrine.device import resolve_device
-from terrine.errors import InputError
+from terrine.errors import ArtefactError
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,9 @@ def predict_files(model: StudentModel, paths: Sequence[Path]) -> list[Prediction
     student takes them. Raises InputError naming files that cannot be read.
     """
     if model.takes_rows:
-        raise InputError(
-            "This student takes rows of a table, not images. Give them to StudentModel.predict or to MLflow."
+        raise ArtefactError(
+            f"This student takes rows of a table, and carries no {ENCODING} that says how they are encoded: it was "
+            "written by an older version. Train it again: run the stage 'student'."
         )
     files = image_files(paths)
     probabilities = model.predict(read_images(files, size=model.size, channels=model.channels))

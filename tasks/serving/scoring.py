@@ -24,8 +24,10 @@ from typing import Any
 import numpy as np
 from fastapi import FastAPI, HTTPException, Request
 
+from tasks.serving.rows import add_rows
 from terrine.data.image_files import decode_image
 from terrine.deployment.model import StudentModel
+from terrine.deployment.rows import TableStudent
 from terrine.errors import InputError, first_line
 
 Message = MutableMapping[str, Any]
@@ -40,7 +42,9 @@ _DRAIN_BYTES, _DRAIN_SECONDS = 2**28, 10.0
 _CODES = {400: "BAD_REQUEST", 404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED", 413: "TOO_LARGE", 415: "UNSUPPORTED_TYPE"}
 
 
-def scoring_app(mlflow_model: Any, student: StudentModel, *, most_bytes: int, about: dict[str, Any]) -> Application:
+def scoring_app(
+    mlflow_model: Any, student: StudentModel | TableStudent, *, most_bytes: int, about: dict[str, Any]
+) -> Application:
     """Return the ASGI application that serves a student.
 
     mlflow_model: the loaded pyfunc model, which answers /invocations; student: what it answers with. most_bytes: the
@@ -49,6 +53,13 @@ def scoring_app(mlflow_model: Any, student: StudentModel, *, most_bytes: int, ab
     from mlflow.pyfunc import scoring_server
 
     app: FastAPI = scoring_server.init(mlflow_model)
+
+    @app.get("/model")
+    async def model() -> dict[str, Any]:
+        return about
+
+    if isinstance(student, TableStudent):
+        return _Door(app, most_bytes, add_rows(app, student))
 
     @app.post("/images")
     async def images(request: Request) -> dict[str, Any]:
@@ -61,12 +72,7 @@ def scoring_app(mlflow_model: Any, student: StudentModel, *, most_bytes: int, ab
         labels = [student.class_names[number] for number in probabilities.argmax(axis=1)]
         return {"predictions": probabilities.tolist(), "labels": labels}
 
-    @app.get("/model")
-    async def model() -> dict[str, Any]:
-        return about
-
-    what = "rows" if student.takes_rows else "floats in [0, 1]"
-    hint = f'Send {{"inputs": [...]}} with {what} of shape {["images", *student.shape]}.'.replace("'", "")
+    hint = f'Send {{"inputs": [...]}} with floats in [0, 1] of shape {["images", *student.shape]}.'.replace("'", "")
     return _Door(app, most_bytes, hint)
 
 
@@ -78,7 +84,7 @@ def _decode(body: bytes, content: str, student: StudentModel) -> np.ndarray:
             raise InputError(
                 f"The body is no .npy file of numbers ({first_line(error)}). Write it with numpy.save."
             ) from error
-    if content.startswith("image/") and not student.takes_rows:
+    if content.startswith("image/"):
         return decode_image(body, size=student.size, channels=student.channels, most_pixels=MOST_PIXELS)[None]
     raise HTTPException(
         415, f"POST /images takes image/* (one image) or application/x-npy (a stack), not '{content or 'nothing'}'."

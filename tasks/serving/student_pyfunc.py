@@ -14,12 +14,15 @@ from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import BAD_REQUEST
 
 from terrine.deployment.model import StudentModel
+from terrine.deployment.rows import TableStudent, takes_table
 from terrine.device import resolve_device
 from terrine.errors import InputError
 
 
 class PyfuncStudent(mlflow.pyfunc.PythonModel):
     """Class probabilities, float32 [B, classes], of images, float32 [B, C, size, size] in [0, 1].
+
+    The student of a table takes a data frame with the table's columns, and returns one: see `TableStudent.answers`.
 
     model_config: `statistics` (null: as the student was trained), `reference`, the path of a .npy file with uint8
     images that replace the stored reference images, or null, and `device` (auto, cpu, cuda, mps).
@@ -31,10 +34,16 @@ class PyfuncStudent(mlflow.pyfunc.PythonModel):
         reference = None if path is None else np.load(path, allow_pickle=False)
         folder = Path(context.artifacts["student"])
         device = resolve_device(settings.get("device") or "cpu")
+        if takes_table(folder):
+            self.student = TableStudent.load(folder, device=device)
+            return
         self.student = StudentModel.load(folder, settings.get("statistics"), reference=reference, device=device)
 
+    # MLflow warns of an argument without annotation, and of annotations other than one of its own choice.
     def predict(self, context, model_input: np.ndarray, params=None):
         try:
+            if isinstance(self.student, TableStudent):
+                return self.student.answers(model_input, "The request")
             return self.student.predict(np.asarray(model_input))
         except InputError as error:
             raise MlflowException(str(error), error_code=BAD_REQUEST) from error

@@ -67,7 +67,7 @@ class GradientStudent(Student):
         """See `Settings.check`: it learns from images, and can only train weights that there are."""
         super().check(run)
         if run.backbone.kind == "columns":
-            raise ValueError(f"student.kind={self.kind} learns from images, not columns. Use student.kind=linear")
+            raise ValueError(f"student.kind={self.kind} learns from images, not columns. Use linear or forest")
         if self.share and not run.backbone.has_weights:
             raise ValueError(
                 f"student.kind={self.kind} with trainable={self.share:g} does not go with backbone.kind="

@@ -12,7 +12,7 @@ from terrine.data.dataset import Dataset
 from terrine.data.source import Own, Progress, Source
 
 if TYPE_CHECKING:
-    from terrine.data.table import Encoding
+    from terrine.data.encoding import Encoding
 
 
 class Table(Own, Source):
@@ -34,6 +34,12 @@ class Table(Own, Source):
     """The column that says who holds a row."""
     public_fraction: float = Field(0.2, gt=0, lt=1)
     """The share of rows, drawn by name, that you declare public: they are the queries."""
+    categorical: tuple[str, ...] = ()
+    """Columns that hold words even where these look like numbers: postal codes, numbers of wards. Any other column that
+    holds numbers holds nothing else."""
+    classes: tuple[str, ...] | None = Field(None, min_length=2)
+    """The classes, in the order they are numbered in. Labels that differ from one of them in case, spaces or a full
+    stop at the end count as it. null: the labels that there are, none of them like another."""
 
     @model_validator(mode="after")
     def _some_records_are_left_to_teach(self) -> Table:

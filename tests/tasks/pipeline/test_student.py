@@ -34,6 +34,7 @@ FAST = {"steps": 6, "train_batch": 16, "views": 1}
 TERM = {**FAST, "unlabelled_ratio": 1}
 ON_SCATTERING = {
     "linear": {"kind": "linear", "l2": 0.3},
+    "forest": {"kind": "forest", "trees": 5},
     "head alone": {"kind": "finetune", "trainable": 0, "hidden": 24, **FAST},
     "fixmatch": {"kind": "fixmatch", "threshold": 0.3, **TERM},
     "freematch": {"kind": "freematch", "hidden": 24, **TERM},

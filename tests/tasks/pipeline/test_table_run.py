@@ -3,6 +3,7 @@
 import csv
 
 import numpy as np
+import pandas as pd
 import pytest
 import yaml
 
@@ -25,6 +26,7 @@ from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, read_tensors
 from terrine.data import table
 from terrine.data.units import name_codes
+from terrine.deployment.rows import TableStudent
 from terrine.errors import SettingError
 
 HEADER = ["age", "workclass", "education", "occupation", "sex", "capital-gain", "hours-per-week", "income"]
@@ -97,6 +99,12 @@ def test_a_table_goes_through_every_stage_and_its_student_predicts(tmp_path):
     evaluate.evaluate_student.fn(run)
     distance.measure_distance.fn(run)
     figures = read_json(run.folders.evaluation)
+    rows = pd.read_csv(tmp_path / "adult.csv")
+    asked = TableStudent.load(run.folders.student)
+    assert asked.encoding.describe() == read_json(run.folders.images / "manifest.json")["columns"]
+    assert asked.notes(rows) == []
+    right = asked.answers(rows.drop(columns="income").sample(frac=1, axis=1))["class"] == rows["income"]
+    assert right.mean() == pytest.approx(figures["accuracy"], abs=0.08)
     largest = max(entry["count"] for entry in figures["per_class"]) / figures["images"]
     assert figures["accuracy"] > largest + 0.05
     origins = {entry["name"]: entry["origin"] for entry in read_json(run.folders.statement)["public_inputs"]}

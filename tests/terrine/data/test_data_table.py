@@ -136,13 +136,13 @@ def test_a_row_is_named_by_its_id_or_else_its_number(tmp_path: Path) -> None:
     assert set(by_number.train_names.tolist()) < set(place_codes(100).tolist())
 
 
-def test_an_error_names_the_row_of_the_file_also_where_ids_order_the_rows(tmp_path: Path) -> None:
+def test_an_error_names_the_line_of_the_file_also_where_ids_order_the_rows(tmp_path: Path) -> None:
     rows = [["7", f"{99 - index}", "ab"[index % 2]] for index in range(100)]
     rows[4][2] = ""
-    with pytest.raises(InputError, match="row 5: 'y' is missing"):
+    with pytest.raises(InputError, match="line 6: 'y' is missing"):
         load(write(tmp_path / "t.csv", rows, "x,key,y"), target="y", id="key")
     rows[4][2], rows[9][1] = "a", "99"
-    with pytest.raises(InputError, match=r"key\[0\] and key\[9\] are both '99'"):
+    with pytest.raises(InputError, match="lines 2 and 11: both have 'key' 99"):
         load(write(tmp_path / "t.csv", rows, "x,key,y"), target="y", id="key")
     with pytest.raises(InputError, match="has no column 'number'"):
         load(write(tmp_path / "t.csv", rows, "x,key,y"), target="y", id="number")
@@ -158,6 +158,59 @@ def test_the_encoding_travels_as_json_and_encodes_rows_that_come_later(adult: Pa
     assert features[0, 1:5].tolist() == [0.0, 0.0, 0.0, 0.0]
     with pytest.raises(InputError, match=r"the request has no column 'colour'"):
         encoding.apply(later.drop(columns="colour"), "the request")
+    assert encoding.unknown(later)["colour"] == ["ultraviolet"]
+
+
+def test_lines_are_counted_as_an_editor_counts_them(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    rows = [f'{number},"two\nlines",{"ab"[number % 2]}' for number in range(50)]
+    path.write_text("x,text,y\n\n" + "\n".join([*rows, "51,word,"]) + "\n")
+    with pytest.raises(InputError, match=r"t\.csv, line 103: 'y' is missing"):
+        load(path, target="y")
+    assert path.read_text().splitlines()[102] == "51,word,"
+
+
+@pytest.mark.parametrize("public", [True, False])
+@pytest.mark.parametrize(
+    ("cell", "words"), [("inf", "which is no finite number"), ("old", "while the column holds numbers")]
+)
+def test_one_odd_cell_makes_no_column_of_numbers_one_of_words(adult: Path, cell: str, words: str, public: bool) -> None:
+    data = load(adult, target="income", group="person")
+    odd = int(original_index(data.query_features if public else data.train_features, data)[0])
+    rows = [row(index) for index in range(400)]
+    rows[odd][1] = cell
+    with pytest.raises(InputError, match=rf"adult\.csv, line {odd + 2}: 'age' is '{cell}', {words}"):
+        load(write(adult, rows), target="income", group="person")
+    if cell == "old" and public:
+        with pytest.raises(InputError, match=r"say so: data\.categorical=\[age\]"):
+            load(adult, target="income", group="person")
+        declared = load(adult, target="income", group="person", categorical=("age",))
+        assert "age=old" in declared.encoding.names
+
+
+LABELS = ["<=50K", ">50K", "<=50K.", " >50k", "<=50K"]
+
+
+def test_labels_that_look_like_one_class_are_named_and_declared(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv", [[str(i), LABELS[i % 5]] for i in range(100)], "x,y")
+    with pytest.raises(
+        InputError, match=r"'<=50K' in line 2 and '<=50K\.' in line 4, which look like one class"
+    ) as error:
+        load(path, target="y")
+    assert 'data.classes=["<=50K", ">50K"]' in str(error.value)
+    assert 'data.classes=["<=50K", "<=50K.", ">50K", ">50k"]' in str(error.value)
+    two = load(path, target="y", classes=(">50K", "<=50K"))
+    assert two.class_names == (">50K", "<=50K")
+    assert set(two.train_labels.tolist()) == {0, 1}
+    assert load(path, target="y", classes=("<=50K", "<=50K.", ">50K", ">50k")).class_names[1] == "<=50K."
+    with pytest.raises(InputError, match=r"line 3: 'y' is '>50K', which is none of data\.classes"):
+        load(path, target="y", classes=("<=50K", "more"))
+
+
+@pytest.mark.parametrize("labels", [("A+", "A-"), ("1", "10"), ("1.0", "10"), ("1000001", "1000002"), ("no", "none")])
+def test_labels_that_only_resemble_each_other_stay_classes(tmp_path: Path, labels: tuple[str, str]) -> None:
+    path = write(tmp_path / "t.csv", [[str(i), labels[i % 2]] for i in range(60)], "x,y")
+    assert load(path, target="y").class_names == tuple(sorted(labels))
 
 
 def test_the_party_of_a_row_is_kept_and_is_no_feature(adult: Path) -> None:
@@ -245,9 +298,14 @@ def test_a_constant_column_is_zero(tmp_path: Path) -> None:
         ("x,z", [["1", "a"]] * 20, "has no column 'y'; its columns are x, z"),
         ("x,y", [], "has no rows below its header"),
         ("x,y", [["1", "a"]] * 20, "every row has 'y' a. At least two classes"),
-        ("x,y", [["1", "a"], ["2", ""], *([["1", "b"]] * 18)], "row 2: 'y' is missing"),
+        ("x,y", [["1", "a"], ["2", ""], *([["1", "b"]] * 18)], "line 3: 'y' is missing"),
         ("y", [["a"], ["b"]] * 20, "has no column beside the target"),
-        ("x,y", [["1", "a", "extra"]] * 20, r"is no CSV file|more values than columns"),
+        ("x,y", [["1", "a"], ["1", "a", "extra"]] * 20, "line 3 has 3 values, and the header names 2 columns"),
+        ("x,y", [["1"]] * 20, "line 2 has 1 values, and the header names 2 columns"),
+        ("x;y", [["1;a"]] * 20, "is separated by semicolons"),
+        ("x,x,y", [["1", "2", "a"]] * 20, "has two columns 'x'"),
+        (",x,y", [["1", "2", "a"]] * 20, "column 1 has no name in the header"),
+        ("x,y", [['"1', "a"]], "line 2 is no CSV"),
     ],
 )
 def test_a_table_that_cannot_be_used_says_why(tmp_path: Path, header: str, rows: list[list[str]], message: str) -> None:
@@ -260,7 +318,7 @@ def test_a_word_among_private_numbers_is_named(adult: Path) -> None:
     private = int(original_index(data.train_features, data)[0])
     rows = [row(index) for index in range(400)]
     rows[private][1] = "old"
-    with pytest.raises(InputError, match=rf"row {private + 1}: 'age' is 'old', while the column holds numbers"):
+    with pytest.raises(InputError, match=rf"line {private + 2}: 'age' is 'old', while the column holds numbers"):
         load(write(adult, rows), target="income")
 
 

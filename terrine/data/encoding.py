@@ -1,0 +1,200 @@
+"""How the columns of a table become numbers, learned from public rows alone.
+
+A column that holds numbers is standardised with the mean and deviation of the public rows, and a missing value becomes
+the mean. Any other column becomes one indicator per value that the public rows hold; another value sets none. So no
+private record has a say in the features of another, and the encoding is as public as those rows: it travels with the
+student and turns new rows into what the student takes.
+
+A number that is infinite, or a word among numbers, is an error that names the cell and never changes what a column is:
+one odd cell would otherwise make of a column of numbers as many indicators as it has values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from terrine.errors import InputError
+from terrine.extras import from_extra
+
+with from_extra("pipeline", "Tables"):
+    import pandas as pd
+
+MISSING = ("", "?", "NA", "NaN", "nan")
+"""Cells that hold no value."""
+
+_NO_NUMBER = ("N/A", "n/a", "NULL", "null", "None")
+"""Cells that hold no value in a column of numbers; among words they are words."""
+
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Column:
+    """How one column becomes numbers: standardised by `mean` and `deviation`, or an indicator for each of `values`."""
+
+    name: str
+    mean: float = 0.0
+    deviation: float = 1.0
+    values: tuple[str, ...] | None = None
+
+    def feature_names(self) -> list[str]:
+        """Return the names of the features it becomes."""
+        return [self.name] if self.values is None else [f"{self.name}={value}" for value in self.values]
+
+    def texts(self, cells: pd.Series) -> np.ndarray:
+        """Return cells, of whatever type pandas gave them, as the stripped texts that a CSV file holds.
+
+        What pandas knows as missing becomes the text that a missing value is in this column.
+        """
+        return _texts(cells, next((text for text in MISSING if text in (self.values or ())), ""))
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How rows become features, learned from public rows alone."""
+
+    columns: tuple[Column, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the features."""
+        return tuple(name for column in self.columns for name in column.feature_names())
+
+    def apply(self, frame: pd.DataFrame, where: str, unit: str = "line") -> np.ndarray:
+        """Return float32 [rows, features] of a table of texts, numbers or both, its columns in any order.
+
+        Columns that it does not know are ignored. In errors, `where` says where the table comes from, and `unit` what
+        its index counts. Raises InputError for columns that are missing, and for a cell that is a word or infinite
+        where the column holds numbers.
+        """
+        absent = [f"'{column.name}'" for column in self.columns if column.name not in frame]
+        if absent:
+            what = f"column {absent[0]}" if len(absent) == 1 else f"columns {', '.join(absent)}"
+            raise InputError(f"{where} has no {what}; its columns are {', '.join(map(str, frame))}.")
+        blocks = []
+        for column in self.columns:
+            cells = frame[column.name]
+            if column.values is None:
+                numbers, known, missing = _numbers(cells)
+                _refuse_no_numbers(cells, numbers, known | missing, where, unit)
+                blocks.append(np.where(known, (numbers - column.mean) / column.deviation, 0.0)[:, None])
+                continue
+            place = pd.Index(column.values).get_indexer(column.texts(cells))
+            indicators = np.zeros((len(frame), len(column.values)), np.float32)
+            rows = np.flatnonzero(place >= 0)
+            indicators[rows, place[rows]] = 1
+            blocks.append(indicators)
+        return np.concatenate(blocks, axis=1, dtype=np.float32, casting="unsafe")
+
+    def unknown(self, frame: pd.DataFrame) -> dict[str, list[str]]:
+        """Return, of each column of words, the values in `frame` that public rows did not hold: none is encoded."""
+        found = {
+            column.name: sorted(set(column.texts(frame[column.name])) - {*column.values, *MISSING})
+            for column in self.columns
+            if column.values is not None
+        }
+        return {name: values for name, values in found.items() if values}
+
+    def example(self) -> pd.DataFrame:
+        """Return one row that nobody has: the mean of each number, and the first of each column's words."""
+        return pd.DataFrame(
+            {
+                column.name: [round(column.mean, 2) if column.values is None else column.values[0]]
+                for column in self.columns
+            }
+        )
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Return it as JSON-able values, which `from_description` takes."""
+        return [
+            {"name": column.name, "mean": column.mean, "deviation": column.deviation}
+            if column.values is None
+            else {"name": column.name, "values": list(column.values)}
+            for column in self.columns
+        ]
+
+    @classmethod
+    def from_description(cls, description: list[dict[str, Any]]) -> Encoding:
+        """Return the encoding that `describe` described."""
+        return cls(
+            tuple(
+                Column(entry["name"], values=tuple(entry["values"]))
+                if "values" in entry
+                else Column(entry["name"], entry["mean"], entry["deviation"])
+                for entry in description
+            )
+        )
+
+
+def learn(public: pd.DataFrame, where: str, categorical: Collection[str] = ()) -> Encoding:
+    """Return the encoding that public rows, a table of texts by line, show.
+
+    categorical: columns that hold words even where these look like numbers. Raises InputError for a column of numbers
+    that holds anything else, naming the cell, and for a table without columns.
+    """
+    columns = []
+    for name in public:
+        cells = public[name]
+        numbers, known, missing = _numbers(cells)
+        if name in categorical or not known.any():
+            columns.append(Column(str(name), values=tuple(sorted(set(cells)))))
+            continue
+        _refuse_no_numbers(cells, numbers, known | missing, where, "line", public=True)
+        shown = numbers[known]
+        columns.append(Column(str(name), float(shown.mean()), float(shown.std()) or 1.0))
+    if not columns:
+        raise InputError(f"{where} has no column beside the target. Teachers need something to learn from.")
+    return Encoding(tuple(columns))
+
+
+def _numbers(cells: pd.Series) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the numbers in a column, float64, and which are finite, and which cells are missing."""
+    if pd.api.types.is_numeric_dtype(cells):
+        numbers = cells.to_numpy(np.float64, na_value=np.nan)
+        return numbers, np.isfinite(numbers), np.isnan(numbers)
+    texts = _texts(cells, "")
+    missing = np.isin(texts, [*MISSING, *_NO_NUMBER])
+    numbers = pd.to_numeric(pd.Series(np.where(missing, "", texts)), errors="coerce").to_numpy(np.float64)
+    return numbers, np.isfinite(numbers), missing
+
+
+def _texts(cells: pd.Series, missing: str) -> np.ndarray:
+    """Return the cells as stripped texts, objects [rows], and `missing` for those that pandas knows as missing."""
+
+    def text(value: Any) -> str:
+        if isinstance(value, float | np.floating) and float(value).is_integer():
+            return str(int(value))  # pandas makes 1.0 of 1 where another row is empty
+        return str(value).strip()
+
+    numbers, values = pd.factorize(cells.astype(object), use_na_sentinel=False)  # values repeat: each is looked at once
+    texts = np.array([missing if pd.isna(value) else text(value) for value in values], object)
+    return texts[numbers]
+
+
+def _refuse_no_numbers(
+    cells: pd.Series, numbers: np.ndarray, right: np.ndarray, where: str, unit: str, *, public: bool = False
+) -> None:
+    """Raise InputError that names the first cells of a column of numbers that are none."""
+    wrong = np.flatnonzero(~right)
+    if not len(wrong):
+        return
+    first = f"{where}, {unit} {cells.index[wrong[0]]}: '{cells.name}' is '{cells.iloc[wrong[0]]}'"
+    more = "" if len(wrong) == 1 else f" ({len(wrong)} such cells, in {unit} {_places(cells, wrong)})"
+    if np.isinf(numbers[wrong[0]]):
+        raise InputError(
+            f"{first}{more}, which is no finite number. Correct it, or leave it empty: a missing value counts as the "
+            "column's mean."
+        )
+    remedy = "Correct the value, or leave it empty."
+    if public:
+        remedy += f" If the column holds words that look like numbers, say so: data.categorical=[{cells.name}]."
+    raise InputError(f"{first}{more}, while the column holds numbers. {remedy}")
+
+
+def _places(cells: pd.Series, wrong: np.ndarray) -> str:
+    shown = ", ".join(str(cells.index[row]) for row in wrong[:_SHOWN])
+    return shown + (", ..." if len(wrong) > _SHOWN else "")

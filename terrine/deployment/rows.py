@@ -1,0 +1,119 @@
+"""The student of a table as it is used: rows with the user's own columns in, class names and probabilities out.
+
+    >>> model = TableStudent.load(Path("data/release/your-own-table/student"))
+    >>> model.answers(pandas.read_csv("rows.csv"))      # a data frame: class, probability, probability of each class
+
+How columns become features is in the student's folder (`encoding.json`), under its seal as the weights are. It was
+learned from public rows alone (`terrine.data.encoding`).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+
+from terrine.data.encoding import Encoding
+from terrine.deployment.manifest import check_seal
+from terrine.deployment.model import ENCODING, StudentModel
+from terrine.errors import ArtefactError, InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_SHOWN = 5
+
+
+class TableStudent:
+    """A student of a table and the encoding of its columns. An answer depends on its own row alone.
+
+    roles: which column was the `target`, which the `id` or None, and all `roles` that are no features.
+    """
+
+    def __init__(self, student: StudentModel, encoding: Encoding, roles: dict[str, Any]) -> None:
+        if len(encoding.names) != student.channels:
+            raise ArtefactError(
+                f"The student's parts do not fit together: its columns become {len(encoding.names)} features, and it "
+                f"takes {student.channels}."
+            )
+        self.student, self.encoding = student, encoding
+        self.target: str = roles["target"]
+        self.id: str | None = roles["id"]
+        self._no_features: list[str] = roles["roles"]
+
+    @classmethod
+    def load(cls, folder: Path, *, device: torch.device | str = "cpu") -> TableStudent:
+        """Return the student in `folder`, every file checked against the digest in its manifest.
+
+        Raises what `StudentModel.load` raises, and ArtefactError for a student that carries no encoding.
+        """
+        folder = Path(folder)
+        if ENCODING not in check_seal(folder)["digests"]:
+            raise ArtefactError(
+                f"The student in {folder} carries no {ENCODING}: it learned from no table, or was written by an older "
+                "version. Train it again: run the stage 'student'."
+            )
+        # A table's features have no batch statistics: whatever the kind, the answer is the same.
+        student = StudentModel.load(folder, "original", device=device)
+        values = json.loads((folder / ENCODING).read_text(encoding="utf-8"))
+        encoding = Encoding.from_description(values["columns"])
+        return cls(student, encoding, values)
+
+    @property
+    def class_names(self) -> list[str]:
+        """The classes, in the order of the probabilities."""
+        return self.student.class_names
+
+    def predict(self, rows: pd.DataFrame, where: str = "The table", unit: str = "row") -> np.ndarray:
+        """Return class probabilities, float32 [rows, classes], of rows with the columns of the table it learned from.
+
+        Columns may come in any order; others are ignored. A missing number counts as the public rows' mean, and a word
+        that public rows did not hold as none of theirs. where, unit: see `Encoding.apply`, which says what is refused.
+        """
+        if len(rows) == 0:
+            raise InputError(f"{where} has no rows. Send at least one.")
+        return self.student.predict(self.encoding.apply(rows, where, unit))
+
+    def answers(self, rows: pd.DataFrame, where: str = "The table", unit: str = "row") -> pd.DataFrame:
+        """Return the likeliest class of each row, its probability, and `probability of C` for each class C."""
+        import pandas as pd
+
+        probabilities = self.predict(rows, where, unit).astype(np.float64)
+        labels = np.array(self.class_names, object)[probabilities.argmax(axis=1)]
+        columns: dict[str, Any] = {"class": labels, "probability": probabilities.max(axis=1)}
+        columns |= {f"probability of {name}": probabilities[:, number] for number, name in enumerate(self.class_names)}
+        return pd.DataFrame(columns, index=rows.index)
+
+    def notes(self, rows: pd.DataFrame) -> list[str]:
+        """Return what an answer leaves out of account, one sentence each."""
+        known = {column.name for column in self.encoding.columns}
+        extra = [str(name) or "(no name)" for name in rows if name not in known and name not in self._no_features]
+        notes = [f"ignored, for the student knows no such columns: {_some(extra)}"] if extra else []
+        for column, values in self.encoding.unknown(rows).items():
+            count = int(rows[column].astype(str).str.strip().isin(values).sum())
+            notes.append(
+                f"{count} of {len(rows)} rows have a '{column}' that public rows did not hold, which counts as none: "
+                f"{_some(values)}"
+            )
+        return notes
+
+    def about(self) -> list[dict[str, Any]]:
+        """Return its columns: name, and whether they hold numbers or which words."""
+        return [
+            {"name": column.name, "type": "number"}
+            if column.values is None
+            else {"name": column.name, "type": "text", "values": list(column.values)}
+            for column in self.encoding.columns
+        ]
+
+
+def takes_table(folder: Path) -> bool:
+    """Return whether the student in `folder` takes rows of a table."""
+    return ENCODING in cast(dict[str, Any], check_seal(folder)["digests"])
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")

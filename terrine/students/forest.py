@@ -1,0 +1,107 @@
+"""The forest student: regression trees on features, fitted to released shares of votes (or to released labels).
+
+A tree's leaf is the mean of the answers that fall into it, so the noise of a released histogram averages out where a
+leaf holds many: `least` is to a forest what the prior's precision is to the linear student, and like that it is chosen
+on released answers that were held out. Of labels a leaf holds the share of each; splits by squared error on labels as
+one-hot rows are those of the Gini impurity. All of this is post-processing of the release.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from terrine.determinism.randomness import derive_seed, numpy_generator
+from terrine.errors import InputError
+from terrine.forest import ForestHead
+from terrine.students.answers import ReleasedAnswers
+
+LEAST = (200, 100, 50, 20, 10, 5)
+"""Answers in a leaf that are tried, in this order, when none are given."""
+
+_DEEPEST = 16
+_HELD_OUT = 4  # one answer in so many decides
+_FEWEST_TO_CHOOSE = 50
+_LEAVES = 8  # a tree that cannot have so many is not tried
+
+
+def fit(features: np.ndarray, answers: ReleasedAnswers, *, trees: int, least: int | None, seed: int) -> ForestHead:
+    """Fit a forest to released answers, one row of features [answers, features] each.
+
+    trees: how many. least: fewest answers in a leaf; None goes through `LEAST` from the most on, for as long as a
+    held-out quarter of the answers grows likelier. seed decides which quarter, and what the trees draw: equal seeds
+    grow equal forests. Raises InputError when arrays do not fit together, are not finite or are empty.
+    """
+    targets = answers.targets
+    if features.ndim != 2 or len(features) != len(targets) or len(features) == 0:
+        raise InputError(
+            f"features of shape {features.shape} and {len(targets)} answers do not fit together. Give one row of "
+            "features per released answer, and at least one."
+        )
+    if not np.isfinite(features.sum(dtype=np.float64)):
+        raise InputError("The student's features must be finite numbers.")
+    inputs = np.ascontiguousarray(features, np.float32)
+    if least is None:
+        least = _chosen(inputs, answers, trees, seed)
+    return _grown(inputs, targets, trees, least, seed)
+
+
+def _chosen(inputs: np.ndarray, answers: ReleasedAnswers, trees: int, seed: int) -> int:
+    if len(inputs) < _FEWEST_TO_CHOOSE:
+        return LEAST[-1]
+    order = numpy_generator(seed, "student held out").permutation(len(inputs))
+    rest, kept = order[: len(order) // _HELD_OUT], order[len(order) // _HELD_OUT :]
+    wanted = torch.from_numpy(answers.targets[rest])
+    chosen, best = LEAST[-1], float("inf")
+    for candidate in (least for least in LEAST if _LEAVES * least <= len(kept)):
+        head = _grown(inputs[kept], answers.targets[kept], trees, candidate, seed)
+        with torch.no_grad():
+            loss = float(answers.held_out_loss(head.module()(torch.from_numpy(inputs[rest])), wanted).sum())
+        if loss > best:
+            break
+        chosen, best = candidate, loss
+    return chosen
+
+
+def _grown(inputs: np.ndarray, targets: np.ndarray, trees: int, least: int, seed: int) -> ForestHead:
+    from sklearn.ensemble import RandomForestRegressor
+
+    forest = RandomForestRegressor(
+        trees,
+        min_samples_leaf=least,
+        max_depth=_DEEPEST,
+        max_features=1 / 3,
+        random_state=derive_seed(seed, "forest student") % 2**32,
+    ).fit(inputs, targets)
+    grown = [estimator.tree_ for estimator in forest.estimators_]
+    first = np.cumsum([0, *(tree.node_count for tree in grown)])
+
+    def joined(part: Any) -> np.ndarray:
+        return np.concatenate([part(tree, start) for tree, start in zip(grown, first[:-1], strict=True)])
+
+    def child(name: str) -> Any:
+        def follow(tree: Any, start: int) -> np.ndarray:
+            children = getattr(tree, name)
+            return start + np.where(children < 0, np.arange(tree.node_count), children)
+
+        return follow
+
+    leaf = joined(lambda tree, _: tree.children_left < 0)
+    return ForestHead(
+        root=first[:-1].astype(np.int32),
+        feature=np.where(leaf, 0, joined(lambda tree, _: tree.feature)).astype(np.int32),
+        threshold=np.where(leaf, np.inf, _at_most(joined(lambda tree, _: tree.threshold))).astype(np.float32),
+        left=joined(child("children_left")).astype(np.int32),
+        right=joined(child("children_right")).astype(np.int32),
+        shares=joined(lambda tree, _: tree.value[:, :, 0]).astype(np.float32),
+        importance=forest.feature_importances_.astype(np.float32),
+    )
+
+
+def _at_most(thresholds: np.ndarray) -> np.ndarray:
+    """Return the largest float32 that is at most each threshold: the same float32 features are at most both."""
+    rounded = thresholds.astype(np.float32)
+    above = rounded.astype(np.float64) > thresholds
+    return np.where(above, np.nextafter(rounded, np.float32(-np.inf)), rounded)
