@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -10,6 +11,7 @@ from pydantic import Field, model_validator
 
 from terrine.data.dataset import Dataset
 from terrine.data.source import Own, Progress, Source
+from terrine.data.survey import Survey, survey_of
 
 if TYPE_CHECKING:
     from terrine.data.encoding import Encoding
@@ -65,6 +67,10 @@ class Table(Own, Source):
         dataset = table.load(self, at, seed=seed)
         dataset.validate()
         return dataset
+
+    def survey(self, at: Path = Path(), *, seed: int = 0) -> Survey:
+        rows, _ = self.public_rows(at, seed=seed)
+        return replace(survey_of(self.load(at, seed=seed)), public=len(rows))
 
     def public_rows(self, at: Path = Path(), *, seed: int = 0) -> tuple[np.ndarray, Encoding]:
         """Return the features, float32 [Q, F], of the public rows, and how they are encoded.
