@@ -10,7 +10,8 @@ from safetensors.numpy import save_file
 from terrine.classifiers import LinearHead, MLPHead
 from terrine.data.encoding import Column, Encoding
 from terrine.deployment.manifest import MANIFEST, seal
-from terrine.deployment.model import BACKBONE, ENCODING, HEAD, REFERENCE
+from terrine.deployment.model import BACKBONE, HEAD, REFERENCE
+from terrine.deployment.rows import ENCODING
 from terrine.models.files import save_backbone
 from terrine.models.registry import build_backbone
 from terrine.students.answers import label_answers

@@ -33,7 +33,7 @@ from tasks.runtime.store import (
 from terrine.aggregation.registry import mechanism_of
 from terrine.classifiers import Head, head_from_arrays
 from terrine.deployment.manifest import MANIFEST, check_seal, seal
-from terrine.deployment.model import ENCODING
+from terrine.deployment.rows import ENCODING
 from terrine.device import resolve_device
 from terrine.models.backbone import Backbone
 from terrine.models.files import load_backbone, save_backbone

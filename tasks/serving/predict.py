@@ -9,8 +9,9 @@ from pathlib import Path
 from tasks.serving.student_source import image_files, read_reference
 from terrine.data.image_files import read_images
 from terrine.deployment.manifest import check_seal
-from terrine.deployment.model import ENCODING, StudentModel
+from terrine.deployment.model import StudentModel
 from terrine.deployment.network import ServingStatistics
+from terrine.deployment.rows import ENCODING
 from terrine.device import resolve_device
 from terrine.errors import ArtefactError
 

@@ -84,7 +84,7 @@ def _decode(body: bytes, content: str, student: StudentModel) -> np.ndarray:
             raise InputError(
                 f"The body is no .npy file of numbers ({first_line(error)}). Write it with numpy.save."
             ) from error
-    if content.startswith("image/"):
+    if content.startswith("image/") and not student.takes_rows:
         return decode_image(body, size=student.size, channels=student.channels, most_pixels=MOST_PIXELS)[None]
     raise HTTPException(
         415, f"POST /images takes image/* (one image) or application/x-npy (a stack), not '{content or 'nothing'}'."

@@ -27,8 +27,6 @@ from terrine.models.backbone import Backbone
 from terrine.models.files import load_backbone
 
 BACKBONE, HEAD, REFERENCE = "backbone.safetensors", "head.safetensors", "reference.safetensors"
-ENCODING = "encoding.json"
-"""Of a table's student alone: how its columns become features (`terrine.deployment.rows`)."""
 
 SMALL = 64
 """Under `current` statistics a request of fewer images is filled up with reference images."""

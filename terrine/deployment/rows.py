@@ -18,11 +18,14 @@ import torch
 
 from terrine.data.encoding import Encoding
 from terrine.deployment.manifest import check_seal
-from terrine.deployment.model import ENCODING, StudentModel
+from terrine.deployment.model import StudentModel
 from terrine.errors import ArtefactError, InputError
 
 if TYPE_CHECKING:
     import pandas as pd
+
+ENCODING = "encoding.json"
+"""Of a table's student alone: how its columns become features, and which columns become none."""
 
 _SHOWN = 5
 
