@@ -134,7 +134,8 @@ def quiet(root: Path, run: str) -> Iterator[Console]:
         lines = StageLines(Console(file=terminal))
         warnings = _Warnings(lines)
         shown = SHOWN.set(lines)
-        print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {' '.join(sys.argv)}", flush=True)
+        file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {' '.join(sys.argv)}\n")
+        file.flush()
         for name in OURS:
             logging.getLogger(name).addHandler(warnings)
         try:
