@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from flows import placement
+from tasks.runtime.progress import CURRENT
 from tasks.runtime.run import Run
 from tasks.runtime.step import Step, prefect_is_here
 from terrine.errors import TerrineError
@@ -135,9 +136,11 @@ def _submit(submit: Callable[[_Part], PrefectFuture[Any]], parts: Sequence[_Part
     """Submit all parts, wait for all of them, and return those that failed."""
     futures = [submit(part) for part in parts]
     failures: _Failures = []
-    for part, future in zip(parts, futures, strict=True):
-        if (error := _failure(future)) is not None:
-            failures.append((part, error))
+    with CURRENT.fan_out(len(parts)) as one_finished:
+        for part, future in zip(parts, futures, strict=True):
+            if (error := _failure(future)) is not None:
+                failures.append((part, error))
+            one_finished()
     return failures
 
 

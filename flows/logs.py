@@ -1,10 +1,14 @@
-"""What the terminal shows of the libraries' logs: an error a user can act on is a sentence, not a traceback."""
+"""Errors in logs: one that a user can act on is a sentence, a defect keeps its traceback."""
 
 from __future__ import annotations
 
 import logging
 
 from terrine.errors import TerrineError
+
+
+class LoggedError(Exception):
+    """A defect: its message is the last line of its traceback, which is in the log that a note names."""
 
 
 class UserErrors(logging.Filter):
@@ -18,14 +22,11 @@ class UserErrors(logging.Filter):
         return True
 
 
-def quiet_logs() -> None:
-    """Shorten users' errors in Prefect's logs and keep DVC's and Alembic's routine messages to themselves."""
+def shorten_users_errors() -> None:
+    """Shorten users' errors in Prefect's logs."""
     from prefect.logging import get_logger
 
     for name in ("flow_runs", "task_runs", "flow_engine", "engine"):
         logger = get_logger(name)
         if not any(isinstance(known, UserErrors) for known in logger.filters):
             logger.addFilter(UserErrors())
-    logging.getLogger("dvc").setLevel(logging.WARNING)
-    logging.getLogger("alembic").setLevel(logging.WARNING)
-    logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)

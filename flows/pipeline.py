@@ -14,11 +14,15 @@ from prefect import flow, get_run_logger
 from prefect.runtime import flow_run
 
 from flows.cluster import check_cluster
-from flows.logs import quiet_logs
+from flows.logs import shorten_users_errors
 from flows.runners import device_per_task, task_runner
 from flows.stages import begin, run_stage
+from flows.stopping import uninterrupted
+from flows.terminal import SHOWN, quiet
 from tasks.config.presets import derive, project_root, resolve, selected_run, shown_assignment
 from tasks.runtime.graph import Pipeline
+from tasks.runtime.progress import CURRENT
+from tasks.runtime.store import Folders
 from tasks.runtime.versioning import commit, is_changed, refresh
 from tasks.transcription.graph import pipeline_of
 
@@ -43,20 +47,26 @@ def run_stage_as_flow(root: Path, run: str, stage: str) -> None:
 
 def walk(root: Path, run: str, pipeline: Pipeline) -> None:
     """Make, inside a flow, every stage of a run that DVC calls changed, and commit it."""
-    logger = get_run_logger()
+    logger, lines = get_run_logger(), SHOWN.get()
     asked = False
     refresh(root, run, pipeline)
     for stage in pipeline.names:
-        if not is_changed(root, run, stage, pipeline):
+        CURRENT.begin(Folders(root, run), stage)
+        if lines is not None:
+            lines.begin(pipeline.names, stage)
+        if not (changed := is_changed(root, run, stage, pipeline)):
             logger.info("%s: unchanged", stage)
-            continue
-        if not asked:
+        elif not asked:
             # Before hours of work, not after: a cluster that is not there, or cannot work here.
             for line in check_cluster(resolve(root, run).runner, root):
                 logger.warning(line)
             asked = True
-        run_stage_as_flow(root, run, stage)
-        commit(root, run, stage, pipeline)
+        if changed:
+            run_stage_as_flow(root, run, stage)
+            with uninterrupted():
+                commit(root, run, stage, pipeline)
+        if lines is not None:
+            lines.end(made=changed)
 
 
 def _run_name() -> str:
@@ -72,8 +82,14 @@ def pipeline(preset: str | None = None, overrides: list[str] | None = None) -> s
 
     Returns the name of the run. A run that is complete does nothing.
     """
-    quiet_logs()
+    shorten_users_errors()
     root = project_root()
     run = derive(root, preset or selected_run(root), overrides or [])
     walk(root, run, begin(root, run))
     return run
+
+
+def make(root: Path, run: str) -> None:
+    """Make a run from a command: what it shows is a line for each stage; see `flows.terminal.quiet`."""
+    with quiet(root, run):
+        pipeline(preset=run)

@@ -17,7 +17,9 @@ from tasks.runtime.accounts import budget_explained
 from tasks.runtime.code import write_code
 from tasks.runtime.graph import PARAMETERS, Pipeline, Stage, load
 from tasks.runtime.parameters import write_parameters
+from tasks.runtime.progress import CURRENT, progress_reporter
 from tasks.runtime.run import Run, open_run
+from tasks.runtime.store import Folders
 from tasks.runtime.versioning import commit
 from tasks.transcription.graph import TRANSCRIPTION, pipeline_of
 
@@ -52,7 +54,9 @@ def _average(run: Run, execute: Executor) -> None:
     execute.run(average.check_budget, run)
     execute.run(teach.extract_features, run)
     execute.run(average.release_centre, run)
+    report = progress_reporter("average")
     for number in range(rounds(run)):
+        report(number / rounds(run), f"round {number + 1} of {rounds(run)}")
         over_groups(run, execute, average.local_steps, groups, number, name=f"round {number + 1}, ")
         execute.run(average.combine, run, number, groups)
     execute.run(average.collect_averages, run)
@@ -123,6 +127,7 @@ def run_through(run: Run, first: str, last: str) -> None:
 
 def run_stage(root: Path, name: str, stage: str) -> None:
     """Run one stage of a run, wherever we are: inside a flow or as a DVC command."""
+    CURRENT.begin(Folders(root, name), stage)
     if stage == PARAMETERS.name:
         run = write_parameters(root, name)
         write_code(run, pipeline_of(run.params))

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from flows.cli import (
     accounting,
@@ -27,6 +28,8 @@ from flows.cli import (
     sweep,
 )
 from flows.environment import prepare_environment
+from flows.logs import LoggedError
+from flows.stopping import stoppable
 from terrine.errors import TerrineError
 
 app = typer.Typer(
@@ -55,6 +58,7 @@ SetOption = Annotated[
 
 
 @app.command()
+@stoppable()
 def run(
     preset: PresetOption = None,
     name: NameOption = None,
@@ -79,15 +83,16 @@ def run(
     graph = begin(root, name)
     changed = changed_stages(root, name, graph)
     if changed:
-        console.print(f"Run [bold]{name}[/bold]: {', '.join(changed)}")
-        from flows.pipeline import pipeline
+        console.print(f"Run [bold]{name}[/bold]", soft_wrap=True)
+        from flows.pipeline import make
 
-        pipeline(preset=name)
+        make(root, name)
     else:
-        console.print(f"Run [bold]{name}[/bold] is up to date: nothing to do.")
+        console.print(f"Run [bold]{name}[/bold] is up to date: nothing to do.", soft_wrap=True)
     made = open_run(root, name)
-    for table in (load(graph.result)(made), costs(made, graph.names)):
-        console.print(table)
+    console.print(load(graph.result)(made), soft_wrap=True)
+    if not changed:
+        console.print(costs(made, graph.names))
 
 
 @app.command()
@@ -109,6 +114,7 @@ def presets() -> None:
 
 
 @app.command(hidden=True)
+@stoppable()
 def stage(
     name: str, run: Annotated[str | None, typer.Option(help="The run; default: the one selected last.")] = None
 ) -> None:
@@ -154,10 +160,13 @@ for part in PARTS:
 
 
 def main() -> None:
-    """Run the command line; a user's error is one red sentence, a defect keeps its traceback."""
+    """Run the command line; an error is one red sentence, and where a run has a log of it, the log is named."""
     prepare_environment()
     try:
         app()
-    except TerrineError as error:
-        Console(stderr=True).print(f"[red]Error:[/red] {error}", highlight=False, markup=True)
+    except (TerrineError, LoggedError) as error:
+        console = Console(stderr=True)
+        console.print(Text(f"Error: {error}", style="red"), soft_wrap=True)
+        for note in getattr(error, "__notes__", []):
+            console.print(Text(note), soft_wrap=True)
         sys.exit(1)

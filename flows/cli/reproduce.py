@@ -8,10 +8,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from flows.stopping import stoppable
+
 
 def register(app: typer.Typer) -> None:
     """Add `reproduce` to the command line."""
-    app.command()(reproduce)
+    app.command()(stoppable()(reproduce))
 
 
 def reproduce(
@@ -20,7 +22,7 @@ def reproduce(
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override a parameter: section.key=value.")] = None,
 ) -> None:
     """Run presets over several seeds and print the table of docs/results.md; finished runs are not run again."""
-    from flows.pipeline import pipeline
+    from flows.pipeline import make
     from tasks.config.presets import derive, project_root, resolve
     from tasks.pipeline.graph import MAIN
     from tasks.reports.summary import figures
@@ -36,7 +38,7 @@ def reproduce(
             run = derive(root, preset, [*overrides, *([f"seed={seed}"] if seed else [])])
             refuse_transcription(run, resolve(root, run))
             if changed_stages(root, run, MAIN):
-                pipeline(preset=run)
+                make(root, run)
             measured.append(figures(open_run(root, run)))
         rows.append((preset, measured))
     Console(soft_wrap=True).print(markdown_table(rows, overrides), markup=False, highlight=False)

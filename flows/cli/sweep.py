@@ -10,13 +10,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from flows.stopping import at_the_end, stoppable
+
 if TYPE_CHECKING:
     from tasks.tools.sweep import Candidate
 
 
 def register(app: typer.Typer) -> None:
     """Add `sweep` to the command line."""
-    app.command()(sweep)
+    app.command()(stoppable()(sweep))
 
 
 def sweep(
@@ -43,17 +45,22 @@ def sweep(
     before = selected_run(root)
     candidates = candidates_of(root, preset or before, list(set_ or []), vary)
     check_selection(candidates, select)
-    try:
-        prepare(root, candidates[0].run)
-        new = check_budget(root, candidates)
-        console.print(f"{len(candidates)} candidates, at most {new} new releases: the budget covers them.")
-        state_price(root, candidates)
-        failures = make_all(root, candidates, votes_on_disk(root, candidates))
-        result = outcome(root, candidates, failures, select)
-        parent = log_sweep(root, preset or before, result)
-    finally:
-        # A sweep chooses nothing: the run that was selected before is so again.
+
+    def select_as_before() -> None:
+        """A sweep chooses nothing: the run that was selected before is so again."""
         versioning.select(root, before, pipeline_of(resolve(root, before)))
+
+    try:
+        with at_the_end(select_as_before):
+            prepare(root, candidates[0].run)
+            new = check_budget(root, candidates)
+            console.print(f"{len(candidates)} candidates, at most {new} new releases: the budget covers them.")
+            state_price(root, candidates)
+            failures = make_all(root, candidates, votes_on_disk(root, candidates))
+            result = outcome(root, candidates, failures, select)
+            parent = log_sweep(root, preset or before, result)
+    finally:
+        select_as_before()
     headings, *rows = cells_of(result)
     table = Table(box=None, pad_edge=False)
     for heading in headings:
@@ -119,11 +126,11 @@ def make_all(root: Path, candidates: list[Candidate], made: Mapping[str, str]) -
 
 def make(root: Path, run: str, source: str | None) -> None:
     """Run the pipeline, from the votes of another run where that made the same release."""
-    from flows.pipeline import pipeline
+    from flows import pipeline
     from flows.stages import make_stage
     from tasks.tools.sweep import share_votes
 
     if source is not None and source != run:
         make_stage(root, run, "parameters")
         share_votes(root, source, run)
-    pipeline(preset=run)
+    pipeline.make(root, run)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.table import Table
+from rich.text import Text
 
 from tasks.reports.statement_page import read_statement
 from tasks.runtime.identity import changes_told
@@ -23,50 +24,56 @@ def figures(run: Run) -> dict[str, float]:
     }
 
 
-def result_table(run: Run, *own: tuple[str, str]) -> Table:
+def result_lines(run: Run, *own: tuple[str, str]) -> Text:
     """Return the result of a finished run of any pipeline: accuracy, what holds and what is claimed, where to look.
 
-    own: rows that this pipeline alone has, before those that say where to look.
+    Each line is as long as it is, and the terminal wraps it (print with `soft_wrap`): a table would cut paths.
+
+    own: lines that this pipeline alone has, before those that say where to look.
     """
     statement = read_statement(run.folders.statement)
     evaluation = read_json(run.folders.evaluation)
-    result = Table("result", "", title=f"Run {run.name}", title_justify="left", show_header=False)
-    result.add_row("accuracy (private test split)", f"{100 * evaluation['accuracy']:.2f} %")
+    lines: list[tuple[str | Text, str | Text]] = []
+    lines.append(("accuracy (private test split)", f"{100 * evaluation['accuracy']:.2f} %"))
     if "accuracy" in evaluation.get("answers", {}):
-        result.add_row("answers that are right (public pool)", f"{100 * evaluation['answers']['accuracy']:.2f} %")
+        lines.append(("answers that are right (public pool)", f"{100 * evaluation['answers']['accuracy']:.2f} %"))
     epsilon = statement["epsilon"]
-    none = "[bold red]none: NOT PRIVATE[/bold red]"
-    exact = none if epsilon is None else f"{epsilon:.4f} at δ = {statement['delta']:g}"
     if epsilon is not None and statement["mechanism"].get("mechanism") in OUTCOME_DEPENDENT:
         guaranteed = f"{statement['epsilon_budget']:.4f} at δ = {statement['delta']:g}; used: {epsilon:.4f}"
-        result.add_row(f"ε guaranteed, per {statement['unit']}", guaranteed)
+        lines.append((f"ε guaranteed, per {statement['unit']}", guaranteed))
     else:
-        result.add_row(f"ε exact, per {statement['unit']}", exact)
+        exact = _alarm("none: NOT PRIVATE") if epsilon is None else f"{epsilon:.4f} at δ = {statement['delta']:g}"
+        lines.append((f"ε exact, per {statement['unit']}", exact))
     claimed = statement["epsilon_claimed"]
     if claimed is not None:
         holds = epsilon is not None and claimed >= epsilon
-        result.add_row("ε as the paper claims it", f"{claimed:.4f}{'' if holds else ': does not hold'}")
+        lines.append(("ε as the paper claims it", f"{claimed:.4f}{'' if holds else ': does not hold'}"))
     if statement["noise"] != "secure":
-        result.add_row("noise", "[bold red]NOT PRIVATE: replayed from a seed[/bold red]")
-    for name, value in own:
-        result.add_row(name, value)
+        lines.append(("noise", _alarm("NOT PRIVATE: replayed from a seed")))
+    lines.extend(own)
     tracking = run.folders.private / "tracking.json"
     if tracking.is_file():
-        result.add_row("MLflow run", f"{read_json(tracking)['run_id']} (make ui)")
-    result.add_row("report (private)", str(run.folders.report.relative_to(run.root)))
-    for change in changes_told(run):
-        result.add_row("[bold yellow]note (private)[/bold yellow]", change)
-    result.add_row(
-        "may be published" if statement["private"] else "results", str(run.folders.release.relative_to(run.root))
+        lines.append(("MLflow run", f"{read_json(tracking)['run_id']} (make ui)"))
+    lines.append(("report (private)", str(run.folders.report.relative_to(run.root))))
+    lines.extend((Text("note (private)", style="bold yellow"), change) for change in changes_told(run))
+    may_leave = "may be published" if statement["private"] else "results"
+    lines.append((may_leave, str(run.folders.release.relative_to(run.root))))
+    widest = max(len(name) for name, _ in lines)
+    return Text("\n").join(
+        [Text(f"Run {run.name}", style="bold")]
+        + [Text.assemble("  ", name, " " * (widest - len(name) + 2), value) for name, value in lines]
     )
-    return result
 
 
-def result(run: Run) -> Table:
-    """Return the result of a run of the main pipeline as a table for the terminal."""
+def _alarm(text: str) -> Text:
+    return Text(text, style="bold red")
+
+
+def result(run: Run) -> Text:
+    """Return the result of a run of the main pipeline as lines for the terminal."""
     statement = read_statement(run.folders.statement)
     answered = ("answered / asked", f"{statement['answered']} / {statement['queries']}")
-    return result_table(run, answered, ("teachers", str(statement["teachers"])))
+    return result_lines(run, answered, ("teachers", str(statement["teachers"])))
 
 
 def costs(run: Run, stages: Sequence[str]) -> Table:

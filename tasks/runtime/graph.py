@@ -50,7 +50,7 @@ class Pipeline:
 
     stages: tuple[Stage, ...]
     result: str
-    """module:function that returns the result of a run as a table for the terminal."""
+    """module:function that returns the result of a run as lines for the terminal."""
     check: str | None = None
     """module:function that refuses, before any work, a run that could not be completed."""
     is_default: bool = False

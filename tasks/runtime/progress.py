@@ -1,20 +1,75 @@
-"""Progress of long work: on Prefect's page where there is a server, and in the log everywhere."""
+"""Progress of long work: on the terminal, on Prefect's page where there is a server, and in the log everywhere."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 from tasks.runtime.step import prefect_is_here
+from tasks.runtime.store import Folders
 
 SECONDS_BETWEEN_LINES = 30.0
 """How often the log says how far a long work is."""
 
 
+class StageProgress:
+    """Which stage this process is at, and how far it is: told by tasks and fan-outs, looked at by what draws a bar.
+
+    What a stage reports by itself counts alone. Where it reports nothing, the finished parts of a fan-out count, or
+    what parts in this process have reported where that is more.
+    """
+
+    def __init__(self) -> None:
+        self.folders: Folders | None = None
+        self.stage = ""
+        self._clear()
+
+    def begin(self, folders: Folders, stage: str) -> None:
+        """Go to a stage of a run, of which nothing is done yet."""
+        self.folders, self.stage = folders, stage
+        self._clear()
+
+    def _clear(self) -> None:
+        self._own: float | None = None
+        self._parts, self._finished = 0, 0
+        self._told: dict[str, float] = {}
+
+    @property
+    def fraction(self) -> float | None:
+        """How much of the stage is done, from 0 to 1; None where nothing has been told."""
+        if self._own is not None or not self._parts:
+            return self._own
+        return min(1.0, max(self._finished, sum(list(self._told.values()))) / self._parts)
+
+    def report(self, key: str, fraction: float) -> None:
+        """Say how far the work named `key` is: the stage's own, or during a fan-out that of one part."""
+        if self._parts:
+            self._told[key] = fraction
+        else:
+            self._own = fraction
+
+    @contextmanager
+    def fan_out(self, parts: int) -> Iterator[Callable[[], None]]:
+        """Spread the stage over `parts` until the block ends; what is yielded is called whenever one is finished."""
+        self._parts, self._finished, self._told = parts, 0, {}
+        try:
+            yield self._one_finished
+        finally:
+            self._parts = 0
+
+    def _one_finished(self) -> None:
+        self._finished += 1
+
+
+CURRENT = StageProgress()
+"""The stage that this process is at."""
+
+
 def progress_reporter(key: str) -> Callable[[float, str], None]:
-    """Return a function (fraction done, text) that shows progress: on Prefect's page where a server is, and in the log.
+    """Return a function (fraction done, text) that shows progress: on the terminal's bar, Prefect's page, in the log.
 
     The log has a line at the beginning, at the end, and now and then between.
     """
@@ -23,6 +78,7 @@ def progress_reporter(key: str) -> Callable[[float, str], None]:
 
     def report(fraction: float, text: str) -> None:
         nonlocal said
+        CURRENT.report(key, fraction)
         if show is not None:
             show(100 * fraction, text)
         if fraction >= 1 or time.monotonic() - said >= SECONDS_BETWEEN_LINES:

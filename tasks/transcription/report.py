@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
-from rich.table import Table
+from rich.text import Text
 
 from tasks.config.params import public_parameters
 from tasks.config.presets import read_preset
@@ -16,7 +16,7 @@ from tasks.pipeline.tracking import log_finished
 from tasks.reports.pages import render
 from tasks.reports.pictures import png_data_uri
 from tasks.reports.statement_page import read_statement, statement_texts
-from tasks.reports.summary import result_table
+from tasks.reports.summary import result_lines
 from tasks.runtime.identity import changes_told
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
@@ -68,8 +68,8 @@ def log_run(run: Run) -> str:
     )
 
 
-def result(run: Run) -> Table:
-    """Return the result of a run as a table for the terminal: what holds and what is claimed, side by side."""
+def result(run: Run) -> Text:
+    """Return the result of a run as lines for the terminal: what holds and what is claimed, side by side."""
     statement = read_statement(run.folders.statement)
     said = f"{statement['answered']:,} by {statement['teachers']:,} teacher(s)"
-    return result_table(run, ("samples annotated", said))
+    return result_lines(run, ("samples annotated", said))

@@ -1,0 +1,166 @@
+"""Ctrl-C: one line, and everything that this process started is gone, at whatever it was.
+
+Leaving through all that is open (flows, pools, clusters, a server) takes minutes, and every library has a word to say.
+It need not be done: artefacts are whole or absent, the ledger survives a kill -9, and a stage goes on from what it had
+finished. So a thread of its own waits for the signal, which reaches it whatever the main thread is at, and ends the
+process together with its children. Only what may not be cut short is waited for: see `uninterrupted`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import psutil
+
+    from tasks.runtime.store import Folders
+
+STATUS = 130
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+LONGEST = 4.0
+"""Seconds from the signal after which the process ends, whatever is still open."""
+
+_stopping = threading.Event()
+_whole = threading.Lock()
+"""Held while something is done that may not be cut short."""
+_actions: list[Callable[[], None]] = []
+_say: list[Callable[[str], None]] = [lambda line: print(line, file=sys.stderr, flush=True)]
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """End this process at Ctrl-C or SIGTERM during the block, with one line and status 130.
+
+    Outside the main thread, which alone may choose what a signal does, nothing is changed.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    hears, tells = socket.socketpair()
+    tells.setblocking(False)
+    threading.Thread(target=_watch, args=(hears,), daemon=True, name="Ctrl-C").start()
+    # The interpreter writes a signal's number to `tells` at once, also while the main thread is inside a long call.
+    wakeup = signal.set_wakeup_fd(tells.fileno(), warn_on_full_buffer=False)
+    before = {number: signal.signal(number, _nothing) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        stay_if_stopping()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(wakeup)
+        tells.close()
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Let the block end before the process does: it is short, and half of it would have to be repaired by hand.
+
+    Once the process is ending, nothing comes after the block, and no further one begins.
+    """
+    stay_if_stopping()
+    with _whole:
+        yield
+    stay_if_stopping()
+
+
+@contextmanager
+def at_the_end(action: Callable[[], None]) -> Iterator[None]:
+    """Have the process do this when it is ended during the block, for what the block would do when it is left."""
+    _actions.append(action)
+    try:
+        yield
+    finally:
+        _actions.remove(action)
+
+
+@contextmanager
+def last_words(say: Callable[[str], None]) -> Iterator[None]:
+    """Have the line that Ctrl-C leaves said by `say` during the block, instead of being written to standard error."""
+    _say.append(say)
+    try:
+        yield
+    finally:
+        _say.remove(say)
+
+
+def _nothing(*_: object) -> None:
+    """What a signal does in the main thread."""
+
+
+def stay_if_stopping() -> None:
+    """Where the process is ending, wait for that: nothing else is to be said or done."""
+    if _stopping.is_set():
+        threading.Event().wait()
+
+
+def _watch(hears: socket.socket) -> None:
+    with hears:
+        while received := hears.recv(64):
+            if set(received) & set(SIGNALS):
+                _stop()
+
+
+def _stop() -> None:
+    _stopping.set()
+    last = threading.Timer(LONGEST, os._exit, (STATUS,))
+    last.daemon = True
+    last.start()
+    try:
+        # Not imported here: most commands are stopped before they have a stage, and numpy takes longer than they.
+        progress = sys.modules.get("tasks.runtime.progress")
+        current = progress.CURRENT if progress is not None else None
+        where = f" in stage {current.stage}" if current is not None and current.stage else ""
+        _say[-1](f"stopped{where}; run again to continue")
+        _end_children()
+        with _whole:
+            if current is not None and current.folders is not None:
+                _remove_unfinished(current.folders)
+            for action in _actions:
+                action()
+            _end_children()
+    finally:
+        os._exit(STATUS)
+
+
+def _end_children() -> None:
+    """Kill every process below this one, also those that are started meanwhile to replace one that died."""
+    import psutil
+
+    for _ in range(10):
+        children = [child for child in psutil.Process().children(recursive=True) if not _ends_itself(child)]
+        for child in children:
+            try:
+                child.kill()
+            except psutil.NoSuchProcess:
+                continue
+        if not psutil.wait_procs(children, timeout=0.2)[1]:
+            return
+
+
+def _ends_itself(process: psutil.Process) -> bool:
+    """Tell whether a process is multiprocessing's own, which clears away semaphores when all others are gone."""
+    import psutil
+
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE or any("resource_tracker" in word for word in process.cmdline())
+    except psutil.Error:
+        return True
+
+
+def _remove_unfinished(folders: Folders) -> None:
+    """Remove temporary files and folders of a run, and of what runs share, that nobody will rename any more."""
+    zones = (folders.private, folders.public, folders.release, folders.shared("", "").parent)
+    for leftover in [path for zone in zones for kind in ("tmp", "old") for path in zone.rglob(f".*.{kind}")]:
+        if leftover.is_dir():
+            shutil.rmtree(leftover, ignore_errors=True)
+        else:
+            leftover.unlink(missing_ok=True)

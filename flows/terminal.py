@@ -1,0 +1,184 @@
+"""What a run shows: a line for each stage, and a bar under them on a terminal; all else is in the run's log.
+
+Libraries and their child processes write where they please, so it is the two outputs of the process that lead to the
+log while a run is made, and what is shown goes to a copy of the terminal.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TextIO
+
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, SpinnerColumn, Task, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from flows.logs import LoggedError
+from flows.stopping import last_words, stay_if_stopping
+from tasks.runtime.progress import CURRENT
+from tasks.runtime.store import Folders
+from terrine.errors import TerrineError
+
+OURS = ("flows", "tasks", "terrine", "prefect.flow_runs")
+"""Loggers whose warnings are for the user; the last is what the flow itself says through Prefect."""
+
+
+class _Bar(BarColumn):
+    """A bar, where it is known how far the work is."""
+
+    def render(self, task: Task) -> RenderableType:  # type: ignore[override]
+        return super().render(task) if task.total is not None else Text()
+
+
+class _Live(Progress):
+    """Looks at how far the stage is whenever it draws."""
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        for task in self.tasks:
+            fraction = CURRENT.fraction
+            task.total, task.completed = (None, 0) if fraction is None else (1, fraction)
+        yield from super().get_renderables()
+
+
+class StageLines:
+    """The lines of a run's stages, each with its seconds; below them, on a terminal, the one that is being made."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._live = _Live(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            _Bar(),
+            TimeElapsedColumn(),
+            console=console,
+            refresh_per_second=4,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+            disable=not console.is_terminal,
+        )
+        self._task: TaskID | None = None
+        self._head, self._began = "", 0.0
+
+    def __enter__(self) -> StageLines:
+        self._live.start()
+        self._show("starting")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def begin(self, names: Sequence[str], stage: str) -> None:
+        """Show that the run is at a stage."""
+        widest = max(map(len, names))
+        self._head = f"{names.index(stage) + 1:{len(str(len(names)))}}/{len(names)} {stage:{widest}}"
+        self._began = time.monotonic()
+        self._show(self._head)
+
+    def end(self, *, made: bool) -> None:
+        """Leave the line of the stage that was begun last."""
+        spent = f"{time.monotonic() - self._began:7.1f} s" if made else "  unchanged"
+        self.console.print(f"{self._head}{spent}", markup=False, highlight=False, soft_wrap=True)
+
+    def warn(self, text: str) -> None:
+        """Show a warning above the bar."""
+        self.console.print(Text(f"Warning: {text}", style="yellow"), soft_wrap=True)
+
+    def stopped(self, text: str) -> None:
+        """Take the bar away and leave a last line."""
+        self._live.stop()
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self.console.file.flush()
+
+    def _show(self, text: str) -> None:
+        if self._task is not None:
+            self._live.remove_task(self._task)
+        self._task = self._live.add_task(text, total=None)
+
+
+SHOWN: ContextVar[StageLines | None] = ContextVar("shown", default=None)
+"""What shows the stages of the run that is being made, if anything does."""
+
+
+class _Warnings(logging.Handler):
+    """Shows the warnings of a log."""
+
+    def __init__(self, lines: StageLines) -> None:
+        super().__init__(logging.WARNING)
+        self._lines = lines
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno == logging.WARNING:
+            self._lines.warn(record.getMessage())
+
+
+@contextmanager
+def quiet(root: Path, run: str) -> Iterator[Console]:
+    """Show no more of what is done in the block than its stages and our warnings; the run's log has everything.
+
+    What is yielded prints to the terminal. Raises LoggedError for an error that is no TerrineError; both are given a
+    note that names the log.
+    """
+    log = Folders(root, run).private / "run.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with open(log, "a", encoding="utf-8") as file, _led_into(file) as terminal:
+        lines = StageLines(Console(file=terminal))
+        warnings = _Warnings(lines)
+        shown = SHOWN.set(lines)
+        file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {' '.join(sys.argv)}\n")
+        file.flush()
+        for name in OURS:
+            logging.getLogger(name).addHandler(warnings)
+        try:
+            with last_words(lines.stopped), lines:
+                try:
+                    yield lines.console
+                finally:
+                    stay_if_stopping()
+        except TerrineError as error:
+            error.add_note(_note(root, log))
+            raise
+        except Exception as error:
+            traceback.print_exc(file=file)
+            logged = LoggedError(traceback.format_exception_only(error)[-1].strip())
+            logged.add_note(f"This is a defect. {_note(root, log, 'Its traceback: ')}")
+            raise logged from error
+        finally:
+            SHOWN.reset(shown)
+            for name in OURS:
+                logging.getLogger(name).removeHandler(warnings)
+            # Prefect says good-bye when the process ends, and nobody needs to hear it.
+            atexit.register(logging.disable)
+
+
+def _note(root: Path, log: Path, what: str = "The log: ") -> str:
+    return f"{what}{os.path.relpath(log, root)}"
+
+
+@contextmanager
+def _led_into(log: TextIO) -> Iterator[TextIO]:
+    """Lead the outputs of this process and of those it starts into a file; yields what still is the terminal."""
+    outputs = (sys.stdout, sys.stderr)
+    for stream in outputs:
+        stream.flush()
+    kept = [os.dup(number) for number in (1, 2)]
+    try:
+        for number in (1, 2):
+            os.dup2(log.fileno(), number)
+        with os.fdopen(os.dup(kept[0]), "w", encoding=sys.stdout.encoding, errors="replace") as terminal:
+            yield terminal
+    finally:
+        for stream in outputs:
+            stream.flush()
+        for number, copy in zip((1, 2), kept, strict=True):
+            os.dup2(copy, number)
+            os.close(copy)

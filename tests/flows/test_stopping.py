@@ -1,0 +1,89 @@
+"""Ctrl-C in the middle of a run: one line, nothing left running, nothing half-written, and the next run goes on."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+HANG = """
+import hashlib, subprocess, sys, threading, time
+from pathlib import Path
+from flows.stopping import at_the_end, stoppable
+from tasks.runtime.progress import CURRENT
+from tasks.runtime.store import Folders, atomic_file, atomic_folder
+STUBBORN = '''
+import signal, time
+for kind in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(kind, signal.SIG_IGN)
+print(flush=True)
+time.sleep(600)
+'''
+folders = Folders(Path(sys.argv[1]), "small")
+with stoppable(), at_the_end((folders.root / "ended").touch):
+    CURRENT.begin(folders, "teach")
+    child = subprocess.Popen([sys.executable, "-c", STUBBORN], stdout=subprocess.PIPE)
+    child.stdout.readline()
+    (folders.work / "teach-1").mkdir(parents=True)
+    (folders.work / "teach-1" / "group-0.safetensors").touch()
+    def write():
+        with atomic_file(folders.work / "teach-1" / "group-1.safetensors"), atomic_folder(folders.teachers):
+            print(child.pid, flush=True)
+            time.sleep(600)
+    threading.Thread(target=write).start()
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)  # one long call, which no exception would end
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_stage_says_one_line_leaves_nothing_running_and_keeps_what_is_finished(tmp_path, number):
+    program = [sys.executable, "-c", HANG, str(tmp_path)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(program, start_new_session=True, **pipes) as process:
+        child = psutil.Process(int(process.stdout.readline()))
+        asked = time.monotonic()
+        os.killpg(process.pid, number)  # as a terminal does, and once more
+        process.send_signal(number)
+        try:
+            _, error = process.communicate(timeout=20)
+        finally:
+            process.kill()
+    assert time.monotonic() - asked < 5
+    assert process.returncode == 130
+    assert error == "stopped in stage teach; run again to continue\n"
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+    left = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file())
+    assert left == ["data/private/small/work/teach-1/group-0.safetensors", "ended"]
+
+
+COMMIT = """
+import sys, time
+from pathlib import Path
+from flows.stopping import stoppable, uninterrupted
+with stoppable():
+    with uninterrupted():
+        print("begun", flush=True)
+        time.sleep(0.5)
+        Path(sys.argv[1]).touch()
+    print("went on", flush=True)
+"""
+
+
+def test_what_may_not_be_cut_short_is_finished_and_nothing_comes_after_it(tmp_path):
+    program = [sys.executable, "-c", COMMIT, str(tmp_path / "whole")]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(signal.SIGINT)
+        output, error = process.communicate(timeout=20)
+    assert (process.returncode, output, error) == (130, "", "stopped; run again to continue\n")
+    assert (tmp_path / "whole").exists()
+
+
+def test_the_command_line_itself_is_stopped_without_a_traceback():
+    program = "import flows.__main__ as command, os, signal, sys\nsys.meta_path.insert(0, command)\n"
+    program += "command.find_spec = lambda *_: os.kill(os.getpid(), signal.SIGINT)\ncommand.main()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "stopped\n")

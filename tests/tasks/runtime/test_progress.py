@@ -1,0 +1,36 @@
+"""How far a stage is: what it says itself counts, else the parts of its fan-out."""
+
+from tasks.runtime.progress import CURRENT, StageProgress, progress_reporter
+from tasks.runtime.store import Folders
+
+
+def test_a_stage_that_says_how_far_it_is_is_believed_whatever_its_parts_do(tmp_path):
+    progress = StageProgress()
+    assert progress.fraction is None
+    progress.report("average", 0.25)
+    with progress.fan_out(4) as one_finished:
+        one_finished()
+        progress.report("part", 0.9)
+        assert progress.fraction == 0.25
+    progress.begin(Folders(tmp_path, "small"), "teach")
+    assert progress.fraction is None
+
+
+def test_parts_count_when_they_are_finished_or_say_how_far_they_are():
+    progress = StageProgress()
+    with progress.fan_out(4) as one_finished:
+        assert progress.fraction == 0
+        progress.report("second", 1.0)
+        progress.report("third", 0.5)
+        assert progress.fraction == 0.375
+        one_finished()
+        one_finished()
+        assert progress.fraction == 0.5
+    assert progress.fraction is None
+
+
+def test_a_reporter_outside_a_flow_moves_the_bar_and_writes_a_line(tmp_path, capsys):
+    CURRENT.begin(Folders(tmp_path, "small"), "pretrain")
+    progress_reporter("pretraining")(0.5, "epoch 1 of 2")
+    assert CURRENT.fraction == 0.5
+    assert capsys.readouterr().out == "pretraining:  50.0 %  epoch 1 of 2\n"
