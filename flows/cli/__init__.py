@@ -64,6 +64,9 @@ def run(
     name: NameOption = None,
     set_: SetOption = None,
     seed: Annotated[int | None, typer.Option(help="Short for --set seed=N.")] = None,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Short for --set privacy.anyway=true: go on where votes drown in noise.")
+    ] = False,
 ) -> None:
     """Make a run and print what came out; a run that is complete does nothing."""
     from flows.stages import begin
@@ -76,10 +79,12 @@ def run(
 
     root = project_root()
     assignments = list(set_ or []) + ([f"seed={seed}"] if seed is not None else [])
+    assignments += ["privacy.anyway=true"] if anyway else []
     if name is not None:
         name = name_run(root, name, preset, assignments)
     else:
         name = derive(root, preset or selected_run(root), assignments)
+    check.refuse(root, name, console)
     graph = begin(root, name)
     changed = changed_stages(root, name, graph)
     if changed:

@@ -22,6 +22,7 @@ def check(
     preset: Annotated[
         str | None, typer.Option("--preset", help="A preset, or a run; default: the run that was selected last.")
     ] = None,
+    name: Annotated[str | None, typer.Option("--name", help="A run that was named.")] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Override a parameter: section.key=value. May be repeated.")
     ] = None,
@@ -33,17 +34,21 @@ def check(
     from tasks.tools.check import look_at
 
     root = project_root()
-    found = look_at(root, derive(root, preset or selected_run(root), list(set_ or [])))
+    found = look_at(root, derive(root, name or preset or selected_run(root), list(set_ or [])))
     show(found, Console())
     if found.stops:
         raise typer.Exit(1)
 
 
 def refuse(root: Path, name: str, console: Console) -> None:
-    """Print what is known of a run before it starts; raise SettingError where it must not."""
+    """Print what is known of a run of private data before it is made; raise SettingError where it must not be."""
+    from tasks.config.presets import resolve
+    from tasks.runtime.store import Folders
     from tasks.tools.check import look_at
     from terrine.errors import SettingError
 
+    if resolve(root, name).data.public_benchmark or Folders(root, name).report.is_file():
+        return
     found = look_at(root, name)
     show(found, console, findings=not found.stops)
     if found.stops:
