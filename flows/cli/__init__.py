@@ -13,6 +13,7 @@ from rich.table import Table
 from flows.cli import (
     accounting,
     audit,
+    compare,
     export,
     images,
     ledger,
@@ -23,6 +24,7 @@ from flows.cli import (
     reproduce,
     serve,
     sweep,
+    ui,
 )
 from flows.environment import prepare_environment
 from terrine.errors import TerrineError
@@ -127,7 +129,8 @@ def datasets() -> None:
     console.print(", ".join(SOURCES.names()))
 
 
-PARTS = (accounting, audit, export, images, ledger, membership, params, party, predict, reproduce, serve, sweep)
+PARTS = (accounting, audit, compare, export, images, ledger, membership, params, party, predict, reproduce, serve)
+PARTS += (sweep, ui)
 for part in PARTS:
     part.register(app)
 

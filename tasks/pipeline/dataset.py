@@ -18,7 +18,7 @@ SPLIT_SEED = 0
 """Not the run's seed: who is in the training data must not change from run to run, or budgets would not add up."""
 
 _ARRAYS = ("train_images", "train_labels", "train_names", "test_images", "test_labels")
-_OPTIONAL = ("train_groups", "train_parties")
+_OPTIONAL = ("train_groups", "train_parties", "test_units")
 
 
 @step("dataset")

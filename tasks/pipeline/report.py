@@ -21,6 +21,7 @@ from tasks.config.values import flat
 from tasks.pipeline.distance import distance_rows
 from tasks.pipeline.graph import MAIN
 from tasks.pipeline.guided.queries import read_all_queries
+from tasks.reports.accuracy import released_accuracy
 from tasks.reports.charts import stacked_histogram
 from tasks.reports.pages import bar_rows, count, percent, plain, render
 from tasks.reports.partition_figures import partition_figures
@@ -70,6 +71,7 @@ def write_report(run: Run) -> None:
         "sheets": sheets(run, answers, manifest),
         "released_per_class": bar_rows(manifest["class_names"], statement["answered_per_class"]),
         "evaluation": evaluation(read_json(run.folders.evaluation)),
+        "released": released_accuracy(run.folders),
         "consensus": consensus(histograms, answers["answered"].to_numpy(), answers["round"].to_numpy() >= 0),
         **private_tables(read_json(run.folders.accounting / "figures.json"), manifest["class_names"]),
         "distances": distance_rows(run.folders),
@@ -77,7 +79,7 @@ def write_report(run: Run) -> None:
         **stage_costs(timings(run)),
         "parameters": flat(shown_parameters(run)),
         "versions": versions(run),
-        "command": reproduce_command(run),
+        "command": reproduce_command(run, at_home=not run.params.tracking.private_metrics),
         "changes": changes_told(run),
         **statement_texts(statement),
     }
@@ -219,10 +221,10 @@ def shown_parameters(run: Run) -> dict[str, Any]:
     return public_parameters(run.params) if run.params.tracking.private_metrics else run.params.model_dump(mode="json")
 
 
-def reproduce_command(run: Run) -> str:
+def reproduce_command(run: Run, *, at_home: bool) -> str:
     """Return the command that makes this run: its preset and what was set differently.
 
-    A report that goes into MLflow leaves out what stays at home: the site's own files and accounts.
+    at_home: whether it names the site's own files and accounts, which what leaves the site must not.
     """
     derived = DERIVED_NAME.match(run.name)
     if derived is None:
@@ -230,7 +232,7 @@ def reproduce_command(run: Run) -> str:
     # As `--set` takes them: weights of sources are one value (see `tasks.config.values.merge`).
     base = flat(read_preset(run.root, derived["preset"]).overrides, whole="sources")
     overrides = read_preset(run.root, run.name).overrides
-    own = flat(published(overrides) if run.params.tracking.private_metrics else overrides, whole="sources")
+    own = flat(overrides if at_home else published(overrides), whole="sources")
     changes = [f"{key}={_yaml(value)}" for key, value in own.items() if key not in base or base[key] != value]
     words = ["terrine", "run", "--preset", derived["preset"]]
     for change in changes:

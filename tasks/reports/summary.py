@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
+from tasks.reports.accuracy import released_accuracy, shown_accuracy
 from tasks.reports.statement_page import read_statement
 from tasks.runtime.identity import changes_told
 from tasks.runtime.run import Run
@@ -32,6 +33,11 @@ def result_table(run: Run, *own: tuple[str, str]) -> Table:
     evaluation = read_json(run.folders.evaluation)
     result = Table("result", "", title=f"Run {run.name}", title_justify="left", show_header=False)
     result.add_row("accuracy (private test split)", f"{100 * evaluation['accuracy']:.2f} %")
+    released = released_accuracy(run.folders)
+    if released is not None:
+        shown = shown_accuracy(released["accuracy"], released["plus_minus"])
+        price = "NOT PRIVATE" if released["epsilon"] is None else f"for ε = {released['epsilon']:g}"
+        result.add_row("accuracy released", f"{shown}, {price}")
     if "accuracy" in evaluation.get("answers", {}):
         result.add_row("answers that are right (public pool)", f"{100 * evaluation['answers']['accuracy']:.2f} %")
     epsilon = statement["epsilon"]
