@@ -272,7 +272,7 @@ def _grid(axis: Sequence[float]) -> list[Markup]:
 def _chart(parts: Sequence[Markup], x_label: str, y_label: str) -> Markup:
     """Return a chart of what is drawn in it, with the names of its axes."""
     across = Markup('<text class="axis" x="50%" y="{}" text-anchor="middle">{}</text>').format(HEIGHT - 6, x_label)
-    up = Markup('<text class="axis" transform="translate(-44 {}) rotate(-90)" text-anchor="middle">{}</text>').format(
+    up = Markup('<text class="axis" transform="translate(-64 {}) rotate(-90)" text-anchor="middle">{}</text>').format(
         TOP + PLOT / 2, y_label
     )
     return Markup('<svg class="chart" height="{}" role="img" aria-label="{} by {}">{}{}{}</svg>').format(

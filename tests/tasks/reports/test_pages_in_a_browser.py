@@ -54,7 +54,8 @@ def findings(pages, folder):
 def pages_of(root, names, teachers, **changes):
     """Return the report and the statement of a run of these classes."""
     run = make_run(root, class_names=names, **changes)
-    histograms = counts(teachers, len(names))
+    # As many records as fill the axis with long numbers.
+    histograms = 100 * counts(teachers, len(names))
     write_array(run.folders.partition / "label_histograms.npy", histograms)
     write_json(run.folders.partition / "manifest.json", manifest_of(histograms))
     write_json(run.folders.dataset / "manifest.json", {"class_names": names})
