@@ -104,7 +104,7 @@ def scatter(points: Sequence[ScatterPoint], *, x_label: str, y_label: str) -> Ma
     The horizontal axis starts at nothing, the vertical one where the points do. Texts have room to be three quarters
     larger than they are elsewhere, for a page that is shown at half the width.
     """
-    width, height, left, right, top, bottom = WIDTH, 460, 96, 36, 30, 92
+    width, height, left, right, top, bottom = 720, 460, 96, 36, 30, 92
     across = ticks(max(point.x for point in points))
     up = _ticks_between(
         max(0.0, min(point.y - point.plus_minus for point in points)),
