@@ -9,15 +9,15 @@ import pytest
 
 from flows.execution import InProcess
 from flows.stages import carry_out, run_through
-from tasks.config.params import validate
-from tasks.config.values import merge
+from tasks.config.params import public_parameters, validate
+from tasks.config.values import as_yaml, merge
 from tasks.pipeline import tracking
 from tasks.pipeline.graph import MAIN
 from tasks.runtime import identity
 from tasks.runtime.accounts import open_account
 from tasks.runtime.identity import changes_told
 from tasks.runtime.run import Run
-from tasks.runtime.store import read_json
+from tasks.runtime.store import read_json, write_text
 from tasks.runtime.timing import measured
 from terrine.aggregation import release
 from terrine.teachers.averaging.private import PrivateAveraging
@@ -164,6 +164,7 @@ def published(run: Run, monkeypatch) -> tuple:
     # The one hands over what the statement says of public inputs, the other draws what MLflow holds by then.
     monkeypatch.setattr(tracking, "_log_queries", lambda said: tracker.given.append(repr(said["public_inputs"])))
     monkeypatch.setattr(tracking, "show_experiment", lambda *_: "")
+    write_text(run.folders.public_parameters, as_yaml(public_parameters(run.params)))
     for stage in MAIN.between("dataset", "evaluate"):
         with measured(run, stage.name):
             carry_out(stage, run, InProcess())
