@@ -27,7 +27,7 @@ from terrine.privacy.ledger.account import Account, Budget
 START, RECORDS, QUERIES = 60.0, 2.2, 5.0
 """Seconds of a run that hang on no image, and how often it goes through its records and its queries."""
 PER_PIXEL, LARGE = 6e-7, 3.0
-"""Seconds of the scattering transform for a pixel, on two cores, and how much longer it takes above 32 pixels a side."""
+"""Seconds of the scattering transform for a pixel, on two cores, and how many times that above 32 pixels a side."""
 RARE = 1 / 5
 """A class is named that has less than this share of an average class's records."""
 

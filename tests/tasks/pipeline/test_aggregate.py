@@ -14,7 +14,14 @@ from tasks.runtime.identity import changes_told
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_array, read_json, read_table, write_array, write_json
 from terrine.errors import ArtefactError, SettingError
-from terrine.privacy.accounting.events import from_json, to_json
+from terrine.privacy.accounting.events import (
+    GaussianEvent,
+    RepeatedEvent,
+    compose,
+    from_json,
+    to_json,
+    vote_answer,
+)
 from terrine.privacy.accounting.pricing import price
 
 VALUES = {
@@ -80,6 +87,18 @@ def test_a_release_in_any_number_of_rounds_stays_within_its_budget_and_is_made_o
     assert again.equals(answers)
     assert len(ledger.events(account)) == releases
     student.train_student.fn(run)
+
+
+def test_what_counting_units_cost_is_in_the_statement_and_leaves_the_answers_less(voted):
+    alone = run_with(voted, aggregation={"sigma": 19})
+    counted = run_with(voted, aggregation={"sigma": 19}, privacy={"units": 1450, "counted": 4.0})
+    (_, without), (_, statement) = released(alone), released(counted)
+    assert statement["mechanism"]["counted"] == {"units": 1450, "sigma": 4.0}
+    answers = RepeatedEvent(vote_answer(19.0), statement["asked"])
+    whole = price(compose(GaussianEvent(1.0, 4.0), answers), 1e-5)
+    assert statement["epsilon"] == pytest.approx(whole, abs=2e-4)
+    assert statement["epsilon"] <= 2
+    assert statement["asked"] < without["asked"]
 
 
 def test_what_is_asked_in_a_later_round_depends_on_what_the_earlier_released(voted):
