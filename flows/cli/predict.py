@@ -35,7 +35,7 @@ def predict(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
 ) -> None:
-    """Say which class each image is of, and how likely that is; all images are answered as one request."""
+    """Say which class each image is of, and how likely that is; each by itself, unless under --statistics current."""
     from tasks.serving.predict import open_student, predict_files
     from tasks.serving.student_source import student_folder
 

@@ -11,13 +11,16 @@ from rich.console import Console
 console = Console()
 
 
-StatisticsName = Literal["current", "single", "frozen", "original"]
+StatisticsName = Literal["alone", "current", "single", "frozen", "original"]
 RunOption = Annotated[str | None, typer.Option("--run", help="A run of this project; default: the one selected last.")]
 FolderOption = Annotated[Path | None, typer.Option("--folder", help="A student's folder, or an export that holds it.")]
 ModelOption = Annotated[str | None, typer.Option("--model", help="An MLflow model: models:/NAME/VERSION.")]
 StatisticsOption = Annotated[
     StatisticsName | None,
-    typer.Option(help="Statistics images are normalised with; default: as the student was trained (docs/serving.md)."),
+    typer.Option(
+        help="Statistics images are normalised with. The default answers one image alone and in company alike; under "
+        "current an answer depends on all images of the request (docs/serving.md)."
+    ),
 ]
 ReferenceOption = Annotated[
     Path | None,

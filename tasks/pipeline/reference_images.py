@@ -1,4 +1,4 @@
-"""The public images that are stored with a student, to lend small requests their statistics."""
+"""What is stored with a student for those who ask about few images: reference images, and the student for one alone."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from pathlib import Path
 import numpy as np
 
 from tasks.pipeline.synthesize import read_queries
+from tasks.runtime.progress import progress_reporter
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_tensors, write_tensors
 from terrine.classifiers import head_from_arrays, predict
-from terrine.deployment.model import BACKBONE, HEAD, REFERENCE
+from terrine.deployment.alone import student_alone
+from terrine.deployment.model import ALONE_BACKBONE, ALONE_HEAD, BACKBONE, HEAD, REFERENCE
 from terrine.deployment.reference import affordable, choose_reference
 from terrine.device import resolve_device
 from terrine.models.backbone import features_in_batches
-from terrine.models.files import load_backbone
+from terrine.models.files import load_backbone, save_backbone
 
 CANDIDATES = 2_000
 """Query images, those of the first batches, from which reference images are chosen."""
@@ -39,3 +41,33 @@ def write_reference(run: Run, folder: Path) -> None:
     probabilities = predict(head_from_arrays(read_tensors(folder / HEAD)), features)
     count = affordable(run.params.data.size, run.params.data.channels)
     write_tensors(folder / REFERENCE, {"images": np.asarray(images[choose_reference(probabilities, count)])})
+
+
+def write_alone(run: Run, folder: Path) -> None:
+    """Write the student for one image at a time beside the student in `folder`, if its answers depend on company.
+
+    It comes from the student and the run's public images; nothing private is read. One trained with `original`
+    statistics answers so already.
+    """
+    if run.params.student.statistics == "original" or not run.params.data.of_images:
+        return
+    queries = read_queries(run.folders)
+    sources = sorted(set(queries.sources))
+    images = [
+        queries.images[
+            np.concatenate([b for b, name in zip(queries.batches, queries.sources, strict=True) if name == own])
+        ]
+        for own in sources
+    ]
+    made = student_alone(
+        load_backbone(folder / BACKBONE),
+        head_from_arrays(read_tensors(folder / HEAD)),
+        images,
+        seed=run.params.seed,
+        device=resolve_device(run.params.device),
+        progress=progress_reporter("student"),
+    )
+    if made is not None:
+        backbone, head = made
+        save_backbone(backbone, folder / ALONE_BACKBONE)
+        write_tensors(folder / ALONE_HEAD, head.to_arrays())

@@ -13,7 +13,7 @@ from tasks.config.values import digest
 from tasks.pipeline.features import query_features
 from tasks.pipeline.guided.queries import guided_digest, read_all_queries
 from tasks.pipeline.pretrain import read_backbone
-from tasks.pipeline.reference_images import write_reference
+from tasks.pipeline.reference_images import write_alone, write_reference
 from tasks.runtime.progress import progress_reporter
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
@@ -66,6 +66,7 @@ def train_student(run: Run) -> None:
         else:
             save_backbone(trained.backbone, folder / "backbone.safetensors")
         write_reference(run, folder)
+        write_alone(run, folder)
         description = {
             "kind": settings.kind,
             "statistics": settings.statistics,

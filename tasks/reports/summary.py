@@ -32,6 +32,8 @@ def result_table(run: Run, *own: tuple[str, str]) -> Table:
     evaluation = read_json(run.folders.evaluation)
     result = Table("result", "", title=f"Run {run.name}", title_justify="left", show_header=False)
     result.add_row("accuracy (private test split)", f"{100 * evaluation['accuracy']:.2f} %")
+    if "served" in evaluation:
+        result.add_row("accuracy as served, each image by itself", f"{100 * evaluation['served']['accuracy']:.2f} %")
     if "accuracy" in evaluation.get("answers", {}):
         result.add_row("answers that are right (public pool)", f"{100 * evaluation['answers']['accuracy']:.2f} %")
     epsilon = statement["epsilon"]

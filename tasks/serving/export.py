@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from tasks.runtime.store import atomic_folder, write_json
+from tasks.serving.guarantee import guarantee
 from tasks.serving.student_source import read_reference
 from terrine.deployment.export import Format, export_student
 from terrine.deployment.manifest import MANIFEST, check_seal, seal
@@ -43,7 +45,8 @@ def export_folder(
     """Write `target`: the student's folder, its exports, its privacy statement, and a manifest with their digests.
 
     Every export is compared with the student before the folder appears. reference: own images for the statistics, a
-    folder or file. Raises InputError when `target` exists and is no earlier export, and what `export_student` raises.
+    folder or file. No statistics: those that are served by default. Raises InputError when `target` exists and is no
+    earlier export, and what `export_student` raises.
     """
     if target.exists() and not (target / MANIFEST).is_file():
         raise InputError(f"{target} exists and is no earlier export. Give a new folder, or remove it.")
@@ -56,15 +59,20 @@ def export_folder(
         for name in STATEMENT:
             if (student.parent / name).is_file():
                 shutil.copyfile(student.parent / name, folder / name)
-        for kind in dict.fromkeys(statistics):
-            model = StudentModel.load(student, kind, reference=own)
+        told = {
+            name: value if isinstance(value, str) else json.dumps(value)
+            for name, value in (guarantee(student) or {}).items()
+        }
+        for wanted in dict.fromkeys(statistics) or (None,):
+            model = StudentModel.load(student, wanted, reference=own)
+            kind = model.statistics
             assert model.reference is not None, f"a student's folder holds {REFERENCE}"
             images = np.resize(model.reference, (max(16, len(model.reference)), *model.reference.shape[1:]))
             if progress is not None:
                 progress(f"{kind} statistics")
             chosen = list(dict.fromkeys(formats))
             paths = [folder / f"student-{kind}.{suffix}" for suffix in chosen]
-            differences = export_student(model, paths, images)
+            differences = export_student(model, paths, images, metadata=told)
             exported += [
                 Exported(path.name, kind, suffix, difference)
                 for path, suffix, difference in zip(paths, chosen, differences, strict=True)

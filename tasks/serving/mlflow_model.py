@@ -1,7 +1,7 @@
 """The student in MLflow: a pyfunc model and a PyTorch model, registered with the privacy statement.
 
 - `student`: pyfunc, from code and safetensors (tasks/serving/student_pyfunc.py), the one that is registered and served;
-- `student-torch`: PyTorch's exported program (.pt2) under `single` statistics, for tools that want a torch module.
+- `student-torch`: PyTorch's exported program (.pt2), for tools that want a torch module.
 
 Both carry signature and input example. What they are made of lies in the release zone: nothing private is read.
 """
@@ -23,7 +23,6 @@ from tasks.reports.statement_page import read_statement
 from tasks.runtime.run import Run
 from tasks.runtime.store import file_digest, read_json, read_tensors
 from terrine.deployment.model import REFERENCE, StudentModel
-from terrine.deployment.network import ServingStatistics
 from terrine.errors import ArtefactError
 
 CODE = Path(__file__).with_name("student_pyfunc.py")
@@ -129,16 +128,16 @@ def _pyfunc(student: Path) -> dict[str, Any]:
         "input_example": example,
         "model_config": {"statistics": None, "reference": None, "device": "cpu"},
         "pip_requirements": requirements(),
-        "metadata": {"class_names": manifest["class_names"], "statistics": manifest["statistics"]},
+        "metadata": {"class_names": manifest["class_names"], "statistics": StudentModel.load(student).statistics},
     }
 
 
-def _log_torch(student: Path, statistics: ServingStatistics = "single") -> None:
+def _log_torch(student: Path) -> None:
     import mlflow.pytorch
     from mlflow.models import ModelSignature
     from mlflow.types import Schema, TensorSpec
 
-    model = StudentModel.load(student, statistics)
+    model = StudentModel.load(student)
     assert model.reference is not None
     signature = ModelSignature(
         Schema([TensorSpec(model.reference.dtype, (-1, *model.shape))]),
@@ -151,7 +150,7 @@ def _log_torch(student: Path, statistics: ServingStatistics = "single") -> None:
         input_example=model.reference[:3],
         serialization_format="pt2",
         pip_requirements=requirements(),
-        metadata={"class_names": model.class_names, "statistics": statistics},
+        metadata={"class_names": model.class_names, "statistics": model.statistics},
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.runtime.store import read_json
+from tasks.serving.guarantee import guarantee
 from tasks.serving.mlflow_model import quiet, save_student_model
 from tasks.serving.scoring import Application, scoring_app
 from tasks.serving.student_source import read_reference
@@ -53,18 +53,13 @@ def build_app(
 
 def about(student: Path, model: StudentModel) -> dict[str, Any]:
     """Return what the service tells about itself: the student, and the guarantee where its statement is at hand."""
-    values: dict[str, Any] = {
+    return {
         "class_names": model.class_names,
         "shape": list(model.shape),
         "statistics": model.statistics,
         "digests": model.description["digests"],
-        "privacy": None,
+        "privacy": guarantee(student),
     }
-    path = student.parent / "privacy.json"
-    if path.is_file():
-        statement = read_json(path)
-        values["privacy"] = {name: statement[name] for name in ("epsilon", "delta", "unit", "noise", "private")}
-    return values
 
 
 def serve(app: Application, host: str, port: int) -> None:

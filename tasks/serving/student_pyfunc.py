@@ -21,8 +21,8 @@ from terrine.errors import InputError
 class PyfuncStudent(mlflow.pyfunc.PythonModel):
     """Class probabilities, float32 [B, classes], of images, float32 [B, C, size, size] in [0, 1].
 
-    model_config: `statistics` (null: as the student was trained), `reference`, the path of a .npy file with uint8
-    images that replace the stored reference images, or null, and `device` (auto, cpu, cuda, mps).
+    model_config: `statistics` (null: one under which no answer depends on company), `reference`, the path of a .npy
+    file with uint8 images that replace the stored reference images, or null, and `device` (auto, cpu, cuda, mps).
     """
 
     def load_context(self, context):

@@ -25,8 +25,11 @@ from terrine.deployment.network import REFERENCE_WEIGHT, ServingStatistics, Stud
 from terrine.errors import ArtefactError, SettingError
 from terrine.models.backbone import Backbone
 from terrine.models.files import load_backbone
+from terrine.models.statistics import has_batch_norm
 
 BACKBONE, HEAD, REFERENCE = "backbone.safetensors", "head.safetensors", "reference.safetensors"
+ALONE_BACKBONE, ALONE_HEAD = "alone-backbone.safetensors", "alone-head.safetensors"
+"""The student for one image at a time (`terrine.deployment.alone`), where answers depend on company without it."""
 
 SMALL = 64
 """Under `current` statistics a request of fewer images is filled up with reference images."""
@@ -52,7 +55,7 @@ class StudentModel:
     Under `current` statistics the answers of a request depend on all of its images and on no other request: it is cut
     into batches of at most `LARGEST_BATCH` images, as equal as can be, taken in turns so that a request that is sorted
     by class still has mixed batches; and one of fewer than `SMALL` images is filled up with reference images. Under
-    `single`, `frozen` and `original` every answer depends on its image alone, on the CPU to the bit.
+    `alone`, `single`, `frozen` and `original` every answer depends on its image alone, on the CPU to the bit.
     """
 
     def __init__(
@@ -104,7 +107,8 @@ class StudentModel:
     ) -> StudentModel:
         """Return the student in `folder`, every file checked against the digest in its manifest.
 
-        statistics: None takes the kind the student was trained with. reference: uint8 images [R, C, size, size] that
+        statistics: None takes one under which no answer depends on company: `frozen` with a `reference`, else `alone`
+        or, of a student without batch normalisation or trained so, `original`, or else `single`. reference: uint8 images [R, C, size, size] that
         take the place of the stored, synthetic ones: unlabelled images of the kind the student will meet, 64 or more,
         make `frozen` statistics about as good as `current` ones.
 
@@ -114,13 +118,21 @@ class StudentModel:
         folder = Path(folder)
         manifest = check_seal(folder)
         try:
-            backbone = load_backbone(folder / BACKBONE)
-            head = head_from_arrays(_read(folder / HEAD))
             stored = reference if reference is not None else _read(folder / REFERENCE)["images"]
-            chosen = statistics or manifest["statistics"]
             known = get_args(ServingStatistics)
-            if chosen not in known:
-                raise SettingError(f"statistics: '{chosen}' is unknown. Use one of {', '.join(known)}.")
+            if statistics is not None and statistics not in known:
+                raise SettingError(f"statistics: '{statistics}' is unknown. Use one of {', '.join(known)}.")
+            backbone, head = load_backbone(folder / BACKBONE), head_from_arrays(_read(folder / HEAD))
+            has_alone = ALONE_HEAD in manifest["digests"]
+            chosen = statistics or _default(manifest, backbone, has_alone, reference is not None)
+            if chosen == "alone":
+                if not has_alone:
+                    raise SettingError(
+                        f"statistics: the student in {folder} holds none for one image alone, as its answers do not "
+                        "depend on company, or it was written by an older version. Use single, or train it again."
+                    )
+                backbone = load_backbone(folder / ALONE_BACKBONE)
+                head = head_from_arrays(_read(folder / ALONE_HEAD))
             return cls(backbone, head, manifest, stored, chosen, device, own_reference=reference is not None)
         except KeyError as error:
             raise ArtefactError(f"The student in {folder} lacks {error}. Run the stage 'student' again.") from error
@@ -173,6 +185,15 @@ class StudentModel:
                 self._pool = ThreadPoolExecutor(self._threads, initializer=torch.set_num_threads, initargs=(1,))
             list(self._pool.map(compute, parts))
             torch.set_num_threads(self._threads)  # a worker's setting reaches threads that are started later
+
+
+def _default(manifest: dict[str, Any], backbone: Backbone, has_alone: bool, own_reference: bool) -> ServingStatistics:
+    """Return the statistics of a student for whom none were chosen: never those of the request."""
+    if manifest["statistics"] == "original" or not has_batch_norm(backbone.network):
+        return "original"
+    if own_reference:
+        return "frozen"
+    return "alone" if has_alone else "single"
 
 
 def batches(count: int) -> list[np.ndarray]:
