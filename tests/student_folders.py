@@ -8,8 +8,9 @@ import torch
 from safetensors.numpy import save_file
 
 from terrine.classifiers import LinearHead, MLPHead
+from terrine.deployment.alone import student_alone
 from terrine.deployment.manifest import MANIFEST, seal
-from terrine.deployment.model import BACKBONE, HEAD, REFERENCE
+from terrine.deployment.model import ALONE_BACKBONE, ALONE_HEAD, BACKBONE, HEAD, REFERENCE
 from terrine.models.files import save_backbone
 from terrine.models.registry import build_backbone
 
@@ -27,7 +28,13 @@ def images(count: int, seed: int = 0, channels: int = 1) -> np.ndarray:
 
 
 def make_student(
-    folder: Path, kind: str = "scattering", *, hidden: bool = False, statistics: str = "current", channels: int = 1
+    folder: Path,
+    kind: str = "scattering",
+    *,
+    hidden: bool = False,
+    statistics: str = "current",
+    channels: int = 1,
+    alone: bool = False,
 ) -> Path:
     """Write a student with random weights, and running statistics that differ from every batch's, to `folder`."""
     folder.mkdir(parents=True)
@@ -50,6 +57,10 @@ def make_student(
         else LinearHead(normal(CLASSES, width), normal(CLASSES))
     )
     save_file(head.to_arrays(), folder / HEAD)
+    if alone:
+        made = student_alone(backbone, head, [images(300, seed=5, channels=channels)], seed=0, domains=16)
+        save_backbone(made[0], folder / ALONE_BACKBONE)
+        save_file(made[1].to_arrays(), folder / ALONE_HEAD)
     save_file({"images": images(40, seed=4, channels=channels)}, folder / REFERENCE)
     description = {
         "kind": "linear",

@@ -49,8 +49,9 @@ def write_alone(run: Run, folder: Path) -> None:
     It comes from the student and the run's public images; nothing private is read. One trained with `original`
     statistics answers so already.
     """
-    if run.params.student.statistics == "original" or not run.params.data.of_images:
-        return
+    of_grey_images = run.params.data.of_images and run.params.data.channels == 1
+    if run.params.student.statistics == "original" or not of_grey_images:
+        return  # of colour images it was worse than fixed statistics (docs/serving.md)
     queries = read_queries(run.folders)
     sources = sorted(set(queries.sources))
     images = [

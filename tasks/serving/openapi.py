@@ -22,6 +22,12 @@ def service_title(about: dict[str, Any]) -> str:
     return (about.get("privacy") or {}).get("run") or "A student of Terrine"
 
 
+def in_short(about: dict[str, Any]) -> dict[str, Any] | None:
+    """Return what every answer carries of the privacy statement."""
+    told = about.get("privacy")
+    return told and {name: told[name] for name in ("epsilon", "delta", "unit", "private", "statement_sha256")}
+
+
 def openapi(student: StudentModel, about: dict[str, Any], most_bytes: int) -> dict[str, Any]:
     """Return the document, JSON values. about: what GET /model returns. most_bytes: the largest body of a request."""
     names = [str(name) for name in student.class_names]
@@ -42,7 +48,7 @@ def openapi(student: StudentModel, about: dict[str, Any], most_bytes: int) -> di
         "labels": names[:1],
         "class_names": names,
         "files": [None],
-        "privacy": about.get("privacy"),
+        "privacy": in_short(about),
     }
     what = "rows" if student.takes_rows else "images"
     shape = ", ".join(map(str, [what, *student.shape]))

@@ -28,7 +28,7 @@ from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import HTMLResponse
 
 from tasks.reports.pages import render
-from tasks.serving.openapi import company, openapi, service_title
+from tasks.serving.openapi import company, in_short, openapi, service_title
 from terrine.data.image_files import decode_image
 from terrine.deployment.model import StudentModel
 from terrine.errors import InputError, first_line
@@ -84,7 +84,7 @@ def scoring_app(mlflow_model: Any, student: StudentModel, *, most_bytes: int, ab
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> HTMLResponse:
-        return page("service_docs.html", {"document": document})
+        return page("service_docs.html", {"document": document, "as_json": _indented})
 
     @app.post("/images")
     async def images(request: Request) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def scoring_app(mlflow_model: Any, student: StudentModel, *, most_bytes: int, ab
             "labels": [student.class_names[number] for number in probabilities.argmax(axis=1)],
             "class_names": student.class_names,
             "files": names,
-            "privacy": about.get("privacy"),
+            "privacy": in_short(about),
         }
 
     @app.get("/model")
@@ -109,6 +109,10 @@ def scoring_app(mlflow_model: Any, student: StudentModel, *, most_bytes: int, ab
     what = "rows" if student.takes_rows else "floats in [0, 1]"
     hint = f'Send {{"inputs": [...]}} with {what} of shape {["images", *student.shape]}.'.replace("'", "")
     return _Door(app, most_bytes, hint)
+
+
+def _indented(values: Any) -> str:
+    return json.dumps(values, indent=2, ensure_ascii=False)
 
 
 def _answer(body: bytes, content: str, student: StudentModel) -> tuple[list[str | None], np.ndarray]:

@@ -24,9 +24,14 @@ def draw_domain(pools: Sequence[np.ndarray], number: int, count: int, generator:
     """
     pool = pools[number % len(pools)]
     images = torch.from_numpy(pool[generator.choice(len(pool), count, replace=len(pool) < count)]).float() / 255
+    if generator.random() < 0.25:
+        return images  # the public images as they are are a domain, too
     images = _windowed(_toned(images, generator), generator)
     if generator.random() < 0.3:
         images = 1 - images
+    if generator.random() < 0.4:
+        smooth = torch.nn.functional.avg_pool2d(images, 3, 1, 1, count_include_pad=False)
+        images = images + generator.uniform(0, 1) * (smooth - images)
     low, high = np.sort(generator.uniform(0, 1, 2))
     if generator.random() < 0.5 and high - low > 0.2:
         images = low + (high - low) * images

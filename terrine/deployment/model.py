@@ -107,10 +107,11 @@ class StudentModel:
     ) -> StudentModel:
         """Return the student in `folder`, every file checked against the digest in its manifest.
 
-        statistics: None takes one under which no answer depends on company: `frozen` with a `reference`, else `alone`
-        or, of a student without batch normalisation or trained so, `original`, or else `single`. reference: uint8 images [R, C, size, size] that
-        take the place of the stored, synthetic ones: unlabelled images of the kind the student will meet, 64 or more,
-        make `frozen` statistics about as good as `current` ones.
+        statistics: None takes one under which no answer depends on company: `original` of a student that was trained so
+        or has no batch normalisation, `frozen` with a `reference`, else `alone` where the folder holds it, or else
+        `single` for grey images and `original` for others. reference: uint8 images [R, C, size, size] that take the
+        place of the stored, synthetic ones: unlabelled images of the kind the student will meet, 64 or more, make
+        `frozen` statistics about as good as `current` ones.
 
         Raises ArtefactError when a file is missing, damaged or was edited, InputError when `reference` does not fit,
         and SettingError for other statistics.
@@ -193,7 +194,9 @@ def _default(manifest: dict[str, Any], backbone: Backbone, has_alone: bool, own_
         return "original"
     if own_reference:
         return "frozen"
-    return "alone" if has_alone else "single"
+    if has_alone:
+        return "alone"
+    return "single" if backbone.channels == 1 else "original"  # the better one as measured: docs/serving.md
 
 
 def batches(count: int) -> list[np.ndarray]:
