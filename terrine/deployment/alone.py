@@ -86,7 +86,11 @@ def student_alone(
         drawn = draw_domain(pools, number, DRAWN, numpy_generator(seed, "domain", number)).to(device)
         return drawn[_balanced(student, drawn)]
 
-    record_statistics(fixed.network, (learned_from(number) for number in range(min(RECORDED, domains))), "all")
+    def record(count: int) -> None:
+        record_statistics(fixed.network, (learned_from(number) for number in range(count)), "all")
+
+    # By one worker, as all sums here: several threads would round them differently.
+    list(side_by_side(record, [min(RECORDED, domains)], device))
     width = fixed.feature_dim
     reduce = None
     if width > WIDEST:
@@ -115,20 +119,19 @@ def student_alone(
         cross += own_cross
         if progress is not None:
             progress(done / len(parts), f"learned to answer for one image: {done} of {len(parts)} parts")
-    ((weight, bias),) = side_by_side(lambda _: _ridge(gram, cross), [0])
-    if reduce is not None:
-        weight = reduce.cpu() @ weight
+    ((weight, bias),) = side_by_side(lambda _: _ridge(gram, cross, reduce), [0])
     return _assembled(fixed.cpu(), weight, bias)
 
 
-def _ridge(gram: Tensor, cross: Tensor) -> tuple[Tensor, Tensor]:
+def _ridge(gram: Tensor, cross: Tensor, reduce: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return weight [D, K] and bias [K] of ridge regression; the last feature is the constant, which is not shrunk."""
     size = len(gram) - 1
     strength = RIDGE * float(gram.diagonal()[:size].mean())
     penalty = torch.full((size + 1,), strength)
     penalty[size] = 1e-6 * strength
     solution = torch.linalg.solve((gram + torch.diag(penalty)).double(), cross.double()).float()
-    return solution[:size], solution[size]
+    weight, bias = solution[:size], solution[size]
+    return (weight if reduce is None else reduce.cpu() @ weight), bias
 
 
 @torch.no_grad()
