@@ -8,7 +8,8 @@
 (one batch through the backbone, then the head). `batches`: accuracy on a dataset's test split by size of the request,
 without filling, filled up with reference images as equals, and as served; for requests in which one class is more
 frequent; and for statistics that do not depend on the request. `company`: the cost of statistics that do
-not depend on company, beside `current` in mixed requests, in requests in order of class, and alone. All print Markdown tables.
+not depend on company, beside `current` in mixed requests, in requests in order of class, and alone. All print Markdown
+tables.
 """
 
 from __future__ import annotations

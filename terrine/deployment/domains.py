@@ -2,7 +2,7 @@
 
 A *domain* here is a set of images that share what current statistics take away: how bright and how full of contrast
 they are, whether they are shades, shapes or lines, and whether an object stands before an empty background. Each domain
-is public images under one such change, drawn anew (Tobin et al. 2017, "domain randomization"); nothing private is seen.
+is public images under one such change, drawn anew ("domain randomisation"); nothing private is seen.
 """
 
 from __future__ import annotations
