@@ -2,11 +2,14 @@
 
     python benchmarks/serving.py speed --folder data/release/terrine-mnist/student
     python benchmarks/serving.py batches --folder data/release/terrine-mnist/student --data mnist --root SOURCE
+    python benchmarks/serving.py company --folder data/release/terrine-mnist/student --data mnist --root SOURCE
 
 `speed`: median latency for one image and images per second for 512, in process and over HTTP, beside the plain way
 (one batch through the backbone, then the head). `batches`: accuracy on a dataset's test split by size of the request,
 without filling, filled up with reference images as equals, and as served; for requests in which one class is more
-frequent; and for statistics that do not depend on the request. Both print Markdown tables.
+frequent; and for statistics that do not depend on the request. `company`: the cost of statistics that do
+not depend on company, beside `current` in mixed requests, in requests in order of class, and alone. All print Markdown
+tables.
 """
 
 from __future__ import annotations
@@ -49,7 +52,7 @@ def median_seconds(call: Callable[[], object], seconds: float) -> float:
 def speed(folder: Path, seconds: float) -> None:
     """Print the table of latencies and rates."""
     rows: list[tuple[str, float, float]] = []
-    model = StudentModel.load(folder)
+    model = StudentModel.load(folder, "current")
     assert model.reference is not None
     many = np.resize(model.reference, (512, *model.reference.shape[1:]))
     one = many[:1]
@@ -58,7 +61,7 @@ def speed(folder: Path, seconds: float) -> None:
     def plain(batch: np.ndarray) -> np.ndarray:
         return model.network(torch.from_numpy(batch)).numpy()
 
-    least = 1 if model.statistics == "original" else 2
+    least = 2
     rows.append(
         (
             f"plain network, one batch (at least {least})",
@@ -188,6 +191,33 @@ def batches(folder: Path, data: str, root: Path, most: int, few: int) -> None:
         )
 
 
+def company(folder: Path, data: str, root: Path, most: int) -> None:
+    """Print accuracies of one student by statistics and by company."""
+    current = StudentModel.load(folder, "current")
+    dataset = load_dataset(
+        data,
+        size=current.size,
+        channels=current.channels,
+        **({} if data == "digits" else {"root": root, "download": False}),
+    )
+    order = np.random.default_rng(0).permutation(len(dataset.test_labels))[:most]
+    images, labels = dataset.test_images[order], dataset.test_labels[order]
+    by_class = np.argsort(labels, kind="stable")
+    print(f"| {data}, {len(images):,} images | accuracy % |\n|---|---:|")
+    for name, chosen, size in (
+        ("current, mixed requests of 200", slice(None), 200),
+        ("current, 200 in order of class", by_class, 200),
+        ("current, one image", slice(None, 200), 1),
+    ):
+        asked, truth = images[chosen], labels[chosen]
+        parts = [current.predict(asked[first : first + size]).argmax(1) for first in range(0, len(asked), size)]
+        print(f"| {name} | {100 * float((np.concatenate(parts) == truth).mean()):.1f} |", flush=True)
+    kinds = ("alone", "single", "frozen", "original")
+    for kind in kinds if "alone-head.safetensors" in current.description["digests"] else kinds[1:]:
+        fixed = StudentModel.load(folder, kind).predict(images).argmax(1)
+        print(f"| {kind} | {100 * float((fixed == labels).mean()):.1f} |", flush=True)
+
+
 def skewed(labels: np.ndarray, share: float | None, size: int, requests: int) -> np.ndarray:
     """Return indices of requests one after the other, in which the classes take turns having `share` of the images."""
     generator = np.random.default_rng(1)
@@ -208,7 +238,7 @@ def skewed(labels: np.ndarray, share: float | None, size: int, requests: int) ->
 def main() -> None:
     """Read the command line."""
     parser = common_options(__doc__)
-    parser.add_argument("table", choices=("speed", "batches"))
+    parser.add_argument("table", choices=("speed", "batches", "company"))
     parser.add_argument("--folder", type=Path, required=True, help="the student's folder")
     parser.add_argument("--seconds", type=float, default=3.0, help="speed: seconds per figure")
     parser.add_argument("--data", default="mnist", help="batches: a dataset of `terrine datasets`")
@@ -218,6 +248,8 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.table == "speed":
         speed(arguments.folder, arguments.seconds)
+    elif arguments.table == "company":
+        company(arguments.folder, arguments.data, arguments.root, arguments.images)
     else:
         batches(
             arguments.folder, arguments.data, arguments.root, arguments.images, min(arguments.few, arguments.images)

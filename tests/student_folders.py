@@ -31,7 +31,12 @@ def images(count: int, seed: int = 0, channels: int = 1) -> np.ndarray:
 
 
 def make_student(
-    folder: Path, kind: str = "scattering", *, hidden: bool = False, statistics: str = "current", channels: int = 1
+    folder: Path,
+    kind: str = "scattering",
+    *,
+    hidden: bool = False,
+    statistics: str = "current",
+    channels: int = 1,
 ) -> Path:
     """Write a student with random weights, and running statistics that differ from every batch's, to `folder`."""
     folder.mkdir(parents=True)

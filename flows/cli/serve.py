@@ -17,7 +17,10 @@ FolderOption = Annotated[Path | None, typer.Option("--folder", help="A student's
 ModelOption = Annotated[str | None, typer.Option("--model", help="An MLflow model: models:/NAME/VERSION.")]
 StatisticsOption = Annotated[
     StatisticsName | None,
-    typer.Option(help="Statistics images are normalised with; default: as the student was trained (docs/serving.md)."),
+    typer.Option(
+        help="Statistics images are normalised with. The default answers one image alone and in company alike; under "
+        "current an answer depends on all images of the request (docs/serving.md)."
+    ),
 ]
 ReferenceOption = Annotated[
     Path | None,

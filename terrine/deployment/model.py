@@ -25,9 +25,9 @@ from terrine.deployment.network import REFERENCE_WEIGHT, ServingStatistics, Stud
 from terrine.errors import ArtefactError, SettingError
 from terrine.models.backbone import Backbone
 from terrine.models.files import load_backbone
+from terrine.models.statistics import has_batch_norm
 
 BACKBONE, HEAD, REFERENCE = "backbone.safetensors", "head.safetensors", "reference.safetensors"
-
 SMALL = 64
 """Under `current` statistics a request of fewer images is filled up with reference images."""
 
@@ -104,9 +104,10 @@ class StudentModel:
     ) -> StudentModel:
         """Return the student in `folder`, every file checked against the digest in its manifest.
 
-        statistics: None takes the kind the student was trained with. reference: uint8 images [R, C, size, size] that
-        take the place of the stored, synthetic ones: unlabelled images of the kind the student will meet, 64 or more,
-        make `frozen` statistics about as good as `current` ones.
+        statistics: None takes one under which no answer depends on company: `original` of a student that was trained so
+        or has no batch normalisation, `frozen` with a `reference`, or else `original`. reference: uint8
+        images [R, C, size, size] that take the place of the stored, synthetic ones: unlabelled images of the kind the
+        student will meet, 64 or more, make `frozen` statistics about as good as `current` ones.
 
         Raises ArtefactError when a file is missing, damaged or was edited, InputError when `reference` does not fit,
         and SettingError for other statistics.
@@ -114,13 +115,12 @@ class StudentModel:
         folder = Path(folder)
         manifest = check_seal(folder)
         try:
-            backbone = load_backbone(folder / BACKBONE)
-            head = head_from_arrays(_read(folder / HEAD))
             stored = reference if reference is not None else _read(folder / REFERENCE)["images"]
-            chosen = statistics or manifest["statistics"]
             known = get_args(ServingStatistics)
-            if chosen not in known:
-                raise SettingError(f"statistics: '{chosen}' is unknown. Use one of {', '.join(known)}.")
+            if statistics is not None and statistics not in known:
+                raise SettingError(f"statistics: '{statistics}' is unknown. Use one of {', '.join(known)}.")
+            backbone, head = load_backbone(folder / BACKBONE), head_from_arrays(_read(folder / HEAD))
+            chosen = statistics or _default(manifest, backbone, reference is not None)
             return cls(backbone, head, manifest, stored, chosen, device, own_reference=reference is not None)
         except KeyError as error:
             raise ArtefactError(f"The student in {folder} lacks {error}. Run the stage 'student' again.") from error
@@ -173,6 +173,13 @@ class StudentModel:
                 self._pool = ThreadPoolExecutor(self._threads, initializer=torch.set_num_threads, initargs=(1,))
             list(self._pool.map(compute, parts))
             torch.set_num_threads(self._threads)  # a worker's setting reaches threads that are started later
+
+
+def _default(manifest: dict[str, Any], backbone: Backbone, own_reference: bool) -> ServingStatistics:
+    """Return the statistics of a student for whom none were chosen: never those of the request."""
+    if manifest["statistics"] == "original" or not has_batch_norm(backbone.network):
+        return "original"
+    return "frozen" if own_reference else "original"
 
 
 def batches(count: int) -> list[np.ndarray]:
