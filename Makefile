@@ -31,8 +31,7 @@ $(VENV)/installed: pyproject.toml
 	@touch $@
 
 ui: $(VENV)/installed
-	@echo "MLflow: http://127.0.0.1:5000 (Ctrl-C ends it)"
-	@MLFLOW_DISABLE_TELEMETRY=true mlflow ui --backend-store-uri sqlite:///mlflow.db --host 127.0.0.1 --port 5000
+	@terrine ui
 
 deploy-local: $(VENV)/installed
 	@terrine deploy-local --keep

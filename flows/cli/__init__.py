@@ -16,6 +16,7 @@ from flows.cli import (
     accounting,
     audit,
     check,
+    compare,
     export,
     images,
     ledger,
@@ -26,6 +27,7 @@ from flows.cli import (
     reproduce,
     serve,
     sweep,
+    ui,
 )
 from flows.environment import prepare_environment
 from flows.logs import LoggedError
@@ -159,7 +161,8 @@ def datasets() -> None:
     console.print(", ".join(SOURCES.names()))
 
 
-PARTS = (accounting, audit, check, export, images, ledger, membership, params, party, predict, reproduce, serve, sweep)
+PARTS = (accounting, audit, check, compare, export, images, ledger, membership, params, party, predict, reproduce)
+PARTS += (serve, sweep, ui)
 for part in PARTS:
     part.register(app)
 

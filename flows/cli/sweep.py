@@ -26,8 +26,11 @@ def sweep(
     preset: Annotated[str | None, typer.Option(help="What to start from; default: the run selected last.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override a parameter in all candidates.")] = None,
     select: Annotated[
-        Literal["none", "evaluation"],
-        typer.Option(help="Name the best by test accuracy (evaluation; public benchmark data only), or none."),
+        Literal["none", "evaluation", "released"],
+        typer.Option(
+            help="Name the best by test accuracy (evaluation; public benchmark data only), by accuracies with noise "
+            "(released; see evaluation.epsilon), or none."
+        ),
     ] = "none",
 ) -> None:
     """Make a run of every combination of values, and show ε of each and of the search; finished runs are kept.

@@ -8,6 +8,7 @@ from typing import Any, get_args
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from tasks.config.collaboration import Collaboration
+from tasks.config.evaluation import Evaluation
 from tasks.config.ledger import LedgerSettings
 from tasks.config.pretraining import Pretraining
 from tasks.config.privacy import Privacy
@@ -51,6 +52,7 @@ class Params(Settings):
     collaboration: Collaboration = Collaboration()
     student: STUDENTS.union() = LinearStudent()  # type: ignore[valid-type]
     """The model that leaves the building."""
+    evaluation: Evaluation = Evaluation()
     ledger: LedgerSettings = LedgerSettings()
     runner: Runner = Runner()
     transcription: Transcription | None = None

@@ -18,6 +18,7 @@ from tasks.pipeline.guided.queries import FILE as GUIDED_FILE
 from tasks.pipeline.guided.queries import Guide, write_guided
 from tasks.pipeline.guided.votes import check_voters, forget_votes, votes_on
 from tasks.pipeline.private_figures import private_figures
+from tasks.pipeline.released_accuracy import check_accuracy
 from tasks.pipeline.synthesize import POOL
 from tasks.pipeline.vote import read_votes
 from tasks.reports.statement_page import write_statement
@@ -33,7 +34,7 @@ from terrine.aggregation.release import about_answers, asked, release_histograms
 from terrine.aggregation.rounds import LaterVotes
 from terrine.aggregation.votes import histograms_of
 from terrine.data.digest import keyed_digest
-from terrine.privacy.accounting.events import Event, compose
+from terrine.privacy.accounting.events import Event, NonPrivateEvent, compose
 from terrine.privacy.ledger.ledger import StoredRelease
 from terrine.privacy.statement import PrivacyStatement, PublicInput
 from terrine.students.guided import Guided
@@ -62,6 +63,7 @@ def release_answers(run: Run) -> None:
     histograms = histograms_of(votes, votes_manifest["classes"])
     mechanism = run.params.aggregation
     inputs = inputs_of_answers(run, votes)
+    check_accuracy(run, identity_of_answers(run), _worst_case(run, len(histograms)))
     if mechanism.where == "parties":
         # Here, because only such a run needs gRPC and what lies behind it.
         from tasks.parties.release import release_by_parties
@@ -84,6 +86,13 @@ def release_answers(run: Run) -> None:
     tell_change(run, "answers", release, inputs)
     forget_votes(run)
     write_statement(run, privacy_statement(run, votes_manifest, release))
+
+
+def _worst_case(run: Run, queries: int) -> Event:
+    settings = run.params.aggregation
+    if run.params.teachers.unprotected:
+        return NonPrivateEvent()
+    return settings.worst_case(queries, settings.epsilon, settings.delta, _spent_before(run))
 
 
 def release_once(run: Run, votes: np.ndarray, histograms: np.ndarray, inputs: Inputs) -> StoredRelease:

@@ -20,6 +20,7 @@ from tasks.config.values import flat
 from tasks.pipeline.distance import distance_rows
 from tasks.pipeline.graph import MAIN
 from tasks.pipeline.guided.queries import read_all_queries
+from tasks.reports.accuracy import released_accuracy
 from tasks.reports.charts import stacked_histogram
 from tasks.reports.pages import bar_rows, count, percent, plain, render
 from tasks.reports.partition_figures import partition_figures
@@ -69,6 +70,7 @@ def write_report(run: Run) -> None:
         "sheets": sheets(run, answers, manifest),
         "released_per_class": bar_rows(manifest["class_names"], statement["answered_per_class"]),
         "evaluation": evaluation(read_json(run.folders.evaluation)),
+        "released": released_accuracy(run.folders),
         "consensus": consensus(histograms, answers["answered"].to_numpy(), answers["round"].to_numpy() >= 0),
         **private_tables(read_json(run.folders.accounting / "figures.json"), manifest["class_names"]),
         "distances": distance_rows(run.folders),
@@ -76,7 +78,7 @@ def write_report(run: Run) -> None:
         **stage_costs(timings(run)),
         "parameters": flat(shown_parameters(run)),
         "versions": versions(run),
-        "command": reproduce_command(run),
+        "command": reproduce_command(run, at_home=not run.params.tracking.private_metrics),
         "changes": changes_told(run),
         **statement_texts(statement),
     }
@@ -218,15 +220,15 @@ def shown_parameters(run: Run) -> dict[str, Any]:
     return public_parameters(run.params) if run.params.tracking.private_metrics else run.params.model_dump(mode="json")
 
 
-def reproduce_command(run: Run) -> str:
+def reproduce_command(run: Run, *, at_home: bool) -> str:
     """Return the command that makes this run: its preset, the name it was given, and what was set differently.
 
-    A report that goes into MLflow leaves out what stays at home: the site's own files and accounts.
+    at_home: whether it names the site's own files and accounts, which what leaves the site must not.
     """
     made = read_preset(run.root, run.name)
     if made.made_from is None:
         return f"terrine run --preset {run.name}"
-    own = published(made.overrides) if run.params.tracking.private_metrics else made.overrides
+    own = made.overrides if at_home else published(made.overrides)
     words = ["terrine", "run", "--preset", made.made_from]
     if not DERIVED_NAME.match(run.name):
         words += ["--name", run.name]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
+from tasks.reports.accuracy import released_accuracy, shown_accuracy
 from tasks.reports.statement_page import read_statement
 from tasks.runtime.identity import changes_told
 from tasks.runtime.run import Run
@@ -37,6 +38,11 @@ def result_lines(run: Run, *own: tuple[str, str]) -> Text:
     lines.append(("accuracy (private test split)", f"{100 * evaluation['accuracy']:.2f} %"))
     if "served" in evaluation:
         lines.append(("accuracy as served, each image by itself", f"{100 * evaluation['served']['accuracy']:.2f} %"))
+    released = released_accuracy(run.folders)
+    if released is not None:
+        shown = shown_accuracy(released["accuracy"], released["plus_minus"])
+        price = "NOT PRIVATE" if released["epsilon"] is None else f"for ε = {released['epsilon']:g}"
+        lines.append(("accuracy released", f"{shown}, {price}"))
     if "accuracy" in evaluation.get("answers", {}):
         lines.append(("answers that are right (public pool)", f"{100 * evaluation['answers']['accuracy']:.2f} %"))
     epsilon = statement["epsilon"]

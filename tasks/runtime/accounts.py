@@ -139,8 +139,8 @@ def registered_account(ledger: Ledger, name: str) -> Account:
     return account
 
 
-def noise_source(run: Run) -> NoiseSource:
-    """Return the operating system's noise, or replayed noise for an ablation."""
+def noise_source(run: Run, purpose: str = "replayed noise") -> NoiseSource:
+    """Return the operating system's noise, or for an ablation noise replayed from the run's seed for a purpose."""
     if run.params.aggregation.noise == "secure":
         return SecureNoise()
-    return ReplayNoise(derive_seed(run.params.seed, "replayed noise"))
+    return ReplayNoise(derive_seed(run.params.seed, purpose))

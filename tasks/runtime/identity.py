@@ -1,4 +1,5 @@
-"""Under which identity the ledger knows a run's releases: one rule for answers, averages, annotations and labels.
+"""Under which identity the ledger knows a run's releases: one rule for answers, averages, annotations, labels
+and a noised accuracy.
 
 A release is identified by the account, the edition of the data that the operator names, and the settings upstream of it
 that differ from their defaults: by public things alone. So a run that changes its student shares the release, one that
@@ -27,7 +28,7 @@ from terrine.privacy.ledger.identity import release_identity
 from terrine.privacy.ledger.ledger import StoredRelease
 from terrine.settings import Settings
 
-Kind = Literal["answers", "averages", "annotations", "labels", "units"]
+Kind = Literal["answers", "averages", "annotations", "labels", "units", "accuracy"]
 Inputs = dict[str, str]
 
 FORM = 1
@@ -42,6 +43,7 @@ _UPSTREAM: dict[Kind, tuple[str, ...]] = {
     "annotations": ("data", "privacy", "partition", "transcription"),
     "labels": ("data", "privacy", "transcription"),
     "units": ("data", "privacy"),
+    "accuracy": (*_UP_TO_TEACHERS, "aggregation", "collaboration", "student", "evaluation"),
 }
 """The sections that decide what is released; beside them `seed` does, but for labels, which are not dealt."""
 

@@ -75,6 +75,8 @@ class Folders:
     statement = _Place("release", "privacy.json")
     student = _Place("release", "student")
     evaluation = _Place("release", "evaluation.json")
+    accuracy = _Place("release", "accuracy.json")
+    """The accuracy that was released with noise, or that none was."""
     start = _Place("public", "start")
     """Of a transcription: the public beginnings, a generator and what its student is built on."""
     labels = _Place("private", "labels")

@@ -20,6 +20,8 @@ from tasks.config.presets import PRESETS, derive
 from tasks.pipeline.aggregate import identity_of_answers
 from tasks.pipeline.averaging.settings import planned_event
 from tasks.pipeline.graph import MAIN
+from tasks.pipeline.released_accuracy import identity_of_accuracy, planned
+from tasks.reports.accuracy import released_accuracy
 from tasks.runtime.accounts import noise_source, open_account, registered_account
 from tasks.runtime.identity import release_digest
 from tasks.runtime.parameters import settled
@@ -31,7 +33,7 @@ from terrine.privacy.accounting.events import Event, NonPrivateEvent, compose, f
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.tuning import GEOMETRIC, composed_epsilon, repeat_and_select_epsilon
 
-Selection = Literal["none", "evaluation"]
+Selection = Literal["none", "evaluation", "released"]
 
 FIXED = ("data", "privacy", "ledger", "tracking", "runner", "aggregation.delta", "aggregation.noise")
 """What a sweep cannot vary: its prices compare releases about the same people, from one account, at one δ."""
@@ -43,7 +45,7 @@ NOTES = {
     "distributed number of times, and publishes the best run only (Papernot & Steinke 2022). This sweep made every "
     "candidate, so it is for comparison and no guarantee for it.",
     "evaluation": "Accuracy is computed on the private test split. Neither price covers the test records: a choice by "
-    "accuracy leaks about them without any bound.",
+    "accuracy leaks about them without any bound. Accuracies that were released with noise are in the prices.",
 }
 
 
@@ -66,8 +68,19 @@ class Candidate:
         """Digest of the parameters that decide the release."""
         return release_digest(self.params)
 
+    @property
+    def accuracy(self) -> str:
+        """Digest of the parameters that decide the noised accuracy, where one is released."""
+        return release_digest(self.params, "accuracy")
+
+    def releases(self) -> dict[str, Event]:
+        """The most each of its releases can cost, from parameters alone, by the digest of what decides it."""
+        accuracy = planned(self.params)
+        own = {} if accuracy is None else {self.accuracy: accuracy.event}
+        return {self.release: self.worst_case(), **own}
+
     def worst_case(self) -> Event:
-        """The most its release can cost, from parameters alone."""
+        """The most its answers can cost, from parameters alone."""
         settings = self.params.aggregation
         averages = planned_event(self.params)
         if isinstance(averages, NonPrivateEvent):
@@ -150,7 +163,13 @@ def check_selection(candidates: list[Candidate], selection: Selection) -> None:
         raise SettingError(
             "--select evaluation chooses by accuracy on the private test split, which is not covered by any ε of the "
             "sweep: it is for public benchmark data only. Use --select none, and choose by public quantities "
-            "(docs/tuning.md)."
+            "(docs/tuning.md). Or release accuracies with noise (--set evaluation.epsilon=0.5), and use --select "
+            "released."
+        )
+    if selection == "released" and any(candidate.params.evaluation.epsilon is None for candidate in candidates):
+        raise SettingError(
+            "--select released chooses by accuracies that are released with noise, and there are none. Add --set "
+            "evaluation.epsilon=0.5, say: each candidate's is charged."
         )
 
 
@@ -166,8 +185,13 @@ def check_budget(root: Path, candidates: list[Candidate]) -> int:
     run = open_run(root, candidates[0].run)
     ledger, dataset = open_account(run)
     account = registered_account(ledger, dataset)
-    paid = {candidate.release for candidate in candidates if _identity(root, candidate) in account.reserved}
-    new = {candidate.release: candidate.worst_case() for candidate in candidates if candidate.release not in paid}
+    paid = {
+        digest
+        for candidate in candidates
+        for digest, identity in zip(candidate.releases(), _identities(root, candidate), strict=False)
+        if identity in account.reserved
+    }
+    new = {digest: event for digest, event in all_releases(candidates).items() if digest not in paid}
     if new:
         try:
             account.check_all(list(new.values()), noise_source(run).kind)
@@ -179,8 +203,15 @@ def check_budget(root: Path, candidates: list[Candidate]) -> int:
     return len(new)
 
 
-def _identity(root: Path, candidate: Candidate) -> str:
-    return identity_of_answers(Run(root, candidate.run, candidate.params))
+def _identities(root: Path, candidate: Candidate) -> tuple[str, str]:
+    """Return under which identities the ledger knows a candidate's releases, in the order of `releases`."""
+    run = Run(root, candidate.run, candidate.params)
+    return identity_of_answers(run), identity_of_accuracy(run)
+
+
+def all_releases(candidates: list[Candidate]) -> dict[str, Event]:
+    """Return the worst case of every distinct release of a search."""
+    return {digest: event for candidate in candidates for digest, event in candidate.releases().items()}
 
 
 def votes_on_disk(root: Path, candidates: list[Candidate]) -> dict[str, str]:
@@ -240,18 +271,22 @@ def outcome(
     released = {row["release_id"]: from_json(row["event"]) for row in rows if row["release_id"] is not None}
     if not released:
         raise SettingError(f"No candidate came to its release: {next(iter(failures.values()), 'nothing was run')}")
-    worst_cases = {candidate.release: candidate.worst_case() for candidate in candidates}
+    answers = len(released)
+    accuracies = {candidate.accuracy for candidate, row in zip(candidates, rows, strict=True) if row["released"]}
+    released |= {digest: event for digest, event in all_releases(candidates).items() if digest in accuracies}
+    searched = {candidate.release: compose(*candidate.releases().values()) for candidate in candidates}
     finished = [row for row in rows if row["failed"] is None]
-    best = max(finished, key=lambda row: row["accuracy"]) if selection == "evaluation" and finished else None
+    score = {"evaluation": lambda row: row["accuracy"], "released": lambda row: row["released"]["accuracy"]}
+    best = max(finished, key=score[selection]) if selection in score and finished else None
     return {
         "candidates": rows,
-        "releases": len(released),
+        "releases": answers,
         "delta": delta,
         "noise": candidates[0].params.aggregation.noise,
         "epsilon_tuning_composed": round_up(composed_epsilon(released, delta)),
         "epsilon_tuning_composed_worst_case": worst_case_price(candidates),
-        "epsilon_tuning_repeat_and_select": round_up(repeat_and_select_epsilon(list(worst_cases.values()), delta)),
-        "repeat_and_select": {"mean": len(worst_cases), "shape": GEOMETRIC},
+        "epsilon_tuning_repeat_and_select": round_up(repeat_and_select_epsilon(list(searched.values()), delta)),
+        "repeat_and_select": {"mean": len(searched), "shape": GEOMETRIC},
         "select": selection,
         "selected": None if best is None else best["run"],
         "notes": NOTES,
@@ -260,8 +295,7 @@ def outcome(
 
 def worst_case_price(candidates: list[Candidate]) -> float:
     """Return the ε of all distinct releases of a search together, from parameters alone: known before it begins."""
-    worst_cases = {candidate.release: candidate.worst_case() for candidate in candidates}
-    return round_up(composed_epsilon(worst_cases, candidates[0].params.aggregation.delta))
+    return round_up(composed_epsilon(all_releases(candidates), candidates[0].params.aggregation.delta))
 
 
 def _row(root: Path, candidate: Candidate, failed: str | None, public_benchmark: bool) -> dict[str, Any]:
@@ -269,6 +303,7 @@ def _row(root: Path, candidate: Candidate, failed: str | None, public_benchmark:
     statement = read_json(folders.statement) if folders.statement.is_file() else {}
     row = {name: statement.get(name) for name in ("release_id", "epsilon", "event", "answered", "queries")}
     row |= {"run": candidate.run, "settings": dict(candidate.settings), "failed": failed}
+    row["released"] = released_accuracy(folders)
     # On data that are not public, a column of accuracies would invite the choice that no ε covers.
     if public_benchmark and failed is None:
         row["accuracy"] = read_json(folders.evaluation)["accuracy"]

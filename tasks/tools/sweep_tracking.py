@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from tasks.config.presets import shown_assignment
 from tasks.config.values import digest
-from tasks.pipeline.tracking import log_run
+from tasks.pipeline.tracking import FIGURE, log_run
+from tasks.reports.accuracy import shown_accuracy
+from tasks.reports.comparison import compared, comparison_page
 from tasks.runtime.run import Run, open_run
 from tasks.runtime.store import read_json
 
@@ -44,10 +46,12 @@ def log_sweep(root: Path, preset: str, result: dict[str, Any]) -> str:
         client.log_metric(parent, name, value)
     client.set_tag(parent, "private", "yes" if result["noise"] == "secure" else "NOT PRIVATE")
     if result["selected"] is not None:
-        client.set_tag(parent, "selected_by_evaluation", result["selected"])
+        client.set_tag(parent, f"selected_by_{result['select']}", result["selected"])
     logged = _for_the_log(result, private_figures=bool(settings.private_metrics))
     client.log_dict(parent, logged, "sweep.json")
     client.log_text(parent, markdown_table(logged), "sweep.md")
+    rows = compared(root, [run.name for run in finished])
+    client.log_text(parent, comparison_page(rows, f"Sweep of {preset}: ε against accuracy"), FIGURE)
     client.set_terminated(parent)
     return parent
 
@@ -104,14 +108,17 @@ def cells_of(result: dict[str, Any]) -> list[list[str]]:
     """Return the sweep's table as text: a row of headings, then a row per candidate."""
     rows = result["candidates"]
     keys = list(rows[0]["settings"])
-    accuracies = any("accuracy" in row for row in rows)
+    accuracies, noised = (any(row.get(name) for row in rows) for name in ("accuracy", "released"))
     cells = [[*keys, "run", "release", "own exact ε", "answered / asked", *(["test accuracy %"] if accuracies else [])]]
+    cells[0] += ["accuracy released"] if noised else []
     for row in rows:
         epsilon = "none" if row["epsilon"] is None else f"{row['epsilon']:.4f}"
         answers = "failed" if row["failed"] else f"{row['answered']} / {row['queries']}"
         accuracy = [f"{100 * row['accuracy']:.2f}" if "accuracy" in row else ""] if accuracies else []
         release = (row["release_id"] or "none")[:8]
         cells.append([*(row["settings"][key] for key in keys), row["run"], release, epsilon, answers, *accuracy])
+        own = row["released"]
+        cells[-1] += [shown_accuracy(own["accuracy"], own["plus_minus"]) if own else ""] if noised else []
     return cells
 
 
@@ -127,6 +134,7 @@ def summary(result: dict[str, Any]) -> list[str]:
     lines += [f"{name} = {result[name]:g}: {result['notes'][name]}" for name in PRICES]
     lines.append(result["notes"]["evaluation"])
     if result["selected"] is not None:
-        lines.append(f"Best by accuracy on the test split: {result['selected']}.")
+        which = "that was released with noise" if result["select"] == "released" else "on the test split"
+        lines.append(f"Best by accuracy {which}: {result['selected']}.")
     lines += [f"{row['run']} failed: {row['failed']}" for row in result["candidates"] if row["failed"]]
     return lines

@@ -8,7 +8,6 @@ import numpy as np
 from PIL import Image
 from rich.text import Text
 
-from tasks.config.params import public_parameters
 from tasks.config.presets import read_preset
 from tasks.config.values import flat
 from tasks.pipeline.report import evaluation, shown_parameters
@@ -57,14 +56,18 @@ def used(parameters: dict[str, Any]) -> dict[str, Any]:
 def log_run(run: Run) -> str:
     """Log a finished transcription to MLflow and return the MLflow run's id."""
     statement = read_statement(run.folders.statement)
-    names = ("epsilon", "epsilon_claimed", "delta", "queries", "teachers")
-    metrics = {"accuracy": read_json(run.folders.evaluation)["accuracy"], **{name: statement[name] for name in names}}
+    names = ("epsilon", "epsilon_guaranteed", "epsilon_claimed", "delta", "queries", "teachers")
+    metrics = {name: statement[name] for name in names}
     if run.params.tracking.private_metrics:
         manifest = read_manifest(run)
         metrics |= {f"private_{name}": manifest[name] for name in ("accuracy", "plurality_accuracy")}
-    parameters = flat(used(public_parameters(run.params)))
     return log_finished(
-        run, TRANSCRIPTION, parameters, metrics, tags={"unit": statement["unit"]}, released=[run.folders.generator]
+        run,
+        TRANSCRIPTION,
+        metrics,
+        tags={"unit": statement["unit"]},
+        released=[run.folders.generator],
+        unused=UNUSED,
     )
 
 

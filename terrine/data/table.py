@@ -66,6 +66,7 @@ def load(source: Source, at: Path = Path(), *, seed: int = 0) -> Dataset:
         train_parties=parties,
         party_names=party_names,
         train_names=names[train],
+        test_units=(names if groups is None else groups)[test],
     )
 
 

@@ -12,7 +12,7 @@ from tasks.config.values import read_yaml
 from tasks.pipeline.graph import MAIN
 from tasks.pipeline.tracking import stage_costs
 from tasks.runtime.run import Run, open_run
-from tasks.runtime.store import Folders
+from tasks.runtime.store import Folders, read_json
 from tasks.transcription.graph import TRANSCRIPTION
 from tests.flows.conftest import set_small
 
@@ -43,6 +43,7 @@ def clinic(tmp_path_factory, pytestconfig):
             "store": "data/private/SecretStore",
         },
         tracking={"uri": (root / "mlruns").as_uri()},
+        evaluation={"epsilon": 1},
     )
     with pytest.MonkeyPatch.context() as patch:
         # Instead of a database, whose first migrations would take most of the time.
@@ -63,10 +64,12 @@ def published(root: Path):
 
 def logged(root: Path):
     """Return the names of metrics, parameters, tags and artefacts of the one run in MLflow."""
-    (metrics,) = root.glob("mlruns/*/*/metrics")
+    (metrics,) = {path.parent for path in root.glob("mlruns/*/*/metrics/epsilon")}
     artefacts = root / "mlartifacts" / metrics.parent.name / "artifacts"
     return {
-        **{kind: {path.name for path in (metrics.parent / kind).iterdir()} for kind in ("metrics", "params", "tags")},
+        **{kind: {path.name for path in (metrics.parent / kind).iterdir()} for kind in ("params", "tags")},
+        "metrics": {path.name for path in metrics.iterdir() if path.is_file()},
+        "costs": {path.name for path in (metrics / "cost").iterdir()},
         "artefacts": {path.relative_to(artefacts).parts[0] for path in artefacts.rglob("*")},
     }
 
@@ -94,28 +97,54 @@ def test_the_public_parameters_lack_what_stays_at_home_and_say_the_rest(clinic):
     assert not {"data.path", "data.root", "ledger.account", "tracking.uri"} & logged(clinic.root)["params"]
 
 
-def test_of_private_data_mlflow_has_no_private_figure_no_digest_of_private_files_and_no_report(clinic):
+def test_of_private_data_mlflow_has_no_private_figure_no_digest_of_private_files_no_evaluation_and_no_report(clinic):
     found = logged(clinic.root)
-    drawing = {"drawing_images", "drawing_bytes", "drawing_seconds", "drawing_images_per_second"}
-    declared = {"epsilon", "epsilon_guaranteed", "delta", "queries", "answered", "accuracy"}
-    assert found["metrics"] == declared | drawing | {f"seconds_{stage}" for stage in APART}
+    costs = {f"drawing_{name}" for name in ("images", "bytes", "seconds", "images_per_second")}
+    costs |= {f"seconds_{stage}" for stage in APART}
+    declared = {"epsilon", "epsilon_guaranteed", "delta", "teachers", "queries", "answered"}
+    noised = {"accuracy_released", "accuracy_released_plus_minus"}
+    assert found["metrics"] == declared | noised
+    assert found["costs"] == costs
     assert "dvc_lock" not in found["tags"]
-    assert found["artefacts"] == {"release"}
+    assert found["artefacts"] == {"release", "parameters.yaml"}
+    artefacts = {path.name for path in (clinic.root / "mlartifacts").rglob("*")}
+    assert "accuracy.json" in artefacts
+    assert "evaluation.json" not in artefacts
+
+
+def test_mlflow_has_what_was_set_and_no_default_and_the_queries_but_no_private_data(clinic):
+    found = logged(clinic.root)
+    assert {"data.name", "aggregation.sigma", "evaluation.epsilon", "seed"} <= found["params"]
+    assert not {"device", "teachers.ridge", "data.test_fraction", "tracking.experiment"} & found["params"]
+    (data,) = [read_yaml(path) for path in clinic.root.glob("mlruns/*/datasets/*/meta.yaml")]
+    assert data["name"] == "query images"
+    assert read_yaml(clinic.folders.public_parameters)["device"] == "auto"
+
+
+def test_an_experiment_opens_with_epsilon_and_accuracy_in_view_and_has_a_figure_of_its_runs(clinic):
+    (experiment,) = {path.parent.parent.parent for path in clinic.root.glob("mlruns/*/*/metrics/epsilon")}
+    view = read_json(experiment / "tags" / "mlflow.sharedViewState.terrine")
+    assert view["selectedColumns"] == ["metrics.`accuracy_released`", "metrics.`epsilon`"]
+    assert "viewStateShareKey=terrine" in read_json(clinic.folders.private / "tracking.json")["view"]
+    (figure,) = (clinic.root / "mlartifacts").rglob("epsilon-against-accuracy.html")
+    assert clinic.name in figure.read_text()
+    (note,) = [path.read_text() for path in experiment.glob("*/tags/mlflow.note.content") if "ε =" in path.read_text()]
+    assert "terrine run --preset small --set" in note
 
 
 def test_what_stages_cost_is_logged_in_full_where_private_figures_may_go(clinic):
-    assert set(stage_costs(clinic, MAIN)) == {f"seconds_{stage}" for stage in APART}
+    assert set(stage_costs(clinic, MAIN)) == {f"cost/seconds_{stage}" for stage in APART}
     tracking = clinic.params.tracking.model_copy(update={"private_metrics": True})
     public = Run(clinic.root, clinic.name, clinic.params.model_copy(update={"tracking": tracking}))
     timed = set(MAIN.names) - {"parameters", "report"}  # the report's own is known when it is done
-    assert timed < {name.removeprefix("seconds_") for name in stage_costs(public, MAIN)}
-    assert {f"memory_mb_{stage}" for stage in timed} < set(stage_costs(public, MAIN))
+    assert timed < {name.removeprefix("cost/seconds_") for name in stage_costs(public, MAIN)}
+    assert {f"cost/memory_mb_{stage}" for stage in timed} < set(stage_costs(public, MAIN))
 
 
 def test_drawing_images_is_not_timed_in_public_where_the_source_of_the_data_is_read_for_it(clinic):
     data = clinic.params.data.model_copy(update={"pool": "test"})
     run = Run(clinic.root, clinic.name, clinic.params.model_copy(update={"data": data}))
-    assert set(stage_costs(run, MAIN)) == {f"seconds_{stage}" for stage in APART - {"synthesize"}}
+    assert set(stage_costs(run, MAIN)) == {f"cost/seconds_{stage}" for stage in APART - {"synthesize"}}
 
 
 @pytest.mark.parametrize(("pipeline", "apart"), [(MAIN, APART), (TRANSCRIPTION, {"start"})])

@@ -352,7 +352,7 @@ def test_the_command_in_the_report_makes_the_same_run(tmp_path):
         "small",
         ["seed=3", "aggregation.delta=1e-6", "queries.sources={gaussian: 1.5}", "device='cpu'", "student.l2=null"],
     )
-    words = shlex.split(reproduce_command(Run(tmp_path, name, write_parameters(tmp_path, name).params)))
+    words = shlex.split(reproduce_command(Run(tmp_path, name, write_parameters(tmp_path, name).params), at_home=True))
     assert words[:4] == ["terrine", "run", "--preset", "small"]
     assert words[4::2] == ["--set"] * len(words[5::2])
     assert derive(tmp_path, "small", words[5::2]) == name

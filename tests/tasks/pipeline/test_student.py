@@ -1,6 +1,7 @@
 """The student stage: every kind from public and released files alone, evaluated with its own backbone."""
 
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -10,6 +11,7 @@ import torch
 from tasks.config.params import lay_over, validate
 from tasks.config.values import merge
 from tasks.pipeline import dataset, evaluate, pretrain, student, synthesize
+from tasks.pipeline.released_accuracy import _right
 from tasks.runtime.run import Run
 from tasks.runtime.store import file_digest, read_json, read_table, write_json, write_table
 from terrine.classifiers import predict
@@ -205,6 +207,19 @@ def test_the_evaluation_is_of_the_students_own_backbone(prepared, tmp_path):
     features = features_in_batches(own, test.test_images, np.array_split(order, 1), "current")
     expected = (predict(head, features).argmax(1) == test.test_labels).mean()
     assert figures["accuracy"] == pytest.approx(expected, abs=1e-9)
+
+
+def test_what_is_released_of_the_accuracy_is_found_image_by_image_whatever_its_company(prepared, tmp_path):
+    """Under current statistics one image more would move the answers to others, and so more than one unit's share."""
+    run = prepared("resnet10", tmp_path, kind="linear", l2=0.3)
+    assert run.params.student.statistics == "current"
+    student.train_student.fn(run)
+    dataset.prepare_dataset.fn(run)
+    test = dataset.read_dataset(run.folders)
+    right = _right(run, test)
+    for some in (np.arange(7), np.arange(40, 5, -1)):
+        fewer = replace(test, test_images=test.test_images[some], test_labels=test.test_labels[some])
+        np.testing.assert_array_equal(_right(run, fewer), right[some])
 
 
 def test_a_student_whose_file_was_changed_by_a_byte_is_refused(prepared, tmp_path):

@@ -44,6 +44,7 @@ def identity(root, values, changes=None, kind="answers", index=(), account="acco
         {"ledger": {"epsilon": 9}},
         {"collaboration": {"parties": 3}},
         {"queries": {"batch": 500}},
+        {"evaluation": {"epsilon": 0.5}},
     ],
 )
 def test_what_changes_nothing_that_is_released_shares_the_release(tmp_path, change):
@@ -132,6 +133,22 @@ def test_annotations_hang_on_what_decides_what_is_asked(tmp_path, change, same):
 )
 def test_labels_are_randomised_once_whatever_is_learned_from_them(tmp_path, change, same):
     assert (identity(tmp_path, LABELS, change, kind="labels") == identity(tmp_path, LABELS, kind="labels")) == same
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        ({"device": "cpu"}, True),
+        ({"tracking": {"experiment": "another"}}, True),
+        ({"student": {"l2": 1.0}}, False),
+        ({"evaluation": {"epsilon": 0.6}}, False),
+        ({"aggregation": {"sigma": 21}}, False),
+        ({"data": {"edition": "2"}}, False),
+    ],
+)
+def test_a_noised_accuracy_is_of_one_student_at_one_price(tmp_path, change, same):
+    own = merge(OWN, {"evaluation": {"epsilon": 0.5}})
+    assert (identity(tmp_path, own, change, kind="accuracy") == identity(tmp_path, own, kind="accuracy")) == same
 
 
 def test_a_setting_that_is_new_changes_no_identity(tmp_path, monkeypatch):

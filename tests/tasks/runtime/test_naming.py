@@ -52,7 +52,7 @@ def test_a_named_run_goes_on_by_its_name_alone_and_by_the_whole_command(project)
 
 def test_a_named_run_is_made_again_by_the_command_that_its_report_shows(project):
     name_run(project, "clinic-a", "own", [*OWN, "queries.sources={dead_leaves: 2}"])
-    words = shlex.split(reproduce_command(Run(project, "clinic-a", resolve(project, "clinic-a"))))
+    words = shlex.split(reproduce_command(Run(project, "clinic-a", resolve(project, "clinic-a")), at_home=True))
     before = (project / "experiments" / "clinic-a.yaml").read_text()
     (project / "experiments" / "clinic-a.yaml").unlink()
     assert words[:6] == ["terrine", "run", "--preset", "own", "--name", "clinic-a"]

@@ -9,11 +9,13 @@ import pytest
 import yaml
 
 import flows.cli.sweep
+import tasks.reports.comparison
 import tasks.runtime.versioning
 import tasks.tools.sweep
 from tasks.config.presets import selected_run
 from tasks.pipeline.aggregate import release_once
 from tasks.pipeline.graph import MAIN
+from tasks.pipeline.released_accuracy import identity_of_accuracy, planned
 from tasks.runtime.accounts import open_account
 from tasks.runtime.assurance import assurance
 from tasks.runtime.parameters import write_parameters
@@ -86,8 +88,25 @@ class Pipeline:
                 "epsilon": round_up(epsilon_of_releases(settings.sigma)),
                 "answered": int(release.arrays["answered"].sum()),
                 "queries": QUERIES,
+                "epsilon_guaranteed": round_up(epsilon_of_releases(settings.sigma)),
+                "delta": DELTA,
+                "dataset": "trial",
+                "teachers": TEACHERS,
             },
         )
+        if (accuracy := planned(opened.params)) is not None:
+            noised = {"accuracy": 0.9 - (opened.params.student.l2 or 0) / 10, "plus_minus": 0.02}
+            write_json(folders.accuracy, noised)
+            ledger, dataset = open_account(opened)
+            ledger.release(
+                dataset=dataset,
+                release_id=identity_of_accuracy(opened),
+                run=run,
+                worst_case=accuracy.event,
+                delta=DELTA,
+                noise_kind="secure",
+                draw=lambda: ({"sums": np.zeros(2)}, accuracy.event),
+            )
         if opened.params.student.l2 in self.failing:
             raise self.failing[opened.params.student.l2]
         write_json(folders.evaluation, {"accuracy": 0.5 + (opened.params.student.l2 or 0) / 10})
@@ -99,6 +118,7 @@ def stages(project, monkeypatch):
     monkeypatch.setattr(flows.cli.sweep, "prepare", pipeline.prepare)
     monkeypatch.setattr(flows.cli.sweep, "make", pipeline.make)
     monkeypatch.setattr("flows.stages.make_stage", lambda root, run, stage: pipeline.restated.append((run, stage)))
+    monkeypatch.setattr(tasks.reports.comparison, "read_statement", read_json)
     monkeypatch.setattr(tasks.runtime.versioning, "changed_stages", pipeline.changed_stages)
     monkeypatch.setattr(tasks.tools.sweep, "changed_stages", pipeline.changed_stages)
     monkeypatch.setattr(
@@ -266,6 +286,23 @@ def test_a_choice_by_accuracy_is_refused_on_data_that_are_not_public(project, st
     assert stages.made == {}
 
 
+def test_accuracies_with_noise_are_chosen_by_on_private_data_and_each_is_in_the_price(project, stages):
+    private = [*PRIVATE, "ledger.epsilon=8"]
+    with pytest.raises(SettingError, match=r"Add --set evaluation\.epsilon"):
+        run_sweep("student.l2=1,2", settings=private, select="released")
+    run_sweep("student.l2=1,2", settings=[*private, "evaluation.epsilon=0.5"], select="released")
+    result = stages.result
+    first, second = (row["run"] for row in result["candidates"])
+    assert result["selected"] == first
+    assert not any("accuracy" in row for row in result["candidates"])
+    assert "80.0 ± 2.0 %" in markdown_table(result)
+    ledger, dataset = account_of(project, second)
+    assert len(ledger.events(dataset)) == 3
+    assert result["epsilon_tuning_composed"] == round_up(ledger.spent(dataset, DELTA))
+    assert result["epsilon_tuning_composed"] == result["epsilon_tuning_composed_worst_case"]
+    assert result["releases"] == 1
+
+
 def test_a_choice_by_accuracy_names_the_best_and_says_what_it_leaks(project, stages):
     run_sweep("student.l2=1,3,2", select="evaluation")
     result = stages.result
@@ -350,7 +387,10 @@ def test_mlflow_has_both_prices_on_the_sweep_and_on_every_candidate(project, sta
             assert metrics[name] == result[name]
     for identity in identities:
         assert client.get_run(identity).data.tags["mlflow.parentRunId"] == parent
-    assert {item.path for item in client.list_artifacts(parent)} == {"sweep.json", "sweep.md"}
+    names = {"sweep.json", "sweep.md", "epsilon-against-accuracy.html"}
+    assert {item.path for item in client.list_artifacts(parent)} == names
+    (figure,) = (project / "mlartifacts").rglob("epsilon-against-accuracy.html")
+    assert all(run in figure.read_text() for run in runs)
     assert client.get_run(parent).data.tags["selected_by_evaluation"] == result["selected"]
 
 
@@ -372,7 +412,7 @@ def test_mlflow_is_not_told_why_a_candidate_failed_on_private_data_nor_where_fil
     log_sweep(project, "trial", stages.result)
     assert "class 3 of 17" in str(stages.result)
     (logged,) = {path.parent for path in (project / "mlartifacts").rglob("sweep.*")}
-    texts = [path.read_text() for path in logged.iterdir()]
+    texts = [path.read_text() for path in logged.glob("sweep.*")]
     assert len(texts) == 2
     for text in texts:
         assert ("class 3 of 17" in text) != private

@@ -1,0 +1,71 @@
+"""`terrine compare`: finished runs beside each other, ε against accuracy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Column, Table
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command()(compare)
+
+
+def compare(
+    runs: Annotated[list[str] | None, typer.Argument(help="Names of finished runs; default: all of them.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Also write a page with the figure to this file.")] = None,
+) -> None:
+    """Compare finished runs: ε, accuracy, answers, seconds, and in which settings they differ.
+
+    Accuracies of private data are compared only where they were released with noise (evaluation.epsilon).
+    """
+    from tasks.config.presets import project_root
+    from tasks.reports.comparison import compared, comparison_page, differences, front, readable
+    from terrine.errors import ArtefactError
+    from terrine.files import write_text
+
+    root = project_root()
+    rows = compared(root, list(dict.fromkeys(runs))) if runs else readable(root)
+    if not rows:
+        raise ArtefactError("No run of this project is finished. Make one with `terrine run`.")
+    console, best = Console(), front(rows)
+    table = Table(
+        Column("run", overflow="fold"),
+        Column("ε", justify="right", no_wrap=True),
+        Column("δ", justify="right", no_wrap=True),
+        Column("accuracy", justify="right", no_wrap=True),
+        Column("front", no_wrap=True),
+        Column("teachers", justify="right"),
+        Column("answered", justify="right"),
+        Column("seconds", justify="right"),
+        Column("differs in", overflow="fold"),
+        box=None,
+        pad_edge=False,
+    )
+    for row, differs in zip(rows, differences(rows), strict=True):
+        table.add_row(
+            row.run,
+            row.shown_epsilon,
+            f"{row.delta:g}",
+            row.shown_accuracy,
+            "*" if row.run in best else "",
+            f"{row.teachers:,}",
+            f"{row.answered:,}/{row.queries:,}",
+            "" if row.seconds is None else f"{row.seconds:,.0f}",
+            differs,
+        )
+    console.print(table)
+    console.print("* on the Pareto front: no run of the same data is as accurate at a smaller ε.", highlight=False)
+    if any(row.accuracy is None for row in rows):
+        console.print(
+            "private: no ε covers a choice by accuracies of private records. --set evaluation.epsilon=0.5 releases one "
+            "with noise, and charges it.",
+            highlight=False,
+        )
+    if html is not None:
+        write_text(html, comparison_page(rows, f"Runs of {root.name}: ε against accuracy"))
+        console.print(f"Written: {html}", highlight=False, soft_wrap=True)

@@ -1,0 +1,176 @@
+"""The one accuracy of a run that may be published: with noise, charged to the account, released exactly once.
+
+`evaluate` measures the student on the private test split, and no ε covers what it finds. Where `evaluation.epsilon`
+names a price, it releases one noised accuracy besides (`terrine.privacy.noised_accuracy`), by which runs on private
+data can be compared. It is charged in full on top of the answers, whoever a unit taught or tested, so that the account
+also covers a unit that changes sides, as it may where the split is given.
+
+Each image is classified by itself, under statistics in which no other image has a part and on the CPU, where an answer
+has the same bits in any batch. Under those of a batch, as `evaluate` may use them, one image more would move the
+answers to all others. So it is the accuracy of the student as it answers single images. A group counts once, by the
+share of its records.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tasks.config.params import Params
+from tasks.pipeline.dataset import read_dataset
+from tasks.reports.accuracy import shown_accuracy
+from tasks.runtime.accounts import ledger_account, noise_source, open_account
+from tasks.runtime.identity import identity_of, tell_change
+from tasks.runtime.keys import site_key
+from tasks.runtime.run import Run
+from tasks.runtime.store import file_digest, write_json
+from terrine.data.dataset import Dataset
+from terrine.data.digest import keyed_digest
+from terrine.data.units import count_units
+from terrine.deployment.manifest import MANIFEST
+from terrine.errors import SettingError
+from terrine.privacy.accounting.events import Event, to_json
+from terrine.privacy.accounting.gaussian import round_up
+from terrine.privacy.accounting.pricing import price
+from terrine.privacy.ledger.account import Account
+from terrine.privacy.ledger.ledger import StoredRelease
+from terrine.privacy.noise import delta_slack
+from terrine.privacy.noised_accuracy import CONFIDENCE, NoisedAccuracy, epsilon_for, shares_of_units
+
+WORST = 0.10
+"""An accuracy that is known less well tells no two runs apart, and is not released."""
+
+NONE = (
+    "No accuracy was released. evaluation.epsilon=0.5, say, releases one with noise and charges ε=0.5 to the account."
+)
+
+
+def planned(params: Params) -> NoisedAccuracy | None:
+    """Return the mechanism by which a run releases an accuracy, None where it releases none."""
+    epsilon = params.evaluation.epsilon
+    return None if epsilon is None else NoisedAccuracy.for_budget(epsilon, params.aggregation.delta)
+
+
+def identity_of_accuracy(run: Run) -> str:
+    """Return the identity under which the ledger knows the run's noised accuracy."""
+    return identity_of(
+        run, ledger_account(run), noise_source(run, "replayed noise of an accuracy").describe(), "accuracy"
+    )
+
+
+def held_out_units(run: Run, dataset: Dataset) -> np.ndarray:
+    """Return which unit each test record belongs to, int64 [records].
+
+    Records are told apart by their places where nothing else does. Raises SettingError where groups are protected and
+    the data do not say whose the test records are.
+    """
+    unit = run.params.privacy.unit
+    if dataset.test_units is not None and (unit == "group" or dataset.train_groups is None):
+        return dataset.test_units
+    if unit == "group":
+        raise SettingError(
+            f"evaluation.epsilon={run.params.evaluation.epsilon:g} needs to know whose the test records are, because "
+            "privacy.unit=group protects groups, and a file that is split already does not say it. Give one set with "
+            "groups, a CSV table or a folder, or set evaluation.epsilon=null. Nothing was charged."
+        )
+    return np.arange(len(dataset.test_labels))
+
+
+def check_accuracy(run: Run, answers: str, worst_case: Event) -> None:
+    """Refuse, before the answers are charged, an accuracy that would be useless or that the account cannot pay for.
+
+    answers: the identity of the run's answers. worst_case: what they may cost. Raises SettingError and BudgetError.
+    """
+    mechanism = planned(run.params)
+    if mechanism is None:
+        return
+    _check_use(run, mechanism, count_units(held_out_units(run, read_dataset(run.folders))))
+    ledger, name = open_account(run)
+    account = Account.of(name, ledger.rows())
+    assert account is not None
+    if not {answers, identity_of_accuracy(run)} & account.reserved.keys():
+        account.check_all([worst_case, mechanism.event], noise_source(run, "replayed noise of an accuracy").kind)
+
+
+def _check_use(run: Run, mechanism: NoisedAccuracy, units: int) -> None:
+    """Refuse an accuracy that is known to no better than `WORST`. How many units there are is told at home alone."""
+    plus_minus = mechanism.plus_minus(units)
+    if plus_minus > WORST:
+        settings = run.params
+        enough = round_up(epsilon_for(WORST, units, settings.aggregation.delta), 2)
+        raise SettingError(
+            f"evaluation.epsilon={settings.evaluation.epsilon:g} would release an accuracy that is known to "
+            f"±{100 * plus_minus:.0f} percentage points: {units:,} {settings.privacy.unit}s are held out, too few for "
+            f"so much noise. ±{100 * WORST:.0f} points take evaluation.epsilon={enough:g}, or hold out more "
+            "(data.test_fraction); or leave it out with evaluation.epsilon=null. Nothing was charged."
+        )
+
+
+def release_accuracy(run: Run, dataset: Dataset) -> None:
+    """Release the run's noised accuracy through the ledger, or write that none is released."""
+    mechanism = planned(run.params)
+    if mechanism is None:
+        write_json(run.folders.accuracy, {"accuracy": None, "summary": NONE})
+        return
+    units = held_out_units(run, dataset)
+    _check_use(run, mechanism, count_units(units))
+    shares = shares_of_units(_right(run, dataset), units)
+    inputs = {
+        "accuracy": keyed_digest("terrine noised accuracy 1", {"shares": (shares, "<f8")}, site_key(run)),
+        "student": file_digest(run.folders.student / MANIFEST),
+    }
+    noise = noise_source(run, "replayed noise of an accuracy")
+    ledger, account = open_account(run)
+    release = ledger.release(
+        dataset=account,
+        release_id=identity_of_accuracy(run),
+        run=run.name,
+        worst_case=mechanism.event,
+        delta=run.params.aggregation.delta,
+        noise_kind=noise.kind,
+        draw=lambda: ({"sums": mechanism.release(shares, noise)}, mechanism.event),
+        inputs=inputs,
+    )
+    tell_change(run, "accuracy", release, inputs)
+    write_json(run.folders.accuracy, _about(run, mechanism, release))
+
+
+def _right(run: Run, dataset: Dataset) -> np.ndarray:
+    """Return which test records the student is right about, bool [records], each by itself."""
+    from terrine.deployment.model import StudentModel  # with torch, which a stage that only asks for the price spares
+
+    model = StudentModel.load(run.folders.student, device="cpu")
+    right: np.ndarray = model.predict(np.asarray(dataset.test_images)).argmax(axis=1) == dataset.test_labels
+    return right
+
+
+def _about(run: Run, mechanism: NoisedAccuracy, release: StoredRelease) -> dict[str, Any]:
+    """Return the content of accuracy.json: a function of public settings and of what the ledger holds."""
+    estimate, settings = mechanism.estimate(release.arrays["sums"]), run.params
+    delta, unit, noise = settings.aggregation.delta, settings.privacy.unit, settings.aggregation.noise
+    epsilon = round_up(price(release.event, delta))
+    guarantee = (
+        f"It is ({epsilon:g}, {delta:g})-differentially private towards the {unit}s that were held out, and charged to "
+        f"the account on top of the answers: together with all earlier releases about the same dataset, "
+        f"ε={round_up(release.epsilon_total):g} was used so far."
+        if noise == "secure"
+        else "NOT PRIVATE: the noise was replayed from a seed and can be subtracted again."
+    )
+    return {
+        "accuracy": estimate.accuracy,
+        "plus_minus": estimate.plus_minus,
+        "confidence": CONFIDENCE,
+        "units": estimate.units,
+        "unit": unit,
+        "epsilon": epsilon if noise == "secure" else None,
+        "delta": delta,
+        "delta_slack": delta_slack(2, epsilon),
+        "event": to_json(release.event),
+        "noise": noise,
+        "release_id": release.release_id,
+        "epsilon_dataset": round_up(release.epsilon_total),
+        "summary": f"On the {unit}s that were held out the student is right in "
+        f"{shown_accuracy(estimate.accuracy, estimate.plus_minus)} of cases: one figure with noise, the interval that "
+        f"noise leaves at {CONFIDENCE:.0%}, every {unit} counting alike, each image answered by itself. {guarantee}",
+    }

@@ -1,0 +1,228 @@
+"""Runs beside each other: ε against accuracy, and what differs in their settings.
+
+A comparison of accuracies is a choice by them, and no ε covers a choice by accuracies of private records. So of private
+data only those take part that were released with noise (`evaluation.epsilon`); of public benchmarks all do.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tasks.config.params import FAMILIES, Params, published
+from tasks.config.values import flat
+from tasks.reports.accuracy import released_accuracy, shown_accuracy
+from tasks.reports.charts import ScatterPoint, scatter
+from tasks.reports.pages import render
+from tasks.reports.statement_page import read_statement
+from tasks.runtime.run import open_run
+from tasks.runtime.store import Folders, read_json
+from tasks.runtime.timing import timings
+from terrine.errors import ArtefactError, SettingError, TerrineError
+
+DEFAULT = "default"
+HIDDEN = "tracking", "runner", "device"
+"""Settings that say how a run was made, and nothing of what came out."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A finished run as it is compared.
+
+    Attributes:
+        run: Its name.
+        data: Whose runs it can be compared with: those about the same data, in the same unit.
+        epsilon: The guarantee at `delta`; None where there is none.
+        delta: δ.
+        accuracy: In [0, 1]; None where it is private.
+        plus_minus: How far noise may have moved it; 0 for an accuracy without noise.
+        teachers: How many voted.
+        answered: How many queries were answered.
+        queries: Of how many.
+        seconds: What all stages took; None where that is private or unknown.
+        settings: What differs from the defaults, by section.key.
+    """
+
+    run: str
+    data: str
+    epsilon: float | None
+    delta: float
+    accuracy: float | None
+    plus_minus: float
+    teachers: int
+    answered: int
+    queries: int
+    seconds: float | None
+    settings: Mapping[str, Any]
+
+    @property
+    def shown_accuracy(self) -> str:
+        """The accuracy as text, with what noise leaves open."""
+        if self.accuracy is None:
+            return "private"
+        return shown_accuracy(self.accuracy, self.plus_minus) if self.plus_minus else f"{100 * self.accuracy:.2f} %"
+
+    @property
+    def shown_epsilon(self) -> str:
+        """The guarantee as text."""
+        return "none" if self.epsilon is None else f"{self.epsilon:.4f}"
+
+
+def own_settings(params: Params) -> dict[str, Any]:
+    """Return the settings that differ from their defaults and that anybody may read, by section.key."""
+    values = params.model_dump(mode="json", exclude_defaults=True)
+    for name, kinds in FAMILIES.items():
+        kind = getattr(getattr(params, name), kinds.key)
+        if kind != kinds.default:  # each kind's class has its own name for a default
+            values[name] = {kinds.key: kind, **values.get(name, {})}
+    return flat({name: value for name, value in published(values).items() if name not in HIDDEN})
+
+
+def finished(root: Path) -> list[str]:
+    """Return the names of all runs of the project that are evaluated, but transcriptions."""
+    names = sorted(path.parent.name for path in (root / "data" / "private").glob("*/parameters.yaml"))
+    return [name for name in names if all(path.exists() for path in _needed(Folders(root, name)))]
+
+
+def _needed(folders: Folders) -> tuple[Path, ...]:
+    return folders.statement, folders.evaluation, folders.answers
+
+
+def compared(root: Path, names: Sequence[str]) -> list[Compared]:
+    """Return these runs, read from disk, in the order of `along_the_front`.
+
+    Raises ArtefactError for one that is not finished, with those that are.
+    """
+    rows = []
+    for name in names:
+        try:
+            rows.append(_read(root, name))
+        except (ArtefactError, SettingError) as error:
+            raise ArtefactError(
+                f"The run '{name}' cannot be compared: {error} Finished runs: {', '.join(finished(root)) or 'none'}."
+            ) from error
+    return along_the_front(rows)
+
+
+def readable(root: Path) -> list[Compared]:
+    """Return all finished runs of the project that this version can read, in the order of `along_the_front`."""
+    rows = []
+    for name in finished(root):
+        try:
+            rows.append(_read(root, name))
+        except TerrineError:
+            continue
+    return along_the_front(rows)
+
+
+def _read(root: Path, name: str) -> Compared:
+    run = open_run(root, name)
+    statement = read_statement(run.folders.statement)
+    released = released_accuracy(run.folders)
+    accuracy, plus_minus = None, 0.0
+    if run.params.data.public_benchmark:
+        accuracy = read_json(run.folders.evaluation)["accuracy"]
+    elif released is not None:
+        accuracy, plus_minus = released["accuracy"], released["plus_minus"]
+    return Compared(
+        run=name,
+        data=series(run.params, statement["dataset"]),
+        epsilon=statement["epsilon_guaranteed"],
+        delta=statement["delta"],
+        accuracy=accuracy,
+        plus_minus=plus_minus,
+        teachers=statement["teachers"],
+        answered=statement["answered"],
+        queries=statement["queries"],
+        seconds=sum(record["seconds"] for record in timings(run).values()),
+        settings=own_settings(run.params),
+    )
+
+
+def series(params: Params, account: str) -> str:
+    """Return what runs must have in common to be compared: whose data in which edition, and the unit.
+
+    account: the keyed digest that a statement calls the dataset; own data have no other name outside.
+    """
+    whose = "" if params.data.public_benchmark else f" of account {account[:8]}"
+    edition = "" if params.data.edition == "1" else f", edition {params.data.edition}"
+    return f"{params.data.name}{whose}{edition}, per {params.privacy.unit}"
+
+
+def front(rows: Sequence[Compared]) -> set[str]:
+    """Return the runs on the Pareto front of their data: no other is as accurate at a smaller ε."""
+    found: set[str] = set()
+    best: dict[str, float] = {}
+    for row in sorted(_points(rows), key=lambda row: (row.epsilon, -row.accuracy, row.run)):  # type: ignore[operator]
+        if row.accuracy > best.get(row.data, -1.0):  # type: ignore[operator]
+            best[row.data] = row.accuracy  # type: ignore[assignment]
+            found.add(row.run)
+    return found
+
+
+def _points(rows: Sequence[Compared]) -> list[Compared]:
+    return [row for row in rows if row.epsilon is not None and row.accuracy is not None]
+
+
+def along_the_front(rows: Sequence[Compared]) -> list[Compared]:
+    """Return runs by their data, then by ε; those without a guarantee follow."""
+
+    def place(row: Compared) -> tuple[Any, ...]:
+        return row.data, row.epsilon is None, row.epsilon or 0.0, -(row.accuracy or 0.0), row.run
+
+    return sorted(rows, key=place)
+
+
+def differences(rows: Sequence[Compared]) -> list[str]:
+    """Return for each run, in their order, in which settings it differs from most others of the same data."""
+    texts = []
+    for row in rows:
+        alike = [other.settings for other in rows if other.data == row.data]
+        keys = sorted({key for settings in alike for key in settings})
+        parts = []
+        for key in keys:
+            values = Counter(str(settings.get(key, DEFAULT)) for settings in alike)
+            own = str(row.settings.get(key, DEFAULT))
+            if len(values) > 1 and (own != values.most_common(1)[0][0] or values[own] == 1):
+                parts.append(f"{key}={own}")
+        texts.append(", ".join(parts))
+    return texts
+
+
+def comparison_page(rows: Sequence[Compared], title: str, link: Callable[[str], str] | None = None) -> str:
+    """Return a page, HTML, that shows ε against accuracy, one point a run, and a table of the runs.
+
+    rows: in the order of `along_the_front`. link: an address for a run, by its name.
+    """
+    best = front(rows)
+    numbered = list(enumerate(rows, start=1))
+    names = list(dict.fromkeys(row.data for row in _points(rows)))
+    points = [
+        ScatterPoint(
+            x=row.epsilon or 0.0,
+            y=row.accuracy or 0.0,
+            plus_minus=row.plus_minus,
+            series=names.index(row.data),
+            marked=row.run in best,
+            label=str(number),
+            title=f"{number}: {row.run}\nε = {row.shown_epsilon} at δ = {row.delta:g}\naccuracy {row.shown_accuracy}",
+            address=f"#run-{number}",
+        )
+        for number, row in numbered
+        if row in _points(rows)
+    ]
+    values = {
+        "title": title,
+        "chart": scatter(points, x_label="ε, the guarantee", y_label="accuracy") if points else None,
+        "series": names,
+        "private": any(row.accuracy is None for row in rows),
+        "noised": any(row.plus_minus for row in rows),
+        "rows": [
+            {"number": number, "row": row, "front": row.run in best, "differs": text, "link": link and link(row.run)}
+            for (number, row), text in zip(numbered, differences(rows), strict=True)
+        ],
+    }
+    return render("comparison.html", values)

@@ -1,0 +1,142 @@
+"""The noised accuracy of a run: released once, charged once, by the unit that is protected, or refused for nothing."""
+
+import numpy as np
+import pytest
+
+from tasks.config.params import validate
+from tasks.config.values import merge
+from tasks.pipeline import released_accuracy
+from tasks.pipeline.dataset import read_dataset, write_dataset
+from tasks.pipeline.released_accuracy import check_accuracy, held_out_units, release_accuracy
+from tasks.reports import accuracy as shown
+from tasks.runtime.accounts import open_account
+from tasks.runtime.identity import changes_told
+from tasks.runtime.run import Run
+from tasks.runtime.store import read_json, write_json
+from terrine.data.dataset import Dataset
+from terrine.errors import BudgetError, SettingError
+from terrine.privacy.accounting.events import GaussianEvent
+from terrine.privacy.accounting.gaussian import mu_of
+from terrine.privacy.noised_accuracy import NoisedAccuracy
+
+VALUES = {
+    "data": {"name": "npz", "path": "people.npz", "public_benchmark": False},
+    "aggregation": {"mechanism": "histogram", "sigma": 20},
+    "ledger": {"account": "people", "epsilon": 2},
+    "evaluation": {"epsilon": 0.5},
+}
+ANSWERS = "answers of the run"
+
+
+@pytest.fixture
+def make(tmp_path, monkeypatch):
+    """Return a run whose student is right about the first 60 % of its test records."""
+
+    def make(changes=None, *, records=500, right=0.6, groups=None, test_units=None):
+        run = Run(tmp_path, "run", validate(merge(VALUES, changes or {})))
+        labels = np.arange(records) % 2
+        images = np.zeros((records, 1, 8, 8), dtype=np.uint8)
+        dataset = Dataset("people", images, labels, groups, images, labels, ("a", "b"), test_units=test_units)
+        write_dataset(run.folders, dataset, dataset.describe() | {"class_names": ["a", "b"]})
+        write_json(run.folders.student / "manifest.json", {"student": run.params.student.kind})
+        monkeypatch.setattr(
+            released_accuracy, "_right", lambda run, dataset: np.arange(len(dataset.test_labels)) < right * records
+        )
+        return run
+
+    return make
+
+
+def release(run):
+    release_accuracy(run, read_dataset(run.folders))
+    return read_json(run.folders.accuracy)
+
+
+def charged(run):
+    ledger, account = open_account(run)
+    return ledger.events(account)
+
+
+def test_it_is_drawn_and_charged_once_and_says_how_far_it_may_be_off(make):
+    run = make()
+    first = release(run)
+    assert charged(run) == [NoisedAccuracy.for_budget(0.5, 1e-5).event]
+    assert abs(first["accuracy"] - 0.6) <= 2 * first["plus_minus"] < 0.1
+    assert (first["epsilon"], first["epsilon_dataset"], first["unit"]) == (0.5, 0.5, "record")
+    assert shown.shown_accuracy(first["accuracy"], first["plus_minus"]) in first["summary"]
+    assert release(run) == first
+    assert len(charged(run)) == 1
+    # Other data under the same edition: what was released comes back, and only the operator is told.
+    assert release(make(right=0.1)) == first
+    assert len(charged(run)) == 1
+    assert "accuracy" in changes_told(run)[0]
+    # Another student is another release, at its own price.
+    other = make({"student": {"l2": 7.0}})
+    assert release(other)["release_id"] != first["release_id"]
+    assert len(charged(run)) == 2
+
+
+def test_without_a_price_nothing_is_released_and_no_ledger_is_opened(make):
+    run = make({"evaluation": {"epsilon": None}})
+    assert release(run)["accuracy"] is None
+    assert shown.released_accuracy(run.folders) is None
+    check_accuracy(run, ANSWERS, GaussianEvent(1.0, 0.001))
+    assert not (run.root / "data" / "private" / "ledger" / "ledger.db").exists()
+
+
+def test_noise_that_would_make_it_useless_is_refused_for_nothing_with_a_price_that_is_enough(make):
+    run = make(records=100)
+    with pytest.raises(SettingError, match=r"±16 percentage points: 100 records.*take evaluation\.epsilon=0\.\d+"):
+        check_accuracy(run, ANSWERS, GaussianEvent(1.0, 100.0))
+    with pytest.raises(SettingError, match="Nothing was charged"):
+        release(run)
+    assert charged(run) == []
+    enough = {"evaluation": {"epsilon": 0.84}}
+    assert release(make(enough, records=100))["accuracy"] is not None
+
+
+def test_an_account_that_pays_for_the_answers_alone_refuses_both_before_either_is_charged(make):
+    run = make()
+    nearly_all = GaussianEvent(1.0, 1 / mu_of(1.99, 1e-5))
+    with pytest.raises(BudgetError, match=r"These releases may cost.*nothing was charged"):
+        check_accuracy(run, ANSWERS, nearly_all)
+    assert charged(run) == []
+    check_accuracy(run, ANSWERS, GaussianEvent(1.0, 1 / mu_of(1.5, 1e-5)))
+
+
+def test_a_group_counts_once_however_many_records_of_it_are_held_out(make):
+    """One group with most of the records, all wrong, and 399 with one each, all right."""
+    groups = np.r_[np.arange(399), np.full(1000, 399)]
+    run = make(
+        {"privacy": {"unit": "group"}},
+        records=1399,
+        right=399 / 1399,
+        groups=np.arange(1399),
+        test_units=groups,
+    )
+    found = release(run)
+    assert abs(found["accuracy"] - 399 / 400) <= 2 * found["plus_minus"]
+    assert found["units"] == pytest.approx(400, abs=60)
+    assert "groups that were held out" in found["summary"]
+
+
+def test_records_of_one_name_are_one_unit_and_groups_that_nobody_names_are_refused(make):
+    units = np.array([5, 5, 9, 9])
+    by_name = make(records=4, test_units=units)
+    np.testing.assert_array_equal(held_out_units(by_name, read_dataset(by_name.folders)), units)
+    # Where records have groups, names are distinct: each record is a unit by itself.
+    grouped = make(records=4, test_units=units, groups=np.arange(4))
+    np.testing.assert_array_equal(held_out_units(grouped, read_dataset(grouped.folders)), np.arange(4))
+    unnamed = make({"privacy": {"unit": "group"}}, records=4, groups=np.arange(4))
+    with pytest.raises(SettingError, match="whose the test records are"):
+        held_out_units(unnamed, read_dataset(unnamed.folders))
+
+
+def test_replayed_noise_is_marked_and_a_transcription_releases_no_accuracy(make):
+    public = {"aggregation": {"mechanism": "histogram", "sigma": 20, "noise": "replay"}, "evaluation": {"epsilon": 0.5}}
+    replayed = Run(make().root, "run", validate(public))
+    found = release(replayed)
+    assert found["epsilon"] is None
+    assert "NOT PRIVATE" in found["summary"]
+    with pytest.raises(SettingError, match="a transcription releases no accuracy"):
+        validate(merge(VALUES, {"transcription": {"annotation": {"sigma": 10}}}))

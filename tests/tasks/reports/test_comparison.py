@@ -1,0 +1,106 @@
+"""Runs beside each other: the front is what a plain loop finds, and private accuracies take no part."""
+
+import itertools
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tasks.config.params import validate
+from tasks.reports.comparison import (
+    Compared,
+    along_the_front,
+    compared,
+    comparison_page,
+    differences,
+    front,
+    own_settings,
+)
+from terrine.errors import ArtefactError
+
+ROW = Compared("a", "digits, per record", 1.0, 1e-5, 0.5, 0.0, 50, 90, 100, 7.0, {"seed": 1})
+
+
+def some(count, seed=0):
+    generator = np.random.default_rng(seed)
+    return [
+        replace(
+            ROW,
+            run=f"run-{number}",
+            data=f"data {number % 2}",
+            epsilon=None if number % 7 == 3 else float(generator.integers(1, 6)),
+            accuracy=None if number % 5 == 4 else float(generator.integers(10, 30)) / 30,
+        )
+        for number in range(count)
+    ]
+
+
+def test_the_front_is_what_a_plain_loop_over_pairs_finds():
+    rows = some(60)
+    beaten = set()
+    shown = [row for row in rows if row.epsilon is not None and row.accuracy is not None]
+    for row in shown:
+        for other in shown:
+            no_worse = other.epsilon <= row.epsilon and other.accuracy >= row.accuracy
+            better = (other.epsilon, other.accuracy) != (row.epsilon, row.accuracy) or other.run < row.run
+            if other.data == row.data and no_worse and better:
+                beaten.add(row.run)
+    assert front(rows) == {row.run for row in shown} - beaten
+
+
+def test_runs_stand_along_the_front_and_those_without_a_guarantee_behind():
+    rows = along_the_front(some(40))
+    for one, other in itertools.pairwise(rows):
+        if one.data == other.data:
+            assert other.epsilon is None or (one.epsilon is not None and one.epsilon <= other.epsilon)
+
+
+def test_a_page_shows_a_point_for_every_run_with_both_figures_and_escapes_their_names():
+    rows = [
+        replace(ROW, run="<b>", settings={"seed": 2}),
+        replace(ROW, run="noised", epsilon=2.0, accuracy=0.8, plus_minus=0.05, settings={}),
+        replace(ROW, run="private", accuracy=None),
+        replace(ROW, run="unprotected", epsilon=None),
+    ]
+    page = comparison_page(rows, "Title")
+    assert page.count('<circle class="point') == 2
+    assert page.count('class="error') == 1
+    assert "80.0 ± 5.0 %" in page
+    assert "evaluation.epsilon=0.5" in page
+    assert "<b>" not in page
+    heights = [float(y) for y in re.findall(r"cy=\"([\d.]+)\"", page)][:2]
+    assert heights[0] > heights[1]
+    assert "There is no run with both" in comparison_page([rows[2]], "Title")
+
+
+def test_what_differs_is_what_most_others_do_not_have():
+    rows = [replace(ROW, run=str(seed), settings={"seed": seed, "device": "cpu"}) for seed in (1, 1, 2)]
+    rows += [replace(ROW, run="other", data="another", settings={})]
+    assert differences(rows) == ["", "", "seed=2", ""]
+    assert differences([ROW, replace(ROW, settings={})]) == ["seed=1", "seed=default"]
+
+
+def test_settings_are_those_that_differ_from_defaults_with_their_kind_and_nothing_of_the_site():
+    assert own_settings(validate({})) == {}
+    given = {
+        "data": {"name": "npz", "path": "secret.npz"},
+        "aggregation": {"mechanism": "gnmax", "sigma": 9},
+        "ledger": {"account": "secret", "epsilon": 3},
+        "device": "cpu",
+        "seed": 4,
+    }
+    found = own_settings(validate(given))
+    assert found == {
+        "seed": 4,
+        "data.name": "npz",
+        "data.public_benchmark": False,
+        "aggregation.mechanism": "gnmax",
+        "aggregation.sigma": 9.0,
+        "ledger.epsilon": 3.0,
+    }
+
+
+def test_a_run_that_is_not_there_is_named_in_a_sentence(tmp_path):
+    with pytest.raises(ArtefactError, match="The run 'nosuch' cannot be compared"):
+        compared(tmp_path, ["nosuch"])
