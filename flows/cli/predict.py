@@ -55,6 +55,8 @@ def predict(
         return
     student = open_student(source, statistics, reference, device)
     predictions = predict_files(student, images)
+    if student.note:
+        Console(stderr=True).print(student.note, style="yellow", highlight=False, soft_wrap=True)
     if as_json:
         typer.echo(json.dumps([_values(prediction) for prediction in predictions], indent=2, ensure_ascii=False))
     elif as_csv:

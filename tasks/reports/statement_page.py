@@ -38,6 +38,8 @@ PARAMETER_TEXTS = {
     "rounds": "How often a student of the released answers chose what to ask next",
     "averaging": "How teachers learned from one another before they voted; what that cost is part of ε",
     "counted": "Units, counted with noise to choose the number of teachers by; what that cost is part of ε",
+    "moments": "Moments of the private images' features, released with noise to normalise images by; what that cost is "
+    "part of ε",
     "beta": "Largest length of what a teacher says about an image; noise is in units of it",
     "top_k": "Classes that are annotated: those that the student finds most probable",
     "samples": "Images annotated",

@@ -25,9 +25,18 @@ from terrine.deployment.network import REFERENCE_WEIGHT, ServingStatistics, Stud
 from terrine.errors import ArtefactError, SettingError
 from terrine.models.backbone import Backbone
 from terrine.models.files import load_backbone
+from terrine.models.moments import set_statistics
 from terrine.models.statistics import has_batch_norm
 
 BACKBONE, HEAD, REFERENCE = "backbone.safetensors", "head.safetensors", "reference.safetensors"
+MOMENTS = "moments.safetensors"
+"""Statistics of the private images, released with noise (`terrine.models.moments`), where the run released any."""
+NO_MOMENTS = (
+    "this student was made without released moments, so that images are normalised with the statistics of public ones. "
+    "Better: release moments when a student is made (privacy.moments=0.02), give 64 images of your own (--reference), "
+    "or let answers depend on their company, knowingly (--statistics current)."
+)
+
 SMALL = 64
 """Under `current` statistics a request of fewer images is filled up with reference images."""
 
@@ -52,7 +61,7 @@ class StudentModel:
     Under `current` statistics the answers of a request depend on all of its images and on no other request: it is cut
     into batches of at most `LARGEST_BATCH` images, as equal as can be, taken in turns so that a request that is sorted
     by class still has mixed batches; and one of fewer than `SMALL` images is filled up with reference images. Under
-    `single`, `frozen` and `original` every answer depends on its image alone, on the CPU to the bit.
+    `released`, `single`, `frozen` and `original` every answer depends on its image alone, on the CPU to the bit.
     """
 
     def __init__(
@@ -93,6 +102,12 @@ class StudentModel:
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
 
+    @property
+    def note(self) -> str | None:
+        """What whoever asks should know about its statistics, one sentence or two; None: nothing."""
+        lost = self.statistics == "original" != self.description["statistics"] and has_batch_norm(self.network)
+        return f"Note: {NO_MOMENTS}" if lost else None
+
     @classmethod
     def load(
         cls,
@@ -105,9 +120,10 @@ class StudentModel:
         """Return the student in `folder`, every file checked against the digest in its manifest.
 
         statistics: None takes one under which no answer depends on company: `original` of a student that was trained so
-        or has no batch normalisation, `frozen` with a `reference`, or else `original`. reference: uint8
-        images [R, C, size, size] that take the place of the stored, synthetic ones: unlabelled images of the kind the
-        student will meet, 64 or more, make `frozen` statistics about as good as `current` ones.
+        or has no batch normalisation, `frozen` with a `reference`, `released` where the folder holds released moments,
+        or else `original`. reference: uint8 images [R, C, size, size] that take the place of the stored, synthetic
+        ones: unlabelled images of the kind the student will meet, 64 or more, make `frozen` statistics about as good
+        as `current` ones.
 
         Raises ArtefactError when a file is missing, damaged or was edited, InputError when `reference` does not fit,
         and SettingError for other statistics.
@@ -120,7 +136,12 @@ class StudentModel:
             if statistics is not None and statistics not in known:
                 raise SettingError(f"statistics: '{statistics}' is unknown. Use one of {', '.join(known)}.")
             backbone, head = load_backbone(folder / BACKBONE), head_from_arrays(_read(folder / HEAD))
-            chosen = statistics or _default(manifest, backbone, reference is not None)
+            has_moments = MOMENTS in manifest["digests"]
+            chosen = statistics or _default(manifest, backbone, has_moments, reference is not None)
+            if chosen == "released":
+                if not has_moments:
+                    raise SettingError(f"statistics: {NO_MOMENTS}")
+                set_statistics(backbone, _read(folder / MOMENTS))
             return cls(backbone, head, manifest, stored, chosen, device, own_reference=reference is not None)
         except KeyError as error:
             raise ArtefactError(f"The student in {folder} lacks {error}. Run the stage 'student' again.") from error
@@ -175,11 +196,13 @@ class StudentModel:
             torch.set_num_threads(self._threads)  # a worker's setting reaches threads that are started later
 
 
-def _default(manifest: dict[str, Any], backbone: Backbone, own_reference: bool) -> ServingStatistics:
+def _default(manifest: dict[str, Any], backbone: Backbone, has_moments: bool, own_reference: bool) -> ServingStatistics:
     """Return the statistics of a student for whom none were chosen: never those of the request."""
     if manifest["statistics"] == "original" or not has_batch_norm(backbone.network):
         return "original"
-    return "frozen" if own_reference else "original"
+    if own_reference:
+        return "frozen"
+    return "released" if has_moments else "original"
 
 
 def batches(count: int) -> list[np.ndarray]:
