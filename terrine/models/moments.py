@@ -8,11 +8,11 @@ makes of the images of each unit one bounded vector, whose mean over all units, 
 Let z be the log coefficients [D] of an image, standardised by the backbone's own statistics, which are public. The
 image's vector is
 
-    [ z,  `WEIGHT` · average of z² − 1 over the places of each map ] / (`BOUND` · √D)
+    [ z,  average of z² − 1 over the places of each map ] / (`BOUND` · √D)
 
 and a unit's the mean over its images. Means are released place by place, deviations map by map. That loses nothing, and
-so few numbers take little of the vector's length. It is noise on deviations that costs accuracy, noise on means is
-averaged away by whatever learned from features; hence the weight, and the shrinking in `statistics_from`.
+so few numbers take little of the vector's length. It is noise on deviations that costs accuracy (noise on means is
+averaged away by whatever learned from features), hence the shrinking in `statistics_from`.
 
 An image's vector has the same bits whichever images are computed beside it: they are computed on the CPU, in blocks of
 one size, so one unit moves no other's.
@@ -33,8 +33,6 @@ from terrine.mapped import Rows
 from terrine.models.backbone import Backbone, as_float
 from terrine.models.scattering import LOG_OFFSET, ScatteringNetwork
 
-WEIGHT = 2.0
-"""What deviations count beside means."""
 BOUND = 1.5
 """Norm of an image's moments, in √D, above which they are scaled down. That of public images is about 1, that of images
 of another kind up to 2; a smaller bound has less noise and leaves more of the difference (docs/serving.md)."""
@@ -60,7 +58,7 @@ def image_vectors(network: ScatteringNetwork, images: Tensor) -> Tensor:
     logs = network.coefficients(as_float(images)).flatten(1).add(LOG_OFFSET).log()
     z = (logs - layer.running_mean) * (layer.running_var + layer.eps).rsqrt()
     squares = (z.square() - 1).view(len(z), -1, network.grid**2).mean(2)
-    return torch.cat([z, WEIGHT * squares], 1) / (BOUND * math.sqrt(z.shape[1]))
+    return torch.cat([z, squares], 1) / (BOUND * math.sqrt(z.shape[1]))
 
 
 def unit_vectors(backbone: Backbone, images: Rows, units: np.ndarray) -> Iterator[np.ndarray]:
@@ -94,7 +92,8 @@ def unit_vectors(backbone: Backbone, images: Rows, units: np.ndarray) -> Iterato
 def statistics_from(backbone: Backbone, mean: np.ndarray, noise: float) -> dict[str, np.ndarray]:
     """Return the mean and variance, float32 [D] each, that the batch normalisation is given.
 
-    mean: float64 [D + maps], the mean vector of all units with noise. noise: about the noise's standard deviation on each of its coordinates, by whose square the means' squares are too large.
+    mean: float64 [D + maps], the mean vector of all units with noise. noise: about the noise's standard deviation on
+    each of its coordinates, by whose square the means' squares are too large.
     """
     network = scattering_of(backbone)
     layer = network.standardise
@@ -105,9 +104,9 @@ def statistics_from(backbone: Backbone, mean: np.ndarray, noise: float) -> dict[
     first, second = np.split(mean * scale, [len(own_mean)])
     noise_variance = (scale * noise) ** 2
     by_map = np.square(first).reshape(-1, places).mean(1) - noise_variance
-    ratio = 1 + second / WEIGHT - by_map
+    ratio = 1 + second - by_map
     # Noise makes the maps' ratios differ more than they do: they are drawn together (James and Stein 1961).
-    of_ratio = noise_variance / WEIGHT**2 + (4 * max(0.0, by_map.mean()) + 2 * noise_variance) * noise_variance / places
+    of_ratio = noise_variance * (1 + (4 * max(0.0, by_map.mean()) + 2 * noise_variance) / places)
     kept = max(0.0, 1 - of_ratio / max(float(ratio.var()), 1e-12))
     ratio = np.maximum(ratio.mean() + kept * (ratio - ratio.mean()), _LEAST)
     variance = own_variance * np.repeat(ratio, places) - layer.eps

@@ -16,7 +16,7 @@ each coordinate; that of the number of units, z/w units, is far below what matte
 Vectors are rounded to the noise's lattice as those of a clipped sum, and so is w, downwards: all sums are exact and
 keep to the bounds to the bit.
 
-    >>> ClippedMean.for_share(0.02, epsilon=8, delta=1e-5).event
+    >>> ClippedMean.for_share(0.05, epsilon=8, delta=1e-5).event
     GaussianEvent(sensitivity=2.0, sigma=...)
 """
 
