@@ -105,7 +105,8 @@ class StudentModel:
     @property
     def note(self) -> str | None:
         """What whoever asks should know about its statistics, one sentence or two; None: nothing."""
-        lost = self.statistics == "original" != self.description["statistics"] and has_batch_norm(self.network)
+        own = self.description["statistics"] == "original" or MOMENTS in self.description["digests"]
+        lost = self.statistics == "original" and not own and has_batch_norm(self.network)
         return f"Note: {NO_MOMENTS}" if lost else None
 
     @classmethod

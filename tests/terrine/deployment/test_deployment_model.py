@@ -132,6 +132,28 @@ def test_unless_told_otherwise_a_student_answers_one_image_in_company_as_it_does
     assert StudentModel.load(students[kind], "current").statistics == "current"
 
 
+def test_a_student_with_released_moments_answers_with_them_alone_and_in_a_folder_of_200_alike(tmp_path, students):
+    folder = make_student(tmp_path / "student", moments=True)
+    model = StudentModel.load(folder)
+    assert (model.statistics, model.note) == ("released", None)
+    batch = images(200, seed=19)
+    together = model.predict(batch)
+    for number in (0, 7, 199):
+        np.testing.assert_allclose(model.predict(batch[number : number + 1])[0], together[number], atol=1e-6)
+    backbone, moments = load_backbone(folder / "backbone.safetensors"), load_file(folder / "moments.safetensors")
+    backbone.network.standardise.running_mean = torch.from_numpy(moments["mean"])
+    backbone.network.standardise.running_var = torch.from_numpy(moments["variance"])
+    head = head_from_arrays(load_file(folder / "head.safetensors"))
+    expected = predict(head, backbone.features(torch.from_numpy(batch), "original").numpy())
+    np.testing.assert_allclose(together, expected, atol=1e-5)
+    assert np.abs(together - StudentModel.load(folder, "original").predict(batch)).max() > 1e-3
+    assert StudentModel.load(folder, reference=images(20)).statistics == "frozen"
+    with pytest.raises(SettingError, match="made without released moments"):
+        StudentModel.load(students["scattering"], "released")
+    assert "privacy.moments" in StudentModel.load(students["scattering"]).note
+    assert StudentModel.load(students["scattering"], "current").note is None
+
+
 def test_a_student_trained_with_original_statistics_is_used_with_them(tmp_path):
     folder = make_student(tmp_path / "student", "resnet10", statistics="original")
     batch = images(6, seed=15)
