@@ -31,7 +31,7 @@ import torch
 from cells import common_options
 
 import terrine
-from terrine.classifiers import predict
+from terrine.classifiers import Head, predict
 from terrine.data.source import load_dataset
 from terrine.deployment.model import FILLING, SMALL, StudentModel
 from terrine.models.backbone import Backbone, features_in_batches
@@ -228,6 +228,10 @@ def company(data: str, root: Path, epsilon: float, most: int) -> None:
     def note(name: str, predictions: np.ndarray, of: np.ndarray = labels) -> None:
         found.setdefault(name, []).append(100 * float((predictions == of).mean()))
 
+    def answer(head: Head, statistics: str, asked: np.ndarray, network: Backbone = backbone) -> np.ndarray:
+        requests = np.array_split(np.arange(len(asked)), max(1, round(len(asked) / 200)))
+        return predict(head, features_in_batches(network, asked, requests, statistics)).argmax(1)
+
     budget = {"classes": dataset.classes, "epsilon": epsilon, "delta": 1e-5, "queries": QUERIES}
     teachers = plan(dataset.records, **budget).teachers
     parts = terrine.partition(dataset, teachers=teachers)
@@ -240,20 +244,16 @@ def company(data: str, root: Path, epsilon: float, most: int) -> None:
             answers = histogram_answers(counts + noise.gaussian(counts.shape, sigma), teachers, sigma)
             head = fit(features, answers, seed=0, l2=0.5)
 
-            def answer(statistics: str, asked: np.ndarray, size: int, network: Backbone = backbone) -> np.ndarray:
-                parts = np.array_split(np.arange(len(asked)), max(1, round(len(asked) / size)))
-                return predict(head, features_in_batches(network, asked, parts, statistics)).argmax(1)
-
             if not share:
                 by_class = np.argsort(labels, kind="stable")
-                note("`current`, mixed requests of 200", answer("current", images, 200))
-                note("`current`, 200 in order of class", answer("current", images[by_class], 200), labels[by_class])
-                note("`original`", answer("original", images, 200))
+                note("`current`, mixed requests of 200", answer(head, "current", images))
+                note("`current`, 200 in order of class", answer(head, "current", images[by_class]), labels[by_class])
+                note("`original`", answer(head, "original", images))
                 continue
             mechanism = ClippedMean.for_share(share, epsilon, 1e-5)
             moved = copy.deepcopy(backbone)
             set_statistics(moved, statistics_from(backbone, *mechanism.mean(mechanism.release(vectors, noise))))
-            note(f"`released`, {100 * share:g} % of the budget", answer("original", images, 200, moved))
+            note(f"`released`, {100 * share:g} % of the budget", answer(head, "original", images, moved))
     print(f"| {data}, {dataset.records:,} records, ε = {epsilon:g}, {len(labels):,} images | accuracy % |\n|---|---:|")
     for name, accuracies in found.items():
         print(f"| {name} | {np.mean(accuracies):.1f} |", flush=True)

@@ -228,9 +228,12 @@ def test_a_release_is_not_given_to_other_query_images_than_it_is_about(voted, tm
 MOMENTS = {"privacy": {"moments": 0.1}}
 
 
-@pytest.mark.parametrize("aggregation", [{"epsilon": 2.01}, INTERACTIVE])
-def test_moments_are_released_once_for_their_share_and_the_statement_prices_them_with_the_answers(voted, aggregation):
-    run = run_with(voted, aggregation=aggregation, **MOMENTS)
+@pytest.mark.parametrize(("aggregation", "rounds"), [({"epsilon": 2.01}, 1), (INTERACTIVE, 2)])
+def test_moments_are_released_once_for_their_share_and_the_statement_prices_them_with_the_answers(
+    voted, aggregation, rounds
+):
+    sections = {"aggregation": aggregation, "queries": {"rounds": rounds}, **MOMENTS}
+    run = run_with(voted, **sections)
     ledger, account = aggregate.open_account(run)
     before = ledger.events(account)
     _, statement = released(run)
@@ -246,7 +249,7 @@ def test_moments_are_released_once_for_their_share_and_the_statement_prices_them
     assert statement["epsilon"] <= budget
     assert statement["mechanism"]["moments"]["numbers"] == 324 + 81 + 1
     first = (run.folders.answers / "moments.safetensors").read_bytes()
-    released(run_with(voted, aggregation=aggregation, teachers={"ridge": 0.2}, **MOMENTS))  # shares the moments
+    released(run_with(voted, teachers={"ridge": 0.2}, **sections))  # shares the moments
     released(run)
     assert (run.folders.answers / "moments.safetensors").read_bytes() == first
     assert len(ledger.events(account)) == len(before) + 3
@@ -268,7 +271,7 @@ def test_moments_that_the_account_cannot_pay_with_the_answers_are_refused_before
     [
         ({"backbone": {"kind": "resnet10"}}, "backbone.kind=resnet10"),
         ({"aggregation": {"where": "parties"}}, "nobody adds up"),
-        ({"teachers": {"kind": "averaged"}}, "share of the budget already"),
+        ({"teachers": {"kind": "averaged", "clip": 1.0, "budget_share": 0.5}}, "share of the budget already"),
     ],
 )
 def test_moments_are_refused_where_there_are_none(tmp_path, other, reason):
