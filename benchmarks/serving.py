@@ -35,7 +35,7 @@ from terrine.classifiers import Head, predict
 from terrine.data.source import load_dataset
 from terrine.deployment.model import FILLING, SMALL, StudentModel
 from terrine.models.backbone import Backbone, features_in_batches
-from terrine.models.moments import set_statistics, statistics_from, unit_vectors
+from terrine.models.moments import bound_for, set_statistics, statistics_from, unit_vectors
 from terrine.planning import plan
 from terrine.privacy.clipped_mean import ClippedMean
 from terrine.privacy.noise import ReplayNoise
@@ -222,7 +222,6 @@ def company(data: str, root: Path, epsilon: float, most: int) -> None:
     )
     features = features_in_batches(backbone, queries.inputs, queries.batches, "current")
     units = np.arange(dataset.records)
-    vectors = list(unit_vectors(backbone, dataset.train_images, units))
     found: dict[str, list[float]] = {}
 
     def note(name: str, predictions: np.ndarray, of: np.ndarray = labels) -> None:
@@ -251,8 +250,11 @@ def company(data: str, root: Path, epsilon: float, most: int) -> None:
                 note("`original`", answer(head, "original", images))
                 continue
             mechanism = ClippedMean.for_share(share, epsilon, 1e-5)
+            bound = bound_for(backbone, dataset.records, mechanism.noise_multiplier)
+            vectors = unit_vectors(backbone, dataset.train_images, units, bound)
+            mean = mechanism.mean(mechanism.release(vectors, noise))
             moved = copy.deepcopy(backbone)
-            set_statistics(moved, statistics_from(backbone, *mechanism.mean(mechanism.release(vectors, noise))))
+            set_statistics(moved, statistics_from(backbone, *mean, bound))
             note(f"`released`, {100 * share:g} % of the budget", answer(head, "original", images, moved))
     print(f"| {data}, {dataset.records:,} records, ε = {epsilon:g}, {len(labels):,} images | accuracy % |\n|---|---:|")
     for name, accuracies in found.items():

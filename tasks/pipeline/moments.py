@@ -19,9 +19,11 @@ from tasks.runtime.parameters import moments_of, spent_on_moments
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_tensors
 from terrine.deployment.model import MOMENTS
-from terrine.models.moments import statistics_from, unit_vectors
+from terrine.models.backbone import Backbone
+from terrine.models.moments import bound_for, statistics_from, unit_vectors
 from terrine.models.scattering import ScatteringNetwork
 from terrine.privacy.accounting.events import Event
+from terrine.privacy.clipped_mean import ClippedMean
 from terrine.privacy.ledger.ledger import StoredRelease
 
 _PURPOSE = "replayed noise of moments"
@@ -58,6 +60,7 @@ def release_moments(run: Run) -> StoredRelease | None:
     units = dataset.train_groups if run.params.privacy.unit == "group" else dataset.record_names
     assert units is not None, "the partition has refused groups that are protected and not given"
     backbone, noise = read_backbone(run.folders), noise_source(run, _PURPOSE)
+    bound = _bound(run, backbone, mechanism)
     inputs = remembered(run, records=read_json(run.folders.dataset / "manifest.json")["fingerprint"])
     ledger, account = open_account(run)
     release = ledger.release(
@@ -68,7 +71,7 @@ def release_moments(run: Run) -> StoredRelease | None:
         delta=run.params.aggregation.delta,
         noise_kind=noise.kind,
         draw=lambda: (
-            {"sums": mechanism.release(unit_vectors(backbone, dataset.train_images, units), noise)},
+            {"sums": mechanism.release(unit_vectors(backbone, dataset.train_images, units, bound), noise)},
             mechanism.event,
         ),
         inputs=inputs,
@@ -81,8 +84,14 @@ def write_moments(run: Run, release: StoredRelease, folder: Path) -> None:
     """Write the statistics that follow from released moments to `folder`."""
     mechanism = moments_of(run.params)
     assert mechanism is not None
-    statistics = statistics_from(read_backbone(run.folders), *mechanism.mean(release.arrays["sums"]))
-    write_tensors(folder / MOMENTS, statistics)
+    backbone = read_backbone(run.folders)
+    mean = mechanism.mean(release.arrays["sums"])
+    write_tensors(folder / MOMENTS, statistics_from(backbone, *mean, _bound(run, backbone, mechanism)))
+
+
+def _bound(run: Run, backbone: Backbone, mechanism: ClippedMean) -> float:
+    """Return the bound of the vectors: of settings alone that the release's identity holds."""
+    return bound_for(backbone, run.params.privacy.units, mechanism.noise_multiplier)
 
 
 def about_moments(run: Run) -> dict[str, Any]:

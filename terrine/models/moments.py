@@ -8,11 +8,15 @@ makes of the images of each unit one bounded vector, whose mean over all units, 
 Let z be the log coefficients [D] of an image, standardised by the backbone's own statistics, which are public. The
 image's vector is
 
-    [ z,  average of z² − 1 over the places of each map ] / (`BOUND` · √D)
+    [ z,  average of z² − 1 over the places of each map ] / (bound · √D)
 
-and a unit's the mean over its images. Means are released place by place, deviations map by map. That loses nothing, and
-so few numbers take little of the vector's length. It is noise on deviations that costs accuracy (noise on means is
-averaged away by whatever learned from features), hence the shrinking in `statistics_from`.
+and a unit's the mean over its images, which the clipped mean scales down to norm 1 where it is longer. A small bound has
+little noise and leaves some of the difference between domains, a large one the reverse: `bound_for` takes the largest
+whose noise does not matter, by public numbers alone.
+
+Means are released place by place, deviations map by map. That loses nothing, and so few numbers take little of the
+vector's length. It is noise on deviations that costs accuracy (noise on means is averaged away by whatever learned from
+features), hence the shrinking in `statistics_from`.
 
 An image's vector has the same bits whichever images are computed beside it: they are computed on the CPU, in blocks of
 one size, so one unit moves no other's.
@@ -33,9 +37,10 @@ from terrine.mapped import Rows
 from terrine.models.backbone import Backbone, as_float
 from terrine.models.scattering import LOG_OFFSET, ScatteringNetwork
 
-BOUND = 1.5
-"""Norm of an image's moments, in √D, above which they are scaled down. That of public images is about 1, that of images
-of another kind up to 2; a smaller bound has less noise and leaves more of the difference (docs/serving.md)."""
+BOUNDS = 1.5, 2.5
+"""The least and the largest bound. An image's moments have a norm of 1.2 to 2.5 √D on benchmarks."""
+_NOISE = 0.35
+"""Deviations of public images: noise on a mean that a larger bound is worth, and more is not (docs/serving.md)."""
 _LEAST = 0.05
 """A variance is at least this share of the public images', whatever the noise says."""
 _BLOCK = 64
@@ -51,17 +56,24 @@ def scattering_of(backbone: Backbone) -> ScatteringNetwork:
     return backbone.network
 
 
+def bound_for(backbone: Backbone, units: int | None, noise_multiplier: float) -> float:
+    """Return the bound, in √D, for about so many units, as far as anybody may know, and the noise of a clipped mean."""
+    length = math.sqrt(scattering_of(backbone).standardise.num_features)
+    least, largest = BOUNDS
+    return least if units is None else min(largest, max(least, _NOISE * units / (noise_multiplier * length)))
+
+
 @torch.no_grad()
-def image_vectors(network: ScatteringNetwork, images: Tensor) -> Tensor:
+def image_vectors(network: ScatteringNetwork, images: Tensor, bound: float) -> Tensor:
     """Return the vectors [B, D + maps] of images [B, C, size, size], before they are clipped to norm 1."""
     layer = network.standardise
     logs = network.coefficients(as_float(images)).flatten(1).add(LOG_OFFSET).log()
     z = (logs - layer.running_mean) * (layer.running_var + layer.eps).rsqrt()
     squares = (z.square() - 1).view(len(z), -1, network.grid**2).mean(2)
-    return torch.cat([z, squares], 1) / (BOUND * math.sqrt(z.shape[1]))
+    return torch.cat([z, squares], 1) / (bound * math.sqrt(z.shape[1]))
 
 
-def unit_vectors(backbone: Backbone, images: Rows, units: np.ndarray) -> Iterator[np.ndarray]:
+def unit_vectors(backbone: Backbone, images: Rows, units: np.ndarray, bound: float) -> Iterator[np.ndarray]:
     """Yield the vectors of all units, float64 [units, length], in groups: the mean over the images of each.
 
     images: uint8 [N, C, H, W]; units: int64 [N], equal for images of one unit.
@@ -73,7 +85,7 @@ def unit_vectors(backbone: Backbone, images: Rows, units: np.ndarray) -> Iterato
         chosen = order[first : first + _BLOCK]
         taken = torch.zeros((_BLOCK, backbone.channels, backbone.size, backbone.size), dtype=torch.uint8)
         taken[: len(chosen)] = torch.from_numpy(np.ascontiguousarray(images[chosen]))
-        return image_vectors(network, taken)[: len(chosen)].double().numpy()
+        return image_vectors(network, taken, bound)[: len(chosen)].double().numpy()
 
     firsts = range(0, len(order), _BLOCK)
     last_of_unit = np.append(np.diff(units[order]) != 0, True)
@@ -89,7 +101,7 @@ def unit_vectors(backbone: Backbone, images: Rows, units: np.ndarray) -> Iterato
             yield np.stack(complete)
 
 
-def statistics_from(backbone: Backbone, mean: np.ndarray, noise: float) -> dict[str, np.ndarray]:
+def statistics_from(backbone: Backbone, mean: np.ndarray, noise: float, bound: float) -> dict[str, np.ndarray]:
     """Return the mean and variance, float32 [D] each, that the batch normalisation is given.
 
     mean: float64 [D + maps], the mean vector of all units with noise. noise: about the noise's standard deviation on
@@ -100,7 +112,7 @@ def statistics_from(backbone: Backbone, mean: np.ndarray, noise: float) -> dict[
     own_mean, own_variance = (
         statistic.cpu().double().numpy() for statistic in (layer.running_mean, layer.running_var + layer.eps)
     )
-    scale, places = BOUND * math.sqrt(len(own_mean)), network.grid**2
+    scale, places = bound * math.sqrt(len(own_mean)), network.grid**2
     first, second = np.split(mean * scale, [len(own_mean)])
     noise_variance = (scale * noise) ** 2
     by_map = np.square(first).reshape(-1, places).mean(1) - noise_variance
