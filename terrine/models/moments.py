@@ -10,9 +10,9 @@ image's vector is
 
     [ z,  average of z² − 1 over the places of each map ] / (bound · √D)
 
-and a unit's the mean over its images, which the clipped mean scales down to norm 1 where it is longer. A small bound has
-little noise and leaves some of the difference between domains, a large one the reverse: `bound_for` takes the largest
-whose noise does not matter, by public numbers alone.
+and a unit's the mean over its images, which the clipped mean scales down to norm 1 where it is longer. A small bound
+has little noise and leaves some of the difference between domains, a large one the reverse: `bound_for` takes the
+largest whose noise does not matter, by public numbers alone.
 
 Means are released place by place, deviations map by map. That loses nothing, and so few numbers take little of the
 vector's length. It is noise on deviations that costs accuracy (noise on means is averaged away by whatever learned from

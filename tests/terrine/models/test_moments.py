@@ -62,7 +62,7 @@ def test_no_unit_exchanged_removed_or_added_moves_the_sums_by_more_than_is_charg
         mine = codes == code
         for other in (255 - batch, np.zeros_like(batch), np.random.default_rng(1).permutation(batch)):
             exchanged = np.where(mine[:, None, None, None], other, batch)
-            assert 0.1 < np.linalg.norm((total(exchanged, codes) - own).astype(float)) * step <= 2
+            assert 0.01 < np.linalg.norm((total(exchanged, codes) - own).astype(float)) * step <= 2
         left = total(batch[~mine], codes[~mine]) - own  # seen from there, one was added
         assert np.sqrt(3) < np.linalg.norm(left.astype(float)) * step <= 2
 
