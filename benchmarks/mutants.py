@@ -57,6 +57,7 @@ PRIVACY_TESTS = (
     "tests/tasks/pipeline/test_new_dataset.py",
     "tests/tasks/runtime/test_identity.py",
     "tests/tasks/runtime/test_accounts.py",
+    "tests/tasks/runtime/test_parameters.py",
     *(
         f"tests/tasks/pipeline/test_{name}.py"
         for name in ("partition_task", "teach", "vote", "aggregate", "average", "private_figures", "report")

@@ -79,6 +79,8 @@ def show(found: Finding, console: Console, *, findings: bool = True) -> None:
     if found.plan is not None:
         table.add_row("votes", _votes(found))
     table.add_row("price", _price(found))
+    if found.minutes is not None:
+        table.add_row("time", f"about {max(1, round(found.minutes))} minutes on two cores")
     console.print(table)
     if findings:
         for note in found.notes:

@@ -95,7 +95,7 @@ def release_answers(run: Run) -> None:
     _write_private_figures(run, votes_manifest, histograms, release)
     tell_change(run, "answers", release, inputs)
     forget_votes(run)
-    write_statement(run, privacy_statement(run, votes_manifest, release))
+    write_statement(run, privacy_statement(run, votes_manifest, release), votes_manifest["class_names"])
 
 
 def _worst_case(run: Run, queries: int) -> Event:

@@ -24,7 +24,14 @@ from tasks.reports.accuracy import released_accuracy
 from tasks.reports.charts import stacked_histogram
 from tasks.reports.pages import bar_rows, count, percent, plain, render
 from tasks.reports.partition_figures import partition_figures
-from tasks.reports.pictures import ContactSheet, confusion_colours, confusion_data_uri, contact_sheets, row_shares
+from tasks.reports.pictures import (
+    ContactSheet,
+    confusion_colours,
+    confusion_data_uri,
+    contact_sheets,
+    row_shares,
+    white_reads_better,
+)
 from tasks.reports.statement_page import read_statement, statement_texts
 from tasks.runtime.identity import changes_told
 from tasks.runtime.provenance import code_version
@@ -134,6 +141,7 @@ def evaluation(figures: dict[str, Any]) -> dict[str, Any]:
 def confusion_rows(confusion: np.ndarray, names: list[str]) -> list[dict[str, Any]]:
     """Return the rows of a confusion matrix that is written out: counts, shares of the row, and colours."""
     shares, colours = row_shares(confusion), confusion_colours(confusion)
+    dark = white_reads_better(colours)
     return [
         {
             "name": shown,
@@ -143,6 +151,7 @@ def confusion_rows(confusion: np.ndarray, names: list[str]) -> list[dict[str, An
                     "count": int(confusion[row, column]),
                     "share": float(shares[row, column]),
                     "colour": "rgb({},{},{})".format(*colours[row, column]),
+                    "dark": bool(dark[row, column]),
                 }
                 for column, said in enumerate(names)
             ],
@@ -166,9 +175,7 @@ def consensus(histograms: np.ndarray, answered: np.ndarray, asked: np.ndarray) -
         "not asked, the budget had ended": ~asked,
     }
     return {
-        "chart": stacked_histogram(
-            shares, groups, x_label="share of the teachers that voted for the winning class", y_label="queries"
-        ),
+        "chart": stacked_histogram(shares, groups, x_label="share of votes for the winning class", y_label="queries"),
         "groups": [{"name": name, "count": int(mask.sum())} for name, mask in groups.items()],
     }
 
@@ -191,10 +198,8 @@ def stage_costs(measured: dict[str, dict[str, float]]) -> dict[str, Any]:
     """Return seconds and memory of the stages in their order; the report's own are not known while it is written."""
     records = [measured[stage] for stage in MAIN.names if stage in measured and stage != "report"]
     seconds = [record["seconds"] for record in records]
-    texts = [f"{record['seconds']:,.1f} s" for record in records]
+    texts = [f"{record['seconds']:,.1f} s, {count(record['memory_mb'])} MB" for record in records]
     rows = bar_rows([str(record["stage"]) for record in records], seconds, texts)
-    for row, record in zip(rows, records, strict=True):
-        row["memory"] = f"{count(record['memory_mb'])} MB"
     most = max((record["memory_mb"] for record in records), default=0)
     return {"costs": rows, "seconds": f"{sum(seconds):,.1f}", "memory": count(most)}
 

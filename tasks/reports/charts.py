@@ -1,5 +1,8 @@
 """Charts as inline SVG: text stays text, lines stay sharp in print, colours come from the page's style sheet.
 
+Places across a chart are percentages of its width, heights are pixels: a chart fills whatever width it is given, and
+what is written in it keeps its size, on a telephone as on a wide screen. The margins are the style sheet's.
+
 Everything that is put into markup goes through `Markup.format`, which escapes it.
 """
 
@@ -14,8 +17,10 @@ from markupsafe import Markup
 
 from terrine.errors import InputError
 
-WIDTH, HEIGHT = 720, 260
-LEFT, RIGHT, TOP, BOTTOM = 56, 24, 12, 44
+HEIGHT, TOP, BOTTOM = 260, 12, 44
+"""Of a chart, with what is written above and below the plot, in pixels."""
+
+PLOT = HEIGHT - TOP - BOTTOM
 
 
 def ticks(largest: float, most: int = 5) -> list[float]:
@@ -49,28 +54,23 @@ def stacked_histogram(
     bin_of = np.minimum((np.asarray(shares) * bins + 1e-9).astype(np.int64), bins - 1)
     counts = np.array([np.bincount(bin_of[mask.astype(bool)], minlength=bins) for mask in membership])
     axis = ticks(float(counts.sum(axis=0).max(initial=0)))
-    width, height = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
-    slot, scale = width / bins, height / axis[-1]
+    slot, scale = 100 / bins, PLOT / axis[-1]
     parts = _grid(axis)
     for number in range(bins):
-        base = TOP + height
+        base = TOP + PLOT
         for group, (name, bars) in enumerate(zip(groups, counts, strict=True)):
             if tall := bars[number] * scale:
                 base -= tall
                 title = f"{number / bins:.0%} to {(number + 1) / bins:.0%}, {name}: {bars[number]:,}"
                 parts.append(
                     Markup(
-                        '<rect class="part-{}" x="{:.1f}" y="{:.2f}" width="{:.1f}" height="{:.2f}">'
+                        '<rect class="part-{}" x="{:.2f}%" y="{:.2f}" width="{:.2f}%" height="{:.2f}">'
                         "<title>{}</title></rect>"
-                    ).format(group, LEFT + number * slot + 1, base, slot - 2, tall, title)
+                    ).format(group, (number + 0.03) * slot, base, 0.94 * slot, tall, title)
                 )
-    for value in range(0, 101, 10):
-        x = LEFT + width * value / 100
-        parts.append(Markup('<text x="{:.1f}" y="{}" text-anchor="middle">{} %</text>').format(x, HEIGHT - 26, value))
-    parts.append(_axis_labels(x_label, y_label, LEFT, HEIGHT))
-    return Markup('<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{} by {}">{}</svg>').format(
-        WIDTH, HEIGHT, y_label, x_label, Markup("").join(parts)
-    )
+    for value in range(0, 101, 20):
+        parts.append(Markup('<text x="{}%" y="{}" text-anchor="middle">{} %</text>').format(value, HEIGHT - 26, value))
+    return _chart(parts, x_label, y_label)
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def scatter(points: Sequence[ScatterPoint], *, x_label: str, y_label: str) -> Ma
     The horizontal axis starts at nothing, the vertical one where the points do. Texts have room to be three quarters
     larger than they are elsewhere, for a page that is shown at half the width.
     """
-    width, height, left, right, top, bottom = WIDTH, 460, 96, 36, 30, 92
+    width, height, left, right, top, bottom = 720, 460, 96, 36, 30, 92
     across = ticks(max(point.x for point in points))
     up = _ticks_between(
         max(0.0, min(point.y - point.plus_minus for point in points)),
@@ -207,101 +207,74 @@ def column_chart(values: Sequence[float] | np.ndarray, *, x_label: str, y_label:
     """
     numbers = np.asarray(values, dtype=np.float64)
     axis = ticks(float(numbers.max(initial=0)))
-    width, height = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
-    slot, scale = width / max(len(numbers), 1), height / axis[-1]
+    slot, scale = 100 / max(len(numbers), 1), PLOT / axis[-1]
     parts = _grid(axis)
     for number, value in enumerate(numbers):
         parts.append(
             Markup(
-                '<rect class="part-0" x="{:.2f}" y="{:.2f}" width="{:.2f}" height="{:.2f}">'
+                '<rect class="part-0" x="{:.2f}%" y="{:.2f}" width="{:.2f}%" height="{:.2f}">'
                 "<title>{:,.10g}</title></rect>"
-            ).format(
-                LEFT + number * slot,
-                TOP + height - value * scale,
-                max(slot - min(2, slot / 4), 0.5),
-                value * scale,
-                value,
-            )
+            ).format(number * slot, TOP + PLOT - value * scale, 0.85 * slot, value * scale, value)
         )
-    parts += [_below_ends(LEFT, first, last), _axis_labels(x_label, y_label, LEFT, HEIGHT)]
-    return Markup('<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{} by {}">{}</svg>').format(
-        WIDTH, HEIGHT, y_label, x_label, Markup("").join(parts)
-    )
+    for place, anchor, number in (("0", "start", first), ("100%", "end", last)):
+        parts.append(
+            Markup('<text x="{}" y="{}" text-anchor="{}">{:,}</text>').format(place, HEIGHT - 26, anchor, number)
+        )
+    return _chart(parts, x_label, y_label)
 
 
 def heat_map(
-    values: np.ndarray, row_names: Sequence[str], *, x_label: str, y_label: str, first: int, last: int, left: int = 136
+    values: np.ndarray, row_names: Sequence[str], *, x_label: str, y_label: str, first: int, last: int
 ) -> Markup:
     """Draw a cell per value, float [rows, columns] in [0, 1], the fuller its colour the larger it is.
 
     The largest value has the full colour. `first` and `last` are written below the ends of the columns. A map of few
-    cells says each value when it is pointed at.
+    cells says each value when it is pointed at. Rows are a grid of the page's, so that long names can be folded.
     """
-    rows, columns = values.shape
     largest = float(values.max(initial=0)) or 1.0
-    tall = 18 if rows <= 12 else max(6, 216 // rows)
-    width, height = WIDTH - left - RIGHT, rows * tall
-    slot = width / max(columns, 1)
+    slot = 100 / max(values.shape[1], 1)
+    # Few cells stand apart; many would be mostly gaps.
+    width = 0.97 * slot if values.shape[1] <= 40 else slot
     titled = values.size <= 400
-    parts = []
-    for row, name in enumerate(row_names):
-        shown = name if len(name) <= 14 else f"{name[:13]}…"
-        if tall >= 12 or row % 2 == 0:
-            parts.append(
-                Markup('<text x="{}" y="{:.1f}" text-anchor="end"><title>{}</title>{}</text>').format(
-                    left - 8, TOP + (row + 0.5) * tall + 4, name, shown
-                )
-            )
+    rows = []
+    for name, row in zip(row_names, values, strict=True):
         cells = []
-        for column, value in enumerate(values[row]):
+        for column, value in enumerate(row):
             if value <= 0:
                 continue
             title = Markup("<title>{}: {:.1%}</title>").format(name, value) if titled else Markup("")
             cells.append(
-                Markup('<rect x="{:.1f}" width="{:.1f}" height="{}" fill-opacity="{:.2f}">{}</rect>').format(
-                    column * slot, slot + (0.3 if slot < 6 else -1), tall - 1, value / largest, title
+                Markup('<rect x="{:.2f}%" width="{:.2f}%" height="100%" fill-opacity="{:.2f}">{}</rect>').format(
+                    column * slot, width, value / largest, title
                 )
             )
-        parts.append(
-            Markup('<g class="part-0" transform="translate({} {})">{}</g>').format(
-                left, TOP + row * tall, Markup("").join(cells)
+        rows.append(
+            Markup('<span class="name">{}</span><svg><g class="part-0">{}</g></svg>').format(
+                name, Markup("").join(cells)
             )
         )
-    frame = Markup('<rect class="grid" fill="none" x="{}" y="{}" width="{}" height="{}"/>').format(
-        left, TOP - 1, width, height + 1
-    )
-    bottom = TOP + height + BOTTOM
-    parts += [frame, _below_ends(left, first, last, bottom), _axis_labels(x_label, y_label, left, bottom)]
-    return Markup('<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{} by {}">{}</svg>').format(
-        WIDTH, bottom, y_label, x_label, Markup("").join(parts)
+    ends = Markup('<div class="ends"><span>{:,}</span><span>{}</span><span>{:,}</span></div>')
+    return Markup('<div class="heat-map" role="img" aria-label="{} by {}">{}{}</div>').format(
+        y_label, x_label, Markup("").join(rows), ends.format(first, x_label, last)
     )
 
 
 def _grid(axis: Sequence[float]) -> list[Markup]:
     """Draw a line and a number for each value of a vertical axis whose largest value is at the top."""
-    height = HEIGHT - TOP - BOTTOM
     lines = []
     for value in axis:
-        y = TOP + height - value * (height / axis[-1])
-        lines.append(
-            Markup('<line class="grid" x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>').format(LEFT, WIDTH - RIGHT, y, y)
-        )
-        lines.append(Markup('<text x="{}" y="{:.1f}" text-anchor="end">{:,.10g}</text>').format(LEFT - 8, y + 4, value))
+        y = TOP + PLOT - value * (PLOT / axis[-1])
+        lines.append(Markup('<line class="grid" x1="0" x2="100%" y1="{:.1f}" y2="{:.1f}"/>').format(y, y))
+        lines.append(Markup('<text x="-8" y="{:.1f}" text-anchor="end">{:,.10g}</text>').format(y + 4, value))
     return lines
 
 
-def _below_ends(left: int, first: int, last: int, bottom: int = HEIGHT) -> Markup:
-    """Write the numbers below the first and the last column."""
-    start = Markup('<text x="{}" y="{}">{:,}</text>').format(left, bottom - 26, first)
-    end = Markup('<text x="{}" y="{}" text-anchor="end">{:,}</text>').format(WIDTH - RIGHT, bottom - 26, last)
-    return start + end
-
-
-def _axis_labels(x_label: str, y_label: str, left: int, bottom: int) -> Markup:
-    across = Markup('<text class="axis" x="{}" y="{}" text-anchor="middle">{}</text>').format(
-        (left + WIDTH - RIGHT) / 2, bottom - 6, x_label
+def _chart(parts: Sequence[Markup], x_label: str, y_label: str) -> Markup:
+    """Return a chart of what is drawn in it, with the names of its axes."""
+    across = Markup('<text class="axis" x="50%" y="{}" text-anchor="middle">{}</text>').format(HEIGHT - 6, x_label)
+    up = Markup('<text class="axis" transform="translate(-64 {}) rotate(-90)" text-anchor="middle">{}</text>').format(
+        TOP + PLOT / 2, y_label
     )
-    up = Markup('<text class="axis" transform="translate(12 {}) rotate(-90)" text-anchor="middle">{}</text>').format(
-        TOP + (bottom - TOP - BOTTOM) / 2, y_label
+    return Markup('<svg class="chart" height="{}" role="img" aria-label="{} by {}">{}{}{}</svg>').format(
+        HEIGHT, y_label, x_label, Markup("").join(parts), across, up
     )
-    return across + up

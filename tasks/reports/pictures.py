@@ -60,6 +60,15 @@ def confusion_colours(confusion: np.ndarray) -> np.ndarray:
     return colours
 
 
+def white_reads_better(colours: np.ndarray) -> np.ndarray:
+    """Return whether white text on each colour, [..., 3] in 0..255, has more contrast than black (WCAG 2.2)."""
+    parts = np.asarray(colours) / 255
+    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    luminance = linear @ np.array([0.2126, 0.7152, 0.0722])
+    better: np.ndarray = 1.05 / (luminance + 0.05) > (luminance + 0.05) / 0.05
+    return better
+
+
 def confusion_data_uri(confusion: np.ndarray) -> str:
     """Return a confusion matrix, int64 [true, predicted], as a picture with one pixel a cell."""
     return png_data_uri(confusion_colours(confusion).astype(np.uint8))

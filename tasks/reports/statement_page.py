@@ -1,18 +1,18 @@
 """The release statement as a page for whoever approves a release; it is published beside privacy.json.
 
-It is drawn from privacy.json alone. What is in that file may be published, so the page may be, too: no private
-artefact, not even a path to one, is read here.
+It is drawn from privacy.json and the names of the classes, which the release holds, too. Both may be published, so the
+page may be: no private artefact, not even a path to one, is read here.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tasks.config.listing import meanings
-from tasks.reports.pages import bar_rows, render
+from tasks.reports.pages import bar_rows, plain, render
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_json, write_text
 from terrine.aggregation.mechanism import Mechanism
@@ -37,7 +37,7 @@ PARAMETER_TEXTS = {
     "sigma": "Standard deviation of the noise, in units of beta",
     "rounds": "How often a student of the released answers chose what to ask next",
     "averaging": "How teachers learned from one another before they voted; what that cost is part of ε",
-    "counted": "Units, counted with noise to choose the number of teachers by; what that cost is part of ε",
+    "counted": "How much there is, to choose the number of teachers by; what that cost is part of ε",
     "moments": "Moments of the private images' features, released with noise to normalise images by; what that cost is "
     "part of ε",
     "beta": "Largest length of what a teacher says about an image; noise is in units of it",
@@ -58,27 +58,32 @@ def read_statement(path: Path) -> dict[str, Any]:
     return statement_from(read_json(path)).to_dict()
 
 
-def render_statement(statement: Mapping[str, Any]) -> str:
+def render_statement(statement: Mapping[str, Any], class_names: Sequence[str]) -> str:
     """Return the page, HTML, of a privacy statement as `PrivacyStatement.to_dict` gives it (or privacy.json holds it).
 
-    Raises jinja2.UndefinedError when a field is missing.
+    `class_names` are those of the release, by label. Raises ValueError when they are not as many as the statement's
+    classes, and jinja2.UndefinedError when a field is missing.
     """
-    counts = statement["answered_per_class"]
-    rows = bar_rows([f"class {number}" for number in range(len(counts))], counts)
+    rows = bar_rows(class_names, statement["answered_per_class"])
     return render("statement.html", {"statement": statement, "per_class": rows, **statement_texts(statement)})
 
 
-def write_statement(run: Run, statement: PrivacyStatement) -> None:
+def write_statement(run: Run, statement: PrivacyStatement, class_names: Sequence[str]) -> None:
     """Write what the run says about itself: privacy.json, and the page drawn from it."""
     content = statement.to_dict()
     write_json(run.folders.statement, content)
-    write_text(run.folders.statement.with_name("statement.html"), render_statement(content))
+    write_text(run.folders.statement.with_name("statement.html"), render_statement(content, class_names))
 
 
 def statement_texts(statement: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the templates say about a statement in words, all of it derived from the statement."""
     mechanism = dict(statement["mechanism"])
     name = mechanism.pop("mechanism", "unknown")
+    if counted := mechanism.get("counted"):
+        kind_of_unit = "groups" if statement["unit"] == "group" else "records"
+        mechanism["counted"] = (
+            f"{counted['units']:,} {kind_of_unit}, with noise of standard deviation {plain(counted['sigma'])}"
+        )
     text, texts = TRANSCRIPTION_TEXTS.get(name, name), PARAMETER_TEXTS
     if name in MECHANISMS.names():
         kind = MECHANISMS.of(name)

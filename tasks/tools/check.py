@@ -24,6 +24,10 @@ from terrine.privacy.accounting.gaussian import mu_squared
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.ledger.account import Account, Budget
 
+START, RECORDS, QUERIES = 60.0, 2.2, 5.0
+"""Seconds of a run that hang on no image, and how often it goes through its records and its queries."""
+PER_PIXEL, LARGE = 6e-7, 3.0
+"""Seconds of the scattering transform for a pixel, on two cores, and how much longer it takes above 32 pixels a side."""
 RARE = 1 / 5
 """A class is named that has less than this share of an average class's records."""
 
@@ -55,6 +59,18 @@ class Finding:
     refusals: list[str] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def minutes(self) -> float | None:
+        """About how long the run will take on two cores; None for backbones of which that was not measured."""
+        params = self.run.params
+        if params.data.name == "table":
+            return START / 60
+        if self.plan is None or params.backbone.kind != "scattering" or params.teachers.inputs != "features":
+            return None
+        images = RECORDS * self.survey.train.sum() + self.survey.test.sum() + QUERIES * self.plan.queries
+        pixels = images * params.data.channels * params.data.size**2
+        return (START + PER_PIXEL * pixels * (LARGE if params.data.size > 32 else 1.0)) / 60
 
     @property
     def stops(self) -> list[str]:

@@ -318,7 +318,11 @@ def finish(session: Session) -> None:
     _write_generator(session)
     _write_student(session)
     answered = released_per_class(annotations.argmax(-1).ravel(), session.classes)
-    write_statement(run, statement_of(run, release, session.classes, answered))
+    write_statement(
+        run,
+        statement_of(run, release, session.classes, answered),
+        read_json(run.folders.student / MANIFEST)["class_names"],
+    )
     shutil.rmtree(session.folder, ignore_errors=True)
 
 

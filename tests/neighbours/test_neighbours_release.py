@@ -9,15 +9,15 @@ import pytest
 
 from flows.execution import InProcess
 from flows.stages import carry_out, run_through
-from tasks.config.params import validate
-from tasks.config.values import merge
+from tasks.config.params import public_parameters, validate
+from tasks.config.values import as_yaml, merge
 from tasks.pipeline import tracking
 from tasks.pipeline.graph import MAIN
 from tasks.runtime import identity
 from tasks.runtime.accounts import open_account
 from tasks.runtime.identity import changes_told
 from tasks.runtime.run import Run
-from tasks.runtime.store import read_json
+from tasks.runtime.store import read_json, write_text
 from tasks.runtime.timing import measured
 from terrine.aggregation import release
 from terrine.teachers.averaging.private import PrivateAveraging
@@ -84,6 +84,9 @@ class Tracker:
 
         return take
 
+    def set_experiment(self, name):
+        return SimpleNamespace(experiment_id=name)
+
     def start_run(self, **options):
         self.given.append(("start_run", repr(options)))
 
@@ -133,6 +136,8 @@ def test_files_and_figures_of_a_release_are_functions_of_its_noisy_outcome(
         run = settle(tmp_path / str(number), FORM, data, **sections, **KINDS[kind])
         for name in ("params.yaml", "dvc.yaml"):
             shutil.copy(REPOSITORY / name, run.root)
+        (run.root / "experiments").mkdir()
+        (run.root / "experiments" / f"{run.name}.yaml").write_text("description: a neighbour\n")
         if number:
             (run.root / "data" / "private" / "ledger").mkdir(parents=True)
             shutil.copy(tmp_path / "0" / "data" / "private" / "ledger" / "key", run.root / "data/private/ledger/key")
@@ -156,6 +161,10 @@ def published(run: Run, monkeypatch) -> tuple:
     """Take a run to its end and return its votes, and the bytes of what is public, released and given to MLflow."""
     tracker = Tracker(run.root)
     monkeypatch.setitem(sys.modules, "mlflow", tracker)
+    # The one hands over what the statement says of public inputs, the other draws what MLflow holds by then.
+    monkeypatch.setattr(tracking, "_log_queries", lambda said: tracker.given.append(repr(said["public_inputs"])))
+    monkeypatch.setattr(tracking, "show_experiment", lambda *_: "")
+    write_text(run.folders.public_parameters, as_yaml(public_parameters(run.params)))
     for stage in MAIN.between("dataset", "evaluate"):
         with measured(run, stage.name):
             carry_out(stage, run, InProcess())

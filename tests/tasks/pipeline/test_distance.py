@@ -11,6 +11,7 @@ from tasks.runtime.store import file_digest, read_json, write_json
 from terrine.synthetic.distance import image_distance, scattering_extractor
 from terrine.synthetic.registry import draw
 
+ASKED = {"teachers": 5, "queries": 90, "answered": 90}
 VALUES = {
     "data": {"public_benchmark": True, "name": "digits", "size": 8},
     "aggregation": {"mechanism": "histogram", "sigma": 5},
@@ -57,9 +58,9 @@ def test_only_a_run_that_may_log_private_figures_logs_distances(run, allowed):
     write_json(folders.evaluation, {"accuracy": 0.5})
     write_json(folders.accounting / "figures.json", {"consensus_mean": 0.7})
     own = Run(run.root, run.name, validate(merge(VALUES, {"tracking": {"private_metrics": allowed}})))
-    metrics = tracking._metrics(own, {"epsilon": 1.0, "epsilon_guaranteed": 2.0, "delta": 1e-5})
+    metrics = tracking._metrics(own, {"epsilon": 1.0, "epsilon_guaranteed": 2.0, "delta": 1e-5, **ASKED})
     private = {name for name in metrics if name.startswith("private_")}
-    assert metrics["drawing_images"] == 90
+    assert metrics["cost/drawing_images"] == 90
     assert (metrics["epsilon"], metrics["epsilon_guaranteed"]) == (1.0, 2.0)
     if not allowed:
         assert not private

@@ -178,6 +178,12 @@ def written(run):
     return run.folders.report.read_text(encoding="utf-8")
 
 
+def statement_page(run):
+    return render_statement(
+        read_json(run.folders.statement), read_json(run.folders.answers / "manifest.json")["class_names"]
+    )
+
+
 def embedded(html):
     """Return the pictures inside a page."""
     uris = [address for address in Page(html).addresses if address.startswith("data:")]
@@ -198,7 +204,7 @@ def check_offline(html):
 def test_both_pages_load_nothing(tmp_path):
     run = make_run(tmp_path)
     check_offline(written(run))
-    check_offline(render_statement(read_json(run.folders.statement)))
+    check_offline(statement_page(run))
 
 
 def test_the_report_is_marked_private_and_names_what_may_be_published(tmp_path):
@@ -227,7 +233,7 @@ def test_distances_from_the_private_data_lie_in_a_private_section_nearest_source
         assert places, text
         assert all("private" in names for names in places), text
     assert html.index("1.414 ±") < html.index("2.718 ±")
-    assert "2.718" not in render_statement(read_json(run.folders.statement))
+    assert "2.718" not in statement_page(run)
     (run.folders.distance / "figures.json").unlink()
     assert "How far the queries are" not in written(run)
 
@@ -254,7 +260,7 @@ def test_the_headline_numbers_are_those_of_the_artefacts(tmp_path):
 
 def test_replayed_noise_is_announced_on_both_pages(tmp_path):
     run = make_run(tmp_path, noise="replay")
-    for html in (written(run), render_statement(read_json(run.folders.statement))):
+    for html in (written(run), statement_page(run)):
         page = Page(html)
         assert any("broken" in names for names in page.places("NOT PRIVATE"))
         assert "may be published" not in html.replace("nothing may be published", "")
@@ -264,23 +270,33 @@ def test_replayed_noise_is_announced_on_both_pages(tmp_path):
 
 def test_secure_noise_brings_no_such_banner(tmp_path):
     run = make_run(tmp_path)
-    for html in (written(run), render_statement(read_json(run.folders.statement))):
+    for html in (written(run), statement_page(run)):
         assert "NOT PRIVATE" not in html
         assert not any("broken" in names for _, names in Page(html).texts)
 
 
 def test_names_from_data_are_escaped(tmp_path):
     names = ("<script>alert(1)</script>", 'a"b', "c&d", "<img src=x onerror=y>")
-    html = written(make_run(tmp_path, class_names=names, params={"description": "<script>evil</script>"}))
-    page = Page(html)
-    assert "script" not in page.tags
-    assert "x" not in page.addresses
-    assert page.places("<script>alert(1)</script>")
-    assert page.places("<script>evil</script>")
+    run = make_run(tmp_path, class_names=names, params={"description": "<script>evil</script>"})
+    for page in (Page(written(run)), Page(statement_page(run))):
+        assert "script" not in page.tags
+        assert "x" not in page.addresses
+        assert page.places("<script>alert(1)</script>")
+    assert Page(written(run)).places("<script>evil</script>")
 
 
-def test_a_long_name_is_there_in_full(tmp_path):
-    assert BLOOD[3] in written(make_run(tmp_path))
+def test_both_pages_name_the_classes_in_full_beside_their_counts(tmp_path):
+    run = make_run(tmp_path)
+    for html in (written(run), statement_page(run)):
+        for name, count in zip(BLOOD, read_json(run.folders.statement)["answered_per_class"], strict=True):
+            assert re.search(
+                rf'{re.escape(name)}</span><span class="track">.*?<span class="value">{count}</span>', html
+            )
+
+
+def test_names_of_other_classes_make_no_statement(tmp_path):
+    with pytest.raises(ValueError, match="zip"):
+        render_statement(read_json(make_run(tmp_path).folders.statement), BLOOD[:-1])
 
 
 def test_many_classes_make_a_drawn_matrix_with_its_worst_errors_named(tmp_path):
@@ -326,7 +342,7 @@ def test_stages_and_parameters_are_listed(tmp_path):
     html = written(make_run(tmp_path))
     for stage in MAIN.names:
         if stage not in ("parameters", "report"):
-            assert f">{stage}</td>" in html
+            assert f'<span class="name">{stage}</span>' in html
     assert "aggregation.sigma" in html
     assert "terrine run --preset small" in html
 
@@ -376,16 +392,17 @@ def test_a_report_that_goes_into_mlflow_shows_no_path_and_no_account_and_one_at_
 def test_a_statement_shows_no_data_dependent_figure(tmp_path):
     run = make_run(tmp_path)
     statement = read_json(run.folders.statement)
-    html = render_statement(statement)
+    html = render_statement(statement, BLOOD)
     for text in ("0.618", "3.1416", "consensus", "data-dependent", "accuracy of the student", "votes per class"):
         assert text not in html.lower()
     # A figure that is not a field of the statement finds no place on the page either.
-    assert render_statement({**statement, "epsilon_data_dependent": 3.14159}) == html
+    assert render_statement({**statement, "epsilon_data_dependent": 3.14159}, BLOOD) == html
 
 
 def test_a_statement_says_unit_neighbours_trust_and_where_inputs_came_from(tmp_path):
-    statement = make_statement(np.array([0, 1, 1, -1]), 2, asked=3, unit="group")
-    text = re.sub(r"\s+", " ", "".join(data for data, _ in Page(render_statement(statement)).texts))
+    mechanism = {"mechanism": "histogram", "sigma": 25.0, "counted": {"units": 1414, "sigma": 4.8018}}
+    statement = make_statement(np.array([0, 1, 1, -1]), 2, asked=3, unit="group", mechanism=mechanism)
+    text = re.sub(r"\s+", " ", "".join(data for data, _ in Page(render_statement(statement, ["no", "yes"])).texts))
     for part in (
         statement["summary"],
         statement["neighbouring"],
@@ -394,12 +411,13 @@ def test_a_statement_says_unit_neighbours_trust_and_where_inputs_came_from(tmp_p
         statement["release_id"],
         "one patient",
         "4; looked at before the budget ended: 3; answered: 3",
+        "1,414 groups, with noise of standard deviation 4.802 (How much there is",
     ):
         assert part in text, part
 
 
 def test_a_statement_without_answers_has_its_page():
-    assert "answered: 0" in render_statement(make_statement(np.full(4, -1), 3, asked=4))
+    assert "answered: 0" in render_statement(make_statement(np.full(4, -1), 3, asked=4), list("abc"))
 
 
 def test_optional_figures_appear_when_they_are_given():
@@ -407,7 +425,8 @@ def test_optional_figures_appear_when_they_are_given():
     html = render_statement(
         make_statement(
             labels, 2, asked=3, epsilon_tuning=9.25, epsilon_claimed=0.125, audit_epsilon=0.0625, audit_confidence=0.95
-        )
+        ),
+        ["no", "yes"],
     )
     for text in ("9.2500", "0.1250", "0.0625", "95.0 %"):
         assert text in html

@@ -39,7 +39,7 @@ def test_teachers_of_other_kinds_stand_by_their_most_frequent_class():
     histograms = np.array([[0, 0, 9], [9, 1, 0], [0, 9, 0], [9, 0, 0]])
     part = figures(manifest_of(histograms, kind="dirichlet", alpha=0.1), histograms, ["a", "b", "c"])
     rows = re.findall(r'<g class="part-0"[^>]*>(.*?)</g>', part["mix"])
-    places = [[float(x) for x in re.findall(r'<rect x="([\d.]+)"', row)] for row in rows]
+    places = [[float(x) for x in re.findall(r'<rect x="([\d.]+)%"', row)] for row in rows]
     assert places[0] == [0.0, pytest.approx(places[0][1])]
     assert max(places[0]) < max(places[1]) < min(places[2])
     assert "dirichlet, alpha=0.1" in dict(part["facts"])["Kind"]

@@ -6,7 +6,7 @@ import io
 import numpy as np
 from PIL import Image
 
-from tasks.reports.pictures import confusion_colours, contact_sheets, image_data_uri, row_shares
+from tasks.reports.pictures import confusion_colours, contact_sheets, image_data_uri, row_shares, white_reads_better
 from terrine.queries import Queries
 
 
@@ -91,3 +91,8 @@ def test_right_answers_and_errors_have_different_colours_and_nothing_is_white():
     assert colours[1, 2].sum() < colours[0, 1].sum()
     assert (colours[2] == 255).all()
     assert (colours[0, 2] == 255).all()
+
+
+def test_a_number_is_written_in_what_can_be_read_on_its_cell():
+    white, pale, full = [255, 255, 255], [200, 215, 233], [37, 99, 170]
+    assert white_reads_better(np.array([[white, pale], [full, [0, 0, 0]]])).tolist() == [[False, False], [True, True]]

@@ -59,6 +59,11 @@ def test_numbers_take_the_place_of_auto_and_what_counting_cost_is_charged_once(p
     assert _spent(project, params) == [spent_on_counting(params)]
 
 
+def test_units_are_counted_with_noise_of_each_accounts_own(project):
+    counts = [settled(project, derive(project, "own", [f"ledger.account=a{n}"])).privacy.units for n in range(5)]
+    assert len(set(counts)) > 1  # of noise with a deviation of 8.6, all alike one time in 200,000
+
+
 def test_count_and_answers_fit_the_runs_budget(project):
     params = settled(project, "own")
     counting, mechanism = spent_on_counting(params), params.aggregation

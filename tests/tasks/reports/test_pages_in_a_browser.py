@@ -1,0 +1,94 @@
+"""Pages as a browser lays them out: on a telephone, a laptop and a wide screen, light and dark."""
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tasks.reports.statement_page import render_statement
+from tasks.runtime.store import read_json, write_array, write_json
+from tests.tasks.pipeline.test_report import BLOOD, make_run, written
+from tests.tasks.reports.test_partition_figures import counts, manifest_of
+
+WIDTHS = (390, 1280, 1920)
+SCHEMES = ("light", "dark")
+SCRIPT = Path(__file__).with_name("inspect_pages.js")
+
+MANY = tuple(
+    f"species {number}, of a genus with a long name" if number % 7 == 0 else f"sp. {number}" for number in range(100)
+)
+
+
+def frame(page, name, width, scheme):
+    # What is in a frame sees the frame's width and its colour scheme as its own.
+    return (
+        f'<iframe name="{name}, {width} pixels, {scheme}" data-scheme="{scheme}" srcdoc="{html.escape(page)}" '
+        f'style="color-scheme: {scheme}; width: {width}px; height: 900px"></iframe>'
+    )
+
+
+def findings(pages, folder):
+    """Return what a browser finds wrong, a list of sentences for each page, width and colour scheme."""
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("no chromium here to lay pages out with")
+    frames = [
+        frame(page, name, width, scheme) for name, page in pages.items() for width in WIDTHS for scheme in SCHEMES
+    ]
+    collection = folder / "frames.html"
+    script = f'<pre id="findings"></pre><script>{SCRIPT.read_text()}</script>'
+    collection.write_text(f'<!doctype html><meta charset="utf-8">{"".join(frames)}{script}')
+    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}"]
+    done = subprocess.run(
+        [*command, "--dump-dom", collection.as_uri()], capture_output=True, text=True, timeout=300, check=True
+    )
+    written_down = re.search(r'<pre id="findings">(.*?)</pre>', done.stdout, re.DOTALL)
+    assert written_down, done.stderr[-2000:]
+    return json.loads(html.unescape(written_down[1]))
+
+
+def pages_of(root, names, teachers, **changes):
+    """Return the report and the statement of a run of these classes."""
+    run = make_run(root, class_names=names, **changes)
+    # As many records as fill the axis with long numbers.
+    histograms = 100 * counts(teachers, len(names))
+    write_array(run.folders.partition / "label_histograms.npy", histograms)
+    write_json(run.folders.partition / "manifest.json", manifest_of(histograms))
+    write_json(run.folders.dataset / "manifest.json", {"class_names": names})
+    return written(run), render_statement(read_json(run.folders.statement), names)
+
+
+def test_pages_can_be_read_at_every_width_light_and_dark(tmp_path):
+    pages = {}
+    for name, classes, teachers in (("few classes", BLOOD, 12), ("many classes", MANY, 60)):
+        (tmp_path / name).mkdir()
+        pages[f"report, {name}"], pages[f"statement, {name}"] = pages_of(tmp_path / name, classes, teachers)
+    (tmp_path / "replayed").mkdir()
+    _, pages["statement, not private"] = pages_of(tmp_path / "replayed", ("a" * 60, "b"), 3, noise="replay")
+    found = findings(pages, tmp_path)
+    assert len(found) == len(pages) * len(WIDTHS) * len(SCHEMES)
+    assert {name: sentences for name, sentences in found.items() if sentences} == {}
+
+
+def test_what_cannot_be_read_is_found(tmp_path):
+    """The test above can fail: one page with every fault it looks for."""
+    spoilt = """<!doctype html><meta name="color-scheme" content="light dark"><body>
+    <p style="width: 3000px">wide</p><p style="width: 20px; overflow: hidden; white-space: nowrap">cut text</p>
+    <p style="font-size: 9px">small</p><p style="color: #888; background: #999">faint</p>
+    <p style="white-space: nowrap">%s</p>
+    <svg viewBox="0 0 100 100"><text x="10" y="20">one</text><text x="12" y="20">other</text></svg>"""
+    for sentences in findings({"spoilt": spoilt % ("long " * 60)}, tmp_path).values():
+        told = "\n".join(sentences)
+        for fault in (
+            "scrolls sideways",
+            'cuts "cut text"',
+            '"small" is 9.0',
+            '"faint" has contrast',
+            "is a line of",
+            '"other" lies on "one"',
+        ):
+            assert fault in told
