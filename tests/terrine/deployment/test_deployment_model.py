@@ -199,7 +199,7 @@ def test_bad_requests_are_refused_with_a_sentence(students):
     model = StudentModel.load(students["scattering"])
     with pytest.raises(InputError, match=r"this student takes \[images, 1, 12, 12\]"):
         model.predict(images(2)[:, :, :5])
-    with pytest.raises(SettingError, match="alone, current, single, frozen, original"):
+    with pytest.raises(SettingError, match="released, current, single, frozen, original"):
         StudentModel.load(students["scattering"], "average")
     with pytest.raises(InputError, match="shape"):
         StudentModel.load(students["scattering"], reference=np.zeros((4, 3, 12, 12), np.uint8))
