@@ -2,15 +2,18 @@
 
     python benchmarks/serving.py speed --folder data/release/terrine-mnist/student
     python benchmarks/serving.py batches --folder data/release/terrine-mnist/student --data mnist --root SOURCE
+    python benchmarks/serving.py company --data mnist --root SOURCE --epsilon 4 --images 1500
 
 `speed`: median latency for one image and images per second for 512, in process and over HTTP, beside the plain way
 (one batch through the backbone, then the head). `batches`: accuracy on a dataset's test split by size of the request,
 without filling, filled up with reference images as equals, and as served; for requests in which one class is more
-frequent; and for statistics that do not depend on the request. Both print Markdown tables.
+frequent; and for statistics that do not depend on the request. `company`: what it costs that answers do not depend on
+company, for students made in memory as `your-own-images` makes them. All print Markdown tables.
 """
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 import os
@@ -20,16 +23,27 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from cells import common_options
 
+import terrine
+from terrine.classifiers import Head, predict
 from terrine.data.source import load_dataset
 from terrine.deployment.model import FILLING, SMALL, StudentModel
+from terrine.models.backbone import Backbone, features_in_batches
+from terrine.models.moments import bound_for, set_statistics, statistics_from, unit_vectors
+from terrine.planning import plan
+from terrine.privacy.clipped_mean import ClippedMean
+from terrine.privacy.noise import ReplayNoise
+from terrine.students.answers import histogram_answers
+from terrine.students.linear import fit
 
 SYNTHETIC = f"{FILLING} synthetic"
+RECORDS, QUERIES, SHARES = 12_000, 3_000, (0.0, 0.02, 0.05)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
@@ -49,7 +63,7 @@ def median_seconds(call: Callable[[], object], seconds: float) -> float:
 def speed(folder: Path, seconds: float) -> None:
     """Print the table of latencies and rates."""
     rows: list[tuple[str, float, float]] = []
-    model = StudentModel.load(folder)
+    model = StudentModel.load(folder, "current")
     assert model.reference is not None
     many = np.resize(model.reference, (512, *model.reference.shape[1:]))
     one = many[:1]
@@ -58,7 +72,7 @@ def speed(folder: Path, seconds: float) -> None:
     def plain(batch: np.ndarray) -> np.ndarray:
         return model.network(torch.from_numpy(batch)).numpy()
 
-    least = 1 if model.statistics == "original" else 2
+    least = 2
     rows.append(
         (
             f"plain network, one batch (at least {least})",
@@ -188,6 +202,65 @@ def batches(folder: Path, data: str, root: Path, most: int, few: int) -> None:
         )
 
 
+def company(data: str, root: Path, epsilon: float, most: int) -> None:
+    """Make students as `your-own-images` does, in memory; print their accuracies by statistics and by company."""
+    where = {} if data == "digits" else {"root": root, "download": False}
+    dataset = load_dataset(data, **where, **({"size": 28, "channels": 3} if data == "bloodmnist" else {}))
+    chosen = np.sort(np.random.default_rng(0).permutation(dataset.records)[:RECORDS])
+    dataset = replace(
+        dataset,
+        train_images=np.asarray(dataset.train_images)[chosen],
+        train_labels=dataset.train_labels[chosen],
+        train_names=None,
+        train_groups=None,
+    )
+    order = np.random.default_rng(0).permutation(len(dataset.test_labels))[:most]
+    images, labels = np.asarray(dataset.test_images)[order], dataset.test_labels[order]
+    queries = terrine.draw({"dead_leaves": 1, "stylegan": 1}, count=QUERIES, like=dataset)
+    backbone = terrine.Scattering(projection=100, invariance=True, deformations={"rotation": 15, "shift": 0.1}).fit(
+        queries
+    )
+    features = features_in_batches(backbone, queries.inputs, queries.batches, "current")
+    units = np.arange(dataset.records)
+    found: dict[str, list[float]] = {}
+
+    def note(name: str, predictions: np.ndarray, of: np.ndarray = labels) -> None:
+        found.setdefault(name, []).append(100 * float((predictions == of).mean()))
+
+    def answer(head: Head, statistics: str, asked: np.ndarray, network: Backbone = backbone) -> np.ndarray:
+        requests = np.array_split(np.arange(len(asked)), max(1, round(len(asked) / 200)))
+        return predict(head, features_in_batches(network, asked, requests, statistics)).argmax(1)
+
+    budget = {"classes": dataset.classes, "epsilon": epsilon, "delta": 1e-5, "queries": QUERIES}
+    teachers = plan(dataset.records, **budget).teachers
+    parts = terrine.partition(dataset, teachers=teachers)
+    votes = terrine.LinearTeachers(ridge=0.1).fit(dataset, parts, backbone).vote(queries).values
+    counts = np.stack([(votes == label).sum(1) for label in range(dataset.classes)], 1)
+    for share in SHARES:
+        sigma = plan(dataset.records, **budget, teachers=teachers, moments=share).sigma
+        for seed in range(2):
+            noise = ReplayNoise(seed)
+            answers = histogram_answers(counts + noise.gaussian(counts.shape, sigma), teachers, sigma)
+            head = fit(features, answers, seed=0, l2=0.5)
+
+            if not share:
+                by_class = np.argsort(labels, kind="stable")
+                note("`current`, mixed requests of 200", answer(head, "current", images))
+                note("`current`, 200 in order of class", answer(head, "current", images[by_class]), labels[by_class])
+                note("`original`", answer(head, "original", images))
+                continue
+            mechanism = ClippedMean.for_share(share, epsilon, 1e-5)
+            bound = bound_for(backbone, dataset.records, mechanism.noise_multiplier)
+            vectors = unit_vectors(backbone, dataset.train_images, units, bound)
+            mean = mechanism.mean(mechanism.release(vectors, noise))
+            moved = copy.deepcopy(backbone)
+            set_statistics(moved, statistics_from(backbone, *mean, bound))
+            note(f"`released`, {100 * share:g} % of the budget", answer(head, "original", images, moved))
+    print(f"| {data}, {dataset.records:,} records, ε = {epsilon:g}, {len(labels):,} images | accuracy % |\n|---|---:|")
+    for name, accuracies in found.items():
+        print(f"| {name} | {np.mean(accuracies):.1f} |", flush=True)
+
+
 def skewed(labels: np.ndarray, share: float | None, size: int, requests: int) -> np.ndarray:
     """Return indices of requests one after the other, in which the classes take turns having `share` of the images."""
     generator = np.random.default_rng(1)
@@ -208,8 +281,9 @@ def skewed(labels: np.ndarray, share: float | None, size: int, requests: int) ->
 def main() -> None:
     """Read the command line."""
     parser = common_options(__doc__)
-    parser.add_argument("table", choices=("speed", "batches"))
-    parser.add_argument("--folder", type=Path, required=True, help="the student's folder")
+    parser.add_argument("table", choices=("speed", "batches", "company"))
+    parser.add_argument("--folder", type=Path, help="speed, batches: the student's folder")
+    parser.add_argument("--epsilon", type=float, default=8.0, help="company: the student's budget")
     parser.add_argument("--seconds", type=float, default=3.0, help="speed: seconds per figure")
     parser.add_argument("--data", default="mnist", help="batches: a dataset of `terrine datasets`")
     parser.add_argument("--root", type=Path, default=Path("data/private/source"), help="batches: where its files lie")
@@ -218,6 +292,8 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.table == "speed":
         speed(arguments.folder, arguments.seconds)
+    elif arguments.table == "company":
+        company(arguments.data, arguments.root, arguments.epsilon, arguments.images)
     else:
         batches(
             arguments.folder, arguments.data, arguments.root, arguments.images, min(arguments.few, arguments.images)

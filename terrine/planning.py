@@ -73,19 +73,21 @@ def plan(
     queries: int | None = None,
     teachers: int | None = None,
     counted: float = 0.0,
+    moments: float = 0.0,
 ) -> Plan:
     """Choose the size of an ensemble and its noise.
 
     Args:
         units: How many records or groups there are to learn from, as far as anybody may know.
         classes: K.
-        epsilon: The run's budget, for counting the units, too.
+        epsilon: The run's budget, for counting the units and for moments, too.
         delta: Its δ.
         unit: What is protected.
         queries: Q, where it is given.
         teachers: T, where it is given.
         counted: Standard deviation of the noise on `units`, where they were counted at the run's cost; 0 where they
             were declared.
+        moments: The share of μ² that goes to a release of moments.
 
     Returns:
         The plan; whether it is of any use, `Plan.useful` says.
@@ -95,12 +97,13 @@ def plan(
     """
     asked = QUERIES if queries is None else queries
     mu = mu_of(epsilon, delta)
-    left = math.sqrt(mu**2 - counted**-2) * _ROOM if counted else mu
+    spent = (counted**-2 if counted else 0.0) + moments * mu**2
+    left = math.sqrt(mu**2 - spent) * _ROOM if spent else mu
     if teachers is None:
         # Fewer than there are, also where noise made them look more: a teacher more than units is refused.
         most = (units - 3 * counted) / UNITS_EACH[unit]
         teachers = max(2, math.floor(min(most, AMPLE * math.sqrt(classes) / left)))
-    sigma = calibrate(epsilon_of(left, delta) if counted else epsilon, delta, asked).sigma
+    sigma = calibrate(epsilon_of(left, delta) if spent else epsilon, delta, asked).sigma
     return Plan(teachers, sigma, asked, signal(teachers, left, classes), units)
 
 

@@ -10,7 +10,7 @@ from safetensors.numpy import save_file
 from terrine.classifiers import LinearHead, MLPHead
 from terrine.data.encoding import Column, Encoding
 from terrine.deployment.manifest import MANIFEST, seal
-from terrine.deployment.model import BACKBONE, HEAD, REFERENCE
+from terrine.deployment.model import BACKBONE, HEAD, MOMENTS, REFERENCE
 from terrine.deployment.rows import ENCODING
 from terrine.models.files import save_backbone
 from terrine.models.registry import build_backbone
@@ -31,7 +31,13 @@ def images(count: int, seed: int = 0, channels: int = 1) -> np.ndarray:
 
 
 def make_student(
-    folder: Path, kind: str = "scattering", *, hidden: bool = False, statistics: str = "current", channels: int = 1
+    folder: Path,
+    kind: str = "scattering",
+    *,
+    hidden: bool = False,
+    statistics: str = "current",
+    channels: int = 1,
+    moments: bool = False,
 ) -> Path:
     """Write a student with random weights, and running statistics that differ from every batch's, to `folder`."""
     folder.mkdir(parents=True)
@@ -54,6 +60,9 @@ def make_student(
         else LinearHead(normal(CLASSES, width), normal(CLASSES))
     )
     save_file(head.to_arrays(), folder / HEAD)
+    if moments:
+        logs = np.random.default_rng(6).normal(size=(2, backbone.network.standardise.num_features))
+        save_file({"mean": np.float32(logs[0] - 2), "variance": np.float32(np.exp(logs[1]))}, folder / MOMENTS)
     save_file({"images": images(40, seed=4, channels=channels)}, folder / REFERENCE)
     description = {
         "kind": "linear",

@@ -30,8 +30,9 @@ def export(
     folder: FolderOption = None,
     model: ModelOption = None,
     statistics: Annotated[
-        list[Statistics], typer.Option(help="Statistics of the exported networks; may be repeated.")
-    ] = [Statistics.frozen, Statistics.single, Statistics.current],  # noqa: B006  # typer copies it
+        list[Statistics],
+        typer.Option(help="Statistics of the exported networks; may be repeated. Default: those that are served."),
+    ] = [],  # noqa: B006  # typer copies it
     format_: Annotated[list[FormatName], typer.Option("--format", help="May be repeated.")] = list(FormatName),  # noqa: B006
     reference: ReferenceOption = None,
 ) -> None:

@@ -38,7 +38,8 @@ def predict(
 ) -> None:
     """Say which class each image is of, or each row of a table, and how likely that is.
 
-    All images are answered as one request. A table has the columns that the student learned from, in any order.
+    Each is answered by itself, unless under --statistics current. A table has the columns that the student learned
+    from, in any order.
     """
     from tasks.serving.predict import open_student, predict_files
     from tasks.serving.rows import predict_tables, refuse_image_options
@@ -54,6 +55,8 @@ def predict(
         return
     student = open_student(source, statistics, reference, device)
     predictions = predict_files(student, images)
+    if student.note:
+        Console(stderr=True).print(student.note, style="yellow", highlight=False, soft_wrap=True)
     if as_json:
         typer.echo(json.dumps([_values(prediction) for prediction in predictions], indent=2, ensure_ascii=False))
     elif as_csv:

@@ -11,13 +11,16 @@ from rich.console import Console
 console = Console()
 
 
-StatisticsName = Literal["current", "single", "frozen", "original"]
+StatisticsName = Literal["released", "current", "single", "frozen", "original"]
 RunOption = Annotated[str | None, typer.Option("--run", help="A run of this project; default: the one selected last.")]
 FolderOption = Annotated[Path | None, typer.Option("--folder", help="A student's folder, or an export that holds it.")]
 ModelOption = Annotated[str | None, typer.Option("--model", help="An MLflow model: models:/NAME/VERSION.")]
 StatisticsOption = Annotated[
     StatisticsName | None,
-    typer.Option(help="Statistics images are normalised with; default: as the student was trained (docs/serving.md)."),
+    typer.Option(
+        help="Statistics images are normalised with. The default answers one image alone and in company alike; under "
+        "current an answer depends on all images of the request (docs/serving.md)."
+    ),
 ]
 ReferenceOption = Annotated[
     Path | None,
@@ -67,5 +70,7 @@ def serve(
         console.print(
             f"{address}  {len(student.class_names)} classes, {student.statistics} statistics (Ctrl-C ends it)"
         )
+        if student.note:
+            console.print(student.note, style="yellow", highlight=False, soft_wrap=True)
         console.print(f'curl --data-binary @image.png -H "content-type: image/png" {address}/images', highlight=False)
     serve_app(app, host, port)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from terrine.settings import Field, Settings, Unit
 
@@ -18,5 +18,24 @@ class Privacy(Settings):
     counted: Annotated[float, Unit("records or groups")] = Field(0, ge=0)
     """Standard deviation of the noise on `units`, where the run counted them itself and was charged; not for you to
     set."""
+    moments: float = Field(0, ge=0, lt=0.5)
+    """Share of the run's budget, in μ², for moments of the images' features, with noise: the student then normalises
+    every image with them, and an answer does not depend on what else is asked. 0: none are released."""
     anyway: bool = False
     """Whether a run goes on whose votes would drown in their noise."""
+
+    def check(self, run: Any) -> None:
+        """Raise ValueError where a run releases no moments that it is told to release."""
+        if not self.moments:
+            return
+        reason = None
+        if run.transcription is not None:
+            reason = "a transcription's student normalises with none"
+        elif run.teachers.averages:
+            reason = "teachers that learn from one another have a share of the budget already"
+        elif run.aggregation.where == "parties":
+            reason = "where parties hold the records, nobody adds up their moments"
+        elif run.backbone.kind != "scattering":
+            reason = f"backbone.kind={run.backbone.kind} has another or no normalisation than that of scattering"
+        if reason:
+            raise ValueError(f"privacy.moments={self.moments:g} cannot be released: {reason}. Set privacy.moments=0")

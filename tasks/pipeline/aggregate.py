@@ -17,6 +17,13 @@ from tasks.pipeline.averaging.files import about_averages, coordinates_released,
 from tasks.pipeline.guided.queries import FILE as GUIDED_FILE
 from tasks.pipeline.guided.queries import Guide, write_guided
 from tasks.pipeline.guided.votes import check_voters, forget_votes, votes_on
+from tasks.pipeline.moments import (
+    about_moments,
+    check_moments,
+    numbers_of_moments,
+    release_moments,
+    write_moments,
+)
 from tasks.pipeline.private_figures import private_figures
 from tasks.pipeline.released_accuracy import check_accuracy
 from tasks.pipeline.synthesize import POOL
@@ -26,7 +33,7 @@ from tasks.runtime.accounts import ledger_account, noise_source, open_account
 from tasks.runtime.assurance import assurance
 from tasks.runtime.identity import Inputs, about_release, check_queries, identity_of, made_by, remembered, tell_change
 from tasks.runtime.keys import site_key
-from tasks.runtime.parameters import about_counting, spent_on_counting
+from tasks.runtime.parameters import about_counting, spent_on_counting, spent_on_moments
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import atomic_folder, file_digest, read_json, write_array, write_json, write_table
@@ -63,7 +70,10 @@ def release_answers(run: Run) -> None:
     histograms = histograms_of(votes, votes_manifest["classes"])
     mechanism = run.params.aggregation
     inputs = inputs_of_answers(run, votes)
-    check_accuracy(run, identity_of_answers(run), _worst_case(run, len(histograms)))
+    worst_case = _worst_case(run, len(histograms))
+    check_accuracy(run, identity_of_answers(run), spent_on_moments(run.params), worst_case)
+    check_moments(run, identity_of_answers(run), worst_case)
+    moments = release_moments(run)
     if mechanism.where == "parties":
         # Here, because only such a run needs gRPC and what lies behind it.
         from tasks.parties.release import release_by_parties
@@ -81,7 +91,7 @@ def release_answers(run: Run) -> None:
     else:
         release = release_once(run, votes, histograms, inputs)
     check_queries(run, release, inputs)
-    _write_answers(run, votes_manifest, release)
+    _write_answers(run, votes_manifest, release, moments)
     _write_private_figures(run, votes_manifest, histograms, release)
     tell_change(run, "answers", release, inputs)
     forget_votes(run)
@@ -136,21 +146,21 @@ def _averaging(run: Run) -> dict[str, Any]:
 
 
 def _spent_before(run: Run) -> Event:
-    """Return what the run spent before anybody voted: counting its units, and averages.
+    """Return what the run spent before anybody voted: on counting its units, on moments and on averages.
 
     Averages without noise have no price. Votes after them are then answered as if they alone were what a record
     touches, which is what is claimed for them, and the release is marked.
     """
     if run.params.teachers.unprotected:
         return compose()
-    return compose(spent_on_counting(run.params), spent_on_averages(run))
+    return compose(spent_on_counting(run.params), spent_on_moments(run.params), spent_on_averages(run))
 
 
 def _before(run: Run) -> dict[str, Any]:
     """Return what `release_histograms` and `about_answers` want to know of what came before the answers."""
     return {
         "before": _spent_before(run),
-        "drawn_before": coordinates_released(run) + (run.params.privacy.counted > 0),
+        "drawn_before": coordinates_released(run) + numbers_of_moments(run) + (run.params.privacy.counted > 0),
         "unprotected": run.params.teachers.unprotected,
     }
 
@@ -167,7 +177,9 @@ def _guided(run: Run, release: StoredRelease) -> Guided | None:
     return Guided.from_arrays(release.arrays) if run.params.queries.select == "guided" else None
 
 
-def _write_answers(run: Run, votes_manifest: dict[str, Any], release: StoredRelease) -> None:
+def _write_answers(
+    run: Run, votes_manifest: dict[str, Any], release: StoredRelease, moments: StoredRelease | None
+) -> None:
     arrays, guided = release.arrays, _guided(run, release)
     table = {
         "query": np.arange(len(arrays["labels"])),
@@ -185,6 +197,8 @@ def _write_answers(run: Run, votes_manifest: dict[str, Any], release: StoredRele
     with atomic_folder(run.folders.answers) as folder:
         about_guided = {} if guided is None else {"guided": write_guided(run, folder, guided)}
         write_table(folder / "answers.parquet", pd.DataFrame(table))
+        if moments is not None:
+            write_moments(run, moments, folder)
         write_json(
             folder / "manifest.json",
             {
@@ -222,7 +236,13 @@ def privacy_statement(run: Run, votes_manifest: dict[str, Any], release: StoredR
         unit=run.params.privacy.unit,
         trust_model="parties" if settings.where == "parties" else "central",
         noise=settings.noise,
-        mechanism={**settings.describe(), **describe_order(run), **_averaging(run), **about_counting(run.params)},
+        mechanism={
+            **settings.describe(),
+            **describe_order(run),
+            **_averaging(run),
+            **about_counting(run.params),
+            **about_moments(run),
+        },
         public_inputs=_public_inputs(run),
         **about_answers(
             release,

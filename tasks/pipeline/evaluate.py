@@ -15,7 +15,9 @@ from tasks.pipeline.released_accuracy import release_accuracy
 from tasks.pipeline.student import read_student
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
-from tasks.runtime.store import write_json
+from tasks.runtime.store import read_json, write_json
+from terrine.deployment.manifest import MANIFEST
+from terrine.deployment.model import StudentModel
 from terrine.device import resolve_device
 from terrine.students.fitted import FittedStudent
 
@@ -24,10 +26,19 @@ NOTICE = "Evaluation: computed on the private test split, not covered by the pri
 
 @step("evaluate")
 def evaluate_student(run: Run) -> None:
-    """Write accuracy, accuracy per class and the confusion matrix on the test split; of a public pool, its answers'."""
+    """Write accuracy, accuracy per class and the confusion matrix on the test split; of a public pool, its answers'.
+
+    `accuracy` is that of the student in batches, with the statistics it was trained with; `served` that of what
+    `terrine predict` and `serve` answer with unless told otherwise, one image at a time, where this is another.
+    """
     dataset = read_dataset(run.folders)
     predictions = probabilities(run, dataset.test_images).argmax(axis=1)
     found = figures(dataset.test_labels, predictions, list(dataset.class_names))
+    served = StudentModel.load(run.folders.student, device=resolve_device(run.params.device))
+    own = read_json(run.folders.student / MANIFEST)["statistics"]
+    if served.statistics != own:
+        right = served.predict(dataset.test_images).argmax(axis=1) == dataset.test_labels
+        found["served"] = {"statistics": served.statistics, "accuracy": float(right.mean())}
     answers = answer_figures(run)
     write_json(run.folders.evaluation, found if answers is None else found | {"answers": answers})
     write_party_accuracy(run, dataset, lambda images: probabilities(run, images))

@@ -77,10 +77,11 @@ def held_out_units(run: Run, dataset: Dataset) -> np.ndarray:
     return np.arange(len(dataset.test_labels))
 
 
-def check_accuracy(run: Run, answers: str, worst_case: Event) -> None:
+def check_accuracy(run: Run, answers: str, *worst_cases: Event) -> None:
     """Refuse, before the answers are charged, an accuracy that would be useless or that the account cannot pay for.
 
-    answers: the identity of the run's answers. worst_case: what they may cost. Raises SettingError and BudgetError.
+    answers: the identity of the run's answers. worst_cases: what they, and what goes before them, may cost. Raises
+    SettingError and BudgetError.
     """
     mechanism = planned(run.params)
     if mechanism is None:
@@ -90,7 +91,7 @@ def check_accuracy(run: Run, answers: str, worst_case: Event) -> None:
     account = Account.of(name, ledger.rows())
     assert account is not None
     if not {answers, identity_of_accuracy(run)} & account.reserved.keys():
-        account.check_all([worst_case, mechanism.event], noise_source(run, "replayed noise of an accuracy").kind)
+        account.check_all([*worst_cases, mechanism.event], noise_source(run, "replayed noise of an accuracy").kind)
 
 
 def _check_use(run: Run, mechanism: NoisedAccuracy, units: int) -> None:
@@ -141,8 +142,6 @@ def _right(run: Run, dataset: Dataset) -> np.ndarray:
     from terrine.deployment.model import StudentModel  # with torch, which a stage that only asks for the price spares
 
     model = StudentModel.load(run.folders.student, device="cpu")
-    if model.statistics == "current":  # of the batch, so that one image more would move the answers to all others
-        model = StudentModel.load(run.folders.student, "single", device="cpu")
     right: np.ndarray = model.predict(np.asarray(dataset.test_images)).argmax(axis=1) == dataset.test_labels
     return right
 

@@ -33,6 +33,7 @@ from tasks.runtime.store import (
 from terrine.aggregation.registry import mechanism_of
 from terrine.classifiers import Head, head_from_arrays
 from terrine.deployment.manifest import MANIFEST, check_seal, seal
+from terrine.deployment.model import MOMENTS
 from terrine.deployment.rows import ENCODING
 from terrine.device import resolve_device
 from terrine.models.backbone import Backbone
@@ -67,6 +68,8 @@ def train_student(run: Run) -> None:
         else:
             save_backbone(trained.backbone, folder / "backbone.safetensors")
         write_reference(run, folder)
+        if trained.backbone is None and (run.folders.answers / MOMENTS).is_file():
+            link(run.folders.answers / MOMENTS, folder / MOMENTS)
         if not run.params.data.of_images:
             write_json(folder / ENCODING, _encoding(run))
         description = {

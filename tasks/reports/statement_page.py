@@ -38,6 +38,7 @@ PARAMETER_TEXTS = {
     "rounds": "How often a student of the released answers chose what to ask next",
     "averaging": "How teachers learned from one another before they voted; what that cost is part of ε",
     "counted": "How much there is, to choose the number of teachers by; what that cost is part of ε",
+    "moments": "What private images have in common, to normalise images by; what that cost is part of ε",
     "beta": "Largest length of what a teacher says about an image; noise is in units of it",
     "top_k": "Classes that are annotated: those that the student finds most probable",
     "samples": "Images annotated",
@@ -81,6 +82,11 @@ def statement_texts(statement: Mapping[str, Any]) -> dict[str, Any]:
         kind_of_unit = "groups" if statement["unit"] == "group" else "records"
         mechanism["counted"] = (
             f"{counted['units']:,} {kind_of_unit}, with noise of standard deviation {plain(counted['sigma'])}"
+        )
+    if moments := mechanism.get("moments"):
+        mechanism["moments"] = (
+            f"{moments['numbers']:,} sums, with noise of standard deviation {plain(moments['noise_multiplier'])}, "
+            f"where one {statement['unit']} adds a vector of length 1 at most"
         )
     text, texts = TRANSCRIPTION_TEXTS.get(name, name), PARAMETER_TEXTS
     if name in MECHANISMS.names():

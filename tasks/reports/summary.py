@@ -36,6 +36,8 @@ def result_lines(run: Run, *own: tuple[str, str]) -> Text:
     evaluation = read_json(run.folders.evaluation)
     lines: list[tuple[str | Text, str | Text]] = []
     lines.append(("accuracy (private test split)", f"{100 * evaluation['accuracy']:.2f} %"))
+    if "served" in evaluation:
+        lines.append(("accuracy as served, each image by itself", f"{100 * evaluation['served']['accuracy']:.2f} %"))
     released = released_accuracy(run.folders)
     if released is not None:
         shown = shown_accuracy(released["accuracy"], released["plus_minus"])

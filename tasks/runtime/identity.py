@@ -1,5 +1,5 @@
-"""Under which identity the ledger knows a run's releases: one rule for answers, averages, annotations, labels
-and a noised accuracy.
+"""Under which identity the ledger knows a run's releases: one rule for answers, averages, moments, annotations,
+labels and a noised accuracy.
 
 A release is identified by the account, the edition of the data that the operator names, and the settings upstream of it
 that differ from their defaults: by public things alone. So a run that changes its student shares the release, one that
@@ -28,7 +28,7 @@ from terrine.privacy.ledger.identity import release_identity
 from terrine.privacy.ledger.ledger import StoredRelease
 from terrine.settings import Settings
 
-Kind = Literal["answers", "averages", "annotations", "labels", "units", "accuracy"]
+Kind = Literal["answers", "averages", "annotations", "labels", "units", "accuracy", "moments"]
 Inputs = dict[str, str]
 
 FORM = 1
@@ -43,6 +43,7 @@ _UPSTREAM: dict[Kind, tuple[str, ...]] = {
     "annotations": ("data", "privacy", "partition", "transcription"),
     "labels": ("data", "privacy", "transcription"),
     "units": ("data", "privacy"),
+    "moments": ("data", "privacy", "queries", "backbone", "pretraining", "aggregation"),
     "accuracy": (*_UP_TO_TEACHERS, "aggregation", "collaboration", "student", "evaluation"),
 }
 """The sections that decide what is released; beside them `seed` does, but for labels, which are not dealt."""
@@ -67,8 +68,8 @@ _FIRST_DEFAULTS: dict[str, dict[str, Any]] = {
 _GIVEN_TO_ALL = {("teachers", "ridge"): 0.1}
 """What identities say of kinds that have no such setting: every run had it then."""
 
-_OF_AVERAGES = {"epsilon", "delta", "noise"}
-"""Settings of the aggregation that the noise on averages is made for."""
+_OF_SUMS = {"epsilon", "delta", "noise"}
+"""Settings of the aggregation that the noise on averages and moments is made for."""
 
 
 def upstream(params: Params, kind: Kind) -> dict[str, Any]:
@@ -80,8 +81,10 @@ def upstream(params: Params, kind: Kind) -> dict[str, Any]:
             continue
         values = section.model_dump(mode="json", exclude=_ELSEWHERE.get(name), exclude_defaults=True)
         values = _as_first_said(name, section, values)
-        if kind == "averages" and name == "aggregation":
-            values = {key: value for key, value in values.items() if key in _OF_AVERAGES}
+        if kind in ("averages", "moments") and name == "aggregation":
+            values = {key: value for key, value in values.items() if key in _OF_SUMS}
+        if kind == "units" and name == "privacy":
+            values = {key: value for key, value in values.items() if key != "moments"}
         if name == "transcription":
             values = _of_transcription(values, kind)
         if name == "data" and kind == "labels":

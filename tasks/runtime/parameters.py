@@ -26,6 +26,7 @@ from terrine.data.survey import Survey
 from terrine.errors import SettingError
 from terrine.planning import Plan, advised_epsilon, advised_units, noise_of_count, plan
 from terrine.privacy.accounting.events import Event, GaussianEvent, compose
+from terrine.privacy.clipped_mean import ClippedMean
 
 FILE = "settled.json"
 """In the run's private folder: what was chosen, and from which parameters. Chosen again only where these change."""
@@ -138,6 +139,7 @@ def planned(
         queries=given.get(("queries", "count"), params.queries.count) or (min(survey.public, MOST_ROWS) or None),
         teachers=given.get(("partition", "teachers"), params.partition.teachers),
         counted=counted,
+        moments=params.privacy.moments,
     )
 
 
@@ -179,18 +181,19 @@ def hopeless(run: Run, chosen: Plan, survey: Survey) -> str:
 def _count(run: Run, units: int, sigma: float, foreseen: Plan) -> int:
     """Return the number of units with noise, released once for the account, the edition and this noise.
 
-    foreseen: what will be asked afterwards: unless the account covers both, neither is begun.
+    foreseen: what will be asked afterwards: unless the account covers all of it, nothing is begun.
     """
     ledger, name = open_account(run)
     noise, event, budget = noise_source(run), event_of_count(sigma), run.params.aggregation
     release_id = identity_of(run, name, {**noise.describe(), "sigma": sigma}, "units")
     account = registered_account(ledger, name)
     if release_id not in account.reserved:
+        moments = spent_on_moments(run.params)
         answers = GaussianHistogram(sigma=foreseen.sigma).worst_case(
-            foreseen.queries, budget.epsilon, budget.delta, event
+            foreseen.queries, budget.epsilon, budget.delta, compose(event, moments)
         )
         with budget_explained(run):
-            account.check_all([event, answers], noise.kind)
+            account.check_all([event, moments, answers], noise.kind)
     release = ledger.release(
         dataset=name,
         release_id=release_id,
@@ -211,6 +214,18 @@ def event_of_count(sigma: float) -> Event:
 def spent_on_counting(params: Params) -> Event:
     """Return what a run spent on counting its units; nothing where it did not."""
     return event_of_count(params.privacy.counted) if params.privacy.counted else compose()
+
+
+def moments_of(params: Params) -> ClippedMean | None:
+    """Return the mechanism by which a run releases moments of its images, None where it releases none."""
+    budget, share = params.aggregation, params.privacy.moments
+    return ClippedMean.for_share(share, budget.epsilon, budget.delta) if share else None
+
+
+def spent_on_moments(params: Params) -> Event:
+    """Return what a run spends on moments of its images; nothing where it releases none."""
+    mechanism = moments_of(params)
+    return compose() if mechanism is None else mechanism.event
 
 
 def about_counting(params: Params) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tasks.runtime.store import atomic_folder, write_json
+from tasks.serving.guarantee import guarantee
 from tasks.serving.rows import export_table, refuse_image_options
 from tasks.serving.student_source import read_reference
 from terrine.deployment.export import Format, export_student
@@ -46,15 +48,20 @@ def export_folder(
     """Write `target`: the student's folder, its exports, its privacy statement, and a manifest with their digests.
 
     Every export is compared with the student before the folder appears. reference: own images for the statistics, a
-    folder or file. Raises InputError when `target` exists and is no earlier export, and what `export_student` raises.
+    folder or file. No statistics: those that are served by default. Raises InputError when `target` exists and is no
+    earlier export, and what `export_student` raises.
     """
     if target.exists() and not (target / MANIFEST).is_file():
         raise InputError(f"{target} exists and is no earlier export. Give a new folder, or remove it.")
+    told = {
+        name: value if isinstance(value, str) else json.dumps(value)
+        for name, value in (guarantee(student) or {}).items()
+    }
     if takes_table(student):
         refuse_image_options(None, reference)
         with atomic_folder(target) as folder:
             _copy_student(student, folder)
-            files, described = export_table(student, folder, formats)
+            files, described = export_table(student, folder, formats, told)
             exported = [Exported(*file) for file in files]
             write_json(folder / MANIFEST, seal(folder, described | _description(check_seal(student), exported)))
         return exported
@@ -63,15 +70,16 @@ def export_folder(
     exported = []
     with atomic_folder(target) as folder:
         _copy_student(student, folder)
-        for kind in dict.fromkeys(statistics):
-            model = StudentModel.load(student, kind, reference=own)
+        for wanted in dict.fromkeys(statistics) or (None,):
+            model = StudentModel.load(student, wanted, reference=own)
+            kind = model.statistics
             assert model.reference is not None, f"a student's folder holds {REFERENCE}"
             images = np.resize(model.reference, (max(16, len(model.reference)), *model.reference.shape[1:]))
             if progress is not None:
                 progress(f"{kind} statistics")
             chosen = list(dict.fromkeys(formats))
             paths = [folder / f"student-{kind}.{suffix}" for suffix in chosen]
-            differences = export_student(model, paths, images)
+            differences = export_student(model, paths, images, metadata=told)
             exported += [
                 Exported(path.name, kind, suffix, difference)
                 for path, suffix, difference in zip(paths, chosen, differences, strict=True)

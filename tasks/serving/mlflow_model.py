@@ -1,7 +1,7 @@
 """The student in MLflow: a pyfunc model and a PyTorch model, registered with the privacy statement.
 
 - `student`: pyfunc, from code and safetensors (tasks/serving/student_pyfunc.py), the one that is registered and served;
-- `student-torch`: PyTorch's exported program (.pt2) under `single` statistics, for tools that want a torch module.
+- `student-torch`: PyTorch's exported program (.pt2), for tools that want a torch module.
 
 Both carry signature and input example. What they are made of lies in the release zone: nothing private is read.
 """
@@ -24,7 +24,6 @@ from tasks.runtime.run import Run
 from tasks.runtime.store import file_digest, read_json, read_tensors
 from tasks.serving.rows import table_model
 from terrine.deployment.model import REFERENCE, StudentModel
-from terrine.deployment.network import ServingStatistics
 from terrine.deployment.rows import takes_table
 from terrine.errors import ArtefactError
 
@@ -124,7 +123,7 @@ def _pyfunc(student: Path) -> dict[str, Any]:
         "signature": signature,
         "input_example": example,
         "model_config": {"statistics": None, "reference": None, "device": "cpu"},
-        "metadata": {"class_names": manifest["class_names"], "statistics": manifest["statistics"]},
+        "metadata": {"class_names": manifest["class_names"], "statistics": StudentModel.load(student).statistics},
     }
 
 
@@ -140,12 +139,12 @@ def _common(student: Path) -> dict[str, Any]:
     }
 
 
-def _log_torch(student: Path, statistics: ServingStatistics = "single") -> None:
+def _log_torch(student: Path) -> None:
     import mlflow.pytorch
     from mlflow.models import ModelSignature
     from mlflow.types import Schema, TensorSpec
 
-    model = StudentModel.load(student, statistics)
+    model = StudentModel.load(student)
     assert model.reference is not None
     signature = ModelSignature(
         Schema([TensorSpec(model.reference.dtype, (-1, *model.shape))]),
@@ -158,7 +157,7 @@ def _log_torch(student: Path, statistics: ServingStatistics = "single") -> None:
         input_example=model.reference[:3],
         serialization_format="pt2",
         pip_requirements=requirements(),
-        metadata={"class_names": model.class_names, "statistics": statistics},
+        metadata={"class_names": model.class_names, "statistics": model.statistics},
     )
 
 

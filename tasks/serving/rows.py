@@ -6,7 +6,8 @@ Whatever asks it gives the columns that the user's table has; how they are encod
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -117,22 +118,24 @@ def add_rows(app: FastAPI, student: TableStudent) -> str:
 
 
 def export_table(
-    folder: Path, target: Path, formats: Sequence[Format]
+    folder: Path, target: Path, formats: Sequence[Format], told: Mapping[str, str]
 ) -> tuple[list[tuple[str, ServingStatistics, Format, float]], dict[str, Any]]:
     """Write a table's student to `target`; return its files with their differences, and what they take.
 
     `student.onnx` takes the user's own columns; `student.pt2` takes encoded rows, float32 [batch, features], because a
-    torch program takes no words. Both are compared with the student.
+    torch program takes no words. Both are compared with the student. told: what the ONNX file carries of the guarantee.
     """
     student = TableStudent.load(folder)
     rows = _compared_rows(student.encoding)
     encoded = student.encoding.apply(rows, "The compared rows", "row")
+    names = json.dumps(student.class_names, ensure_ascii=False)
+    metadata = {"class_names": names, "target": json.dumps(student.target, ensure_ascii=False), **told}
     exported: list[tuple[str, ServingStatistics, Format, float]] = []
     for suffix in dict.fromkeys(formats):
         path = target / f"student.{suffix}"
         (difference,) = export_student(student.student, [path], encoded)
         if suffix == "onnx":
-            write_raw_columns(path, student.encoding, {"class_names": student.class_names, "target": student.target})
+            write_raw_columns(path, student.encoding, metadata)
             difference = check_against_student(path, student, rows)
         exported.append((path.name, "original", suffix, difference))
     columns = [

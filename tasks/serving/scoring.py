@@ -7,8 +7,10 @@ limit, reads and drops the rest of a larger one (so that the client gets to see 
 
     {"error_code": "...", "message": "a sentence"}
 
-Two routes are added, because images as JSON are ten times their size: POST /images takes one encoded image, or a stack
-as a .npy file (uint8, or floats in [0, 1]); GET /model says what the student is and what its privacy statement says.
+Routes are added, because images as JSON are ten times their size: POST /images takes one encoded image, image files as
+a form's fields (multipart), or a stack as a .npy file (uint8, or floats in [0, 1]); GET /model says what the student is
+and what its privacy statement says. GET / is a page on which an image is dropped, GET /docs one with the routes; both
+load nothing from anywhere.
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ from typing import Any
 
 import numpy as np
 from fastapi import FastAPI, HTTPException, Request
+from fastapi.responses import HTMLResponse
 
+from tasks.reports.pages import render
+from tasks.serving.openapi import company, in_short, openapi, service_title
 from tasks.serving.rows import add_rows
 from terrine.data.image_files import decode_image
 from terrine.deployment.model import StudentModel
@@ -39,6 +44,10 @@ MOST_PIXELS = 25_000_000
 """An encoded image of more is not decoded: a few kilobytes can hold gigabytes of pixels."""
 
 _DRAIN_BYTES, _DRAIN_SECONDS = 2**28, 10.0
+_FORM = "multipart/form-data"
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src blob:; connect-src 'self'"
+"""What a browser lets our pages do: nothing but what is in them, and asking this service."""
+
 _CODES = {400: "BAD_REQUEST", 404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED", 413: "TOO_LARGE", 415: "UNSUPPORTED_TYPE"}
 
 
@@ -53,42 +62,124 @@ def scoring_app(
     from mlflow.pyfunc import scoring_server
 
     app: FastAPI = scoring_server.init(mlflow_model)
+    # FastAPI's own pages load their scripts from elsewhere.
+    own = {"/docs", "/docs/oauth2-redirect", "/redoc"}
+    app.router.routes[:] = [route for route in app.router.routes if getattr(route, "path", None) not in own]
+
+    def page(template: str, values: dict[str, Any]) -> HTMLResponse:
+        return HTMLResponse(render(template, values), headers={"content-security-policy": _POLICY})
+
+    values = {
+        "title": service_title(about),
+        "privacy": about.get("privacy"),
+        "class_names": student.class_names,
+        "columns": about.get("columns"),
+    }
+
+    @app.get("/", include_in_schema=False)
+    async def front() -> HTMLResponse:
+        return page("service.html", values)
 
     @app.get("/model")
     async def model() -> dict[str, Any]:
         return about
 
     if isinstance(student, TableStudent):
-        return _Door(app, most_bytes, add_rows(app, student))
+        values["hint"] = add_rows(app, student)
+        return _Door(app, most_bytes, values["hint"])
+
+    document = openapi(student, about, most_bytes)
+    app.title, app.version = document["info"]["title"], document["info"]["version"]
+    app.openapi = lambda: document  # type: ignore[method-assign]
+    channels, *sides = student.shape
+    values |= {
+        "shape": f"{' x '.join(map(str, sides))} pixels, {'grey' if channels == 1 else 'colour'}",
+        "company": f"One image alone and the same image in company get {company(student)}.",
+        "statistics": student.statistics,
+    }
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> HTMLResponse:
+        return page("service_docs.html", {"document": document, "as_json": _indented})
 
     @app.post("/images")
     async def images(request: Request) -> dict[str, Any]:
         body = await request.body()
-        content = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        content = request.headers.get("content-type", "")
         try:
-            probabilities = await asyncio.to_thread(lambda: student.predict(_decode(body, content, student)))
+            names, probabilities = await asyncio.to_thread(_answer, body, content, student)
         except InputError as error:
             raise HTTPException(400, str(error)) from error
-        labels = [student.class_names[number] for number in probabilities.argmax(axis=1)]
-        return {"predictions": probabilities.tolist(), "labels": labels}
+        return {
+            "predictions": probabilities.tolist(),
+            "labels": [student.class_names[number] for number in probabilities.argmax(axis=1)],
+            "class_names": student.class_names,
+            "files": names,
+            "privacy": in_short(about),
+        }
 
     hint = f'Send {{"inputs": [...]}} with floats in [0, 1] of shape {["images", *student.shape]}.'.replace("'", "")
     return _Door(app, most_bytes, hint)
 
 
-def _decode(body: bytes, content: str, student: StudentModel) -> np.ndarray:
-    if content == "application/x-npy":
-        try:
-            return np.load(io.BytesIO(body), allow_pickle=False)
-        except (ValueError, EOFError, OSError, SyntaxError) as error:
-            raise InputError(
-                f"The body is no .npy file of numbers ({first_line(error)}). Write it with numpy.save."
-            ) from error
-    if content.startswith("image/") and not student.takes_rows:
-        return decode_image(body, size=student.size, channels=student.channels, most_pixels=MOST_PIXELS)[None]
-    raise HTTPException(
-        415, f"POST /images takes image/* (one image) or application/x-npy (a stack), not '{content or 'nothing'}'."
-    )
+def _indented(values: Any) -> str:
+    return json.dumps(values, indent=2, ensure_ascii=False)
+
+
+def _answer(body: bytes, content: str, student: StudentModel) -> tuple[list[str | None], np.ndarray]:
+    """Return the names that images came with and the answers, float32 [images, classes]."""
+    kind = content.partition(";")[0].strip().lower()
+    names: list[str | None]
+    if kind == "application/x-npy":
+        answers = student.predict(_read_npy(body))
+        return [None] * len(answers), answers
+    if kind == _FORM:
+        files = _read_form(body, content)
+        names, encoded = [name for name, _ in files], [data for _, data in files]
+    elif kind.startswith("image/"):
+        names, encoded = [None], [body]
+    else:
+        raise HTTPException(
+            415,
+            "POST /images takes image/* (one image), multipart/form-data (image files) or application/x-npy (a stack), "
+            f"not '{kind or 'nothing'}'.",
+        )
+    return names, student.predict(np.stack([_decode(*pair, student) for pair in zip(names, encoded, strict=True)]))
+
+
+def _decode(name: str | None, data: bytes, student: StudentModel) -> np.ndarray:
+    try:
+        return decode_image(data, size=student.size, channels=student.channels, most_pixels=MOST_PIXELS)
+    except InputError as error:
+        raise error if name is None else InputError(f"{name[:80]}: {error}") from error
+
+
+def _read_npy(body: bytes) -> np.ndarray:
+    try:
+        return np.load(io.BytesIO(body), allow_pickle=False)
+    except (ValueError, EOFError, OSError, SyntaxError) as error:
+        raise InputError(
+            f"The body is no .npy file of numbers ({first_line(error)}). Write it with numpy.save."
+        ) from error
+
+
+def _read_form(body: bytes, content: str) -> list[tuple[str | None, bytes]]:
+    """Return name and bytes of every file in a form, in order. Raises InputError when there is none."""
+    from werkzeug.exceptions import RequestEntityTooLarge
+    from werkzeug.formparser import MultiPartParser
+    from werkzeug.http import parse_options_header
+
+    boundary = parse_options_header(content)[1].get("boundary", "")
+    try:
+        _, files = MultiPartParser().parse(io.BytesIO(body), boundary.encode("latin-1", "replace"), len(body))
+    except RequestEntityTooLarge as error:
+        raise InputError("The form has too many fields. Send fewer images at a time, or a .npy stack.") from error
+    except ValueError as error:
+        raise InputError(f"The form cannot be read ({first_line(error)}). Send image files as curl -F does.") from error
+    found = [(file.filename or None, file.stream.read()) for _, file in files.items(multi=True)]
+    if not found:
+        raise InputError("There is no image file in the form. Send at least one, as a field such as files.")
+    return found
 
 
 class _Door:

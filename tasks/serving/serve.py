@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tasks.runtime.store import read_json
+from tasks.serving.guarantee import guarantee
 from tasks.serving.mlflow_model import quiet, save_student_model
 from tasks.serving.rows import refuse_image_options
 from tasks.serving.scoring import Application, scoring_app
@@ -59,17 +60,14 @@ def build_app(
 
 def about(student: Path, model: StudentModel | TableStudent) -> dict[str, Any]:
     """Return what the service tells about itself: the student, and the guarantee where its statement is at hand."""
-    values: dict[str, Any] = {"class_names": model.class_names, "digests": read_json(student / MANIFEST)["digests"]}
-    if isinstance(model, TableStudent):
-        values |= {"columns": model.about()}
-    else:
-        values |= {"shape": list(model.shape), "statistics": model.statistics}
-    values["privacy"] = None
-    path = student.parent / "privacy.json"
-    if path.is_file():
-        statement = read_json(path)
-        values["privacy"] = {name: statement[name] for name in ("epsilon", "delta", "unit", "noise", "private")}
-    return values
+    table = isinstance(model, TableStudent)
+    takes = {"columns": model.about()} if table else {"shape": list(model.shape), "statistics": model.statistics}
+    return {
+        "class_names": model.class_names,
+        **takes,
+        "digests": read_json(student / MANIFEST)["digests"],
+        "privacy": guarantee(student),
+    }
 
 
 def serve(app: Application, host: str, port: int) -> None:

@@ -24,8 +24,8 @@ class PyfuncStudent(mlflow.pyfunc.PythonModel):
 
     The student of a table takes a data frame with the table's columns, and returns one: see `TableStudent.answers`.
 
-    model_config: `statistics` (null: as the student was trained), `reference`, the path of a .npy file with uint8
-    images that replace the stored reference images, or null, and `device` (auto, cpu, cuda, mps).
+    model_config: `statistics` (null: one under which no answer depends on company), `reference`, the path of a .npy
+    file with uint8 images that replace the stored reference images, or null, and `device` (auto, cpu, cuda, mps).
     """
 
     def load_context(self, context):

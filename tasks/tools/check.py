@@ -13,7 +13,7 @@ from tasks.config.automatic import take_out
 from tasks.config.presets import resolve, values_of
 from tasks.runtime.accounts import budget_explained, ledger_account, noise_source, open_ledger
 from tasks.runtime.identity import identity_of
-from tasks.runtime.parameters import counts_units, event_of_count, hopeless, planned, settled_before
+from tasks.runtime.parameters import counts_units, event_of_count, hopeless, planned, settled_before, spent_on_moments
 from tasks.runtime.run import SPLIT_SEED, Run
 from terrine.aggregation.histogram import GaussianHistogram
 from terrine.data.survey import Survey
@@ -98,17 +98,17 @@ def look_at(root: Path, name: str) -> Finding:
 def _look_at_votes(found: Finding, automatic: list[tuple[str, str]]) -> None:
     """Plan what is `auto`, price the run, and compare its votes with their noise."""
     run, params, mechanism = found.run, found.run.params, found.run.params.aggregation
-    before = compose()
+    before = spent_on_moments(params)
     if automatic:
         found.plan = planned(run, automatic, found.survey)
         if not found.plan.useful:
             found.doubts.append(hopeless(run, found.plan, found.survey))
         if counts_units(run):
-            before = event_of_count(noise_of_count(mechanism.epsilon, mechanism.delta))
+            before = compose(event_of_count(noise_of_count(mechanism.epsilon, mechanism.delta)), before)
         if ("aggregation", "sigma") in automatic:
             mechanism = mechanism.model_copy(update={"sigma": found.plan.sigma})
     elif isinstance(mechanism, GaussianHistogram):
-        asked = mechanism.certain(params.queries.count, mechanism.epsilon, mechanism.delta)
+        asked = mechanism.certain(params.queries.count, mechanism.epsilon, mechanism.delta, before)
         mu = math.sqrt(mu_squared(mechanism.cost(asked, asked))) if asked else 0.0
         strength = signal(params.partition.teachers, mu, len(found.survey.class_names))
         found.plan = Plan(params.partition.teachers, mechanism.sigma, asked, strength, 0)

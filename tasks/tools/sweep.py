@@ -24,7 +24,7 @@ from tasks.pipeline.released_accuracy import identity_of_accuracy, planned
 from tasks.reports.accuracy import released_accuracy
 from tasks.runtime.accounts import noise_source, open_account, registered_account
 from tasks.runtime.identity import release_digest
-from tasks.runtime.parameters import settled
+from tasks.runtime.parameters import settled, spent_on_moments
 from tasks.runtime.run import Run, open_run, refuse_transcription
 from tasks.runtime.store import Folders, link, read_json
 from tasks.runtime.versioning import changed_stages, commit, is_changed
@@ -85,8 +85,9 @@ class Candidate:
         averages = planned_event(self.params)
         if isinstance(averages, NonPrivateEvent):
             return averages
-        votes = settings.worst_case(self.params.queries.count, settings.epsilon, settings.delta, averages)
-        return compose(averages, votes)
+        before = compose(averages, spent_on_moments(self.params))
+        votes = settings.worst_case(self.params.queries.count, settings.epsilon, settings.delta, before)
+        return compose(before, votes)
 
 
 def parse_vary(text: str) -> tuple[str, list[str]]:

@@ -6,10 +6,9 @@ strings for words. A word is compared as it is: surrounding spaces, which a CSV 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -26,10 +25,10 @@ _STUDENT = "student/"
 _FEATURES = "encoding/features"
 
 
-def write_raw_columns(path: Path, encoding: Encoding, metadata: Mapping[str, Any]) -> None:
+def write_raw_columns(path: Path, encoding: Encoding, metadata: Mapping[str, str]) -> None:
     """Put the encoding in front of the network in the ONNX file `path`, whose input is encoded rows called `images`.
 
-    metadata: JSON values that the file carries beside what it has.
+    metadata: texts that the file carries in place of what it says of the network's input.
     """
     import onnx
     from onnx import compose
@@ -37,8 +36,9 @@ def write_raw_columns(path: Path, encoding: Encoding, metadata: Mapping[str, Any
     network = onnx.load(path)
     network = compose.add_prefix(network, _STUDENT, rename_outputs=False)
     joined = compose.merge_models(_encoder(encoding, network), network, [(_FEATURES, f"{_STUDENT}images")])
-    for name, value in metadata.items():
-        joined.metadata_props.add(key=name, value=json.dumps(value, ensure_ascii=False))
+    del joined.metadata_props[:]
+    for name, text in metadata.items():
+        joined.metadata_props.add(key=name, value=text)
     onnx.checker.check_model(joined)
     onnx.save(joined, path)
 

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import logging
+import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -34,27 +36,45 @@ _TRACED = 3
 _CHECKED = (2, 5, 16)
 
 
-def export_student(model: StudentModel, paths: Sequence[Path], images: np.ndarray) -> list[float]:
+def export_student(
+    model: StudentModel, paths: Sequence[Path], images: np.ndarray, *, metadata: Mapping[str, str] | None = None
+) -> list[float]:
     """Write the student's network to `paths` (.onnx, .pt2); return the largest difference of each from its outputs.
 
     images: uint8 [N, C, size, size], N >= 16, on which a file that was written is read back and compared with the
     network, in batches of 1 (not under `current` statistics), 2, 5 and 16. The input is called `images`, uint8, the
-    output `probabilities`, float32. Raises SettingError for another suffix or when a package is missing, and
-    ArtefactError when the network cannot be exported or a file answers differently by more than `TOLERANCE`; a file
-    that failed is not left behind.
+    output `probabilities`, float32; the first axis of both is called `batch`. metadata: written into ONNX files beside
+    what the student itself says of classes, input and statistics (`onnx_metadata`). Raises SettingError for another
+    suffix or when a package is missing, and ArtefactError when the network cannot be exported or a file answers
+    differently by more than `TOLERANCE`; a file that failed is not left behind.
     """
     for path in paths:
         if path.suffix.removeprefix(".") not in FORMATS:
             raise SettingError(f"{path}: students are exported as {' or '.join(FORMATS)}. End the file's name so.")
     program = exported_program(model)
-    return [_write(model, program, path, images) for path in paths]
+    told = onnx_metadata(model) | dict(metadata or {})
+    return [_write(model, program, path, images, told) for path in paths]
 
 
-def _write(model: StudentModel, program: torch.export.ExportedProgram, path: Path, images: np.ndarray) -> float:
+def onnx_metadata(model: StudentModel) -> dict[str, str]:
+    """Return what an ONNX file says of the student: values as text, lists as JSON."""
+    return {
+        "class_names": json.dumps(model.class_names, ensure_ascii=False),
+        "statistics": model.statistics,
+        "input_shape": json.dumps(["batch", *model.shape]),
+        "input_dtype": "float32" if model.takes_rows else "uint8",
+        "input_range": "any finite number" if model.takes_rows else "0 to 255",
+        "student_sha256": json.dumps(model.description["digests"]),
+    }
+
+
+def _write(
+    model: StudentModel, program: torch.export.ExportedProgram, path: Path, images: np.ndarray, metadata: dict[str, str]
+) -> float:
     temporary = path.with_name(f".{path.stem}.part{path.suffix}")
     try:
         if path.suffix == ".onnx":
-            _write_onnx(program, temporary)
+            _write_onnx(program, temporary, metadata)
         else:
             torch.export.save(program, temporary)
         difference = _largest_difference(model, temporary, images)
@@ -90,7 +110,7 @@ def exported_program(model: StudentModel) -> torch.export.ExportedProgram:
         model.network.to(model.device)
 
 
-def _write_onnx(program: torch.export.ExportedProgram, path: Path) -> None:
+def _write_onnx(program: torch.export.ExportedProgram, path: Path, metadata: dict[str, str]) -> None:
     try:
         import onnxscript  # noqa: F401  # torch needs it and says so only deep inside
     except ImportError as error:
@@ -106,10 +126,23 @@ def _write_onnx(program: torch.export.ExportedProgram, path: Path) -> None:
                 optimize=False,  # onnxruntime does that itself, in less time
                 verbose=False,
             )
-            result.save(str(path))
+            path.write_bytes(_described(result.model_proto, metadata).SerializeToString())
     except Exception as error:  # as above
         reason = first_line(error)
         raise ArtefactError(f"This student's network cannot be written as ONNX: {reason}") from error
+
+
+def _described(proto: Any, metadata: Mapping[str, str]) -> Any:
+    """Return an ONNX model with metadata, whose batch axis has a name: torch calls it s0 or s34."""
+    graph = proto.graph
+    symbol = graph.input[0].type.tensor_type.shape.dim[0].dim_param
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        for axis in value.type.tensor_type.shape.dim:
+            if axis.dim_param:
+                axis.dim_param = re.sub(rf"\b{re.escape(symbol)}\b", "batch", axis.dim_param)
+    for name, text in metadata.items():
+        proto.metadata_props.add(key=name, value=text)
+    return proto
 
 
 def _largest_difference(model: StudentModel, path: Path, images: np.ndarray) -> float:

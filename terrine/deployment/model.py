@@ -25,8 +25,17 @@ from terrine.deployment.network import REFERENCE_WEIGHT, ServingStatistics, Stud
 from terrine.errors import ArtefactError, SettingError
 from terrine.models.backbone import Backbone
 from terrine.models.files import load_backbone
+from terrine.models.moments import set_statistics
+from terrine.models.statistics import has_batch_norm
 
 BACKBONE, HEAD, REFERENCE = "backbone.safetensors", "head.safetensors", "reference.safetensors"
+MOMENTS = "moments.safetensors"
+"""Statistics of the private images, released with noise (`terrine.models.moments`), where the run released any."""
+NO_MOMENTS = (
+    "this student was made without released moments, so that images are normalised with the statistics of public ones. "
+    "Better: release moments when a student is made (privacy.moments=0.05), give 64 images of your own (--reference), "
+    "or let answers depend on their company, knowingly (--statistics current)."
+)
 
 SMALL = 64
 """Under `current` statistics a request of fewer images is filled up with reference images."""
@@ -52,7 +61,7 @@ class StudentModel:
     Under `current` statistics the answers of a request depend on all of its images and on no other request: it is cut
     into batches of at most `LARGEST_BATCH` images, as equal as can be, taken in turns so that a request that is sorted
     by class still has mixed batches; and one of fewer than `SMALL` images is filled up with reference images. Under
-    `single`, `frozen` and `original` every answer depends on its image alone, on the CPU to the bit.
+    `released`, `single`, `frozen` and `original` every answer depends on its image alone, on the CPU to the bit.
     """
 
     def __init__(
@@ -93,6 +102,13 @@ class StudentModel:
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
 
+    @property
+    def note(self) -> str | None:
+        """What whoever asks should know about its statistics, one sentence or two; None: nothing."""
+        own = self.description["statistics"] == "original" or MOMENTS in self.description["digests"]
+        lost = self.statistics == "original" and not own and has_batch_norm(self.network)
+        return f"Note: {NO_MOMENTS}" if lost else None
+
     @classmethod
     def load(
         cls,
@@ -104,9 +120,11 @@ class StudentModel:
     ) -> StudentModel:
         """Return the student in `folder`, every file checked against the digest in its manifest.
 
-        statistics: None takes the kind the student was trained with. reference: uint8 images [R, C, size, size] that
-        take the place of the stored, synthetic ones: unlabelled images of the kind the student will meet, 64 or more,
-        make `frozen` statistics about as good as `current` ones.
+        statistics: None takes one under which no answer depends on company: `original` of a student that was trained so
+        or has no batch normalisation, `frozen` with a `reference`, `released` where the folder holds released moments,
+        or else `original`. reference: uint8 images [R, C, size, size] that take the place of the stored, synthetic
+        ones: unlabelled images of the kind the student will meet, 64 or more, make `frozen` statistics about as good
+        as `current` ones.
 
         Raises ArtefactError when a file is missing, damaged or was edited, InputError when `reference` does not fit,
         and SettingError for other statistics.
@@ -114,13 +132,17 @@ class StudentModel:
         folder = Path(folder)
         manifest = check_seal(folder)
         try:
-            backbone = load_backbone(folder / BACKBONE)
-            head = head_from_arrays(_read(folder / HEAD))
             stored = reference if reference is not None else _read(folder / REFERENCE)["images"]
-            chosen = statistics or manifest["statistics"]
             known = get_args(ServingStatistics)
-            if chosen not in known:
-                raise SettingError(f"statistics: '{chosen}' is unknown. Use one of {', '.join(known)}.")
+            if statistics is not None and statistics not in known:
+                raise SettingError(f"statistics: '{statistics}' is unknown. Use one of {', '.join(known)}.")
+            backbone, head = load_backbone(folder / BACKBONE), head_from_arrays(_read(folder / HEAD))
+            has_moments = MOMENTS in manifest["digests"]
+            chosen = statistics or _default(manifest, backbone, has_moments, reference is not None)
+            if chosen == "released":
+                if not has_moments:
+                    raise SettingError(f"statistics: {NO_MOMENTS}")
+                set_statistics(backbone, _read(folder / MOMENTS))
             return cls(backbone, head, manifest, stored, chosen, device, own_reference=reference is not None)
         except KeyError as error:
             raise ArtefactError(f"The student in {folder} lacks {error}. Run the stage 'student' again.") from error
@@ -173,6 +195,15 @@ class StudentModel:
                 self._pool = ThreadPoolExecutor(self._threads, initializer=torch.set_num_threads, initargs=(1,))
             list(self._pool.map(compute, parts))
             torch.set_num_threads(self._threads)  # a worker's setting reaches threads that are started later
+
+
+def _default(manifest: dict[str, Any], backbone: Backbone, has_moments: bool, own_reference: bool) -> ServingStatistics:
+    """Return the statistics of a student for whom none were chosen: never those of the request."""
+    if manifest["statistics"] == "original" or not has_batch_norm(backbone.network):
+        return "original"
+    if own_reference:
+        return "frozen"
+    return "released" if has_moments else "original"
 
 
 def batches(count: int) -> list[np.ndarray]:

@@ -14,9 +14,10 @@ from terrine.deployment.normalisation import freeze_statistics, single_statistic
 from terrine.models.backbone import Backbone, as_float
 from terrine.models.statistics import batch_statistics
 
-ServingStatistics: TypeAlias = Literal["current", "single", "frozen", "original"]
-"""current: of the request, helped by reference images when it is small; single: of each image and the reference images;
-frozen: of the reference images alone; original: of the backbone's pretraining."""
+ServingStatistics: TypeAlias = Literal["released", "current", "single", "frozen", "original"]
+"""released: of the private images, with noise (`terrine.models.moments`); current: of the request, helped by reference
+images when it is small; single: of each image and the reference images; frozen: of the reference images alone;
+original: of the backbone's pretraining."""
 
 REFERENCE_WEIGHT = 2.0
 """As how many images the reference images count, all together, beside own ones (measured: docs/serving.md)."""
@@ -25,9 +26,9 @@ REFERENCE_WEIGHT = 2.0
 class StudentNetwork(nn.Module):
     """From images [B, C, H, W], uint8 or float in [0, 1], to class probabilities [B, classes], float32.
 
-    One call is one batch. Under `single`, `frozen` and `original` statistics a row depends on its own image alone,
-    under `current` on the whole batch. `reference` [R, C, H, W] are public images, needed for `single` and `frozen`;
-    `reference_weight` says as how many images they count. The backbone is copied, never changed.
+    One call is one batch. Under `released`, `single`, `frozen` and `original` statistics a row depends on its own image
+    alone, under `current` on the whole batch. `reference` [R, C, H, W] are public images, needed for `single` and
+    `frozen`; `reference_weight` says as how many images they count. The backbone is copied, never changed.
     """
 
     def __init__(

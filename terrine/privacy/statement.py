@@ -59,7 +59,7 @@ and the ε of what they turned out to release is what they used of it."""
 MECHANISM_FIELDS = (
     {"mechanism", "sigma", "scale", "threshold", "sigma1", "sigma2", "surprise", "confidence", "select"}
     | {"epsilon", "delta", "rounds", "clip", "noise_multiplier", "samples", "top_k", "beta", "block", "averaging"}
-    | {"discriminator", "counted"}
+    | {"discriminator", "counted", "moments"}
 )
 
 

@@ -1,5 +1,6 @@
 """The release as a stage: every mechanism, in one round or several, within one budget and exactly once."""
 
+import math
 import shutil
 
 import numpy as np
@@ -13,7 +14,8 @@ from tasks.runtime.assurance import record_audit
 from tasks.runtime.identity import changes_told
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_array, read_json, read_table, write_array, write_json
-from terrine.errors import ArtefactError, SettingError
+from terrine.deployment.model import StudentModel
+from terrine.errors import ArtefactError, BudgetError, SettingError
 from terrine.privacy.accounting.events import (
     GaussianEvent,
     RepeatedEvent,
@@ -22,6 +24,7 @@ from terrine.privacy.accounting.events import (
     to_json,
     vote_answer,
 )
+from terrine.privacy.accounting.gaussian import epsilon_of, mu_of, mu_squared
 from terrine.privacy.accounting.pricing import price
 
 VALUES = {
@@ -239,3 +242,57 @@ def test_a_release_is_not_given_to_other_query_images_than_it_is_about(voted, tm
     with pytest.raises(ArtefactError, match="other query images"):
         released(run)
     assert published(run) == first
+
+
+MOMENTS = {"privacy": {"moments": 0.1}}
+
+
+@pytest.mark.parametrize(("aggregation", "rounds"), [({"epsilon": 2.01}, 1), (INTERACTIVE, 2)])
+def test_moments_are_released_once_for_their_share_and_the_statement_prices_them_with_the_answers(
+    voted, aggregation, rounds
+):
+    sections = {"aggregation": aggregation, "queries": {"rounds": rounds}, **MOMENTS}
+    run = run_with(voted, **sections)
+    ledger, account = aggregate.open_account(run)
+    before = ledger.events(account)
+    _, statement = released(run)
+    moments, _ = ledger.events(account)[len(before) :]
+    budget = run.params.aggregation.epsilon
+    assert moments.sensitivity == 2
+    assert mu_squared(moments) == pytest.approx(0.1 * mu_of(budget, 1e-5) ** 2, rel=1e-6)
+    answers = math.sqrt(mu_squared(from_json(statement["event"])) - mu_squared(moments))
+    if aggregation is not INTERACTIVE:  # every answer is a histogram of sensitivity √2
+        assert answers == pytest.approx(math.sqrt(2 * statement["asked"]) / run.params.aggregation.sigma)
+    exact = epsilon_of(math.hypot(answers, math.sqrt(mu_squared(moments))), 1e-5)
+    assert statement["epsilon"] == pytest.approx(exact, abs=2e-4)
+    assert statement["epsilon"] <= budget
+    assert statement["mechanism"]["moments"]["numbers"] == 324 + 81 + 1
+    first = (run.folders.answers / "moments.safetensors").read_bytes()
+    released(run_with(voted, teachers={"ridge": 0.2}, **sections))  # shares the moments
+    released(run)
+    assert (run.folders.answers / "moments.safetensors").read_bytes() == first
+    assert len(ledger.events(account)) == len(before) + 3
+    student.train_student.fn(run)
+    assert StudentModel.load(run.folders.student).statistics == "released"
+
+
+def test_moments_that_the_account_cannot_pay_with_the_answers_are_refused_before_anything_is_charged(voted):
+    own = {"ledger": {"account": "poor", "epsilon": 1.9}, "aggregation": {"sigma": 15}}
+    run = run_with(voted, **own, **MOMENTS)
+    ledger, account = aggregate.open_account(run)
+    with pytest.raises(BudgetError):
+        released(run)
+    assert ledger.events(account) == []
+
+
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    [
+        ({"backbone": {"kind": "resnet10"}}, "backbone.kind=resnet10"),
+        ({"aggregation": {"where": "parties"}}, "nobody adds up"),
+        ({"teachers": {"kind": "averaged", "clip": 1.0, "budget_share": 0.5}}, "share of the budget already"),
+    ],
+)
+def test_moments_are_refused_where_there_are_none(tmp_path, other, reason):
+    with pytest.raises(SettingError, match=f"privacy.moments=0.1 cannot be released: .*{reason}"):
+        run_with(tmp_path, **other, **MOMENTS)

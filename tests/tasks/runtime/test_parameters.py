@@ -9,10 +9,11 @@ import yaml
 
 from tasks.config.presets import derive
 from tasks.runtime.accounts import open_account, registered_account
-from tasks.runtime.parameters import settled, spent_on_counting, write_parameters
+from tasks.runtime.parameters import settled, spent_on_counting, spent_on_moments, write_parameters
 from tasks.runtime.run import Run
 from terrine.errors import BudgetError, SettingError
 from terrine.privacy.accounting.events import compose
+from terrine.privacy.accounting.gaussian import mu_of, mu_squared
 from terrine.privacy.accounting.pricing import price
 
 PRESET = {
@@ -64,11 +65,13 @@ def test_units_are_counted_with_noise_of_each_accounts_own(project):
     assert len(set(counts)) > 1  # of noise with a deviation of 8.6, all alike one time in 200,000
 
 
-def test_count_and_answers_fit_the_runs_budget(project):
-    params = settled(project, "own")
-    counting, mechanism = spent_on_counting(params), params.aggregation
-    assert mechanism.certain(params.queries.count, 4, 1e-5, counting) == params.queries.count
-    whole = price(compose(counting, mechanism.worst_case(params.queries.count, 4, 1e-5, counting)), 1e-5)
+@pytest.mark.parametrize("share", [0, 0.05])
+def test_count_moments_and_answers_fit_the_runs_budget(project, share):
+    params = settled(project, derive(project, "own", [f"privacy.moments={share}"]))
+    before, mechanism = compose(spent_on_counting(params), spent_on_moments(params)), params.aggregation
+    assert mu_squared(spent_on_moments(params)) == pytest.approx(share * mu_of(4, 1e-5) ** 2)
+    assert mechanism.certain(params.queries.count, 4, 1e-5, before) == params.queries.count
+    whole = price(compose(before, mechanism.worst_case(params.queries.count, 4, 1e-5, before)), 1e-5)
     assert 3.999 < whole <= 4
 
 

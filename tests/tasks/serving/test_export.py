@@ -1,5 +1,6 @@
 """A student's export as a folder that can be handed over."""
 
+import hashlib
 import json
 
 import numpy as np
@@ -36,6 +37,31 @@ def test_an_export_holds_files_that_answer_like_the_student_digests_and_statemen
     path.write_text(path.read_text().replace("1.5", "0.5"))
     with pytest.raises(ArtefactError, match=r"privacy\.json was changed"):
         check_seal(tmp_path / "out")
+
+
+def test_an_onnx_file_says_what_it_is_and_refuses_what_it_cannot_answer(student, tmp_path):
+    (exported,) = export_folder(student, tmp_path / "out", [], ["onnx"])
+    assert exported.statistics == "original"  # what is served unless told otherwise
+    session = onnxruntime.InferenceSession(str(tmp_path / "out" / exported.file))
+    told = session.get_modelmeta().custom_metadata_map
+    model = StudentModel.load(student)
+    assert json.loads(told["class_names"]) == model.class_names
+    assert (told["epsilon"], told["input_dtype"], told["input_range"]) == ("1.5", "uint8", "0 to 255")
+    assert told["statement_sha256"] == hashlib.sha256((student.parent / "privacy.json").read_bytes()).hexdigest()
+    (taken,), (given,) = session.get_inputs(), session.get_outputs()
+    assert taken.shape == json.loads(told["input_shape"]) == ["batch", *model.shape]
+    assert given.shape == ["batch", len(model.class_names)]
+    batch = images(5)
+    np.testing.assert_allclose(
+        session.run(None, {"images": batch})[0][3:4], session.run(None, {"images": batch[3:4]})[0], atol=1e-6
+    )
+    for bad, reason in (
+        (batch[:, :, :5], "invalid dimensions"),
+        (batch[0], "Invalid rank"),
+        (batch.astype(np.float32), "Unexpected input data type"),
+    ):
+        with pytest.raises(Exception, match=reason):
+            session.run(None, {"images": bad})
 
 
 def test_an_earlier_export_is_replaced_and_another_folder_is_not(student, tmp_path):

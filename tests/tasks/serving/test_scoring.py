@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+import re
 
 import numpy as np
 import pytest
@@ -14,6 +15,11 @@ from tasks.serving.serve import build_app
 from tests.student_folders import CLASSES, SIZE, images, make_student
 
 MOST = 2_000_000
+FORM = {"content-type": "multipart/form-data; boundary=x"}
+STATEMENT = {
+    "run": "clinic", "epsilon": 1.5, "epsilon_guaranteed": 1.5, "delta": 1e-5, "unit": "record", "noise": "secure",
+    "private": True, "summary": "These answers are private.",
+}  # fmt: skip
 JSON = {"content-type": "application/json"}
 NPY = {"content-type": "application/x-npy"}
 
@@ -21,6 +27,7 @@ NPY = {"content-type": "application/x-npy"}
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
     folder = make_student(tmp_path_factory.mktemp("served") / "student")
+    (folder.parent / "privacy.json").write_text(json.dumps(STATEMENT))
     app, model = build_app(folder, most_bytes=MOST)
     return TestClient(app), model
 
@@ -68,11 +75,49 @@ def test_an_encoded_image_is_resized_and_answered(served):
     assert np.array(answer.json()["predictions"]).shape == (1, CLASSES)
 
 
+def test_image_files_of_a_form_are_answered_by_name_with_the_guarantee(served):
+    client, model = served
+    encoded = [as_png(pixels[0]) for pixels in images(3)]
+    files = [("files", (f"{number}.png", data, "image/png")) for number, data in enumerate(encoded)]
+    answer = client.post("/images", files=files).json()
+    np.testing.assert_allclose(answer["predictions"], model.predict(images(3)), atol=1e-6)
+    assert answer["files"] == ["0.png", "1.png", "2.png"]
+    assert answer["class_names"] == model.class_names
+    assert answer["privacy"]["epsilon"] == 1.5
+    assert len(answer["privacy"]["statement_sha256"]) == 64
+
+
+def test_pages_load_nothing_from_elsewhere_and_name_every_route(served):
+    client, _ = served
+    front, docs = client.get("/"), client.get("/docs")
+    for page in (front, docs):
+        assert page.status_code == 200
+        assert "default-src 'none'" in page.headers["content-security-policy"]
+        assert not re.search(r"(src|href|url)\s*[=(]\s*.?(https?:)?//", page.text)
+    assert "These answers are private" in front.text
+    document = client.get("/openapi.json").json()
+    assert document["info"]["title"] == "clinic"
+    assert document["info"]["version"]
+    routes = {route.path for route in client.app.app.routes if getattr(route, "include_in_schema", False)}
+    assert routes == set(document["paths"])
+    for path, methods in document["paths"].items():
+        assert f"<code>{path}</code>" in docs.text
+        for route in methods.values():
+            assert route["summary"]
+            assert "200" in route["responses"]
+    assert set(document["paths"]["/images"]["post"]["requestBody"]["content"]) == {
+        "multipart/form-data", "image/*", "application/x-npy",
+    }  # fmt: skip
+    example = document["paths"]["/images"]["post"]["responses"]["200"]["content"]["application/json"]["example"]
+    assert set(example) == set(client.post("/images", content=as_npy(ONE), headers=NPY).json())
+    assert client.get("/redoc").status_code == 404
+
+
 def test_the_service_says_what_it_serves(served):
     client, model = served
     about = client.get("/model").json()
     assert about["class_names"] == model.class_names
-    assert about["statistics"] == "current"
+    assert about["statistics"] == "original"
     assert about["shape"] == [1, SIZE, SIZE]
     assert set(about["digests"]) == {"backbone.safetensors", "head.safetensors", "reference.safetensors"}
     assert client.get("/ping").status_code == 200
@@ -89,6 +134,16 @@ REFUSED = {
     "wrong dtype": ("/images", as_npy(ONE.astype(np.int32)), NPY, 400, "dtype int32"),
     "not finite": ("/images", as_npy(floats(ONE) * np.nan), NPY, 400, "NaN in image 0"),
     "empty": ("/images", as_npy(ONE[:0]), NPY, 400, "no image in the batch"),
+    "cut form": ("/images", b"--x\r\nhello", FORM, 400, "form cannot be read"),
+    "empty form": ("/images", b"--x--\r\n", FORM, 400, "no image file in the form"),
+    "damaged in a form": (
+        "/images",
+        b'--x\r\nContent-Disposition: form-data; name="a"; filename="b.png"\r\n\r\nhello\r\n--x--\r\n',
+        FORM,
+        400,
+        "b.png: The image is no image",
+    ),
+    "large form": ("/images", b"0" * 50_000_000, FORM, 413, "larger than 2 MB"),
     "other type": ("/images", b"hello", {"content-type": "text/plain"}, 415, "application/x-npy"),
     "no type": ("/images", b"hello", {}, 415, "application/x-npy"),
     "large npy": ("/images", b"0" * 50_000_000, NPY, 413, "larger than 2 MB"),
@@ -157,6 +212,7 @@ def test_a_defect_is_a_500_with_a_sentence_and_no_trace(served):
 
     class Model:
         size, channels, shape, takes_rows, class_names = SIZE, 1, (1, SIZE, SIZE), False, model.class_names
+        statistics = "original"
 
         def predict(self, images):
             raise RuntimeError("/secret/path")

@@ -51,13 +51,13 @@ def test_reference_images_count_as_two_images_of_a_small_request(students, kind,
     reference = load_file(students[kind] / "reference.safetensors")["images"][:16]
     crowd = np.concatenate([np.repeat(batch, 8, axis=0), reference])
     expected = plain(students[kind], crowd)[: 8 * count : 8]
-    np.testing.assert_allclose(StudentModel.load(students[kind]).predict(batch), expected, atol=2e-4)
+    np.testing.assert_allclose(StudentModel.load(students[kind], "current").predict(batch), expected, atol=2e-4)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_request_that_is_large_enough_is_one_batch_of_its_own(students, kind):
     batch = images(SMALL, seed=9)
-    answers = StudentModel.load(students[kind]).predict(batch)
+    answers = StudentModel.load(students[kind], "current").predict(batch)
     np.testing.assert_allclose(answers, plain(students[kind], batch), atol=1e-5)
     assert answers.dtype == np.float32
     assert answers.shape == (SMALL, CLASSES)
@@ -67,7 +67,7 @@ def test_a_request_that_is_large_enough_is_one_batch_of_its_own(students, kind):
 def test_a_large_request_is_cut_into_batches_that_take_turns(students, monkeypatch):
     monkeypatch.setattr(model_module, "LARGEST_BATCH", 80)
     batch = images(150, seed=10)
-    answers = StudentModel.load(students["scattering"]).predict(batch)
+    answers = StudentModel.load(students["scattering"], "current").predict(batch)
     for first in range(2):
         np.testing.assert_allclose(answers[first::2], plain(students["scattering"], batch[first::2]), atol=1e-5)
 
@@ -84,7 +84,7 @@ def test_batches_cover_a_request_and_are_as_equal_as_can_be(count):
 
 
 def test_requests_do_not_meet_in_a_batch_though_they_come_at_once(students):
-    model = StudentModel.load(students["scattering"])
+    model = StudentModel.load(students["scattering"], "current")
     requests = [images(count, seed=count) for count in (1, 3, 40, 70, 2, 90, 5, 1)]
     expected = [model.predict(request) for request in requests]
     with ThreadPoolExecutor(4) as pool:
@@ -122,6 +122,36 @@ def test_own_reference_images_count_as_many_as_they_are(students):
     own, batch = images(30, seed=13), images(4, seed=14)
     answers = StudentModel.load(students["resnet10"], "current", reference=own).predict(batch)
     np.testing.assert_allclose(answers, plain(students["resnet10"], np.concatenate([batch, own]))[:4], atol=2e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_unless_told_otherwise_a_student_answers_one_image_in_company_as_it_does_alone(students, kind):
+    own = images(20, seed=18)
+    assert StudentModel.load(students[kind]).statistics == "original"
+    assert StudentModel.load(students[kind], reference=own).statistics == "frozen"
+    assert StudentModel.load(students[kind], "current").statistics == "current"
+
+
+def test_a_student_with_released_moments_answers_with_them_alone_and_in_a_folder_of_200_alike(tmp_path, students):
+    folder = make_student(tmp_path / "student", moments=True)
+    model = StudentModel.load(folder)
+    assert (model.statistics, model.note) == ("released", None)
+    batch = images(200, seed=19)
+    together = model.predict(batch)
+    for number in (0, 7, 199):
+        np.testing.assert_allclose(model.predict(batch[number : number + 1])[0], together[number], atol=1e-6)
+    backbone, moments = load_backbone(folder / "backbone.safetensors"), load_file(folder / "moments.safetensors")
+    backbone.network.standardise.running_mean = torch.from_numpy(moments["mean"])
+    backbone.network.standardise.running_var = torch.from_numpy(moments["variance"])
+    head = head_from_arrays(load_file(folder / "head.safetensors"))
+    expected = predict(head, backbone.features(torch.from_numpy(batch), "original").numpy())
+    np.testing.assert_allclose(together, expected, atol=1e-5)
+    assert np.abs(together - StudentModel.load(folder, "original").predict(batch)).max() > 1e-3
+    assert StudentModel.load(folder, reference=images(20)).statistics == "frozen"
+    with pytest.raises(SettingError, match="made without released moments"):
+        StudentModel.load(students["scattering"], "released")
+    assert "privacy.moments" in StudentModel.load(students["scattering"]).note
+    assert StudentModel.load(students["scattering"], "current").note is None
 
 
 def test_a_student_trained_with_original_statistics_is_used_with_them(tmp_path):
@@ -169,7 +199,7 @@ def test_bad_requests_are_refused_with_a_sentence(students):
     model = StudentModel.load(students["scattering"])
     with pytest.raises(InputError, match=r"this student takes \[images, 1, 12, 12\]"):
         model.predict(images(2)[:, :, :5])
-    with pytest.raises(SettingError, match="current, single, frozen, original"):
+    with pytest.raises(SettingError, match="released, current, single, frozen, original"):
         StudentModel.load(students["scattering"], "average")
     with pytest.raises(InputError, match="shape"):
         StudentModel.load(students["scattering"], reference=np.zeros((4, 3, 12, 12), np.uint8))

@@ -1,0 +1,112 @@
+"""The moments of a run's private images: released once, with noise, so that an answer need not depend on its company.
+
+`aggregate` releases them before the answers (`terrine.models.moments`, `terrine.privacy.clipped_mean`), for the share
+`privacy.moments` of the run's budget. They are one more release of the ledger, under an identity of its own: runs that
+differ in what comes after the backbone share it. What follows from them lies beside the answers, and the student
+carries it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tasks.pipeline.dataset import read_dataset
+from tasks.pipeline.pretrain import read_backbone
+from tasks.runtime.accounts import budget_explained, ledger_account, noise_source, open_account, registered_account
+from tasks.runtime.identity import identity_of, remembered, tell_change
+from tasks.runtime.parameters import moments_of, spent_on_moments
+from tasks.runtime.run import Run
+from tasks.runtime.store import read_json, write_tensors
+from terrine.deployment.model import MOMENTS
+from terrine.models.backbone import Backbone
+from terrine.models.moments import bound_for, statistics_from, unit_vectors
+from terrine.models.scattering import ScatteringNetwork
+from terrine.privacy.accounting.events import Event
+from terrine.privacy.clipped_mean import ClippedMean
+from terrine.privacy.ledger.ledger import StoredRelease
+
+_PURPOSE = "replayed noise of moments"
+
+
+def identity_of_moments(run: Run) -> str:
+    """Return the identity under which the ledger knows the run's moments."""
+    return identity_of(run, ledger_account(run), noise_source(run, _PURPOSE).describe(), "moments")
+
+
+def check_moments(run: Run, answers: str, worst_case: Event) -> None:
+    """Refuse moments, before they are charged, where the account cannot pay for the answers after them.
+
+    answers: the identity of the run's answers. worst_case: what they may cost. Raises BudgetError.
+    """
+    if not run.params.privacy.moments:
+        return
+    ledger, name = open_account(run)
+    account = registered_account(ledger, name)
+    ahead = {identity_of_moments(run): spent_on_moments(run.params), answers: worst_case}
+    with budget_explained(run):
+        account.check_all(
+            [event for release, event in ahead.items() if release not in account.reserved],
+            noise_source(run, _PURPOSE).kind,
+        )
+
+
+def release_moments(run: Run) -> StoredRelease | None:
+    """Release the run's moments through the ledger, or return those released before; None where none are wanted."""
+    mechanism = moments_of(run.params)
+    if mechanism is None:
+        return None
+    dataset = read_dataset(run.folders)
+    units = dataset.train_groups if run.params.privacy.unit == "group" else dataset.record_names
+    assert units is not None, "the partition has refused groups that are protected and not given"
+    backbone, noise = read_backbone(run.folders), noise_source(run, _PURPOSE)
+    bound = _bound(run, backbone, mechanism)
+    inputs = remembered(run, records=read_json(run.folders.dataset / "manifest.json")["fingerprint"])
+    ledger, account = open_account(run)
+    release = ledger.release(
+        dataset=account,
+        release_id=identity_of_moments(run),
+        run=run.name,
+        worst_case=mechanism.event,
+        delta=run.params.aggregation.delta,
+        noise_kind=noise.kind,
+        draw=lambda: (
+            {"sums": mechanism.release(unit_vectors(backbone, dataset.train_images, units, bound), noise)},
+            mechanism.event,
+        ),
+        inputs=inputs,
+    )
+    tell_change(run, "moments", release, inputs)
+    return release
+
+
+def write_moments(run: Run, release: StoredRelease, folder: Path) -> None:
+    """Write the statistics that follow from released moments to `folder`."""
+    mechanism = moments_of(run.params)
+    assert mechanism is not None
+    backbone = read_backbone(run.folders)
+    mean = mechanism.mean(release.arrays["sums"])
+    write_tensors(folder / MOMENTS, statistics_from(backbone, *mean, _bound(run, backbone, mechanism)))
+
+
+def _bound(run: Run, backbone: Backbone, mechanism: ClippedMean) -> float:
+    """Return the bound of the vectors: of settings alone that the release's identity holds."""
+    return bound_for(backbone, run.params.privacy.units, mechanism.noise_multiplier)
+
+
+def about_moments(run: Run) -> dict[str, Any]:
+    """Return how a statement says that moments were released; nothing where none were."""
+    mechanism = moments_of(run.params)
+    if mechanism is None:
+        return {}
+    return {"moments": {"numbers": numbers_of_moments(run), "noise_multiplier": mechanism.noise_multiplier}}
+
+
+def numbers_of_moments(run: Run) -> int:
+    """Return how many numbers with noise the moments are, that of units included."""
+    if not run.params.privacy.moments:
+        return 0
+    network = read_backbone(run.folders).network
+    assert isinstance(network, ScatteringNetwork)
+    coefficients = network.standardise.num_features
+    return coefficients + coefficients // network.grid**2 + 1
