@@ -215,7 +215,7 @@ def test_a_question_that_differs_gets_no_answer_and_ends_the_session(other_secre
 
 def test_every_block_is_answered_in_one_way_however_often_a_session_breaks(monkeypatch):
     monkeypatch.setattr(phase, "_BLOCK", 4)
-    agreed = confident(queries=20)
+    agreed = confident(queries=12)
     votes = random_votes(agreed)
     total = len(answered(agreed, votes, Noise(agreed))[2].record)
     cheated = 0
