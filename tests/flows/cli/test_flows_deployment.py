@@ -40,7 +40,7 @@ def pictures(tmp_path):
 def terrine(*arguments):
     done = CliRunner().invoke(app, [str(argument) for argument in arguments])
     assert done.exit_code == 0, done.output
-    return done.output
+    return done.stdout
 
 
 def test_predict_prints_the_same_answers_as_a_table_as_json_and_as_csv(student, pictures):
