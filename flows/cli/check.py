@@ -80,7 +80,7 @@ def show(found: Finding, console: Console, *, findings: bool = True) -> None:
         table.add_row("votes", _votes(found))
     table.add_row("price", _price(found))
     if found.minutes is not None:
-        table.add_row("time", f"about {max(1, round(found.minutes))} minutes on two cores")
+        table.add_row("time", f"{max(1.0, found.minutes):.0f} min or so on two cores")
     console.print(table)
     if findings:
         for note in found.notes:

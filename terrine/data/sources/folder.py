@@ -37,8 +37,8 @@ from terrine.errors import InputError
 
 _COLUMNS = ("path", "label", "group", "split", "party")
 
-_HEADERS = 2_000
-"""About as many files are opened to see their sizes and modes: a second's work."""
+_HEADERS = 1_000
+"""About as many files are opened to see their sizes and modes: less than a second's work."""
 
 
 class _File(NamedTuple):
