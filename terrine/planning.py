@@ -8,11 +8,11 @@ count. T teachers who agree move a count by T, so all answers together tell thei
 
 Below `ENOUGH` a student learns little more than noise; above `AMPLE` more teachers gain nothing, and each of them has
 fewer records. So as many teachers are taken as make the signal ample, and no more than leave each of them
-`UNITS_EACH` units. The constants were measured once, on digits, MNIST and blood cells cut to 1,000 ... 60,000 records,
+`UNITS_EACH` units. The constants were measured once, on digits, MNIST, blood cells and others cut to 1,000 ... 60,000 records,
 at ε from 1 to 8 (benchmarks/automatic.py, docs/choosing-settings.md), and are no function of anybody's data.
 
     >>> plan(12_000, classes=10, epsilon=4, delta=1e-5)
-    Plan(teachers=432, sigma=..., queries=6000, signal=126.3..., units=12000)
+    Plan(teachers=307, sigma=..., queries=6000, signal=89.8..., units=12000)
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Literal
 from terrine.privacy.accounting.calibrate import calibrate
 from terrine.privacy.accounting.gaussian import epsilon_of, mu_of
 
-AMPLE, ADVISED, ENOUGH = 126.0, 50.0, 32.0
+AMPLE, ADVISED, ENOUGH = 90.0, 50.0, 32.0
 """Signals: where teachers begin to be too many, what advice aims at, and below which no student is worth its price."""
 UNITS_EACH = {"record": 3.0, "group": 1.2}
 """The fewest units that a teacher should have on average: a group brings several records."""
