@@ -8,8 +8,8 @@ count. T teachers who agree move a count by T, so all answers together tell thei
 
 Below `ENOUGH` a student learns little more than noise; above `AMPLE` more teachers gain nothing, and each of them has
 fewer records. So as many teachers are taken as make the signal ample, and no more than leave each of them
-`UNITS_EACH` units. The constants were measured once, on digits, MNIST, blood cells and others cut to 1,000 ... 60,000 records,
-at ε from 1 to 8 (benchmarks/automatic.py, docs/choosing-settings.md), and are no function of anybody's data.
+`UNITS_EACH` units. The constants were measured once, on digits, MNIST, blood cells and others cut to 1,000 ... 60,000
+records, at ε from 1 to 8 (benchmarks/automatic.py, docs/choosing-settings.md), and are no function of anybody's data.
 
     >>> plan(12_000, classes=10, epsilon=4, delta=1e-5)
     Plan(teachers=307, sigma=..., queries=6000, signal=89.8..., units=12000)
