@@ -11,9 +11,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.pretrain import read_backbone
-from tasks.runtime.accounts import budget_explained, ledger_account, noise_source, open_account, registered_account
+from tasks.runtime.accounts import (
+    budget_explained,
+    ledger_account,
+    noise_source,
+    open_account,
+    registered_account,
+    release_at_price,
+)
 from tasks.runtime.identity import identity_of, remembered, tell_change
 from tasks.runtime.parameters import moments_of, spent_on_moments
 from tasks.runtime.run import Run
@@ -62,20 +71,11 @@ def release_moments(run: Run) -> StoredRelease | None:
     backbone, noise = read_backbone(run.folders), noise_source(run, _PURPOSE)
     bound = _bound(run, backbone, mechanism)
     inputs = remembered(run, records=read_json(run.folders.dataset / "manifest.json")["fingerprint"])
-    ledger, account = open_account(run)
-    release = ledger.release(
-        dataset=account,
-        release_id=identity_of_moments(run),
-        run=run.name,
-        worst_case=mechanism.event,
-        delta=run.params.aggregation.delta,
-        noise_kind=noise.kind,
-        draw=lambda: (
-            {"sums": mechanism.release(unit_vectors(backbone, dataset.train_images, units, bound), noise)},
-            mechanism.event,
-        ),
-        inputs=inputs,
-    )
+
+    def draw() -> dict[str, np.ndarray]:
+        return {"sums": mechanism.release(unit_vectors(backbone, dataset.train_images, units, bound), noise)}
+
+    release = release_at_price(run, identity_of_moments(run), mechanism.event, noise, draw, inputs)
     tell_change(run, "moments", release, inputs)
     return release
 

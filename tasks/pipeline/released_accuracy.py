@@ -20,7 +20,7 @@ import numpy as np
 from tasks.config.params import Params
 from tasks.pipeline.dataset import read_dataset
 from tasks.reports.accuracy import shown_accuracy
-from tasks.runtime.accounts import ledger_account, noise_source, open_account
+from tasks.runtime.accounts import ledger_account, noise_source, open_account, registered_account, release_at_price
 from tasks.runtime.identity import identity_of, tell_change
 from tasks.runtime.keys import site_key
 from tasks.runtime.run import Run
@@ -33,7 +33,6 @@ from terrine.errors import SettingError
 from terrine.privacy.accounting.events import Event, to_json
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
-from terrine.privacy.ledger.account import Account
 from terrine.privacy.ledger.ledger import StoredRelease
 from terrine.privacy.noise import delta_slack
 from terrine.privacy.noised_accuracy import CONFIDENCE, NoisedAccuracy, epsilon_for, shares_of_units
@@ -88,8 +87,7 @@ def check_accuracy(run: Run, answers: str, *worst_cases: Event) -> None:
         return
     _check_use(run, mechanism, count_units(held_out_units(run, read_dataset(run.folders))))
     ledger, name = open_account(run)
-    account = Account.of(name, ledger.rows())
-    assert account is not None
+    account = registered_account(ledger, name)
     if not {answers, identity_of_accuracy(run)} & account.reserved.keys():
         account.check_all([*worst_cases, mechanism.event], noise_source(run, "replayed noise of an accuracy").kind)
 
@@ -122,17 +120,11 @@ def release_accuracy(run: Run, dataset: Dataset) -> None:
         "student": file_digest(run.folders.student / MANIFEST),
     }
     noise = noise_source(run, "replayed noise of an accuracy")
-    ledger, account = open_account(run)
-    release = ledger.release(
-        dataset=account,
-        release_id=identity_of_accuracy(run),
-        run=run.name,
-        worst_case=mechanism.event,
-        delta=run.params.aggregation.delta,
-        noise_kind=noise.kind,
-        draw=lambda: ({"sums": mechanism.release(shares, noise)}, mechanism.event),
-        inputs=inputs,
-    )
+
+    def draw() -> dict[str, np.ndarray]:
+        return {"sums": mechanism.release(shares, noise)}
+
+    release = release_at_price(run, identity_of_accuracy(run), mechanism.event, noise, draw, inputs)
     tell_change(run, "accuracy", release, inputs)
     write_json(run.folders.accuracy, _about(run, mechanism, release))
 

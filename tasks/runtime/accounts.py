@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+
+from numpy.typing import NDArray
 
 from tasks.config.automatic import take_out
 from tasks.config.presets import values_of
@@ -14,10 +16,11 @@ from tasks.runtime.run import Run
 from terrine.determinism.randomness import derive_seed
 from terrine.errors import BudgetError, SettingError, TerrineError, typed
 from terrine.privacy.accounting.calibrate import calibrate
+from terrine.privacy.accounting.events import Event
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.ledger.account import Account
 from terrine.privacy.ledger.identity import keyed_digest
-from terrine.privacy.ledger.ledger import Ledger
+from terrine.privacy.ledger.ledger import Ledger, StoredRelease
 from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise
 
 
@@ -137,6 +140,28 @@ def registered_account(ledger: Ledger, name: str) -> Account:
     account = Account.of(name, ledger.rows())
     assert account is not None
     return account
+
+
+def release_at_price(
+    run: Run,
+    release_id: str,
+    event: Event,
+    noise: NoiseSource,
+    draw: Callable[[], dict[str, NDArray[Any]]],
+    inputs: Mapping[str, str] | None = None,
+) -> StoredRelease:
+    """Release through the ledger what costs exactly `event`, or return what was released before: `Ledger.release`."""
+    ledger, account = open_account(run)
+    return ledger.release(
+        dataset=account,
+        release_id=release_id,
+        run=run.name,
+        worst_case=event,
+        delta=run.params.aggregation.delta,
+        noise_kind=noise.kind,
+        draw=lambda: (draw(), event),
+        inputs=inputs,
+    )
 
 
 def noise_source(run: Run, purpose: str = "replayed noise") -> NoiseSource:

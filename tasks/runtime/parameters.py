@@ -17,7 +17,7 @@ from tasks.config.automatic import take_out
 from tasks.config.params import Params, public_parameters, validate
 from tasks.config.presets import values_of
 from tasks.config.values import as_yaml, digest
-from tasks.runtime.accounts import budget_explained, noise_source, open_account, registered_account
+from tasks.runtime.accounts import budget_explained, noise_source, open_account, registered_account, release_at_price
 from tasks.runtime.identity import identity_of
 from tasks.runtime.run import SPLIT_SEED, Run
 from tasks.runtime.store import Folders, read_json, write_json, write_text
@@ -194,15 +194,7 @@ def _count(run: Run, units: int, sigma: float, foreseen: Plan) -> int:
         )
         with budget_explained(run):
             account.check_all([event, moments, answers], noise.kind)
-    release = ledger.release(
-        dataset=name,
-        release_id=release_id,
-        run=run.name,
-        worst_case=event,
-        delta=budget.delta,
-        noise_kind=noise.kind,
-        draw=lambda: ({"units": units + noise.gaussian(1, sigma)}, event),
-    )
+    release = release_at_price(run, release_id, event, noise, lambda: {"units": units + noise.gaussian(1, sigma)})
     return max(1, round(float(release.arrays["units"][0])))
 
 
