@@ -13,7 +13,7 @@ def test_a_section_is_listed_with_defaults_units_and_what_a_preset_sets(monkeypa
     result = CliRunner().invoke(app, ["params", "aggregation", "--run", "terrine-digits"], catch_exceptions=False)
     assert "aggregation.sigma" in result.stdout
     assert "votes" in result.stdout
-    assert "terrine-digits: 76" in result.stdout
+    assert "terrine-digits: 78" in result.stdout
     assert "teachers." not in result.stdout
 
 
