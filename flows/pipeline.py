@@ -7,17 +7,24 @@ the parameters name.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Thread
 from typing import Any
+from uuid import UUID
 
 from prefect import flow, get_run_logger
+from prefect.client.orchestration import get_client
 from prefect.runtime import flow_run
+from prefect.settings import PREFECT_API_URL
+from prefect.states import Cancelled
 
 from flows.cluster import check_cluster
 from flows.logs import shorten_users_errors
 from flows.runners import device_per_task, task_runner
 from flows.stages import begin, run_stage
-from flows.stopping import uninterrupted
+from flows.stopping import at_the_end, uninterrupted
 from flows.terminal import SHOWN, quiet
 from tasks.config.presets import derive, project_root, resolve, selected_run, shown_assignment
 from tasks.runtime.graph import Pipeline
@@ -26,10 +33,37 @@ from tasks.runtime.store import Folders
 from tasks.runtime.versioning import commit, is_changed, refresh
 from tasks.transcription.graph import pipeline_of
 
+LONGEST = 1.0
+"""Seconds that a server has to hear that a flow run was stopped."""
+
+
+@contextmanager
+def cancelled_when_stopped() -> Iterator[None]:
+    """Tell a server of one's own, when Ctrl-C ends this process, that the flow run is over: it would be Running there
+    for ever. A server that was started for this run alone ends with it."""
+    identity = UUID(flow_run.id)
+
+    def tell() -> None:
+        # Nobody is left to hear of a server that does not answer.
+        with suppress(Exception), get_client({"timeout": LONGEST}, sync_client=True) as client:
+            client.set_flow_run_state(identity, Cancelled(message="stopped by Ctrl-C"), force=True)
+
+    def tell_in_time() -> None:
+        thread = Thread(target=tell, daemon=True)
+        thread.start()
+        thread.join(LONGEST)
+
+    if not PREFECT_API_URL.value():
+        yield
+        return
+    with at_the_end(tell_in_time):
+        yield
+
 
 @flow(name="stage", validate_parameters=False)
 def _stage(root: str, run: str, stage: str) -> None:
-    run_stage(Path(root), run, stage)
+    with cancelled_when_stopped():
+        run_stage(Path(root), run, stage)
 
 
 def run_stage_as_flow(root: Path, run: str, stage: str) -> None:
@@ -85,7 +119,8 @@ def pipeline(preset: str | None = None, overrides: list[str] | None = None) -> s
     shorten_users_errors()
     root = project_root()
     run = derive(root, preset or selected_run(root), overrides or [])
-    walk(root, run, begin(root, run))
+    with cancelled_when_stopped():
+        walk(root, run, begin(root, run))
     return run
 
 

@@ -71,7 +71,12 @@ class AtHome:
 @dataclass(frozen=True)
 class Automatic:
     """Marks a setting that may be `auto`: it is then chosen before the run starts, from public quantities alone
-    (`terrine.planning`)."""
+    (`terrine.planning`).
+
+    stand_in: what checks of all other settings see in its place until then.
+    """
+
+    stand_in: float
 
 
 class Settings(BaseModel):

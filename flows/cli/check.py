@@ -137,7 +137,7 @@ def _price(found: Finding) -> str:
     spent = f"spent so far ε = {round_up(found.spent):.4g}" if found.spent else "nothing spent so far"
     budget = "no budget" if params.ledger.epsilon is None else f"budget ε = {params.ledger.epsilon:g}"
     if not found.cost:
-        return f"{account}{budget}, {spent}; this run's answers were released before and cost nothing"
+        return f"{account}{budget}, {spent}; all that this run releases was released before and costs nothing"
     return (
         f"{account}{budget}, {spent}; this run costs up to ε = {round_up(found.cost):.4g} and brings that to "
         f"ε = {round_up(found.total):.4g} at δ = {params.aggregation.delta:g}"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -22,8 +23,8 @@ def params(
     from rich.text import Text
 
     from tasks.config.listing import settings
-    from tasks.config.presets import project_root, resolve
-    from tasks.config.values import as_yaml, flat
+    from tasks.config.presets import project_root
+    from tasks.config.values import as_yaml
     from terrine.errors import SettingError, did_you_mean
 
     everything = settings()
@@ -32,7 +33,7 @@ def params(
         known = dict.fromkeys(setting.key.partition(".")[0] for setting in everything)
         near = did_you_mean(prefix, [*known, *(setting.key for setting in everything)])
         raise SettingError(f"No setting begins with '{prefix}'.{near} They begin with {', '.join(known)}.")
-    own = flat(resolve(project_root(), run).model_dump(mode="json")) if run else {}
+    own = _of_run(project_root(), run) if run else {}
     console = Console(highlight=False)
     for setting in chosen:
         value = as_yaml(setting.default)
@@ -44,3 +45,17 @@ def params(
             line.append(f"   {run}: {own[setting.key]}", "magenta")
         console.print(line)
         console.print(Padding(setting.meaning, (0, 0, 0, 4)))
+
+
+def _of_run(root: Path, name: str) -> dict[str, Any]:
+    """Return the settings of a run or preset by section.key: `auto` where nothing was chosen yet."""
+    from tasks.config.automatic import AUTO, take_out
+    from tasks.config.presets import resolve, values_of
+    from tasks.config.values import flat
+    from tasks.runtime.parameters import settled_before
+
+    params, chosen = resolve(root, name), settled_before(root, name)
+    if chosen is not None:
+        return flat(chosen.model_dump(mode="json"))
+    automatic = take_out(values_of(root, name))[1]
+    return flat(params.model_dump(mode="json")) | {".".join(key): AUTO for key in automatic}

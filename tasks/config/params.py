@@ -11,7 +11,7 @@ from tasks.config.collaboration import Collaboration
 from tasks.config.evaluation import Evaluation
 from tasks.config.ledger import LedgerSettings
 from tasks.config.pretraining import Pretraining
-from tasks.config.privacy import Privacy
+from tasks.config.privacy import WITH_MOMENTS, Privacy
 from tasks.config.queries import Queries
 from tasks.config.runner import Runner
 from tasks.config.tracking import Tracking
@@ -123,7 +123,8 @@ def lay_over(base: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
     """Return `base` with `overrides` laid over it.
 
     Where they choose another kind of a section, what that kind does not have goes: a preset's penalty of linear
-    teachers says nothing about forests. So does a null for what only other kinds have.
+    teachers says nothing about forests. So does a null for what only other kinds have, and so do moments (`privacy`)
+    where a backbone is chosen that has none.
     """
     merged = merge(base, overrides)
     for name, kinds in FAMILIES.items():
@@ -135,6 +136,10 @@ def lay_over(base: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
         given = overrides.get(name) or {}
         unsaid = {key for key in foreign & section.keys() if section[key] is None or key not in given}
         merged[name] = {key: value for key, value in section.items() if key not in unsaid}
+    privacy, backbone = merged.get("privacy"), merged.get("backbone")
+    another = isinstance(backbone, dict) and backbone.get("kind", ARCHITECTURES.default) != WITH_MOMENTS
+    if another and isinstance(privacy, dict) and "moments" not in (overrides.get("privacy") or {}):
+        merged["privacy"] = {key: value for key, value in privacy.items() if key != "moments"}
     return merged
 
 

@@ -6,6 +6,9 @@ from typing import Annotated, Any, Literal
 
 from terrine.settings import Field, Settings, Unit
 
+WITH_MOMENTS = "scattering"
+"""The backbone whose moments are released: a preset's fall away where another is chosen (`params.lay_over`)."""
+
 
 class Privacy(Settings):
     """Whose privacy is protected."""
@@ -35,7 +38,7 @@ class Privacy(Settings):
             reason = "teachers that learn from one another have a share of the budget already"
         elif run.aggregation.where == "parties":
             reason = "where parties hold the records, nobody adds up their moments"
-        elif run.backbone.kind != "scattering":
-            reason = f"backbone.kind={run.backbone.kind} has another or no normalisation than that of scattering"
+        elif run.backbone.kind != WITH_MOMENTS:
+            reason = f"backbone.kind={run.backbone.kind} has another or no normalisation than that of {WITH_MOMENTS}"
         if reason:
             raise ValueError(f"privacy.moments={self.moments:g} cannot be released: {reason}. Set privacy.moments=0")

@@ -28,7 +28,7 @@ class Images(Settings):
 class Queries(Images):
     """The images teachers vote on, in fixed batches of one source each."""
 
-    count: Annotated[int, Unit("images"), Automatic()] = Field(1000, ge=1)
+    count: Annotated[int, Unit("images"), Automatic(1000)] = Field(1000, ge=1)
     """How many images there are to be asked about; the budget ends it earlier."""
     sources: Weights = Field(default={"dead_leaves": 1.0, "stylegan": 1.0}, min_length=1)
     """Image programs and their weights; `pool` is the real images that data.pool declares public."""

@@ -76,7 +76,7 @@ def release_by_parties(
         run: The run.
         votes: Unsigned integers [queries, teachers].
         classes: Number of classes.
-        edition: Identity of the run's answers, `tasks.pipeline.aggregate.identity_of_answers`.
+        edition: Identity of the run's answers, `tasks.runtime.releases.identity_in_ledger`.
         account: The account that is charged, registered in the ledger.
         inputs: What is remembered about what the answers are drawn from. It stays in the trial's folder.
 

@@ -17,23 +17,23 @@ from tasks.pipeline.averaging.files import about_averages, coordinates_released,
 from tasks.pipeline.guided.queries import FILE as GUIDED_FILE
 from tasks.pipeline.guided.queries import Guide, write_guided
 from tasks.pipeline.guided.votes import check_voters, forget_votes, votes_on
-from tasks.pipeline.moments import (
-    about_moments,
-    check_moments,
-    numbers_of_moments,
-    release_moments,
-    write_moments,
-)
+from tasks.pipeline.moments import about_moments, numbers_of_moments, release_moments, write_moments
 from tasks.pipeline.private_figures import private_figures
-from tasks.pipeline.released_accuracy import check_accuracy
+from tasks.pipeline.released_accuracy import check_use_of_accuracy
 from tasks.pipeline.synthesize import POOL
 from tasks.pipeline.vote import read_votes
 from tasks.reports.statement_page import write_statement
 from tasks.runtime.accounts import ledger_account, noise_source, open_account
 from tasks.runtime.assurance import assurance
-from tasks.runtime.identity import Inputs, about_release, check_queries, identity_of, made_by, remembered, tell_change
+from tasks.runtime.identity import Inputs, about_release, check_queries, made_by, remembered, tell_change
 from tasks.runtime.keys import site_key
-from tasks.runtime.parameters import about_counting, spent_on_counting, spent_on_moments
+from tasks.runtime.releases import (
+    about_counting,
+    check_releases,
+    identity_in_ledger,
+    spent_on_counting,
+    spent_on_moments,
+)
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import atomic_folder, file_digest, read_json, write_array, write_json, write_table
@@ -41,7 +41,7 @@ from terrine.aggregation.release import about_answers, asked, release_histograms
 from terrine.aggregation.rounds import LaterVotes
 from terrine.aggregation.votes import histograms_of
 from terrine.data.digest import keyed_digest
-from terrine.privacy.accounting.events import Event, NonPrivateEvent, compose
+from terrine.privacy.accounting.events import Event, compose
 from terrine.privacy.ledger.ledger import StoredRelease
 from terrine.privacy.statement import PrivacyStatement, PublicInput
 from terrine.students.guided import Guided
@@ -49,11 +49,6 @@ from terrine.teachers.kinds.averaged import AveragedTeachers
 
 UNGUIDED = -1
 """The start of a query that was there from the start."""
-
-
-def identity_of_answers(run: Run) -> str:
-    """Return the identity under which the ledger knows the run's answers."""
-    return identity_of(run, ledger_account(run), noise_source(run).describe(), "answers")
 
 
 def inputs_of_answers(run: Run, votes: np.ndarray) -> Inputs:
@@ -70,9 +65,8 @@ def release_answers(run: Run) -> None:
     histograms = histograms_of(votes, votes_manifest["classes"])
     mechanism = run.params.aggregation
     inputs = inputs_of_answers(run, votes)
-    worst_case = _worst_case(run, len(histograms))
-    check_accuracy(run, identity_of_answers(run), spent_on_moments(run.params), worst_case)
-    check_moments(run, identity_of_answers(run), worst_case)
+    check_use_of_accuracy(run)
+    check_releases(run, len(histograms))
     moments = release_moments(run)
     if mechanism.where == "parties":
         # Here, because only such a run needs gRPC and what lies behind it.
@@ -84,7 +78,7 @@ def release_answers(run: Run) -> None:
             run,
             votes,
             classes=votes_manifest["classes"],
-            edition=identity_of_answers(run),
+            edition=identity_in_ledger(run, "answers"),
             account=account,
             inputs=inputs,
         )
@@ -96,13 +90,6 @@ def release_answers(run: Run) -> None:
     tell_change(run, "answers", release, inputs)
     forget_votes(run)
     write_statement(run, privacy_statement(run, votes_manifest, release), votes_manifest["class_names"])
-
-
-def _worst_case(run: Run, queries: int) -> Event:
-    settings = run.params.aggregation
-    if run.params.teachers.unprotected:
-        return NonPrivateEvent()
-    return settings.worst_case(queries, settings.epsilon, settings.delta, _spent_before(run))
 
 
 def release_once(run: Run, votes: np.ndarray, histograms: np.ndarray, inputs: Inputs) -> StoredRelease:
@@ -122,7 +109,7 @@ def release_once(run: Run, votes: np.ndarray, histograms: np.ndarray, inputs: In
         settings,
         histograms,
         account=dataset,
-        release_id=identity_of_answers(run),
+        release_id=identity_in_ledger(run, "answers"),
         run=run.name,
         epsilon=settings.epsilon,
         delta=settings.delta,

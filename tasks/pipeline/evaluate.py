@@ -1,7 +1,7 @@
 """evaluate: how well the student does on the private test split.
 
-The figures are functions of private test records and are not covered by ε; they are marked so wherever they appear.
-The one that may be published has noise and a price (`tasks.pipeline.released_accuracy`).
+The figures are functions of private test records and are not covered by ε: they stay private, and are marked wherever
+they appear. The one that may be published has noise and a price (`tasks.pipeline.released_accuracy`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from terrine.deployment.model import StudentModel
 from terrine.device import resolve_device
 from terrine.students.fitted import FittedStudent
 
-NOTICE = "Evaluation: computed on the private test split, not covered by the privacy guarantee."
+NOTICE = "PRIVATE evaluation: computed on the private test split, covered by no guarantee. Do not publish."
 
 
 @step("evaluate")
@@ -40,6 +40,8 @@ def evaluate_student(run: Run) -> None:
         right = served.predict(dataset.test_images).argmax(axis=1) == dataset.test_labels
         found["served"] = {"statistics": served.statistics, "accuracy": float(right.mean())}
     answers = answer_figures(run)
+    # Where earlier versions wrote these very figures, and nobody would look for them any more.
+    (run.folders.release / run.folders.evaluation.name).unlink(missing_ok=True)
     write_json(run.folders.evaluation, found if answers is None else found | {"answers": answers})
     write_party_accuracy(run, dataset, lambda images: probabilities(run, images))
     release_accuracy(run, dataset)

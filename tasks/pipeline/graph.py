@@ -93,12 +93,12 @@ MAIN = Pipeline(
         ),
         Stage(
             "evaluate",
-            comment="reads the private test split, writes figures marked as evaluation, and charges for a noised one",
+            comment="reads the private test split; exact figures stay private, a noised one is charged",
             tasks="tasks.pipeline.evaluate:evaluate_student",
             settings="seed student.statistics student.batch partition.kind evaluation privacy aggregation.delta"
             " aggregation.noise",
             needs="release/student release/answers private/dataset private/partition public/images",
-            makes="release/evaluation.json release/accuracy.json private/party_accuracy.json",
+            makes="private/evaluation.json private/party_accuracy.json release/accuracy.json",
         ),
         Stage(
             "distance",
@@ -112,7 +112,7 @@ MAIN = Pipeline(
             "report",
             tasks="tasks.pipeline.report:write_report tasks.pipeline.tracking:log_run",
             settings="tracking",
-            needs="release/evaluation.json release/accuracy.json release/privacy.json release/answers release/student"
+            needs="release/accuracy.json release/privacy.json release/answers release/student private/evaluation.json"
             " private/partition private/party_accuracy.json private/accounting private/distance public/images",
             makes="private/report.html",
         ),

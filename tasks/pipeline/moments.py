@@ -15,49 +15,17 @@ import numpy as np
 
 from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.pretrain import read_backbone
-from tasks.runtime.accounts import (
-    budget_explained,
-    ledger_account,
-    noise_source,
-    open_account,
-    registered_account,
-    release_at_price,
-)
-from tasks.runtime.identity import identity_of, remembered, tell_change
-from tasks.runtime.parameters import moments_of, spent_on_moments
+from tasks.runtime.accounts import release_at_price
+from tasks.runtime.identity import remembered, tell_change
+from tasks.runtime.releases import identity_in_ledger, moments_of, noise_of
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_tensors
 from terrine.deployment.model import MOMENTS
 from terrine.models.backbone import Backbone
 from terrine.models.moments import bound_for, statistics_from, unit_vectors
 from terrine.models.scattering import ScatteringNetwork
-from terrine.privacy.accounting.events import Event
 from terrine.privacy.clipped_mean import ClippedMean
 from terrine.privacy.ledger.ledger import StoredRelease
-
-_PURPOSE = "replayed noise of moments"
-
-
-def identity_of_moments(run: Run) -> str:
-    """Return the identity under which the ledger knows the run's moments."""
-    return identity_of(run, ledger_account(run), noise_source(run, _PURPOSE).describe(), "moments")
-
-
-def check_moments(run: Run, answers: str, worst_case: Event) -> None:
-    """Refuse moments, before they are charged, where the account cannot pay for the answers after them.
-
-    answers: the identity of the run's answers. worst_case: what they may cost. Raises BudgetError.
-    """
-    if not run.params.privacy.moments:
-        return
-    ledger, name = open_account(run)
-    account = registered_account(ledger, name)
-    ahead = {identity_of_moments(run): spent_on_moments(run.params), answers: worst_case}
-    with budget_explained(run):
-        account.check_all(
-            [event for release, event in ahead.items() if release not in account.reserved],
-            noise_source(run, _PURPOSE).kind,
-        )
 
 
 def release_moments(run: Run) -> StoredRelease | None:
@@ -68,14 +36,14 @@ def release_moments(run: Run) -> StoredRelease | None:
     dataset = read_dataset(run.folders)
     units = dataset.train_groups if run.params.privacy.unit == "group" else dataset.record_names
     assert units is not None, "the partition has refused groups that are protected and not given"
-    backbone, noise = read_backbone(run.folders), noise_source(run, _PURPOSE)
+    backbone, noise = read_backbone(run.folders), noise_of(run, "moments")
     bound = _bound(run, backbone, mechanism)
     inputs = remembered(run, records=read_json(run.folders.dataset / "manifest.json")["fingerprint"])
 
     def draw() -> dict[str, np.ndarray]:
         return {"sums": mechanism.release(unit_vectors(backbone, dataset.train_images, units, bound), noise)}
 
-    release = release_at_price(run, identity_of_moments(run), mechanism.event, noise, draw, inputs)
+    release = release_at_price(run, identity_in_ledger(run, "moments"), mechanism.event, noise, draw, inputs)
     tell_change(run, "moments", release, inputs)
     return release
 

@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from tasks.config.params import Params
 from tasks.pipeline.dataset import read_dataset
 from tasks.reports.accuracy import shown_accuracy
-from tasks.runtime.accounts import ledger_account, noise_source, open_account, registered_account, release_at_price
-from tasks.runtime.identity import identity_of, tell_change
+from tasks.runtime.accounts import release_at_price
+from tasks.runtime.identity import tell_change
 from tasks.runtime.keys import site_key
+from tasks.runtime.releases import accuracy_of, identity_in_ledger, noise_of
 from tasks.runtime.run import Run
 from tasks.runtime.store import file_digest, write_json
 from terrine.data.dataset import Dataset
@@ -30,7 +30,7 @@ from terrine.data.digest import keyed_digest
 from terrine.data.units import count_units
 from terrine.deployment.manifest import MANIFEST
 from terrine.errors import SettingError
-from terrine.privacy.accounting.events import Event, to_json
+from terrine.privacy.accounting.events import to_json
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.ledger.ledger import StoredRelease
@@ -43,19 +43,6 @@ WORST = 0.10
 NONE = (
     "No accuracy was released. evaluation.epsilon=0.5, say, releases one with noise and charges ε=0.5 to the account."
 )
-
-
-def planned(params: Params) -> NoisedAccuracy | None:
-    """Return the mechanism by which a run releases an accuracy, None where it releases none."""
-    epsilon = params.evaluation.epsilon
-    return None if epsilon is None else NoisedAccuracy.for_budget(epsilon, params.aggregation.delta)
-
-
-def identity_of_accuracy(run: Run) -> str:
-    """Return the identity under which the ledger knows the run's noised accuracy."""
-    return identity_of(
-        run, ledger_account(run), noise_source(run, "replayed noise of an accuracy").describe(), "accuracy"
-    )
 
 
 def held_out_units(run: Run, dataset: Dataset) -> np.ndarray:
@@ -76,20 +63,11 @@ def held_out_units(run: Run, dataset: Dataset) -> np.ndarray:
     return np.arange(len(dataset.test_labels))
 
 
-def check_accuracy(run: Run, answers: str, *worst_cases: Event) -> None:
-    """Refuse, before the answers are charged, an accuracy that would be useless or that the account cannot pay for.
-
-    answers: the identity of the run's answers. worst_cases: what they, and what goes before them, may cost. Raises
-    SettingError and BudgetError.
-    """
-    mechanism = planned(run.params)
-    if mechanism is None:
-        return
-    _check_use(run, mechanism, count_units(held_out_units(run, read_dataset(run.folders))))
-    ledger, name = open_account(run)
-    account = registered_account(ledger, name)
-    if not {answers, identity_of_accuracy(run)} & account.reserved.keys():
-        account.check_all([*worst_cases, mechanism.event], noise_source(run, "replayed noise of an accuracy").kind)
+def check_use_of_accuracy(run: Run) -> None:
+    """Refuse, before anything is charged, an accuracy that would be useless. Raises SettingError."""
+    mechanism = accuracy_of(run.params)
+    if mechanism is not None:
+        _check_use(run, mechanism, count_units(held_out_units(run, read_dataset(run.folders))))
 
 
 def _check_use(run: Run, mechanism: NoisedAccuracy, units: int) -> None:
@@ -108,7 +86,7 @@ def _check_use(run: Run, mechanism: NoisedAccuracy, units: int) -> None:
 
 def release_accuracy(run: Run, dataset: Dataset) -> None:
     """Release the run's noised accuracy through the ledger, or write that none is released."""
-    mechanism = planned(run.params)
+    mechanism = accuracy_of(run.params)
     if mechanism is None:
         write_json(run.folders.accuracy, {"accuracy": None, "summary": NONE})
         return
@@ -119,12 +97,12 @@ def release_accuracy(run: Run, dataset: Dataset) -> None:
         "accuracy": keyed_digest("terrine noised accuracy 1", {"shares": (shares, "<f8")}, site_key(run)),
         "student": file_digest(run.folders.student / MANIFEST),
     }
-    noise = noise_source(run, "replayed noise of an accuracy")
+    noise = noise_of(run, "accuracy")
 
     def draw() -> dict[str, np.ndarray]:
         return {"sums": mechanism.release(shares, noise)}
 
-    release = release_at_price(run, identity_of_accuracy(run), mechanism.event, noise, draw, inputs)
+    release = release_at_price(run, identity_in_ledger(run, "accuracy"), mechanism.event, noise, draw, inputs)
     tell_change(run, "accuracy", release, inputs)
     write_json(run.folders.accuracy, _about(run, mechanism, release))
 

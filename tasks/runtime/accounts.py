@@ -142,6 +142,14 @@ def registered_account(ledger: Ledger, name: str) -> Account:
     return account
 
 
+def account_before(run: Run) -> Account | None:
+    """Return what the run's account may spend and has spent; None where it was not begun, and nothing is begun here."""
+    settings = run.params.ledger
+    if not (run.path(settings.key).is_file() and run.path(settings.store).is_dir()):
+        return None
+    return Account.of(ledger_account(run), open_ledger(run).rows())
+
+
 def release_at_price(
     run: Run,
     release_id: str,
@@ -164,8 +172,8 @@ def release_at_price(
     )
 
 
-def noise_source(run: Run, purpose: str = "replayed noise") -> NoiseSource:
+def noise_source(run: Run, purpose: str = "replayed noise", *index: int) -> NoiseSource:
     """Return the operating system's noise, or for an ablation noise replayed from the run's seed for a purpose."""
     if run.params.aggregation.noise == "secure":
         return SecureNoise()
-    return ReplayNoise(derive_seed(run.params.seed, purpose))
+    return ReplayNoise(derive_seed(run.params.seed, purpose, *index))

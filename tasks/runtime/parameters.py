@@ -13,20 +13,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tasks.config.automatic import take_out
 from tasks.config.params import Params, public_parameters, validate
 from tasks.config.presets import values_of
 from tasks.config.values import as_yaml, digest
-from tasks.runtime.accounts import budget_explained, noise_source, open_account, registered_account, release_at_price
-from tasks.runtime.identity import identity_of
+from tasks.runtime.accounts import account_before, release_at_price
+from tasks.runtime.releases import check_releases, event_of_count, identity_in_ledger, noise_of, noise_on_count
 from tasks.runtime.run import SPLIT_SEED, Run
 from tasks.runtime.store import Folders, read_json, write_json, write_text
-from terrine.aggregation.histogram import GaussianHistogram
 from terrine.data.survey import Survey
 from terrine.errors import SettingError
-from terrine.planning import Plan, advised_epsilon, advised_units, noise_of_count, plan
-from terrine.privacy.accounting.events import Event, GaussianEvent, compose
-from terrine.privacy.clipped_mean import ClippedMean
+from terrine.planning import Plan, advised_epsilon, advised_units, plan
 
 FILE = "settled.json"
 """In the run's private folder: what was chosen, and from which parameters. Chosen again only where these change."""
@@ -90,20 +89,37 @@ def _choose(run: Run, automatic: list[tuple[str, str]]) -> dict[str, dict[str, A
     foreseen = planned(run, automatic, survey)
     if not foreseen.useful and not run.params.privacy.anyway:
         raise SettingError(hopeless(run, foreseen, survey))
-    privacy: dict[str, Any] = {}
-    if counts_units(run):
-        noise = noise_of_count(run.params.aggregation.epsilon, run.params.aggregation.delta)
-        privacy = {"units": _count(run, survey.units(run.params.privacy.unit), noise, foreseen), "counted": noise}
-    chosen = planned(run, automatic, survey, **privacy)
+    if not counts_units(run):
+        return _chosen(automatic, foreseen)
+    if counted_before(run) is None:
+        check_releases(as_planned(run, automatic, survey))
+    units, sigma = _count(run, survey.units(run.params.privacy.unit)), noise_on_count(run.params)
+    return _chosen(automatic, planned(run, automatic, survey, units=units), units=units, counted=sigma)
+
+
+def _chosen(automatic: list[tuple[str, str]], plan: Plan, **privacy: Any) -> dict[str, dict[str, Any]]:
+    """Return, by section, the numbers that a plan has for what is `auto`, and how many units were counted."""
     numbers = {
-        ("partition", "teachers"): chosen.teachers,
-        ("aggregation", "sigma"): chosen.sigma,
-        ("queries", "count"): chosen.queries,
+        ("partition", "teachers"): plan.teachers,
+        ("aggregation", "sigma"): plan.sigma,
+        ("queries", "count"): plan.queries,
     }
-    found: dict[str, dict[str, Any]] = {"privacy": privacy} if privacy else {}
+    found = {"privacy": privacy} if privacy else {}
     for section, key in automatic:
         found.setdefault(section, {})[key] = numbers[section, key]
     return found
+
+
+def as_planned(run: Run, automatic: list[tuple[str, str]], survey: Survey) -> Run:
+    """Return a run with numbers in the place of what is `auto`: as it will be where its units were counted before or
+    need not be, else as it would be if they were counted without noise. For the operator's eyes alone."""
+    privacy: dict[str, Any] = {}
+    if counts_units(run):
+        units = counted_before(run) or survey.units(run.params.privacy.unit)
+        privacy = {"units": units, "counted": noise_on_count(run.params)}
+    chosen = _chosen(automatic, planned(run, automatic, survey, units=privacy.get("units")), **privacy)
+    sections = {name: getattr(run.params, name).model_copy(update=numbers) for name, numbers in chosen.items()}
+    return Run(run.root, run.name, run.params.model_copy(update=sections))
 
 
 def counts_units(run: Run) -> bool:
@@ -117,18 +133,15 @@ def planned(
     survey: Survey,
     *,
     units: int | None = None,
-    counted: float | None = None,
 ) -> Plan:
     """Return the plan of a run: what is given stays, what is `auto` is chosen.
 
-    units, counted: the units as they were counted, and their noise; else those that the operator declared, or for the
-    operator's eyes alone as they are.
+    units: the units as they were counted; else those that the operator declared, or for the operator's eyes alone as
+    they are.
     """
     params = run.params
     _refuse_what_has_no_plan(run)
     budget, given = params.aggregation, dict.fromkeys(automatic)
-    if counted is None:
-        counted = noise_of_count(budget.epsilon, budget.delta) if counts_units(run) else 0.0
     known = params.privacy.units or survey.units(params.privacy.unit)
     return plan(
         known if units is None else units,
@@ -138,7 +151,7 @@ def planned(
         unit=params.privacy.unit,
         queries=given.get(("queries", "count"), params.queries.count) or (min(survey.public, MOST_ROWS) or None),
         teachers=given.get(("partition", "teachers"), params.partition.teachers),
-        counted=counted,
+        counted=noise_on_count(params) if counts_units(run) else 0.0,
         moments=params.privacy.moments,
     )
 
@@ -178,50 +191,19 @@ def hopeless(run: Run, chosen: Plan, survey: Survey) -> str:
     )
 
 
-def _count(run: Run, units: int, sigma: float, foreseen: Plan) -> int:
-    """Return the number of units with noise, released once for the account, the edition and this noise.
+def _count(run: Run, units: int) -> int:
+    """Return the number of units with noise, released once for the account, the edition and this noise."""
+    noise, sigma = noise_of(run, "units"), noise_on_count(run.params)
 
-    foreseen: what will be asked afterwards: unless the account covers all of it, nothing is begun.
-    """
-    ledger, name = open_account(run)
-    noise, event, budget = noise_source(run), event_of_count(sigma), run.params.aggregation
-    release_id = identity_of(run, name, {**noise.describe(), "sigma": sigma}, "units")
-    account = registered_account(ledger, name)
-    if release_id not in account.reserved:
-        moments = spent_on_moments(run.params)
-        answers = GaussianHistogram(sigma=foreseen.sigma).worst_case(
-            foreseen.queries, budget.epsilon, budget.delta, compose(event, moments)
-        )
-        with budget_explained(run):
-            account.check_all([event, moments, answers], noise.kind)
-    release = release_at_price(run, release_id, event, noise, lambda: {"units": units + noise.gaussian(1, sigma)})
+    def draw() -> dict[str, np.ndarray]:
+        return {"units": units + noise.gaussian(1, sigma)}
+
+    release = release_at_price(run, identity_in_ledger(run, "units"), event_of_count(sigma), noise, draw)
     return max(1, round(float(release.arrays["units"][0])))
 
 
-def event_of_count(sigma: float) -> Event:
-    """Return what it costs to count units with noise: one more or less changes the count by one."""
-    return GaussianEvent(sensitivity=1.0, sigma=sigma)
-
-
-def spent_on_counting(params: Params) -> Event:
-    """Return what a run spent on counting its units; nothing where it did not."""
-    return event_of_count(params.privacy.counted) if params.privacy.counted else compose()
-
-
-def moments_of(params: Params) -> ClippedMean | None:
-    """Return the mechanism by which a run releases moments of its images, None where it releases none."""
-    budget, share = params.aggregation, params.privacy.moments
-    return ClippedMean.for_share(share, budget.epsilon, budget.delta) if share else None
-
-
-def spent_on_moments(params: Params) -> Event:
-    """Return what a run spends on moments of its images; nothing where it releases none."""
-    mechanism = moments_of(params)
-    return compose() if mechanism is None else mechanism.event
-
-
-def about_counting(params: Params) -> dict[str, Any]:
-    """Return how a statement says that units were counted with noise; nothing where they were not."""
-    if not params.privacy.counted:
-        return {}
-    return {"counted": {"units": params.privacy.units, "sigma": params.privacy.counted}}
+def counted_before(run: Run) -> int | None:
+    """Return the number of units as the account counted it before; None where it did not, and nothing is begun."""
+    account = account_before(run)
+    known = account is not None and identity_in_ledger(run, "units") in account.committed
+    return _count(run, 0) if known else None  # what is committed is not drawn again

@@ -74,7 +74,8 @@ class Folders:
     answers = _Place("release", "answers")
     statement = _Place("release", "privacy.json")
     student = _Place("release", "student")
-    evaluation = _Place("release", "evaluation.json")
+    evaluation = _Place("private", "evaluation.json")
+    """Private figures: how well the student does on the private test split."""
     accuracy = _Place("release", "accuracy.json")
     """The accuracy that was released with noise, or that none was."""
     start = _Place("public", "start")

@@ -11,15 +11,23 @@ from pathlib import Path
 
 from tasks.config.automatic import take_out
 from tasks.config.presets import resolve, values_of
-from tasks.runtime.accounts import budget_explained, ledger_account, noise_source, open_ledger
-from tasks.runtime.identity import identity_of
-from tasks.runtime.parameters import counts_units, event_of_count, hopeless, planned, settled_before, spent_on_moments
+from tasks.runtime.accounts import account_before
+from tasks.runtime.parameters import as_planned, hopeless, planned, settled_before
+from tasks.runtime.releases import (
+    Release,
+    check_fit,
+    releases_of,
+    spent_on_counting,
+    spent_on_moments,
+    unpaid,
+    worst_cases,
+)
 from tasks.runtime.run import SPLIT_SEED, Run
 from terrine.aggregation.histogram import GaussianHistogram
 from terrine.data.survey import Survey
-from terrine.errors import TerrineError
-from terrine.planning import ENOUGH, Plan, noise_of_count, signal
-from terrine.privacy.accounting.events import Event, compose
+from terrine.errors import LedgerError, TerrineError
+from terrine.planning import ENOUGH, Plan, signal
+from terrine.privacy.accounting.events import compose
 from terrine.privacy.accounting.gaussian import mu_squared
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.ledger.account import Account, Budget
@@ -41,7 +49,7 @@ class Finding:
         survey: What its data hold: private.
         plan: What its votes and noise will be; None for mechanisms and teachers that `terrine.planning` knows not.
         automatic: The settings that are `auto`, as `section.key`.
-        cost: ε that the run may cost by itself; 0 where its release was made before; None where nothing is known.
+        cost: ε that may be charged for the run, by itself: 0 where all was released before; None where it is unknown.
         total: ε of the account with this run.
         spent: ε of the account without it.
         refusals: What must be mended, as sentences.
@@ -88,26 +96,26 @@ def look_at(root: Path, name: str) -> Finding:
     run = Run(root, name, settled_before(root, name) or resolve(root, name))
     survey = run.params.data.survey(root, seed=SPLIT_SEED)
     found = Finding(run, survey, automatic=[".".join(key) for key in automatic])
-    if run.params.transcription is None and not run.params.teachers.averages:
-        _look_at_votes(found, automatic if settled_before(root, name) is None else [])
+    unknown = automatic if settled_before(root, name) is None else []
+    if run.params.transcription is None:
+        if not run.params.teachers.averages:
+            _look_at_votes(found, unknown)
+        if not run.params.teachers.unprotected:
+            _look_at_account(found, unknown)
     _look_at_classes(found)
     _look_at_files(found)
     return found
 
 
 def _look_at_votes(found: Finding, automatic: list[tuple[str, str]]) -> None:
-    """Plan what is `auto`, price the run, and compare its votes with their noise."""
+    """Plan what is `auto`, and compare the votes with their noise."""
     run, params, mechanism = found.run, found.run.params, found.run.params.aggregation
-    before = spent_on_moments(params)
     if automatic:
         found.plan = planned(run, automatic, found.survey)
         if not found.plan.useful:
             found.doubts.append(hopeless(run, found.plan, found.survey))
-        if counts_units(run):
-            before = compose(event_of_count(noise_of_count(mechanism.epsilon, mechanism.delta)), before)
-        if ("aggregation", "sigma") in automatic:
-            mechanism = mechanism.model_copy(update={"sigma": found.plan.sigma})
     elif isinstance(mechanism, GaussianHistogram):
+        before = compose(spent_on_counting(params), spent_on_moments(params))
         asked = mechanism.certain(params.queries.count, mechanism.epsilon, mechanism.delta, before)
         mu = math.sqrt(mu_squared(mechanism.cost(asked, asked))) if asked else 0.0
         strength = signal(params.partition.teachers, mu, len(found.survey.class_names))
@@ -131,27 +139,27 @@ def _look_at_votes(found: Finding, automatic: list[tuple[str, str]]) -> None:
             f"{teachers} teachers cannot share {units} {params.privacy.unit}s to learn from. Set partition.teachers to "
             "auto, or to less."
         )
-    queries = found.plan.queries if automatic and found.plan else params.queries.count
-    _look_at_account(found, compose(before, mechanism.worst_case(queries, mechanism.epsilon, mechanism.delta, before)))
 
 
-def _look_at_account(found: Finding, event: Event) -> None:
-    """Price the run, and compare it with what its account has left; a ledger that was not begun is not begun here."""
-    run, params = found.run, found.run.params
-    delta = params.aggregation.delta
-    account, answers = Account(Budget("", params.ledger.epsilon, delta, "release"), {}, {}), ""
-    if run.path(params.ledger.key).is_file() and run.path(params.ledger.store).is_dir():
-        name = ledger_account(run)
-        account = Account.of(name, open_ledger(run).rows()) or account
-        answers = identity_of(run, name, noise_source(run).describe(), "answers")
-    found.spent = account.total()
-    if answers in account.reserved:
-        found.cost, found.total = 0.0, found.spent
-        return
-    found.cost, found.total = price(event, delta), account.total(event)
+def _look_at_account(found: Finding, automatic: list[tuple[str, str]]) -> None:
+    """Price what the run has yet to release, and compare it with what its account has left: no ledger is begun."""
     try:
-        with budget_explained(run):
-            account.check_all([event], "secure")
+        run = as_planned(found.run, automatic, found.survey) if automatic else found.run
+    except LedgerError as error:
+        found.refusals.append(str(error))
+        return
+    params, account = run.params, account_before(run)
+    if account is None:
+        mode = "replay" if params.data.public_benchmark else "release"
+        account = Account(Budget("", params.ledger.epsilon, params.aggregation.delta, mode), {}, {})
+        ahead = [Release(kind, "", cost) for kind, cost in worst_cases(params).items()]
+    else:
+        ahead = unpaid(account, releases_of(run))
+    costs = [release.worst_case for release in ahead]
+    found.spent, found.total = account.total(), account.total(*costs)
+    found.cost = price(compose(*costs), params.aggregation.delta) if costs else 0.0
+    try:
+        check_fit(run, account, ahead)
     except TerrineError as error:
         found.refusals.append(str(error))
 

@@ -17,19 +17,17 @@ import yaml
 
 from tasks.config.params import Params, read_parameters
 from tasks.config.presets import PRESETS, derive
-from tasks.pipeline.aggregate import identity_of_answers
-from tasks.pipeline.averaging.settings import planned_event
 from tasks.pipeline.graph import MAIN
-from tasks.pipeline.released_accuracy import identity_of_accuracy, planned
 from tasks.reports.accuracy import released_accuracy
 from tasks.runtime.accounts import noise_source, open_account, registered_account
 from tasks.runtime.identity import release_digest
-from tasks.runtime.parameters import settled, spent_on_moments
+from tasks.runtime.parameters import settled
+from tasks.runtime.releases import releases_of, said_of, unpaid, worst_cases
 from tasks.runtime.run import Run, open_run, refuse_transcription
 from tasks.runtime.store import Folders, link, read_json
 from tasks.runtime.versioning import changed_stages, commit, is_changed
 from terrine.errors import BudgetError, SettingError
-from terrine.privacy.accounting.events import Event, NonPrivateEvent, compose, from_json
+from terrine.privacy.accounting.events import Event, compose, from_json
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.tuning import GEOMETRIC, composed_epsilon, repeat_and_select_epsilon
 
@@ -75,19 +73,9 @@ class Candidate:
 
     def releases(self) -> dict[str, Event]:
         """The most each of its releases can cost, from parameters alone, by the digest of what decides it."""
-        accuracy = planned(self.params)
-        own = {} if accuracy is None else {self.accuracy: accuracy.event}
-        return {self.release: self.worst_case(), **own}
-
-    def worst_case(self) -> Event:
-        """The most its answers can cost, from parameters alone."""
-        settings = self.params.aggregation
-        averages = planned_event(self.params)
-        if isinstance(averages, NonPrivateEvent):
-            return averages
-        before = compose(averages, spent_on_moments(self.params))
-        votes = settings.worst_case(self.params.queries.count, settings.epsilon, settings.delta, before)
-        return compose(before, votes)
+        costs = worst_cases(self.params)
+        own = {self.accuracy: costs.pop("accuracy")} if "accuracy" in costs else {}
+        return {self.release: compose(*costs.values()), **own}
 
 
 def parse_vary(text: str) -> tuple[str, list[str]]:
@@ -186,28 +174,17 @@ def check_budget(root: Path, candidates: list[Candidate]) -> int:
     run = open_run(root, candidates[0].run)
     ledger, dataset = open_account(run)
     account = registered_account(ledger, dataset)
-    paid = {
-        digest
-        for candidate in candidates
-        for digest, identity in zip(candidate.releases(), _identities(root, candidate), strict=False)
-        if identity in account.reserved
-    }
-    new = {digest: event for digest, event in all_releases(candidates).items() if digest not in paid}
+    runs = [Run(root, candidate.run, candidate.params) for candidate in candidates]
+    new = unpaid(account, [release for run in runs for release in releases_of(run)])
     if new:
         try:
-            account.check_all(list(new.values()), noise_source(run).kind)
+            account.check_all([release.worst_case for release in new], noise_source(run).kind, said_of(new))
         except BudgetError as error:
             raise BudgetError(
                 f"The sweep has {len(candidates)} candidates and needs {len(new)} new releases. {error} Vary fewer "
                 "values, ask fewer queries, or give each run a smaller aggregation.epsilon."
             ) from error
     return len(new)
-
-
-def _identities(root: Path, candidate: Candidate) -> tuple[str, str]:
-    """Return under which identities the ledger knows a candidate's releases, in the order of `releases`."""
-    run = Run(root, candidate.run, candidate.params)
-    return identity_of_answers(run), identity_of_accuracy(run)
 
 
 def all_releases(candidates: list[Candidate]) -> dict[str, Event]:

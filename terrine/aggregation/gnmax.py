@@ -4,9 +4,10 @@
 RepeatedEvent(event=GaussianEvent(sensitivity=1.4142135623730951, sigma=40.0), count=...)
 """
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from terrine.aggregation.histogram import GaussianHistogram
+from terrine.settings import Field, Unit
 
 
 class GNMax(GaussianHistogram):
@@ -22,6 +23,9 @@ class GNMax(GaussianHistogram):
     reveals = "argmax"
 
     mechanism: Literal["gnmax"] = "gnmax"  # type: ignore[assignment]
+    # Not automatic: `terrine.planning` knows what noisy counts say, not what one class says.
+    sigma: Annotated[float, Unit("votes")] = Field(gt=0)
+    """Standard deviation of the noise on every count."""
 
     def analysed(self) -> dict[str, Any]:
         """See `Mechanism.analysed`."""

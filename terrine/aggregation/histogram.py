@@ -34,7 +34,7 @@ class GaussianHistogram(Mechanism):
     by_parties = True
 
     mechanism: Literal["histogram"] = "histogram"
-    sigma: Annotated[float, Unit("votes"), Automatic()] = Field(gt=0)
+    sigma: Annotated[float, Unit("votes"), Automatic(100.0)] = Field(gt=0)
     """Standard deviation of the noise on every count."""
 
     @classmethod

@@ -22,7 +22,7 @@ class Partition(Settings):
     """Whether exchanging one record may move others to another teacher."""
 
     kind: str
-    teachers: Annotated[int, Unit("teachers"), Automatic()] = Field(100, ge=2)
+    teachers: Annotated[int, Unit("teachers"), Automatic(100)] = Field(100, ge=2)
     """How many teachers the records are dealt to."""
 
     def deal(self, dataset: Dataset, groups: np.ndarray | None, seed: int) -> np.ndarray:

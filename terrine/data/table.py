@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def load(source: Source, at: Path = Path(), *, seed: int = 0) -> Dataset:
-    """Return the private splits of the CSV file of `source`, its path relative to `at`: rows take the place of images.
+def load(source: Source, at: Path = Path(), *, seed: int = 0) -> tuple[Dataset, int]:
+    """Return the private splits of the CSV file of `source`, its path relative to `at`, and how many rows are public.
 
-    The columns of target, id, group and party become no features; a group is in one split. Raises InputError for a file
-    or a value that cannot be used.
+    Rows take the place of images. The columns of target, id, group and party become no features; a group is in one
+    split. Raises InputError for a file or a value that cannot be used.
     """
     path = at / source.path
     frame, names, query, test = _split(source, path, seed)
@@ -54,7 +54,7 @@ def load(source: Source, at: Path = Path(), *, seed: int = 0) -> Dataset:
     if source.party is not None:
         held, party_names = encode_parties({source.party: frame[source.party].to_numpy(dtype=str)[train]}, str(path))
         parties = held[source.party]
-    return Dataset(
+    dataset = Dataset(
         name=path.stem,
         train_images=features[train],
         train_labels=labels[train],
@@ -68,6 +68,8 @@ def load(source: Source, at: Path = Path(), *, seed: int = 0) -> Dataset:
         train_names=names[train],
         test_units=(names if groups is None else groups)[test],
     )
+    dataset.validate()
+    return dataset, int(query.sum())
 
 
 def public_rows(source: Source, at: Path = Path(), *, seed: int = 0) -> tuple[np.ndarray, Encoding]:

@@ -61,6 +61,8 @@ MECHANISM_FIELDS = (
     | {"epsilon", "delta", "rounds", "clip", "noise_multiplier", "samples", "top_k", "beta", "block", "averaging"}
     | {"discriminator", "counted", "moments"}
 )
+BESIDES = {"counted": "the noisy number of {unit}s", "moments": "the noisy moments of private images"}
+"""What the event of a release covers besides its answers, by the field of the mechanism that says so."""
 
 
 def declare(name: str, parameters: Iterable[str], *, outcome_dependent: bool) -> None:
@@ -271,24 +273,26 @@ def summary_sentence(statement: PrivacyStatement) -> str:
     answers = f"{statement.answered} answers, released for {statement.asked} of {statement.queries} queries"
     if statement.epsilon_guaranteed is None:
         return f"{_warning(statement)} These are {answers}; treat them as private data."
+    said = [text.format(unit=statement.unit) for name, text in BESIDES.items() if name in statement.mechanism]
+    besides = "".join(f", {text}" for text in said)
     guaranteed, used = round_up(statement.epsilon_guaranteed), round_up(statement.epsilon)
     budget = (
-        f"ε={guaranteed:g} is the run's budget, fixed before the first query; the answers that were given used "
-        f"ε={used:g} of it. "
+        f"ε={guaranteed:g} is the run's budget, fixed before the first query; "
+        f"{'all of this' if besides else 'the answers that were given'} used ε={used:g} of it. "
         if statement.mechanism.get("mechanism") in OUTCOME_DEPENDENT
         else ""
     )
     total, account = round_up(statement.epsilon_dataset), statement.epsilon_account
     most = "" if account is None else f" of its account's budget, ε={round_up(account):g}"
     return (
-        f"These {answers}, and everything computed from them, are ({guaranteed:g}, {statement.delta:g})-differentially "
-        f"private: with {PROTECTED[statement.unit]}, no outcome becomes more than e^{guaranteed:g} times as "
-        f"likely, up to a probability of {statement.delta:g}. {budget}Together with all earlier releases about the "
-        f"same dataset, ε={total:g} was used so far{most}. It holds for whatever the data are, and for anyone outside "
+        f"These {answers}{besides}, and everything computed from them, are ({guaranteed:g}, {statement.delta:g})-"
+        f"differentially private: with {PROTECTED[statement.unit]}, no outcome becomes more than e^{guaranteed:g} "
+        f"times as likely, up to a probability of {statement.delta:g}. {budget}Together with all earlier releases "
+        f"about the same dataset, ε={total:g} was used so far{most}. It holds for whatever the data are, and for "
         + (
-            "the operator of the pipeline."
+            "anyone outside the operator of the pipeline."
             if statement.trust_model == "central"
-            else "the parties, as long as the privacy guardian colludes with none of them."
+            else "anyone outside the parties, as long as the privacy guardian colludes with none of them."
         )
     )
 

@@ -1,10 +1,13 @@
 """Ctrl-C in the middle of a run: one line, nothing left running, nothing half-written, and the next run goes on."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 
 import psutil
 import pytest
@@ -57,6 +60,50 @@ def test_a_stopped_stage_says_one_line_leaves_nothing_running_and_keeps_what_is_
     assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
     left = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file())
     assert left == ["data/private/small/work/teach-1/group-0.safetensors", "ended"]
+
+
+FLOW_RUN = "11111111-2222-3333-4444-555555555555"
+AS_A_FLOW = f"""
+import time
+from types import SimpleNamespace
+from flows import pipeline
+from flows.stopping import stoppable
+pipeline.flow_run = SimpleNamespace(id="{FLOW_RUN}")
+with stoppable(), pipeline.cancelled_when_stopped():
+    print("begun", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_server_of_ones_own_is_told_that_a_stopped_flow_run_is_cancelled(tmp_path):
+    told = []
+
+    class Server(BaseHTTPRequestHandler):
+        def do_POST(self):
+            told.append((self.path, json.loads(self.rfile.read(int(self.headers["Content-Length"])))))
+            self.send_error(500)  # whatever it says, the process ends
+
+        def do_GET(self):
+            self.send_error(404)  # it wants no token against forged requests
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        own = {"PREFECT_API_URL": f"http://127.0.0.1:{server.server_port}/api", "PREFECT_HOME": str(tmp_path)}
+        with subprocess.Popen(
+            [sys.executable, "-c", AS_A_FLOW], stdout=subprocess.PIPE, text=True, env=os.environ | own
+        ) as process:
+            assert process.stdout.readline() == "begun\n"
+            asked = time.monotonic()
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=20) == 130
+            assert time.monotonic() - asked < 5
+        server.shutdown()
+    assert [(path, body["state"]["type"], body["force"]) for path, body in told] == [
+        (f"/api/flow_runs/{FLOW_RUN}/set_state", "CANCELLED", True)
+    ]
 
 
 COMMIT = """

@@ -20,12 +20,12 @@ import numpy as np
 
 from tasks.config.values import digest
 from tasks.pipeline.averaging.files import AVERAGE, OWN, manifest, rounds
-from tasks.pipeline.averaging.settings import planned_event, private_averaging
 from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.partition import in_groups, read_assignment
 from tasks.pipeline.teach import group_name, record_inputs, teacher_context
-from tasks.runtime.accounts import ledger_account, open_account, registered_account
-from tasks.runtime.identity import Inputs, identity_of, made_by, remembered, tell_change
+from tasks.runtime.accounts import ledger_account, open_account
+from tasks.runtime.identity import Inputs, made_by, remembered, tell_change
+from tasks.runtime.releases import CENTRE, averaging_of, check_releases, identity_in_ledger, noise_of
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import (
@@ -38,20 +38,17 @@ from tasks.runtime.store import (
     write_json,
     write_tensors,
 )
-from terrine.determinism.randomness import derive_seed
 from terrine.device import resolve_device
 from terrine.errors import SettingError
-from terrine.privacy.accounting.events import Event, to_json
+from terrine.privacy.accounting.events import Event, NonPrivateEvent, to_json
 from terrine.privacy.ledger.ledger import StoredRelease
-from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise, delta_slack
+from terrine.privacy.noise import NoiseSource, delta_slack
 from terrine.teachers.averaging.centre import centred_records, party_means
 from terrine.teachers.averaging.kind import VotingRule
 from terrine.teachers.averaging.learners import Learner
 from terrine.teachers.averaging.ttac import Average, local_round, mean_of, server_step
 from terrine.teachers.kind import Records
 
-CENTRE = -1
-"""The number of the release before the first round's."""
 CENTRE_FILE = "centre.npy"
 
 
@@ -99,7 +96,7 @@ def check_budget(run: Run) -> None:
 
     Raises SettingError where the noise's lattice leaves no guarantee, BudgetError where the account cannot pay.
     """
-    averaging = private_averaging(run.params)
+    averaging = averaging_of(run.params)
     if averaging is None:
         return
     aggregation = run.params.aggregation
@@ -112,18 +109,7 @@ def check_budget(run: Run) -> None:
             f"aggregation.epsilon={aggregation.epsilon:g} is too large for averages of {released:,} numbers at "
             f"delta={aggregation.delta:g}: the lattice that noise is drawn on alone would use up delta. Lower it."
         )
-    ledger, account = open_account(run)
-    budget = ledger.budget(account)
-    known = {row.release_id for row in ledger.rows() if row.kind == "reserve"}
-    number = CENTRE if averaging.centred else 0
-    first = _identity(run, number)
-    if budget.epsilon is None or first in known:
-        return
-    averages = planned_event(run.params)
-    votes = aggregation.worst_case(run.params.queries.count, aggregation.epsilon, aggregation.delta, averages)
-    opened = registered_account(ledger, account)
-    if not opened.total(averages, votes) <= budget.epsilon:
-        raise opened.refusal("Averages and votes of this run together", [averages, votes])
+    check_releases(run)
 
 
 @step("centre")
@@ -134,11 +120,11 @@ def release_centre(run: Run) -> None:
     if not form.centred or path.is_file():
         return
     means = party_means(_records(run, form.learner.inputs), range(run.params.partition.teachers))
-    averaging = private_averaging(run.params)
+    averaging = averaging_of(run.params)
     if averaging is None:
         write_array(path, means.mean(axis=0))
         return
-    noise, event = _noise(run, CENTRE), averaging.centre_mechanism.event
+    noise, event = noise_of(run, "averages", CENTRE), averaging.centre_mechanism.event
     release = _release(run, CENTRE, event, noise, lambda: {"centre": averaging.release_centre([means], noise)})
     write_array(path, release.arrays["centre"])
 
@@ -150,7 +136,7 @@ def _release(
     ledger, account = open_account(run)
     return ledger.release(
         dataset=account,
-        release_id=_identity(run, number),
+        release_id=identity_in_ledger(run, "averages", number),
         run=run.name,
         worst_case=event,
         delta=run.params.aggregation.delta,
@@ -201,12 +187,12 @@ def combine(run: Run, number: int, groups: list[range]) -> None:
     parts = [read_tensors(folder / group_name(group)) for group in groups]
     updates, own = [part["update"] for part in parts], np.concatenate([part["own"] for part in parts])
     changes = [own - before]
-    averaging = private_averaging(run.params)
+    averaging = averaging_of(run.params)
     history: dict[str, Any] = _figures(updates, None if averaging is None else averaging.clip)
     if averaging is None:
         update, change = mean_of(updates), mean_of(changes)
     else:
-        noise, event = _noise(run, number), averaging.event(1)
+        noise, event = noise_of(run, "averages", number), averaging.event(1)
         release = _release(run, number, event, noise, lambda: averaging.release(updates, changes, number, noise))
         update, change = averaging.means(release.arrays, start, number)
         history["release_id"] = release.release_id
@@ -226,7 +212,7 @@ def collect_averages(run: Run) -> None:
     """Write the artefact: the last average, the teachers' control variates, what all of it cost, private figures."""
     count = rounds(run)
     last = _round_folder(run, count - 1)
-    averaging = private_averaging(run.params)
+    averaging = averaging_of(run.params)
     about: dict[str, Any] = {"averages": count, "mode": run.params.teachers.mode}
     if averaging is not None:
         vectors = count * averaging.vectors + averaging.centred
@@ -242,7 +228,7 @@ def collect_averages(run: Run) -> None:
         write_array(folder / OWN, read_array(last / OWN))
         content = manifest(
             **about,
-            event=to_json(planned_event(run.params)),
+            event=to_json(NonPrivateEvent() if averaging is None else averaging.whole_event()),
             history=[read_json(_round_folder(run, number) / "history.json") for number in range(count)],
             files={name: file_digest(folder / name) for name in (AVERAGE, OWN)},
         )
@@ -252,7 +238,7 @@ def collect_averages(run: Run) -> None:
 
 def _coordinates(run: Run) -> int:
     """Return how many numbers with noise the averages are."""
-    averaging, learner = private_averaging(run.params), _form(run).learner
+    averaging, learner = averaging_of(run.params), _form(run).learner
     if averaging is None:
         return 0
     released = rounds(run) * averaging.vectors * learner.length
@@ -272,18 +258,6 @@ def _own_before(run: Run, number: int, learner: Learner) -> np.ndarray:
     if number == 0:
         return np.zeros((run.params.partition.teachers, learner.length), learner.initial().numpy().dtype)
     return read_array(_round_folder(run, number - 1) / OWN, memory_map=True)
-
-
-def _noise(run: Run, number: int) -> NoiseSource:
-    """Return the noise of a round; replayed noise of every round is another, and another than that of the votes."""
-    if run.params.aggregation.noise == "secure":
-        return SecureNoise()
-    return ReplayNoise(derive_seed(run.params.seed, "replayed noise of averages", number))
-
-
-def _identity(run: Run, number: int) -> str:
-    """Return the identity under which the ledger knows the release of a round."""
-    return identity_of(run, ledger_account(run), _noise(run, number).describe(), "averages", number)
 
 
 def _figures(updates: list[np.ndarray], clip: float | None) -> dict[str, float]:

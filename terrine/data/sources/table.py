@@ -64,13 +64,13 @@ class Table(Own, Source):
     def load(self, at: Path = Path(), *, seed: int = 0, progress: Progress | None = None) -> Dataset:
         from terrine.data import table  # and with it pandas, which images do without
 
-        dataset = table.load(self, at, seed=seed)
-        dataset.validate()
-        return dataset
+        return table.load(self, at, seed=seed)[0]
 
     def survey(self, at: Path = Path(), *, seed: int = 0) -> Survey:
-        rows, _ = self.public_rows(at, seed=seed)
-        return replace(survey_of(self.load(at, seed=seed)), public=len(rows))
+        from terrine.data import table
+
+        dataset, public = table.load(self, at, seed=seed)
+        return replace(survey_of(dataset), public=public)
 
     def public_rows(self, at: Path = Path(), *, seed: int = 0) -> tuple[np.ndarray, Encoding]:
         """Return the features, float32 [Q, F], of the public rows, and how they are encoded.

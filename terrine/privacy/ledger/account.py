@@ -117,8 +117,8 @@ class Account:
         """Refuse a release that the budget does not allow, see `check_all`."""
         self.check_all([worst_case], noise_kind)
 
-    def check_all(self, worst_cases: Sequence[Event], noise_kind: str) -> None:
-        """Refuse releases that the budget does not allow one after the other.
+    def check_all(self, worst_cases: Sequence[Event], noise_kind: str, subject: str | None = None) -> None:
+        """Refuse releases, called `subject` if it is refused, that the budget does not allow one after the other.
 
         Raises:
             LedgerError: replayed noise on a dataset kept for releases.
@@ -133,7 +133,7 @@ class Account:
         if budget.epsilon is None:
             return
         if not self.total(*worst_cases) <= budget.epsilon:
-            raise self.refusal("This release" if len(worst_cases) == 1 else "These releases", worst_cases)
+            raise self.refusal(subject or ("This release" if len(worst_cases) == 1 else "These releases"), worst_cases)
 
     def left(self) -> float | None:
         """The ε by itself, at the budget's δ, of the largest Gaussian release that is still allowed; None without a

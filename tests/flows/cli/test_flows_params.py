@@ -20,3 +20,12 @@ def test_a_section_is_listed_with_defaults_units_and_what_a_preset_sets(monkeypa
 def test_a_name_that_no_setting_has_is_refused_with_the_sections():
     with pytest.raises(SettingError, match="begin with seed, device, data"):
         CliRunner().invoke(app, ["params", "aggregatoin"], catch_exceptions=False)
+
+
+def test_what_a_run_has_yet_to_choose_is_shown_as_auto(monkeypatch, pytestconfig):
+    monkeypatch.chdir(pytestconfig.rootpath)
+    monkeypatch.setenv("COLUMNS", "200")
+    result = CliRunner().invoke(
+        app, ["params", "partition.teachers", "--run", "your-own-table"], catch_exceptions=False
+    )
+    assert "your-own-table: auto" in result.stdout

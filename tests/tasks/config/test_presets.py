@@ -5,7 +5,16 @@ import shutil
 
 import pytest
 
-from tasks.config.presets import derive, named_run, presets, presets_by_group, project_root, resolve
+from tasks.config.presets import (
+    derive,
+    named_run,
+    presets,
+    presets_by_group,
+    project_root,
+    read_preset,
+    resolve,
+    with_assignments,
+)
 from terrine.errors import SettingError
 
 
@@ -131,3 +140,13 @@ def test_outside_a_project_there_is_a_sentence(tmp_path, monkeypatch):
 
 def test_params_yaml_names_a_run_that_exists(pytestconfig):
     resolve(pytestconfig.rootpath, named_run(pytestconfig.rootpath))
+
+
+def test_moments_of_a_preset_fall_away_with_its_backbone_and_are_refused_where_they_are_asked_for(pytestconfig):
+    root, chosen = pytestconfig.rootpath, read_preset(pytestconfig.rootpath, "your-own-images")
+    another = ["backbone.kind=resnet10", "pretraining.images.count=100", "pretraining.images.sources={stylegan: 1}"]
+    _, params = with_assignments(root, chosen, another)
+    assert (params.backbone.kind, params.privacy.moments) == ("resnet10", 0)
+    assert with_assignments(root, chosen, ["backbone.projection=50"])[1].privacy.moments > 0
+    with pytest.raises(SettingError, match=r"Set privacy\.moments=0"):
+        with_assignments(root, chosen, [*another, "privacy.moments=0.1"])

@@ -14,11 +14,11 @@ from tasks.pipeline import teach, vote
 from tasks.pipeline.aggregate import release_answers
 from tasks.pipeline.averaging import rounds as average
 from tasks.pipeline.averaging.files import read_average_manifest
-from tasks.pipeline.averaging.settings import planned_event
 from tasks.pipeline.teach import read_start
 from tasks.reports.statement_page import statement_texts
 from tasks.reports.summary import result
 from tasks.runtime.accounts import open_account
+from tasks.runtime.releases import worst_cases
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_array, read_json, read_tensors, write_text
 from terrine.errors import BudgetError, SettingError
@@ -83,7 +83,7 @@ def test_private_averages_and_votes_are_charged_each_once_and_stated_together(tm
     statement = read_json(run.folders.statement)
     stated = from_json(statement["event"])
     assert price(stated, 1e-5) == pytest.approx(price(compose(*events), 1e-5))
-    assert price(compose(*events[:4]), 1e-5) == pytest.approx(price(planned_event(run.params), 1e-5))
+    assert price(compose(*events[:4]), 1e-5) == pytest.approx(price(worst_cases(run.params)["averages"], 1e-5))
     assert 5 < statement["epsilon"] <= run.params.aggregation.epsilon
     assert statement["epsilon_dataset"] == statement["epsilon"]
     assert statement["private"]
@@ -247,9 +247,9 @@ def test_teachers_that_learn_alone_have_an_artefact_that_says_so(tmp_path, prepa
 
 def test_a_run_that_the_account_cannot_pay_in_full_is_refused_before_anything_is_charged(tmp_path, prepared):
     """Averages alone would have fitted, and nothing would have been left to vote with."""
-    budget = price(planned_event(run_with(tmp_path).params), 1e-5) + 0.05
+    budget = price(worst_cases(run_with(tmp_path).params)["averages"], 1e-5) + 0.05
     run = prepared(run_with(tmp_path, ledger={"epsilon": budget}))
-    with pytest.raises(BudgetError, match="Averages and votes of this run together"):
+    with pytest.raises(BudgetError, match="The releases of averages of teachers and answers may cost"):
         run_through(run, "average", "average")
     assert releases(run) == []
     enough = run_with(tmp_path, ledger={"epsilon": budget}, aggregation={"epsilon": 4.5})

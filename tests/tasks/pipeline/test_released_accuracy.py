@@ -7,16 +7,14 @@ from tasks.config.params import validate
 from tasks.config.values import merge
 from tasks.pipeline import released_accuracy
 from tasks.pipeline.dataset import read_dataset, write_dataset
-from tasks.pipeline.released_accuracy import check_accuracy, held_out_units, release_accuracy
+from tasks.pipeline.released_accuracy import check_use_of_accuracy, held_out_units, release_accuracy
 from tasks.reports import accuracy as shown
 from tasks.runtime.accounts import open_account
 from tasks.runtime.identity import changes_told
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_json
 from terrine.data.dataset import Dataset
-from terrine.errors import BudgetError, SettingError
-from terrine.privacy.accounting.events import GaussianEvent
-from terrine.privacy.accounting.gaussian import mu_of
+from terrine.errors import SettingError
 from terrine.privacy.noised_accuracy import NoisedAccuracy
 
 VALUES = {
@@ -25,7 +23,6 @@ VALUES = {
     "ledger": {"account": "people", "epsilon": 2},
     "evaluation": {"epsilon": 0.5},
 }
-ANSWERS = "answers of the run"
 
 
 @pytest.fixture
@@ -80,28 +77,19 @@ def test_without_a_price_nothing_is_released_and_no_ledger_is_opened(make):
     run = make({"evaluation": {"epsilon": None}})
     assert release(run)["accuracy"] is None
     assert shown.released_accuracy(run.folders) is None
-    check_accuracy(run, ANSWERS, GaussianEvent(1.0, 0.001))
+    check_use_of_accuracy(run)
     assert not (run.root / "data" / "private" / "ledger" / "ledger.db").exists()
 
 
 def test_noise_that_would_make_it_useless_is_refused_for_nothing_with_a_price_that_is_enough(make):
     run = make(records=100)
     with pytest.raises(SettingError, match=r"±16 percentage points: 100 records.*take evaluation\.epsilon=0\.\d+"):
-        check_accuracy(run, ANSWERS, GaussianEvent(1.0, 100.0))
+        check_use_of_accuracy(run)
     with pytest.raises(SettingError, match="Nothing was charged"):
         release(run)
     assert charged(run) == []
     enough = {"evaluation": {"epsilon": 0.84}}
     assert release(make(enough, records=100))["accuracy"] is not None
-
-
-def test_an_account_that_pays_for_the_answers_alone_refuses_both_before_either_is_charged(make):
-    run = make()
-    nearly_all = GaussianEvent(1.0, 1 / mu_of(1.99, 1e-5))
-    with pytest.raises(BudgetError, match=r"These releases may cost.*nothing was charged"):
-        check_accuracy(run, ANSWERS, nearly_all)
-    assert charged(run) == []
-    check_accuracy(run, ANSWERS, GaussianEvent(1.0, 1 / mu_of(1.5, 1e-5)))
 
 
 def test_a_group_counts_once_however_many_records_of_it_are_held_out(make):

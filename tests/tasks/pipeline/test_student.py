@@ -197,7 +197,11 @@ def test_the_evaluation_is_of_the_students_own_backbone(prepared, tmp_path):
     student.train_student.fn(run)
     dataset.prepare_dataset.fn(run)
     shutil.rmtree(run.folders.backbone)
+    before = run.folders.release / "evaluation.json"
+    write_json(before, {"accuracy": "where earlier versions published it"})
     evaluate.evaluate_student.fn(run)
+    assert not before.exists()
+    assert run.folders.evaluation.is_relative_to(run.folders.private)
     figures = read_json(run.folders.evaluation)
     own, head, _ = student.read_student(run.folders)
     test = dataset.read_dataset(run.folders)

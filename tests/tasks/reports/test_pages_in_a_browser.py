@@ -31,21 +31,24 @@ def frame(page, name, width, scheme):
     )
 
 
-def findings(pages, folder):
-    """Return what a browser finds wrong, a list of sentences for each page, width and colour scheme."""
+def browse(folder, *arguments):
+    """Let a browser without a window do something, and return the finished process."""
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
         pytest.skip("no chromium here to lay pages out with")
+    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}"]
+    return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=300, check=True)
+
+
+def findings(pages, folder):
+    """Return what a browser finds wrong, a list of sentences for each page, width and colour scheme."""
     frames = [
         frame(page, name, width, scheme) for name, page in pages.items() for width in WIDTHS for scheme in SCHEMES
     ]
     collection = folder / "frames.html"
     script = f'<pre id="findings"></pre><script>{SCRIPT.read_text()}</script>'
     collection.write_text(f'<!doctype html><meta charset="utf-8">{"".join(frames)}{script}')
-    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}"]
-    done = subprocess.run(
-        [*command, "--dump-dom", collection.as_uri()], capture_output=True, text=True, timeout=300, check=True
-    )
+    done = browse(folder, "--dump-dom", collection.as_uri())
     written_down = re.search(r'<pre id="findings">(.*?)</pre>', done.stdout, re.DOTALL)
     assert written_down, done.stderr[-2000:]
     return json.loads(html.unescape(written_down[1]))
@@ -72,6 +75,19 @@ def test_pages_can_be_read_at_every_width_light_and_dark(tmp_path):
     found = findings(pages, tmp_path)
     assert len(found) == len(pages) * len(WIDTHS) * len(SCHEMES)
     assert {name: sentences for name, sentences in found.items() if sentences} == {}
+
+
+def test_the_statement_of_a_usual_run_prints_on_one_sheet(tmp_path):
+    """Of own images: a count and moments beside the answers, an account, ten classes."""
+    names = ("T-shirt/top", *BLOOD, "Ankle boot")
+    run = make_run(tmp_path, class_names=names)
+    content = read_json(run.folders.statement) | {"epsilon_account": 8.0}
+    content["mechanism"] |= {"counted": {"units": 11_987, "sigma": 8.6}}
+    content["mechanism"] |= {"moments": {"numbers": 406, "noise_multiplier": 39.6}}
+    page, printed = tmp_path / "statement.html", tmp_path / "statement.pdf"
+    page.write_text(render_statement(content, names))
+    browse(tmp_path, f"--print-to-pdf={printed}", page.as_uri())
+    assert re.findall(rb"/Count (\d+)", printed.read_bytes()) == [b"1"]
 
 
 def test_what_cannot_be_read_is_found(tmp_path):

@@ -9,7 +9,8 @@ import yaml
 
 from tasks.config.presets import derive
 from tasks.runtime.accounts import open_account, registered_account
-from tasks.runtime.parameters import settled, spent_on_counting, spent_on_moments, write_parameters
+from tasks.runtime.parameters import settled, write_parameters
+from tasks.runtime.releases import spent_on_counting, spent_on_moments
 from tasks.runtime.run import Run
 from terrine.errors import BudgetError, SettingError
 from terrine.privacy.accounting.events import compose

@@ -8,8 +8,13 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from tasks.config.presets import derive
+from tasks.runtime.accounts import release_at_price
+from tasks.runtime.parameters import settled
+from tasks.runtime.releases import noise_of, releases_of
+from tasks.runtime.run import Run
 from tasks.tools.check import look_at
 from terrine.errors import InputError
+from terrine.privacy.accounting.pricing import price
 
 
 @pytest.fixture
@@ -63,6 +68,22 @@ def test_it_shows_records_classes_files_images_votes_and_price_and_leaves_nothin
     ):
         assert part in said, part
     assert sorted(project.rglob("*")) == before
+
+
+def test_what_another_run_of_the_account_released_is_not_priced_again(project):
+    """Though nothing was chosen for this run yet: the count of units is known, and so are the numbers that follow."""
+    settings = ["privacy.moments=0.05"]
+    first = derive(project, "own", settings)
+    asked = look_at(project, first)
+    run = Run(project, first, settled(project, first))
+    for release in releases_of(run):
+        release_at_price(run, release.identity, release.worst_case, noise_of(run, release.kind), lambda: {})
+    other_student = look_at(project, derive(project, "own", [*settings, "student.l2=0.1"]))
+    assert (asked.cost, other_student.cost) == (pytest.approx(4, abs=1e-3), 0)
+    assert other_student.spent == other_student.total == pytest.approx(4, abs=1e-3)
+    other_teachers = look_at(project, derive(project, "own", [*settings, "teachers.ridge=0.2"]))
+    assert other_teachers.cost == price(releases_of(run)[-1].worst_case, 1e-5) < 3.9
+    assert not list(project.glob(f"data/private/{other_teachers.run.name}"))
 
 
 def test_groups_that_are_held_out_are_counted(project):

@@ -15,10 +15,10 @@ import tasks.tools.sweep
 from tasks.config.presets import selected_run
 from tasks.pipeline.aggregate import release_once
 from tasks.pipeline.graph import MAIN
-from tasks.pipeline.released_accuracy import identity_of_accuracy, planned
 from tasks.runtime.accounts import open_account
 from tasks.runtime.assurance import assurance
 from tasks.runtime.parameters import write_parameters
+from tasks.runtime.releases import accuracy_of, identity_in_ledger
 from tasks.runtime.run import open_run
 from tasks.runtime.store import Folders, read_array, read_json, write_array, write_json
 from tasks.tools.sweep import candidates_of, outcome, parse_vary, share_votes
@@ -94,13 +94,13 @@ class Pipeline:
                 "teachers": TEACHERS,
             },
         )
-        if (accuracy := planned(opened.params)) is not None:
+        if (accuracy := accuracy_of(opened.params)) is not None:
             noised = {"accuracy": 0.9 - (opened.params.student.l2 or 0) / 10, "plus_minus": 0.02}
             write_json(folders.accuracy, noised)
             ledger, dataset = open_account(opened)
             ledger.release(
                 dataset=dataset,
-                release_id=identity_of_accuracy(opened),
+                release_id=identity_in_ledger(opened, "accuracy"),
                 run=run,
                 worst_case=accuracy.event,
                 delta=DELTA,

@@ -9,6 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from terrine.data import table
+from terrine.data.csv_file import read_csv_file
 from terrine.data.dataset import Dataset, fingerprint
 from terrine.data.sources.table import Table
 from terrine.data.units import name_codes, place_codes
@@ -331,3 +332,12 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 def test_fractions_that_leave_nothing_are_refused(adult: Path, query: float, test: float) -> None:
     with pytest.raises(ValidationError, match=r"leave no record to teach|greater than 0|finite number"):
         load(adult, target="income", public_fraction=query, test_fraction=test)
+
+
+def test_a_survey_counts_what_there_is_and_reads_the_file_once(adult: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, read = Table(path=adult, target="income"), []
+    monkeypatch.setattr(table, "read_csv_file", lambda path: read.append(path) or read_csv_file(path))
+    survey = source.survey()
+    assert read == [adult]
+    assert survey.public == len(source.public_rows()[0]) > 0
+    assert survey.train.sum() + survey.test.sum() + survey.public == 400

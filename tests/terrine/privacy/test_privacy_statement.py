@@ -63,6 +63,20 @@ def test_epsilon_is_what_the_event_costs_rounded_up() -> None:
     assert content["warning"] is None
 
 
+def test_the_guarantee_names_all_that_its_epsilon_covers() -> None:
+    """Count and moments are in ε, so the sentence that is signed must not speak of answers alone."""
+    plain = {"mechanism": "histogram", "sigma": 40.0}
+    both = plain | {"counted": {"units": 1234, "sigma": 9.0}, "moments": {"numbers": 406, "noise_multiplier": 30.0}}
+    answers = "These 286 answers, released for 640 of 1000 queries,"
+    assert str(statement(mechanism=plain)).startswith(f"{answers} and everything computed from them, are (2.5427,")
+    assert str(statement(mechanism=both, unit="group")).startswith(
+        f"{answers} the noisy number of groups, the noisy moments of private images, and everything computed from them,"
+    )
+    limited = statement(mechanism=both | {"mechanism": "confident"})
+    assert "all of this used ε=2.5427 of it" in str(limited)
+    assert statement_from(json.loads(json.dumps(limited.to_dict()))) == limited
+
+
 def test_it_says_everything_that_a_release_must_say() -> None:
     content = statement().to_dict()
     expected = {

@@ -1,0 +1,176 @@
+"""What a run releases through the ledger: of which kinds, under which identities, and at most at which price.
+
+One list for all who must know it. Before the first of its releases a run asks whether the account pays for all that
+were not made before, so that nothing is charged where the whole cannot be paid; `terrine check` and `terrine sweep`
+price the same list. A transcription has one release, of which the ledger alone need know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tasks.config.params import Params
+from tasks.runtime.accounts import budget_explained, ledger_account, noise_source, open_account, registered_account
+from tasks.runtime.identity import Kind, identity_of
+from tasks.runtime.run import Run
+from terrine.planning import noise_of_count
+from terrine.privacy.accounting.events import Event, GaussianEvent, NonPrivateEvent, compose
+from terrine.privacy.clipped_mean import ClippedMean
+from terrine.privacy.ledger.account import Account
+from terrine.privacy.noise import NoiseSource
+from terrine.privacy.noised_accuracy import NoisedAccuracy
+
+if TYPE_CHECKING:
+    from terrine.teachers.averaging.private import PrivateAveraging
+
+CENTRE = -1
+"""The number of the average before the first round's: the centre of all parties' features."""
+
+_NAMES: dict[Kind, str] = {
+    "units": "a count of units",
+    "averages": "averages of teachers",
+    "moments": "moments",
+    "answers": "answers",
+    "accuracy": "an accuracy",
+}
+_PURPOSES: dict[Kind, str] = {"averages": " of averages", "moments": " of moments", "accuracy": " of an accuracy"}
+
+
+@dataclass(frozen=True)
+class Release:
+    """One release of a run: its kind, what the ledger knows it as (of averages, the first), the most it may cost."""
+
+    kind: Kind
+    identity: str
+    worst_case: Event
+
+
+def noise_of(run: Run, kind: Kind, *index: int) -> NoiseSource:
+    """Return the noise of a release; replayed noise of one kind is another than that of the others."""
+    return noise_source(run, f"replayed noise{_PURPOSES.get(kind, '')}", *index)
+
+
+def identity_in_ledger(run: Run, kind: Kind, *index: int) -> str:
+    """Return the identity under which the ledger knows a release of the run; index: which one, where there are several.
+
+    That of a count of units is the same before and after they were counted.
+    """
+    noise = noise_of(run, kind, *index).describe()
+    if kind == "units":
+        noise = {**noise, "sigma": noise_on_count(run.params)}
+        privacy = run.params.privacy.model_copy(update={"units": None, "counted": 0.0})
+        run = Run(run.root, run.name, run.params.model_copy(update={"privacy": privacy}))
+    return identity_of(run, ledger_account(run), noise, kind, *index)
+
+
+def worst_cases(params: Params, queries: int | None = None) -> dict[Kind, Event]:
+    """Return what a run releases, in its order, with the most that each may cost: from parameters alone.
+
+    queries: how many images there are to ask about, where that is known to be other than `queries.count`.
+    """
+    budget, count = params.aggregation, queries or params.queries.count
+    if params.teachers.unprotected:
+        found: dict[Kind, Event] = {"answers": NonPrivateEvent()}
+    else:
+        averages = averaging_of(params)
+        spent: dict[Kind, Event] = {
+            "units": spent_on_counting(params),
+            "averages": compose() if averages is None else averages.whole_event(),
+            "moments": spent_on_moments(params),
+        }
+        found = {kind: event for kind, event in spent.items() if event != compose()}
+        before = compose(*found.values())
+        found["answers"] = budget.worst_case(count, budget.epsilon, budget.delta, before)
+    accuracy = accuracy_of(params)
+    return found | ({"accuracy": accuracy.event} if accuracy is not None else {})
+
+
+def releases_of(run: Run, queries: int | None = None) -> list[Release]:
+    """Return what a run releases, in its order. queries: see `worst_cases`."""
+    averages = averaging_of(run.params)
+    first = {"averages": (CENTRE if averages is not None and averages.centred else 0,)}
+    costs = worst_cases(run.params, queries)
+    return [Release(kind, identity_in_ledger(run, kind, *first.get(kind, ())), cost) for kind, cost in costs.items()]
+
+
+def unpaid(account: Account, releases: Sequence[Release]) -> list[Release]:
+    """Return those of these releases that are not charged yet, each once: the same again is free."""
+    return list({one.identity: one for one in releases if one.identity not in account.reserved}.values())
+
+
+def said_of(releases: Sequence[Release]) -> str:
+    """Return what releases are called where they are refused: The releases of moments and answers."""
+    *others, last = dict.fromkeys(_NAMES[release.kind] for release in releases)
+    return f"The release{'s' * (len(releases) > 1)} of {', '.join(others)}{' and ' * bool(others)}{last}"
+
+
+def check_fit(run: Run, account: Account, releases: Sequence[Release]) -> None:
+    """Refuse releases that an account cannot pay for one after the other. Raises BudgetError, which names them."""
+    if releases:
+        with budget_explained(run):
+            account.check_all([release.worst_case for release in releases], noise_source(run).kind, said_of(releases))
+
+
+def check_releases(run: Run, queries: int | None = None) -> None:
+    """Refuse a run, before its first release is charged, whose account does not pay for all that it has yet to release.
+
+    queries: see `worst_cases`. Raises BudgetError.
+    """
+    releases = releases_of(run, queries)
+    if len(releases) > 1:  # a single one is held against the account as the ledger reserves it
+        ledger, name = open_account(run)
+        account = registered_account(ledger, name)
+        check_fit(run, account, unpaid(account, releases))
+
+
+def noise_on_count(params: Params) -> float:
+    """Return the standard deviation of the noise on a count of units: that of the count, or of one to be made."""
+    return params.privacy.counted or noise_of_count(params.aggregation.epsilon, params.aggregation.delta)
+
+
+def event_of_count(sigma: float) -> Event:
+    """Return what it costs to count units with noise: one more or less changes the count by one."""
+    return GaussianEvent(sensitivity=1.0, sigma=sigma)
+
+
+def averaging_of(params: Params) -> PrivateAveraging | None:
+    """Return how averages of teachers are made private, with the noise that their share of the budget buys; None
+    where none are released."""
+    teachers, aggregation = params.teachers, params.aggregation
+    if not teachers.releases_averages:
+        return None
+    from terrine.teachers.averaging.private import calibrated  # and with it torch
+
+    return calibrated(teachers, epsilon=aggregation.epsilon, delta=aggregation.delta)
+
+
+def moments_of(params: Params) -> ClippedMean | None:
+    """Return the mechanism by which a run releases moments of its images, None where it releases none."""
+    budget, share = params.aggregation, params.privacy.moments
+    return ClippedMean.for_share(share, budget.epsilon, budget.delta) if share else None
+
+
+def accuracy_of(params: Params) -> NoisedAccuracy | None:
+    """Return the mechanism by which a run releases an accuracy, None where it releases none."""
+    epsilon = params.evaluation.epsilon
+    return None if epsilon is None else NoisedAccuracy.for_budget(epsilon, params.aggregation.delta)
+
+
+def spent_on_counting(params: Params) -> Event:
+    """Return what a run spent on counting its units; nothing where it did not."""
+    return event_of_count(params.privacy.counted) if params.privacy.counted else compose()
+
+
+def spent_on_moments(params: Params) -> Event:
+    """Return what a run spends on moments of its images; nothing where it releases none."""
+    mechanism = moments_of(params)
+    return compose() if mechanism is None else mechanism.event
+
+
+def about_counting(params: Params) -> dict[str, Any]:
+    """Return how a statement says that units were counted with noise; nothing where they were not."""
+    if not params.privacy.counted:
+        return {}
+    return {"counted": {"units": params.privacy.units, "sigma": params.privacy.counted}}
