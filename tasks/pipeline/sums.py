@@ -85,7 +85,7 @@ def release_sums(run: Run, release_id: str) -> None:
 
     def draw() -> dict[str, np.ndarray]:
         released = settings.release(_records(run, whitening, moments), mu, noise)
-        return released | {"mean": whitening.mean, "matrix": whitening.matrix, "constant": np.array(whitening.constant)}
+        return released | {"mean": whitening.mean, "matrix": whitening.matrix, "constant": np.array([whitening.constant])}
 
     release = release_at_price(run, release_id, event, noise, draw, inputs)
     check_queries(run, release, inputs)
@@ -111,7 +111,7 @@ def student_of_sums(run: Run) -> tuple[TrainedStudent, dict[str, Any]]:
     about, arrays = read_json(run.folders.answers / "manifest.json"), read_tensors(run.folders.answers / SUMS)
     mechanism = run.params.aggregation
     assert isinstance(mechanism, Sums)
-    whitening = Whitening(arrays["mean"], arrays["matrix"], float(arrays["constant"]))
+    whitening = Whitening(arrays["mean"], arrays["matrix"], arrays["constant"].item())
     weight, bias = whitening.head(mechanism.head(arrays, about["mu"]))
     backbone = None
     if (path := run.folders.answers / MOMENTS).is_file():
