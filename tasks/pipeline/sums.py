@@ -85,7 +85,11 @@ def release_sums(run: Run, release_id: str) -> None:
 
     def draw() -> dict[str, np.ndarray]:
         released = settings.release(_records(run, whitening, moments), mu, noise)
-        return released | {"mean": whitening.mean, "matrix": whitening.matrix, "constant": np.array([whitening.constant])}
+        return released | {
+            "mean": whitening.mean,
+            "matrix": whitening.matrix,
+            "constant": np.array([whitening.constant]),
+        }
 
     release = release_at_price(run, release_id, event, noise, draw, inputs)
     check_queries(run, release, inputs)

@@ -38,7 +38,7 @@ class Moments(Sums):
 
     def head(self, released: dict[str, NDArray[Any]], mu: float) -> Floats:
         """See `Sums.head`: ridge."""
-        return ridge(released["second"], released["labels"], mu)[0]
+        return ridge(released["second"], released["labels"], mu)
 
     def numbers(self, length: int, classes: int) -> int:
         """See `Sums.numbers`."""

@@ -135,17 +135,18 @@ def noised_moments(records: Records, mu: float, noise: NoiseSource) -> tuple[Flo
     return released, noised(records.label_moments(), sigma, noise)
 
 
-def regular_inverse(second: Floats, mu: float) -> Floats:
-    """Return (S + λI)⁻¹ of second moments with noise: λ from the noise alone, no eigenvalue below it.
+def inverse_root(second: Floats, mu: float, power: float = 1.0) -> Floats:
+    """Return (S + λI)^-power of second moments with noise, in units of (S + λI)⁻¹: of its mean eigenvalue^(1 − power).
 
-    The noise's own largest eigenvalue is about √2 σ √d; eigenvalues that it drove below zero are taken for zero.
+    λ comes from the noise alone, whose own largest eigenvalue is about √2 σ √d; eigenvalues that it drove below zero
+    are taken for zero.
     """
     penalty = _PENALTY * sigma_of_moments(mu) * math.sqrt(len(second))
     values, vectors = np.linalg.eigh(second)
-    return np.asarray((vectors / (np.maximum(values, 0) + penalty)) @ vectors.T)
+    inverse = 1 / (np.maximum(values, 0) + penalty)
+    return np.asarray((vectors * inverse**power) @ vectors.T * inverse.mean() ** (1 - power))
 
 
-def ridge(second: Floats, labels: Floats, mu: float) -> tuple[Floats, Floats]:
-    """Return the head [length, classes] of released moments by ridge regression, and the inverse that made it."""
-    inverse = regular_inverse(second, mu)
-    return _SHARP * (inverse @ (labels - labels.mean(axis=1, keepdims=True))), inverse
+def ridge(second: Floats, labels: Floats, mu: float) -> Floats:
+    """Return the head [length, classes] of released moments by ridge regression."""
+    return np.asarray(_SHARP * (inverse_root(second, mu) @ (labels - labels.mean(axis=1, keepdims=True))))
