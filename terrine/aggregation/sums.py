@@ -80,7 +80,9 @@ class Sums(Aggregation):
             )
         elif run.teachers.averages:
             reason = "no teacher learns anything. Set teachers.kind=linear"
-        elif "current" in (run.student.statistics,):
+        elif run.queries.rounds > 1:
+            reason = "nobody is asked anything. Set queries.rounds=1"
+        elif run.student.statistics == "current":
             reason = (
                 "under current statistics one record would move the features of its whole batch, and the sum by "
                 "far more than it is charged for. Set student.statistics=original"
