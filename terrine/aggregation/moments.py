@@ -1,7 +1,7 @@
 """Moments: one round, in which records add up their second moments, and their vectors by label; the head is ridge.
 
-Sufficient statistics with noise are as old as differential privacy (Blum et al. 2005; Dwork, Talwar, Thakurta & Zhang
-2014, "Analyze Gauss"), and so is ridge from them (Wang 2018, AdaSSP). Here all constants are public: the features are
+Sufficient statistics with noise are as old as differential privacy (Blum et al. 2005; Dwork et al. 2014, "Analyze
+Gauss"), and so is ridge from them (Wang 2018, AdaSSP). Here all constants are public: the features are
 whitened by public images, both moments have equal noise, and the penalty hangs on the noise alone.
 """
 
