@@ -64,7 +64,11 @@ def _average(run: Run, execute: Executor) -> None:
 
 def _teach(run: Run, execute: Executor) -> None:
     from tasks.pipeline import teach
+    from tasks.pipeline.sums import sums_over_records
 
+    if sums_over_records(run):
+        execute.run(teach.nothing_taught, run)
+        return
     execute.run(teach.extract_features, run)
     over_groups(run, execute, teach.train_group, teach.groups(run))
     execute.run(teach.collect_teachers, run)

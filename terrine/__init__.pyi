@@ -2,10 +2,12 @@
 
 from terrine.aggregation.confident import ConfidentGNMax as ConfidentGNMax
 from terrine.aggregation.gnmax import GNMax as GNMax
+from terrine.aggregation.gradients import Gradients as Gradients
 from terrine.aggregation.histogram import GaussianHistogram as GaussianHistogram
 from terrine.aggregation.interactive import InteractiveGNMax as InteractiveGNMax
 from terrine.aggregation.lnmax import LNMax as LNMax
 from terrine.aggregation.mechanism import Mechanism as Mechanism
+from terrine.aggregation.moments import Moments as Moments
 from terrine.aggregation.release import Release as Release
 from terrine.aggregation.release import Votes as Votes
 from terrine.data.dataset import Dataset as Dataset
@@ -61,6 +63,7 @@ from terrine.students.kinds.forest import ForestStudent as ForestStudent
 from terrine.students.kinds.freematch import FreeMatchStudent as FreeMatchStudent
 from terrine.students.kinds.full import FullStudent as FullStudent
 from terrine.students.kinds.linear import LinearStudent as LinearStudent
+from terrine.students.kinds.sums import SumsStudent as SumsStudent
 from terrine.students.kinds.vat import VATStudent as VATStudent
 from terrine.students.student import Student as Student
 from terrine.synthetic.program import image_program as image_program

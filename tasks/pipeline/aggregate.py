@@ -14,13 +14,13 @@ import pandas as pd
 from tasks.pipeline.advise import adviser
 from tasks.pipeline.advise import describe as describe_order
 from tasks.pipeline.averaging.files import about_averages, coordinates_released, spent_on_averages
-from tasks.pipeline.guided.queries import FILE as GUIDED_FILE
 from tasks.pipeline.guided.queries import Guide, write_guided
 from tasks.pipeline.guided.votes import check_voters, forget_votes, votes_on
 from tasks.pipeline.moments import about_moments, numbers_of_moments, release_moments, write_moments
 from tasks.pipeline.private_figures import private_figures
+from tasks.pipeline.public_inputs import public_inputs
 from tasks.pipeline.released_accuracy import check_use_of_accuracy
-from tasks.pipeline.synthesize import POOL
+from tasks.pipeline.sums import release_sums, sums_over_records
 from tasks.pipeline.vote import read_votes
 from tasks.reports.statement_page import write_statement
 from tasks.runtime.accounts import ledger_account, noise_source, open_account
@@ -43,7 +43,7 @@ from terrine.aggregation.votes import histograms_of
 from terrine.data.digest import keyed_digest
 from terrine.privacy.accounting.events import Event, compose
 from terrine.privacy.ledger.ledger import StoredRelease
-from terrine.privacy.statement import PrivacyStatement, PublicInput
+from terrine.privacy.statement import PrivacyStatement
 from terrine.students.guided import Guided
 from terrine.teachers.kinds.averaged import AveragedTeachers
 
@@ -59,7 +59,13 @@ def inputs_of_answers(run: Run, votes: np.ndarray) -> Inputs:
 
 @step("aggregate")
 def release_answers(run: Run) -> None:
-    """Turn votes into noisy answers, charge the ledger, and write the answers and their privacy statement."""
+    """Turn votes into noisy answers, charge the ledger, and write the answers and their privacy statement.
+
+    Of sums over records, which nobody votes on: those (`tasks.pipeline.sums`).
+    """
+    if sums_over_records(run):
+        release_sums(run, identity_in_ledger(run, "answers"))
+        return
     votes_manifest = read_json(run.folders.votes / "manifest.json")
     votes = read_votes(run.folders)
     histograms = histograms_of(votes, votes_manifest["classes"])
@@ -230,7 +236,7 @@ def privacy_statement(run: Run, votes_manifest: dict[str, Any], release: StoredR
             **about_counting(run.params),
             **about_moments(run),
         },
-        public_inputs=_public_inputs(run),
+        public_inputs=public_inputs(run),
         **about_answers(
             release,
             settings,
@@ -242,34 +248,3 @@ def privacy_statement(run: Run, votes_manifest: dict[str, Any], release: StoredR
         ),
         **assurance(run, settings.describe()),
     )
-
-
-def _drawn(run: Run, sources: list[str], seed: int) -> str:
-    """Say where the query images come from: from programs, and from real images that were declared public."""
-    programs = [source for source in sources if source != POOL]
-    parts = [f"drawn by the image programs {', '.join(programs)} with seed {seed}"] if programs else []
-    if POOL in sources:
-        split = "validation split" if run.params.data.pool == "validation" else "test split, in part"
-        parts.append(f"real images of the data's own kind, declared public (the {split} of {run.params.data.name})")
-    return "; ".join(parts)
-
-
-def _public_inputs(run: Run) -> tuple[PublicInput, ...]:
-    images = read_json(run.folders.images / "manifest.json")
-    backbone = read_json(run.folders.backbone / "manifest.json")
-    sources = sorted({shard["kind"] for shard in images["shards"]["queries"]})
-    rows = "columns" in images
-    drawn = "" if rows else _drawn(run, sources, images["seed"])
-    inputs = [
-        PublicInput(
-            name="query rows" if rows else "query images",
-            origin=images["origin"] if rows else drawn,
-            digest=file_digest(run.folders.images / "manifest.json"),
-        ),
-        PublicInput(name="backbone", origin=f"{backbone['kind']}: {backbone['origin']}", digest=backbone["sha256"]),
-    ]
-    if run.params.queries.select == "guided":
-        origin = "query images, moved towards what a student of the answers released before was unsure of"
-        digest = file_digest(run.folders.answers / GUIDED_FILE)
-        inputs.append(PublicInput(name="guided images", origin=origin, digest=digest))
-    return tuple(inputs)

@@ -28,10 +28,11 @@ def pool_truth(run: Run) -> np.ndarray | None:
 def answer_figures(run: Run) -> dict[str, float | int] | None:
     """Return how many queries of the pool were asked and answered, and the share of answers that are right.
 
-    A noisy histogram counts as its largest entry. None without a pool. The labels are looked at here alone.
+    A noisy histogram counts as its largest entry. None without a pool, and where
+    nobody answers. The labels are looked at here alone.
     """
     truth = pool_truth(run)
-    if truth is None:
+    if truth is None or run.params.aggregation.reveals == "sums":
         return None
     answers = read_table(run.folders.answers / "answers.parquet")
     answers = answers[answers["answered"]]

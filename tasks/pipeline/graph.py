@@ -61,9 +61,9 @@ MAIN = Pipeline(
         ),
         Stage(
             "teach",
-            tasks="tasks.pipeline.teach:extract_features tasks.pipeline.teach:train_group"
-            " tasks.pipeline.teach:collect_teachers",
-            settings="seed teachers",
+            tasks="tasks.pipeline.teach:nothing_taught tasks.pipeline.teach:extract_features"
+            " tasks.pipeline.teach:train_group tasks.pipeline.teach:collect_teachers",
+            settings="seed teachers aggregation.mechanism",
             needs="private/dataset private/partition private/average public/backbone",
             makes="private/teachers",
             fans_out=_always,
@@ -71,7 +71,7 @@ MAIN = Pipeline(
         Stage(
             "vote",
             tasks="tasks.pipeline.vote:collect_votes",
-            settings="teachers.statistics",
+            settings="teachers.statistics aggregation.mechanism",
             needs="private/teachers public/backbone public/images",
             makes="private/votes",
         ),

@@ -50,11 +50,16 @@ def release_moments(run: Run) -> StoredRelease | None:
 
 def write_moments(run: Run, release: StoredRelease, folder: Path) -> None:
     """Write the statistics that follow from released moments to `folder`."""
+    write_tensors(folder / MOMENTS, statistics_of_moments(run, release))
+
+
+def statistics_of_moments(run: Run, release: StoredRelease) -> dict[str, np.ndarray]:
+    """Return the statistics that follow from released moments."""
     mechanism = moments_of(run.params)
     assert mechanism is not None
     backbone = read_backbone(run.folders)
     mean = mechanism.mean(release.arrays["sums"])
-    write_tensors(folder / MOMENTS, statistics_from(backbone, *mean, _bound(run, backbone, mechanism)))
+    return statistics_from(backbone, *mean, _bound(run, backbone, mechanism))
 
 
 def _bound(run: Run, backbone: Backbone, mechanism: ClippedMean) -> float:

@@ -66,19 +66,14 @@ def write_report(run: Run) -> None:
     """
     statement = read_statement(run.folders.statement)
     manifest = read_json(run.folders.answers / "manifest.json")
-    answers = read_table(run.folders.answers / "answers.parquet")
-    histograms = read_array(run.folders.accounting / "histograms.npy")
     values = {
         "run": run,
         "preset": read_preset(run.root, run.name),
         "statement": statement,
         "answers": manifest,
-        "counts_released": MECHANISMS.of(manifest["mechanism"]).reveals == "histogram",
-        "sheets": sheets(run, answers, manifest),
-        "released_per_class": bar_rows(manifest["class_names"], statement["answered_per_class"]),
+        "votes": None if run.params.aggregation.reveals == "sums" else votes_shown(run, statement, manifest),
         "evaluation": evaluation(read_json(run.folders.evaluation)),
         "released": released_accuracy(run.folders),
-        "consensus": consensus(histograms, answers["answered"].to_numpy(), answers["round"].to_numpy() >= 0),
         **private_tables(read_json(run.folders.accounting / "figures.json"), manifest["class_names"]),
         "distances": distance_rows(run.folders),
         "partition": partition_figures(run),
@@ -90,6 +85,18 @@ def write_report(run: Run) -> None:
         **statement_texts(statement),
     }
     write_text(run.folders.report, render("report.html", values))
+
+
+def votes_shown(run: Run, statement: dict[str, Any], manifest: dict[str, Any]) -> dict[str, Any]:
+    """Return what the page shows of queries and of votes on them."""
+    answers = read_table(run.folders.answers / "answers.parquet")
+    histograms = read_array(run.folders.accounting / "histograms.npy")
+    return {
+        "counts_released": MECHANISMS.of(manifest["mechanism"]).reveals == "histogram",
+        "sheets": sheets(run, answers, manifest),
+        "released_per_class": bar_rows(manifest["class_names"], statement["answered_per_class"]),
+        "consensus": consensus(histograms, answers["answered"].to_numpy(), answers["round"].to_numpy() >= 0),
+    }
 
 
 def sheets(run: Run, answers: pd.DataFrame, manifest: dict[str, Any]) -> list[ContactSheet]:

@@ -14,6 +14,7 @@ from tasks.pipeline.features import query_features
 from tasks.pipeline.guided.queries import guided_digest, read_all_queries
 from tasks.pipeline.pretrain import read_backbone
 from tasks.pipeline.reference_images import write_reference
+from tasks.pipeline.sums import student_of_sums, sums_over_records
 from tasks.runtime.progress import progress_reporter
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
@@ -30,6 +31,7 @@ from tasks.runtime.store import (
     write_json,
     write_tensors,
 )
+from terrine.aggregation.mechanism import Mechanism
 from terrine.aggregation.registry import mechanism_of
 from terrine.classifiers import Head, head_from_arrays
 from terrine.deployment.manifest import MANIFEST, check_seal, seal
@@ -39,7 +41,7 @@ from terrine.device import resolve_device
 from terrine.models.backbone import Backbone
 from terrine.models.files import load_backbone, save_backbone
 from terrine.students.answers import ReleasedAnswers, released_answers
-from terrine.students.material import Cache, ImagePool, Material
+from terrine.students.material import Cache, ImagePool, Material, TrainedStudent
 
 
 @step("student")
@@ -48,19 +50,8 @@ def train_student(run: Run) -> None:
 
     A long training writes checkpoints into the run's release folder and goes on from them when it was interrupted.
     """
-    rows, answers, released = read_answers(run)
     settings = run.params.student
-    pool = student_pool(run)
-    cache = feature_cache(run, len(pool.images))
-    material = Material(pool, rows, answers, read_backbone(run.folders), settings.statistics, cache)
-    work = work_folder(run)
-    trained = settings.train(
-        material,
-        seed=run.params.seed,
-        device=resolve_device(run.params.device),
-        work=work,
-        progress=progress_reporter("student"),
-    )
+    trained, released = _trained(run)
     with atomic_folder(run.folders.student) as folder:
         write_tensors(folder / "head.safetensors", trained.head.to_arrays())
         if trained.backbone is None:
@@ -81,7 +72,27 @@ def train_student(run: Run) -> None:
             "training": trained.record,
         }
         write_json(folder / MANIFEST, seal(folder, description))
-    shutil.rmtree(work, ignore_errors=True)
+    if not sums_over_records(run):
+        shutil.rmtree(work_folder(run), ignore_errors=True)
+
+
+def _trained(run: Run) -> tuple[TrainedStudent, dict[str, Any]]:
+    """Return the student, and the manifest of the release that it comes from."""
+    if sums_over_records(run):
+        return student_of_sums(run)
+    rows, answers, released = read_answers(run)
+    settings = run.params.student
+    pool = student_pool(run)
+    cache = feature_cache(run, len(pool.images))
+    material = Material(pool, rows, answers, read_backbone(run.folders), settings.statistics, cache)
+    trained = settings.train(
+        material,
+        seed=run.params.seed,
+        device=resolve_device(run.params.device),
+        work=work_folder(run),
+        progress=progress_reporter("student"),
+    )
+    return trained, released
 
 
 def _encoding(run: Run) -> dict[str, Any]:
@@ -100,6 +111,7 @@ def read_answers(run: Run) -> tuple[np.ndarray, ReleasedAnswers, dict[str, Any]]
     released = read_json(run.folders.answers / "manifest.json")
     classes = len(released["class_names"])
     mechanism = mechanism_of(released)
+    assert isinstance(mechanism, Mechanism)
     counts = None
     if mechanism.reveals == "histogram":
         counts = table[[f"count_{number}" for number in range(classes)]].to_numpy()

@@ -118,6 +118,15 @@ def read_start(folders: Folders) -> RoundState:
     return RoundState(Average(arrays["value"], arrays["control"]), own, arrays.get("centre"))
 
 
+@step("nothing to teach")
+def nothing_taught(run: Run) -> None:
+    """Write the artefact of a run whose records are summed, so that nobody learns from them."""
+    about: dict[str, Any] = {"untrained": [], "files": {}}
+    manifest = {"kind": None, "teachers": 0, "statistics": None, "stacked": False, "teachers_missing_a_class": 0}
+    with atomic_folder(run.folders.teachers) as folder:
+        write_json(folder / "manifest.json", {**manifest, **about, "digest": digest(about, 64)})
+
+
 @step("private features")
 def extract_features(run: Run) -> None:
     """Compute float32 [records, features] of the private images once, each teacher's part by itself.

@@ -14,6 +14,7 @@ import torch
 
 from tasks.config.values import digest
 from tasks.pipeline.features import query_features
+from tasks.pipeline.sums import sums_over_records
 from tasks.pipeline.synthesize import read_queries
 from tasks.pipeline.teach import read_states, read_teachers_manifest, teacher_kind
 from tasks.runtime.run import Run
@@ -27,7 +28,10 @@ from terrine.teachers.kind import TeacherKind
 
 @step("vote")
 def collect_votes(run: Run) -> None:
-    """Write votes, unsigned integers [queries, teachers], in query order."""
+    """Write votes, unsigned integers [queries, teachers], in query order; of sums over records, about no query."""
+    if sums_over_records(run):
+        _write_votes(run, np.empty((0, run.params.partition.teachers), np.uint8))
+        return
     teachers = read_teachers_manifest(run.folders)["teachers"]
     kind = teacher_kind(run)
     queries = teachers_queries(run, run.params.teachers.inputs)

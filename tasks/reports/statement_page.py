@@ -15,7 +15,7 @@ from tasks.config.listing import meanings
 from tasks.reports.pages import bar_rows, plain, render
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_json, write_text
-from terrine.aggregation.mechanism import Mechanism
+from terrine.aggregation.aggregation import Aggregation
 from terrine.aggregation.registry import MECHANISMS
 from terrine.privacy.accounting.events import UnsupportedEventError, from_json
 from terrine.privacy.accounting.gaussian import delta_of, mu_of
@@ -39,6 +39,7 @@ PARAMETER_TEXTS = {
     "averaging": "How teachers learned from one another before they voted; what that cost is part of ε",
     "counted": "How much there is, to choose the number of teachers by; what that cost is part of ε",
     "moments": "What private images have in common, to normalise images by; what that cost is part of ε",
+    "numbers": "Sums that were released, each with noise; they hold all that was learnt of the records",
     "beta": "Largest length of what a teacher says about an image; noise is in units of it",
     "top_k": "Classes that are annotated: those that the student finds most probable",
     "samples": "Images annotated",
@@ -99,7 +100,7 @@ def statement_texts(statement: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _meanings(kind: type[Mechanism]) -> dict[str, str]:
+def _meanings(kind: type[Aggregation]) -> dict[str, str]:
     """Return what each parameter of a mechanism means, and what it counts."""
     found = {}
     for name in kind.parameters():

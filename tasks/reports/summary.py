@@ -80,6 +80,8 @@ def _alarm(text: str) -> Text:
 def result(run: Run) -> Text:
     """Return the result of a run of the main pipeline as lines for the terminal."""
     statement = read_statement(run.folders.statement)
+    if numbers := statement["mechanism"].get("numbers"):
+        return result_lines(run, ("sums over records, with noise", f"{numbers:,}"))
     answered = ("answered / asked", f"{statement['answered']} / {statement['queries']}")
     return result_lines(run, answered, ("teachers", str(statement["teachers"])))
 

@@ -75,7 +75,10 @@ _OF_SUMS = {"epsilon", "delta", "noise"}
 def upstream(params: Params, kind: Kind) -> dict[str, Any]:
     """Return the settings that decide what a release of this kind is, as JSON values: those that are not defaults."""
     chosen: dict[str, Any] = {"seed": params.seed} if params.seed and kind != "labels" else {}
+    nobody_votes = kind == "answers" and params.aggregation.reveals == "sums"
     for name in _UPSTREAM[kind]:
+        if nobody_votes and name in ("partition", "teachers"):
+            continue
         section = getattr(params, name)
         if section is None or (name == "collaboration" and params.aggregation.where != "parties"):
             continue

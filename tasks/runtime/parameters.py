@@ -158,6 +158,12 @@ def planned(
 
 def _refuse_what_has_no_plan(run: Run) -> None:
     params = run.params
+    if params.aggregation.reveals == "sums":
+        raise SettingError(
+            f"auto is known for mechanisms that count votes, and aggregation.mechanism={params.aggregation.mechanism} "
+            "adds up records, which takes no choice of teachers or noise. Give numbers for partition.teachers and "
+            "queries.count."
+        )
     if params.transcription is not None or params.teachers.averages:
         raise SettingError(
             "auto is known for teachers that learn alone and vote once. Give numbers for partition.teachers, "

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from terrine.aggregation.aggregation import Aggregation
 from terrine.aggregation.mechanism import Mechanism
 from terrine.errors import SettingError
 from terrine.privacy.accounting.gaussian import mu_squared
@@ -40,7 +41,7 @@ def canaries(mechanism: Mechanism, teachers: int) -> dict[str, Pair]:
 
 
 def audit(
-    mechanism: Mechanism,
+    mechanism: Aggregation,
     *,
     noise: NoiseSource,
     teachers: int = 100,
@@ -66,6 +67,11 @@ def audit(
     Raises:
         SettingError: an impossible number.
     """
+    if not isinstance(mechanism, Mechanism):
+        raise SettingError(
+            f"terrine audit is for mechanisms that count votes, and mechanism={mechanism.mechanism} adds up records. "
+            "Use terrine membership."
+        )
     if not 0 < confidence < 1:
         raise SettingError(f"confidence must lie strictly between 0 and 1, got {confidence!r}.")
     pairs = canaries(mechanism, teachers)

@@ -322,6 +322,10 @@ def _check_auditable(run: Run, shadows: int) -> None:
         raise SettingError(
             f"The run {run.name} {what}: canaries are for teachers who vote and share nothing. Use terrine membership."
         )
+    if params.aggregation.reveals == "sums":
+        raise SettingError(
+            f"In the run {run.name} nobody votes: canaries are for mechanisms that count votes. Use terrine membership."
+        )
     if params.partition.kind not in ("iid", "party"):
         raise SettingError(
             f"partition.kind={params.partition.kind} reads labels, so a canary would move other records; it is for "

@@ -134,7 +134,7 @@ def _look_at_votes(found: Finding, automatic: list[tuple[str, str]]) -> None:
             )
     units = found.survey.units(params.privacy.unit)
     teachers = found.plan.teachers if found.plan else params.partition.teachers
-    if params.partition.kind == "iid" and teachers > units:
+    if params.partition.kind == "iid" and teachers > units and mechanism.reveals != "sums":
         found.refusals.append(
             f"{teachers} teachers cannot share {units} {params.privacy.unit}s to learn from. Set partition.teachers to "
             "auto, or to less."

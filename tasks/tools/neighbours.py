@@ -97,6 +97,8 @@ def _chosen(run: Run, dataset: Dataset, units: np.ndarray, count: int) -> list[t
     """Return pairs of units drawn at random, the second with another label wherever there is one."""
     if run.params.transcription is not None:
         raise SettingError(f"The run {run.name} is a transcription: exchanges are for teachers that vote.")
+    if run.params.aggregation.reveals == "sums":
+        raise SettingError(f"In the run {run.name} no teacher learns or votes: exchanges are for mechanisms that do.")
     if run.params.teachers.unprotected:
         raise SettingError("teachers.mode=paper averages without noise: it claims nothing that an audit could refute.")
     total = int(units.max()) + 1

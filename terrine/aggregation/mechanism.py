@@ -8,24 +8,22 @@ Thakurta 2022) for mechanisms whose cost depends on what was released, a fixed n
 """
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from terrine.aggregation.budget import Budget
+from terrine.aggregation.aggregation import NOTHING as NOTHING
+from terrine.aggregation.aggregation import Aggregation
 from terrine.aggregation.votes import HistogramArray
 from terrine.privacy.accounting.events import Event, GaussianEvent, RepeatedEvent, compose
 from terrine.privacy.accounting.gaussian import GaussianFilter, mu_squared
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.noise import NoiseSource
-from terrine.privacy.statement import declare
-from terrine.settings import Settings
 
 UNANSWERED = -1
-NOTHING: Event = compose()
 # How far below the limit of the filter a sum of costs must stay: above the rounding of either, below any meaning.
 _ROOM = 1 - 1e-12
 
@@ -52,7 +50,7 @@ class Answers:
     reinforced: NDArray[np.bool_] | None = None
 
 
-class Mechanism(Settings, ABC):
+class Mechanism(Aggregation):
     """A way to answer queries from histograms of votes; its fields are its parameters, public values.
 
     Formal guarantee of an implementation: the arrays of `answer` are, given the earlier ones, what the mechanisms in
@@ -63,30 +61,7 @@ class Mechanism(Settings, ABC):
     what is abstract here.
     """
 
-    text: ClassVar[str]
-    """In a sentence, for the statement: what was done with the votes."""
-    reveals: ClassVar[Literal["argmax", "histogram"]] = "argmax"
-    """What is released of an answer: its label, or the noisy counts of all classes."""
-    gaussian: ClassVar[bool] = True
-    """Whether all of its noise is Gaussian, and its price exact."""
-    outcome_dependent: ClassVar[bool] = False
-    """Whether the number of answers depends on what is released: then its guarantee is the budget (`statement`)."""
-    informed: ClassVar[bool] = False
-    """Whether later rounds compare the votes with a student of the earlier ones (`informed_by`)."""
-    by_parties: ClassVar[bool] = False
-    """Whether `terrine.collaboration` can compute it: a noisy argmax or noisy counts, after a noisy test or none."""
-
-    mechanism: str
-
-    @classmethod
-    def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        for name in get_args(cls.model_fields["mechanism"].annotation):
-            declare(name, cls.parameters(), outcome_dependent=cls.outcome_dependent)
-
-    @classmethod
-    def parameters(cls) -> tuple[str, ...]:
-        """Return the names of the mechanism's own parameters."""
-        return tuple(name for name in cls.model_fields if name not in ("mechanism", *Budget.model_fields))
+    reveals: ClassVar[Literal["argmax", "histogram", "sums"]] = "argmax"
 
     @property
     @abstractmethod
@@ -102,7 +77,7 @@ class Mechanism(Settings, ABC):
         """How many of so many queries are sure to be paid for, whatever the votes are, after what was `spent`."""
 
     def worst_case(self, queries: int, epsilon: float, delta: float, spent: Event = NOTHING) -> Event:
-        """The most `answer` can spend on this many queries within what `spent` left; no data is looked at.
+        """See `Aggregation.worst_case`.
 
         Here: exactly what will be spent, for mechanisms whose number of answers is fixed.
         """
@@ -137,10 +112,6 @@ class Mechanism(Settings, ABC):
         """The mechanism of a later round, given a student's scores [queries, classes] of its queries."""
         return self
 
-    def describe(self) -> dict[str, Any]:
-        """Name and parameters as JSON values: for the release and its statement."""
-        return {"mechanism": self.mechanism} | {name: getattr(self, name) for name in self.parameters()}
-
     def claimed(self, asked: int, answered: int, delta: float) -> float:
         """ε as a paper would claim it whose teachers depend on one another: as if a record moved one vote per query.
 
@@ -159,14 +130,6 @@ class Mechanism(Settings, ABC):
             SettingError: parameters with which no histogram of so many teachers shows much.
         """
         return {"a tie": teachers // 2}
-
-    def check(self, run: Any) -> None:
-        """See `Settings.check`."""
-        if run.aggregation.where == "parties" and not self.by_parties:
-            raise ValueError(
-                f"aggregation.mechanism={self.mechanism} does not go with aggregation.where=parties, which cannot "
-                "compute it. Use histogram, gnmax or confident"
-            )
 
 
 def budget_after(spent: Event, epsilon: float, delta: float) -> GaussianFilter:

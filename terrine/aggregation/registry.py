@@ -10,21 +10,21 @@ from typing import Any
 
 from pydantic import ValidationError, create_model
 
+from terrine.aggregation.aggregation import Aggregation
 from terrine.aggregation.budget import Budget
-from terrine.aggregation.mechanism import Mechanism
 from terrine.errors import SettingError
 from terrine.settings import Kinds
 
-MECHANISMS: Kinds[Mechanism] = Kinds(
+MECHANISMS: Kinds[Aggregation] = Kinds(
     "aggregation",
-    Mechanism,  # type: ignore[type-abstract]
+    Aggregation,  # type: ignore[type-abstract]
     "terrine.aggregation",
     default="histogram",
     key="mechanism",
 )
 
 
-def mechanism_of(description: Mapping[str, Any]) -> Mechanism:
+def mechanism_of(description: Mapping[str, Any]) -> Aggregation:
     """Return the mechanism that `Mechanism.describe` described; what else the mapping holds says nothing about it.
 
     Raises:
@@ -46,7 +46,7 @@ class _Section(Budget):
 
 
 @cache
-def with_budget(kind: type[Mechanism]) -> Any:
+def with_budget(kind: type[Aggregation]) -> Any:
     """Return the class of a run's section: the mechanism itself, with the fields of `Budget` beside its parameters."""
     return create_model(kind.__name__, __base__=(_Section, kind), __module__=kind.__module__, __doc__=kind.__doc__)
 

@@ -59,7 +59,7 @@ and the ε of what they turned out to release is what they used of it."""
 MECHANISM_FIELDS = (
     {"mechanism", "sigma", "scale", "threshold", "sigma1", "sigma2", "surprise", "confidence", "select"}
     | {"epsilon", "delta", "rounds", "clip", "noise_multiplier", "samples", "top_k", "beta", "block", "averaging"}
-    | {"discriminator", "counted", "moments"}
+    | {"discriminator", "counted", "moments", "numbers", "learning_rate", "share"}
 )
 BESIDES = {"counted": "the noisy number of {unit}s", "moments": "the noisy moments of private images"}
 """What the event of a release covers besides its answers, by the field of the mechanism that says so."""
@@ -271,6 +271,8 @@ def statement_from(content: Mapping[str, Any]) -> PrivacyStatement:
 def summary_sentence(statement: PrivacyStatement) -> str:
     """The guarantee in a few sentences for whoever has to approve the release."""
     answers = f"{statement.answered} answers, released for {statement.asked} of {statement.queries} queries"
+    if numbers := statement.mechanism.get("numbers"):
+        answers = f"{numbers:,} sums over all records, with noise"
     if statement.epsilon_guaranteed is None:
         return f"{_warning(statement)} These are {answers}; treat them as private data."
     said = [text.format(unit=statement.unit) for name, text in BESIDES.items() if name in statement.mechanism]

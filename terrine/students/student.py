@@ -15,7 +15,7 @@ from terrine.settings import Field, Kinds, Settings, Unit
 if TYPE_CHECKING:
     import torch
 
-    from terrine.aggregation.mechanism import Mechanism
+    from terrine.aggregation.aggregation import Aggregation
     from terrine.aggregation.release import Release
     from terrine.models.backbone import Backbone
     from terrine.queries import Queries
@@ -111,7 +111,7 @@ class Student(Settings, ABC):
         """See `Settings.check`."""
         self.check_mechanism(run.aggregation)
 
-    def check_mechanism(self, mechanism: Mechanism) -> None:
+    def check_mechanism(self, mechanism: Aggregation) -> None:
         """Raise SettingError for answers that it cannot correct: that is derived for labels with Gaussian noise."""
         if self.forward_correction and not (mechanism.gaussian and mechanism.reveals == "argmax"):
             raise SettingError(

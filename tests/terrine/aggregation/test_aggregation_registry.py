@@ -30,11 +30,12 @@ PARAMETERS: dict[str, dict[str, Any]] = {
 def built(name: str) -> Mechanism:
     """A mechanism as it is in a round with a student that knows nothing."""
     mechanism = mechanism_of({"mechanism": name, **PARAMETERS[name], "teachers": 5})
+    assert isinstance(mechanism, Mechanism)
     return mechanism.informed_by(np.full((QUERIES, 3), 1 / 3))
 
 
-def test_every_mechanism_is_tested_here() -> None:
-    assert set(PARAMETERS) == set(MECHANISMS.names())
+def test_every_mechanism_that_counts_votes_is_tested_here() -> None:
+    assert set(PARAMETERS) == {name for name in MECHANISMS.names() if issubclass(MECHANISMS.of(name), Mechanism)}
 
 
 @pytest.mark.parametrize("name", PARAMETERS)

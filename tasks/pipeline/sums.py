@@ -1,0 +1,185 @@
+"""Sums over records in the place of answers: what `aggregate` releases where nobody votes, and the head that follows.
+
+Each record becomes a vector of features of its one image (`terrine.aggregation.records`). They are summed and noised
+within one release of the ledger, rounds and all: its worst case is reserved first, and what a process drew that dies
+before the release is stored has been seen by nobody. So a round is never lost, and never released twice.
+"""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+
+import numpy as np
+
+from tasks.config.values import digest
+from tasks.pipeline.dataset import read_dataset
+from tasks.pipeline.features import query_features
+from tasks.pipeline.moments import (
+    about_moments,
+    numbers_of_moments,
+    release_moments,
+    statistics_of_moments,
+    write_moments,
+)
+from tasks.pipeline.pretrain import read_backbone
+from tasks.pipeline.public_inputs import public_inputs
+from tasks.pipeline.released_accuracy import check_use_of_accuracy
+from tasks.reports.statement_page import write_statement
+from tasks.runtime.accounts import ledger_account, noise_source, release_at_price
+from tasks.runtime.assurance import assurance
+from tasks.runtime.identity import Inputs, about_release, check_queries, remembered, tell_change
+from tasks.runtime.progress import progress_reporter
+from tasks.runtime.releases import about_counting, check_releases, spent_on_counting, spent_on_moments
+from tasks.runtime.run import Run
+from tasks.runtime.store import (
+    atomic_folder,
+    file_digest,
+    read_array,
+    read_json,
+    read_tensors,
+    write_array,
+    write_json,
+    write_tensors,
+)
+from terrine.aggregation.records import Records, Whitening
+from terrine.aggregation.sums import Sums, mu_left
+from terrine.classifiers import LinearHead
+from terrine.deployment.model import MOMENTS
+from terrine.errors import SettingError
+from terrine.models.moments import set_statistics
+from terrine.models.one_by_one import BLOCK, features_one_by_one
+from terrine.privacy.accounting.events import compose
+from terrine.privacy.ledger.ledger import StoredRelease
+from terrine.privacy.noise import delta_slack
+from terrine.privacy.statement import PrivacyStatement
+from terrine.students.material import TrainedStudent
+
+SUMS = "sums.safetensors"
+"""Among the answers: the noisy sums, and the public map from features to the vectors that were summed."""
+NOTICE = "PRIVATE: there are no votes, and so no figures of them."
+
+
+def sums_over_records(run: Run) -> bool:
+    """Tell whether a run releases sums over records, so that nobody is taught and nobody votes."""
+    return run.params.aggregation.reveals == "sums"
+
+
+def release_sums(run: Run, release_id: str) -> None:
+    """Release sums through the ledger, or find those that were; write them, and their privacy statement."""
+    settings: Any = run.params.aggregation
+    names = read_json(run.folders.dataset / "manifest.json")["class_names"]
+    before = compose(spent_on_counting(run.params), spent_on_moments(run.params))
+    mu = mu_left(settings.epsilon, settings.delta, before)
+    event = settings.event(mu)
+    whitening = Whitening.of(query_features(run, "original"))
+    numbers = settings.numbers(whitening.length, len(names))
+    slack = delta_slack(numbers + numbers_of_moments(run) + (run.params.privacy.counted > 0), settings.epsilon)
+    if not slack < settings.delta:
+        raise SettingError(f"aggregation.epsilon={settings.epsilon:g} is too large for a guarantee at so small a δ.")
+    check_use_of_accuracy(run)
+    check_releases(run)
+    moments = release_moments(run)
+    noise, inputs = noise_source(run), _inputs(run)
+
+    def draw() -> dict[str, np.ndarray]:
+        released = settings.release(_records(run, whitening, moments), mu, noise)
+        return released | {
+            "mean": whitening.mean,
+            "matrix": whitening.matrix,
+            "constant": np.array([whitening.constant]),
+        }
+
+    release = release_at_price(run, release_id, event, noise, draw, inputs)
+    check_queries(run, release, inputs)
+    with atomic_folder(run.folders.answers) as folder:
+        write_tensors(folder / SUMS, release.arrays)
+        if moments is not None:
+            write_moments(run, moments, folder)
+        about = {"release_id": release.release_id, "class_names": names, "noise": settings.noise, "mu": mu}
+        parties = {"teachers": run.params.partition.teachers, "queries": 0, "asked": 0, "answered": 0}
+        write_json(folder / "manifest.json", {**settings.describe(), **about, **parties, "numbers": numbers})
+    with atomic_folder(run.folders.accounting) as folder:
+        write_json(folder / "figures.json", {"notice": NOTICE})
+    tell_change(run, "answers", release, inputs)
+    write_statement(run, _statement(run, release, numbers, slack, len(names)), names)
+    shutil.rmtree(_work(run), ignore_errors=True)
+
+
+def student_of_sums(run: Run) -> tuple[TrainedStudent, dict[str, Any]]:
+    """Return the head that follows from released sums, on the backbone's features, and the release's manifest.
+
+    Where moments were released, the backbone is the student's own: it normalises with them.
+    """
+    about, arrays = read_json(run.folders.answers / "manifest.json"), read_tensors(run.folders.answers / SUMS)
+    mechanism = run.params.aggregation
+    assert isinstance(mechanism, Sums)
+    whitening = Whitening(arrays["mean"], arrays["matrix"], arrays["constant"].item())
+    weight, bias = whitening.head(mechanism.head(arrays, about["mu"]))
+    backbone = None
+    if (path := run.folders.answers / MOMENTS).is_file():
+        set_statistics(backbone := read_backbone(run.folders), read_tensors(path))
+    return TrainedStudent(LinearHead(weight.astype(np.float32), bias.astype(np.float32)), backbone), about
+
+
+def _inputs(run: Run) -> Inputs:
+    records = read_json(run.folders.dataset / "manifest.json")["fingerprint"]
+    return remembered(run, records=records, queries=file_digest(run.folders.images / "manifest.json"))
+
+
+def _records(run: Run, whitening: Whitening, moments: StoredRelease | None) -> Records:
+    """Return the vectors of all records, kept on disk until they are summed, and who each belongs to."""
+    dataset, path = read_dataset(run.folders), _work(run) / "vectors.npy"
+    backbone = read_backbone(run.folders)
+    if moments is not None:
+        set_statistics(backbone, statistics_of_moments(run, moments))
+    units = dataset.train_groups if run.params.privacy.unit == "group" else dataset.record_names
+    assert units is not None, "the partition has refused groups that are protected and not given"
+    if not path.is_file():
+        report, count = progress_reporter("private-features"), len(dataset.train_labels)
+        vectors = np.empty((count, whitening.length), np.float32)
+        blocks = features_one_by_one(backbone, dataset.train_images, whitening.vectors)
+        for number, block in enumerate(blocks):
+            first = number * BLOCK
+            vectors[first : first + len(block)] = block
+            report((first + len(block)) / count, f"features of {first + len(block):,} of {count:,} images")
+        write_array(path, vectors)
+    return Records.of(read_array(path, memory_map=True), dataset.train_labels, units, dataset.classes)
+
+
+def _work(run: Run) -> Any:
+    """Return where the records' vectors are kept until they are summed."""
+    folders = run.folders
+    identity = digest(
+        {
+            "dataset": read_json(folders.dataset / "manifest.json")["fingerprint"],
+            "backbone": file_digest(folders.backbone / "backbone.safetensors"),
+            "queries": file_digest(folders.images / "manifest.json"),
+            "moments": [run.params.privacy.moments, run.params.aggregation.epsilon, run.params.aggregation.delta],
+        }
+    )
+    return folders.work / f"sums-{identity}"
+
+
+def _statement(run: Run, release: StoredRelease, numbers: int, slack: float, classes: int) -> PrivacyStatement:
+    """Say what the release guarantees, from public quantities and the recorded event alone."""
+    settings: Any = run.params.aggregation
+    described = settings.describe()
+    return PrivacyStatement(
+        **about_release(run, ledger_account(run), release),
+        unit=run.params.privacy.unit,
+        trust_model="central",
+        noise=settings.noise,
+        mechanism={**described, "numbers": numbers, **about_counting(run.params), **about_moments(run)},
+        event=compose(spent_on_counting(run.params), spent_on_moments(run.params), release.event),
+        delta=settings.delta,
+        delta_slack=slack,
+        epsilon_budget=settings.epsilon,
+        teachers=run.params.partition.teachers,
+        queries=0,
+        asked=0,
+        answered=0,
+        answered_per_class=(0,) * classes,
+        public_inputs=public_inputs(run),
+        **assurance(run, described),
+    )

@@ -1,0 +1,210 @@
+"""Vectors of records whose sums are exact: what `moments` and `gradients` add up.
+
+**A record's vector** is a function of its one image. With features f of a backbone that normalises by stored
+statistics, and mean m and covariance C of the features of the queries, all of which are public,
+
+    x = [ (C + γI)^(-1/2) (f − m), c ] / its norm,    c = √D/2,  γ = tr(C)/100D,
+
+rounded towards zero to whole multiples of `GRID`. So ‖x‖ ≤ 1 holds to the bit, whatever the image is. The constant c
+lets a linear function of x have an intercept, and dividing by a norm changes the winner of no linear scores: a head on
+x is a linear head on f (`Whitening.head`).
+
+**A unit** (a record, or all records of a group) speaks with one voice: it adds the mean of what its records add. For
+that its records have weights that sum to `WEIGHT`, equal ones up to one; of more than `WEIGHT` records the first count.
+Sensitivities of sums over records hold for units unchanged: lengths and distances of means are at most those of what is
+averaged (Jensen).
+
+**Sums are exact.** Factors are whole multiples of `GRID`, weights are whole numbers, and as long as fewer than 2^53
+steps are added up in floating point the order of the sum does not matter; such parts are added up as 64-bit integers.
+So the sum over two parties' records is the sum of their sums, to the bit, and in fixed point as secret shares want it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from terrine.errors import InputError, SettingError
+from terrine.privacy.noise import NoiseSource, lattice_step
+
+Floats = NDArray[np.float64]
+Steps = NDArray[np.int64]
+Factors = Callable[[slice], NDArray[np.float32]]
+
+GRID = 2.0**-14
+"""Coordinates of vectors, and of what they are multiplied by, are whole multiples of it."""
+WEIGHT = 2**8
+"""What the weights of a unit's records sum to."""
+STEP = GRID**2 / WEIGHT
+"""Sums are whole multiples of it: a product of coordinates with a weight of one."""
+MOST_RECORDS = 2**26
+"""Sums of so many stay far within 64 bits."""
+
+_ROWS = 4096  # 2^(14 + 14 + 8) steps each: their sum is below 2^53
+_SHORTER = 1 - 1e-9  # above the rounding of a norm and of a division by it
+_REGULAR = 0.01
+_CONSTANT = 0.5
+
+
+@dataclass(frozen=True, eq=False)
+class Whitening:
+    """The public map from features to vectors: x = [matrix (f − mean), constant] / norm."""
+
+    mean: Floats
+    matrix: Floats
+    constant: float
+
+    @classmethod
+    def of(cls, queries: ArrayLike) -> Self:
+        """Learn it from the features of public images, [queries, features]. Raises InputError for fewer than two."""
+        features = np.asarray(queries, dtype=np.float64)
+        if features.ndim != 2 or len(features) < 2:
+            raise InputError(
+                f"A whitening takes features [queries, features] of two queries or more, got an array of "
+                f"shape {list(features.shape)}."
+            )
+        values, vectors = np.linalg.eigh(np.atleast_2d(np.cov(features.T)))
+        values = np.maximum(values, 0) + _REGULAR * max(float(values.mean()), 1e-12)
+        # The symmetric root: no sign and no order of eigenvectors enters, so libraries agree about it.
+        root = (vectors / np.sqrt(values)) @ vectors.T
+        return cls(features.mean(axis=0), root, _CONSTANT * float(np.sqrt(features.shape[1])))
+
+    @property
+    def length(self) -> int:
+        """Coordinates of a vector: one for each feature, and the constant."""
+        return len(self.mean) + 1
+
+    def vectors(self, features: ArrayLike) -> NDArray[np.float32]:
+        """Return the vectors [records, length] of features [records, features]: multiples of GRID, of norm ≤ 1.
+
+        A record with a feature that is no number has the vector zero. The rows of a block of one size do not depend on
+        one another.
+        """
+        given = np.asarray(features, dtype=np.float64)
+        given = np.where(np.isfinite(given).all(axis=1, keepdims=True), given, np.inf)
+        with np.errstate(invalid="ignore"):
+            white = (given - self.mean) @ self.matrix
+        known = np.isfinite(white).all(axis=1, keepdims=True) & (np.abs(white) < 1e100).all(axis=1, keepdims=True)
+        white = np.concatenate([np.where(known, white, 0.0), np.where(known, self.constant, 0.0)], axis=1)
+        return on_grid(white / np.where(known, np.linalg.norm(white, axis=1, keepdims=True), 1.0) * _SHORTER)
+
+    def head(self, weights: ArrayLike) -> tuple[Floats, Floats]:
+        """Return weight [classes, features] and bias [classes] of the linear head on features that is `weights`
+        [length, classes] on vectors: its scores are those, times a norm before the division over a usual one."""
+        on_vectors = np.asarray(weights, dtype=np.float64) / np.sqrt(len(self.mean) + self.constant**2)
+        weight = on_vectors[:-1].T @ self.matrix
+        return weight, self.constant * on_vectors[-1] - weight @ self.mean
+
+
+def on_grid(values: Floats) -> NDArray[np.float32]:
+    """Round towards zero to whole multiples of GRID: no norm grows. For |values| ≤ 1, which float32 then holds."""
+    return (np.trunc(values / GRID) * GRID).astype(np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class Records:
+    """Vectors and labels of all records, and how much of its unit's voice each has. Private.
+
+    Attributes:
+        vectors: float32 [records, length], multiples of GRID, of norm ≤ 1.
+        labels: int64 [records].
+        weights: int64 [records]; those of one unit sum to WEIGHT.
+        classes: Number of classes.
+    """
+
+    vectors: NDArray[np.float32]
+    labels: NDArray[np.int64]
+    weights: Steps
+    classes: int
+
+    @classmethod
+    def of(cls, vectors: NDArray[np.float32], labels: ArrayLike, units: ArrayLike, classes: int) -> Self:
+        """Gather records of units, which are equal for records of one unit.
+
+        Raises:
+            InputError: arrays that do not fit together, no record, too many, or vectors that are not `Whitening`'s.
+        """
+        known, owners = np.asarray(labels, dtype=np.int64), np.asarray(units)
+        if not len(vectors) == len(known) == len(owners) or not 0 < len(vectors) <= MOST_RECORDS:
+            raise InputError(
+                f"{len(vectors)} vectors, {len(known)} labels and {len(owners)} units do not fit together."
+            )
+        if known.min() < 0 or known.max() >= classes:
+            raise InputError(f"Labels run from {known.min()} to {known.max()}, and there are {classes} classes.")
+        for block in _blocks(len(vectors)):
+            steps = vectors[block].astype(np.float64) / GRID
+            if (steps != np.trunc(steps)).any() or (np.square(steps).sum(axis=1) > GRID**-2).any():
+                raise InputError("A vector is longer than 1, or off the grid: take those of Whitening.vectors.")
+        _, unit, size = np.unique(owners, return_inverse=True, return_counts=True)
+        order = np.argsort(unit, kind="stable")
+        rank = np.empty(len(unit), dtype=np.int64)
+        rank[order] = np.arange(len(unit)) - np.repeat(np.cumsum(size) - size, size)
+        return cls(vectors, known, (WEIGHT + size[unit] - 1 - rank) // size[unit], classes)
+
+    @property
+    def length(self) -> int:
+        """Coordinates of a vector."""
+        return int(self.vectors.shape[1])
+
+    def second_moments(self) -> Steps:
+        """Σ x xᵀ in whole steps, int64 [length, length]."""
+        return self._sum(lambda block: self.vectors[block])
+
+    def label_moments(self) -> Steps:
+        """Σ x yᵀ with y one for the label, in whole steps, int64 [length, classes]."""
+        return self._sum(lambda block: np.eye(self.classes, dtype=np.float32)[self.labels[block]])
+
+    def gradients(self, weights: Floats, clip: float) -> Steps:
+        """Σ x eᵀ in whole steps, int64 [length, classes], where x eᵀ is the gradient of the loss of a softmax head.
+
+        e = softmax(wᵀx) − y, scaled down to norm `clip` at most: the gradient's norm is ‖x‖ ‖e‖, so no larger.
+        """
+
+        def errors(block: slice) -> NDArray[np.float32]:
+            scores = _filled(self.vectors[block]) @ weights
+            scores = np.exp(scores - scores.max(axis=1, keepdims=True))
+            errors = (scores / scores.sum(axis=1, keepdims=True))[: len(self.labels[block])]
+            errors[np.arange(len(errors)), self.labels[block]] -= 1
+            norms = np.linalg.norm(errors, axis=1, keepdims=True)
+            return on_grid(errors * np.minimum(1.0, clip * _SHORTER / np.maximum(norms, 1e-300)))
+
+        return self._sum(errors)
+
+    def _sum(self, factors: Factors) -> Steps:
+        total: Steps | None = None
+        for block in _blocks(len(self.vectors)):
+            left = self.vectors[block].astype(np.float64) / GRID * self.weights[block, None]
+            part = (left.T @ (factors(block).astype(np.float64) / GRID)).astype(np.int64)
+            total = part if total is None else total + part
+        assert total is not None
+        return total
+
+
+def _blocks(count: int) -> list[slice]:
+    return [slice(first, min(first + _ROWS, count)) for first in range(0, count, _ROWS)]
+
+
+def _filled(rows: NDArray[np.float32]) -> Floats:
+    """Rows of a block, filled up with zeros to its size: what is computed of a row does not hang on their number."""
+    block = np.zeros((_ROWS, rows.shape[1]))
+    block[: len(rows)] = rows
+    return block
+
+
+def noised(total: Steps, sigma: float, noise: NoiseSource) -> Floats:
+    """Return a sum of steps with Gaussian noise of standard deviation `sigma` on every coordinate, float64.
+
+    The sum lies on the lattice that noise is drawn on, and theirs is an exact sum of whole numbers, of which floating
+    point is post-processing. Raises SettingError for more noise than that lattice is fine enough for.
+    """
+    if lattice_step(sigma) > STEP:
+        raise SettingError(
+            f"Noise of standard deviation {sigma:g} on a sum of records is drawn on a lattice too coarse for it. Use a "
+            "larger budget."
+        )
+    step = lattice_step(sigma)
+    drawn = np.rint(noise.gaussian(total.shape, sigma) / step).astype(np.int64)
+    exact = total.astype(object) * round(STEP / step) + drawn.astype(object)
+    return np.asarray(exact.astype(np.float64) * step)

@@ -1,0 +1,38 @@
+"""Features of images of which each is a function of its own image alone, to the bit.
+
+What is summed over private records has the sensitivity that is charged only if no record moves another's features.
+Under stored statistics none does but by rounding: a batch of another size may be computed in another order. So images
+are computed on the CPU in blocks of one size, each by one thread, the last block filled up with blank images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+
+from terrine.determinism.parallel import side_by_side
+from terrine.mapped import Rows
+from terrine.models.backbone import Backbone
+
+BLOCK = 64
+
+
+def features_one_by_one(
+    backbone: Backbone, images: Rows, then: Callable[[np.ndarray], np.ndarray], order: np.ndarray | None = None
+) -> Iterator[np.ndarray]:
+    """Yield `then` of the features [BLOCK, features] of uint8 images [N, C, size, size], without what fills a block.
+
+    then: of which row i is a function of row i. order: int64, the numbers of the images that are wanted; None: of all.
+    """
+    network = backbone.cpu().eval()
+    wanted = np.arange(len(images)) if order is None else order
+
+    def block(first: int) -> np.ndarray:
+        chosen = wanted[first : first + BLOCK]
+        filled = torch.zeros((BLOCK, backbone.channels, backbone.size, backbone.size), dtype=torch.uint8)
+        filled[: len(chosen)] = torch.from_numpy(np.ascontiguousarray(images[chosen]))
+        return then(network.features(filled, "original").numpy())[: len(chosen)]
+
+    yield from side_by_side(block, range(0, len(wanted), BLOCK))

@@ -1,0 +1,123 @@
+"""Runs whose records are summed: through all stages to a student that answers single images, charged exactly once."""
+
+import numpy as np
+import pytest
+
+from flows.stages import run_through
+from tasks.config.params import lay_over, validate
+from tasks.pipeline.report import write_report
+from tasks.reports.summary import result
+from tasks.runtime.accounts import open_account
+from tasks.runtime.identity import release_digest
+from tasks.runtime.run import Run
+from tasks.runtime.store import read_json, read_tensors, write_text
+from tasks.tools.audit import audit
+from tasks.tools.canaries import audit_canaries
+from terrine.aggregation.records import Records
+from terrine.deployment.model import StudentModel
+from terrine.errors import SettingError
+from terrine.privacy.accounting.events import from_json
+from terrine.privacy.noise import ReplayNoise
+
+VALUES = {
+    "data": {"name": "digits", "size": 16},
+    "partition": {"teachers": 7},
+    "queries": {"count": 200, "batch": 50, "sources": {"dead_leaves": 1, "stylegan": 1}},
+    "backbone": {"kind": "scattering", "projection": 40},
+    "aggregation": {"mechanism": "moments", "epsilon": 8},
+    "student": {"kind": "sums"},
+    "device": "cpu",
+}
+
+
+def run_of(root, changes=None):
+    return Run(root, "sums", validate(lay_over(VALUES, changes or {})))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"aggregation": {"mechanism": "gradients", "rounds": 8}}, {"privacy": {"moments": 0.1}}]
+)
+def test_a_run_says_what_it_released_and_its_student_answers_each_image_by_itself(tmp_path, changes):
+    run = run_of(tmp_path, changes)
+    run_through(run, "dataset", "distance")
+    said = read_json(run.folders.statement)
+    sums = read_tensors(run.folders.answers / "sums.safetensors")
+    length = len(sums["second"])
+    numbers = length * (length + 1) // 2 + sums["labels"].size + (sums["gradients"].size if "gradients" in sums else 0)
+    assert said["mechanism"]["numbers"] == numbers
+    assert f"These {numbers:,} sums over all records, with noise" in said["summary"]
+    assert said["private"]
+    assert said["epsilon"] == pytest.approx(8, abs=1e-4)
+    assert said["epsilon"] <= 8
+    ledger, account = open_account(run)
+    assert len(ledger.events(account)) == 1 + ("privacy" in changes)
+    assert read_json(run.folders.evaluation)["accuracy"] > 0.75
+    student = StudentModel.load(run.folders.student)
+    images = np.random.default_rng(0).integers(0, 256, (9, 1, 16, 16), dtype=np.uint8)
+    assert student.statistics == "original"
+    assert (student.predict(images)[4] == student.predict(images[4:5])[0]).all()
+    write_text(tmp_path / "experiments" / "sums.yaml", "description: sums\n")
+    write_report.fn(run)
+    page = run.folders.report.read_text()
+    assert "nobody voted" in page
+    assert "How the teachers voted" not in page
+    assert "added up over all records" in run.folders.statement.with_name("statement.html").read_text()
+    assert "sums over records, with noise" in result(run).plain
+
+
+def test_a_crash_between_rounds_leaves_the_reservation_and_repeats_no_release(tmp_path, monkeypatch):
+    run = run_of(tmp_path, {"aggregation": {"mechanism": "gradients", "rounds": 3}})
+    run_through(run, "dataset", "vote")
+    plain, rounds = Records.gradients, []
+
+    def dies(self, *arguments):
+        rounds.append(len(rounds))
+        if len(rounds) == 2:
+            raise KeyboardInterrupt
+        return plain(self, *arguments)
+
+    monkeypatch.setattr(Records, "gradients", dies)
+    with pytest.raises(KeyboardInterrupt):
+        run_through(run, "aggregate", "aggregate")
+    assert not run.folders.statement.exists()
+    ledger, account = open_account(run)
+    reserved = ledger.events(account)
+    run_through(run, "aggregate", "aggregate")
+    assert len(rounds) == 2 + 3
+    released = (run.folders.answers / "sums.safetensors").read_bytes()
+    run_through(run, "aggregate", "aggregate")
+    assert len(rounds) == 2 + 3
+    assert (run.folders.answers / "sums.safetensors").read_bytes() == released
+    assert ledger.events(account) == reserved == [from_json(read_json(run.folders.statement)["event"])]
+
+
+def test_who_would_have_taught_and_what_student_comes_of_it_are_no_part_of_the_release(tmp_path):
+    plain = release_digest(run_of(tmp_path).params)
+    assert release_digest(run_of(tmp_path, {"partition": {"teachers": 9}, "teachers": {"ridge": 1.0}}).params) == plain
+    assert release_digest(run_of(tmp_path, {"backbone": {"projection": 50}}).params) != plain
+    assert release_digest(run_of(tmp_path, {"aggregation": {"epsilon": 2}}).params) != plain
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"aggregation": {"where": "parties"}}, "parties add up votes alone"),
+        ({"student": {"statistics": "current"}}, "one record would move the features of its whole batch"),
+        ({"student": {"kind": "linear"}}, "Set student.kind=sums"),
+        ({"aggregation": {"mechanism": "histogram", "sigma": 9}}, "Set student.kind=linear"),
+        ({"teachers": {"kind": "averaged", "clip": 1.0, "budget_share": 0.5}}, "no teacher learns anything"),
+        ({"transcription": {"annotation": {"sigma": 10}}}, "a transcription releases annotations"),
+        ({"queries": {"rounds": 2}}, "nobody is asked"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_in_a_sentence(tmp_path, changes, words):
+    with pytest.raises(SettingError, match=words):
+        run_of(tmp_path, changes)
+
+
+def test_audits_of_votes_are_refused(tmp_path):
+    run = run_of(tmp_path)
+    with pytest.raises(SettingError, match="terrine membership"):
+        audit(run.params.aggregation, noise=ReplayNoise(0))
+    with pytest.raises(SettingError, match="terrine membership"):
+        audit_canaries(run, lambda *_: None, 10)

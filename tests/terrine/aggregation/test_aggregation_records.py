@@ -1,0 +1,116 @@
+"""Vectors of records and their sums: bounded to the bit, exact, and a linear head in the end."""
+
+import numpy as np
+import pytest
+
+from terrine.aggregation.records import GRID, STEP, WEIGHT, Records, Whitening, noised, on_grid
+from terrine.errors import InputError, SettingError
+from terrine.privacy.noise import ReplayNoise, lattice_step
+
+GENERATOR = np.random.default_rng(0)
+QUERIES = GENERATOR.normal(size=(300, 6)) * [1, 1, 2, 2, 3, 3] + 3
+WHITENING = Whitening.of(QUERIES)
+FEATURES = GENERATOR.normal(size=(500, 6)) * 4
+CLASSES = 3
+LABELS = GENERATOR.integers(0, CLASSES, 500)
+
+
+def records(units: object = None, keep: slice = slice(None)) -> Records:
+    owners = np.arange(500) if units is None else np.asarray(units)
+    return Records.of(WHITENING.vectors(FEATURES)[keep], LABELS[keep], owners[keep], CLASSES)
+
+
+def test_a_vector_is_on_the_grid_and_no_longer_than_one_whatever_the_features_are() -> None:
+    strange = np.concatenate([FEATURES, FEATURES[:4] * 1e30, np.full((1, 6), np.nan), np.full((1, 6), np.inf)])
+    vectors = WHITENING.vectors(np.concatenate([strange, [[0, 0, 0, 1e308, 0, 0]]]))
+    steps = (vectors.astype(np.float64) / GRID).astype(np.int64)
+    assert (steps * GRID == vectors).all()
+    assert (np.square(steps).sum(axis=1) <= GRID**-2).all()
+    assert (np.linalg.norm(vectors[: len(FEATURES)], axis=1) > 0.99).all()
+    assert (vectors[-3:] == 0).all()
+
+
+def test_queries_are_white_and_a_head_on_vectors_is_a_linear_head_on_features() -> None:
+    white = (QUERIES - WHITENING.mean) @ WHITENING.matrix
+    assert np.allclose(np.cov(white.T), np.eye(6), atol=0.2)
+    on_vectors = GENERATOR.normal(size=(WHITENING.length, CLASSES))
+    weight, bias = WHITENING.head(on_vectors)
+    white = np.column_stack([(FEATURES - WHITENING.mean) @ WHITENING.matrix, np.full(500, WHITENING.constant)])
+    norms = np.linalg.norm(white, axis=1, keepdims=True)
+    expected = (white / norms) @ on_vectors * norms / np.sqrt(6 + WHITENING.constant**2)
+    assert np.allclose(FEATURES @ weight.T + bias, expected)
+
+
+def test_the_weights_of_a_unit_sum_to_one_voice_and_are_as_equal_as_can_be() -> None:
+    units = np.concatenate([np.zeros(1), np.ones(100), np.full(300, 2), np.full(99, 3)])
+    weights = records(units).weights
+    for unit in range(4):
+        own = weights[units == unit]
+        assert own.sum() == WEIGHT
+        assert own.max() - own.min() <= 1
+
+
+@pytest.mark.parametrize("units", [None, np.arange(500) // 7])
+def test_sums_are_those_of_a_plain_loop_in_whole_numbers(units: object) -> None:
+    given = records(units)
+    steps = [[int(value / GRID) for value in row] for row in given.vectors.tolist()]
+    second = np.zeros((7, 7), object)
+    labels = np.zeros((7, CLASSES), object)
+    for row, label, weight in zip(steps, given.labels, given.weights, strict=True):
+        for i, one in enumerate(row):
+            labels[i, label] += int(weight) * one * round(1 / GRID)
+            for j, other in enumerate(row):
+                second[i, j] += int(weight) * one * other
+    assert (given.second_moments() == second).all()
+    assert (given.label_moments() == labels).all()
+
+
+def test_the_sum_over_two_parties_is_the_sum_of_theirs_to_the_bit() -> None:
+    weights = GENERATOR.normal(size=(7, CLASSES))
+    both = [records(), records(keep=slice(0, 123)), records(keep=slice(123, None))]
+    for sums in ([r.second_moments() for r in both], [r.gradients(weights, 0.4) for r in both]):
+        assert (sums[0] == sums[1] + sums[2]).all()
+
+
+def test_a_gradient_is_that_of_the_softmax_loss_limited_in_length() -> None:
+    weights = GENERATOR.normal(size=(7, CLASSES))
+    for clip in (1.0, 0.3):
+        expected = np.zeros((7, CLASSES))
+        for vector, label in zip(records().vectors.astype(float), LABELS, strict=True):
+            scores = np.exp(vector @ weights)
+            error = scores / scores.sum() - np.eye(CLASSES)[label]
+            expected += np.outer(vector, error * min(1.0, clip / np.linalg.norm(error)))
+        assert np.allclose(records().gradients(weights, clip) * STEP, expected, atol=500 * GRID)
+
+
+def test_rounding_is_towards_zero() -> None:
+    values = GENERATOR.uniform(-1, 1, 1000)
+    assert (np.abs(on_grid(values)) <= np.abs(values)).all()
+    assert np.abs(on_grid(values) - values).max() <= GRID
+
+
+def test_noise_is_added_to_whole_numbers_and_too_coarse_a_lattice_is_refused() -> None:
+    total = np.array([[3, -(2**50)], [2**55 + 1, 0]])
+    noise = ReplayNoise(1).gaussian((2, 2), 8.0)
+    exact = [
+        int(t) * round(STEP / lattice_step(8.0)) + round(n / lattice_step(8.0))
+        for t, n in zip(total.ravel().tolist(), noise.ravel().tolist(), strict=True)
+    ]
+    expected = [float(value) * lattice_step(8.0) for value in exact]
+    assert noised(total, 8.0, ReplayNoise(1)).ravel().tolist() == expected
+    with pytest.raises(SettingError, match="larger budget"):
+        noised(total, 600.0, ReplayNoise(1))
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    vectors = WHITENING.vectors(FEATURES)
+    for given, labels in (
+        (vectors * 1.5, LABELS),
+        (vectors + 1e-6, LABELS),
+        (vectors, LABELS[:-1]),
+        (vectors, LABELS + 1),
+    ):
+        with pytest.raises(InputError):
+            Records.of(given.astype(np.float32), labels, np.arange(500), CLASSES)
+    with pytest.raises(InputError, match="two queries"):
+        Whitening.of(QUERIES[:1])

@@ -1,0 +1,143 @@
+"""Moments and gradients: what one unit moves, what that costs, and that a head can be learnt from it."""
+
+import itertools
+import math
+import pickle
+from typing import Any
+
+import dp_accounting
+import numpy as np
+import pytest
+
+from terrine.aggregation.budget import Budget
+from terrine.aggregation.gradients import Gradients
+from terrine.aggregation.mechanism import Mechanism
+from terrine.aggregation.moments import Moments
+from terrine.aggregation.records import STEP, Records, on_grid
+from terrine.aggregation.registry import MECHANISMS, mechanism_of, with_budget
+from terrine.aggregation.sums import JOINT, Sums, event_of_moments, mu_left
+from terrine.errors import SettingError
+from terrine.privacy.accounting.events import GaussianEvent, compose, counts
+from terrine.privacy.accounting.gaussian import mu_squared
+from terrine.privacy.accounting.pricing import price
+from terrine.privacy.noise import ReplayNoise
+from terrine.privacy.statement import MECHANISM_FIELDS
+
+KINDS: dict[str, Sums] = {"moments": Moments(), "gradients": Gradients()}
+CLASSES = 3
+
+
+def of(vectors: Any, labels: Any, units: Any = None) -> Records:
+    own = on_grid(np.asarray(vectors, dtype=np.float64))
+    return Records.of(own, labels, np.arange(len(own)) if units is None else units, CLASSES)
+
+
+def distance(one: Records, other: Records | None) -> float:
+    """The squared distance of (S, M), as the noise measures it: off-diagonal entries of S once, times √2."""
+    second, labels = one.second_moments(), one.label_moments()
+    if other is not None:
+        second, labels = second - other.second_moments(), labels - other.label_moments()
+    above = np.triu_indices(len(second), 1)
+    moved = np.concatenate([np.diag(second), math.sqrt(2) * second[above], labels.ravel()]) * STEP
+    return float(np.square(moved).sum())
+
+
+def units_of_one_or_more(count: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Vectors, no longer than 1, and labels of single units: at random, and those that move most."""
+    generator = np.random.default_rng(3)
+    found = []
+    for _ in range(count):
+        vectors = generator.normal(size=(generator.integers(1, 5), 4))
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True) / generator.choice([1, 1, 0.5], (len(vectors), 1))
+        found.append((vectors * (1 - 1e-9), generator.integers(0, CLASSES, len(vectors))))
+    return found + [
+        (np.array([[math.cos(angle), math.sin(angle), 0, 0]]) * (1 - 1e-9), np.array([label]))
+        for angle in np.linspace(0, math.pi, 37)
+        for label in (0, 1)
+    ]
+
+
+def test_no_unit_moves_the_moments_by_more_than_is_charged_and_one_moves_them_by_all_of_it() -> None:
+    units = [of(vectors, labels, np.zeros(len(labels))) for vectors, labels in units_of_one_or_more(40)]
+    assert max(distance(unit, None) for unit in units) <= 2
+    most = max(distance(one, other) for one, other in itertools.combinations(units, 2))
+    assert 0.999 * JOINT < most <= JOINT
+
+
+@pytest.mark.parametrize("clip", [0.2, 1.0])
+def test_no_unit_moves_a_gradient_by_more_than_is_charged(clip: float) -> None:
+    weights = np.random.default_rng(0).normal(size=(4, CLASSES)) * 9
+    units = [of(vectors, labels, np.zeros(len(labels))) for vectors, labels in units_of_one_or_more(60)]
+    gradients = [unit.gradients(weights, clip) * STEP for unit in units]
+    assert max(map(np.linalg.norm, gradients)) <= clip
+    most = max(np.linalg.norm(one - other) for one, other in itertools.combinations(gradients, 2))
+    assert 1.9 * clip < most <= 2 * clip or (clip == 1.0 and most <= 2)
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
+@pytest.mark.parametrize("epsilon", [0.3, 1.0, 6.0])
+def test_all_of_the_budget_is_spent_and_no_more_also_after_something_else(kind: Sums, epsilon: float) -> None:
+    event = kind.worst_case(1000, epsilon, 1e-5)
+    assert epsilon * (1 - 1e-6) < price(event, 1e-5) <= epsilon
+    before = GaussianEvent(sensitivity=1.0, sigma=2.0 / mu_left(epsilon, 1e-5))
+    assert price(compose(before, kind.worst_case(0, epsilon, 1e-5, before)), 1e-5) <= epsilon
+    with pytest.raises(SettingError, match="Nothing of the budget"):
+        kind.worst_case(0, epsilon, 1e-5, GaussianEvent(sensitivity=1.0, sigma=0.01))
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
+def test_the_price_is_that_of_another_accountant(kind: Sums) -> None:
+    accountant = dp_accounting.rdp.RdpAccountant()
+    for event, count in counts(kind.worst_case(0, 2.0, 1e-5)).items():
+        assert isinstance(event, GaussianEvent)
+        accountant.compose(dp_accounting.GaussianDpEvent(event.sigma / event.sensitivity), count)
+    assert 2.0 < accountant.get_epsilon(1e-5) < 2.3  # Rényi accounting is an upper bound, close for Gaussians
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_head_is_learnt_and_as_many_numbers_are_drawn_as_are_said(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = np.random.default_rng(1)
+    labels = generator.integers(0, CLASSES, 20_000)
+    vectors = generator.normal(size=(20_000, 6)) + 1.5 * np.eye(6)[labels]
+    vectors *= (1 - 1e-9) / np.linalg.norm(vectors, axis=1, keepdims=True)
+    given, kind, noise = of(vectors, labels), KINDS[name], ReplayNoise(0)
+    drawn = []
+    plain = noise.gaussian
+    monkeypatch.setattr(noise, "gaussian", lambda shape, sigma: drawn.append(math.prod(shape)) or plain(shape, sigma))
+    mu = mu_left(2.0, 1e-5)
+    released = kind.release(given, mu, noise)
+    assert sum(drawn) == kind.numbers(6, CLASSES)
+    assert (released["second"] == released["second"].T).all()
+    right = ((vectors @ kind.head(released, mu)).argmax(axis=1) == labels).mean()
+    best = (vectors[:, :CLASSES].argmax(axis=1) == labels).mean()
+    assert right > best - 0.02
+    again = kind.release(given, mu, ReplayNoise(0))
+    assert all((again[key] == released[key]).all() for key in released)
+
+
+def test_noise_has_the_deviation_that_is_charged() -> None:
+    nothing = of(np.zeros((1, 60)), [0])
+    mu = mu_left(1.0, 1e-5)
+    released = Gradients().release(nothing, mu, ReplayNoise(0))
+    (moments, _), (gradient, rounds) = counts(Gradients().event(mu)).items()
+    above = released["second"][np.triu_indices(60, 1)]
+    assert np.std(above) * math.sqrt(2) == pytest.approx(moments.sigma, rel=0.05)
+    assert np.std(released["labels"]) == pytest.approx(moments.sigma, rel=0.2)
+    assert len(released["gradients"]) == rounds
+    assert np.std(released["gradients"]) == pytest.approx(gradient.sigma, rel=0.05)
+    assert mu_squared(event_of_moments(mu)) == pytest.approx(mu**2)
+
+
+def test_every_kind_that_does_not_count_votes_is_tested_here() -> None:
+    assert set(KINDS) == {name for name in MECHANISMS.names() if not issubclass(MECHANISMS.of(name), Mechanism)}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_kind_is_built_by_name_and_describes_itself_with_a_budget_and_without(name: str) -> None:
+    kind = KINDS[name]
+    assert mechanism_of(kind.describe()) == kind
+    assert set(kind.describe()) <= MECHANISM_FIELDS
+    assert kind.text.endswith(".")
+    section = with_budget(type(kind))(epsilon=3)
+    assert (section.epsilon, section.delta) == (3, Budget().delta)
+    assert pickle.loads(pickle.dumps(section)) == section
