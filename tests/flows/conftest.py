@@ -18,6 +18,7 @@ from filelock import FileLock
 
 from flows.deploy import free_port, wait_until_healthy
 from terrine.errors import TerrineError
+from terrine.files import atomic_file
 
 SMALL = {
     "description": "digits with few teachers and few queries, for tests",
@@ -46,7 +47,8 @@ def _migrated(pytestconfig, name, migrate):
             migrate(Path(folder) / "fresh.db")
             with closing(sqlite3.connect(Path(folder) / "fresh.db")) as fresh:
                 fresh.execute("VACUUM INTO ?", (f"{folder}/whole.db",))
-            shutil.move(f"{folder}/whole.db", kept)
+            with atomic_file(kept) as file:
+                file.write(Path(folder, "whole.db").read_bytes())
     return kept
 
 
@@ -103,7 +105,8 @@ def prefect_server(run_folder, prefect_database):
 
 
 def _start_server(folder, database):
-    """Start a Prefect server and return its process, its URL, and that nobody uses it yet."""
+    """Start a Prefect server in a folder of its own; return its process, its URL, and that nobody uses it yet."""
+    folder = Path(tempfile.mkdtemp(dir=folder))
     shutil.copy(database, folder / "prefect.db")
     idle = ("CANCELLATION_CLEANUP", "FOREMAN", "LATE_RUNS", "PAUSE_EXPIRATIONS", "SCHEDULER", "TRIGGERS")
     environment = os.environ | {f"PREFECT_SERVER_SERVICES_{service}_ENABLED": "false" for service in idle}
