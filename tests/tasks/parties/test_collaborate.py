@@ -24,6 +24,7 @@ VALUES = {
     "aggregation": {"mechanism": "histogram", "sigma": 20, "epsilon": 6, "noise": "replay"},
     "collaboration": {"parties": 5},
     "teachers": {},
+    "student": {"l2": 0.3},
 }
 CONFIDENT = {"mechanism": "confident", "threshold": 9, "sigma1": 15, "sigma2": 20}
 
