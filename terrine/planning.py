@@ -11,6 +11,10 @@ fewer records. So as many teachers are taken as make the signal ample, and no mo
 `UNITS_EACH` units. The constants were measured once, on digits, MNIST, blood cells and others cut to 1,000 ... 60,000
 records, at ε from 1 to 8 (benchmarks/automatic.py, docs/choosing-settings.md), and are no function of anybody's data.
 
+Where records are summed instead (`terrine.aggregation.sums`), n units of which each adds a vector of length one for its
+class, in d coordinates of noise, tell signal from noise with n·μ / (K·√d); `ENOUGH_OF_SUMS` and `AMPLE_OF_SUMS` are to
+it what the other two are to votes.
+
     >>> plan(12_000, classes=10, epsilon=4, delta=1e-5)
     Plan(teachers=307, sigma=..., queries=6000, signal=89.8..., units=12000)
 """
@@ -28,6 +32,8 @@ AMPLE, ADVISED, ENOUGH = 90.0, 50.0, 32.0
 """Signals: where teachers begin to be too many, what advice aims at, and below which no student is worth its price."""
 UNITS_EACH = {"record": 3.0, "group": 1.2}
 """The fewest units that a teacher should have on average: a group brings several records."""
+AMPLE_OF_SUMS, ADVISED_OF_SUMS, ENOUGH_OF_SUMS = 4.0, 2.5, 1.0
+"""The same of sums over records."""
 QUERIES = 6_000
 SHARE_OF_COUNT = 1 / 64
 """The share of a run's budget, in μ², that counting the units with noise may take."""
@@ -107,6 +113,11 @@ def plan(
     return Plan(teachers, sigma, asked, signal(teachers, left, classes), units)
 
 
+def shown(signal: float) -> str:
+    """Return a signal with as many digits as it deserves."""
+    return f"{signal:,.0f}" if signal >= 10 else f"{signal:.2g}"
+
+
 def noise_of_count(epsilon: float, delta: float) -> float:
     """Return the noise σ, in units, at which counting them takes `SHARE_OF_COUNT` of a run's budget.
 
@@ -115,13 +126,34 @@ def noise_of_count(epsilon: float, delta: float) -> float:
     return 1 / (mu_of(epsilon, delta) * math.sqrt(SHARE_OF_COUNT))
 
 
+def signal_of_sums(units: int, mu: float, *, classes: int, features: int) -> float:
+    """Return how far sums over so many units rise above the noise of a budget μ. features: coordinates of a vector."""
+    return units * mu / (classes * math.sqrt(features))
+
+
 def advised_epsilon(units: int, *, classes: int, delta: float, unit: Literal["record", "group"]) -> float:
-    """Return the ε to advise for so many units, rounded up to a half."""
-    needed = ADVISED * math.sqrt(classes) * UNITS_EACH[unit] / max(units, 1)
-    return math.ceil(2 * epsilon_of(1.02 * needed, delta)) / 2
+    """Return the ε to advise for so many units whose teachers vote, rounded up to a half."""
+    return _epsilon_for(ADVISED * math.sqrt(classes) * UNITS_EACH[unit] / max(units, 1), delta)
+
+
+def advised_epsilon_of_sums(units: int, *, classes: int, features: int, delta: float) -> float:
+    """Return the ε to advise for sums over so many units, rounded up to a half."""
+    return _epsilon_for(ADVISED_OF_SUMS * classes * math.sqrt(features) / max(units, 1), delta)
 
 
 def advised_units(epsilon: float, *, classes: int, delta: float, unit: Literal["record", "group"]) -> int:
-    """Return how many units to advise for a budget ε, rounded up to tens."""
-    needed = ADVISED * math.sqrt(classes) * UNITS_EACH[unit] / mu_of(epsilon, delta)
-    return math.ceil(1.02 * needed / 10) * 10
+    """Return how many units to advise for a budget ε where their teachers vote, rounded up to tens."""
+    return _tens(ADVISED * math.sqrt(classes) * UNITS_EACH[unit] / mu_of(epsilon, delta))
+
+
+def advised_units_of_sums(epsilon: float, *, classes: int, features: int, delta: float) -> int:
+    """Return how many units to advise for a budget ε where they are summed, rounded up to tens."""
+    return _tens(ADVISED_OF_SUMS * classes * math.sqrt(features) / mu_of(epsilon, delta))
+
+
+def _epsilon_for(mu: float, delta: float) -> float:
+    return math.ceil(2 * epsilon_of(1.02 * mu, delta)) / 2
+
+
+def _tens(units: float) -> int:
+    return math.ceil(1.02 * units / 10) * 10

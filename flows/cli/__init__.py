@@ -14,6 +14,7 @@ from rich.text import Text
 
 from flows.cli import (
     accounting,
+    advise,
     audit,
     check,
     compare,
@@ -161,7 +162,21 @@ def datasets() -> None:
     console.print(", ".join(SOURCES.names()))
 
 
-PARTS = (accounting, audit, check, compare, export, images, ledger, membership, params, party, predict, reproduce)
+PARTS = (
+    accounting,
+    advise,
+    audit,
+    check,
+    compare,
+    export,
+    images,
+    ledger,
+    membership,
+    params,
+    party,
+    predict,
+    reproduce,
+)
 PARTS += (serve, sweep, ui)
 for part in PARTS:
     part.register(app)

@@ -78,6 +78,8 @@ def show(found: Finding, console: Console, *, findings: bool = True) -> None:
         table.add_row("images", _geometry(found))
     if found.plan is not None:
         table.add_row("votes", _votes(found))
+    if found.strength is not None:
+        table.add_row("sums", _sums(found))
     table.add_row("price", _price(found))
     if found.minutes is not None:
         table.add_row("time", f"{max(1.0, found.minutes):.0f} min or so on two cores")
@@ -120,11 +122,27 @@ def _votes(found: Finding) -> str:
 
     plan, chosen = found.plan, f" ({', '.join(found.automatic)}: auto)" if found.automatic else ""
     assert plan is not None
-    word = "ample" if plan.signal >= 0.9 * AMPLE else "enough" if plan.signal >= ENOUGH else "too weak"
     return (
-        f"{plan.teachers:,} teachers on {plan.queries:,} queries, noise of {plan.sigma:.1f} votes on every count: the "
-        f"signal is {plan.signal:.0f}, {word} (from {ENOUGH:.0f} on a student learns; {AMPLE:.0f} is ample){chosen}"
+        f"{plan.teachers:,} teachers on {plan.queries:,} queries, noise of {plan.sigma:.1f} votes on every count: "
+        f"{_signal(plan.signal, ENOUGH, AMPLE)}{chosen}"
     )
+
+
+def _sums(found: Finding) -> str:
+    from terrine.planning import AMPLE_OF_SUMS, ENOUGH_OF_SUMS
+
+    assert found.strength is not None
+    return (
+        f"no teacher votes, records add up {found.run.params.aggregation.mechanism} with noise: "
+        f"{_signal(found.strength, ENOUGH_OF_SUMS, AMPLE_OF_SUMS)}"
+    )
+
+
+def _signal(signal: float, enough: float, ample: float) -> str:
+    from terrine.planning import shown
+
+    word = "ample" if signal >= 0.9 * ample else "enough" if signal >= enough else "too weak"
+    return f"the signal is {shown(signal)}, {word} (from {enough:g} on a student learns; {ample:g} is ample)"
 
 
 def _price(found: Finding) -> str:

@@ -1,15 +1,32 @@
-"""Settings that are `auto` (marked `Automatic`): what stands in for them until `tasks.runtime.parameters` chooses."""
+"""Settings that are `auto`: the mechanism, which other settings decide, and numbers (marked `Automatic`).
+
+What stands in for a number until `tasks.runtime.parameters` chooses it is declared with its mark. A mechanism is chosen
+here, from settings alone: records add up gradients where one record is what is protected and what they need is there,
+because at the same ε that is far more accurate than votes; elsewhere teachers vote (docs/choosing-settings.md).
+"""
 
 from __future__ import annotations
 
 import copy
 from typing import Any
 
-from tasks.config.params import FAMILIES, Params
+from tasks.config.params import FAMILIES, Params, lay_over
+from terrine.aggregation.registry import MECHANISMS
 from terrine.errors import SettingError
 from terrine.settings import Automatic, Kinds, Settings, sections_of
 
 AUTO = "auto"
+
+_SUMS_NEED: dict[str, dict[str, tuple[Any, ...]]] = {
+    "privacy": {"unit": ("record",)},
+    "partition": {"teachers": (AUTO,)},
+    "queries": {"rounds": (1,)},
+    "backbone": {"kind": ("scattering",)},
+    "teachers": {"kind": ("linear",)},
+    "aggregation": {"where": ("local",), "sigma": (AUTO,)},
+    "student": {"kind": ("linear",), "statistics": ("original",)},
+}
+"""What settings may say, if they say anything, for records to be summed; they have to be images."""
 
 
 def take_out(values: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[str, str]]]:
@@ -17,7 +34,7 @@ def take_out(values: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[str, st
 
     Raises SettingError where nothing chooses a setting of this kind of section, but one of another kind.
     """
-    settled, chosen = copy.deepcopy(values), []
+    settled, chosen = with_mechanism(copy.deepcopy(values)), []
     for name, field in Params.model_fields.items():
         section, kinds = settled.get(name), FAMILIES.get(name)
         for key in [key for key, value in section.items() if value == AUTO] if isinstance(section, dict) else []:
@@ -29,6 +46,37 @@ def take_out(values: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[str, st
                 section[key] = marks[0].stand_in
                 chosen.append((name, key))
     return settled, chosen
+
+
+def with_mechanism(values: dict[str, Any]) -> dict[str, Any]:
+    """Return parameters with a mechanism in the place of `auto`, and the student that goes with it.
+
+    Where records are summed, no number of teachers is to be chosen, and none of queries: their defaults do.
+    """
+    said = values.get("aggregation")
+    if not isinstance(said, dict):
+        return values
+    if said.get("mechanism") == AUTO:
+        chosen: dict[str, Any] = {"aggregation": {"mechanism": "histogram"}}
+        if _may_be_summed(values):
+            chosen = {"aggregation": {"mechanism": "gradients"}, "student": {"kind": "sums"}}
+        values = lay_over(values, {**chosen, "privacy": values.get("privacy") or {}})
+    kind = values["aggregation"].get("mechanism", MECHANISMS.default)
+    if kind in MECHANISMS.names() and MECHANISMS.of(kind).reveals == "sums":
+        for name, key in (("partition", "teachers"), ("queries", "count")):
+            if (values.get(name) or {}).get(key) == AUTO:
+                values[name] = {other: value for other, value in values[name].items() if other != key}
+    return values
+
+
+def _may_be_summed(values: dict[str, Any]) -> bool:
+    if values.get("transcription") or (values.get("data") or {}).get("name") == "table":
+        return False
+    return all(
+        (values.get(name) or {}).get(key, either[0]) in either
+        for name, keys in _SUMS_NEED.items()
+        for key, either in keys.items()
+    )
 
 
 def _marks(section: type[Settings], key: str) -> list[Automatic]:

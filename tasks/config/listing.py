@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
+from tasks.config.automatic import AUTO
 from tasks.config.params import FAMILIES, Params
 from terrine.settings import Automatic, Settings, Unit, sections_of
 
@@ -75,7 +76,8 @@ def _setting(section: type[Settings], name: str, field: FieldInfo, prefix: str, 
     units = [mark.name for mark in field.metadata if isinstance(mark, Unit)]
     family = FAMILIES.get(prefix.rstrip("."))
     if family is not None and family.key == name:
-        return Setting(f"{prefix}{name}", (), family.default, False, " | ".join(family.names()), "", "Which one it is.")
+        known = " | ".join([AUTO] * (prefix == "aggregation.") + list(family.names()))
+        return Setting(f"{prefix}{name}", (), family.default, False, known, "", "Which one it is.")
     default = None if field.is_required() else field.get_default(call_default_factory=True)
     return Setting(
         f"{prefix}{name}",

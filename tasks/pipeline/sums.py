@@ -30,6 +30,7 @@ from tasks.reports.statement_page import write_statement
 from tasks.runtime.accounts import ledger_account, noise_source, release_at_price
 from tasks.runtime.assurance import assurance
 from tasks.runtime.identity import Inputs, about_release, check_queries, remembered, tell_change
+from tasks.runtime.parameters import refuse_hopeless_sums
 from tasks.runtime.progress import progress_reporter
 from tasks.runtime.releases import about_counting, check_releases, spent_on_counting, spent_on_moments
 from tasks.runtime.run import Run
@@ -46,6 +47,7 @@ from tasks.runtime.store import (
 from terrine.aggregation.records import Records, Whitening
 from terrine.aggregation.sums import Sums, mu_left
 from terrine.classifiers import LinearHead
+from terrine.data.dataset import Dataset
 from terrine.deployment.model import MOMENTS
 from terrine.errors import SettingError
 from terrine.models.moments import set_statistics
@@ -78,6 +80,7 @@ def release_sums(run: Run, release_id: str) -> None:
     slack = delta_slack(numbers + numbers_of_moments(run) + (run.params.privacy.counted > 0), settings.epsilon)
     if not slack < settings.delta:
         raise SettingError(f"aggregation.epsilon={settings.epsilon:g} is too large for a guarantee at so small a δ.")
+    refuse_hopeless_sums(run, len(np.unique(_units(run, read_dataset(run.folders)))), len(names), whitening.length)
     check_use_of_accuracy(run)
     check_releases(run)
     moments = release_moments(run)
@@ -134,8 +137,6 @@ def _records(run: Run, whitening: Whitening, moments: StoredRelease | None) -> R
     backbone = read_backbone(run.folders)
     if moments is not None:
         set_statistics(backbone, statistics_of_moments(run, moments))
-    units = dataset.train_groups if run.params.privacy.unit == "group" else dataset.record_names
-    assert units is not None, "the partition has refused groups that are protected and not given"
     if not path.is_file():
         report, count = progress_reporter("private-features"), len(dataset.train_labels)
         vectors = np.empty((count, whitening.length), np.float32)
@@ -145,7 +146,13 @@ def _records(run: Run, whitening: Whitening, moments: StoredRelease | None) -> R
             vectors[first : first + len(block)] = block
             report((first + len(block)) / count, f"features of {first + len(block):,} of {count:,} images")
         write_array(path, vectors)
-    return Records.of(read_array(path, memory_map=True), dataset.train_labels, units, dataset.classes)
+    return Records.of(read_array(path, memory_map=True), dataset.train_labels, _units(run, dataset), dataset.classes)
+
+
+def _units(run: Run, dataset: Dataset) -> np.ndarray:
+    units = dataset.train_groups if run.params.privacy.unit == "group" else dataset.record_names
+    assert units is not None, "the partition has refused groups that are protected and not given"
+    return units
 
 
 def _work(run: Run, moments: StoredRelease | None) -> Path:

@@ -25,7 +25,17 @@ from tasks.runtime.run import SPLIT_SEED, Run
 from tasks.runtime.store import Folders, read_json, write_json, write_text
 from terrine.data.survey import Survey
 from terrine.errors import SettingError
-from terrine.planning import Plan, advised_epsilon, advised_units, plan
+from terrine.planning import (
+    ENOUGH_OF_SUMS,
+    Plan,
+    advised_epsilon,
+    advised_epsilon_of_sums,
+    advised_units,
+    advised_units_of_sums,
+    plan,
+    signal_of_sums,
+)
+from terrine.privacy.accounting.gaussian import mu_of
 
 FILE = "settled.json"
 """In the run's private folder: what was chosen, and from which parameters. Chosen again only where these change."""
@@ -158,12 +168,6 @@ def planned(
 
 def _refuse_what_has_no_plan(run: Run) -> None:
     params = run.params
-    if params.aggregation.reveals == "sums":
-        raise SettingError(
-            f"auto is known for mechanisms that count votes, and aggregation.mechanism={params.aggregation.mechanism} "
-            "adds up records, which takes no choice of teachers or noise. Give numbers for partition.teachers and "
-            "queries.count."
-        )
     if params.transcription is not None or params.teachers.averages:
         raise SettingError(
             "auto is known for teachers that learn alone and vote once. Give numbers for partition.teachers, "
@@ -182,18 +186,55 @@ def hopeless(run: Run, chosen: Plan, survey: Survey) -> str:
     unit, epsilon, delta = params.privacy.unit, params.aggregation.epsilon, params.aggregation.delta
     units = survey.units(unit)
     about = {"classes": classes, "delta": delta, "unit": unit}
-    larger = f"ε = {advised_epsilon(units, **about):g}"
+    return _hopeless(
+        run,
+        units,
+        classes,
+        f"{chosen.teachers} teachers would vote under noise of {chosen.sigma:.0f} votes on every count",
+        advised_epsilon(units, **about),
+        advised_units(epsilon, **about),
+    )
+
+
+def refuse_hopeless_sums(run: Run, units: int, classes: int, features: int) -> None:
+    """Refuse sums over so few private units that their noise drowns them, unless `privacy.anyway` is set.
+
+    features: the length of a record's vector. Raises SettingError, for the operator alone.
+    """
+    sentence = hopeless_sums(run, units, classes, features)
+    if sentence and not run.params.privacy.anyway:
+        raise SettingError(sentence)
+
+
+def hopeless_sums(run: Run, units: int, classes: int, features: int) -> str | None:
+    """Say why no head would come of a run's sums, and what would help; None where one will, or data are public."""
+    params, about = run.params, {"classes": classes, "features": features}
+    epsilon, delta = params.aggregation.epsilon, params.aggregation.delta
+    strength = signal_of_sums(units, mu_of(epsilon, delta), **about)
+    if params.data.public_benchmark or strength >= ENOUGH_OF_SUMS:
+        return None
+    return _hopeless(
+        run,
+        units,
+        classes,
+        f"the sums over them would have a signal of {strength:.2f}, where {ENOUGH_OF_SUMS:g} is needed",
+        advised_epsilon_of_sums(units, delta=delta, **about),
+        advised_units_of_sums(epsilon, delta=delta, **about),
+    )
+
+
+def _hopeless(run: Run, units: int, classes: int, why: str, larger: float, more: int) -> str:
+    unit, epsilon = run.params.privacy.unit, run.params.aggregation.epsilon
     remedies = [
-        f"a budget of {larger} (aggregation.epsilon, and at least as much in ledger.epsilon)",
-        f"about {advised_units(epsilon, **about):,} {unit}s to learn from",
+        f"a budget of ε = {larger:g} (aggregation.epsilon, and at least as much in ledger.epsilon)",
+        f"about {more:,} {unit}s to learn from",
     ]
     if unit == "group":
         remedies.append("privacy.unit=record, if what is to be protected is one image, not a person with all of hers")
     return (
-        f"{units:,} {unit}s are too few for {classes} classes at ε = {epsilon:g}: {chosen.teachers} teachers would "
-        f"vote under noise of {chosen.sigma:.0f} votes on every count, and a student would learn little but noise. "
-        f"Nothing was released and nothing was charged. What would do: {'; or '.join(remedies)}. To go on all the "
-        "same: --anyway."
+        f"{units:,} {unit}s are too few for {classes} classes at ε = {epsilon:g}: {why}, and a student would learn "
+        f"little but noise. Nothing was released and nothing was charged. What would do: {'; or '.join(remedies)}. To "
+        "go on all the same: --anyway."
     )
 
 

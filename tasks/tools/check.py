@@ -12,7 +12,7 @@ from pathlib import Path
 from tasks.config.automatic import take_out
 from tasks.config.presets import resolve, values_of
 from tasks.runtime.accounts import account_before
-from tasks.runtime.parameters import as_planned, hopeless, planned, settled_before
+from tasks.runtime.parameters import as_planned, hopeless, hopeless_sums, planned, settled_before
 from tasks.runtime.releases import (
     Release,
     check_fit,
@@ -23,12 +23,13 @@ from tasks.runtime.releases import (
     worst_cases,
 )
 from tasks.runtime.run import SPLIT_SEED, Run
+from terrine.advice import RICH
 from terrine.aggregation.histogram import GaussianHistogram
 from terrine.data.survey import Survey
 from terrine.errors import LedgerError, TerrineError
-from terrine.planning import ENOUGH, Plan, signal
+from terrine.planning import ENOUGH, Plan, signal, signal_of_sums
 from terrine.privacy.accounting.events import compose
-from terrine.privacy.accounting.gaussian import mu_squared
+from terrine.privacy.accounting.gaussian import mu_of, mu_squared
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.ledger.account import Account, Budget
 
@@ -48,6 +49,7 @@ class Finding:
         run: The run.
         survey: What its data hold: private.
         plan: What its votes and noise will be; None for mechanisms and teachers that `terrine.planning` knows not.
+        strength: The signal of sums over its records; None where teachers vote, or the features are not known yet.
         automatic: The settings that are `auto`, as `section.key`.
         cost: ε that may be charged for the run, by itself: 0 where all was released before; None where it is unknown.
         total: ε of the account with this run.
@@ -60,6 +62,7 @@ class Finding:
     run: Run
     survey: Survey
     plan: Plan | None = None
+    strength: float | None = None
     automatic: list[str] = field(default_factory=list)
     cost: float | None = None
     total: float | None = None
@@ -74,9 +77,12 @@ class Finding:
         params = self.run.params
         if params.data.name == "table":
             return START / 60
-        if self.plan is None or params.backbone.kind != "scattering" or params.teachers.inputs != "features":
+        if params.backbone.kind != "scattering" or params.teachers.inputs != "features":
             return None
-        images = RECORDS * self.survey.train.sum() + self.survey.test.sum() + QUERIES * self.plan.queries
+        if self.plan is None and self.strength is None:
+            return None
+        queries = self.plan.queries if self.plan is not None else params.queries.count
+        images = RECORDS * self.survey.train.sum() + self.survey.test.sum() + QUERIES * queries
         pixels = images * params.data.channels * params.data.size**2
         return (START + PER_PIXEL * pixels * (LARGE if params.data.size > 32 else 1.0)) / 60
 
@@ -98,7 +104,9 @@ def look_at(root: Path, name: str) -> Finding:
     found = Finding(run, survey, automatic=[".".join(key) for key in automatic])
     unknown = automatic if settled_before(root, name) is None else []
     if run.params.transcription is None:
-        if not run.params.teachers.averages:
+        if run.params.aggregation.reveals == "sums":
+            _look_at_sums(found)
+        elif not run.params.teachers.averages:
             _look_at_votes(found, unknown)
         if not run.params.teachers.unprotected:
             _look_at_account(found, unknown)
@@ -134,10 +142,31 @@ def _look_at_votes(found: Finding, automatic: list[tuple[str, str]]) -> None:
             )
     units = found.survey.units(params.privacy.unit)
     teachers = found.plan.teachers if found.plan else params.partition.teachers
-    if params.partition.kind == "iid" and teachers > units and mechanism.reveals != "sums":
+    if params.partition.kind == "iid" and teachers > units:
         found.refusals.append(
             f"{teachers} teachers cannot share {units} {params.privacy.unit}s to learn from. Set partition.teachers to "
             "auto, or to less."
+        )
+
+
+def _look_at_sums(found: Finding) -> None:
+    """Compare the sums over records with their noise, where the number of features is a setting."""
+    run, params = found.run, found.run.params
+    projection = getattr(params.backbone, "projection", None)
+    if projection is None:
+        return
+    units, about = found.survey.units(params.privacy.unit), {"classes": len(found.survey.class_names)}
+    features = projection + 1
+    found.strength = signal_of_sums(
+        units, mu_of(params.aggregation.epsilon, params.aggregation.delta), features=features, **about
+    )
+    if sentence := hopeless_sums(run, units, features=features, **about):
+        found.doubts.append(sentence)
+    if params.privacy.unit == "group" and found.survey.train.sum() >= RICH * units:
+        found.notes.append(
+            f"Each of your groups has {found.survey.train.sum() / units:.0f} records or so. Sums hear a group once; "
+            "teachers that vote learn from all of its records, and are more accurate where groups are large: "
+            "aggregation.mechanism=auto takes them."
         )
 
 

@@ -91,6 +91,22 @@ def test_a_crash_between_rounds_leaves_the_reservation_and_repeats_no_release(tm
     assert ledger.events(account) == reserved == [from_json(read_json(run.folders.statement)["event"])]
 
 
+def test_sums_that_their_noise_drowns_are_refused_before_anything_is_charged(tmp_path):
+    few = {
+        "data": {"public_benchmark": False},
+        "queries": {"count": 50, "batch": 25},
+        "aggregation": {"epsilon": 0.02},
+        "ledger": {"account": "clinic", "epsilon": 8},
+    }
+    run = run_of(tmp_path, few)
+    with pytest.raises(SettingError, match=r"records are too few for 10 classes at ε = 0\.02: .* ε = \d"):
+        run_through(run, "dataset", "aggregate")
+    ledger, account = open_account(run)
+    assert not ledger.events(account)
+    run_through(run_of(tmp_path, few | {"privacy": {"anyway": True}}), "aggregate", "aggregate")
+    assert len(ledger.events(account)) == 1
+
+
 def test_who_would_have_taught_and_what_student_comes_of_it_are_no_part_of_the_release(tmp_path):
     plain = release_digest(run_of(tmp_path).params)
     assert release_digest(run_of(tmp_path, {"partition": {"teachers": 9}, "teachers": {"ridge": 1.0}}).params) == plain

@@ -44,6 +44,14 @@ def _images(folder, count, mode="L"):
         )
 
 
+def _table_of_groups(project, groups):
+    rows = (f"{kind}/{kind}L{n:03}.png,{kind},p{n % groups}" for kind in ("boot", "shirt") for n in range(190))
+    (project / "images" / "table.csv").write_text("\n".join(["path,label,group", *rows]))
+
+
+SUMMED = ["aggregation.mechanism=gradients", "student.kind=sums", "backbone.projection=50"]
+
+
 def _check(*options):
     return CliRunner().invoke(app, ["check", *options], env={"COLUMNS": "100"})
 
@@ -86,12 +94,24 @@ def test_what_another_run_of_the_account_released_is_not_priced_again(project):
     assert not list(project.glob(f"data/private/{other_teachers.run.name}"))
 
 
-def test_groups_that_are_held_out_are_counted(project):
+def test_sums_are_held_against_their_noise_and_large_groups_are_told_of_votes(project):
+    found = look_at(project, derive(project, "own", SUMMED))
+    assert found.strength > 1
+    assert not found.stops
+    assert "no teacher votes, records add up gradients" in " ".join(
+        _check(*(option for setting in SUMMED for option in ("--set", setting))).stdout.split()
+    )
     lines = [
         "path,label,group",
-        *(f"{kind}/{kind}L{n:03}.png,{kind},p{n % 60}" for kind in ("boot", "shirt") for n in range(190)),
+        *(f"{kind}/{kind}L{n:03}.png,{kind},p{n % 20}" for kind in ("boot", "shirt") for n in range(190)),
     ]
     (project / "images" / "table.csv").write_text("\n".join(lines))
+    grouped = derive(project, "own", [*SUMMED, "data.path=images/table.csv", "privacy.unit=group"])
+    assert any("teachers that vote learn from all" in note for note in look_at(project, grouped).notes)
+
+
+def test_groups_that_are_held_out_are_counted(project):
+    _table_of_groups(project, 60)
     name = derive(project, "own", ["data.path=images/table.csv", "privacy.unit=group", "aggregation.epsilon=60"])
     survey = look_at(project, name).survey
     assert sum(survey.groups) == 60
@@ -105,6 +125,7 @@ def test_groups_that_are_held_out_are_counted(project):
         (["aggregation.epsilon=0.1"], "are too few for 2 classes at ε = 0.1"),
         (["ledger.epsilon=3"], "past its budget of ε=3"),
         (["partition.teachers=5000", "aggregation.sigma=9"], "5000 teachers cannot share"),
+        ([*SUMMED, "aggregation.epsilon=0.1"], "the sums over them would have a signal of"),
     ],
 )
 def test_what_cannot_work_is_refused(project, settings, message):

@@ -1,0 +1,109 @@
+"""Which mechanism to take: from public quantities alone, before anything is read.
+
+Sums hear every unit once, as a vector of length one: they need many units, and spend none of them on teachers who know
+little. Votes hear every teacher on every query, and a teacher learns from all records of its units: they stand by a few
+units that are rich, by models that are not linear, and where nothing about records may be added up. Both signals and
+their thresholds are those of `terrine.planning`; which is better where both are possible was measured
+(docs/choosing-settings.md).
+
+    >>> advise(60_000, classes=10, epsilon=2, delta=1e-5).mechanism
+    'gradients'
+    >>> advise(120, records=1_400, classes=10, epsilon=8, delta=1e-5, unit="group").mechanism
+    'histogram'
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from terrine.planning import (
+    ENOUGH,
+    ENOUGH_OF_SUMS,
+    Plan,
+    advised_epsilon,
+    advised_epsilon_of_sums,
+    plan,
+    shown,
+    signal_of_sums,
+)
+from terrine.privacy.accounting.gaussian import mu_of
+
+RICH = 4
+"""Records of a unit from which on teachers that vote are better than sums."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to take, and what may be hoped for.
+
+    Attributes:
+        mechanism: Of the section `aggregation`.
+        votes: What `auto` chooses where teachers vote.
+        sums: The signal of sums, by `terrine.planning.signal_of_sums`.
+        useful: Whether a student can learn from what is advised.
+        epsilon: An ε at which it would, where it cannot.
+        reason: Why, in two sentences.
+    """
+
+    mechanism: Literal["gradients", "moments", "histogram"]
+    votes: Plan
+    sums: float
+    useful: bool
+    epsilon: float | None
+    reason: str
+
+
+def advise(
+    units: int,
+    *,
+    records: int | None = None,
+    classes: int,
+    features: int = 200,
+    epsilon: float,
+    delta: float,
+    unit: Literal["record", "group"] = "record",
+    apart: bool = False,
+    one_round: bool = False,
+    linear: bool = True,
+) -> Advice:
+    """Advise a mechanism.
+
+    Args:
+        units: About how many records or groups there are, as far as anybody may know.
+        records: About how many records they have in all; None: as many as units.
+        classes: How many classes.
+        features: Coordinates of the features that a linear head reads.
+        epsilon: The run's budget.
+        delta: Its δ.
+        unit: What is protected.
+        apart: Whether nothing about records may be added up, not even in secret shares.
+        one_round: Whether those who hold the records can answer once only.
+        linear: Whether a linear head on public features will do.
+
+    Raises:
+        SettingError: an impossible budget.
+    """
+    votes = plan(units, classes=classes, epsilon=epsilon, delta=delta, unit=unit)
+    sums = signal_of_sums(units, mu_of(epsilon, delta), classes=classes, features=features + 1)
+    each = (records or units) / max(units, 1)
+    why = None
+    if apart:
+        why = "Nothing about records may be added up, so teachers vote."
+    elif not linear:
+        why = "Sums teach linear heads alone; teachers of any kind may vote."
+    elif each >= RICH:
+        why = (
+            f"A {unit} has {each:.0f} records or so: a teacher that votes learns from all of them, where a sum hears "
+            f"the {unit} once."
+        )
+    if why is not None:
+        larger = None if votes.useful else advised_epsilon(units, classes=classes, delta=delta, unit=unit)
+        hope = f"The signal of {votes.teachers:,} teachers is {shown(votes.signal)}, where {ENOUGH:.0f} is needed."
+        return Advice("histogram", votes, sums, votes.useful, larger, f"{why} {hope}")
+    useful = sums >= ENOUGH_OF_SUMS
+    larger = None if useful else advised_epsilon_of_sums(units, classes=classes, features=features + 1, delta=delta)
+    rounds = "in one round, moments" if one_round else "in several rounds, gradients"
+    why = f"Records may be added up, which is far more accurate than votes at the same ε: {rounds}."
+    hope = f"The signal is {shown(sums)}, where {ENOUGH_OF_SUMS:g} is needed."
+    return Advice("moments" if one_round else "gradients", votes, sums, useful, larger, f"{why} {hope}")

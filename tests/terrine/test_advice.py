@@ -1,0 +1,46 @@
+"""Which mechanism is advised: as measured, and with an ε that would do where nothing does."""
+
+import pytest
+
+from terrine.advice import advise
+
+MEASURED = [
+    # units, records, unit, classes, features, ε; accuracy by votes, moments, gradients (docs/choosing-settings.md)
+    (1_435, None, "record", 10, 200, 1, 45.3, 83.4, 86.0),
+    (1_435, None, "record", 10, 200, 2, 73.8, 90.9, 92.0),
+    (13_671, None, "record", 8, 100, 6, 79.5, 85.1, 88.7),
+    (60_000, None, "record", 10, 400, 1, 95.8, 97.0, 97.9),
+    (60_000, None, "record", 10, 400, 2, 96.6, 97.6, 98.4),
+    (60_000, None, "record", 10, 400, 6, 97.2, 98.1, 98.7),
+    (60, 1_435, "group", 10, 300, 8, 55.2, 33.0, 36.3),
+    (60, 1_435, "group", 10, 300, 16, 86.9, 56.1, 61.3),
+    (120, 1_435, "group", 10, 300, 4, 52.5, 35.9, 41.2),
+    (120, 1_435, "group", 10, 300, 8, 83.8, 62.8, 66.4),
+    (120, 1_435, "group", 10, 300, 16, 94.8, 82.3, 83.0),
+    (300, 1_435, "group", 10, 300, 4, 78.7, 75.6, 77.9),
+    (300, 1_435, "group", 10, 300, 8, 93.1, 88.5, 88.3),
+]
+
+
+@pytest.mark.parametrize("cell", MEASURED)
+def test_what_is_advised_was_the_best_of_what_was_measured_or_within_a_point_of_it(cell):
+    units, records, unit, classes, features, epsilon, votes, moments, gradients = cell
+    found = advise(units, records=records, unit=unit, classes=classes, features=features, epsilon=epsilon, delta=1e-5)
+    reached = {"histogram": votes, "moments": moments, "gradients": gradients}
+    assert reached[found.mechanism] >= max(reached.values()) - 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "mechanism"),
+    [({"apart": True}, "histogram"), ({"linear": False}, "histogram"), ({"one_round": True}, "moments")],
+)
+def test_what_cannot_be_had_is_not_advised(asked, mechanism):
+    assert advise(60_000, classes=10, epsilon=4, delta=1e-5, **asked).mechanism == mechanism
+
+
+@pytest.mark.parametrize("unit", ["record", "group"])
+def test_where_nothing_works_the_budget_that_is_named_does(unit):
+    situation = {"units": 60, "records": 1_400 if unit == "group" else None, "classes": 10, "delta": 1e-5, "unit": unit}
+    hopeless = advise(epsilon=4, **situation)
+    assert not hopeless.useful
+    assert advise(epsilon=hopeless.epsilon, **situation).useful
