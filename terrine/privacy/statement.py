@@ -224,8 +224,7 @@ class PrivacyStatement:
             "schema_version": SCHEMA_VERSION,
             "private": self.private,
             "warning": None if self.private else _warning(self),
-            "neighbouring": NEIGHBOURS[self.unit],
-            "trust_model_text": TRUST_MODELS[self.trust_model],
+            **_who(self),
             "epsilon_guaranteed": _printed(self.epsilon_guaranteed),
             "epsilon": _printed(self.epsilon),
             # A lower bound is rounded down.
@@ -297,6 +296,15 @@ def summary_sentence(statement: PrivacyStatement) -> str:
             else "anyone outside the parties, as long as the privacy guardian colludes with none of them."
         )
     )
+
+
+def _who(statement: PrivacyStatement) -> dict[str, str]:
+    """Say what neighbours are and who is trusted; where records were summed, nobody taught and nobody voted."""
+    neighbouring, trusted = NEIGHBOURS[statement.unit], TRUST_MODELS[statement.trust_model]
+    if "numbers" in statement.mechanism:
+        neighbouring = neighbouring.replace(" and therefore its teacher", "")
+        trusted = trusted.replace("data, the votes and", "data and")
+    return {"neighbouring": neighbouring, "trust_model_text": trusted}
 
 
 def released_per_class(labels: ArrayLike, classes: int) -> tuple[int, ...]:

@@ -46,6 +46,7 @@ def test_a_run_says_what_it_released_and_its_student_answers_each_image_by_itsel
     numbers = length * (length + 1) // 2 + sums["labels"].size + (sums["gradients"].size if "gradients" in sums else 0)
     assert said["mechanism"]["numbers"] == numbers
     assert f"These {numbers:,} sums over all records, with noise" in said["summary"]
+    assert not any(word in said["neighbouring"] + said["trust_model_text"] for word in ("teacher", "vote"))
     assert said["private"]
     assert said["epsilon"] == pytest.approx(8, abs=1e-4)
     assert said["epsilon"] <= 8
