@@ -58,9 +58,10 @@ PRIVACY_TESTS = (
     "tests/tasks/runtime/test_identity.py",
     "tests/tasks/runtime/test_accounts.py",
     "tests/tasks/runtime/test_parameters.py",
+    "tests/tasks/runtime/test_releases.py",
     *(
         f"tests/tasks/pipeline/test_{name}.py"
-        for name in ("partition_task", "teach", "vote", "aggregate", "average", "private_figures", "report")
+        for name in ("partition_task", "teach", "vote", "aggregate", "average", "private_figures", "report", "sums")
     ),
     "tests/tasks/parties/test_party_config.py",
     "tests/tasks/transcription/test_transcribe.py",

@@ -388,7 +388,7 @@ def test_every_kind_is_made_of_its_defaults_and_has_no_setting_of_another(name):
     for other in {key for kind in STUDENTS.names() for key in STUDENTS.of(kind).model_fields} - own:
         with pytest.raises(ValidationError, match=other):
             STUDENTS.of(name)(**{other: 1})
-    assert ("trainable" in own) == (name not in ("linear", "forest", "full"))
+    assert ("trainable" in own) == (name not in ("linear", "forest", "full", "sums"))
     assert ("pool" in own) == student.looks_at_more
 
 
