@@ -131,9 +131,24 @@ def signal_of_sums(units: int, mu: float, *, classes: int, features: int) -> flo
     return units * mu / (classes * math.sqrt(features))
 
 
-def advised_epsilon(units: int, *, classes: int, delta: float, unit: Literal["record", "group"]) -> float:
-    """Return the ε to advise for so many units whose teachers vote, rounded up to a half."""
-    return _epsilon_for(ADVISED * math.sqrt(classes) * UNITS_EACH[unit] / max(units, 1), delta)
+def advised_epsilon(
+    units: int,
+    *,
+    classes: int,
+    delta: float,
+    unit: Literal["record", "group"],
+    counts: bool = False,
+    moments: float = 0.0,
+) -> float:
+    """Return the ε to advise for so many units whose teachers vote, rounded up to a half.
+
+    counts: whether they are to be counted with noise, which leaves room for fewer teachers. moments: see `plan`.
+    """
+    epsilon = _epsilon_for(ADVISED * math.sqrt(classes) * UNITS_EACH[unit] / max(units, 1), delta)
+    about = {"classes": classes, "delta": delta, "unit": unit, "moments": moments}
+    while plan(units, epsilon=epsilon, counted=noise_of_count(epsilon, delta) * counts, **about).signal < ADVISED:
+        epsilon = math.ceil(2.1 * epsilon) / 2
+    return epsilon
 
 
 def advised_epsilon_of_sums(units: int, *, classes: int, features: int, delta: float) -> float:

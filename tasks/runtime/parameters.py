@@ -191,7 +191,7 @@ def hopeless(run: Run, chosen: Plan, survey: Survey) -> str:
         units,
         classes,
         f"{chosen.teachers} teachers would vote under noise of {chosen.sigma:.0f} votes on every count",
-        advised_epsilon(units, **about),
+        advised_epsilon(units, counts=counts_units(run), moments=params.privacy.moments, **about),
         advised_units(epsilon, **about),
     )
 
