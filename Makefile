@@ -11,8 +11,9 @@ export PATH := $(BIN):$(PATH)
 run: $(VENV)/installed
 	@terrine run
 
+# Tests start hundreds of Python processes: where bytecode is not kept, each would compile the project anew.
 test: $(VENV)/installed lint
-	@OMP_NUM_THREADS=1 python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	@OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/installed
 	@ruff check .

@@ -236,7 +236,7 @@ class Copy:
 
     def catches(self, tests: Sequence[str]) -> str | None:
         """The first test that fails; None where all pass."""
-        options = ("-x", "-q", "-p", "no:cacheprovider", "--no-header", "--tb=no", "-rfE")
+        options = ("-x", "-q", "-p", "no:cacheprovider", "-p", "no:hydra_pytest", "--no-header", "--tb=no", "-rfE")
         with tempfile.TemporaryDirectory(dir=self._scratch) as base:
             done = self._run(lambda: _pytest([*options, f"--basetemp={base}/tests", *tests]))
         if done.code == 0:

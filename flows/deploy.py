@@ -68,8 +68,12 @@ def _background(arguments: list[str], environment: dict[str, str], root: Path, l
                 process.kill()
 
 
-def _wait_until_healthy(url: str, server: subprocess.Popen, log: Path) -> None:
-    deadline = time.monotonic() + START_SECONDS
+def wait_until_healthy(url: str, server: subprocess.Popen, log: Path, seconds: float = START_SECONDS) -> None:
+    """Wait until a Prefect server answers at the URL of its API.
+
+    Raises TerrineError, which names the server's log, when it has ended or does not answer in time.
+    """
+    deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if server.poll() is not None:
             raise TerrineError(f"The Prefect server ended while starting. Its log: {log}")
@@ -78,7 +82,7 @@ def _wait_until_healthy(url: str, server: subprocess.Popen, log: Path) -> None:
                 return
         except (urllib.error.URLError, OSError):
             time.sleep(0.5)
-    raise TerrineError(f"The Prefect server did not answer within {START_SECONDS} seconds. Its log: {log}")
+    raise TerrineError(f"The Prefect server did not answer within {seconds:g} seconds. Its log: {log}")
 
 
 def deploy_local(root: Path, deployment: str, *, port: int | None, keep: bool) -> None:
@@ -104,7 +108,7 @@ def deploy_local(root: Path, deployment: str, *, port: int | None, keep: bool) -
     with _background(
         ["server", "start", "--host", "127.0.0.1", "--port", str(port)], environment, root, server_log
     ) as server:
-        _wait_until_healthy(api, server, server_log)
+        wait_until_healthy(api, server, server_log)
         console.print(f"Prefect server: http://127.0.0.1:{port} (log {server_log.relative_to(root)})")
         _prefect("work-pool", "create", POOL, "--type", "process", "--overwrite", environment=environment, root=root)
         _prefect("deploy", "--all", environment=environment, root=root)

@@ -41,7 +41,7 @@ def make_student(
 ) -> Path:
     """Write a student with random weights, and running statistics that differ from every batch's, to `folder`."""
     folder.mkdir(parents=True)
-    backbone = build_backbone(kind, channels=channels, size=SIZE, seed=1, **KINDS[kind])
+    backbone = build_backbone(kind, channels=channels, size=SIZE, seed=1, **KINDS.get(kind, {}))
     generator = torch.Generator().manual_seed(2)
     for layer in backbone.modules():
         if isinstance(layer, torch.nn.modules.batchnorm._BatchNorm):

@@ -119,20 +119,22 @@ def _type(annotation: Any) -> str:
     return names.get(get_origin(annotation) or annotation, "value")
 
 
-@cache
 def meanings(section: type[Settings]) -> dict[str, str]:
     """Return the text below each field of a class and of those it inherits from, as one line each."""
+    owners = [owner for owner in reversed(section.__mro__) if issubclass(owner, Settings) and owner is not Settings]
+    return {name: meaning for owner in owners for name, meaning in _own_meanings(owner).items()}
+
+
+@cache
+def _own_meanings(owner: type[Settings]) -> dict[str, str]:
+    try:
+        body = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
+    except (OSError, TypeError):  # made at run time: its parts are in the classes it inherits from
+        return {}
+    assert isinstance(body, ast.ClassDef)
     found: dict[str, str] = {}
-    for owner in reversed(section.__mro__):
-        if not issubclass(owner, Settings) or owner is Settings:
-            continue
-        try:
-            body = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
-        except (OSError, TypeError):  # made at run time: its parts are in the classes it inherits from
-            continue
-        assert isinstance(body, ast.ClassDef)
-        for field, text in zip(body.body, body.body[1:], strict=False):
-            match (field, text):
-                case (ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(meaning)))):
-                    found[name] = " ".join(meaning.split())
+    for field, text in zip(body.body, body.body[1:], strict=False):
+        match (field, text):
+            case (ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(meaning)))):
+                found[name] = " ".join(meaning.split())
     return found

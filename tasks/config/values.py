@@ -13,11 +13,14 @@ from pydantic import BaseModel
 
 from terrine.errors import SettingError
 
+LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""Reads what `yaml.safe_load` reads, ten times as fast where PyYAML has libyaml."""
+
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML mapping. Raises SettingError if the file is missing, no YAML, or no mapping."""
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = yaml.load(path.read_text(encoding="utf-8"), LOADER)
     except FileNotFoundError as error:
         raise SettingError(f"{path}: there is no such parameter file.") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:

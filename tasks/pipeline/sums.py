@@ -8,6 +8,7 @@ before the release is stored has been seen by nobody. So a round is never lost, 
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -103,7 +104,7 @@ def release_sums(run: Run, release_id: str) -> None:
         write_json(folder / "figures.json", {"notice": NOTICE})
     tell_change(run, "answers", release, inputs)
     write_statement(run, _statement(run, release, numbers, slack, len(names)), names)
-    shutil.rmtree(_work(run), ignore_errors=True)
+    shutil.rmtree(_work(run, moments), ignore_errors=True)
 
 
 def student_of_sums(run: Run) -> tuple[TrainedStudent, dict[str, Any]]:
@@ -129,7 +130,7 @@ def _inputs(run: Run) -> Inputs:
 
 def _records(run: Run, whitening: Whitening, moments: StoredRelease | None) -> Records:
     """Return the vectors of all records, kept on disk until they are summed, and who each belongs to."""
-    dataset, path = read_dataset(run.folders), _work(run) / "vectors.npy"
+    dataset, path = read_dataset(run.folders), _work(run, moments) / "vectors.npy"
     backbone = read_backbone(run.folders)
     if moments is not None:
         set_statistics(backbone, statistics_of_moments(run, moments))
@@ -147,7 +148,7 @@ def _records(run: Run, whitening: Whitening, moments: StoredRelease | None) -> R
     return Records.of(read_array(path, memory_map=True), dataset.train_labels, units, dataset.classes)
 
 
-def _work(run: Run) -> Any:
+def _work(run: Run, moments: StoredRelease | None) -> Path:
     """Return where the records' vectors are kept until they are summed."""
     folders = run.folders
     identity = digest(
@@ -155,7 +156,7 @@ def _work(run: Run) -> Any:
             "dataset": read_json(folders.dataset / "manifest.json")["fingerprint"],
             "backbone": file_digest(folders.backbone / "backbone.safetensors"),
             "queries": file_digest(folders.images / "manifest.json"),
-            "moments": [run.params.privacy.moments, run.params.aggregation.epsilon, run.params.aggregation.delta],
+            "moments": None if moments is None else moments.release_id,
         }
     )
     return folders.work / f"sums-{identity}"

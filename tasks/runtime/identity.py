@@ -13,7 +13,7 @@ edition, the stored release is what comes back, and the operator is told.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from tasks.config.params import FAMILIES, Params, read_parameters
 from tasks.config.presets import resolve
@@ -25,8 +25,10 @@ from tasks.runtime.store import read_json, write_text
 from terrine.aggregation.release import changed_inputs, committed, partition_commitment
 from terrine.errors import ArtefactError, TerrineError
 from terrine.privacy.ledger.identity import release_identity
-from terrine.privacy.ledger.ledger import StoredRelease
 from terrine.settings import Settings
+
+if TYPE_CHECKING:
+    from terrine.privacy.ledger.ledger import StoredRelease
 
 Kind = Literal["answers", "averages", "annotations", "labels", "units", "accuracy", "moments"]
 Inputs = dict[str, str]

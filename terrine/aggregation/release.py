@@ -4,10 +4,12 @@ Everything that turns votes into a release is here once, for the stage `aggregat
 counted, the worst case is reserved before anything is drawn, and the statement says what was drawn.
 """
 
+from __future__ import annotations
+
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +20,11 @@ from terrine.aggregation.votes import HistogramArray, IntegerArray
 from terrine.errors import SettingError
 from terrine.privacy.accounting.events import Event, NonPrivateEvent, compose
 from terrine.privacy.ledger.identity import keyed_digest
-from terrine.privacy.ledger.ledger import Ledger, StoredRelease
 from terrine.privacy.noise import NoiseSource, delta_slack
 from terrine.privacy.statement import PrivacyStatement, PublicInput, released_per_class
+
+if TYPE_CHECKING:  # the settings of teachers and students lead here, and need no database
+    from terrine.privacy.ledger.ledger import Ledger, StoredRelease
 
 PARTITION, SALT = "partition", "salt"
 

@@ -1,16 +1,24 @@
 """A small project in a folder of its own, and one Prefect server for all tests of flows."""
 
+import json
 import os
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from contextlib import closing
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 import yaml
 from filelock import FileLock
+
+from flows.deploy import free_port, wait_until_healthy
+from terrine.errors import TerrineError
+from terrine.files import atomic_file
 
 SMALL = {
     "description": "digits with few teachers and few queries, for tests",
@@ -25,15 +33,96 @@ SMALL = {
 
 
 @pytest.fixture(scope="session")
-def prefect_server():
-    """A temporary Prefect server and database for the whole session, without the services that look for work."""
-    with pytest.MonkeyPatch.context() as patch:
-        for service in ("CANCELLATION_CLEANUP", "FOREMAN", "LATE_RUNS", "PAUSE_EXPIRATIONS", "SCHEDULER", "TRIGGERS"):
-            patch.setenv(f"PREFECT_SERVER_SERVICES_{service}_ENABLED", "false")
-        from prefect.testing.utilities import prefect_test_harness
+def run_folder(tmp_path_factory):
+    """A folder that all processes of a test run share."""
+    folder = tmp_path_factory.getbasetemp()
+    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
 
-        with prefect_test_harness(server_startup_timeout=180):
-            yield
+
+def _migrated(pytestconfig, name, migrate):
+    """An SQLite database with its tables and nothing in them: migrations take long, so it stays for later test runs."""
+    kept = pytestconfig.cache.mkdir("databases") / f"{name}.db"
+    with FileLock(f"{kept}.lock"), tempfile.TemporaryDirectory() as folder:
+        if not kept.exists():
+            migrate(Path(folder) / "fresh.db")
+            with closing(sqlite3.connect(Path(folder) / "fresh.db")) as fresh:
+                fresh.execute("VACUUM INTO ?", (f"{folder}/whole.db",))
+            with atomic_file(kept) as file:
+                file.write(Path(folder, "whole.db").read_bytes())
+    return kept
+
+
+@pytest.fixture(scope="session")
+def prefect_database(pytestconfig):
+    """An empty database of Prefect."""
+
+    def migrate(path):
+        url = {"PREFECT_SERVER_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{path}"}
+        program = [sys.executable, "-m", "prefect", "server", "database", "upgrade", "--yes"]
+        subprocess.run(program, env=os.environ | url, capture_output=True, check=True)
+
+    return _migrated(pytestconfig, f"prefect-{version('prefect')}", migrate)
+
+
+@pytest.fixture(scope="session")
+def mlflow_database(pytestconfig):
+    """An empty database of MLflow."""
+
+    def migrate(path):
+        from mlflow import MlflowClient
+
+        MlflowClient(f"sqlite:///{path}").search_experiments()
+
+    return _migrated(pytestconfig, f"mlflow-{version('mlflow')}", migrate)
+
+
+@pytest.fixture(scope="session")
+def prefect_server(run_folder, prefect_database):
+    """A Prefect server with a database of its own, without the services that look for work.
+
+    It is one for all processes of a test run: the first that asks starts it, the last that is done ends it.
+    """
+    from prefect.context import _temporary_global_settings_context, get_settings_context
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    place = run_folder / "prefect.json"
+    with FileLock(f"{place}.lock"):
+        server = json.loads(place.read_text()) if place.exists() else _start_server(run_folder, prefect_database)
+        place.write_text(json.dumps(server | {"users": server["users"] + 1}))
+    # Globally as well, as Prefect's own harness does: its threads would start a server of their own.
+    with (
+        temporary_settings({PREFECT_API_URL: server["url"]}),
+        _temporary_global_settings_context(get_settings_context()),
+    ):
+        yield
+    with FileLock(f"{place}.lock"):
+        server = json.loads(place.read_text())
+        if server["users"] > 1:
+            place.write_text(json.dumps(server | {"users": server["users"] - 1}))
+        else:
+            place.unlink()
+            os.kill(server["process"], signal.SIGTERM)
+
+
+def _start_server(folder, database):
+    """Start a Prefect server in a folder of its own; return its process, its URL, and that nobody uses it yet."""
+    folder = Path(tempfile.mkdtemp(dir=folder))
+    shutil.copy(database, folder / "prefect.db")
+    idle = ("CANCELLATION_CLEANUP", "FOREMAN", "LATE_RUNS", "PAUSE_EXPIRATIONS", "SCHEDULER", "TRIGGERS")
+    environment = os.environ | {f"PREFECT_SERVER_SERVICES_{service}_ENABLED": "false" for service in idle}
+    environment["PREFECT_SERVER_DATABASE_CONNECTION_URL"] = f"sqlite+aiosqlite:///{folder / 'prefect.db'}"
+    environment["PREFECT_SERVER_UI_ENABLED"] = "false"
+    port, log = free_port(0), folder / "prefect.log"
+    program = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
+    with open(log, "wb") as stream:
+        process = subprocess.Popen(program, env=environment, stdout=stream, stderr=stream)
+    url = f"http://127.0.0.1:{port}/api"
+    try:
+        wait_until_healthy(url, process, log, seconds=300)
+    except TerrineError:
+        process.kill()
+        raise
+    return {"process": process.pid, "url": url, "users": 0}
 
 
 def make_project(folder: Path, repository: Path) -> Path:
@@ -56,28 +145,27 @@ def _run_line(text: str) -> int:
 
 
 @pytest.fixture
-def project(tmp_path, pytestconfig, monkeypatch):
-    """An empty small project; TERRINE_ROOT points at it."""
+def project(tmp_path, pytestconfig, mlflow_database, monkeypatch):
+    """A small project with no run but an empty database of MLflow; TERRINE_ROOT points at it."""
     folder = make_project(tmp_path / "project", pytestconfig.rootpath)
+    shutil.copy(mlflow_database, folder / "mlflow.db")
     monkeypatch.setenv("TERRINE_ROOT", str(folder))
     monkeypatch.chdir(folder)
     return folder
 
 
 @pytest.fixture(scope="session")
-def finished_project(request, tmp_path_factory, pytestconfig):
+def finished_project(request, run_folder, pytestconfig, mlflow_database):
     """A small project whose run the flow has completed, with the noise of a real release.
 
     It takes a while, so it is made once for all processes of a test run; nobody changes it (see `finished`).
     """
-    shared = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        shared = shared.parent
-    folder, complete = shared / "finished" / "project", shared / "finished" / "complete"
-    with FileLock(shared / "finished.lock"):
+    folder, complete = run_folder / "finished" / "project", run_folder / "finished" / "complete"
+    with FileLock(run_folder / "finished.lock"):
         if not complete.exists():
             request.getfixturevalue("prefect_server")
             make_project(folder, pytestconfig.rootpath)
+            shutil.copy(mlflow_database, folder / "mlflow.db")
             with pytest.MonkeyPatch.context() as patch:
                 patch.setenv("TERRINE_ROOT", str(folder))
                 patch.chdir(folder)
@@ -100,7 +188,7 @@ def finished(finished_project, tmp_path, monkeypatch):
 
 
 def take_over_tracking(source: Path, target: Path) -> None:
-    """Copy MLflow's database, whose first migrations take seconds; what is logged from now on goes to the target."""
+    """Copy MLflow's database; what is logged from now on goes to the target."""
     shutil.copy(source / "mlflow.db", target)
     with closing(sqlite3.connect(target / "mlflow.db")) as database, database:
         moved = "UPDATE experiments SET artifact_location = replace(artifact_location, ?, ?)"

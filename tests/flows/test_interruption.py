@@ -77,7 +77,7 @@ run_stage(Path(sys.argv[1]), "small", "pretrain")
 def test_pretraining_goes_on_from_the_last_checkpoint(project, monkeypatch):
     images = {"count": 24, "sources": {"gaussian": 1}}
     pretraining = {"images": images, "epochs": 2, "batch": 8, "projection": 8, "checkpoint_minutes": 1e-9}
-    set_small(project, backbone={"kind": "resnet10", "stem": "standard"}, pretraining=pretraining)
+    set_small(project, backbone={"kind": "small_cnn"}, pretraining=pretraining)
     for stage in ("parameters", "synthesize", "pretrain"):
         run_stage(project, "small", stage)
     run = open_run(project, "small")

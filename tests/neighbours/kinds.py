@@ -3,8 +3,7 @@
 from typing import Any
 
 _PRETRAINED = {
-    "partition": {"teachers": 2},  # each of millions of weights
-    "backbone": {"kind": "resnet10"},
+    "backbone": {"kind": "small_cnn"},
     "pretraining": {"images": {"count": 8, "sources": {"gaussian": 1}}, "epochs": 1, "batch": 8},
 }
 _NETWORK = {"epochs": 1, "batch": 8}

@@ -27,7 +27,7 @@ from tests.student_folders import images, make_student
 
 @pytest.fixture(scope="module")
 def student(tmp_path_factory):
-    return make_student(tmp_path_factory.mktemp("commands") / "student")
+    return make_student(tmp_path_factory.mktemp("commands") / "student", "small_cnn")
 
 
 @pytest.fixture

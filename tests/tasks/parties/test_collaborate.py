@@ -14,7 +14,7 @@ from tasks.runtime.run import Run
 from tasks.runtime.store import file_digest, read_array, read_json, read_table
 from terrine.aggregation.votes import histograms_of
 from terrine.errors import BudgetError, InputError, SettingError
-from tests.party_processes import terms_of
+from tests.party_processes import start_forked, terms_of
 
 VALUES = {
     "data": {"public_benchmark": True, "name": "digits", "size": 8},
@@ -24,6 +24,7 @@ VALUES = {
     "aggregation": {"mechanism": "histogram", "sigma": 20, "epsilon": 6, "noise": "replay"},
     "collaboration": {"parties": 5},
     "teachers": {},
+    "student": {"l2": 0.3},
 }
 CONFIDENT = {"mechanism": "confident", "threshold": 9, "sigma1": 15, "sigma2": 20}
 
@@ -60,6 +61,7 @@ class WholeVotes:
 def test_five_teacher_processes_release_what_the_local_pipeline_releases_with_the_same_noise(
     settings, voted, monkeypatch
 ):
+    monkeypatch.setattr("tasks.parties.trial.start_party", start_forked)
     run = run_with(voted, aggregation=settings | {"where": "parties"})
     aggregate.release_answers.fn(run)
     apart = read_table(run.folders.answers / "answers.parquet")

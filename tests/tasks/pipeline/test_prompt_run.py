@@ -21,7 +21,7 @@ VALUES = {
     "data": {"public_benchmark": True, "name": "digits", "size": 8, "pool": "test", "pool_fraction": 0.5},
     "partition": {"teachers": 12},
     "queries": {"count": 60, "batch": 15, "sources": {"pool": 3, "gaussian": 1}},
-    "backbone": {"kind": "resnet10", "weights": "weights.safetensors"},
+    "backbone": {"kind": "small_cnn", "weights": "weights.safetensors"},
     "teachers": {"kind": "prompt", "per_task": 5, "prompt": {"epochs": 1, "mapping": "fc1"}},
     "aggregation": {"mechanism": "histogram", "sigma": 4, "epsilon": 10, "noise": "replay"},
 }
@@ -34,7 +34,7 @@ def made(root, **overrides):
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     root = tmp_path_factory.mktemp("prompts")
-    source = build_backbone("resnet10", channels=1, size=8, seed=9)
+    source = build_backbone("small_cnn", channels=1, size=8, seed=9)
     safetensors.torch.save_file(source.network.state_dict(), root / "weights.safetensors")
     run = made(root)
     run_through(run, "dataset", "evaluate")

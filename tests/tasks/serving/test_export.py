@@ -17,7 +17,7 @@ onnxruntime = pytest.importorskip("onnxruntime", reason="ONNX needs the extra pa
 
 @pytest.fixture
 def student(tmp_path):
-    folder = make_student(tmp_path / "release" / "student")
+    folder = make_student(tmp_path / "release" / "student", "small_cnn")
     (tmp_path / "release" / "privacy.json").write_text(json.dumps({"epsilon": 1.5}))
     (tmp_path / "release" / "statement.html").write_text("<p>statement</p>")
     return folder

@@ -25,7 +25,9 @@ VALUES = {
     "queries": {"count": 60, "batch": 12, "sources": {"gaussian": 1}},
     "backbone": {"projection": 30},
     "aggregation": {"mechanism": "histogram", "sigma": 20, "epsilon": 2},
+    "student": {"l2": 0.3},
 }
+SHADOWS = 8
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +41,7 @@ def made(tmp_path_factory):
 def test_a_private_student_survives_the_attack_and_the_runs_ledger_is_left_alone(made):
     ledger, account = aggregate.open_account(made)
     releases = len(ledger.events(account))
-    result = audit_student(made, make_shadow, 12)
+    result = audit_student(made, make_shadow, SHADOWS)
     assert 0.4 < result["auc"] < 0.6
     assert not result["caught"]
     assert result["units"] == 1435
@@ -51,7 +53,7 @@ def test_a_private_student_survives_the_attack_and_the_runs_ledger_is_left_alone
 def test_a_student_that_repeats_what_its_teachers_saw_is_caught(made, monkeypatch):
     """Each shadow's student, which nobody trains, is replaced by one that is surer of the shadow's own records."""
     run = Run(made.root, made.name, made.params.model_copy(update={"seed": 1}))
-    calls = iter(range(12))
+    calls = iter(range(SHADOWS))
     units = units_of(read_dataset(made.folders), run.params)
 
     def leaky(shadow, images):
@@ -64,14 +66,14 @@ def test_a_student_that_repeats_what_its_teachers_saw_is_caught(made, monkeypatc
         return table
 
     monkeypatch.setattr(membership, "probabilities", leaky)
-    result = audit_student(run, lambda shadow: None, 12)
+    result = audit_student(run, lambda shadow: None, SHADOWS)
     assert result["auc"] > 0.99
     assert result["caught"]
 
 
 def test_finished_shadow_runs_are_not_made_again(made):
-    first = audit_student(made, make_shadow, 12)
-    assert audit_student(made, lambda shadow: pytest.fail("made again"), 12) == first
+    first = audit_student(made, make_shadow, SHADOWS)
+    assert audit_student(made, lambda shadow: pytest.fail("made again"), SHADOWS) == first
 
 
 def test_the_unit_is_the_group_where_groups_are_protected():

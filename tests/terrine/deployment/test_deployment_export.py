@@ -17,12 +17,13 @@ pytest.importorskip("onnxscript", reason="ONNX needs the extra packages of terri
 @pytest.fixture(scope="module")
 def students(tmp_path_factory):
     folder = tmp_path_factory.mktemp("students")
-    return {kind: make_student(folder / kind, kind, hidden=kind == "scattering") for kind in KINDS}
+    kinds = (*KINDS, "small_cnn")
+    return {kind: make_student(folder / kind, kind, hidden=kind == "scattering") for kind in kinds}
 
 
 # An export takes seconds. Frozen statistics are exported below, in both formats in tests/tasks/serving/test_export.py.
 @pytest.mark.parametrize(
-    ("kind", "statistics"), [("scattering", "current"), ("resnet10", "single"), ("resnet10", "current")]
+    ("kind", "statistics"), [("scattering", "current"), ("small_cnn", "single"), ("resnet10", "current")]
 )
 def test_exports_equal_the_student_for_batches_of_any_size(students, kind, statistics, tmp_path):
     model = StudentModel.load(students[kind], statistics)
@@ -48,7 +49,7 @@ def test_a_file_that_answers_differently_is_not_left_behind(students, tmp_path, 
         return lambda batch: answer(batch) + 0.001
 
     monkeypatch.setattr(export, "_onnx_session", wrong)
-    model = StudentModel.load(students["resnet10"], "frozen")
+    model = StudentModel.load(students["small_cnn"], "frozen")
     with pytest.raises(ArtefactError, match=r"differs from the student by up to 0\.001"):
         export_student(model, [tmp_path / "student.onnx"], images(20))
     assert list(tmp_path.iterdir()) == []
@@ -56,4 +57,4 @@ def test_a_file_that_answers_differently_is_not_left_behind(students, tmp_path, 
 
 def test_an_unknown_format_is_refused(students, tmp_path):
     with pytest.raises(SettingError, match="onnx or pt2"):
-        export_student(StudentModel.load(students["resnet10"], "frozen"), [tmp_path / "student.pkl"], images(20))
+        export_student(StudentModel.load(students["small_cnn"], "frozen"), [tmp_path / "student.pkl"], images(20))
