@@ -11,7 +11,6 @@ bits. Terms that allow more are refused, and so is a party's sum that is larger 
 it. Whoever shares something else only spoils the total: n + c + η modulo 2^64 is computed from n + η.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Any
 

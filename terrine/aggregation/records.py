@@ -148,6 +148,10 @@ class Records:
         """Coordinates of a vector."""
         return int(self.vectors.shape[1])
 
+    def some(self, chosen: NDArray[np.bool_]) -> "Records":
+        """Those of whole units: sums over them, and over the others, add up to sums over all."""
+        return Records(self.vectors[chosen], self.labels[chosen], self.weights[chosen], self.classes)
+
     def second_moments(self) -> Steps:
         """Σ x xᵀ in whole steps, int64 [length, length]."""
         return self._sum(lambda block: self.vectors[block])

@@ -39,7 +39,8 @@ class Guardian(Gatherer):
         draw: Draws noise in votes, once for each kind: `draw("threshold", (queries,))` with the agreement's
             sigma_threshold, then `draw("counts", (queries, classes))` with its sigma. It is
             `terrine.privacy.noise.SecureNoise`'s; noise on counts is rounded to whole votes here, which the exact
-            accounting covers (see `shares`), and on sums it is whole numbers. Whoever gives it has charged the ledger before.
+            accounting covers (see `shares`), and on sums it is whole numbers. Whoever gives it has charged the ledger
+            before.
 
     Attributes:
         result: bool [queries], which queries passed the test; None without a threshold, and before it is known.
