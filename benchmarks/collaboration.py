@@ -5,9 +5,10 @@
 
 A run of the preset is made up to its votes. Then its aggregate stage runs twice with the same replayed noise: by
 parties, each teacher party, the guardian and the student party a process of its own, and locally in this process, the
-plain reference. Labels (of moments, all sums, to the bit) and exact ε must be the same, or the script fails. Moments
-are summed over vectors that are there: each party computes its own, and here that is timed by itself. Printed is a Markdown table: seconds of the
-stage by parties (from the first process's start to the release) and locally, and the peak memory of the largest party.
+plain reference. Labels (of moments, all sums, to the bit) and exact ε must be the same, or the script fails. Printed is
+a Markdown table: seconds of the stage by parties (from the first process's start to the release) and locally, and the
+peak memory of the largest party. Moments are summed over vectors that are there: each party would compute its own, and
+that is timed by itself.
 
 `--root` (default: $TERRINE_SHARED/datasets) holds MNIST; `--preset terrine-digits` needs nothing.
 """
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from cells import common_options, datasets
 
 from flows.stages import run_through
@@ -120,9 +122,9 @@ def release(run: Run) -> tuple[float, Any, dict[str, Any]]:
     seconds = time.perf_counter() - start
     answers: Any
     if run.params.aggregation.mechanism == "moments":
-        answers = {name: array.tobytes() for name, array in read_tensors(run.folders.answers / SUMS).items()}
+        answers = pd.Series({key: array.tobytes() for key, array in read_tensors(run.folders.answers / SUMS).items()})
     else:
-        answers = read_table(run.folders.answers / "answers.parquet").to_dict("list")
+        answers = read_table(run.folders.answers / "answers.parquet")
     return seconds, answers, read_json(run.folders.statement)
 
 
@@ -166,7 +168,7 @@ def main() -> None:
             apart, answers, statement = release(run)
         together, plain_answers, plain_statement = plain_reference(make_run(root, options, "local"))
         same = ("epsilon", "event", "asked", "answered")
-        if plain_answers != answers or any(statement[key] != plain_statement[key] for key in same):
+        if not plain_answers.equals(answers) or any(statement[key] != plain_statement[key] for key in same):
             raise SystemExit("The parties released something else than the plaintext mechanism with the same noise.")
         print(f"\n{os.cpu_count()} cores; same labels and exact ε as locally with the same noise\n")
         print(
