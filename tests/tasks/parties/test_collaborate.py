@@ -107,6 +107,7 @@ def dealt(tmp_path_factory):
 
 
 def test_five_parties_sum_what_one_place_sums_with_the_same_noise_to_the_bit(dealt, monkeypatch):
+    monkeypatch.setattr("tasks.parties.trial.start_party", start_forked)
     released, statements = [], []
     for where in ("parties", "local", "parties"):
         run = run_with(dealt, **lay_over(SUMS, {"aggregation": {"where": where}}))
