@@ -1,12 +1,14 @@
-"""How long a vote of many parties takes: every party a process, mutual TLS, a garbled circuit, one machine.
+"""How long a vote, or a sum, of many parties takes: every party a process, mutual TLS, a garbled circuit, one machine.
 
     python benchmarks/collaboration.py [--preset terrine-mnist] [--parties 50] [--queries 2000] [--mechanism confident]
                                        [--root FOLDER] [--work FOLDER] [--set KEY=VALUE ...]
 
 A run of the preset is made up to its votes. Then its aggregate stage runs twice with the same replayed noise: by
 parties, each teacher party, the guardian and the student party a process of its own, and locally in this process, the
-plain reference. Labels and exact ε must be the same, or the script fails. Printed is a Markdown table: seconds of the
-stage by parties (from the first process's start to the release) and locally, and the peak memory of the largest party.
+plain reference. Labels (of moments, all sums, to the bit) and exact ε must be the same, or the script fails. Printed is
+a Markdown table: seconds of the stage by parties (from the first process's start to the release) and locally, and the
+peak memory of the largest party. Moments are summed over vectors that are there: each party would compute its own, and
+that is timed by itself.
 
 `--root` (default: $TERRINE_SHARED/datasets) holds MNIST; `--preset terrine-digits` needs nothing.
 """
@@ -21,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from cells import common_options, datasets
 
 from flows.stages import run_through
@@ -28,9 +31,10 @@ from tasks.config.params import validate
 from tasks.config.presets import resolve, values_of
 from tasks.config.values import parse_assignment
 from tasks.pipeline import aggregate
+from tasks.pipeline.sums import SUMS, sums_of_parties
 from tasks.pipeline.vote import read_votes
 from tasks.runtime.run import Run
-from tasks.runtime.store import read_json, read_table
+from tasks.runtime.store import read_json, read_table, read_tensors
 from terrine.aggregation.votes import histograms_of
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -39,6 +43,7 @@ MECHANISMS: dict[str, dict[str, Any]] = {
     "confident": {"sigma": None, "threshold": 0.75, "sigma1": 0.6, "sigma2": 0.2},
     "gnmax": {"sigma": 0.2},
     "histogram": {"sigma": 0.2},
+    "moments": {"sigma": None},
 }
 """Parameters as shares of the teachers; confident is that of DIET-PATE (Anonymous 2025) on MNIST."""
 
@@ -104,6 +109,7 @@ def make_run(root: Path, options: argparse.Namespace, where: str) -> Run:
         {"data": {"root": str(options.root)}, "queries": {"count": options.queries}},
         {"aggregation": {"mechanism": options.mechanism, "noise": "replay", "epsilon": 20, "where": where, **noise}},
         {"collaboration": {"parties": options.parties, "deadline": 120, "patience": 300}},
+        *([{"student": {"kind": "sums"}}] if options.mechanism == "moments" else []),
         *map(parse_assignment, options.set),
     )
     return Run(root, "votes", validate(values))
@@ -114,12 +120,19 @@ def release(run: Run) -> tuple[float, Any, dict[str, Any]]:
     start = time.perf_counter()
     aggregate.release_answers.fn(run)
     seconds = time.perf_counter() - start
-    return seconds, read_table(run.folders.answers / "answers.parquet"), read_json(run.folders.statement)
+    answers: Any
+    if run.params.aggregation.mechanism == "moments":
+        answers = pd.Series({key: array.tobytes() for key, array in read_tensors(run.folders.answers / SUMS).items()})
+    else:
+        answers = read_table(run.folders.answers / "answers.parquet")
+    return seconds, answers, read_json(run.folders.statement)
 
 
 def plain_reference(run: Run) -> tuple[float, Any, dict[str, Any]]:
     """Release the same votes in this process with the guardian's noise."""
     settings, passed = run.params.aggregation, None
+    if settings.mechanism == "moments":
+        return release(run)
     counts = histograms_of(read_votes(run.folders), 10)
     if settings.mechanism == "confident":
         eta = aggregate.noise_source(run).gaussian(len(counts), settings.sigma1)
@@ -147,6 +160,10 @@ def main() -> None:
         if not run.folders.votes.is_dir():
             run_through(run, "dataset", "vote")
         print(f"votes of {run.params.partition.teachers} teachers: {time.perf_counter() - start:.0f} s", flush=True)
+        if options.mechanism == "moments":
+            start = time.perf_counter()
+            sums_of_parties(run, {"all": run.params.partition.teachers})
+            print(f"vectors of all records, and their sums: {time.perf_counter() - start:.0f} s", flush=True)
         with PeakMemory() as memory:
             apart, answers, statement = release(run)
         together, plain_answers, plain_statement = plain_reference(make_run(root, options, "local"))

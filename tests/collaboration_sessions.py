@@ -44,6 +44,11 @@ def confident(**changes) -> Agreement:
     return agreement(**({"threshold": 3.0, "sigma_threshold": 1.0} | changes))
 
 
+def summing(**changes) -> Agreement:
+    """The same where whole numbers are summed."""
+    return agreement(**({"reveal": "sums", "classes": 1} | changes))
+
+
 @dataclass
 class Noise:
     """Noise from a seed, remembered: the oracle needs it. Counts how often it was drawn."""
@@ -57,12 +62,16 @@ class Noise:
         sigma = {"threshold": self.agreement.sigma_threshold, "counts": self.agreement.sigma}[kind]
         self.calls.append(kind)
         self.drawn[kind] = np.random.default_rng([self.seed, len(kind)]).normal(0, sigma, shape)
+        if self.agreement.reveal == "sums":  # whole numbers, more than a double holds
+            self.drawn[kind] = (self.drawn[kind] * 2.0**56).astype(np.int64) + 1
         return self.drawn[kind]
 
 
 def random_votes(agreed: Agreement, seed: int = 0) -> np.ndarray:
-    """Votes [queries, teachers] that often agree, and often tie."""
+    """Votes [queries, teachers] that often agree, and often tie; or as many whole numbers to be summed."""
     rng = np.random.default_rng(seed)
+    if agreed.reveal == "sums":
+        return rng.integers(-(2**58), 2**58, (agreed.queries, agreed.total))
     consensus = rng.integers(0, agreed.classes, (agreed.queries, 1))
     others = rng.integers(0, agreed.classes, (agreed.queries, agreed.total))
     return np.where(rng.random(others.shape) < rng.random((agreed.queries, 1)), consensus, others)
@@ -71,6 +80,8 @@ def random_votes(agreed: Agreement, seed: int = 0) -> np.ndarray:
 def teachers_of(agreed: Agreement, votes: np.ndarray) -> dict[str, Teacher]:
     """The teacher parties with their columns of the votes."""
     parts = np.split(votes, np.cumsum([held for _, held in agreed.teachers])[:-1], axis=1)
+    if agreed.reveal == "sums":
+        parts = [part.sum(axis=1, keepdims=True) for part in parts]
     return {name: Teacher(agreed, name, part) for (name, _), part in zip(agreed.teachers, parts, strict=True)}
 
 
@@ -86,6 +97,8 @@ def parties_of(agreed: Agreement, votes: np.ndarray, noise: Callable) -> dict[st
 def plaintext(agreed: Agreement, votes: np.ndarray, noise: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """What the mechanism gives on these votes and this noise, query after query: answers, and which passed."""
     shape = (agreed.queries,) if agreed.reveal == "argmax" else (agreed.queries, agreed.classes)
+    if agreed.reveal == "sums":
+        return votes.sum(axis=1, keepdims=True) + noise["counts"], np.ones(agreed.queries, bool)
     answers = np.full(shape, -1 if agreed.reveal == "argmax" else 0, np.int64)
     passed = np.zeros(agreed.queries, bool)
     for query in range(agreed.queries):

@@ -52,9 +52,17 @@ def terms_of(parties=3, held=2, queries=20, **changes):
     return Terms(**(values | changes))
 
 
+def terms_of_sums(**changes):
+    """Terms of moments of vectors with three coordinates."""
+    values = {"mechanism": "moments", "length": 3, "sigma": 2.0, "threshold": None, "sigma1": None, "sigma2": None}
+    return terms_of(queries=1, **(values | {"records": 1000, "epsilon": 10.0} | changes))
+
+
 def votes_on(terms, seed=0):
-    """Votes of each party, by name; teachers mostly agree."""
+    """Votes of each party, by name; teachers mostly agree. Of sums: those of each party."""
     generator = np.random.default_rng(seed)
+    if terms.fixed_point is not None:
+        return {name: generator.integers(-(2**44), 2**44, terms.numbers) for name in terms.teachers}
     truth = generator.integers(terms.classes, size=terms.queries)
     votes = {}
     for name, held in terms.teachers.items():
@@ -83,8 +91,14 @@ def trial(folder, terms=None, votes=None, *, deadline=30.0, patience=40.0, guard
 
 def plain_answers(terms, votes, seed=SEED):
     """What the plaintext mechanism answers on these votes and the guardian's noise, in whole votes on the counts."""
+    from terrine.aggregation.records import noised
     from terrine.privacy.noise import ReplayNoise
 
+    if (sums := terms.fixed_point) is not None:
+        noise, total = ReplayNoise(seed), sum(votes.values())
+        parts = np.split(total, np.cumsum([count for count, _ in sums.parts])[:-1])
+        noisy = [noised(part, sigma, noise) for part, (_, sigma) in zip(parts, sums.parts, strict=True)]
+        return np.ones(sums.numbers, bool), np.concatenate(noisy)[:, None] / sums.step
     counts = histograms_of(np.concatenate(list(votes.values()), axis=1)[: terms.asked], terms.classes)
     noise = ReplayNoise(seed)
     if terms.mechanism == "confident":

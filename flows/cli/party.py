@@ -69,7 +69,11 @@ def init(
         f"{folder}: {len(terms.teachers)} teacher parties with {terms.total} teachers, a guardian and a student party. "
         f"They will ask {terms.asked} queries, by {terms.mechanism}, at ε ≤ {terms.epsilon:g} for a {terms.unit}.\n"
         f"Each teacher party needs its votes, {folder}/party-…/votes.npy, cast by teachers that were dealt by "
-        f"{terms.unit}; or `own` in its party.yaml.",
+        f"{terms.unit}; or `own` in its party.yaml."
+        if terms.fixed_point is None
+        else f"{folder}: {len(terms.teachers)} parties that hold records, a guardian and a student party. They will "
+        f"release {terms.numbers:,} sums, by {terms.mechanism}, at ε ≤ {terms.epsilon:g} for a {terms.unit}.\n"
+        "Each party that holds records needs `own` in its party.yaml.",
         soft_wrap=True,
     )
 

@@ -27,6 +27,7 @@ from tasks.parties.config import PartyConfig
 from tasks.parties.host import CollaborationError, Host, log
 from tasks.parties.state import PartyState
 from tasks.runtime.reservation import Reservation
+from terrine.aggregation.sums import event_at_noise
 from terrine.collaboration.protocol.guardian import Guardian
 from terrine.collaboration.protocol.party import Agreement, ProtocolError
 from terrine.collaboration.transport.link import Arrived, Connected
@@ -93,7 +94,7 @@ class GuardianHost(Host):
                 f"The terms ask {terms.asked} queries, which may cost ε={round_up(price(worst, terms.delta)):g} at "
                 f"δ={terms.delta:g}, more than the ε={terms.epsilon:g} agreed on. Ask fewer, or use more noise."
             )
-        slack = delta_slack(terms.asked * (terms.classes + 1), terms.epsilon)
+        slack = delta_slack(terms.numbers, terms.epsilon)
         if not slack < terms.delta:
             raise SettingError(f"The lattice of the noise alone would add {slack:.1g} to δ={terms.delta:g}: lower ε.")
         own = self.config.ledger
@@ -192,6 +193,8 @@ class GuardianHost(Host):
         agreement = self._agreement("0" * 32)
         if self._reservation.open() is not None:
             raise LedgerError("This batch was answered before. Nothing was drawn.")
+        if (sums := self.config.terms.fixed_point) is not None:
+            return sums.noise(self._noise).reshape(shape)
         sigma = agreement.sigma_threshold if kind == "threshold" else agreement.sigma
         assert sigma is not None
         return self._noise.gaussian(shape, sigma)
@@ -325,6 +328,8 @@ def event_of(config: PartyConfig, passed: np.ndarray | None) -> Event:
     """What the release costs: as agreed on, whoever is absent. At most, where it is not known which queries passed."""
     terms = config.terms
     agreement = terms.agreement("0" * 32, "0" * 64)
+    if terms.fixed_point is not None:
+        return event_at_noise(agreement.sigma)
     answered = terms.asked if passed is None else int(passed.sum())
     answers = RepeatedEvent(vote_answer(agreement.sigma), answered)
     if agreement.sigma_threshold is None:

@@ -1,6 +1,6 @@
 """A release by parties: the aggregate stage of a run with `aggregation.where: parties`, as a trial on this machine.
 
-Every teacher party is a process that reads the votes of its own teachers from its own folder, guardian and student
+Every teacher party is a process that reads its own votes, or its own sums, from its own folder, guardian and student
 party are processes of their own, and they speak over mutual TLS, as they would between institutions. What comes back
 is what the student party learned and what the guardian charged; then the run goes on as any other.
 
@@ -11,6 +11,7 @@ finished with the same noise; the answers stay there for as long as the ledger d
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,14 @@ from tasks.parties.config import read_party
 from tasks.parties.student import read_arrays, stored_answers
 from tasks.parties.terms import Terms
 from tasks.parties.trial import CONFIG, Endpoints, free_endpoints, lay_out, run_trial, teachers_of_parties
+from tasks.pipeline.features import query_features
 from tasks.runtime.identity import Inputs
 from tasks.runtime.run import Run
 from tasks.runtime.store import file_digest, read_json, write_array, write_json
+from terrine.aggregation.fixed_point import FixedPoint
 from terrine.aggregation.mechanism import UNANSWERED
 from terrine.aggregation.rounds import NEVER
+from terrine.aggregation.sums import mu_left, sigma_of_moments
 from terrine.determinism.randomness import derive_seed
 from terrine.errors import BudgetError
 from terrine.privacy.accounting.events import from_json
@@ -37,16 +41,23 @@ VOTES, INPUTS = "votes.npy", "inputs.json"
 def trial_terms(run: Run, queries: int, classes: int, edition: str) -> Terms:
     """Return what the parties of a run's trial agree on.
 
-    They ask as many queries as the budget is sure to pay for. Raises BudgetError where that is none.
+    They ask as many queries as the budget is sure to pay for. Raises BudgetError where that is none. Sums may be over
+    as many records as their shares hold, whoever has them.
     """
-    settings, own = run.params.aggregation, run.params.collaboration
-    asked = settings.certain(queries, settings.epsilon, settings.delta)
+    settings, own, teachers = run.params.aggregation, run.params.collaboration, run.params.partition.teachers
+    about: dict[str, Any]
+    if settings.reveals == "sums":
+        length = query_features(run, "original").shape[1] + 1
+        sums = FixedPoint(length, classes, sigma_of_moments(mu_left(settings.epsilon, settings.delta)))
+        about = {"sigma": sums.sigma, "length": length, "records": sums.most_units // teachers}
+        queries = asked = 1
+    else:
+        about, asked = {}, settings.certain(queries, settings.epsilon, settings.delta)
     if asked == 0:
         raise BudgetError(
             f"aggregation.epsilon={settings.epsilon:g} does not pay for one answer with this noise. Raise it, or use "
             "more noise. Nothing was drawn and nothing was charged."
         )
-    teachers = run.params.partition.teachers
     return Terms(
         teachers=teachers_of_parties(teachers, own.parties),
         unit=run.params.privacy.unit,
@@ -56,6 +67,7 @@ def trial_terms(run: Run, queries: int, classes: int, edition: str) -> Terms:
         queries_digest=file_digest(run.folders.images / "manifest.json"),
         classes=classes,
         **settings.describe(),
+        **about,
         epsilon=settings.epsilon,
         delta=settings.delta,
         edition=edition,
@@ -67,28 +79,31 @@ def trial_folder(run: Run, terms: Terms) -> Path:
     return run.path(run.params.ledger.store).parent / "parties" / digest(terms.public(), 32)
 
 
+def votes_of_parties(votes: np.ndarray, teachers: Mapping[str, int]) -> dict[str, np.ndarray]:
+    """Deal votes, [queries, teachers], to the parties that hold the teachers."""
+    ends = np.cumsum(list(teachers.values()))[:-1]
+    return dict(zip(teachers, np.split(votes, ends, axis=1), strict=True))
+
+
 def release_by_parties(
-    run: Run, votes: np.ndarray, *, classes: int, edition: str, account: str, inputs: Inputs
+    run: Run, terms: Terms, held: Callable[[], Mapping[str, np.ndarray]], *, account: str, inputs: Inputs
 ) -> StoredRelease:
     """Release through a guardian and a student party; the same terms again cost nothing.
 
     Args:
         run: The run.
-        votes: Unsigned integers [queries, teachers].
-        classes: Number of classes.
-        edition: Identity of the run's answers, `tasks.runtime.releases.identity_in_ledger`.
+        terms: What the parties agree on, `trial_terms`; its edition is the identity of the run's answers.
+        held: Returns what each teacher party holds: its votes, or its sums. Called where nothing was released yet.
         account: The account that is charged, registered in the ledger.
         inputs: What is remembered about what the answers are drawn from. It stays in the trial's folder.
 
     Raises:
         TrialError: a party failed, in its own words; running again goes on where it ended.
-        BudgetError: the budget pays for no answer.
     """
-    terms = trial_terms(run, len(votes), classes, edition)
     folder = trial_folder(run, terms)
     reused = _is_complete(folder, terms)
     if not reused:
-        _lay_out(run, folder, terms, votes, account)
+        _lay_out(run, folder, terms, held(), account)
         # Parties that were interrupted go on with the sums of the votes that they had.
         if not (folder / INPUTS).is_file():
             write_json(folder / INPUTS, inputs)
@@ -110,13 +125,15 @@ def release_by_parties(
 
 
 def released_arrays(terms: Terms, passed: np.ndarray, result: np.ndarray) -> dict[str, np.ndarray]:
-    """Turn what the student party learned into the arrays of a release of all queries.
+    """Turn what the student party learned into the arrays of a release of all queries, or of sums.
 
     Args:
         terms: What was agreed on.
         passed: bool [asked].
-        result: int64, labels [asked] or noisy histograms [asked, classes].
+        result: int64, labels [asked] or noisy histograms [asked, classes]; or sums [numbers, 1].
     """
+    if terms.fixed_point is not None:
+        return terms.fixed_point.released(result[:, 0])
     labels = np.full(terms.queries, UNANSWERED, dtype=np.int64)
     answered = np.zeros(terms.queries, dtype=np.bool_)
     turn = np.full(terms.queries, NEVER, dtype=np.int64)
@@ -131,7 +148,7 @@ def released_arrays(terms: Terms, passed: np.ndarray, result: np.ndarray) -> dic
     return arrays
 
 
-def _lay_out(run: Run, folder: Path, terms: Terms, votes: np.ndarray, account: str) -> None:
+def _lay_out(run: Run, folder: Path, terms: Terms, held: Mapping[str, np.ndarray], account: str) -> None:
     settings, own, ledger = run.params.aggregation, run.params.collaboration, run.params.ledger
     free = free_endpoints()
     guardian: dict[str, Any] = {
@@ -156,10 +173,8 @@ def _lay_out(run: Run, folder: Path, terms: Terms, votes: np.ndarray, account: s
         teachers={name: {"votes": VOTES, "unit": terms.unit} for name in terms.teachers},
         common={"deadline": own.deadline, "patience": own.patience},
     )
-    first = 0
-    for name, held in terms.teachers.items():
-        write_array(folder / name / VOTES, votes[:, first : first + held])
-        first += held
+    for name, given in held.items():
+        write_array(folder / name / VOTES, given)
 
 
 def _is_complete(folder: Path, terms: Terms) -> bool:

@@ -11,10 +11,14 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from terrine.aggregation.fixed_point import FixedPoint
 from terrine.aggregation.registry import MECHANISMS, mechanism_of
 from terrine.collaboration.protocol.party import Agreement
 from terrine.collaboration.transport.credentials import CredentialError, Role, check_name
+from terrine.errors import SettingError
 from terrine.settings import Settings
+
+_OF_SUMS = ("length", "records")
 
 
 class Terms(Settings):
@@ -23,14 +27,14 @@ class Terms(Settings):
     guardian: str = "guardian"
     student: str = "student"
     teachers: dict[str, int] = Field(min_length=1)
-    """Every teacher party by its name, with the number of teachers it holds."""
+    """Every teacher party by its name, with the number of teachers it holds; of sums, how many times `records`."""
     unit: Literal["record", "group"]
     """Whom the budget protects: one record, or all records of a person (a group), which lie with one teacher alone. The
     guardian accounts for this, and every teacher party must have dealt its records by it."""
     minimum: int = Field(ge=1)
     """The fewest teachers whose votes must be there; with fewer the round ends, and costs nothing."""
     queries: int = Field(ge=1)
-    """How many queries the batch has."""
+    """How many queries the batch has; of sums 1, what they are."""
     asked: int = Field(ge=1)
     """How many of them, the first ones, are asked: as many as the budget is sure to pay for."""
     queries_digest: str = Field(pattern="^[0-9a-f]{64}$")
@@ -38,9 +42,14 @@ class Terms(Settings):
     classes: int = Field(ge=2)
     mechanism: str
     sigma: float | None = Field(None, gt=0)
+    """Of sums, the noise on label moments."""
     threshold: float | None = None
     sigma1: float | None = Field(None, gt=0)
     sigma2: float | None = Field(None, gt=0)
+    length: int | None = Field(None, ge=2)
+    """Of sums: the coordinates of a record's vector."""
+    records: int | None = Field(None, ge=1)
+    """Of sums: the most records (or groups) of a party, for each of its `teachers`. A public bound, not a count."""
     epsilon: float = Field(gt=0)
     """What the release may cost at most, at `delta`."""
     delta: float = Field(gt=0, lt=1)
@@ -76,11 +85,33 @@ class Terms(Settings):
         kind = MECHANISMS.of(self.mechanism)
         if not kind.by_parties:
             raise ValueError(f"mechanism={self.mechanism} is none that parties can run together")
-        for key in ("sigma", "threshold", "sigma1", "sigma2"):
-            if (key in kind.parameters()) != (getattr(self, key) is not None):
-                is_part = key in kind.parameters()
-                raise ValueError(f"{key} is {'missing' if is_part else 'not a part of'} {self.mechanism}")
+        parts = ("sigma", *_OF_SUMS) if kind.reveals == "sums" else kind.parameters()
+        for key in ("sigma", "threshold", "sigma1", "sigma2", *_OF_SUMS):
+            if (key in parts) != (getattr(self, key) is not None):
+                raise ValueError(f"{key} is {'missing' if key in parts else 'not a part of'} {self.mechanism}")
+        if (sums := self.fixed_point) is not None:
+            try:
+                most = sums.most_units // self.total
+            except SettingError as error:
+                raise ValueError(str(error).rstrip(".")) from error
+            if self.records is not None and self.records > most:
+                raise ValueError(
+                    f"records={self.records} of {self.total} teachers in all could wrap sums around: with this noise "
+                    f"they hold {most:,} at most"
+                )
         return self
+
+    @property
+    def fixed_point(self) -> FixedPoint | None:
+        """What is summed, where sums are released."""
+        if self.length is None or self.sigma is None:
+            return None
+        return FixedPoint(self.length, self.classes, self.sigma)
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers with noise are drawn at most."""
+        return self.asked * (self.classes + 1) if self.fixed_point is None else self.fixed_point.numbers
 
     @property
     def total(self) -> int:
@@ -92,12 +123,12 @@ class Terms(Settings):
         return {self.guardian: "guardian", self.student: "student", **dict.fromkeys(self.teachers, "teacher")}
 
     def public(self) -> dict[str, Any]:
-        """The terms as JSON values, as parties compare them."""
-        return self.model_dump(mode="json")
+        """The terms as JSON values, as parties compare them; those of votes say nothing of sums."""
+        return self.model_dump(mode="json", exclude=set(_OF_SUMS) if self.fixed_point is None else None)
 
     def agreement(self, session: str, release: str) -> Agreement:
         """The agreement of one session."""
-        mechanism = mechanism_of(self.public())
+        mechanism, sums = mechanism_of(self.public()), self.fixed_point
         return Agreement(
             session=session,
             release=release,
@@ -105,11 +136,11 @@ class Terms(Settings):
             student=self.student,
             teachers=tuple(self.teachers.items()),
             minimum=self.minimum,
-            queries=self.asked,
-            classes=self.classes,
+            queries=self.asked if sums is None else sums.numbers,
+            classes=self.classes if sums is None else 1,
             queries_digest=self.queries_digest,
             reveal=mechanism.reveals,
             threshold=self.threshold,
-            sigma=mechanism.deviation,
+            sigma=mechanism.deviation if sums is None else sums.sigma,
             sigma_threshold=self.sigma1,
         )

@@ -1,7 +1,8 @@
-"""A teacher party that holds its own records: it trains its teachers on them and has them vote on the public batch.
+"""A teacher party that holds its own records: it trains its teachers on them and has them vote on the public batch; or
+sums over them, where that is what is released.
 
 The teachers are those of a run, trained by the same tasks, in a folder that is the party's alone. From outside come the
-query images and the backbone, both public; nothing but votes comes out, and these only as shares.
+query images and the backbone, both public; nothing but votes or sums comes out, and these only as shares.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from tasks.config.params import Params, validate
 from tasks.config.values import merge
 from tasks.parties.config import OwnTeachers
 from tasks.parties.terms import Terms
-from tasks.pipeline import dataset, partition, teach, vote
+from tasks.pipeline import dataset, partition, sums, teach, vote
+from tasks.pipeline.features import query_features
 from tasks.runtime.run import Run
 from tasks.runtime.store import file_digest, link, read_json
 from terrine.errors import InputError, SettingError
@@ -33,6 +35,29 @@ def cast_votes(own: OwnTeachers, terms: Terms, held: int) -> np.ndarray:
     Votes that were cast before by the same teachers on the same batch are not cast again. Raises InputError for a batch
     or data that are not those of the terms, and SettingError for parameters that a party cannot have.
     """
+    run = _prepared(own, terms, held)
+    teach.extract_features.fn(run)
+    for group in teach.groups(run):
+        teach.train_group.fn(run, group)
+    teach.collect_teachers.fn(run)
+    vote.collect_votes.fn(run)
+    return vote.read_votes(run.folders)
+
+
+def sum_records(own: OwnTeachers, terms: Terms, held: int) -> np.ndarray:
+    """Return the sums over the party's records: whole steps, int64 [numbers]. Raises what `cast_votes` raises."""
+    run = _prepared(own, terms, held)
+    if (length := query_features(run, "original").shape[1] + 1) != terms.length:
+        raise InputError(
+            f"{own.backbone} gives vectors of {length} coordinates, and the terms say {terms.length}. Get the backbone "
+            "from whoever wrote the terms."
+        )
+    (found,) = sums.sums_of_parties(run, {"own": held}).values()
+    return found
+
+
+def _prepared(own: OwnTeachers, terms: Terms, held: int) -> Run:
+    """Return the party's own little run, its data read and dealt, once they are found to be what the terms say."""
     run = Run(own.work, _RUN, own_params(own, held))
     _check_batch(own.images, terms)
     link(own.images, run.folders.images)
@@ -42,12 +67,7 @@ def cast_votes(own: OwnTeachers, terms: Terms, held: int) -> np.ndarray:
     if classes != terms.classes:
         raise InputError(f"This party's data has {classes} classes, and the terms say {terms.classes}.")
     partition.deal_records.fn(run)
-    teach.extract_features.fn(run)
-    for group in teach.groups(run):
-        teach.train_group.fn(run, group)
-    teach.collect_teachers.fn(run)
-    vote.collect_votes.fn(run)
-    return vote.read_votes(run.folders)
+    return run
 
 
 def own_params(own: OwnTeachers, held: int) -> Params:

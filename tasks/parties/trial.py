@@ -162,7 +162,7 @@ def start_party(config: Path) -> PartyProcess:
     environment = {**os.environ, "GRPC_VERBOSITY": "NONE"}
     with open(log, "ab") as stream:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tasks.parties.process", str(config)],
+            [sys.executable, "-m", "tasks.parties.process", str(config.resolve())],
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=stream,

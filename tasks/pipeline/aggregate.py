@@ -76,17 +76,13 @@ def release_answers(run: Run) -> None:
     moments = release_moments(run)
     if mechanism.where == "parties":
         # Here, because only such a run needs gRPC and what lies behind it.
-        from tasks.parties.release import release_by_parties
+        from tasks.parties.release import release_by_parties, trial_terms, votes_of_parties
 
         ledger, account = open_account(run)
         del ledger  # the guardian opens it by itself
+        terms = trial_terms(run, len(votes), votes_manifest["classes"], identity_in_ledger(run, "answers"))
         release = release_by_parties(
-            run,
-            votes,
-            classes=votes_manifest["classes"],
-            edition=identity_in_ledger(run, "answers"),
-            account=account,
-            inputs=inputs,
+            run, terms, lambda: votes_of_parties(votes, terms.teachers), account=account, inputs=inputs
         )
     else:
         release = release_once(run, votes, histograms, inputs)

@@ -8,6 +8,8 @@ before the release is stored has been seen by nobody. So a round is never lost, 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +25,12 @@ from tasks.pipeline.moments import (
     statistics_of_moments,
     write_moments,
 )
+from tasks.pipeline.partition import read_assignment
 from tasks.pipeline.pretrain import read_backbone
 from tasks.pipeline.public_inputs import public_inputs
 from tasks.pipeline.released_accuracy import check_use_of_accuracy
 from tasks.reports.statement_page import write_statement
-from tasks.runtime.accounts import ledger_account, noise_source, release_at_price
+from tasks.runtime.accounts import ledger_account, noise_source, open_account, release_at_price
 from tasks.runtime.assurance import assurance
 from tasks.runtime.identity import Inputs, about_release, check_queries, remembered, tell_change
 from tasks.runtime.parameters import refuse_hopeless_sums
@@ -45,7 +48,7 @@ from tasks.runtime.store import (
     write_tensors,
 )
 from terrine.aggregation.records import Records, Whitening
-from terrine.aggregation.sums import Sums, mu_left
+from terrine.aggregation.sums import Sums, moments_in_steps, mu_left
 from terrine.classifiers import LinearHead
 from terrine.data.dataset import Dataset
 from terrine.deployment.model import MOMENTS
@@ -85,16 +88,22 @@ def release_sums(run: Run, release_id: str) -> None:
     check_releases(run)
     moments = release_moments(run)
     noise, inputs = noise_source(run), _inputs(run)
+    public = {"mean": whitening.mean, "matrix": whitening.matrix, "constant": np.array([whitening.constant])}
 
     def draw() -> dict[str, np.ndarray]:
-        released = settings.release(_records(run, whitening, moments), mu, noise)
-        return released | {
-            "mean": whitening.mean,
-            "matrix": whitening.matrix,
-            "constant": np.array([whitening.constant]),
-        }
+        return settings.release(_records(run, whitening, moments), mu, noise) | public
 
-    release = release_at_price(run, release_id, event, noise, draw, inputs)
+    if settings.where == "parties":
+        # Here, because only such a run needs gRPC and what lies behind it.
+        from tasks.parties.release import release_by_parties, trial_terms
+
+        terms, (_, account) = trial_terms(run, 1, len(names), release_id), open_account(run)
+        release = release_by_parties(
+            run, terms, lambda: sums_of_parties(run, terms.teachers), account=account, inputs=inputs
+        )
+        release = replace(release, arrays=release.arrays | public)
+    else:
+        release = release_at_price(run, release_id, event, noise, draw, inputs)
     check_queries(run, release, inputs)
     with atomic_folder(run.folders.answers) as folder:
         write_tensors(folder / SUMS, release.arrays)
@@ -124,6 +133,13 @@ def student_of_sums(run: Run) -> tuple[TrainedStudent, dict[str, Any]]:
     if (path := run.folders.answers / MOMENTS).is_file():
         set_statistics(backbone := read_backbone(run.folders), read_tensors(path))
     return TrainedStudent(LinearHead(weight.astype(np.float32), bias.astype(np.float32)), backbone), about
+
+
+def sums_of_parties(run: Run, teachers: Mapping[str, int]) -> dict[str, np.ndarray]:
+    """Return each party's sums over the records of as many teachers, in order: whole steps, int64 [numbers]."""
+    records, teacher = _records(run, Whitening.of(query_features(run, "original")), None), read_assignment(run.folders)
+    party = np.repeat(np.arange(len(teachers)), list(teachers.values()))[teacher]
+    return {name: moments_in_steps(records.some(party == number)) for number, name in enumerate(teachers)}
 
 
 def _inputs(run: Run) -> Inputs:
@@ -176,7 +192,7 @@ def _statement(run: Run, release: StoredRelease, numbers: int, slack: float, cla
     return PrivacyStatement(
         **about_release(run, ledger_account(run), release),
         unit=run.params.privacy.unit,
-        trust_model="central",
+        trust_model="parties" if settings.where == "parties" else "central",
         noise=settings.noise,
         mechanism={**described, "numbers": numbers, **about_counting(run.params), **about_moments(run)},
         event=compose(spent_on_counting(run.params), spent_on_moments(run.params), release.event),

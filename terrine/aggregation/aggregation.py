@@ -29,7 +29,8 @@ class Aggregation(Settings, ABC):
     informed: ClassVar[bool] = False
     """Whether later rounds compare the votes with a student of the earlier ones (`Mechanism.informed_by`)."""
     by_parties: ClassVar[bool] = False
-    """Whether `terrine.collaboration` can compute it: a noisy argmax or noisy counts, after a noisy test or none."""
+    """Whether `terrine.collaboration` can compute it: a noisy argmax or noisy counts, after a noisy test or none, or
+    noisy sums."""
 
     mechanism: str
 

@@ -5,7 +5,7 @@ Gauss"), and so is ridge from them (Wang 2018, AdaSSP). Here all constants are p
 whitened by public images, both moments have equal noise, and the penalty hangs on the noise alone.
 """
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,8 @@ class Moments(Sums):
         "the record's label; the products were added up over all records, Gaussian noise was added to the sums, and "
         "the noisy sums were released."
     )
+
+    by_parties: ClassVar[bool] = True
 
     mechanism: Literal["moments"] = "moments"
 

@@ -148,6 +148,10 @@ class Records:
         """Coordinates of a vector."""
         return int(self.vectors.shape[1])
 
+    def some(self, chosen: NDArray[np.bool_]) -> "Records":
+        """Those of whole units: sums over them, and over the others, add up to sums over all."""
+        return Records(self.vectors[chosen], self.labels[chosen], self.weights[chosen], self.classes)
+
     def second_moments(self) -> Steps:
         """Σ x xᵀ in whole steps, int64 [length, length]."""
         return self._sum(lambda block: self.vectors[block])
@@ -183,7 +187,7 @@ class Records:
 
 
 def _blocks(count: int) -> list[slice]:
-    return [slice(first, min(first + _ROWS, count)) for first in range(0, count, _ROWS)]
+    return [slice(first, min(first + _ROWS, count)) for first in range(0, max(count, 1), _ROWS)]
 
 
 def _filled(rows: NDArray[np.float32]) -> Floats:
@@ -199,12 +203,18 @@ def noised(total: Steps, sigma: float, noise: NoiseSource) -> Floats:
     The sum lies on the lattice that noise is drawn on, and theirs is an exact sum of whole numbers, of which floating
     point is post-processing. Raises SettingError for more noise than that lattice is fine enough for.
     """
-    if lattice_step(sigma) > STEP:
+    step = fine_step(sigma)
+    drawn = np.rint(noise.gaussian(total.shape, sigma) / step).astype(np.int64)
+    exact = total.astype(object) * round(STEP / step) + drawn.astype(object)
+    return np.asarray(exact.astype(np.float64) * step)
+
+
+def fine_step(sigma: float) -> float:
+    """Return the step of the lattice that noise on sums of records is drawn on: they lie on it, or a SettingError."""
+    step = lattice_step(sigma)
+    if step > STEP:
         raise SettingError(
             f"Noise of standard deviation {sigma:g} on a sum of records is drawn on a lattice too coarse for it. Use a "
             "larger budget."
         )
-    step = lattice_step(sigma)
-    drawn = np.rint(noise.gaussian(total.shape, sigma) / step).astype(np.int64)
-    exact = total.astype(object) * round(STEP / step) + drawn.astype(object)
-    return np.asarray(exact.astype(np.float64) * step)
+    return step

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from terrine.aggregation.aggregation import NOTHING, Aggregation
 from terrine.aggregation.mechanism import budget_after
-from terrine.aggregation.records import Floats, Records, noised
+from terrine.aggregation.records import Floats, Records, Steps, noised
 from terrine.errors import SettingError
 from terrine.privacy.accounting.events import Event, GaussianEvent
 from terrine.privacy.noise import NoiseSource
@@ -63,10 +63,10 @@ class Sums(Aggregation):
     def check(self, run: Any) -> None:
         """See `Settings.check`."""
         name = f"aggregation.mechanism={self.mechanism}"
-        if run.aggregation.where == "parties":
+        if run.aggregation.where == "parties" and not self.by_parties:
             raise ValueError(
-                f"{name} does not go with aggregation.where=parties yet: parties add up votes alone. Use local, where "
-                "the data may be in one place, or a mechanism that counts votes"
+                f"{name} does not go with aggregation.where=parties yet: parties add up once, and it takes rounds. Use "
+                "moments, or local, where the data may be in one place"
             )
         reason = None
         if run.transcription is not None:
@@ -110,7 +110,12 @@ JOINT = 4.5
 
 def event_of_moments(mu: float) -> Event:
     """Return what second moments and label moments cost together for a budget μ."""
-    return GaussianEvent(sensitivity=math.sqrt(JOINT), sigma=sigma_of_moments(mu))
+    return event_at_noise(sigma_of_moments(mu))
+
+
+def event_at_noise(sigma: float) -> Event:
+    """Return what they cost together with noise σ."""
+    return GaussianEvent(sensitivity=math.sqrt(JOINT), sigma=sigma)
 
 
 def noised_moments(records: Records, mu: float, noise: NoiseSource) -> tuple[Floats, Floats]:
@@ -127,14 +132,31 @@ def noised_moments(records: Records, mu: float, noise: NoiseSource) -> tuple[Flo
     at most 4 − 2p² − 2p ≤ 4.5 together, reached by vectors of length 1 of one label with p = −1/2. A unit of several
     records moves the mean of what they would, and means are no farther apart. So both cost μ² = 4.5/σ² at most.
     """
-    sigma = sigma_of_moments(mu)
+    parts = noise_on_moments(records.length, records.classes, sigma_of_moments(mu))
+    sums = np.split(moments_in_steps(records), np.cumsum([count for count, _ in parts])[:-1])
+    numbers = [noised(part, sigma, noise) for part, (_, sigma) in zip(sums, parts, strict=True)]
+    return moments_from(np.concatenate(numbers), records.length)
+
+
+def noise_on_moments(length: int, classes: int, sigma: float) -> list[tuple[int, float]]:
+    """How many numbers have which noise, one after the other: S's diagonal, what is above it, M."""
+    return [(length, sigma), (length * (length - 1) // 2, sigma / math.sqrt(2)), (length * classes, sigma)]
+
+
+def moments_in_steps(records: Records) -> Steps:
+    """Return S and M in whole steps as one row of numbers, in the order of `noise_on_moments`."""
     second = records.second_moments()
-    diagonal = noised(np.diagonal(second).copy(), sigma, noise)
-    above = np.triu_indices(records.length, 1)
-    released = np.diag(diagonal)
-    released[above] = noised(second[above], sigma / math.sqrt(2), noise)
-    released.T[above] = released[above]
-    return released, noised(records.label_moments(), sigma, noise)
+    above = second[np.triu_indices(records.length, 1)]
+    return np.concatenate([np.diagonal(second), above, records.label_moments().ravel()])
+
+
+def moments_from(numbers: Floats, length: int) -> tuple[Floats, Floats]:
+    """Return S and M, whose numbers are given in the order of `noise_on_moments`."""
+    upper = length * (length + 1) // 2
+    second = np.diag(numbers[:length])
+    above = np.triu_indices(length, 1)
+    second[above] = second.T[above] = numbers[length:upper]
+    return second, numbers[upper:].reshape(length, -1)
 
 
 def inverse_root(second: Floats, mu: float, power: float = 1.0) -> Floats:

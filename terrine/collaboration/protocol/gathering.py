@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from terrine.collaboration.protocol.messages import Channel, Kind, Spec
 from terrine.collaboration.protocol.party import Agreement, ProtocolError, Send, State
-from terrine.collaboration.protocol.shares import ShareArray, count_bits, sharing_of
+from terrine.collaboration.protocol.shares import ShareArray, opened_bits, sharing_of
 from terrine.errors import InputError, SettingError
 
 _BLOCK = 2**20
@@ -63,7 +63,7 @@ class Gatherer(ABC):
         self.finished = False
         self.aborted: str | None = None
         self.sharing = sharing_of(agreement)
-        self.bits = count_bits(agreement.total, agreement.sigma)
+        self.bits = opened_bits(agreement)
         self._peer = Channel(agreement, name, peer)
         self._sharings = {party: _Sharing(Channel(agreement, name, party)) for party, _ in agreement.teachers}
         self._blocks = share_blocks(agreement)
@@ -244,7 +244,7 @@ class Gatherer(ABC):
         if there < self.agreement.minimum:
             needed = self.agreement.minimum
             return self._abort(f"the votes of {there} teachers are there, and {needed} are needed. Nothing was drawn.")
-        kind = np.dtype("<u8" if self.sharing.whole else "<u4")
+        kind = self.sharing.kind_of_sums
         sums = np.zeros((self.agreement.queries, self.agreement.classes), kind)
         for sharing, flag in zip(self._sharings.values(), present.tolist(), strict=True):
             if flag:

@@ -39,7 +39,8 @@ class Guardian(Gatherer):
         draw: Draws noise in votes, once for each kind: `draw("threshold", (queries,))` with the agreement's
             sigma_threshold, then `draw("counts", (queries, classes))` with its sigma. It is
             `terrine.privacy.noise.SecureNoise`'s; noise on counts is rounded to whole votes here, which the exact
-            accounting covers (see `shares`). Whoever gives it has charged the ledger before.
+            accounting covers (see `shares`), and on sums it is whole numbers. Whoever gives it has charged the ledger
+            before.
 
     Attributes:
         result: bool [queries], which queries passed the test; None without a threshold, and before it is known.
@@ -71,7 +72,7 @@ class Guardian(Gatherer):
         return own | ({} if self._tests is None else {"tests": self._tests})
 
     def _restore(self, state: State) -> None:
-        self._counts = self._restored(state, "counts", np.uint32)
+        self._counts = self._restored(state, "counts", modulo(0, self.bits).dtype)
         if self.agreement.threshold is not None:
             self._tests = self._restored(state, "tests", np.uint64)
         self._secret = self._restored(state, "secret", np.uint8, (SECRET,)).tobytes()
@@ -103,7 +104,7 @@ class Guardian(Gatherer):
         return noise
 
     def _compute(self) -> Iterator[Send]:
-        if self.agreement.reveal == "histogram" and self.agreement.threshold is None:
+        if self.agreement.reveal != "argmax" and self.agreement.threshold is None:
             return self._send_counts(np.arange(self.agreement.queries))
         return iter(())
 

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from terrine.errors import SettingError, TerrineError
 from terrine.privacy.ledger.identity import canonical_json
 
-Reveal = Literal["argmax", "histogram"]
+Reveal = Literal["argmax", "histogram", "sums"]
 State = dict[str, NDArray[Any]]
 
 _SESSION, _DIGEST = re.compile("[0-9a-f]{32}"), re.compile("[0-9a-f]{64}")
@@ -74,10 +74,10 @@ class Agreement:
         student: The party that evaluates and learns the answers.
         teachers: Every teacher party and how many teachers it holds.
         minimum: The fewest teachers (not parties) whose votes must be there; with fewer the round aborts.
-        queries: Number of queries.
-        classes: Number of classes, at least 2.
+        queries: Number of queries; where sums are revealed, how many numbers they are.
+        classes: Number of classes, at least 2; where sums are revealed, 1.
         queries_digest: Digest of the queries in their order: 64 hexadecimal digits.
-        reveal: `argmax` opens a label for a query, `histogram` its noisy counts.
+        reveal: `argmax` opens a label for a query, `histogram` its noisy counts, `sums` whole numbers with noise.
         threshold: Answer only where max_j n_j + N(0, sigma_threshold²) is at least this many votes, or None.
         sigma: Standard deviation of the noise on every count, in votes.
         sigma_threshold: Standard deviation of the test's noise, in votes; None without a threshold.
@@ -121,7 +121,7 @@ class Agreement:
         for field, low, high in (
             ("minimum", 1, self.total),
             ("queries", 1, _MOST_QUERIES),
-            ("classes", 2, _MOST_CLASSES),
+            ("classes", *((1, 1) if self.reveal == "sums" else (2, _MOST_CLASSES))),
         ):
             if not low <= getattr(self, field) <= high:
                 raise SettingError(f"{field} is between {low} and {high:,}, got {getattr(self, field)}.")
@@ -129,6 +129,8 @@ class Agreement:
             raise SettingError(f"reveal is one of {', '.join(get_args(Reveal))}, got {self.reveal!r}.")
         if (self.threshold is None) != (self.sigma_threshold is None):
             raise SettingError("threshold and sigma_threshold are given together or not at all.")
+        if self.reveal == "sums" and self.threshold is not None:
+            raise SettingError("Sums are opened without a test: they have no threshold.")
         for field in ("sigma", "sigma_threshold"):
             value = getattr(self, field)
             if value is not None and not 0 < value < math.inf:

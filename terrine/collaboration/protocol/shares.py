@@ -3,6 +3,9 @@
 **Modulo 2^k** where every count has noise of its own (argmax, histograms). Each share is uniform by itself. The modulus
 carries a noisy count with its sign: 2^(k−1) > N + 12σ, so noise wraps around with probability below 1e-32.
 
+**Sums over records** are modulo 2^64, in steps of the lattice of their noise, which is drawn in whole steps
+(`terrine.aggregation.fixed_point` has the bound that keeps them from wrapping around).
+
 **Noise in whole votes costs nothing.** n + ⌊η + ½⌋ is ⌊n + η + ½⌋ for whole n: rounding, and reduction modulo 2^k, are
 computed from n + η, so the exact figures of the Gaussian mechanism hold for the noise of `terrine.privacy.noise`
 rounded here. A discrete Gaussian on whole votes would not have them (its trade-off curve is another one). They also
@@ -47,8 +50,14 @@ from terrine.errors import SettingError
 ShareArray = NDArray[np.unsignedinteger]
 NOISE_WIDTH = 12
 _MOST_BITS = 32
+_SUM_BITS = 64
 _HIDDEN_BITS = 40
 _FARTHEST = 2.0**52  # of a threshold in votes: far beyond the noise, and far below what int64 holds beside shares
+
+
+def opened_bits(agreement: Agreement) -> int:
+    """k, the bits of a number that is opened: a sum, or a count with its noise."""
+    return _SUM_BITS if agreement.reveal == "sums" else count_bits(agreement.total, agreement.sigma)
 
 
 def count_bits(teachers: int, sigma: float) -> int:
@@ -87,6 +96,11 @@ class Sharing:
         """The type of a share."""
         return share_type(self.largest.bit_length())
 
+    @property
+    def kind_of_sums(self) -> np.dtype:
+        """The type of sums of shares."""
+        return np.dtype("<u8" if self.whole or self.bits > _MOST_BITS else "<u4")
+
     def split(self, values: NDArray[np.integer]) -> tuple[ShareArray, ShareArray]:
         """The guardian's and the student's shares of `values`."""
         return split_whole(values, self.bits) if self.whole else split(values, self.bits)
@@ -99,7 +113,7 @@ def sharing_of(agreement: Agreement) -> Sharing:
         SettingError: shares that would be too wide.
     """
     if agreement.threshold is None:
-        bits = count_bits(agreement.total, agreement.sigma)
+        bits = opened_bits(agreement)
         return Sharing(bits, False, 2**bits - 1)
     threshold_bits(agreement)
     bits = _mask_bits(agreement.queries)
@@ -143,7 +157,7 @@ def random_shares(shape: tuple[int, ...], bits: int) -> NDArray[np.unsignedinteg
 def split(values: NDArray[np.integer], bits: int) -> tuple[NDArray[np.unsignedinteger], NDArray[np.unsignedinteger]]:
     """Two arrays of `share_type` that sum to `values` modulo 2^bits."""
     one = random_shares(values.shape, bits)
-    return one, modulo(values.astype(np.int64) - one, bits).astype(one.dtype)
+    return one, modulo(values.astype("<u8") - one.astype("<u8"), bits).astype(one.dtype)
 
 
 def split_whole(values: NDArray[np.integer], bits: int) -> tuple[ShareArray, ShareArray]:
@@ -152,22 +166,24 @@ def split_whole(values: NDArray[np.integer], bits: int) -> tuple[ShareArray, Sha
     return one, values.astype("<u8") + np.uint64(2**bits) - one
 
 
-def modulo(values: ArrayLike, bits: int) -> NDArray[np.uint32]:
-    """Whole numbers of either sign modulo 2^bits."""
-    reduced: NDArray[np.int64] = np.asarray(values).astype(np.int64) & (2**bits - 1)
-    return reduced.astype(np.uint32)
+def modulo(values: ArrayLike, bits: int) -> ShareArray:
+    """Whole numbers of either sign modulo 2^bits: of 32 bits, or of 64 where more are asked for."""
+    reduced: NDArray[np.uint64] = np.asarray(values).astype("<u8") & np.uint64(2**bits - 1)
+    return reduced if bits > _MOST_BITS else reduced.astype("<u4")
 
 
 def signed(shares: ArrayLike, bits: int) -> NDArray[np.int64]:
     """Numbers modulo 2^bits as the numbers in [−2^(bits−1), 2^(bits−1)) they stand for."""
-    half = 2 ** (bits - 1)
-    lifted: NDArray[np.int64] = np.asarray(shares).astype(np.int64) + half
-    numbers: NDArray[np.int64] = (lifted & (2**bits - 1)) - half
+    unused = 64 - bits
+    numbers: NDArray[np.int64] = (np.asarray(shares).astype("<u8") << np.uint64(unused)).view(np.int64) >> unused
     return numbers
 
 
 def whole_votes(noise: ArrayLike) -> NDArray[np.int64]:
-    """Noise rounded to whole votes, ⌊η + ½⌋: rounding that commutes with adding votes."""
+    """Noise rounded to whole votes, ⌊η + ½⌋: rounding that commutes with adding votes. Whole numbers stay what they
+    are, those that no double holds as well."""
+    if np.asarray(noise).dtype.kind == "i":
+        return np.asarray(noise, dtype=np.int64)
     return np.floor(np.asarray(noise, dtype=np.float64) + 0.5).astype(np.int64)
 
 

@@ -26,7 +26,8 @@ class StudentParty(Gatherer):
 
     Attributes:
         result: None until the session is finished. Then int64 [queries], the labels, −1 where the query did not pass;
-            or, where histograms are revealed, int64 [queries, classes], noisy counts, 0 where it did not.
+            or, where histograms are revealed, int64 [queries, classes], noisy counts, 0 where it did not; or sums
+            with their noise, int64 [queries, 1].
         passed: bool [queries], the queries that were answered; None until it is known.
     """
 
@@ -43,7 +44,7 @@ class StudentParty(Gatherer):
         return {"shares": self._shares, "secret": np.frombuffer(self._secret, np.uint8)}
 
     def _restore(self, state: State) -> None:
-        self._shares = self._restored(state, "shares", np.uint64 if self.sharing.whole else np.uint32)
+        self._shares = self._restored(state, "shares", self.sharing.kind_of_sums)
         self._secret = self._restored(state, "secret", np.uint8, (SECRET,)).tobytes()
 
     def _take_sums(self, sums: ShareArray, parties: int) -> None:
@@ -53,12 +54,12 @@ class StudentParty(Gatherer):
         agreement = self.agreement
         shape: tuple[int, ...] = (agreement.queries,)
         nothing = UNANSWERED
-        if agreement.reveal == "histogram":
+        if agreement.reveal != "argmax":
             shape, nothing = (agreement.queries, agreement.classes), 0
         self._answers: NDArray[np.int64] = np.full(shape, nothing, np.int64)
         if agreement.threshold is None:
             self.passed = np.ones(agreement.queries, bool)
-            if agreement.reveal == "histogram":
+            if agreement.reveal != "argmax":
                 return self._expect_counts()
         self._base = BaseSender(self._round.digest, Expansion(self._secret, "base transfers"))
         return iter([self._peer.send(Kind.BASE, np.frombuffer(self._base.point, np.uint8))])
@@ -145,11 +146,10 @@ class StudentParty(Gatherer):
     def _take_counts(self, frame: bytes) -> Iterator[Send]:
         block = self._count_blocks[0]
         shape = (block.stop - block.start, self.agreement.classes)
-        _, (shares,) = self._peer.receive(frame, {Kind.COUNTS: [("<u4", shape)]})
+        _, (shares,) = self._peer.receive(frame, {Kind.COUNTS: [(modulo(0, self.bits).dtype, shape)]})
         assert self._shares is not None
         queries = self._counted[block]
-        noisy = modulo(self._shares[queries].astype(np.int64) + shares, self.bits)
-        self._answers[queries] = signed(noisy, self.bits)
+        self._answers[queries] = signed(self._shares[queries] + shares, self.bits)
         self._count_blocks.popleft()
         return iter(()) if self._count_blocks else self._finish()
 

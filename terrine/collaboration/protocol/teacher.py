@@ -23,7 +23,8 @@ class Teacher:
     Args:
         agreement: What the parties agreed on.
         name: This party.
-        votes: Whole numbers [queries, own teachers], the class each teacher chose.
+        votes: Whole numbers [queries, own teachers], the class each teacher chose; or, where sums are revealed, the
+            party's own sums in whole steps, [queries, 1].
 
     Raises:
         InputError: votes that do not fit the agreement.
@@ -32,13 +33,16 @@ class Teacher:
 
     def __init__(self, agreement: Agreement, name: str, votes: ArrayLike) -> None:
         held = agreement.held_by(name)
-        if np.shape(votes) != (agreement.queries, held):
+        sums = agreement.reveal == "sums"
+        expected = (agreement.queries, 1 if sums else held)
+        if np.shape(votes) != expected:
             raise InputError(
-                f"The votes of {name!r} have the shape {list(np.shape(votes))}; the agreement has "
-                f"{[agreement.queries, held]}, queries and teachers."
+                f"The votes of {name!r} have the shape {list(np.shape(votes))}; the agreement has {list(expected)}, "
+                "queries and teachers, or sums."
             )
         self.finished = False
-        shares = sharing_of(agreement).split(histograms_of(votes, agreement.classes))
+        values = np.asarray(votes, dtype=np.int64) if sums else histograms_of(votes, agreement.classes)
+        shares = sharing_of(agreement).split(values)
         self._blocks = share_blocks(agreement)
         self._sharing = np.frombuffer(os.urandom(16), np.uint8)
         receivers = (agreement.guardian, agreement.student)

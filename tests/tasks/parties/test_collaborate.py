@@ -6,12 +6,13 @@ import pytest
 from flows.stages import run_through
 from tasks.config.params import lay_over, validate
 from tasks.parties.config import OwnTeachers
-from tasks.parties.release import released_arrays
-from tasks.parties.training import cast_votes
+from tasks.parties.release import released_arrays, trial_terms
+from tasks.parties.training import cast_votes, sum_records
 from tasks.pipeline import aggregate, student
+from tasks.pipeline.sums import sums_of_parties
 from tasks.pipeline.vote import read_votes
 from tasks.runtime.run import Run
-from tasks.runtime.store import file_digest, read_array, read_json, read_table
+from tasks.runtime.store import file_digest, read_array, read_json, read_table, read_tensors
 from terrine.aggregation.votes import histograms_of
 from terrine.errors import BudgetError, InputError, SettingError
 from tests.party_processes import start_forked, terms_of
@@ -26,6 +27,7 @@ VALUES = {
     "teachers": {},
     "student": {"l2": 0.3},
 }
+SUMS = {"aggregation": {"mechanism": "moments", "sigma": None}, "student": {"kind": "sums"}}
 CONFIDENT = {"mechanism": "confident", "threshold": 9, "sigma1": 15, "sigma2": 20}
 
 
@@ -94,6 +96,50 @@ def test_five_teacher_processes_release_what_the_local_pipeline_releases_with_th
     assert manifest["release_id"] != read_json(local.folders.answers / "manifest.json")["release_id"]
     assert (statement["trust_model"], together["trust_model"]) == ("parties", "central")
     assert "privacy guardian" in statement["trust_model_text"]
+
+
+@pytest.fixture(scope="module")
+def dealt(tmp_path_factory):
+    """A folder in which all is done that comes before sums over records."""
+    root = tmp_path_factory.mktemp("sums")
+    run_through(run_with(root, **SUMS), "dataset", "vote")
+    return root
+
+
+def test_five_parties_sum_what_one_place_sums_with_the_same_noise_to_the_bit(dealt, monkeypatch):
+    monkeypatch.setattr("tasks.parties.trial.start_party", start_forked)
+    released, statements = [], []
+    for where in ("parties", "local", "parties"):
+        run = run_with(dealt, **lay_over(SUMS, {"aggregation": {"where": where}}))
+        aggregate.release_answers.fn(run)
+        released.append(read_tensors(run.folders.answers / "sums.safetensors"))
+        statements.append(read_json(run.folders.statement))
+        if where == "parties":
+            ledger, account = aggregate.open_account(run)
+            student.train_student.fn(run)
+            # Asked again: nothing is drawn, and no process is started.
+            monkeypatch.setattr("tasks.parties.release.run_trial", None)
+    assert len(ledger.events(account)) == 2
+    assert not list((dealt / "data/private/ledger/parties").rglob("votes.npy"))
+    for other in released[1:]:
+        assert released[0].keys() == other.keys()
+        assert all((released[0][name] == array).all() for name, array in other.items())
+    apart, together, again = statements
+    assert apart == again
+    same = ("epsilon", "event", "teachers", "noise", "delta_slack", "mechanism")
+    assert {name: apart[name] for name in same} == {name: together[name] for name in same}
+    assert (apart["trust_model"], together["trust_model"]) == ("parties", "central")
+
+
+def test_a_party_with_its_own_data_sums_what_a_run_on_that_data_does(dealt, tmp_path):
+    run = run_with(dealt, **lay_over(SUMS, {"aggregation": {"where": "parties"}}))
+    terms = trial_terms(run, 1, 10, "")
+    params = {"data": run.params.data.model_dump(mode="json"), "partition": {"teachers": 20}}
+    own = OwnTeachers(params=params, images=run.folders.images, backbone=run.folders.backbone, work=tmp_path)
+    found = sum_records(own, terms, 20)
+    np.testing.assert_array_equal(found, sum(sums_of_parties(run, terms.teachers).values()))
+    with pytest.raises(InputError, match="31 coordinates, and the terms say 40"):
+        sum_records(own, terms.model_copy(update={"length": 40}), 20)
 
 
 def test_no_votes_and_no_authority_are_left_in_the_folders_of_a_trial_that_is_complete(voted):

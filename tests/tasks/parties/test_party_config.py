@@ -12,7 +12,7 @@ from tasks.parties.terms import Terms
 from tasks.parties.trial import free_endpoints, lay_out, teachers_of_parties
 from terrine.collaboration.transport.credentials import CredentialError
 from terrine.errors import SettingError
-from tests.party_processes import terms_of
+from tests.party_processes import terms_of, terms_of_sums
 
 
 @pytest.fixture
@@ -148,7 +148,8 @@ def test_only_a_teacher_party_says_by_what_its_votes_were_dealt(folder):
 
 def test_parties_compare_all_that_they_agreed_on_also_whom_the_budget_protects():
     terms = terms_of()
-    assert set(terms.public()) == set(Terms.model_fields)
+    assert set(terms.public()) == set(Terms.model_fields) - {"length", "records"}
+    assert set(terms_of_sums().public()) == set(Terms.model_fields)
     other = "group" if terms.unit == "record" else "record"
     assert terms.model_copy(update={"unit": other}).public() != terms.public()
 
@@ -193,3 +194,22 @@ def test_a_partys_process_loads_no_heavy_library(module):
     root = Path(__file__).resolve().parents[3]
     done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_terms_of_sums_hold_what_cannot_wrap_around():
+    assert {"length": 3, "records": 1000}.items() <= terms_of_sums().public().items()
+    most = terms_of_sums().fixed_point.most_units // 6
+    assert Terms(**terms_of_sums(records=most).public()).records == most
+    for changes, sentence in (
+        ({"records": most + 1}, f"records={most + 1} of 6 teachers in all could wrap sums around"),
+        ({"records": None}, "records is missing"),
+        ({"length": None}, "length is missing"),
+        ({"sigma": None}, "sigma is missing"),
+        ({"threshold": 3.0}, "threshold is not a part of moments"),
+        ({"sigma": 4000.0}, "too coarse"),
+        ({"mechanism": "gradients"}, "none that parties can run together"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            terms_of_sums(**changes)
+    with pytest.raises(ValueError, match="length is not a part of confident"):
+        terms_of(length=3)

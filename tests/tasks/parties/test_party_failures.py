@@ -14,7 +14,7 @@ from terrine.errors import LedgerError
 from terrine.privacy.accounting.events import from_json
 from terrine.privacy.accounting.gaussian import mu_squared
 from terrine.privacy.ledger.ledger import Ledger, load_or_create_key
-from tests.party_processes import plain_answers, run, terms_of, trial, words
+from tests.party_processes import plain_answers, run, terms_of, terms_of_sums, trial, words
 
 GUARDIAN = "terrine.collaboration.protocol.guardian"
 STUDENT = "terrine.collaboration.protocol.student"
@@ -53,7 +53,9 @@ def check_answered_once(folder, terms, votes, absent=()):
     (reserve,), (commit,) = rows_of(folder, "reserve"), rows_of(folder, "commit")
     assert reserve.release_id == commit.release_id
     queries = terms.asked
-    if terms.mechanism == "confident":
+    if terms.mechanism == "moments":
+        cost = most = 4.5 / terms.sigma**2
+    elif terms.mechanism == "confident":
         cost, most = queries / terms.sigma1**2, 2 * queries / terms.sigma2**2 + queries / terms.sigma1**2
         cost += 2 * passed.sum() / terms.sigma2**2
     else:
@@ -63,12 +65,12 @@ def check_answered_once(folder, terms, votes, absent=()):
     assert ledger_of(folder).verify() == 3
 
 
-@pytest.mark.parametrize("mechanism", ["confident", "gnmax", "histogram"])
+@pytest.mark.parametrize("mechanism", ["confident", "gnmax", "histogram", "moments"])
 def test_parties_answer_as_the_plaintext_mechanism_and_a_batch_is_answered_once(mechanism, tmp_path):
-    own = {"gnmax": {"sigma": 4.0}, "histogram": {"sigma": 4.0}, "confident": {}}[mechanism]
-    if own:
-        own |= {"threshold": None, "sigma1": None, "sigma2": None}
-    terms, votes = trial(tmp_path, terms_of(mechanism=mechanism, **own))
+    without = {"sigma": 4.0, "threshold": None, "sigma1": None, "sigma2": None}
+    own = {} if mechanism == "confident" else without
+    terms = terms_of_sums() if mechanism == "moments" else terms_of(mechanism=mechanism, **own)
+    terms, votes = trial(tmp_path, terms)
     assert set(run(tmp_path, names_of(terms)).values()) == {0}
     check_answered_once(tmp_path, terms, votes)
     first = answers_of(tmp_path)[1]
@@ -131,10 +133,17 @@ KILLED = {
 }
 
 
-@pytest.mark.parametrize("case", KILLED)
-def test_a_party_killed_at_any_moment_comes_back_and_the_batch_is_answered_once(case, tmp_path):
+WITHOUT_CIRCUIT = [case for case in KILLED if not any(word in case for word in ("test", "argmax", "question"))]
+
+
+@pytest.mark.parametrize(
+    ("case", "terms"),
+    [(case, terms_of()) for case in KILLED] + [(case, terms_of_sums()) for case in WITHOUT_CIRCUIT],
+    ids=lambda value: value if isinstance(value, str) else value.mechanism,
+)
+def test_a_party_killed_at_any_moment_comes_back_and_the_batch_is_answered_once(case, terms, tmp_path):
     # Where all is done but for a word, a party waits for it for as long as its patience lasts.
-    terms, votes = trial(tmp_path, patience=8.0 if "not confirmed" in case else 40.0)
+    terms, votes = trial(tmp_path, terms, patience=8.0 if "not confirmed" in case else 40.0)
     victim, *kill = KILLED[case]
     codes = run(tmp_path, names_of(terms), victim=victim, kill=kill)
     # A process that was killed was started again, so nobody may have failed; but a teacher party that was killed when
@@ -318,6 +327,18 @@ def test_votes_that_are_none_never_leave_the_party(tmp_path):
         (votes["party-2"][:5], "whole numbers [20, 2]"),
         (votes["party-2"].astype(float), "float64"),
         (votes["party-2"] + 9, "the 4 classes are 0 to 3"),
+    ):
+        np.save(tmp_path / "party-2" / "votes.npy", spoilt)
+        assert run(tmp_path, ["party-2"]) == {"party-2": 1}
+        assert sentence in words(tmp_path, "party-2")
+
+
+def test_sums_that_are_none_never_leave_the_party(tmp_path):
+    _, votes = trial(tmp_path, terms_of_sums())
+    for spoilt, sentence in (
+        (votes["party-2"][:5], "whole numbers [18], got int64 of shape [5]"),
+        (votes["party-2"].astype(float), "float64"),
+        (votes["party-2"] * 2**4, "outside what 2,000 of them can have"),
     ):
         np.save(tmp_path / "party-2" / "votes.npy", spoilt)
         assert run(tmp_path, ["party-2"]) == {"party-2": 1}

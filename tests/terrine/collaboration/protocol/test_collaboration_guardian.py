@@ -22,6 +22,7 @@ from tests.collaboration_sessions import (
     plaintext,
     random_votes,
     resealed,
+    summing,
 )
 
 CASES = [
@@ -29,8 +30,9 @@ CASES = [
     agreement(reveal="histogram"),
     confident(),
     confident(reveal="histogram"),
+    summing(),
 ]
-NAMES = ["argmax", "histogram", "confident argmax", "confident histogram"]
+NAMES = ["argmax", "histogram", "confident argmax", "confident histogram", "sums"]
 
 
 def test_noise_is_drawn_once_for_each_kind_with_its_shape():

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from terrine.collaboration.protocol import phase
-from tests.collaboration_sessions import Noise, agreement, answered, confident, plaintext, random_votes
+from tests.collaboration_sessions import Noise, agreement, answered, confident, plaintext, random_votes, summing
 
 
 def compare(agreed, votes, noise):
@@ -27,6 +27,13 @@ def test_answers_are_those_of_the_plaintext_mechanism(classes, reveal, threshold
     answers, passed, _ = compare(agreed, random_votes(agreed, classes), Noise(agreed, classes))
     assert len(np.unique(answers[passed])) > 1
     assert threshold is None or 0 < passed.sum() < agreed.queries
+
+
+def test_sums_are_those_of_whole_numbers_to_the_last():
+    agreed = summing(queries=500)
+    answers, _, _ = compare(agreed, random_votes(agreed), Noise(agreed))
+    assert np.abs(answers).max() > 2**58
+    assert (answers < 0).any()
 
 
 def test_ties_go_to_the_lowest_class():

@@ -9,7 +9,17 @@ from terrine.collaboration.circuits.garbling import Engine
 from terrine.collaboration.protocol.messages import Channel, Kind
 from terrine.collaboration.protocol.phase import argmax_phase, threshold_phase
 from terrine.collaboration.protocol.shares import modulo, sharing_of
-from tests.collaboration_sessions import GUARDIAN, HEADER, STUDENT, Noise, agreement, answered, confident, random_votes
+from tests.collaboration_sessions import (
+    GUARDIAN,
+    HEADER,
+    STUDENT,
+    Noise,
+    agreement,
+    answered,
+    confident,
+    random_votes,
+    summing,
+)
 
 SESSIONS, QUERIES = 8, 1_000
 # Histograms with the same label, 1, and the same outcome of every test, but otherwise as different as they can be.
@@ -84,6 +94,25 @@ def test_the_same_statistic_finds_the_votes_in_both_shares_together(seen):
     assert min(homogeneity(both[:, label].astype(int), seen["which"]) for label in range(4)) < LEAST
 
 
+def test_what_is_seen_of_sums_is_distributed_alike_whatever_is_summed_to_the_same():
+    agreed = summing(queries=8 * QUERIES)
+    which = np.random.default_rng(2).integers(0, 2, agreed.queries)
+    # Of one kind, north and south have nothing; of the other all, with other signs.
+    values = np.array([[0, 0, 0, 0, 0], [3 * 2**40 + 5, 0, -3 * 2**40 - 5, 0, 0]])[which]
+    _, student, loop = answered(agreed, values, lambda kind, shape: np.full(shape, -(2**50)))
+    assert (student.result == -(2**50)).all()
+    seen = {}
+    for sender, to, frame in loop.record:
+        if Kind(frame[6]) in (Kind.SHARES, Kind.COUNTS):
+            seen[sender, to] = np.frombuffer(frame[-8 * agreed.queries :], "<u8")
+    assert len(seen) == 2 * len(agreed.teachers) + 1  # and what the guardian opens
+    for numbers in seen.values():
+        for shift in (0, 40, 60):
+            assert homogeneity((numbers >> np.uint64(shift) & np.uint64(15)).astype(int), which) > LEAST
+    both = seen["north", GUARDIAN] + seen["north", STUDENT]
+    assert homogeneity((both & np.uint64(15)).astype(int), which) < LEAST
+
+
 def test_the_bits_that_the_student_hides_are_distributed_alike(seen):
     wires = seen["hidden bits"].shape[0]
     for wire in range(wires):
@@ -134,18 +163,20 @@ def by_role(agreed, record):
         yield roles.get(sender, "teacher"), roles.get(receiver, "teacher"), Kind(frame[6]), frame
 
 
-@pytest.mark.parametrize("reveal", ["argmax", "histogram"])
-@pytest.mark.parametrize("threshold", [None, 3.0])
+@pytest.mark.parametrize(
+    ("reveal", "threshold"),
+    [("argmax", None), ("argmax", 3.0), ("histogram", None), ("histogram", 3.0), ("sums", None)],
+)
 def test_nothing_but_the_output_is_opened(reveal, threshold):
     test = {} if threshold is None else {"threshold": threshold, "sigma_threshold": 1.0}
-    agreed = agreement(reveal=reveal, **test)
+    agreed = summing() if reveal == "sums" else agreement(reveal=reveal, **test)
     _, student, loop = answered(agreed, random_votes(agreed), Noise(agreed))
     kinds = {}
     for sender, receiver, kind, frame in by_role(agreed, loop.record):
         assert kind in ALLOWED[sender, receiver]
         kinds.setdefault(kind, []).append(frame)
     # Counts are sent only where histograms are revealed, and labels opened only by the test: one of them per query.
-    assert (Kind.COUNTS in kinds) == (reveal == "histogram")
+    assert (Kind.COUNTS in kinds) == (reveal != "argmax")
     assert (Kind.OPENED in kinds) == (threshold is not None)
     circuits = []
     if threshold is not None:
@@ -161,10 +192,10 @@ def test_nothing_but_the_output_is_opened(reveal, threshold):
         channel = Channel(agreed, agreed.student, agreed.guardian)
         channel.received = channel_number(frame)
         channel.receive(frame, {Kind.TABLES: phase.tables_spec(0)})
-    if reveal == "histogram":
+    if reveal != "argmax":
         opened = sum(int(student.passed.sum()) for _ in kinds[Kind.COUNTS])
         (frame,) = kinds[Kind.COUNTS]
-        assert len(frame) == HEADER + 16 + 4 * agreed.classes * opened
+        assert len(frame) == HEADER + 16 + (8 if reveal == "sums" else 4) * agreed.classes * opened
 
 
 def channel_number(frame):
