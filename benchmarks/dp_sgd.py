@@ -6,14 +6,14 @@
 
 Models, by their papers:
 
-- `scatternet`: a linear head on all scattering coefficients, normalised by groups of channels within an image (Tramèr
-  and Boneh 2021, Table 4 and appendix: 98.7 ± 0.3 % on MNIST at ε = 3).
+- `scatternet`: a linear head on all scattering coefficients, normalised by groups of channels within an image (Tramer
+  & Boneh 2021, Table 4 and appendix: 98.7 ± 0.3 % on MNIST at ε = 3).
 - `cnn`: two convolutions and two layers with tempered sigmoids, here tanh (Papernot et al. 2021, Table 1).
 - `terrine`: a linear head on the vectors that `aggregation.mechanism: gradients` adds up.
 
 ε is what Opacus's own accountant says: one record added or removed, Poisson sampling. Beside it stands the ε of the
 same run where one record is exchanged, as in this project's tables: with probability q a round sees the record, or the
-one in its place, so its dominating pair is (1 − q) N(0, σ²) + q N(±1, σ²) (Zhu, Dong and Wang 2022), composed by
+one in its place, so its dominating pair is (1 − q) N(0, σ²) + q N(±1, σ²) (Zhu, Dong & Wang 2022), composed by
 dp-accounting from the masses of a fine grid. Rates, epochs and sizes of batches are those of the papers, or were chosen
 on MNIST.
 """
