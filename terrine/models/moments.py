@@ -117,7 +117,9 @@ def statistics_from(backbone: Backbone, mean: np.ndarray, noise: float, bound: f
     noise_variance = (scale * noise) ** 2
     by_map = np.square(first).reshape(-1, places).mean(1) - noise_variance
     ratio = 1 + second - by_map
-    # Noise makes the maps' ratios differ more than they do: they are drawn together, as James and Stein do.
+    # Noise makes means and ratios differ more than they do: means are drawn to the public ones, as James and Stein do,
+    first = first * max(0.0, by_map.mean()) / max(float(np.square(first).mean()), 1e-12)
+    # and the maps' ratios to one another.
     of_ratio = noise_variance * (1 + (4 * max(0.0, by_map.mean()) + 2 * noise_variance) / places)
     kept = max(0.0, 1 - of_ratio / max(float(ratio.var()), 1e-12))
     ratio = np.maximum(ratio.mean() + kept * (ratio - ratio.mean()), _LEAST)

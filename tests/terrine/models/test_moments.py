@@ -92,6 +92,17 @@ def test_noise_makes_no_variance_negative_and_maps_are_drawn_together_by_as_much
     assert spread[1] < spread[0] / 2
 
 
+def test_means_that_are_all_noise_are_drawn_to_the_public_ones(backbone):
+    layer = backbone.network.standardise
+    length = layer.num_features
+    noise = np.random.default_rng(0).normal(size=length + length // backbone.network.grid**2) * 0.02
+    away = [
+        np.linalg.norm(statistics_from(backbone, noise, known, 1.5)["mean"] - layer.running_mean.numpy())
+        for known in (0.0, 0.02)
+    ]
+    assert away[1] < away[0] / 2
+
+
 def test_the_bound_grows_with_the_units_that_anybody_may_know_of_between_its_ends(backbone):
     assert [bound_for(backbone, units, 10.0) for units in (None, 10, 857, 10**6)] == pytest.approx(
         [1.5, 1.5, 0.35 * 857 / 150, 2.5]
