@@ -162,23 +162,8 @@ def datasets() -> None:
     console.print(", ".join(SOURCES.names()))
 
 
-PARTS = (
-    accounting,
-    advise,
-    audit,
-    check,
-    compare,
-    export,
-    images,
-    ledger,
-    membership,
-    params,
-    party,
-    predict,
-    reproduce,
-)
-PARTS += (serve, sweep, ui)
-for part in PARTS:
+_FIRST = (accounting, advise, audit, check, compare, export, images, ledger)
+for part in (*_FIRST, membership, params, party, predict, reproduce, serve, sweep, ui):
     part.register(app)
 
 

@@ -81,3 +81,10 @@ def read_dataset(folders: Folders) -> Dataset:
         column_names=None if manifest.get("columns") is None else tuple(manifest["columns"]),
         **{"train_groups": None, **arrays},
     )
+
+
+def protected_units(run: Run, dataset: Dataset) -> np.ndarray:
+    """Return who each training record belongs to, [records]: its group where groups are protected, else its name."""
+    units = dataset.train_groups if run.params.privacy.unit == "group" else dataset.record_names
+    assert units is not None, "the partition has refused groups that are protected and not given"
+    return units

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.pipeline.dataset import read_dataset
+from tasks.pipeline.dataset import protected_units, read_dataset
 from tasks.pipeline.pretrain import read_backbone
 from tasks.runtime.accounts import release_at_price
 from tasks.runtime.identity import remembered, tell_change
@@ -34,8 +34,7 @@ def release_moments(run: Run) -> StoredRelease | None:
     if mechanism is None:
         return None
     dataset = read_dataset(run.folders)
-    units = dataset.train_groups if run.params.privacy.unit == "group" else dataset.record_names
-    assert units is not None, "the partition has refused groups that are protected and not given"
+    units = protected_units(run, dataset)
     backbone, noise = read_backbone(run.folders), noise_of(run, "moments")
     bound = _bound(run, backbone, mechanism)
     inputs = remembered(run, records=read_json(run.folders.dataset / "manifest.json")["fingerprint"])

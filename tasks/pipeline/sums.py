@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tasks.config.values import digest
-from tasks.pipeline.dataset import read_dataset
+from tasks.pipeline.dataset import protected_units, read_dataset
 from tasks.pipeline.features import query_features
 from tasks.pipeline.moments import (
     about_moments,
@@ -50,7 +50,6 @@ from tasks.runtime.store import (
 from terrine.aggregation.records import Records, Whitening
 from terrine.aggregation.sums import Sums, moments_in_steps, mu_left
 from terrine.classifiers import LinearHead
-from terrine.data.dataset import Dataset
 from terrine.deployment.model import MOMENTS
 from terrine.errors import SettingError
 from terrine.models.moments import set_statistics
@@ -83,7 +82,9 @@ def release_sums(run: Run, release_id: str) -> None:
     slack = delta_slack(numbers + numbers_of_moments(run) + (run.params.privacy.counted > 0), settings.epsilon)
     if not slack < settings.delta:
         raise SettingError(f"aggregation.epsilon={settings.epsilon:g} is too large for a guarantee at so small a δ.")
-    refuse_hopeless_sums(run, len(np.unique(_units(run, read_dataset(run.folders)))), len(names), whitening.length)
+    refuse_hopeless_sums(
+        run, len(np.unique(protected_units(run, read_dataset(run.folders)))), len(names), whitening.length
+    )
     check_use_of_accuracy(run)
     check_releases(run)
     moments = release_moments(run)
@@ -162,13 +163,9 @@ def _records(run: Run, whitening: Whitening, moments: StoredRelease | None) -> R
             vectors[first : first + len(block)] = block
             report((first + len(block)) / count, f"features of {first + len(block):,} of {count:,} images")
         write_array(path, vectors)
-    return Records.of(read_array(path, memory_map=True), dataset.train_labels, _units(run, dataset), dataset.classes)
-
-
-def _units(run: Run, dataset: Dataset) -> np.ndarray:
-    units = dataset.train_groups if run.params.privacy.unit == "group" else dataset.record_names
-    assert units is not None, "the partition has refused groups that are protected and not given"
-    return units
+    return Records.of(
+        read_array(path, memory_map=True), dataset.train_labels, protected_units(run, dataset), dataset.classes
+    )
 
 
 def _work(run: Run, moments: StoredRelease | None) -> Path:
