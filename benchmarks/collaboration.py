@@ -31,7 +31,7 @@ from tasks.config.params import validate
 from tasks.config.presets import resolve, values_of
 from tasks.config.values import parse_assignment
 from tasks.pipeline import aggregate
-from tasks.pipeline.sums import SUMS, sums_of_parties
+from tasks.pipeline.sums import SUMS, held_by_parties
 from tasks.pipeline.vote import read_votes
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, read_table, read_tensors
@@ -162,7 +162,7 @@ def main() -> None:
         print(f"votes of {run.params.partition.teachers} teachers: {time.perf_counter() - start:.0f} s", flush=True)
         if options.mechanism == "moments":
             start = time.perf_counter()
-            sums_of_parties(run, {"all": run.params.partition.teachers})
+            held_by_parties(run, {"all": run.params.partition.teachers})
             print(f"vectors of all records, and their sums: {time.perf_counter() - start:.0f} s", flush=True)
         with PeakMemory() as memory:
             apart, answers, statement = release(run)

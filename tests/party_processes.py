@@ -17,6 +17,7 @@ import numpy as np
 
 from tasks.parties.terms import Terms
 from tasks.parties.trial import CONFIG, PartyProcess, free_endpoints, lay_out, teachers_of_parties
+from terrine.aggregation.records import Records, noised, on_grid, row_type
 from terrine.aggregation.votes import histograms_of
 
 _context = multiprocessing.get_context("forkserver")
@@ -58,9 +59,17 @@ def terms_of_sums(**changes):
     return terms_of(queries=1, **(values | {"records": 1000, "epsilon": 10.0} | changes))
 
 
+def terms_of_gradients(**changes):
+    """Terms of three rounds: moments, and two of gradients."""
+    values = {"mechanism": "gradients", "rounds": 2, "clip": 0.5, "learning_rate": 1.0, "sigma_gradients": 3.0}
+    return terms_of_sums(**(values | changes))
+
+
 def votes_on(terms, seed=0):
-    """Votes of each party, by name; teachers mostly agree. Of sums: those of each party."""
+    """Votes of each party, by name; teachers mostly agree. Of sums: those of each party, or its records."""
     generator = np.random.default_rng(seed)
+    if terms.rounds is not None:
+        return {name: _records(terms, generator) for name in terms.teachers}
     if terms.fixed_point is not None:
         return {name: generator.integers(-(2**44), 2**44, terms.numbers) for name in terms.teachers}
     truth = generator.integers(terms.classes, size=terms.queries)
@@ -69,6 +78,15 @@ def votes_on(terms, seed=0):
         own = generator.integers(terms.classes, size=(terms.queries, held))
         votes[name] = np.where(generator.random(own.shape) < 0.7, truth[:, None], own).astype(np.uint8)
     return votes
+
+
+def _records(terms, generator, count=40):
+    rows = np.empty(count, row_type(terms.length))
+    rows["label"] = generator.integers(terms.classes, size=count)
+    vectors = generator.normal(size=(count, terms.length)) + np.eye(terms.classes, terms.length)[rows["label"]]
+    rows["vector"] = on_grid(vectors * (1 - 1e-9) / np.linalg.norm(vectors, axis=1, keepdims=True))
+    rows["unit"] = generator.integers(20, size=count)
+    return rows
 
 
 def trial(folder, terms=None, votes=None, *, deadline=30.0, patience=40.0, guardian=None):
@@ -89,16 +107,29 @@ def trial(folder, terms=None, votes=None, *, deadline=30.0, patience=40.0, guard
     return terms, votes
 
 
+def _summed(terms, own, head):
+    if terms.rounds is None:
+        return own
+    records = Records.of(own["vector"], own["label"], own["unit"], terms.classes)
+    return terms.fixed_point.course.sums(records, head)
+
+
 def plain_answers(terms, votes, seed=SEED):
     """What the plaintext mechanism answers on these votes and the guardian's noise, in whole votes on the counts."""
-    from terrine.aggregation.records import noised
     from terrine.privacy.noise import ReplayNoise
 
     if (sums := terms.fixed_point) is not None:
-        noise, total = ReplayNoise(seed), sum(votes.values())
-        parts = np.split(total, np.cumsum([count for count, _ in sums.parts])[:-1])
-        noisy = [noised(part, sigma, noise) for part, (_, sigma) in zip(parts, sums.parts, strict=True)]
-        return np.ones(sums.numbers, bool), np.concatenate(noisy)[:, None] / sums.step
+        noise, descent, opened = ReplayNoise(seed), sums.course.descent(sums.length), []
+        for number in range(sums.course.passes):
+            total = sum(_summed(terms, own, descent.head) for own in votes.values())
+            parts, drawn = sums.parts(number), []
+            for part, (_, sigma) in zip(
+                np.split(total, np.cumsum([count for count, _ in parts])[:-1]), parts, strict=True
+            ):
+                drawn.append(noised(part, sigma, noise))
+            descent.take(np.concatenate(drawn))
+            opened.append(np.concatenate(drawn) / sums.step(number))
+        return np.ones(sums.numbers, bool), np.concatenate(opened)[:, None]
     counts = histograms_of(np.concatenate(list(votes.values()), axis=1)[: terms.asked], terms.classes)
     noise = ReplayNoise(seed)
     if terms.mechanism == "confident":

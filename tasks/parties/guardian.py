@@ -11,6 +11,11 @@ The order of things is what keeps a release from being drawn twice, or from bein
    was restarted: a question that differs from the one that was answered ends it. Teacher parties are not needed.
 5. The student party has written down its answers and says so. The cost that was realised is charged, what is left of
    the reservation is given back.
+
+Sums may take several rounds, each of which is 1 to 5 for itself, but for the ledger: all of them are one release, whose
+price is reserved before the first noise is drawn and charged after the last. A round begins when the student party has
+written down what the one before it opened. What the guardian has written down is the last round in which it drew
+noise, and a session that breaks is finished from there.
 """
 
 from __future__ import annotations
@@ -27,10 +32,9 @@ from tasks.parties.config import PartyConfig
 from tasks.parties.host import CollaborationError, Host, log
 from tasks.parties.state import PartyState
 from tasks.runtime.reservation import Reservation
-from terrine.aggregation.sums import event_at_noise
 from terrine.collaboration.protocol.guardian import Guardian
 from terrine.collaboration.protocol.party import Agreement, ProtocolError
-from terrine.collaboration.transport.link import Arrived, Connected
+from terrine.collaboration.transport.link import Arrived, Connected, PeerRestarted
 from terrine.errors import LedgerError, SettingError, TerrineError
 from terrine.privacy.accounting.events import Event, RepeatedEvent, compose, threshold_test, to_json, vote_answer
 from terrine.privacy.accounting.gaussian import round_up
@@ -72,6 +76,8 @@ class GuardianHost(Host):
         self._refused: set[str] = set()
         self._told = self._announced = False
         self._kept = 0  # questions that are written down
+        self._number = 0  # of the round
+        self._awaited = set(config.terms.teachers)
 
     # -- the ledger
 
@@ -131,7 +137,8 @@ class GuardianHost(Host):
     def _tell_when_asked(self, present: list[str]) -> None:
         """Stay for a moment: the release is charged, and the student party does not know."""
         self.party = None
-        self.wire.greet(release=self._release, resumed=None, present=present, finished=self.outcome)
+        self._number = self.config.terms.last
+        self._greet(resumed=None, present=present, finished=self.outcome)
         self.wire.begin(secrets.token_hex(16))
         if self._is_heard():
             self._state.clear()
@@ -154,12 +161,12 @@ class GuardianHost(Host):
         session = secrets.token_hex(16)
         stored = self._state.load(_SUMS)
         self._told, self._announced, self._refused, self._kept = stored is not None, False, set(), 0
+        self._number, self._awaited = 0, set(self.config.terms.teachers)
         if stored is None:
-            self.party = Guardian(self._agreement(session), self._draw)
-            self._closing_at = time.monotonic() + self.config.deadline
-            self.wire.greet(release=self._release, resumed=None, present=None)
+            self._gather(session)
         else:
             state, about = stored
+            self._number, self._awaited = about["round"], set(about["present"])
             # What is written down was paid for, and its row is there: this charges nothing.
             if (release := self._reservation.open()) is not None:
                 self._made_before(release)
@@ -168,10 +175,33 @@ class GuardianHost(Host):
             self.party = Guardian.resume(self._agreement(about["origin"]), state, session=session)
             self._kept = len(self.party.questions)
             self._closing_at = math.inf
-            self.wire.greet(release=self._release, resumed=about["origin"], present=about["present"])
+            self._greet(resumed=about["origin"], present=about["present"])
         self.wire.begin(session)
         log.info("%s: session %s%s", self.name, session[:8], "" if stored is None else ", resumed")
         self.deliver(self.party.start())
+
+    def _gather(self, session: str) -> None:
+        """Begin a round: shares are taken."""
+        self.party = Guardian(self._agreement(session), self._draw)
+        self._closing_at = time.monotonic() + self.config.deadline
+        self._told, self._announced, self._refused = False, False, set()
+        self._greet(resumed=None, present=None)
+
+    def _greet(self, **said: Any) -> None:
+        self.wire.greet(release=self._release, round=self._number, **said)
+
+    def _next_round(self, present: list[str]) -> None:
+        """Begin the next round, and have the student party ask for it. Nobody is waited for who was away in this."""
+        assert self.wire.session is not None
+        self._number, self._awaited = self._number + 1, set(present)
+        self._gather(self.wire.session)
+        self._tell_student(round=self._number)
+        log.info("%s: round %d of %d", self.name, self._number, self.config.terms.last)
+
+    def _tell_student(self, **content: Any) -> None:
+        # One that was started again will be met, in a new session.
+        with contextlib.suppress(PeerRestarted):
+            self.wire.note(self.config.terms.student, **content)
 
     def _asked_before(self, origin: str) -> dict[str, np.ndarray]:
         """The questions of this round that were answered, where there were any."""
@@ -186,7 +216,7 @@ class GuardianHost(Host):
         return kept[0]
 
     def _agreement(self, session: str) -> Agreement:
-        return self.config.terms.agreement(session, self._release)
+        return self.config.terms.agreement(session, self._release, self._number)
 
     def _draw(self, kind: str, shape: tuple[int, ...]) -> np.ndarray:
         """Noise for the guardian's sums; the worst case is charged before the first of it is drawn."""
@@ -194,7 +224,13 @@ class GuardianHost(Host):
         if self._reservation.open() is not None:
             raise LedgerError("This batch was answered before. Nothing was drawn.")
         if (sums := self.config.terms.fixed_point) is not None:
-            return sums.noise(self._noise).reshape(shape)
+            source = self._noise
+            if self.config.replay_seed is not None:
+                # One stream of noise for all rounds, whoever was started again between them.
+                source = ReplayNoise(self.config.replay_seed)
+                for earlier in range(self._number):
+                    sums.noise(source, earlier)
+            return sums.noise(source, self._number).reshape(shape)
         sigma = agreement.sigma_threshold if kind == "threshold" else agreement.sigma
         assert sigma is not None
         return self._noise.gaussian(shape, sigma)
@@ -238,11 +274,12 @@ class GuardianHost(Host):
         if party.closed and party.present is None and party.aborted is None:
             return
         if party.aborted is not None:
-            raise CollaborationError(party.aborted + " Nothing was charged.")
+            charged = "Run again, and this round is asked again." if self._number else "Nothing was charged."
+            raise CollaborationError(f"{party.aborted} {charged}")
         if party.present is not None:
-            self._state.save(_SUMS, party.state(), origin=party.origin, present=party.present)
+            self._state.save(_SUMS, party.state(), origin=party.origin, present=party.present, round=self._number)
             self._told = True
-            self.wire.greet(release=self._release, resumed=party.origin, present=party.present)
+            self._greet(resumed=party.origin, present=party.present)
             absent = sorted(set(self.config.terms.teachers) - set(party.present))
             log.info(
                 "%s: the votes of %d parties are counted%s",
@@ -251,14 +288,14 @@ class GuardianHost(Host):
                 f", without {', '.join(absent)}" if absent else "",
             )
             for teacher in self.config.terms.teachers:
-                self.wire.note(teacher, present=party.present)
+                self.wire.note(teacher, present=party.present, round=self._number)
 
     def deliver(self, sends: Any) -> bool:
         party = self._guardian
         if party is not None and party.closed and not self._announced:
             # The list of whose shares are here follows: the student may close as soon as it has them as well.
             self._announced = True
-            self.wire.note(self.config.terms.student, closing=party.complete)
+            self._tell_student(closing=party.complete)
         return super().deliver(sends)
 
     def after_answers(self) -> None:
@@ -267,17 +304,22 @@ class GuardianHost(Host):
             return
         if party.aborted is not None:
             raise CollaborationError(party.aborted)
-        if party.finished:
+        if party.finished and self._number < self.config.terms.last:
+            assert party.present is not None
+            self._next_round(party.present)
+        elif party.finished:
             passed = np.ones(self.config.terms.asked, bool) if party.result is None else party.result
             release = self._reservation.settle({"passed": passed}, event_of(self.config, passed))
             self.outcome = self._record(release, reused=False)
 
     def look_at_the_clock(self) -> None:
         party = self._guardian
-        if party is not None and not party.closed and time.monotonic() > self._closing_at:
-            absent = sorted(set(self.config.terms.teachers) - set(party.complete))
-            log.warning("%s: the deadline is past, without %s", self.name, ", ".join(absent) or "nobody")
-            answers = party.close(self._refused)
+        late = time.monotonic() > self._closing_at
+        if party is not None and not party.closed and (late or self._awaited <= set(party.complete)):
+            if late:
+                absent = sorted(set(self.config.terms.teachers) - set(party.complete))
+                log.warning("%s: the deadline is past, without %s", self.name, ", ".join(absent) or "nobody")
+            answers = party.close(self._refused if late else ())
             self._look()
             self.deliver(answers)
             self.after_answers()
@@ -329,7 +371,7 @@ def event_of(config: PartyConfig, passed: np.ndarray | None) -> Event:
     terms = config.terms
     agreement = terms.agreement("0" * 32, "0" * 64)
     if terms.fixed_point is not None:
-        return event_at_noise(agreement.sigma)
+        return terms.fixed_point.course.event
     answered = terms.asked if passed is None else int(passed.sum())
     answers = RepeatedEvent(vote_answer(agreement.sigma), answered)
     if agreement.sigma_threshold is None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from tasks.runtime.store import file_digest, read_json, write_array, write_json
 from terrine.aggregation.fixed_point import FixedPoint
 from terrine.aggregation.mechanism import UNANSWERED
 from terrine.aggregation.rounds import NEVER
-from terrine.aggregation.sums import mu_left, sigma_of_moments
+from terrine.aggregation.sums import mu_left
 from terrine.determinism.randomness import derive_seed
 from terrine.errors import BudgetError
 from terrine.privacy.accounting.events import from_json
@@ -48,11 +49,13 @@ def trial_terms(run: Run, queries: int, classes: int, edition: str) -> Terms:
     about: dict[str, Any]
     if settings.reveals == "sums":
         length = query_features(run, "original").shape[1] + 1
-        sums = FixedPoint(length, classes, sigma_of_moments(mu_left(settings.epsilon, settings.delta)))
-        about = {"sigma": sums.sigma, "length": length, "records": sums.most_units // teachers}
+        course = settings.course(mu_left(settings.epsilon, settings.delta))
+        most = FixedPoint(length, classes, course).most_units // teachers
+        about = {key: value for key, value in asdict(course).items() if course.rounds or key == "sigma"}
+        about |= {"length": length, "records": most, "mechanism": settings.mechanism}
         queries = asked = 1
     else:
-        about, asked = {}, settings.certain(queries, settings.epsilon, settings.delta)
+        about, asked = settings.describe(), settings.certain(queries, settings.epsilon, settings.delta)
     if asked == 0:
         raise BudgetError(
             f"aggregation.epsilon={settings.epsilon:g} does not pay for one answer with this noise. Raise it, or use "
@@ -66,7 +69,6 @@ def trial_terms(run: Run, queries: int, classes: int, edition: str) -> Terms:
         asked=asked,
         queries_digest=file_digest(run.folders.images / "manifest.json"),
         classes=classes,
-        **settings.describe(),
         **about,
         epsilon=settings.epsilon,
         delta=settings.delta,

@@ -2,6 +2,9 @@
 
 It tells the guardian whose shares it has only when it has written down its own sums of them. So whenever the guardian
 has drawn noise, both sides hold sums that belong together, and a session that breaks is finished with the same noise.
+
+Where sums take several rounds, it writes down what each of them opened before it says so, and then tells the teacher
+parties the head that follows from all of them, at which the next is asked.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import numpy as np
@@ -17,12 +20,13 @@ import numpy as np
 from tasks.parties.config import PartyConfig
 from tasks.parties.host import CollaborationError, Host, log
 from tasks.parties.state import PartyState
-from terrine.collaboration.protocol.party import Agreement, ProtocolError, Send
+from terrine.collaboration.protocol.party import ProtocolError, Send
 from terrine.collaboration.protocol.student import StudentParty
 from terrine.errors import ArtefactError, TerrineError
 from terrine.files import atomic_file
 
-_SUMS = "sums"
+_SUMS, _OPENED = "sums-{}", "opened-{}"
+"""What is written down of a round, by its number: the sums of its shares, and what it opened."""
 ANSWERS, ABOUT = "answers.npz", "answers.json"
 """The files of the answers, and what they are: the terms, the release, and what the guardian says it cost."""
 _CONFIRMATION = 15.0  # seconds that the guardian is waited for when the answers are here already
@@ -42,6 +46,7 @@ class StudentHost(Host):
         self._finished: dict[str, Any] | None = None
         self._closing: set[str] | None = None
         self._close_at = math.inf
+        self._number = 0  # of the round
 
     def begin(self) -> None:
         terms = self.config.terms
@@ -58,56 +63,100 @@ class StudentHost(Host):
         return self.party if isinstance(self.party, StudentParty) else None
 
     def on_session(self, session: str, greeting: dict[str, Any]) -> None:
-        release = str(greeting.get("release"))
+        release, number = str(greeting.get("release")), int(greeting.get("round", 0))
         state = PartyState(self.config.state, release)
-        stored = state.load(_SUMS)
         resumed = greeting.get("resumed")
         if isinstance(greeting.get("finished"), dict) and self._about is not None:
             # It waits to be told that this was heard.
             self._finished, self._state = greeting["finished"], state
             self.wire.begin(session)
             return
-        if resumed is None and self._about is not None:
-            raise CollaborationError(
-                f"This party has answers to these terms in {self._answers}, and the guardian knows of none: its ledger "
-                "or its state was lost. Restore them; a second draw of the noise would cost what no ledger says."
-            )
-        if resumed == session:
+        if resumed == session or (resumed is None and number > 0):
             # We were started again in the middle of it. When the guardian meets us it begins another, with fresh keys.
             self.party = None
             self.wire.begin(session)
             return
-        if resumed is not None and (stored is None or stored[1]["origin"] != resumed):
-            raise CollaborationError(
-                f"The guardian finishes the round {resumed[:8]}, and this party has no sums of it: its state in "
-                f"{self.config.state} is gone or is another one's. Restore it. The noise of that round was drawn and "
-                "is not drawn again; to ask again, at new cost, agree on another edition."
-            )
+        self._state = state
         if resumed is None:
-            # The guardian has drawn nothing for this release, or it would have said so.
-            state.forget(_SUMS)
-            self.party = StudentParty(self._agreement(session, release))
+            self._gather(session, release, 0)
         else:
-            assert stored is not None
-            self.party = StudentParty.resume(self._agreement(resumed, release), stored[0], session=session)
-        self._state, self._held, self._closing, self._close_at = state, [], None, math.inf
-        self._saved = resumed is not None
+            stored = state.load(_SUMS.format(number))
+            if stored is None or stored[1]["origin"] != resumed:
+                raise CollaborationError(
+                    f"The guardian finishes the round {resumed[:8]}, and this party has no sums of it: its state in "
+                    f"{self.config.state} is gone or is another one's. Restore it. The noise of that round was drawn "
+                    "and is not drawn again; to ask again, at new cost, agree on another edition."
+                )
+            agreement = self.config.terms.agreement(resumed, release, number)
+            self._enter(number, StudentParty.resume(agreement, stored[0], session=session), saved=True)
         self.wire.begin(session)
         log.info("%s: session %s%s", self.name, session[:8], "" if resumed is None else ", resumed")
+        assert self.party is not None
         self.deliver(self.party.start())
 
-    def _agreement(self, session: str, release: str) -> Agreement:
-        return self.config.terms.agreement(session, release)
+    def _gather(self, session: str, release: str, number: int) -> None:
+        """Begin a round: the guardian has drawn nothing for it, or it would have said so."""
+        assert self._state is not None
+        if self._about is not None or self._state.load(_OPENED.format(number)) is not None:
+            raise CollaborationError(
+                f"This party has answers to these terms in {self._answers}, and the guardian knows of none: its ledger "
+                "or its state was lost. Restore them; a second draw of the noise would cost what no ledger says."
+                if self._about is not None
+                else f"This party has opened round {number} already, and the guardian asks it anew: its state was "
+                "lost, or is an older one. Restore it; a second draw of the noise would cost what no ledger says."
+            )
+        self._state.forget(_SUMS.format(number))
+        agreement = self.config.terms.agreement(session, release, number)
+        self._enter(number, StudentParty(agreement, self._head(number)), saved=False)
+
+    def _enter(self, number: int, party: StudentParty, *, saved: bool) -> None:
+        self._number, self.party, self._saved = number, party, saved
+        self._held, self._closing, self._close_at = [], None, math.inf
+
+    def _head(self, number: int) -> np.ndarray | None:
+        """The head at which a round is asked: a function of what the rounds before it opened."""
+        if not number or (sums := self.config.terms.fixed_point) is None:
+            return None
+        descent = sums.course.descent(sums.length)
+        for earlier, total in enumerate(self._opened(number)):
+            descent.take(sums.opened(total, earlier))
+        assert descent.head is not None
+        return descent.head.ravel()
+
+    def _opened(self, number: int) -> list[np.ndarray]:
+        """What the rounds before this one opened."""
+        assert self._state is not None
+        stored = [self._state.load(_OPENED.format(earlier)) for earlier in range(number)]
+        if (missing := next((earlier for earlier, one in enumerate(stored) if one is None), None)) is not None:
+            raise CollaborationError(
+                f"{self._state.path(_OPENED.format(missing))} is gone, and the head of round {number} hangs on it. "
+                "Restore it; that round is not asked again."
+            )
+        return [one[0]["result"][:, 0] for one in stored if one is not None]
 
     def on_connected(self, peer: str, greeting: dict[str, Any], restarted: bool) -> None:
         if peer == self.config.terms.guardian and self._finished is not None:
             self._confirmed(self._finished)
+        if restarted and peer in self.config.terms.teachers:
+            self._ask([peer])
+
+    def _ask(self, teachers: Collection[str]) -> None:
+        """Tell teacher parties the head of this round."""
+        party = self._student
+        if party is not None and party.agreement.round and not party.closed:
+            for name in teachers:
+                self.wire.note(name, round=self._number)
+            self.deliver(send for send in party.heads() if send.to in teachers)
 
     def on_note(self, sender: str, content: dict[str, Any]) -> None:
         if sender != self.config.terms.guardian:
             return
         if "aborted" in content:
             raise CollaborationError(f"The guardian ended the session: {content['aborted']}")
+        party, number = self._student, self._number + 1
+        if party is not None and party.finished and content.get("round") == number <= self.config.terms.last:
+            self._gather(party.agreement.session, party.agreement.release, number)
+            self._ask(self.config.terms.teachers)
         if isinstance(content.get("closing"), list):
             self._closing = set(content["closing"])
             # Shares that the guardian has already are on their way to us as well.
@@ -147,7 +196,7 @@ class StudentHost(Host):
         assert party is not None
         if party.present is not None and not self._saved:
             assert self._state is not None
-            self._state.save(_SUMS, party.state(), origin=party.agreement.session)
+            self._state.save(_SUMS.format(self._number), party.state(), origin=party.agreement.session)
             self._saved = True
 
     def after_answers(self) -> None:
@@ -163,12 +212,12 @@ class StudentHost(Host):
         party = self._student
         assert party is not None
         for send in sends:
-            if not self._saved and party.aborted is None:
+            if not self._saved and party.aborted is None and send.to == self.config.terms.guardian:
                 self._held.append(send)
                 continue
             yield from self._released()
             if party.result is not None:
-                self._keep_answers(party)
+                self._keep(party)
             yield send
         if self._saved or party.aborted is not None:
             yield from self._released()
@@ -198,11 +247,27 @@ class StudentHost(Host):
         )
         self.outcome = self._about
 
+    def _keep(self, party: StudentParty) -> None:
+        """Write down what a round opened: of the last one, with what all others did, the answers."""
+        assert self._state is not None
+        assert party.result is not None
+        if self._number == self.config.terms.last:
+            self._keep_answers(party)
+        elif (kept := self._state.load(_OPENED.format(self._number))) is None:
+            self._state.save(_OPENED.format(self._number), {"result": party.result})
+        elif not np.array_equal(kept[0]["result"], party.result):
+            raise CollaborationError(
+                f"{self._state.path(_OPENED.format(self._number))} is not what the sums give: one of them was changed."
+            )
+
     def _keep_answers(self, party: StudentParty) -> None:
         assert party.result is not None
         assert party.passed is not None
-        arrays = {"passed": party.passed, "result": party.result}
         terms = self.config.terms
+        earlier = [total[:, None] for total in self._opened(terms.last)]
+        result = np.concatenate([*earlier, party.result])
+        passed = np.concatenate([*(np.ones(len(total), bool) for total in earlier), party.passed])
+        arrays = {"passed": passed, "result": result}
         about = {"terms": terms.public(), "unit": terms.unit, "release_id": party.agreement.release, "guardian": None}
         if self._about is not None:
             kept = read_arrays(self.config)

@@ -2,10 +2,15 @@
 
 The shares of a session are drawn once and written down before the first of them leaves. A teacher party that is
 started again in the same session sends the very same shares again, and what has arrived is not taken twice.
+
+Where sums take several rounds, the student party says the head of each after the first, which is public, and the party
+shares its sums at that head. One that was too late for a round takes part in the next.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,11 +18,12 @@ import numpy as np
 from tasks.parties.config import PartyConfig
 from tasks.parties.host import CollaborationError, Host, log
 from tasks.parties.state import PartyState
-from tasks.parties.votes import votes_of
-from terrine.collaboration.protocol.party import Send
+from tasks.parties.votes import given_by
+from terrine.collaboration.protocol.party import Agreement, ProtocolError, Send
 from terrine.collaboration.protocol.teacher import Teacher
 
-_SHARES = "shares"
+_SHARES = "shares-{}"
+"""What is written down of a round, by its number."""
 
 
 class TeacherHost(Host):
@@ -26,9 +32,14 @@ class TeacherHost(Host):
     def __init__(self, config: PartyConfig) -> None:
         credentials = config.own_credentials()
         # Before anybody is connected to: training takes as long as it takes, and bad votes are found here.
-        self._votes = votes_of(config, credentials.name)
+        self._given = given_by(config, credentials.name)
+        self._first = self._given(0, None)
         super().__init__(config)
         self._sends: list[Send] = []
+        """All shares of the session, round by round."""
+        self._state: PartyState | None = None
+        self._number = -1  # of the last round that was begun in the session
+        self._later_rounds = range(1, config.terms.last + 1)
 
     def begin(self) -> None:
         terms = self.config.terms
@@ -40,17 +51,38 @@ class TeacherHost(Host):
     def on_session(self, session: str, greeting: dict[str, Any]) -> None:
         if self._is_over(greeting):
             return
-        release = str(greeting.get("release"))
-        agreement = self.config.terms.agreement(session, release)
-        sends = self._shares(PartyState(self.config.state, release), session, agreement.digest.hex())
-        if sends is None:
-            party = Teacher(agreement, self.name, self._votes)
-            sends = list(party.start())
-            self._keep(PartyState(self.config.state, release), session, agreement.digest.hex(), sends)
-        self._sends = sends
+        self._release = str(greeting.get("release"))
+        self._state, self._number, self.party = PartyState(self.config.state, self._release), -1, None
+        self._sends = []
+        for number in range(self.config.terms.last + 1):
+            if (sends := self._kept(session, number)) is not None:
+                self._number = number
+                self._sends += sends
         self.wire.begin(session)
-        self.deliver(sends)
-        log.info("%s: %d frames of shares are on their way", self.name, len(sends))
+        super().deliver(self._sends)
+        if greeting.get("round") == 0 and greeting.get("resumed") is None:
+            self._take_part(session, 0)
+
+    def _take_part(self, session: str, number: int) -> None:
+        """Share this round's sums, or wait for the head that they are asked at; what was shared before is there."""
+        if number > self._number:
+            self._number = number
+            asked = partial(self._given, number) if number else self._first
+            self.party = Teacher(self._agreement(session, number), self.name, asked)
+            self.deliver(self.party.start())
+
+    def deliver(self, sends: Iterable[Send]) -> bool:
+        """Write down shares before the first of them leaves."""
+        if shares := list(sends):
+            assert self._state is not None
+            assert self.wire.session is not None
+            self._keep(self.wire.session, shares)
+            self._sends += shares
+            log.info("%s: %d frames of shares are on their way", self.name, len(shares))
+        return super().deliver(shares)
+
+    def _agreement(self, session: str, number: int) -> Agreement:
+        return self.config.terms.agreement(session, self._release, number)
 
     def on_connected(self, peer: str, greeting: dict[str, Any], restarted: bool) -> None:
         if peer == self.config.terms.guardian:
@@ -58,41 +90,57 @@ class TeacherHost(Host):
         elif restarted:
             # It has lost what it had of us. Where the guardian knows of it, there will be another session.
             self.wire.renew(peer)
-            self.deliver(send for send in self._sends if send.to == peer)
+            super().deliver(send for send in self._sends if send.to == peer)
 
     def on_note(self, sender: str, content: dict[str, Any]) -> None:
+        if sender == self.config.terms.student and (number := content.get("round")) in self._later_rounds:
+            assert self.wire.session is not None
+            self._take_part(self.wire.session, number)
         if sender != self.config.terms.guardian:
             return
         if "aborted" in content:
             raise CollaborationError(f"The guardian ended the session: {content['aborted']}")
         self._is_over(content)
 
+    def on_refused(self, error: ProtocolError) -> None:
+        """A head that was there before, when one of the two was started again, or one of a round that is past."""
+        log.warning("%s: %s", self.name, error)
+
     def _is_over(self, said: dict[str, Any]) -> bool:
-        """Whether the guardian has closed the round; then this party's work is done."""
+        """Whether the guardian has closed the last round; then this party's work is done."""
         present = said.get("present")
         if not isinstance(present, list):
             return False
+        last = said.get("round") == self.config.terms.last
         if self.name not in present:
-            raise CollaborationError(
+            late = (
                 f"The round was closed without {self.name}: its shares were not complete at the deadline. The noise "
                 "and the accounting are as agreed; nothing is to be done here."
             )
-        self.outcome = {"party": self.name, "counted": True, "session": self.wire.session}
-        return True
+            if last:
+                raise CollaborationError(late)
+            log.warning("%s: %s", self.name, late)
+        if last:
+            self.outcome = {"party": self.name, "counted": True, "session": self.wire.session}
+        return last
 
     def end(self) -> None:
         """The shares were for this session alone."""
-        for folder in self.config.state.glob("*"):
-            (folder / f"{_SHARES}.npz").unlink(missing_ok=True)
+        for path in self.config.state.glob(f"*/{_SHARES.format('*')}.npz"):
+            path.unlink(missing_ok=True)
 
-    def _keep(self, state: PartyState, session: str, digest: str, sends: list[Send]) -> None:
+    def _keep(self, session: str, sends: list[Send]) -> None:
+        assert self._state is not None
         frames = {f"frame-{place:06d}": np.frombuffer(send.frame, np.uint8) for place, send in enumerate(sends)}
-        state.save(_SHARES, frames, session=session, agreement=digest, to=[send.to for send in sends])
+        agreed = self._agreement(session, self._number).digest.hex()
+        name = _SHARES.format(self._number)
+        self._state.save(name, frames, session=session, agreement=agreed, to=[send.to for send in sends])
 
-    def _shares(self, state: PartyState, session: str, digest: str) -> list[Send] | None:
-        """The frames that were written down for this very session, if it was begun before."""
-        kept = state.load(_SHARES)
-        if kept is None or (kept[1]["session"], kept[1]["agreement"]) != (session, digest):
+    def _kept(self, session: str, number: int) -> list[Send] | None:
+        """The frames of a round that were written down in this very session, if it was begun before."""
+        assert self._state is not None
+        kept, agreed = self._state.load(_SHARES.format(number)), self._agreement(session, number).digest.hex()
+        if kept is None or (kept[1]["session"], kept[1]["agreement"]) != (session, agreed):
             return None
         frames, about = kept
         return [Send(to, frames[f"frame-{place:06d}"].tobytes()) for place, to in enumerate(about["to"])]

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from terrine.aggregation.course import Course
 from terrine.aggregation.fixed_point import FixedPoint
 from terrine.aggregation.registry import MECHANISMS, mechanism_of
 from terrine.collaboration.protocol.party import Agreement
@@ -19,6 +20,7 @@ from terrine.errors import SettingError
 from terrine.settings import Settings
 
 _OF_SUMS = ("length", "records")
+_OF_GRADIENTS = ("rounds", "clip", "learning_rate", "sigma_gradients")
 
 
 class Terms(Settings):
@@ -50,6 +52,14 @@ class Terms(Settings):
     """Of sums: the coordinates of a record's vector."""
     records: int | None = Field(None, ge=1)
     """Of sums: the most records (or groups) of a party, for each of its `teachers`. A public bound, not a count."""
+    rounds: int | None = Field(None, ge=1)
+    """Of gradients: how many are summed, one after the other, after the moments."""
+    clip: float | None = Field(None, gt=0, le=1)
+    """Of gradients: the largest length of a record's."""
+    learning_rate: float | None = Field(None, gt=0)
+    """Of gradients: the step that the student party takes along each."""
+    sigma_gradients: float | None = Field(None, gt=0)
+    """Of gradients: the noise on each of their coordinates."""
     epsilon: float = Field(gt=0)
     """What the release may cost at most, at `delta`."""
     delta: float = Field(gt=0, lt=1)
@@ -85,8 +95,10 @@ class Terms(Settings):
         kind = MECHANISMS.of(self.mechanism)
         if not kind.by_parties:
             raise ValueError(f"mechanism={self.mechanism} is none that parties can run together")
-        parts = ("sigma", *_OF_SUMS) if kind.reveals == "sums" else kind.parameters()
-        for key in ("sigma", "threshold", "sigma1", "sigma2", *_OF_SUMS):
+        parts = kind.parameters()
+        if kind.reveals == "sums":
+            parts = ("sigma", *_OF_SUMS, *(_OF_GRADIENTS if "rounds" in parts else ()))
+        for key in ("sigma", "threshold", "sigma1", "sigma2", *_OF_SUMS, *_OF_GRADIENTS):
             if (key in parts) != (getattr(self, key) is not None):
                 raise ValueError(f"{key} is {'missing' if key in parts else 'not a part of'} {self.mechanism}")
         if (sums := self.fixed_point) is not None:
@@ -106,7 +118,13 @@ class Terms(Settings):
         """What is summed, where sums are released."""
         if self.length is None or self.sigma is None:
             return None
-        return FixedPoint(self.length, self.classes, self.sigma)
+        course = {key: value for key in _OF_GRADIENTS if (value := getattr(self, key)) is not None}
+        return FixedPoint(self.length, self.classes, Course(self.sigma, **course))
+
+    @property
+    def last(self) -> int:
+        """The number of the last round; the first is 0."""
+        return self.rounds or 0
 
     @property
     def numbers(self) -> int:
@@ -123,11 +141,12 @@ class Terms(Settings):
         return {self.guardian: "guardian", self.student: "student", **dict.fromkeys(self.teachers, "teacher")}
 
     def public(self) -> dict[str, Any]:
-        """The terms as JSON values, as parties compare them; those of votes say nothing of sums."""
-        return self.model_dump(mode="json", exclude=set(_OF_SUMS) if self.fixed_point is None else None)
+        """The terms as JSON values, as parties compare them; those of votes say nothing of sums, and so on."""
+        strange = (*(_OF_SUMS if self.length is None else ()), *(_OF_GRADIENTS if self.rounds is None else ()))
+        return self.model_dump(mode="json", exclude=set(strange))
 
-    def agreement(self, session: str, release: str) -> Agreement:
-        """The agreement of one session."""
+    def agreement(self, session: str, release: str, number: int = 0) -> Agreement:
+        """The agreement of one session, on its round of this number."""
         mechanism, sums = mechanism_of(self.public()), self.fixed_point
         return Agreement(
             session=session,
@@ -136,11 +155,12 @@ class Terms(Settings):
             student=self.student,
             teachers=tuple(self.teachers.items()),
             minimum=self.minimum,
-            queries=self.asked if sums is None else sums.numbers,
+            queries=self.asked if sums is None else sums.counts[number],
             classes=self.classes if sums is None else 1,
             queries_digest=self.queries_digest,
             reveal=mechanism.reveals,
             threshold=self.threshold,
-            sigma=mechanism.deviation if sums is None else sums.sigma,
+            sigma=mechanism.deviation if sums is None else sums.parts(number)[0][1],
             sigma_threshold=self.sigma1,
+            round=number,
         )

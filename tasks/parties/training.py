@@ -20,6 +20,7 @@ from tasks.pipeline import dataset, partition, sums, teach, vote
 from tasks.pipeline.features import query_features
 from tasks.runtime.run import Run
 from tasks.runtime.store import file_digest, link, read_json
+from terrine.aggregation.records import Records
 from terrine.errors import InputError, SettingError
 from terrine.teachers.kinds.averaged import AveragedTeachers
 
@@ -44,16 +45,15 @@ def cast_votes(own: OwnTeachers, terms: Terms, held: int) -> np.ndarray:
     return vote.read_votes(run.folders)
 
 
-def sum_records(own: OwnTeachers, terms: Terms, held: int) -> np.ndarray:
-    """Return the sums over the party's records: whole steps, int64 [numbers]. Raises what `cast_votes` raises."""
+def own_records(own: OwnTeachers, terms: Terms, held: int) -> Records:
+    """Return the party's records, of which sums are asked. Raises what `cast_votes` raises."""
     run = _prepared(own, terms, held)
     if (length := query_features(run, "original").shape[1] + 1) != terms.length:
         raise InputError(
             f"{own.backbone} gives vectors of {length} coordinates, and the terms say {terms.length}. Get the backbone "
             "from whoever wrote the terms."
         )
-    (found,) = sums.sums_of_parties(run, {"own": held}).values()
-    return found
+    return sums.records_of(run)
 
 
 def _prepared(own: OwnTeachers, terms: Terms, held: int) -> Run:

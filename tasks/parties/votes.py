@@ -1,53 +1,87 @@
-"""The votes, or the sums, that a teacher party gives: its own file of them, checked at the door."""
+"""The votes, or the sums, that a teacher party gives: its own file of them, or its own data; checked at the door."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tasks.parties.config import PartyConfig
-from tasks.parties.terms import Terms
 from terrine.errors import InputError
 
+if TYPE_CHECKING:
+    from terrine.aggregation.records import Records
 
-def votes_of(config: PartyConfig, name: str) -> np.ndarray:
-    """Return the votes of the party called `name`, whole numbers [asked queries, own teachers]; or what it shares of
-    its sums, whole numbers [numbers, 1].
+Given = Callable[[int, np.ndarray | None], np.ndarray]
+"""Returns what is shared in the round of a number, at a head (None in the first): whole numbers, [queries, own
+teachers] or, of sums, [numbers, 1]."""
 
-    They are read from the file that the configuration names, or cast by teachers that are trained here. Raises
-    InputError for votes that are not on this batch by as many teachers as the terms say.
+
+def given_by(config: PartyConfig, name: str) -> Given:
+    """Return what answers for the party called `name`: votes on the asked queries, or its sums in each round.
+
+    They are read from the file that the configuration names, or come of own data here: votes are cast by teachers that
+    are trained now. Raises InputError for what is not on this batch by as many teachers as the terms say; and whenever
+    asked, for sums that so many records cannot have.
     """
-    terms = config.terms
-    if config.own is not None:
-        # Here, because torch takes seconds to load and most parties never need it.
-        from tasks.parties.training import cast_votes, sum_records
+    terms, held = config.terms, config.terms.teachers[name]
+    if (fixed := terms.fixed_point) is None:
+        votes = _votes(config, held)
+        return lambda number, head: votes
+    assert terms.records is not None
+    most, shape = held * terms.records, (fixed.length, fixed.classes)
+    if config.own is None and not fixed.course.rounds:
+        given = _read(config)
+        return lambda number, head: fixed.shared(given, most, number)[:, None]
+    records = _records(config, held)
 
-        if terms.fixed_point is not None:
-            return _shared(sum_records(config.own, terms, terms.teachers[name]), terms, name)
-        return check_votes(
-            cast_votes(config.own, terms, terms.teachers[name]), config.own.work, config, terms.teachers[name]
+    def sums(number: int, head: np.ndarray | None) -> np.ndarray:
+        own = fixed.course.sums(records, None if head is None else head.reshape(shape))
+        return fixed.shared(own, most, number)[:, None]
+
+    return sums
+
+
+def _votes(config: PartyConfig, held: int) -> np.ndarray:
+    if config.own is None:
+        return check_votes(_read(config), config.votes, config, held)
+    # Here, because torch takes seconds to load and most parties never need it.
+    from tasks.parties.training import cast_votes
+
+    return check_votes(cast_votes(config.own, config.terms, held), config.own.work, config, held)
+
+
+def _records(config: PartyConfig, held: int) -> Records:
+    if config.own is not None:
+        from tasks.parties.training import own_records
+
+        return own_records(config.own, config.terms, held)
+    from terrine.aggregation.records import Records, row_type
+
+    rows, expected = _read(config), row_type(config.terms.length or 0)
+    if rows.ndim != 1 or rows.dtype != expected:
+        raise InputError(
+            f"{config.votes} holds {rows.dtype} of shape {list(rows.shape)}. Sums in several rounds need the records: "
+            f"rows of {expected} (terrine.aggregation.records.row_type)."
         )
+    if not len(rows):
+        return Records(rows["vector"], rows["label"], rows["unit"], config.terms.classes)
+    return Records.of(rows["vector"], rows["label"], rows["unit"], config.terms.classes)
+
+
+def _read(config: PartyConfig) -> np.ndarray:
     assert config.votes is not None
     try:
-        votes = np.load(config.votes, allow_pickle=False)
+        given: np.ndarray = np.load(config.votes, allow_pickle=False)
     except FileNotFoundError as error:
         raise InputError(f"There is no file of votes {config.votes}.") from error
     except (OSError, ValueError, EOFError) as error:
         raise InputError(f"{config.votes} is not an .npy file of numbers: {error}") from error
-    if terms.fixed_point is not None:
-        return _shared(votes, terms, name)
-    return check_votes(votes, config.votes, config, terms.teachers[name])
+    return given
 
 
-def _shared(sums: np.ndarray, terms: Terms, name: str) -> np.ndarray:
-    """Return what is shared of sums, once they are such as the terms allow the party."""
-    assert terms.fixed_point is not None
-    assert terms.records is not None
-    return terms.fixed_point.shared(sums, terms.teachers[name] * terms.records)[:, None]
-
-
-def check_votes(votes: np.ndarray, source: Path, config: PartyConfig, held: int) -> np.ndarray:
+def check_votes(votes: np.ndarray, source: object, config: PartyConfig, held: int) -> np.ndarray:
     """Return the votes on the queries that are asked, once they are what the terms say."""
     terms = config.terms
     if votes.ndim != 2 or votes.shape != (terms.queries, held) or not np.issubdtype(votes.dtype, np.integer):

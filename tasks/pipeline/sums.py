@@ -47,8 +47,9 @@ from tasks.runtime.store import (
     write_json,
     write_tensors,
 )
-from terrine.aggregation.records import Records, Whitening
-from terrine.aggregation.sums import Sums, moments_in_steps, mu_left
+from terrine.aggregation.course import moments_in_steps
+from terrine.aggregation.records import Records, Whitening, row_type
+from terrine.aggregation.sums import Sums, mu_left
 from terrine.classifiers import LinearHead
 from terrine.deployment.model import MOMENTS
 from terrine.errors import SettingError
@@ -100,7 +101,7 @@ def release_sums(run: Run, release_id: str) -> None:
 
         terms, (_, account) = trial_terms(run, 1, len(names), release_id), open_account(run)
         release = release_by_parties(
-            run, terms, lambda: sums_of_parties(run, terms.teachers), account=account, inputs=inputs
+            run, terms, lambda: held_by_parties(run, terms.teachers), account=account, inputs=inputs
         )
         release = replace(release, arrays=release.arrays | public)
     else:
@@ -136,11 +137,24 @@ def student_of_sums(run: Run) -> tuple[TrainedStudent, dict[str, Any]]:
     return TrainedStudent(LinearHead(weight.astype(np.float32), bias.astype(np.float32)), backbone), about
 
 
-def sums_of_parties(run: Run, teachers: Mapping[str, int]) -> dict[str, np.ndarray]:
-    """Return each party's sums over the records of as many teachers, in order: whole steps, int64 [numbers]."""
-    records, teacher = _records(run, Whitening.of(query_features(run, "original")), None), read_assignment(run.folders)
+def records_of(run: Run) -> Records:
+    """Return the records that are summed, where no moments were released to normalise by."""
+    return _records(run, Whitening.of(query_features(run, "original")), None)
+
+
+def held_by_parties(run: Run, teachers: Mapping[str, int]) -> dict[str, np.ndarray]:
+    """Return what each party of a trial is given of the records of as many teachers, in order.
+
+    These are its sums, whole steps int64 [numbers]; or, where they are asked in rounds, its records [records].
+    """
+    records, teacher = records_of(run), read_assignment(run.folders)
     party = np.repeat(np.arange(len(teachers)), list(teachers.values()))[teacher]
-    return {name: moments_in_steps(records.some(party == number)) for number, name in enumerate(teachers)}
+    if run.params.aggregation.mechanism == "moments":
+        return {name: moments_in_steps(records.some(party == number)) for number, name in enumerate(teachers)}
+    rows = np.empty(len(records.labels), row_type(records.length))
+    _, rows["unit"] = np.unique(protected_units(run, read_dataset(run.folders)), return_inverse=True)
+    rows["vector"], rows["label"] = records.vectors, records.labels
+    return {name: rows[party == number] for number, name in enumerate(teachers)}
 
 
 def _inputs(run: Run) -> Inputs:

@@ -1,8 +1,8 @@
-"""Moments in fixed point: what parties share of their own sums, with which noise, and what is read off the total.
+"""Sums in fixed point: what parties share of their own in a round, with which noise, and what is read off the total.
 
-All numbers are whole multiples of one step, that of the finest lattice their noise is drawn on; sums of records lie on
-it (`terrine.aggregation.records`). So parties' sums, and the noise, add up as whole numbers to what `noised_moments`
-has with the same noise in one place, to the bit.
+All numbers of a round are whole multiples of one step, that of the finest lattice their noise is drawn on; sums of
+records lie on it (`terrine.aggregation.records`). So parties' sums, and the noise, add up as whole numbers to what
+`Sums.release` has with the same noise in one place, to the bit.
 
 **Nothing wraps around.** Shares are modulo 2^64. A unit moves no number by more than 1, so N units give at most N/step;
 the noise is at most 2^53 steps of its own (`terrine.privacy.noise` refuses more), which is 2^54 of these. With
@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from terrine.aggregation.course import Course
 from terrine.aggregation.records import STEP, Floats, Steps, fine_step
-from terrine.aggregation.sums import moments_from, noise_on_moments
 from terrine.errors import InputError
 from terrine.privacy.noise import NoiseSource
 
@@ -27,58 +27,67 @@ _LARGEST = 2**63 - 2**55
 
 @dataclass(frozen=True)
 class FixedPoint:
-    """Moments of vectors with `length` coordinates by `classes`, with noise `sigma`, as whole numbers.
+    """A course over vectors with `length` coordinates by `classes`, as whole numbers.
 
     Raises:
-        SettingError: noise on too coarse a lattice (`fine_step`), where the step is asked for.
+        SettingError: noise on too coarse a lattice (`fine_step`), where a step is asked for.
     """
 
     length: int
     classes: int
-    sigma: float
+    course: Course
+
+    def parts(self, number: int) -> list[tuple[int, float]]:
+        """See `Course.noise`."""
+        return self.course.noise(self.length, self.classes, number)
 
     @property
-    def parts(self) -> list[tuple[int, float]]:
-        """See `noise_on_moments`."""
-        return noise_on_moments(self.length, self.classes, self.sigma)
+    def counts(self) -> list[int]:
+        """How many numbers each round has."""
+        return [sum(count for count, _ in self.parts(number)) for number in range(self.course.passes)]
 
     @property
     def numbers(self) -> int:
-        """How many numbers the moments are."""
-        return sum(count for count, _ in self.parts)
+        """How many numbers all rounds have."""
+        return sum(self.counts)
 
-    @property
-    def step(self) -> float:
-        """What all numbers are whole multiples of."""
-        return min(fine_step(sigma) for _, sigma in self.parts)
+    def step(self, number: int) -> float:
+        """What all numbers of a round are whole multiples of."""
+        return min(fine_step(sigma) for _, sigma in self.parts(number))
 
     @property
     def most_units(self) -> int:
         """Of how many units of all parties sums cannot wrap around."""
-        return int(_LARGEST * self.step)
+        return int(_LARGEST * min(self.step(0), self.step(self.course.rounds)))
 
-    def shared(self, sums: NDArray[Any], units: int) -> Steps:
-        """Return what a party shares: its sums, in steps of `records.STEP`, as whole numbers int64 [numbers].
+    def shared(self, sums: NDArray[Any], units: int, number: int) -> Steps:
+        """Return what a party shares in a round: its sums, in steps of `records.STEP`, as whole numbers int64.
 
         Raises InputError for sums that so many units cannot have.
         """
-        if sums.shape != (self.numbers,) or sums.dtype.kind != "i":
-            raise InputError(f"Sums are whole numbers [{self.numbers}], got {sums.dtype} of shape {list(sums.shape)}.")
+        if sums.shape != (self.counts[number],) or sums.dtype.kind != "i":
+            raise InputError(
+                f"Sums are whole numbers [{self.counts[number]}], got {sums.dtype} of shape {list(sums.shape)}."
+            )
         most = round(units / STEP)
         if int(sums.max()) > most or int(sums.min()) < -most:
             raise InputError(
                 f"A sum over a party's records lies outside what {units:,} of them can have, which is as many as the "
                 "terms allow it. Nothing was shared: agree on terms in which it may have more."
             )
-        return np.asarray(sums, dtype=np.int64) * round(STEP / self.step)
+        return np.asarray(sums, dtype=np.int64) * round(STEP / self.step(number))
 
-    def noise(self, source: NoiseSource) -> Steps:
-        """Draw the noise on the total, int64 [numbers], in the order of `noised_moments`."""
-        step = self.step
-        drawn = [np.rint(source.gaussian((count,), sigma) / step) for count, sigma in self.parts]
+    def noise(self, source: NoiseSource, number: int) -> Steps:
+        """Draw the noise on a round's total, int64 [numbers of it], in the order of `Course.noise`."""
+        step = self.step(number)
+        drawn = [np.rint(source.gaussian((count,), sigma) / step) for count, sigma in self.parts(number)]
         return np.concatenate(drawn).astype(np.int64)
 
-    def released(self, total: Steps) -> dict[str, Floats]:
-        """Return the arrays of `Moments.release` from the total with its noise, int64 [numbers]."""
-        second, labels = moments_from(total.astype(np.float64) * self.step, self.length)
-        return {"second": second, "labels": labels}
+    def opened(self, total: Steps, number: int) -> Floats:
+        """Return the numbers that a round released, from its total with noise, int64."""
+        return total.astype(np.float64) * self.step(number)
+
+    def released(self, totals: Steps) -> dict[str, Floats]:
+        """Return the arrays of `Sums.release` from the totals of all rounds, int64 [numbers]."""
+        rounds = np.split(totals, np.cumsum(self.counts)[:-1])
+        return self.course.arrays([self.opened(total, at) for at, total in enumerate(rounds)], self.length)

@@ -11,20 +11,11 @@ costs μ² = (2C/σ)². All constants were chosen on MNIST and digits, once (doc
 """
 
 import math
-from typing import Any, Literal
+from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
-from terrine.aggregation.records import Floats, Records, noised
-from terrine.aggregation.sums import Sums, event_of_moments, inverse_root, noised_moments, ridge
-from terrine.privacy.accounting.events import Event, GaussianEvent, RepeatedEvent, compose
-from terrine.privacy.noise import NoiseSource
+from terrine.aggregation.course import Course, sigma_of_moments
+from terrine.aggregation.sums import Sums
 from terrine.settings import Field
-
-_POWER = 0.75
-_MOMENTUM = 0.8
-_AVERAGED = 0.4  # of the iterates, the last ones
 
 
 class Gradients(Sums):
@@ -47,50 +38,12 @@ class Gradients(Sums):
     share: float = Field(0.2, gt=0, lt=1)
     """Of the budget, in μ², what goes to the moments that gradients start from."""
 
-    def _sigma(self, mu: float) -> float:
-        """The noise on each coordinate of a gradient."""
-        return 2 * self.clip * math.sqrt(self.rounds / (1 - self.share)) / mu
-
-    def _of_moments(self, mu: float) -> float:
-        return mu * math.sqrt(self.share)
-
-    def event(self, mu: float) -> Event:
-        """See `Sums.event`."""
-        gradient = GaussianEvent(sensitivity=2 * self.clip, sigma=self._sigma(mu))
-        return compose(event_of_moments(self._of_moments(mu)), RepeatedEvent(gradient, self.rounds))
-
-    def release(self, records: Records, mu: float, noise: NoiseSource) -> dict[str, NDArray[np.float64]]:
-        """See `Sums.release`: `second`, `labels`, and `gradients` [rounds, length, classes]."""
-        second, labels = noised_moments(records, self._of_moments(mu), noise)
-        descent = _Descent(second, labels, self._of_moments(mu), self.learning_rate)
-        gradients = []
-        for _ in range(self.rounds):
-            gradients.append(noised(records.gradients(descent.weights, self.clip), self._sigma(mu), noise))
-            descent.step(gradients[-1])
-        return {"second": second, "labels": labels, "gradients": np.stack(gradients)}
-
-    def head(self, released: dict[str, NDArray[Any]], mu: float) -> Floats:
-        """See `Sums.head`: the mean of the last iterates."""
-        descent = _Descent(released["second"], released["labels"], self._of_moments(mu), self.learning_rate)
-        iterates = []
-        for gradient in released["gradients"]:
-            descent.step(gradient)
-            iterates.append(descent.weights)
-        return np.asarray(np.mean(iterates[-max(1, round(_AVERAGED * len(iterates))) :], axis=0))
-
-    def numbers(self, length: int, classes: int) -> int:
-        """See `Sums.numbers`."""
-        return length * (length + 1) // 2 + length * classes * (1 + self.rounds)
-
-
-class _Descent:
-    """Momentum steps in the metric of released moments, from their ridge head."""
-
-    def __init__(self, second: Floats, labels: Floats, mu: float, rate: float) -> None:
-        self.weights = ridge(second, labels, mu)
-        self._metric, self._rate = inverse_root(second, mu, _POWER), rate
-        self._velocity = np.zeros_like(self.weights)
-
-    def step(self, gradient: Floats) -> None:
-        self._velocity = _MOMENTUM * self._velocity + self._metric @ gradient
-        self.weights = self.weights - self._rate * self._velocity
+    def course(self, mu: float) -> Course:
+        """See `Sums.course`."""
+        return Course(
+            sigma_of_moments(mu * math.sqrt(self.share)),
+            self.rounds,
+            self.clip,
+            self.learning_rate,
+            2 * self.clip * math.sqrt(self.rounds / (1 - self.share)) / mu,
+        )

@@ -5,15 +5,10 @@ Gauss"), and so is ridge from them (Wang 2018, AdaSSP). Here all constants are p
 whitened by public images, both moments have equal noise, and the penalty hangs on the noise alone.
 """
 
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
-from terrine.aggregation.records import Floats, Records
-from terrine.aggregation.sums import Sums, event_of_moments, noised_moments, ridge
-from terrine.privacy.accounting.events import Event
-from terrine.privacy.noise import NoiseSource
+from terrine.aggregation.course import Course, sigma_of_moments
+from terrine.aggregation.sums import Sums
 
 
 class Moments(Sums):
@@ -25,23 +20,8 @@ class Moments(Sums):
         "the noisy sums were released."
     )
 
-    by_parties: ClassVar[bool] = True
-
     mechanism: Literal["moments"] = "moments"
 
-    def event(self, mu: float) -> Event:
-        """See `Sums.event`."""
-        return event_of_moments(mu)
-
-    def release(self, records: Records, mu: float, noise: NoiseSource) -> dict[str, NDArray[np.float64]]:
-        """See `Sums.release`: `second` [length, length] and `labels` [length, classes]."""
-        second, labels = noised_moments(records, mu, noise)
-        return {"second": second, "labels": labels}
-
-    def head(self, released: dict[str, NDArray[Any]], mu: float) -> Floats:
-        """See `Sums.head`: ridge."""
-        return ridge(released["second"], released["labels"], mu)
-
-    def numbers(self, length: int, classes: int) -> int:
-        """See `Sums.numbers`."""
-        return length * (length + 1) // 2 + length * classes
+    def course(self, mu: float) -> Course:
+        """See `Sums.course`: one round."""
+        return Course(sigma_of_moments(mu))

@@ -103,6 +103,11 @@ def on_grid(values: Floats) -> NDArray[np.float32]:
     return (np.trunc(values / GRID) * GRID).astype(np.float32)
 
 
+def row_type(length: int) -> np.dtype:
+    """The type of one record in a party's file: its vector, its label and a number that its unit's records share."""
+    return np.dtype([("vector", "<f4", (length,)), ("label", "<i8"), ("unit", "<i8")])
+
+
 @dataclass(frozen=True, eq=False)
 class Records:
     """Vectors and labels of all records, and how much of its unit's voice each has. Private.

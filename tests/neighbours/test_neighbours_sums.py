@@ -10,8 +10,8 @@ from tasks.pipeline.features import query_features
 from tasks.pipeline.sums import _records
 from tasks.runtime.accounts import open_account
 from tasks.runtime.identity import changes_told
+from terrine.aggregation.course import JOINT
 from terrine.aggregation.records import STEP, Whitening
-from terrine.aggregation.sums import JOINT
 from tests.neighbours import worlds
 from tests.neighbours.formats import FORMATS
 from tests.neighbours.runs import files, settle

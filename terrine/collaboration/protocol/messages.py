@@ -47,6 +47,7 @@ class Kind(IntEnum):
     TABLES = 8  # guardian → student: a block garbled
     OPENED = 9  # student → guardian: labels of the outputs that both may learn
     DONE = 10  # student → guardian: it has its answers
+    HEAD = 11  # student → teacher: what earlier rounds released led to, at which this one's sums are asked
 
 
 def array_bytes(spec: Spec) -> int:

@@ -34,6 +34,7 @@ State = dict[str, NDArray[Any]]
 
 _SESSION, _DIGEST = re.compile("[0-9a-f]{32}"), re.compile("[0-9a-f]{64}")
 _MOST_CLASSES, _MOST_QUERIES, _MOST_TEACHERS = 4_096, 10_000_000, 1_000_000
+_MOST_ROUNDS = 10_000
 _FARTHEST_THRESHOLD = 2.0**32
 
 
@@ -81,6 +82,7 @@ class Agreement:
         threshold: Answer only where max_j n_j + N(0, sigma_threshold²) is at least this many votes, or None.
         sigma: Standard deviation of the noise on every count, in votes.
         sigma_threshold: Standard deviation of the test's noise, in votes; None without a threshold.
+        round: Number of the round, where sums are revealed in several: from the second on they are asked at a head.
 
     Raises:
         SettingError: values that no session can have; the message names the field.
@@ -99,6 +101,7 @@ class Agreement:
     threshold: float | None
     sigma: float
     sigma_threshold: float | None
+    round: int = 0
 
     def __post_init__(self) -> None:
         # Lists become tuples, so that an agreement that was written as JSON and read again is equal.
@@ -122,6 +125,7 @@ class Agreement:
             ("minimum", 1, self.total),
             ("queries", 1, _MOST_QUERIES),
             ("classes", *((1, 1) if self.reveal == "sums" else (2, _MOST_CLASSES))),
+            ("round", 0, _MOST_ROUNDS if self.reveal == "sums" else 0),
         ):
             if not low <= getattr(self, field) <= high:
                 raise SettingError(f"{field} is between {low} and {high:,}, got {getattr(self, field)}.")

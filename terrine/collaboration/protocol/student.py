@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Iterator
 from functools import cache, partial
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,7 @@ class StudentParty(Gatherer):
 
     Args:
         agreement: What the parties agreed on.
+        head: The numbers at which sums are asked, float64 [queries], in a round after the first.
 
     Attributes:
         result: None until the session is finished. Then int64 [queries], the labels, −1 where the query did not pass;
@@ -31,13 +33,28 @@ class StudentParty(Gatherer):
         passed: bool [queries], the queries that were answered; None until it is known.
     """
 
-    def __init__(self, agreement: Agreement) -> None:
+    def __init__(self, agreement: Agreement, head: NDArray[np.float64] | None = None) -> None:
         super().__init__(agreement, agreement.student, agreement.guardian)
+        self._head = head
         self.result: NDArray[np.int64] | None = None
         self.passed: NDArray[np.bool_] | None = None
         self._shares: ShareArray | None = None
         self._secret = b""
         self._step = "base"
+
+    def start(self) -> Iterator[Send]:
+        """See `Gatherer.start`. A round that is asked at a head begins with it."""
+        return chain(super().start(), self.heads())
+
+    def heads(self) -> Iterator[Send]:
+        """The frames that tell every teacher party the head, the same every time."""
+        if self._head is None:
+            return
+        numbers = self._head.astype("<f8").view("<u8")[:, None]
+        for number, rows in enumerate(self._blocks):
+            for sharing in self._sharings.values():
+                channel = sharing.channel
+                yield Send(channel.peer, channel.frame(number, Kind.HEAD, [numbers[rows]]))
 
     def _sums(self) -> State:
         assert self._shares is not None

@@ -1,13 +1,14 @@
 """A teacher party: its votes as two shares, one for the guardian and one for the student. Then it is done.
 
-Neither share says anything without the other; the party receives nothing and learns nothing.
+Neither share says anything without the other. The party learns nothing; it receives nothing either, unless sums are
+asked at a head, which is public.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from terrine.aggregation.votes import histograms_of
 from terrine.collaboration.protocol.gathering import share_blocks
@@ -15,6 +16,8 @@ from terrine.collaboration.protocol.messages import Channel, Kind
 from terrine.collaboration.protocol.party import Agreement, ProtocolError, Send, State
 from terrine.collaboration.protocol.shares import sharing_of
 from terrine.errors import InputError
+
+Answer = Callable[[NDArray[np.float64]], ArrayLike]
 
 
 class Teacher:
@@ -24,33 +27,41 @@ class Teacher:
         agreement: What the parties agreed on.
         name: This party.
         votes: Whole numbers [queries, own teachers], the class each teacher chose; or, where sums are revealed, the
-            party's own sums in whole steps, [queries, 1].
+            party's own sums in whole steps, [queries, 1]. Where they are asked at a head, what makes them of it.
 
     Raises:
         InputError: votes that do not fit the agreement.
         SettingError: the agreement does not know this party.
     """
 
-    def __init__(self, agreement: Agreement, name: str, votes: ArrayLike) -> None:
-        held = agreement.held_by(name)
-        sums = agreement.reveal == "sums"
-        expected = (agreement.queries, 1 if sums else held)
+    def __init__(self, agreement: Agreement, name: str, votes: ArrayLike | Answer) -> None:
+        self.agreement, self.name, self.finished = agreement, name, False
+        self._held = agreement.held_by(name)
+        self._blocks = share_blocks(agreement)
+        self._channels = {to: Channel(agreement, name, to) for to in (agreement.guardian, agreement.student)}
+        self._sharing = np.frombuffer(os.urandom(16), np.uint8)
+        self._answer = votes if callable(votes) else None
+        if callable(votes):
+            self._head = np.empty(agreement.queries)
+        else:
+            self._split(votes)
+
+    def _split(self, votes: ArrayLike) -> None:
+        agreement, sums = self.agreement, self.agreement.reveal == "sums"
+        expected = (agreement.queries, 1 if sums else self._held)
         if np.shape(votes) != expected:
             raise InputError(
-                f"The votes of {name!r} have the shape {list(np.shape(votes))}; the agreement has {list(expected)}, "
-                "queries and teachers, or sums."
+                f"The votes of {self.name!r} have the shape {list(np.shape(votes))}; the agreement has "
+                f"{list(expected)}, queries and teachers, or sums."
             )
-        self.finished = False
         values = np.asarray(votes, dtype=np.int64) if sums else histograms_of(votes, agreement.classes)
-        shares = sharing_of(agreement).split(values)
-        self._blocks = share_blocks(agreement)
-        self._sharing = np.frombuffer(os.urandom(16), np.uint8)
-        receivers = (agreement.guardian, agreement.student)
-        self._shares = dict(zip(receivers, shares, strict=True))
-        self._channels = {receiver: Channel(agreement, name, receiver) for receiver in receivers}
+        self._shares = dict(zip(self._channels, sharing_of(agreement).split(values), strict=True))
 
     def start(self) -> Iterator[Send]:
-        """All shares, in turns to the guardian and to the student."""
+        """All shares, in turns to the guardian and to the student; none yet where a head is to come."""
+        return iter(()) if self._answer is not None else self._all()
+
+    def _all(self) -> Iterator[Send]:
         for sends in zip(*(self.frames(receiver) for receiver in self._channels), strict=True):
             yield from sends
         self.finished = True
@@ -62,8 +73,20 @@ class Teacher:
             yield Send(to, channel.frame(number, Kind.SHARES, [self._sharing, shares[rows]]))
 
     def receive(self, sender: str, frame: bytes) -> Iterator[Send]:
-        """Refuse it: nobody has anything to tell a teacher party."""
-        raise ProtocolError(sender, "a teacher party expects no messages.")
+        """Take a part of the head from the student, and answer the last one with all shares; refuse all else."""
+        if sender != self.agreement.student or self._answer is None:
+            raise ProtocolError(sender, "a teacher party expects no messages.")
+        channel = self._channels[sender]
+        rows = self._blocks[min(channel.received, len(self._blocks) - 1)]
+        _, (part,) = channel.receive(frame, {Kind.HEAD: [("<u8", (rows.stop - rows.start, 1))]})
+        self._head[rows] = part[:, 0].view("<f8")
+        if channel.received < len(self._blocks):
+            return iter(())
+        if not np.isfinite(self._head).all():
+            raise channel.refusal("a number of the head in it is none.")
+        self._split(self._answer(self._head))
+        self._answer = None
+        return self._all()
 
     def state(self) -> State:
         """Nothing: a teacher that restarts shares its votes anew."""

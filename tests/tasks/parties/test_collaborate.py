@@ -7,12 +7,13 @@ from flows.stages import run_through
 from tasks.config.params import lay_over, validate
 from tasks.parties.config import OwnTeachers
 from tasks.parties.release import released_arrays, trial_terms
-from tasks.parties.training import cast_votes, sum_records
+from tasks.parties.training import cast_votes, own_records
 from tasks.pipeline import aggregate, student
-from tasks.pipeline.sums import sums_of_parties
+from tasks.pipeline.sums import held_by_parties
 from tasks.pipeline.vote import read_votes
 from tasks.runtime.run import Run
 from tasks.runtime.store import file_digest, read_array, read_json, read_table, read_tensors
+from terrine.aggregation.course import moments_in_steps
 from terrine.aggregation.votes import histograms_of
 from terrine.errors import BudgetError, InputError, SettingError
 from tests.party_processes import start_forked, terms_of
@@ -136,10 +137,10 @@ def test_a_party_with_its_own_data_sums_what_a_run_on_that_data_does(dealt, tmp_
     terms = trial_terms(run, 1, 10, "")
     params = {"data": run.params.data.model_dump(mode="json"), "partition": {"teachers": 20}}
     own = OwnTeachers(params=params, images=run.folders.images, backbone=run.folders.backbone, work=tmp_path)
-    found = sum_records(own, terms, 20)
-    np.testing.assert_array_equal(found, sum(sums_of_parties(run, terms.teachers).values()))
+    found = moments_in_steps(own_records(own, terms, 20))
+    np.testing.assert_array_equal(found, sum(held_by_parties(run, terms.teachers).values()))
     with pytest.raises(InputError, match="31 coordinates, and the terms say 40"):
-        sum_records(own, terms.model_copy(update={"length": 40}), 20)
+        own_records(own, terms.model_copy(update={"length": 40}), 20)
 
 
 def test_no_votes_and_no_authority_are_left_in_the_folders_of_a_trial_that_is_complete(voted):

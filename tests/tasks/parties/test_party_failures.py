@@ -14,7 +14,7 @@ from terrine.errors import LedgerError
 from terrine.privacy.accounting.events import from_json
 from terrine.privacy.accounting.gaussian import mu_squared
 from terrine.privacy.ledger.ledger import Ledger, load_or_create_key
-from tests.party_processes import plain_answers, run, terms_of, terms_of_sums, trial, words
+from tests.party_processes import plain_answers, run, terms_of, terms_of_gradients, terms_of_sums, trial, words
 
 GUARDIAN = "terrine.collaboration.protocol.guardian"
 STUDENT = "terrine.collaboration.protocol.student"
@@ -55,6 +55,8 @@ def check_answered_once(folder, terms, votes, absent=()):
     queries = terms.asked
     if terms.mechanism == "moments":
         cost = most = 4.5 / terms.sigma**2
+    elif terms.mechanism == "gradients":
+        cost = most = 4.5 / terms.sigma**2 + terms.rounds * (2 * terms.clip / terms.sigma_gradients) ** 2
     elif terms.mechanism == "confident":
         cost, most = queries / terms.sigma1**2, 2 * queries / terms.sigma2**2 + queries / terms.sigma1**2
         cost += 2 * passed.sum() / terms.sigma2**2
@@ -65,11 +67,14 @@ def check_answered_once(folder, terms, votes, absent=()):
     assert ledger_of(folder).verify() == 3
 
 
-@pytest.mark.parametrize("mechanism", ["confident", "gnmax", "histogram", "moments"])
+SUMS = {"moments": terms_of_sums, "gradients": terms_of_gradients}
+
+
+@pytest.mark.parametrize("mechanism", ["confident", "gnmax", "histogram", *SUMS])
 def test_parties_answer_as_the_plaintext_mechanism_and_a_batch_is_answered_once(mechanism, tmp_path):
     without = {"sigma": 4.0, "threshold": None, "sigma1": None, "sigma2": None}
     own = {} if mechanism == "confident" else without
-    terms = terms_of_sums() if mechanism == "moments" else terms_of(mechanism=mechanism, **own)
+    terms = SUMS[mechanism]() if mechanism in SUMS else terms_of(mechanism=mechanism, **own)
     terms, votes = trial(tmp_path, terms)
     assert set(run(tmp_path, names_of(terms)).values()) == {0}
     check_answered_once(tmp_path, terms, votes)
@@ -135,16 +140,37 @@ KILLED = {
 
 WITHOUT_CIRCUIT = [case for case in KILLED if not any(word in case for word in ("test", "argmax", "question"))]
 
+# Of three rounds, in the second or between two of them.
+KILLED_BETWEEN = {
+    "guardian, between rounds": ("guardian", "tasks.parties.guardian", "GuardianHost._next_round", "before", 1),
+    "guardian, with some shares": ("guardian", GUARDIAN, "Guardian.receive", "before", 7),
+    "guardian, noise drawn and not written down": ("guardian", *SAVE, "before", 2),
+    "guardian, noise written down and nothing sent": ("guardian", *SAVE, "after", 2),
+    "guardian, the last noise not written down": ("guardian", *SAVE, "before", 3),
+    "student, opened and not written down": ("student", *SAVE, "before", 2),
+    "student, opened and nothing said": ("student", *SAVE, "after", 2),
+    "student, sums not written down": ("student", *SAVE, "before", 3),
+    "student, sums written down and nothing said": ("student", *SAVE, "after", 3),
+    "student, the head told to some": ("student", *SEND, "before", 4),
+    "student, answers half written": ("student", "tasks.parties.student", "StudentHost._write_about", "before", 1),
+    "teacher, asked at a head": ("party-2", "terrine.collaboration.protocol.teacher", "Teacher.receive", "before", 1),
+    "teacher, shares not written down": ("party-2", *SAVE, "before", 2),
+    "teacher, shares written down and not sent": ("party-2", *SAVE, "after", 2),
+    "teacher, one share sent": ("party-2", *SEND, "before", 4),
+}
+
 
 @pytest.mark.parametrize(
     ("case", "terms"),
-    [(case, terms_of()) for case in KILLED] + [(case, terms_of_sums()) for case in WITHOUT_CIRCUIT],
+    [(case, terms_of()) for case in KILLED]
+    + [(case, terms_of_sums()) for case in WITHOUT_CIRCUIT]
+    + [(case, terms_of_gradients()) for case in KILLED_BETWEEN],
     ids=lambda value: value if isinstance(value, str) else value.mechanism,
 )
 def test_a_party_killed_at_any_moment_comes_back_and_the_batch_is_answered_once(case, terms, tmp_path):
     # Where all is done but for a word, a party waits for it for as long as its patience lasts.
     terms, votes = trial(tmp_path, terms, patience=8.0 if "not confirmed" in case else 40.0)
-    victim, *kill = KILLED[case]
+    victim, *kill = (KILLED if terms.rounds is None else KILLED_BETWEEN)[case]
     codes = run(tmp_path, names_of(terms), victim=victim, kill=kill)
     # A process that was killed was started again, so nobody may have failed; but a teacher party that was killed when
     # all was sent may find that everybody has gone home.

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from terrine.aggregation.budget import Budget
+from terrine.aggregation.course import JOINT
 from terrine.aggregation.gradients import Gradients
 from terrine.aggregation.mechanism import Mechanism
 from terrine.aggregation.moments import Moments
 from terrine.aggregation.records import STEP, Records, on_grid
 from terrine.aggregation.registry import MECHANISMS, mechanism_of, with_budget
-from terrine.aggregation.sums import JOINT, Sums, event_of_moments, mu_left
+from terrine.aggregation.sums import Sums, mu_left
 from terrine.errors import SettingError
 from terrine.privacy.accounting.events import GaussianEvent, compose, counts
 from terrine.privacy.accounting.gaussian import mu_squared
@@ -125,7 +126,7 @@ def test_noise_has_the_deviation_that_is_charged() -> None:
     assert np.std(released["labels"]) == pytest.approx(moments.sigma, rel=0.2)
     assert len(released["gradients"]) == rounds
     assert np.std(released["gradients"]) == pytest.approx(gradient.sigma, rel=0.05)
-    assert mu_squared(event_of_moments(mu)) == pytest.approx(mu**2)
+    assert mu_squared(Moments().event(mu)) == pytest.approx(mu**2)
 
 
 def test_every_kind_that_does_not_count_votes_is_tested_here() -> None:
