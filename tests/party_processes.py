@@ -114,14 +114,18 @@ def _summed(terms, own, head):
     return terms.fixed_point.course.sums(records, head)
 
 
-def plain_answers(terms, votes, seed=SEED):
-    """What the plaintext mechanism answers on these votes and the guardian's noise, in whole votes on the counts."""
+def plain_answers(terms, votes, seed=SEED, gone=None):
+    """What the plaintext mechanism answers on these votes and the guardian's noise, in whole votes on the counts.
+
+    gone: by name, from which round on a party was away.
+    """
     from terrine.privacy.noise import ReplayNoise
 
     if (sums := terms.fixed_point) is not None:
         noise, descent, opened = ReplayNoise(seed), sums.course.descent(sums.length), []
         for number in range(sums.course.passes):
-            total = sum(_summed(terms, own, descent.head) for own in votes.values())
+            there = [own for name, own in votes.items() if number < (gone or {}).get(name, number + 1)]
+            total = sum(_summed(terms, own, descent.head) for own in there)
             parts, drawn = sums.parts(number), []
             for part, (_, sigma) in zip(
                 np.split(total, np.cumsum([count for count, _ in parts])[:-1]), parts, strict=True
@@ -241,6 +245,7 @@ def run(folder, names, *, victim=None, kill=None, again=True, limit=120.0):
             if all(process.exitcode is not None for process in processes.values()):
                 break
             time.sleep(0.02)
+        assert not (again and isinstance(kill, tuple | list)), f"{victim} never came to the moment it was to die at"
         codes = {name: process.exitcode for name, process in processes.items()}
         assert None not in codes.values(), f"{codes} after {limit} s\n" + "\n".join(
             words(folder, name)[-1500:] for name in names

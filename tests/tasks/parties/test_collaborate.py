@@ -29,6 +29,7 @@ VALUES = {
     "student": {"l2": 0.3},
 }
 SUMS = {"aggregation": {"mechanism": "moments", "sigma": None}, "student": {"kind": "sums"}}
+GRADIENTS = {"aggregation": {"mechanism": "gradients", "rounds": 3, "sigma": None}, "student": {"kind": "sums"}}
 CONFIDENT = {"mechanism": "confident", "threshold": 9, "sigma1": 15, "sigma2": 20}
 
 
@@ -107,20 +108,22 @@ def dealt(tmp_path_factory):
     return root
 
 
-def test_five_parties_sum_what_one_place_sums_with_the_same_noise_to_the_bit(dealt, monkeypatch):
+@pytest.mark.parametrize("mechanism", [SUMS, GRADIENTS], ids=["moments", "gradients"])
+def test_five_parties_sum_what_one_place_sums_with_the_same_noise_to_the_bit(mechanism, dealt, monkeypatch):
     monkeypatch.setattr("tasks.parties.trial.start_party", start_forked)
-    released, statements = [], []
+    released, statements, before = [], [], None
     for where in ("parties", "local", "parties"):
-        run = run_with(dealt, **lay_over(SUMS, {"aggregation": {"where": where}}))
+        run = run_with(dealt, **lay_over(mechanism, {"aggregation": {"where": where}}))
+        ledger, account = aggregate.open_account(run)
+        before = len(ledger.events(account)) if before is None else before
         aggregate.release_answers.fn(run)
         released.append(read_tensors(run.folders.answers / "sums.safetensors"))
         statements.append(read_json(run.folders.statement))
         if where == "parties":
-            ledger, account = aggregate.open_account(run)
             student.train_student.fn(run)
             # Asked again: nothing is drawn, and no process is started.
             monkeypatch.setattr("tasks.parties.release.run_trial", None)
-    assert len(ledger.events(account)) == 2
+    assert len(ledger.events(account)) == before + 2
     assert not list((dealt / "data/private/ledger/parties").rglob("votes.npy"))
     for other in released[1:]:
         assert released[0].keys() == other.keys()

@@ -12,7 +12,7 @@ from tasks.parties.terms import Terms
 from tasks.parties.trial import free_endpoints, lay_out, teachers_of_parties
 from terrine.collaboration.transport.credentials import CredentialError
 from terrine.errors import SettingError
-from tests.party_processes import terms_of, terms_of_sums
+from tests.party_processes import terms_of, terms_of_gradients, terms_of_sums
 
 
 @pytest.fixture
@@ -148,8 +148,10 @@ def test_only_a_teacher_party_says_by_what_its_votes_were_dealt(folder):
 
 def test_parties_compare_all_that_they_agreed_on_also_whom_the_budget_protects():
     terms = terms_of()
-    assert set(terms.public()) == set(Terms.model_fields) - {"length", "records"}
-    assert set(terms_of_sums().public()) == set(Terms.model_fields)
+    rounds = {"rounds", "clip", "learning_rate", "sigma_gradients"}
+    assert set(terms.public()) == set(Terms.model_fields) - {"length", "records"} - rounds
+    assert set(terms_of_sums().public()) == set(Terms.model_fields) - rounds
+    assert set(terms_of_gradients().public()) == set(Terms.model_fields)
     other = "group" if terms.unit == "record" else "record"
     assert terms.model_copy(update={"unit": other}).public() != terms.public()
 
@@ -207,9 +209,21 @@ def test_terms_of_sums_hold_what_cannot_wrap_around():
         ({"sigma": None}, "sigma is missing"),
         ({"threshold": 3.0}, "threshold is not a part of moments"),
         ({"sigma": 4000.0}, "too coarse"),
-        ({"mechanism": "gradients"}, "none that parties can run together"),
+        ({"rounds": 2}, "rounds is not a part of moments"),
+        ({"mechanism": "lnmax"}, "none that parties can run together"),
     ):
         with pytest.raises(ValueError, match=sentence):
             terms_of_sums(**changes)
+    # The finer lattice of the two kinds of rounds decides.
+    fine = terms_of_gradients(sigma_gradients=0.3).fixed_point.most_units // 6
+    assert fine < terms_of_sums(sigma=0.5).fixed_point.most_units // 6 < most
+    for changes, sentence in (
+        ({"records": fine + 1, "sigma_gradients": 0.3}, "could wrap sums around"),
+        ({"sigma_gradients": 4000.0}, "too coarse"),
+        ({"clip": None}, "clip is missing"),
+        ({"rounds": None}, "rounds is missing"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            terms_of_gradients(**changes)
     with pytest.raises(ValueError, match="length is not a part of confident"):
         terms_of(length=3)

@@ -118,7 +118,6 @@ def test_who_would_have_taught_and_what_student_comes_of_it_are_no_part_of_the_r
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"aggregation": {"mechanism": "gradients", "where": "parties"}}, "parties add up once, and it takes rounds"),
         ({"student": {"statistics": "current"}}, "one record would move the features of its whole batch"),
         ({"student": {"kind": "linear"}}, "Set student.kind=sums"),
         ({"aggregation": {"mechanism": "histogram", "sigma": 9}}, "Set student.kind=linear"),
