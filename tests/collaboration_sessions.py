@@ -16,6 +16,8 @@ from terrine.collaboration.protocol.teacher import Teacher
 SESSION = "0123456789abcdef" * 2
 GUARDIAN, STUDENT = "guardian.example", "student.example"
 HEADER = 144
+HEAD = np.random.default_rng(4).normal(size=10_000)
+"""What sums of a later round are asked at, as far as they are long."""
 CHECKSUM = slice(128, 132)
 
 
@@ -77,11 +79,18 @@ def random_votes(agreed: Agreement, seed: int = 0) -> np.ndarray:
     return np.where(rng.random(others.shape) < rng.random((agreed.queries, 1)), consensus, others)
 
 
+def at(head: np.ndarray, part: np.ndarray) -> np.ndarray:
+    """What parties of a later round sum at a head: a function of both."""
+    return part + np.rint(head * 2.0**20).astype(np.int64)[:, None]
+
+
 def teachers_of(agreed: Agreement, votes: np.ndarray) -> dict[str, Teacher]:
     """The teacher parties with their columns of the votes."""
     parts = np.split(votes, np.cumsum([held for _, held in agreed.teachers])[:-1], axis=1)
     if agreed.reveal == "sums":
         parts = [part.sum(axis=1, keepdims=True) for part in parts]
+    if agreed.round:
+        parts = [lambda head, part=part: at(head, part) for part in parts]
     return {name: Teacher(agreed, name, part) for (name, _), part in zip(agreed.teachers, parts, strict=True)}
 
 
@@ -89,16 +98,23 @@ def parties_of(agreed: Agreement, votes: np.ndarray, noise: Callable) -> dict[st
     """All parties of a session."""
     return {
         agreed.guardian: Guardian(agreed, noise),
-        agreed.student: StudentParty(agreed),
+        agreed.student: StudentParty(agreed, HEAD[: agreed.queries] if agreed.round else None),
         **teachers_of(agreed, votes),
     }
+
+
+def _held(agreed: Agreement) -> list[int]:
+    return [held for _, held in agreed.teachers]
 
 
 def plaintext(agreed: Agreement, votes: np.ndarray, noise: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """What the mechanism gives on these votes and this noise, query after query: answers, and which passed."""
     shape = (agreed.queries,) if agreed.reveal == "argmax" else (agreed.queries, agreed.classes)
     if agreed.reveal == "sums":
-        return votes.sum(axis=1, keepdims=True) + noise["counts"], np.ones(agreed.queries, bool)
+        own = np.stack([part.sum(axis=1) for part in np.split(votes, np.cumsum(_held(agreed))[:-1], axis=1)], axis=1)
+        if agreed.round:
+            own = at(HEAD[: agreed.queries], own)
+        return own.sum(axis=1, keepdims=True) + noise["counts"], np.ones(agreed.queries, bool)
     answers = np.full(shape, -1 if agreed.reveal == "argmax" else 0, np.int64)
     passed = np.zeros(agreed.queries, bool)
     for query in range(agreed.queries):

@@ -31,8 +31,9 @@ CASES = [
     confident(),
     confident(reveal="histogram"),
     summing(),
+    summing(round=2),
 ]
-NAMES = ["argmax", "histogram", "confident argmax", "confident histogram", "sums"]
+NAMES = ["argmax", "histogram", "confident argmax", "confident histogram", "sums", "a later round"]
 
 
 def test_noise_is_drawn_once_for_each_kind_with_its_shape():

@@ -5,7 +5,7 @@ import pytest
 
 from terrine.collaboration.protocol.party import Agreement
 from terrine.errors import SettingError
-from tests.collaboration_sessions import agreement, confident
+from tests.collaboration_sessions import agreement, confident, summing
 
 
 def test_an_agreement_survives_json():
@@ -36,6 +36,7 @@ def test_every_term_of_an_agreement_is_in_its_digest(change):
 
 
 def test_a_resumed_agreement_differs_in_its_session_alone():
+    assert summing(round=1).digest != summing(round=2).digest != summing().digest
     agreed = agreement()
     again = agreed.resumed("f" * 32)
     assert again.session == "f" * 32
@@ -69,6 +70,8 @@ def test_a_resumed_agreement_differs_in_its_session_alone():
         ({"threshold": 1e10, "sigma_threshold": 1.0}, "threshold"),
         ({"sigma": 0.0}, "sigma"),
         ({"sigma": float("inf")}, "sigma"),
+        ({"round": 1}, "round"),
+        ({"reveal": "sums", "classes": 1, "round": -1}, "round"),
     ],
 )
 def test_an_impossible_agreement_is_refused_by_its_field(change, words):

@@ -6,9 +6,10 @@ from terrine.collaboration.protocol import gathering
 from terrine.collaboration.protocol.messages import Channel, Kind
 from terrine.collaboration.protocol.party import ProtocolError
 from terrine.collaboration.protocol.shares import sharing_of
+from terrine.collaboration.protocol.student import StudentParty
 from terrine.collaboration.protocol.teacher import Teacher
 from terrine.errors import InputError, SettingError
-from tests.collaboration_sessions import GUARDIAN, STUDENT, agreement, confident, random_votes
+from tests.collaboration_sessions import GUARDIAN, STUDENT, agreement, confident, random_votes, summing
 
 
 def shares_of(teacher, agreed):
@@ -88,3 +89,38 @@ def test_a_teacher_is_told_nothing():
     teacher = Teacher(agreed, "north", random_votes(agreed)[:, :2])
     with pytest.raises(ProtocolError, match="expects no messages"):
         teacher.receive(GUARDIAN, Channel(agreed, GUARDIAN, "north").send(Kind.DONE).frame)
+
+
+def heads_for(agreed, head):
+    return [send.frame for send in StudentParty(agreed, head).heads() if send.to == "north"]
+
+
+@pytest.mark.parametrize("block", [2**20, 64])
+def test_sums_are_asked_at_a_head_to_the_bit_and_the_same_shares_follow_to_both(monkeypatch, block):
+    monkeypatch.setattr(gathering, "_BLOCK", block)
+    agreed, asked = summing(round=3), []
+    head = np.random.default_rng(1).normal(size=agreed.queries) * 10.0 ** np.arange(-20, 20)
+    teacher = Teacher(agreed, "north", lambda found: asked.append(found.copy()) or np.full((agreed.queries, 1), -7))
+    assert not list(teacher.start())
+    sent = [list(teacher.receive(STUDENT, frame)) for frame in heads_for(agreed, head)]
+    assert not any(sent[:-1])
+    assert asked[0].tobytes() == head.tobytes()
+    own = {to: b"".join(send.frame for send in sent[-1] if send.to == to) for to in (GUARDIAN, STUDENT)}
+    assert own == {to: b"".join(send.frame for send in teacher.frames(to)) for to in own}
+    assert teacher.finished
+    with pytest.raises(ProtocolError, match="expects no messages"):
+        teacher.receive(STUDENT, heads_for(agreed, head)[0])
+    assert len(asked) == 1
+
+
+def test_a_head_of_another_round_from_another_party_or_with_a_number_that_is_none_is_refused():
+    agreed, head = summing(round=3), np.zeros(40)
+    teacher = Teacher(agreed, "north", lambda found: pytest.fail("nothing may be asked"))
+    (frame,) = heads_for(agreed, head)
+    for sender, wrong, fault in (
+        (GUARDIAN, frame, "expects no messages"),
+        (STUDENT, heads_for(summing(round=2), head)[0], "agreed on something else"),
+        (STUDENT, heads_for(agreed, head + np.nan)[0], "none"),
+    ):
+        with pytest.raises(ProtocolError, match=fault):
+            teacher.receive(sender, wrong)

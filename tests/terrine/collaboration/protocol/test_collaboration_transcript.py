@@ -11,6 +11,7 @@ from terrine.collaboration.protocol.phase import argmax_phase, threshold_phase
 from terrine.collaboration.protocol.shares import modulo, sharing_of
 from tests.collaboration_sessions import (
     GUARDIAN,
+    HEAD,
     HEADER,
     STUDENT,
     Noise,
@@ -94,13 +95,15 @@ def test_the_same_statistic_finds_the_votes_in_both_shares_together(seen):
     assert min(homogeneity(both[:, label].astype(int), seen["which"]) for label in range(4)) < LEAST
 
 
-def test_what_is_seen_of_sums_is_distributed_alike_whatever_is_summed_to_the_same():
-    agreed = summing(queries=8 * QUERIES)
+@pytest.mark.parametrize("number", [0, 1])
+def test_what_is_seen_of_sums_is_distributed_alike_whatever_is_summed_to_the_same(number):
+    agreed = summing(queries=8 * QUERIES, round=number)
     which = np.random.default_rng(2).integers(0, 2, agreed.queries)
     # Of one kind, north and south have nothing; of the other all, with other signs.
     values = np.array([[0, 0, 0, 0, 0], [3 * 2**40 + 5, 0, -3 * 2**40 - 5, 0, 0]])[which]
     _, student, loop = answered(agreed, values, lambda kind, shape: np.full(shape, -(2**50)))
-    assert (student.result == -(2**50)).all()
+    moved = len(agreed.teachers) * np.rint(HEAD[: agreed.queries] * 2.0**20) * number
+    assert (student.result[:, 0] == moved - 2**50).all()
     seen = {}
     for sender, to, frame in loop.record:
         if Kind(frame[6]) in (Kind.SHARES, Kind.COUNTS):
@@ -110,7 +113,7 @@ def test_what_is_seen_of_sums_is_distributed_alike_whatever_is_summed_to_the_sam
         for shift in (0, 40, 60):
             assert homogeneity((numbers >> np.uint64(shift) & np.uint64(15)).astype(int), which) > LEAST
     both = seen["north", GUARDIAN] + seen["north", STUDENT]
-    assert homogeneity((both & np.uint64(15)).astype(int), which) < LEAST
+    assert homogeneity((both >> np.uint64(40) & np.uint64(15)).astype(int), which) < LEAST
 
 
 def test_the_bits_that_the_student_hides_are_distributed_alike(seen):
@@ -154,6 +157,7 @@ ALLOWED = {
     ("teacher", "student"): {Kind.SHARES},
     ("guardian", "student"): {Kind.PRESENT, Kind.CHOICES, Kind.TABLES, Kind.COUNTS},
     ("student", "guardian"): {Kind.PRESENT, Kind.BASE, Kind.BITS, Kind.OPENED, Kind.DONE},
+    ("student", "teacher"): {Kind.HEAD},
 }
 
 
@@ -165,16 +169,23 @@ def by_role(agreed, record):
 
 @pytest.mark.parametrize(
     ("reveal", "threshold"),
-    [("argmax", None), ("argmax", 3.0), ("histogram", None), ("histogram", 3.0), ("sums", None)],
+    [("argmax", None), ("argmax", 3.0), ("histogram", None), ("histogram", 3.0), ("sums", None), ("a round", None)],
 )
 def test_nothing_but_the_output_is_opened(reveal, threshold):
     test = {} if threshold is None else {"threshold": threshold, "sigma_threshold": 1.0}
-    agreed = summing() if reveal == "sums" else agreement(reveal=reveal, **test)
+    if reveal in ("sums", "a round"):
+        agreed, reveal = summing(round=int(reveal == "a round")), "sums"
+    else:
+        agreed = agreement(reveal=reveal, **test)
     _, student, loop = answered(agreed, random_votes(agreed), Noise(agreed))
     kinds = {}
     for sender, receiver, kind, frame in by_role(agreed, loop.record):
         assert kind in ALLOWED[sender, receiver]
         kinds.setdefault(kind, []).append(frame)
+    # What a teacher party is told is the head, which follows from what was released, and only where there is one.
+    heads = kinds.pop(Kind.HEAD, [])
+    assert len(heads) == (len(agreed.teachers) if agreed.round else 0)
+    assert all(frame[HEADER + 16 :] == HEAD[: agreed.queries].astype("<f8").tobytes() for frame in heads)
     # Counts are sent only where histograms are revealed, and labels opened only by the test: one of them per query.
     assert (Kind.COUNTS in kinds) == (reveal != "argmax")
     assert (Kind.OPENED in kinds) == (threshold is not None)
@@ -210,7 +221,7 @@ def test_neither_side_receives_the_others_shares():
         agreed.guardian: [student.state()["shares"], modulo(student.state()["shares"], 4)],
     }
     for (sender, receiver), kinds in ALLOWED.items():
-        assert sender != "student" or receiver == "guardian"
+        assert sender != "student" or receiver == "guardian" or kinds == {Kind.HEAD}
         assert Kind.SHARES not in kinds or sender == "teacher"
     for party, arrays in secrets.items():
         received = b"".join(frame[HEADER:] for _, to, frame in loop.record if to == party)
