@@ -222,8 +222,10 @@ class Forked:
             raise subprocess.TimeoutExpired(self._process.name, timeout)
 
 
-def start_forked(config):
-    """What `tasks.parties.trial.start_party` does, with a process that has loaded what it needs."""
+def start_forked(config, *more):
+    """What `tasks.parties.trial.start_party` does, with processes that have loaded what they need."""
+    for other in more:
+        start(other.parent.parent, other.parent.name)
     return PartyProcess(config, Forked(start(config.parent.parent, config.parent.name)), config.parent / "log.txt")
 
 
