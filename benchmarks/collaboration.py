@@ -5,9 +5,9 @@
 
 A run of the preset is made up to its votes. Then its aggregate stage runs twice with the same replayed noise: by
 parties, each teacher party, the guardian and the student party a process of its own, and locally in this process, the
-plain reference. Labels (of moments, all sums, to the bit) and exact ε must be the same, or the script fails. Printed is
+plain reference. Labels (of moments and gradients, all sums, to the bit) and exact ε must be the same, or the script fails. Printed is
 a Markdown table: seconds of the stage by parties (from the first process's start to the release) and locally, and the
-peak memory of the largest party. Moments are summed over vectors that are there: each party would compute its own, and
+peak memory of the largest party. Records are summed over vectors that are there: each party would compute its own, and
 that is timed by itself.
 
 `--root` (default: $TERRINE_SHARED/datasets) holds MNIST; `--preset terrine-digits` needs nothing.
@@ -44,8 +44,10 @@ MECHANISMS: dict[str, dict[str, Any]] = {
     "gnmax": {"sigma": 0.2},
     "histogram": {"sigma": 0.2},
     "moments": {"sigma": None},
+    "gradients": {"sigma": None},
 }
 """Parameters as shares of the teachers; confident is that of DIET-PATE (Anonymous 2025) on MNIST."""
+SUMMED = ("moments", "gradients")
 
 
 class GuardiansNoise:
@@ -109,7 +111,7 @@ def make_run(root: Path, options: argparse.Namespace, where: str) -> Run:
         {"data": {"root": str(options.root)}, "queries": {"count": options.queries}},
         {"aggregation": {"mechanism": options.mechanism, "noise": "replay", "epsilon": 20, "where": where, **noise}},
         {"collaboration": {"parties": options.parties, "deadline": 120, "patience": 300}},
-        *([{"student": {"kind": "sums"}}] if options.mechanism == "moments" else []),
+        *([{"student": {"kind": "sums"}}] if options.mechanism in SUMMED else []),
         *map(parse_assignment, options.set),
     )
     return Run(root, "votes", validate(values))
@@ -121,7 +123,7 @@ def release(run: Run) -> tuple[float, Any, dict[str, Any]]:
     aggregate.release_answers.fn(run)
     seconds = time.perf_counter() - start
     answers: Any
-    if run.params.aggregation.mechanism == "moments":
+    if run.params.aggregation.mechanism in SUMMED:
         answers = pd.Series({key: array.tobytes() for key, array in read_tensors(run.folders.answers / SUMS).items()})
     else:
         answers = read_table(run.folders.answers / "answers.parquet")
@@ -131,7 +133,7 @@ def release(run: Run) -> tuple[float, Any, dict[str, Any]]:
 def plain_reference(run: Run) -> tuple[float, Any, dict[str, Any]]:
     """Release the same votes in this process with the guardian's noise."""
     settings, passed = run.params.aggregation, None
-    if settings.mechanism == "moments":
+    if settings.mechanism in SUMMED:
         return release(run)
     counts = histograms_of(read_votes(run.folders), 10)
     if settings.mechanism == "confident":
@@ -160,7 +162,7 @@ def main() -> None:
         if not run.folders.votes.is_dir():
             run_through(run, "dataset", "vote")
         print(f"votes of {run.params.partition.teachers} teachers: {time.perf_counter() - start:.0f} s", flush=True)
-        if options.mechanism == "moments":
+        if options.mechanism in SUMMED:
             start = time.perf_counter()
             held_by_parties(run, {"all": run.params.partition.teachers})
             print(f"vectors of all records, and their sums: {time.perf_counter() - start:.0f} s", flush=True)

@@ -1,0 +1,74 @@
+"""Trials with the processes that a trial starts: parties that are forked from one that has loaded what they need."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tasks.parties.config import read_party
+from tasks.parties.student import read_arrays
+from tasks.parties.trial import end_all, run_trial, start_party
+from tests.party_processes import plain_answers, terms_of_sums, trial, words
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks at processes as Linux shows them")
+
+
+def children(process):
+    """The processes that another one has forked."""
+    try:
+        return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
+
+
+def alive(process):
+    """Whether a process is there, and is not one that ended and that nobody has asked for."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def until(condition, limit=20.0):
+    end = time.monotonic() + limit
+    while not (found := condition()) and time.monotonic() < end:
+        time.sleep(0.02)
+    return found
+
+
+@pytest.fixture
+def waiting(tmp_path):
+    """Two teacher parties in processes forked from a third, which wait for a guardian in vain."""
+    trial(tmp_path, terms_of_sums(), patience=60.0)
+    configs = [tmp_path / name / "party.yaml" for name in ("party-1", "party-2")]
+    started = start_party(*configs)
+    yield started, until(lambda: len(found := children(started.process.pid)) == 2 and found)
+    end_all([started])
+
+
+def test_each_process_speaks_for_one_party_and_one_that_fails_takes_no_other_with_it(tmp_path):
+    terms, votes = trial(tmp_path, terms_of_sums(), deadline=4.0)
+    there = {name: own for name, own in votes.items() if name != "party-2"}
+    np.save(tmp_path / "party-2" / "votes.npy", votes["party-2"].astype(float))
+    run_trial(tmp_path, limit=120.0)
+    arrays = read_arrays(read_party(tmp_path / "student" / "party.yaml"))
+    np.testing.assert_array_equal(arrays["result"], plain_answers(terms, there)[1])
+    assert words(tmp_path, "party-2").startswith("Error: Sums are whole numbers")
+    for name in there:
+        assert f"{name}: 2 frames of shares are on their way" in words(tmp_path, name)
+        assert (tmp_path / name / "state" / "outcome.json").is_file()
+        assert not any(other in words(tmp_path, name) for other in terms.teachers if other != name)
+
+
+def test_one_that_is_killed_leaves_the_others_and_when_the_first_is_ended_all_are(waiting):
+    started, (one, other) = waiting
+    os.kill(one, signal.SIGKILL)
+    assert until(lambda: not alive(one))
+    assert alive(other)
+    assert started.process.poll() is None
+    end_all([started])
+    assert started.process.returncode != 0
+    assert until(lambda: not alive(other))
