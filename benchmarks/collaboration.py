@@ -5,10 +5,10 @@
 
 A run of the preset is made up to its votes. Then its aggregate stage runs twice with the same replayed noise: by
 parties, each teacher party, the guardian and the student party a process of its own, and locally in this process, the
-plain reference. Labels (of moments and gradients, all sums, to the bit) and exact ε must be the same, or the script fails. Printed is
-a Markdown table: seconds of the stage by parties (from the first process's start to the release) and locally, and the
-peak memory of the largest party. Records are summed over vectors that are there: each party would compute its own, and
-that is timed by itself.
+plain reference. Labels (of moments and gradients, all sums, to the bit) and exact ε must be the same, or the script
+fails. Printed is a Markdown table: seconds of the stage by parties (from the first process's start to the release) and
+locally, and the peak memory of the largest party. Records are summed over vectors that are there: each party would
+compute its own, and that is timed by itself.
 
 `--root` (default: $TERRINE_SHARED/datasets) holds MNIST; `--preset terrine-digits` needs nothing.
 """

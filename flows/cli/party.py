@@ -97,6 +97,16 @@ def student(config: ConfigOption) -> None:
 
 
 @party.command()
+def learn(config: ConfigOption) -> None:
+    """Make the student of a student party's answers: sealed, with its public statement."""
+    from tasks.parties.config import read_party
+    from tasks.parties.learning import learn
+
+    folder = learn(read_party(config, "student"))
+    console.print(f"{folder}: a student, and beside it its privacy.json.", soft_wrap=True)
+
+
+@party.command()
 def trial(
     folder: Annotated[Path, typer.Argument(help="A trial that `terrine party init` made.")],
     limit: Annotated[float, typer.Option(help="Seconds after which everything is ended.")] = 1800.0,

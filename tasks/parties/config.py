@@ -28,7 +28,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "student": ("listen", "guardian", "answers"),
 }
 """What must be set, by role."""
-MAY: dict[str, tuple[str, ...]] = {"teacher": ("votes", "unit", "own"), "guardian": (), "student": ()}
+MAY: dict[str, tuple[str, ...]] = {"teacher": ("votes", "unit", "own"), "guardian": (), "student": ("learn",)}
 
 
 class OwnTeachers(Settings):
@@ -48,6 +48,22 @@ class OwnTeachers(Settings):
         """What lies with one teacher alone, as the parameters say it or as is their default."""
         given = self.params.get("privacy") or {}
         return str(given.get("unit", Privacy().unit)) if isinstance(given, dict) else str(given)
+
+
+class Learning(Settings):
+    """A student party that makes a student of its answers: `terrine party learn`."""
+
+    params: dict[str, Any] = Field(default_factory=dict)
+    """Parameters as in params.yaml, as far as they concern it: student, data (size and channels are the images'),
+    seed, device."""
+    images: Path
+    """The folder of the public query images, as a run has it in data/public/RUN/images."""
+    backbone: Path
+    """The folder of the public backbone, as a run has it in data/public/RUN/backbone."""
+    class_names: list[str] | None = None
+    """Of the classes, by label; their numbers where nobody says."""
+    work: Path = Path("work")
+    """Where the student is written, and its statement: data/release/student."""
 
 
 class GuardianLedger(Settings):
@@ -97,6 +113,8 @@ class PartyConfig(Settings):
     replay_seed: int | None = Field(None, ge=0)
     answers: Path | None = None
     """student: the folder the answers are written to."""
+    learn: Learning | None = None
+    """student: what becomes of them."""
 
     @model_validator(mode="after")
     def _settings_of_the_role(self) -> PartyConfig:
@@ -177,9 +195,10 @@ def _placed(config: PartyConfig, folder: Path) -> PartyConfig:
         for key in ("credentials", "state", "votes", "answers")
         if (value := getattr(config, key)) is not None
     }
-    if config.own is not None:
-        own = {key: folder / getattr(config.own, key) for key in ("images", "backbone", "work")}
-        changes["own"] = config.own.model_copy(update=own)
+    for key in ("own", "learn"):
+        if (own := getattr(config, key)) is not None:
+            places = {place: folder / getattr(own, place) for place in ("images", "backbone", "work")}
+            changes[key] = own.model_copy(update=places)
     if config.ledger is not None:
         ledger: dict[str, Any] = {key: folder / getattr(config.ledger, key) for key in ("key", "store")}
         prefix = "sqlite:///"

@@ -345,11 +345,14 @@ class GuardianHost(Host):
 
     def _record(self, release: StoredRelease, *, reused: bool) -> dict[str, Any]:
         terms = self.config.terms
+        assert self.config.ledger is not None
         passed = release.arrays["passed"]
         return {
             "release_id": release.release_id,
             "event": to_json(release.event),
             "digest": release.digest,
+            "account": self._account,
+            "epsilon_account": self.config.ledger.epsilon,
             "epsilon": round_up(price(release.event, terms.delta)),
             "delta": terms.delta,
             "epsilon_total": release.epsilon_total,

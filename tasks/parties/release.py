@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -111,18 +111,26 @@ def release_by_parties(
             write_json(folder / INPUTS, inputs)
         own = run.params.collaboration
         run_trial(folder, limit=2 * (own.deadline + own.patience))
-    about, arrays = _answers(folder, terms)
+    config = read_party(folder / terms.student / CONFIG)
+    about = stored_answers(config)
+    assert about is not None
+    release = stored_release(about, terms, read_arrays(config))
     for name in (*terms.teachers, "authority"):
         shutil.rmtree(folder / name, ignore_errors=True)
+    inputs = read_json(folder / INPUTS) if (folder / INPUTS).is_file() else {}
+    return replace(release, reused=reused or release.reused, inputs=inputs)
+
+
+def stored_release(about: dict[str, Any], terms: Terms, arrays: Mapping[str, np.ndarray]) -> StoredRelease:
+    """Return the release that a student party's answers are: what it learned, and what the guardian charged."""
     record = about["guardian"]
     return StoredRelease(
         release_id=record["release_id"],
         arrays=released_arrays(terms, **arrays),
         event=from_json(record["event"]),
         digest=record["digest"],
-        reused=reused or record["reused"],
+        reused=record["reused"],
         epsilon_total=record["epsilon_total"],
-        inputs=read_json(folder / INPUTS) if (folder / INPUTS).is_file() else {},
     )
 
 
@@ -185,10 +193,3 @@ def _is_complete(folder: Path, terms: Terms) -> bool:
         return False
     about = stored_answers(read_party(path))
     return about is not None and about["guardian"] is not None
-
-
-def _answers(folder: Path, terms: Terms) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    config = read_party(folder / terms.student / CONFIG)
-    about = stored_answers(config)
-    assert about is not None
-    return about, read_arrays(config)

@@ -114,6 +114,11 @@ class Terms(Settings):
         return self
 
     @property
+    def described(self) -> Any:
+        """The mechanism, with those of its parameters that stand here."""
+        return mechanism_of(self.public())
+
+    @property
     def fixed_point(self) -> FixedPoint | None:
         """What is summed, where sums are released."""
         if self.length is None or self.sigma is None:
@@ -147,7 +152,7 @@ class Terms(Settings):
 
     def agreement(self, session: str, release: str, number: int = 0) -> Agreement:
         """The agreement of one session, on its round of this number."""
-        mechanism, sums = mechanism_of(self.public()), self.fixed_point
+        mechanism, sums = self.described, self.fixed_point
         return Agreement(
             session=session,
             release=release,

@@ -59,7 +59,7 @@ def own_records(own: OwnTeachers, terms: Terms, held: int) -> Records:
 def _prepared(own: OwnTeachers, terms: Terms, held: int) -> Run:
     """Return the party's own little run, its data read and dealt, once they are found to be what the terms say."""
     run = Run(own.work, _RUN, own_params(own, held))
-    _check_batch(own.images, terms)
+    check_batch(own.images, terms)
     link(own.images, run.folders.images)
     link(own.backbone, run.folders.backbone)
     dataset.prepare_dataset.fn(run)
@@ -91,7 +91,8 @@ def own_params(own: OwnTeachers, held: int) -> Params:
     return params.model_copy(update={"partition": params.partition.model_copy(update={"teachers": held})})
 
 
-def _check_batch(images: Path, terms: Terms) -> None:
+def check_batch(images: Path, terms: Terms) -> None:
+    """Raise InputError for images that are not those of the terms."""
     found = file_digest(images / "manifest.json") if (images / "manifest.json").is_file() else "nothing"
     if found != terms.queries_digest:
         raise InputError(

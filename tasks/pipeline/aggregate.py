@@ -87,7 +87,7 @@ def release_answers(run: Run) -> None:
     else:
         release = release_once(run, votes, histograms, inputs)
     check_queries(run, release, inputs)
-    _write_answers(run, votes_manifest, release, moments)
+    write_answers(run, votes_manifest, release, moments)
     _write_private_figures(run, votes_manifest, histograms, release)
     tell_change(run, "answers", release, inputs)
     forget_votes(run)
@@ -166,9 +166,10 @@ def _guided(run: Run, release: StoredRelease) -> Guided | None:
     return Guided.from_arrays(release.arrays) if run.params.queries.select == "guided" else None
 
 
-def _write_answers(
+def write_answers(
     run: Run, votes_manifest: dict[str, Any], release: StoredRelease, moments: StoredRelease | None
 ) -> None:
+    """Write released answers, with what is said of them: `teachers`, `classes` and `class_names` of the votes."""
     arrays, guided = release.arrays, _guided(run, release)
     table = {
         "query": np.arange(len(arrays["labels"])),

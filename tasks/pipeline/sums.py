@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +47,9 @@ from tasks.runtime.store import (
     write_json,
     write_tensors,
 )
-from terrine.aggregation.course import moments_in_steps
+from terrine.aggregation.course import Course, moments_in_steps
 from terrine.aggregation.records import Records, Whitening, row_type
-from terrine.aggregation.sums import Sums, mu_left
+from terrine.aggregation.sums import mu_left
 from terrine.classifiers import LinearHead
 from terrine.deployment.model import MOMENTS
 from terrine.errors import SettingError
@@ -77,7 +77,7 @@ def release_sums(run: Run, release_id: str) -> None:
     names = read_json(run.folders.dataset / "manifest.json")["class_names"]
     before = compose(spent_on_counting(run.params), spent_on_moments(run.params))
     mu = mu_left(settings.epsilon, settings.delta, before)
-    event = settings.event(mu)
+    course = settings.course(mu)
     whitening = Whitening.of(query_features(run, "original"))
     numbers = settings.numbers(whitening.length, len(names))
     slack = delta_slack(numbers + numbers_of_moments(run) + (run.params.privacy.counted > 0), settings.epsilon)
@@ -90,10 +90,9 @@ def release_sums(run: Run, release_id: str) -> None:
     check_releases(run)
     moments = release_moments(run)
     noise, inputs = noise_source(run), _inputs(run)
-    public = {"mean": whitening.mean, "matrix": whitening.matrix, "constant": np.array([whitening.constant])}
 
     def draw() -> dict[str, np.ndarray]:
-        return settings.release(_records(run, whitening, moments), mu, noise) | public
+        return settings.release(_records(run, whitening, moments), mu, noise) | whitening.arrays
 
     if settings.where == "parties":
         # Here, because only such a run needs gRPC and what lies behind it.
@@ -103,22 +102,45 @@ def release_sums(run: Run, release_id: str) -> None:
         release = release_by_parties(
             run, terms, lambda: held_by_parties(run, terms.teachers), account=account, inputs=inputs
         )
-        release = replace(release, arrays=release.arrays | public)
     else:
-        release = release_at_price(run, release_id, event, noise, draw, inputs)
+        release = release_at_price(run, release_id, course.event, noise, draw, inputs)
     check_queries(run, release, inputs)
-    with atomic_folder(run.folders.answers) as folder:
-        write_tensors(folder / SUMS, release.arrays)
-        if moments is not None:
-            write_moments(run, moments, folder)
-        about = {"release_id": release.release_id, "class_names": names, "noise": settings.noise, "mu": mu}
-        parties = {"teachers": run.params.partition.teachers, "queries": 0, "asked": 0, "answered": 0}
-        write_json(folder / "manifest.json", {**settings.describe(), **about, **parties, "numbers": numbers})
+    about = {"teachers": run.params.partition.teachers, "class_names": names, "classes": len(names)}
+    write_sums(run, release, course, whitening, about, moments)
     with atomic_folder(run.folders.accounting) as folder:
         write_json(folder / "figures.json", {"notice": NOTICE})
     tell_change(run, "answers", release, inputs)
     write_statement(run, _statement(run, release, numbers, slack, len(names)), names)
     shutil.rmtree(_work(run, moments), ignore_errors=True)
+
+
+def write_sums(
+    run: Run,
+    release: StoredRelease,
+    course: Course,
+    whitening: Whitening,
+    about: dict[str, Any],
+    moments: StoredRelease | None,
+) -> None:
+    """Write released sums, with what is said of them: `teachers`, `classes` and `class_names` of the records."""
+    settings: Any = run.params.aggregation
+    with atomic_folder(run.folders.answers) as folder:
+        write_tensors(folder / SUMS, whitening.arrays | release.arrays)
+        if moments is not None:
+            write_moments(run, moments, folder)
+        write_json(
+            folder / "manifest.json",
+            {
+                **settings.describe(),
+                "release_id": release.release_id,
+                "teachers": about["teachers"],
+                "class_names": about["class_names"],
+                "noise": settings.noise,
+                "course": asdict(course),
+                **dict.fromkeys(("queries", "asked", "answered"), 0),
+                "numbers": settings.numbers(whitening.length, about["classes"]),
+            },
+        )
 
 
 def student_of_sums(run: Run) -> tuple[TrainedStudent, dict[str, Any]]:
@@ -127,10 +149,8 @@ def student_of_sums(run: Run) -> tuple[TrainedStudent, dict[str, Any]]:
     Where moments were released, the backbone is the student's own: it normalises with them.
     """
     about, arrays = read_json(run.folders.answers / "manifest.json"), read_tensors(run.folders.answers / SUMS)
-    mechanism = run.params.aggregation
-    assert isinstance(mechanism, Sums)
     whitening = Whitening(arrays["mean"], arrays["matrix"], arrays["constant"].item())
-    weight, bias = whitening.head(mechanism.head(arrays, about["mu"]))
+    weight, bias = whitening.head(Course(**about["course"]).ends(arrays))
     backbone = None
     if (path := run.folders.answers / MOMENTS).is_file():
         set_statistics(backbone := read_backbone(run.folders), read_tensors(path))

@@ -6,9 +6,10 @@ without further rounds. Whether one process walks it or parties do (`terrine.agg
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,6 +90,14 @@ class Course:
     def descent(self, length: int) -> "Descent":
         """Begin the course."""
         return Descent(length, self.sigma, self.learning_rate)
+
+    def ends(self, released: Mapping[str, NDArray[Any]]) -> Floats:
+        """Return the head that the course ends at, [length, classes]: of the arrays that were released, by name."""
+        descent = self.descent(len(released["labels"]))
+        descent.take(numbers_of(released["second"], released["labels"]))
+        for gradient in released.get("gradients", ()):
+            descent.take(gradient)
+        return descent.mean
 
     def arrays(self, released: Sequence[Floats], length: int) -> dict[str, NDArray[np.float64]]:
         """Return by name what the rounds released: `second`, `labels`, and `gradients` [rounds, length, classes]."""

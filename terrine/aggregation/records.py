@@ -72,6 +72,11 @@ class Whitening:
         return cls(features.mean(axis=0), root, _CONSTANT * float(np.sqrt(features.shape[1])))
 
     @property
+    def arrays(self) -> dict[str, Floats]:
+        """Its parts by name, as they lie beside what was released."""
+        return {"mean": self.mean, "matrix": self.matrix, "constant": np.array([self.constant])}
+
+    @property
     def length(self) -> int:
         """Coordinates of a vector: one for each feature, and the constant."""
         return len(self.mean) + 1

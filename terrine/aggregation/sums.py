@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from terrine.aggregation.aggregation import NOTHING, Aggregation
-from terrine.aggregation.course import Course, numbers_of
+from terrine.aggregation.course import Course
 from terrine.aggregation.mechanism import budget_after
 from terrine.aggregation.records import Floats, Records, noised
 from terrine.errors import SettingError
@@ -65,11 +65,7 @@ class Sums(Aggregation):
 
     def head(self, released: dict[str, NDArray[Any]], mu: float) -> Floats:
         """Return the head's weights [length, classes] on vectors: a function of what was released."""
-        descent = self.course(mu).descent(len(released["labels"]))
-        descent.take(numbers_of(released["second"], released["labels"]))
-        for gradient in released.get("gradients", ()):
-            descent.take(gradient)
-        return descent.mean
+        return self.course(mu).ends(released)
 
     def numbers(self, length: int, classes: int) -> int:
         """How many numbers with noise are released of vectors of this length."""

@@ -2,20 +2,24 @@
 
 import numpy as np
 import pytest
+import yaml
 
 from flows.stages import run_through
 from tasks.config.params import lay_over, validate
-from tasks.parties.config import OwnTeachers
-from tasks.parties.release import released_arrays, trial_terms
+from tasks.parties.config import OwnTeachers, read_party
+from tasks.parties.learning import learn
+from tasks.parties.release import released_arrays, trial_folder, trial_terms
 from tasks.parties.training import cast_votes, own_records
 from tasks.pipeline import aggregate, student
 from tasks.pipeline.sums import held_by_parties
 from tasks.pipeline.vote import read_votes
+from tasks.runtime.releases import identity_in_ledger
 from tasks.runtime.run import Run
 from tasks.runtime.store import file_digest, read_array, read_json, read_table, read_tensors
 from terrine.aggregation.course import moments_in_steps
 from terrine.aggregation.votes import histograms_of
 from terrine.errors import BudgetError, InputError, SettingError
+from terrine.privacy.statement import statement_from
 from tests.party_processes import start_forked, terms_of
 
 VALUES = {
@@ -153,6 +157,45 @@ def test_no_votes_and_no_authority_are_left_in_the_folders_of_a_trial_that_is_co
     assert sorted(path.name for path in folder.iterdir()) == ["guardian", "inputs.json", "student", "terms.yaml"]
     assert not list(folder.rglob("votes.npy"))
     assert not [path for path in folder.rglob("*.npz") if path.name != "answers.npz"]
+
+
+@pytest.mark.parametrize("name", ["voted", "dealt"])
+def test_a_student_party_makes_the_student_that_a_run_makes_with_its_public_statement(
+    name, request, monkeypatch, tmp_path
+):
+    root, sections = request.getfixturevalue(name), {"voted": {}, "dealt": GRADIENTS}[name]
+    monkeypatch.setattr("tasks.parties.trial.start_party", start_forked)
+    run = run_with(root, **lay_over(sections, {"aggregation": {"where": "parties"}}))
+    aggregate.release_answers.fn(run)
+    student.train_student.fn(run)
+    terms = trial_terms(run, 60, 10, identity_in_ledger(run, "answers"))
+    folder = trial_folder(run, terms)
+    path = folder / "student" / "party.yaml"
+    config = yaml.safe_load(path.read_text())
+    with pytest.raises(SettingError, match="learn is missing"):
+        learn(read_party(path))
+    names = read_json(run.folders.dataset / "manifest.json")["class_names"]
+    public = {"images": str(run.folders.images), "backbone": str(run.folders.backbone), "work": str(tmp_path)}
+    params = {"student": run.params.student.model_dump(mode="json")}
+    path.write_text(yaml.safe_dump(config | {"learn": {**public, "params": params, "class_names": names}}))
+    assert learn(read_party(path)) == tmp_path / "data/release/student/student"
+    for file in ("head.safetensors", "backbone.safetensors", "reference.safetensors", "manifest.json"):
+        assert (tmp_path / "data/release/student/student" / file).read_bytes() == (
+            run.folders.student / file
+        ).read_bytes()
+    own, statement = read_json(tmp_path / "data/release/student/privacy.json"), read_json(run.folders.statement)
+    statement_from(own)
+    for key in ("epsilon", "event", "unit", "trust_model", "noise", "release_id", "dataset", "answered_per_class"):
+        assert own[key] == statement[key]
+    assert not list((tmp_path / "data").glob("private/*/*/*"))
+    for changes, error, sentence in (
+        ({"class_names": names[:3]}, InputError, "3 names, and the terms say 10"),
+        ({"params": {"aggregation": {"epsilon": 9}}}, SettingError, "not the student party's to set"),
+        ({"images": str(tmp_path)}, InputError, "not the batch that was agreed on"),
+    ):
+        path.write_text(yaml.safe_dump(config | {"learn": {**public, **changes}}))
+        with pytest.raises(error, match=sentence):
+            learn(read_party(path))
 
 
 def test_a_budget_that_pays_for_nothing_starts_nobody(voted):

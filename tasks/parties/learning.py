@@ -1,0 +1,155 @@
+"""A student from what a student party learned, on its own host: sealed, with the statement that is published with it.
+
+Of the collaboration nothing is needed but the student party's answers, and of the world what is public: the query
+images, the backbone. What is written has the places it has in a run's folder of releases.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tasks.config.params import Params, validate
+from tasks.config.values import digest, merge
+from tasks.parties.config import PartyConfig
+from tasks.parties.release import stored_release
+from tasks.parties.student import read_arrays, stored_answers
+from tasks.parties.terms import Terms
+from tasks.parties.training import check_batch
+from tasks.pipeline.aggregate import write_answers
+from tasks.pipeline.features import query_features
+from tasks.pipeline.public_inputs import public_inputs
+from tasks.pipeline.student import train_student
+from tasks.pipeline.sums import write_sums
+from tasks.pipeline.synthesize import read_queries
+from tasks.reports.statement_page import write_statement
+from tasks.runtime.provenance import code_version
+from tasks.runtime.run import Run
+from tasks.runtime.store import link
+from terrine.aggregation.mechanism import Mechanism
+from terrine.aggregation.records import Whitening
+from terrine.aggregation.release import about_answers
+from terrine.errors import ArtefactError, InputError, SettingError
+from terrine.privacy.ledger.ledger import StoredRelease
+from terrine.privacy.noise import delta_slack
+from terrine.privacy.statement import PrivacyStatement
+
+_RUN = "student"
+_SECTIONS = ("seed", "device", "data", "student")
+
+
+def learn(config: PartyConfig) -> Path:
+    """Make the student of a student party's answers; return its folder, beside which its privacy.json lies.
+
+    Raises SettingError where the configuration does not say how, or says what stands in the terms; ArtefactError where
+    there are no answers yet; and InputError for images, a backbone or class names that are not those of the terms.
+    """
+    terms, own = config.terms, config.learn
+    if own is None:
+        raise SettingError("learn is missing: it says where the public images and the backbone are.")
+    about = stored_answers(config)
+    if about is None or about["guardian"] is None:
+        raise ArtefactError(
+            f"{config.answers} holds no answers that the guardian has confirmed. Run the student party first: terrine "
+            "party student."
+        )
+    names = own.class_names or [str(number) for number in range(terms.classes)]
+    if len(names) != terms.classes:
+        raise InputError(f"learn.class_names has {len(names)} names, and the terms say {terms.classes} classes.")
+    check_batch(own.images, terms)
+    run = Run(own.work, _RUN, validate({}))
+    link(own.images, run.folders.images)
+    link(own.backbone, run.folders.backbone)
+    run = Run(own.work, _RUN, _params(run, config, about["guardian"]["noise"]))
+    release = stored_release(about, terms, read_arrays(config))
+    voted = {"teachers": terms.total, "classes": terms.classes, "class_names": names}
+    if (sums := terms.fixed_point) is None:
+        write_answers(run, voted, release, None)
+    else:
+        whitening = Whitening.of(query_features(run, "original"))
+        if whitening.length != sums.length:
+            raise InputError(
+                f"{own.backbone} gives vectors of {whitening.length} coordinates, and the terms say {sums.length}. Get "
+                "the backbone from whoever wrote the terms."
+            )
+        write_sums(run, release, sums.course, whitening, voted, None)
+    train_student.fn(run)
+    write_statement(run, _statement(run, terms, about["guardian"], release), names)
+    return run.folders.student
+
+
+def _params(run: Run, config: PartyConfig, noise: str) -> Params:
+    """Return the parameters of the student's own little run: what is not its to say is the terms'."""
+    terms, own = config.terms, config.learn
+    assert own is not None
+    if strange := [section for section in own.params if section not in _SECTIONS]:
+        raise SettingError(
+            f"learn.params.{strange[0]} is not the student party's to set: it has {', '.join(_SECTIONS)}. What was "
+            "released, and how, stands in the terms."
+        )
+    fixed: dict[str, Any] = {
+        "partition": {"teachers": max(terms.total, 2)},
+        "collaboration": {"parties": len(terms.teachers)},
+        "privacy": {"unit": terms.unit},
+        "aggregation": {**_mechanism(terms), "noise": noise, "where": "parties"},
+        # The guardian keeps the ledger; this is never looked at.
+        "ledger": {"account": "kept by the guardian", "epsilon": terms.epsilon},
+    }
+    fixed["aggregation"] |= {"epsilon": terms.epsilon, "delta": terms.delta}
+    shape = read_queries(run.folders).images.shape
+    mine: dict[str, Any] = {} if len(shape) != 4 else {"data": {"name": "folder", "path": "elsewhere"}}
+    if len(shape) == 4:
+        mine["data"] |= {"channels": shape[1], "size": shape[2]}
+    if terms.fixed_point is not None:
+        mine["student"] = {"kind": "sums"}
+    return validate(merge(merge(mine, own.params), fixed))
+
+
+def _mechanism(terms: Terms) -> dict[str, Any]:
+    """Return the mechanism by those of its parameters that the terms have."""
+    described = terms.described.describe()
+    return {key: value for key, value in described.items() if key in terms.public()}
+
+
+def _statement(run: Run, terms: Terms, guardian: dict[str, Any], release: StoredRelease) -> PrivacyStatement:
+    """Say what the release guarantees: from the terms, and what the guardian charged."""
+    if terms.fixed_point is None:
+        mechanism: Any = run.params.aggregation
+        assert isinstance(mechanism, Mechanism)
+        answers = about_answers(
+            release,
+            mechanism,
+            teachers=terms.total,
+            classes=terms.classes,
+            epsilon=terms.epsilon,
+            delta=terms.delta,
+        )
+        described = _mechanism(terms)
+    else:
+        answers = {
+            "event": release.event,
+            "delta": terms.delta,
+            "delta_slack": delta_slack(terms.numbers, terms.epsilon),
+            "epsilon_budget": terms.epsilon,
+            "teachers": terms.total,
+            **dict.fromkeys(("queries", "asked", "answered"), 0),
+            "answered_per_class": (0,) * terms.classes,
+        }
+        described = _mechanism(terms) | {"numbers": terms.numbers}
+    return PrivacyStatement(
+        run=terms.edition or "collaboration",
+        release_id=release.release_id,
+        dataset=guardian["account"],
+        epsilon_dataset=release.epsilon_total,
+        epsilon_account=guardian["epsilon_account"],
+        # Who holds what stands in the terms; which record is whose, each party knows for itself.
+        partition_digest=digest(terms.public(), 64),
+        partition_disjoint=True,
+        code_version=" ".join(f"{name} {value}" for name, value in code_version(run.root).items()),
+        unit=terms.unit,
+        trust_model="parties",
+        noise=guardian["noise"],
+        mechanism=described,
+        public_inputs=public_inputs(run),
+        **answers,
+    )
