@@ -4,6 +4,7 @@ terrine party init trial --parties 3 --teachers 12 --queries-from data/public/te
 terrine party guardian --config trial/guardian/party.yaml
 terrine party student --config trial/student/party.yaml
 terrine party teacher --config trial/party-1/party.yaml
+terrine party learn --config trial/student/party.yaml
 terrine party trial trial          # or all of them at once, each in a process of its own
 """
 

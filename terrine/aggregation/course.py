@@ -156,7 +156,7 @@ def moments_in_steps(records: Records) -> Steps:
     return numbers_of(records.second_moments(), records.label_moments())
 
 
-def numbers_of(second: NDArray[np.generic], labels: NDArray[np.generic]) -> NDArray[np.generic]:
+def numbers_of(second: NDArray[Any], labels: NDArray[Any]) -> NDArray[Any]:
     """Return S and M as one row of numbers; `moments_from` reads them off it."""
     return np.concatenate([np.diagonal(second), second[np.triu_indices(len(second), 1)], labels.ravel()])
 
