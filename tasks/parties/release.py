@@ -110,7 +110,7 @@ def release_by_parties(
         if not (folder / INPUTS).is_file():
             write_json(folder / INPUTS, inputs)
         own = run.params.collaboration
-        run_trial(folder, limit=2 * (own.deadline + own.patience))
+        run_trial(folder, limit=2 * (own.deadline + own.patience) + terms.last * own.deadline)
     config = read_party(folder / terms.student / CONFIG)
     about = stored_answers(config)
     assert about is not None

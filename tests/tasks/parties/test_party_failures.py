@@ -9,8 +9,9 @@ import pytest
 from tasks.parties.config import read_party
 from tasks.parties.state import PartyState
 from tasks.parties.student import read_arrays
+from tasks.parties.votes import given_by
 from terrine.aggregation.votes import histograms_of
-from terrine.errors import LedgerError
+from terrine.errors import InputError, LedgerError
 from terrine.privacy.accounting.events import from_json
 from terrine.privacy.accounting.gaussian import mu_squared
 from terrine.privacy.ledger.ledger import Ledger, load_or_create_key
@@ -415,6 +416,29 @@ def test_sums_that_are_none_never_leave_the_party(tmp_path):
         np.save(tmp_path / "party-2" / "votes.npy", spoilt)
         assert run(tmp_path, ["party-2"]) == {"party-2": 1}
         assert sentence in words(tmp_path, "party-2")
+
+
+def test_records_that_are_none_never_leave_the_party(tmp_path):
+    terms, votes = trial(tmp_path, terms_of_gradients())
+    path, rows = tmp_path / "party-2" / "votes.npy", votes["party-2"]
+    longer = rows.copy()
+    longer["vector"] *= 2
+    many = np.repeat(rows[:1], 12_000)
+    many["unit"] = np.arange(len(many))
+    for spoilt, sentence in (
+        (rows["vector"], "Sums in several rounds need the records"),
+        (rows[:, None], r"of shape \[40, 1\]"),
+        (longer, "longer than 1"),
+        (many, "outside what 2,000 of them can have"),
+    ):
+        np.save(path, spoilt)
+        with pytest.raises(InputError, match=sentence):
+            given_by(read_party(path.with_name("party.yaml")), "party-2")(0, None)
+    # A party may have none, and adds nothing.
+    np.save(path, rows[:0])
+    given = given_by(read_party(path.with_name("party.yaml")), "party-2")
+    assert not given(0, None).any()
+    assert not given(1, np.ones(terms.length * terms.classes)).any()
 
 
 def test_a_guardian_that_nobody_comes_to_does_not_wait_for_ever(tmp_path):
