@@ -3,9 +3,10 @@
     python benchmarks/sums.py [--root FOLDER] [--work FOLDER] [--repeats 5]
 
 For digits, MNIST, blood cells and, where ROOT/cifar10_jpeg has its class folders, a JPEG copy of CIFAR-10, features are
-made as in the presets terrine-mnist-…, terrine-blood-… and terrine-cifar10-…, and both mechanisms are released at ε = 1,
-2 and 6 (δ = 1e-5, one record exchanged) with replayed noise, `--repeats` times. Of blood cells a tenth of the budget goes to moments that images are normalised by; their noise is drawn once a budget.
-Without noise: ridge on the same features. Figures are kept in `--work`; what is there is not made again.
+made as in the presets terrine-mnist-…, terrine-blood-… and terrine-cifar10-…, and both mechanisms are released at ε =
+1, 2 and 6 (δ = 1e-5, one record exchanged) with replayed noise, `--repeats` times. Of blood cells a tenth of the budget
+goes to moments that images are normalised by; their noise is drawn once a budget. Without noise: ridge on the same
+features. Figures are kept in `--work`; what is there is not made again.
 """
 
 import functools
