@@ -35,7 +35,6 @@ from terrine.errors import LedgerError, SettingError, TerrineError
 from terrine.privacy.accounting.events import Event, RepeatedEvent, compose, threshold_test, to_json, vote_answer
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
-from terrine.privacy.ledger.account import Account
 from terrine.privacy.ledger.identity import canonical_json, keyed_digest, load_or_create_key
 from terrine.privacy.ledger.ledger import Ledger, StoredRelease
 from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise, delta_slack
@@ -81,8 +80,7 @@ class GuardianHost(Host):
         return Ledger(settings.url, settings.store, self._key, draw_patience=self.config.patience)
 
     def _committed(self, ledger: Ledger) -> bool:
-        rows = ledger.rows()
-        return any(row.kind == "commit" and row.release_id == self._release for row in rows)
+        return ledger.committed(self._release)
 
     def _check_budget(self, ledger: Ledger) -> None:
         """Refuse what could not be paid for, before anybody computes anything."""
@@ -102,8 +100,8 @@ class GuardianHost(Host):
         public = self._account in ledger.datasets() and ledger.budget(self._account).mode == "replay"
         mode: Literal["release", "replay"] = "replay" if public or self._noise.kind == "replay" else "release"
         ledger.register(self._account, own.epsilon, terms.delta, mode, unit=terms.unit)
-        if not any(row.release_id == self._release for row in ledger.rows()):
-            account = Account.of(self._account, ledger.rows())
+        if not ledger.reserved([self._release]):
+            account = ledger.account(self._account)
             assert account is not None
             account.check(worst, self._noise.kind)
 

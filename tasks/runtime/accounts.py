@@ -137,17 +137,17 @@ def open_account(run: Run) -> tuple[Ledger, str]:
 
 def registered_account(ledger: Ledger, name: str) -> Account:
     """Return what a registered account may spend and has spent."""
-    account = Account.of(name, ledger.rows())
+    account = ledger.account(name)
     assert account is not None
     return account
 
 
-def account_before(run: Run) -> Account | None:
-    """Return what the run's account may spend and has spent; None where it was not begun, and nothing is begun here."""
+def ledger_before(run: Run) -> Ledger | None:
+    """Return the run's ledger; None where it was not begun, and nothing is begun here."""
     settings = run.params.ledger
     if not (run.path(settings.key).is_file() and run.path(settings.store).is_dir()):
         return None
-    return Account.of(ledger_account(run), open_ledger(run).rows())
+    return open_ledger(run)
 
 
 def release_at_price(

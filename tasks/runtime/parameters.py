@@ -19,7 +19,7 @@ from tasks.config.automatic import take_out
 from tasks.config.params import Params, public_parameters, validate
 from tasks.config.presets import values_of
 from tasks.config.values import as_yaml, digest
-from tasks.runtime.accounts import account_before, release_at_price
+from tasks.runtime.accounts import ledger_before, release_at_price
 from tasks.runtime.releases import check_releases, event_of_count, identity_in_ledger, noise_of, noise_on_count
 from tasks.runtime.run import SPLIT_SEED, Run
 from tasks.runtime.store import Folders, read_json, write_json, write_text
@@ -251,6 +251,6 @@ def _count(run: Run, units: int) -> int:
 
 def counted_before(run: Run) -> int | None:
     """Return the number of units as the account counted it before; None where it did not, and nothing is begun."""
-    account = account_before(run)
-    known = account is not None and identity_in_ledger(run, "units") in account.committed
+    ledger = ledger_before(run)
+    known = ledger is not None and ledger.committed(identity_in_ledger(run, "units"))
     return _count(run, 0) if known else None  # what is committed is not drawn again

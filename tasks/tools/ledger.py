@@ -6,6 +6,7 @@ those that runs and presets of the project have, and the public benchmarks'; the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from terrine.privacy.accounting.events import counts, from_json
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.ledger.account import Account
+from terrine.privacy.ledger.chain import Row
 from terrine.privacy.ledger.ledger import Ledger, load_or_create_key
+from terrine.privacy.ledger.standing import Standing
 
 
 def open_existing(
@@ -70,9 +73,7 @@ def overview(ledger: Ledger, names: dict[str, str]) -> list[dict[str, Any]]:
     commits = {row.release_id: row for row in rows if row.kind == "commit"}
     adopted = {(row.dataset, row.content["of"]) for row in rows if row.kind == "adopt"}
     datasets = []
-    for dataset in [row.dataset for row in rows if row.kind == "register"]:
-        account = Account.of(dataset, rows)
-        assert account is not None
+    for dataset, account in Standing.of(rows).accounts.items():
         budget = account.budget
         releases = []
         for row in rows:
@@ -97,22 +98,23 @@ def overview(ledger: Ledger, names: dict[str, str]) -> list[dict[str, Any]]:
                 "unit": account.unit,
                 "epsilon_budget": budget.epsilon,
                 "delta": budget.delta,
-                "epsilon_spent": round_up(ledger.spent(dataset, budget.delta)),
+                "epsilon_spent": round_up(price(account.used(), budget.delta)),
                 "epsilon_left": account.left(),
-                "another_like_the_last": _another(account, releases),
+                "another_like_the_last": _another(account, releases, rows),
                 "releases": releases,
             }
         )
     return datasets
 
 
-def _another(account: Account, releases: list[dict[str, Any]]) -> dict[str, Any] | None:
+def _another(account: Account, releases: list[dict[str, Any]], rows: Sequence[Row]) -> dict[str, Any] | None:
     """Return whether the account pays for a run like the last one once more, at its worst."""
     if not releases or account.budget.epsilon is None:
         return None
     run = releases[-1]["run"]
-    names = [release["release_id"] for release in releases if release["run"] == run]
-    events = [event for name in names if counts(event := account.reserved[name])]
+    names = {release["release_id"] for release in releases if release["run"] == run}
+    worst = [from_json(row.content["event"]) for row in rows if row.kind == "reserve" and row.release_id in names]
+    events = [event for event in worst if counts(event)]
     return {"run": run, "fits": account.total(*events) <= account.budget.epsilon}
 
 

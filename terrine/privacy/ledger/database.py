@@ -48,10 +48,21 @@ class Transaction:
     def __init__(self, connection: sql.Connection) -> None:
         self._connection = connection
 
-    def rows(self) -> list[Row]:
-        """All rows in order."""
-        found = self._connection.execute(sql.select(_ROWS).order_by(_ROWS.c.position))
-        return [Row(**row._mapping) for row in found]
+    def rows(
+        self, *, first: int = 1, last: int | None = None, kind: str | None = None, release_id: str | None = None
+    ) -> list[Row]:
+        """Rows in order: all, or those within these bounds, of this kind, about this release."""
+        wanted = sql.select(_ROWS).order_by(_ROWS.c.position)
+        # An edit past Terrine may have put a row before the first.
+        wanted = wanted.where(_ROWS.c.position >= first) if first > 1 else wanted
+        wanted = wanted if last is None else wanted.where(_ROWS.c.position <= last)
+        wanted = wanted if kind is None else wanted.where(_ROWS.c.kind == kind)
+        wanted = wanted if release_id is None else wanted.where(_ROWS.c.release_id == release_id)
+        return [Row(*row) for row in self._connection.execute(wanted)]
+
+    def last(self) -> int:
+        """The position of the last row, 0 where there is none."""
+        return int(self._connection.execute(sql.select(sql.func.max(_ROWS.c.position))).scalar_one() or 0)
 
     def append(self, row: Row) -> None:
         """Add one row; it is durable when the transaction ends."""

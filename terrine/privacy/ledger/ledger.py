@@ -20,7 +20,7 @@ Costs are composed from the recorded events, exactly; ε of different runs are n
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -38,6 +38,7 @@ from terrine.privacy.ledger.database import Database
 from terrine.privacy.ledger.identity import load_or_create_key, release_identity
 from terrine.privacy.ledger.locks import locked
 from terrine.privacy.ledger.release_store import ReleaseStore, StoredArrays
+from terrine.privacy.ledger.standing import Standing
 from terrine.privacy.ledger.transaction import LedgerTransaction, Transactions
 
 __all__ = ["Budget", "Ledger", "StoredRelease", "load_or_create_key", "release_identity"]
@@ -184,18 +185,19 @@ class Ledger:
 
     def budget(self, dataset: str) -> Budget:
         """The dataset's budget over all runs."""
-        return self._account(dataset).budget
+        return self._required(dataset).budget
 
     def events(self, dataset: str) -> list[Event]:
-        """What was spent on the dataset, one event a release, in the order of reservation.
+        """What was spent on the dataset, one event a release, in the order of reservation, from all rows.
 
         A release that is reserved and not committed counts with its worst case.
         """
-        return self._account(dataset).events()
+        self._required(dataset)
+        return events_of(dataset, self.rows())
 
     def spent(self, dataset: str, delta: float) -> float:
-        """ε at `delta` of everything in `events`, exactly composed over all runs."""
-        return price(compose(*self.events(dataset)), delta)
+        """ε at `delta` of everything in `events`, and of linked accounts, exactly composed over all runs."""
+        return price(self._required(dataset).used(), delta)
 
     def release(
         self,
@@ -239,7 +241,7 @@ class Ledger:
             release_id = self._of_earlier_version(dataset, release_id, worst_case, noise_kind, made_by)
         path = self._releases.path(release_id)
         with self._exclusive(path, release_id):
-            recorded = self._reserve(dataset, release_id, run, worst_case, noise_kind)
+            is_new, recorded = self._reserve(dataset, release_id, run, worst_case, noise_kind)
             stored = self._releases.read(release_id, noise_kind)
             if recorded is not None and (stored is None or stored.digest != recorded):
                 raise LedgerError(
@@ -248,6 +250,8 @@ class Ledger:
                 )
             reused = stored is not None
             if stored is None:
+                if not is_new:
+                    self._releases.clear(release_id)
                 stored = self._draw(release_id, noise_kind, worst_case, delta, draw, inputs or {})
             epsilon_total = self._commit(dataset, release_id, noise_kind, stored, delta)
         return StoredRelease(
@@ -255,12 +259,24 @@ class Ledger:
         )
 
     def verify(self) -> int:
-        """Check every row, the head and every committed release, and return the number of rows.
+        """Check every row, the head, what it says that the rows add up to, and every release; return how many rows
+        there are.
 
         Raises:
             LedgerError: the first thing that is not as it was written.
         """
-        rows = self.rows()
+
+        def work(transaction: LedgerTransaction) -> list[Row]:
+            rows = transaction.rows()
+            if Standing.of(rows) != transaction.standing:
+                raise LedgerError(
+                    "What the ledger's head says that accounts have spent is not what its rows add up to. Nothing was "
+                    "released; restore both from the same backup."
+                )
+            return rows
+
+        there = self._releases.files()  # before the rows: each of them was reserved by then
+        rows = self._transactions.transact(work)
         noise = {row.release_id: str(row.content["noise"]) for row in rows if row.kind == "reserve"}
         for row in rows:
             if row.kind == "commit" and row.release_id is not None:
@@ -270,34 +286,65 @@ class Ledger:
                         f"The stored release {self._releases.path(row.release_id)} is missing or not the one that row "
                         f"{row.position} committed: restore it from a backup."
                     )
+        self._refuse_unknown(there, rows)
         return len(rows)
+
+    def account(self, dataset: str) -> Account | None:
+        """What a dataset may spend and has spent; None where it is not registered."""
+        return self._transactions.transact(lambda transaction: transaction.account(dataset))
+
+    def reserved(self, release_ids: Iterable[str]) -> set[str]:
+        """Those of these releases that are reserved, committed or not."""
+        wanted = list(release_ids)
+
+        def work(transaction: LedgerTransaction) -> set[str]:
+            return {name for name in wanted if transaction.find("reserve", name) is not None}
+
+        return self._transactions.transact(work)
+
+    def committed(self, release_id: str) -> bool:
+        """Whether a release is made and recorded."""
+        return self._transactions.transact(lambda transaction: transaction.find("commit", release_id) is not None)
 
     def rows(self) -> list[Row]:
         """All rows, verified, in order."""
-        return self._transactions.transact(lambda transaction: transaction.rows)
+        return self._transactions.transact(lambda transaction: transaction.rows())
 
     def datasets(self) -> list[str]:
         """The registered datasets, in order of registration."""
-        return [row.dataset for row in self.rows() if row.kind == "register"]
+        return self._transactions.transact(lambda transaction: list(transaction.standing.accounts))
 
-    def _account(self, dataset: str) -> Account:
+    def _required(self, dataset: str) -> Account:
         return self._transactions.transact(lambda transaction: transaction.require(dataset))
 
-    def _reserve(self, dataset: str, release_id: str, run: str, worst_case: Event, noise_kind: str) -> str | None:
-        """Charge the worst case unless the release is reserved; the digest of its arrays if it is committed."""
-        body = {"event": to_json(worst_case), "noise": noise_kind, "run": run, "identity": IDENTITY}
+    def _reserve(
+        self, dataset: str, release_id: str, run: str, worst_case: Event, noise_kind: str
+    ) -> tuple[bool, str | None]:
+        """Charge the worst case unless the release is reserved.
 
-        def work(transaction: LedgerTransaction) -> str | None:
+        Returns whether it was charged now, and the digest of its arrays if it is committed.
+        """
+        body = {"event": to_json(worst_case), "noise": noise_kind, "run": run, "identity": IDENTITY}
+        there = self._releases.files()  # before the transaction: each of them was reserved by then
+
+        def work(transaction: LedgerTransaction) -> tuple[bool, str | None]:
             account = transaction.require(dataset)
-            known = transaction.find("reserve", release_id)
+            known, commit = transaction.find("reserve", release_id), transaction.find("commit", release_id)
+            standing = transaction.standing
+            open_ = any(release_id in other.reserved for other in standing.accounts.values())
+            if open_ != (known is not None and commit is None) or (commit is not None and known is None):
+                raise LedgerError(
+                    f"Rows about the release {release_id} are missing: they were changed by hand. Nothing was "
+                    "released; restore the ledger from a backup."
+                )
             if known is None:
-                account.check(worst_case, noise_kind)
+                self._check_stored(transaction, there)
+                for each in standing.together(dataset):
+                    each.check(worst_case, noise_kind)
                 transaction.append("reserve", dataset, release_id, body)
-                return None
-            commit = transaction.find("commit", release_id)
-            adopted = any(row.kind == "adopt" and row.content["of"] == release_id for row in transaction.rows)
+                return True, None
             if (
-                (known.dataset != dataset and not adopted)
+                (known.dataset != dataset and not _is_adopted(release_id, transaction.of_kind("adopt")))
                 or known.content["noise"] != noise_kind
                 or (commit is None and not covers(from_json(known.content["event"]), worst_case, account.budget.delta))
             ):
@@ -306,9 +353,33 @@ class Ledger:
                     f"{known.position}): an identity must cover everything that decides what is released. Nothing was "
                     "released."
                 )
-            return None if commit is None else str(commit.content["digest"])
+            return False, None if commit is None else str(commit.content["digest"])
 
         return self._transactions.transact(work)
+
+    def _check_stored(self, transaction: LedgerTransaction, files: list[str]) -> None:
+        """Refuse where releases are stored that were not reserved: the ledger is older than the store.
+
+        That is so where there are more than were committed or are open; which they are takes longer to say.
+        """
+        unfinished = {
+            self._releases.path(name).name
+            for account in transaction.standing.accounts.values()
+            for name in account.reserved
+        }
+        if len(files) > transaction.standing.stored + len(unfinished and unfinished.intersection(files)):
+            self._refuse_unknown(files, transaction.of_kind("reserve"))
+
+    def _refuse_unknown(self, files: list[str], rows: Iterable[Row]) -> None:
+        """Refuse files of releases that no row reserved."""
+        known = {f"{row.release_id}.npz" for row in rows if row.kind == "reserve"}
+        if unknown := sorted(set(files) - known):
+            others = f", nor of {len(unknown) - 1} others" if len(unknown) > 1 else ""
+            raise LedgerError(
+                f"The release {self._store / unknown[0]} is stored, and the ledger knows nothing of it{others}: the "
+                "ledger is an old copy, or was emptied, and does not know what was spent since. Nothing was released; "
+                "restore the latest copy of the ledger."
+            )
 
     def _draw(
         self,
@@ -339,34 +410,38 @@ class Ledger:
         """
         event = to_json(worst_case)
 
-        def candidates(rows: list[Row]) -> list[Row]:
-            taken = {row.content["of"] for row in rows if row.kind == "adopt"} | {
-                row.release_id for row in rows if row.kind == "reserve" and "identity" in row.content
-            }
-            made = {row.release_id for row in rows if row.kind == "commit"} - taken
-            return [
-                row
-                for row in rows
-                if row.kind == "reserve"
-                and row.release_id in made
-                and (row.content["event"], row.content["noise"]) == (event, noise_kind)
-            ]
-
-        rows = self.rows()
-        for row in rows:
-            if row.release_id == release_id:
-                return str(row.content["of"]) if row.kind == "adopt" else release_id
-        found = next((row.release_id for row in candidates(rows) if made_by(row.content["run"])), None)
-        if found is None:
-            return release_id
-
-        def work(transaction: LedgerTransaction) -> str:
+        def known_as(transaction: LedgerTransaction) -> str | None:
             adopted = transaction.find("adopt", release_id)
             if adopted is not None:
                 return str(adopted.content["of"])
-            row = next((row for row in candidates(transaction.rows) if row.release_id == found), None)
-            if row is None:
-                return release_id
+            return None if transaction.find("reserve", release_id) is None else release_id
+
+        def candidates(transaction: LedgerTransaction) -> list[Row]:
+            rows = transaction.of_kind("reserve", transaction.standing.earlier) if transaction.standing.earlier else []
+            adopted = transaction.of_kind("adopt")
+            return [
+                row
+                for row in rows
+                if "identity" not in row.content
+                and (row.content["event"], row.content["noise"]) == (event, noise_kind)
+                and not _is_adopted(str(row.release_id), adopted)
+                and transaction.find("commit", str(row.release_id)) is not None
+            ]
+
+        def look(transaction: LedgerTransaction) -> tuple[str | None, list[Row]]:
+            known = known_as(transaction)
+            return known, [] if known else candidates(transaction)
+
+        known, rows = self._transactions.transact(look)
+        found = known or next((row.release_id for row in rows if made_by(row.content["run"])), None)
+        if known or found is None:
+            return known or release_id
+
+        def work(transaction: LedgerTransaction) -> str:
+            known = known_as(transaction)
+            row = next((row for row in candidates(transaction) if row.release_id == found), None)
+            if known or row is None:
+                return known or release_id
             commit = transaction.find("commit", found)
             assert commit is not None
             event = commit.content["event"]
@@ -380,12 +455,24 @@ class Ledger:
         body = {"digest": stored.digest, "event": to_json(stored.event), "noise": noise_kind}
 
         def work(transaction: LedgerTransaction) -> float:
-            row = transaction.find("commit", release_id) or transaction.append("commit", dataset, release_id, body)
-            if row.dataset != dataset:  # of an earlier version, adopted by this account since
-                row = next(row for row in transaction.rows if row.kind == "adopt" and row.content["of"] == release_id)
-            account = Account.of(dataset, transaction.rows[: row.position])
-            assert account is not None
-            return price(compose(*account.events()), delta)
+            row = transaction.find("commit", release_id)
+            if row is None:
+                # As it will be: the total is part of the row, so that the same is said whenever it is asked for.
+                account = transaction.require(dataset)
+                account = Account.from_json(account.to_json())
+                account.finish(release_id, stored.event)
+                total = price(account.used(), delta)
+                said = {"delta": delta, "epsilon": None if math.isinf(total) else total}
+                transaction.append("commit", dataset, release_id, body | {"total": said})
+                return total
+            said = row.content.get("total", {})
+            if row.dataset == dataset and said.get("delta") == delta:
+                return math.inf if said["epsilon"] is None else float(said["epsilon"])
+            # Of an earlier version, adopted by this account since, or asked for at another δ: from all rows.
+            rows = transaction.rows()
+            if row.dataset != dataset:
+                row = next(row for row in rows if row.kind == "adopt" and row.content["of"] == release_id)
+            return price(compose(*events_of(dataset, rows[: row.position])), delta)
 
         return self._transactions.transact(work)
 
@@ -396,6 +483,23 @@ class Ledger:
             self._database.exclusive(release_id, self._draw_patience),
         ):
             yield
+
+
+def events_of(dataset: str, rows: Iterable[Row]) -> list[Event]:
+    """What releases about a dataset cost, one event each in their order: unfinished ones at their worst."""
+    spent: dict[str, Event] = {}
+    for row in rows:
+        if row.dataset != dataset:
+            continue
+        if row.kind in ("reserve", "commit") and row.release_id is not None:
+            spent[row.release_id] = from_json(row.content["event"])
+        elif row.kind == "adopt" and row.content["from"] != dataset:
+            spent[row.content["of"]] = from_json(row.content["event"])
+    return list(spent.values())
+
+
+def _is_adopted(release_id: str, adoptions: Iterable[Row]) -> bool:
+    return any(row.content["of"] == release_id for row in adoptions)
 
 
 def _checked_epsilon(epsilon: float | None) -> float | None:
