@@ -95,12 +95,28 @@ def _notes(release: dict[str, Any]) -> str:
 
 
 @ledger.command()
-def verify(url: UrlOption = None, store: StoreOption = None, key: KeyOption = None) -> None:
-    """Check the chain of rows, its end, and every stored release."""
+def witness(url: UrlOption = None, store: StoreOption = None, key: KeyOption = None) -> None:
+    """Print a line to be kept elsewhere, by which `verify --witness` knows this ledger again, and no older copy."""
     from tasks.tools.ledger import open_existing
 
     opened, _ = open_existing(url, store, key)
-    count = opened.verify()
+    typer.echo(opened.witness())
+
+
+@ledger.command()
+def verify(
+    witness: Annotated[
+        str, typer.Option(help="A line that `terrine ledger witness` printed, or a file of such lines.")
+    ] = "",
+    url: UrlOption = None,
+    store: StoreOption = None,
+    key: KeyOption = None,
+) -> None:
+    """Check the chain of rows, its end, what it adds up to, and every stored release."""
+    from tasks.tools.ledger import open_existing, said_by_witness
+
+    opened, _ = open_existing(url, store, key)
+    count = opened.verify(said_by_witness(witness))
     Console().print(f"The ledger is intact: {count} rows, and every committed release is as it was written.")
 
 

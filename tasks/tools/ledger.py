@@ -47,6 +47,12 @@ def open_existing(
     return Ledger(url, store, secret, create=False), _names(secret)
 
 
+def said_by_witness(line_or_file: str) -> str:
+    """Return lines of a witness that were given as such, or as the file that they are in."""
+    path = Path(line_or_file)
+    return path.read_text(encoding="utf-8") if len(line_or_file) < 200 and path.is_file() else line_or_file
+
+
 def _names(key: bytes) -> dict[str, str]:
     """Return the names of accounts that this project knows, by what a ledger with this key knows them as."""
     names = {account_of_benchmark(key, name): name for name in PUBLIC_BENCHMARKS}

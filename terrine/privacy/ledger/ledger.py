@@ -20,8 +20,10 @@ Costs are composed from the recorded events, exactly; ε of different runs are n
 
 import contextlib
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -43,6 +45,8 @@ from terrine.privacy.ledger.transaction import LedgerTransaction, Transactions
 
 __all__ = ["Budget", "Ledger", "StoredRelease", "load_or_create_key", "release_identity"]
 
+
+_WITNESS = re.compile(r"(\d+) rows, head ([0-9a-f]{64})")
 
 IDENTITY = 2
 """How identities are made: of public things alone. Rows without this mark hold identities that were made of votes."""
@@ -258,16 +262,35 @@ class Ledger:
             release_id, stored.arrays, stored.event, stored.digest, reused, epsilon_total, stored.inputs
         )
 
-    def verify(self) -> int:
+    def witness(self) -> str:
+        """One line about how far the ledger goes now, to be kept elsewhere: it says nothing without the key."""
+        head = self._transactions.transact(lambda transaction: transaction.head())
+        return f"Terrine ledger, {datetime.now(UTC):%Y-%m-%d}: {head.count} rows, head {head.mac}"
+
+    def verify(self, witness: str = "") -> int:
         """Check every row, the head, what it says that the rows add up to, and every release; return how many rows
         there are.
 
+        Args:
+            witness: Lines that `witness` returned earlier, which the ledger must go on from.
+
         Raises:
             LedgerError: the first thing that is not as it was written.
+            SettingError: a witness that is none.
         """
+        said = [(int(count), mac) for count, mac in _WITNESS.findall(witness)]
+        if witness and not said:
+            raise SettingError(f"{witness[:80]!r} is no line that `terrine ledger witness` printed.")
 
         def work(transaction: LedgerTransaction) -> list[Row]:
             rows = transaction.rows()
+            for count, mac in said:
+                if count > len(rows) or (count and rows[count - 1].mac != mac):
+                    raise LedgerError(
+                        f"The ledger is not the one that the witness saw, or an old copy of it: {count} rows were "
+                        f"written then, and {len(rows)} are there, of which none has that end. Nothing was released; "
+                        "restore the latest copy."
+                    )
             if Standing.of(rows) != transaction.standing:
                 raise LedgerError(
                     "What the ledger's head says that accounts have spent is not what its rows add up to. Nothing was "

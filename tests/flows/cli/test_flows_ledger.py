@@ -108,6 +108,15 @@ def test_verify_counts_the_rows_of_an_intact_ledger(options: list[str]) -> None:
     assert "intact: 4 rows" in terrine("verify", *options)
 
 
+def test_a_witness_is_a_line_or_a_file_of_them(options: list[str], tmp_path: Path) -> None:
+    line = terrine("witness", *options)
+    assert re.fullmatch(r"Terrine ledger, \d{4}-\d\d-\d\d: 4 rows, head [0-9a-f]{64}\n", line)
+    assert "intact: 4 rows" in terrine("verify", "--witness", line.strip(), *options)
+    (tmp_path / "seen").write_text(line.replace("4 rows", "5 rows"))
+    with pytest.raises(LedgerError, match="that the witness saw"):
+        terrine("verify", "--witness", str(tmp_path / "seen"), *options)
+
+
 def test_verify_refuses_a_ledger_whose_release_was_lost(options: list[str]) -> None:
     (Path(options[3]) / "first.npz").unlink()
     with pytest.raises(LedgerError, match="missing"):

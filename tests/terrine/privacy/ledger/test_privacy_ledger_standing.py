@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sql
 from privacy_ledger_help import ANSWER, DATASET, Draw, Place, ask
 
-from terrine.errors import BudgetError, LedgerError
+from terrine.errors import BudgetError, LedgerError, SettingError
 from terrine.privacy.accounting.events import (
     Event,
     GaussianEvent,
@@ -241,6 +241,27 @@ def test_an_emptied_ledger_is_not_intact_while_releases_lie_there(any_place: Pla
     with pytest.raises(LedgerError, match="was emptied"):
         ask(fresh, "new", draw)
     assert draw.drawn == []
+
+
+def test_what_only_a_witness_could_notice_is_noticed_with_one(place: Place, tmp_path: Path) -> None:
+    """The whole place is put back as it was: database, head and releases."""
+    filled(place)
+    kept = place.open().witness()
+    root = place.store.parent
+    shutil.copytree(root, tmp_path / "backup")
+    for name in "cd":
+        ask(place.open(), name, Draw())
+    lines = f"{kept}\n{place.open().witness()}\n"
+    assert place.open().verify(lines) == 9
+    shutil.rmtree(root)
+    shutil.copytree(tmp_path / "backup", root)
+    assert place.open().verify(kept) == place.open().verify() == 5
+    with pytest.raises(LedgerError, match="not the one that the witness saw, or an old copy"):
+        place.open().verify(lines)
+    with pytest.raises(LedgerError, match="not the one"):
+        place.open().verify(kept[:-1] + ("1" if kept[-1] == "0" else "0"))
+    with pytest.raises(SettingError, match="is no line"):
+        place.open().verify("5 rows")
 
 
 def test_a_release_that_was_stored_before_its_commitment_is_no_sign_of_an_old_ledger(
