@@ -7,6 +7,7 @@ or deleted.
 
 import contextlib
 import hashlib
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemy
 from sqlalchemy.pool import NullPool
 
 from terrine.errors import LedgerError
+from terrine.files import close_to_others, private_folder
 from terrine.privacy.ledger.chain import Row
 
 Result = TypeVar("Result")
@@ -176,9 +178,12 @@ class Database:
         if not path.exists() and not create:
             raise LedgerError(f"There is no ledger at {path}: run the pipeline first, or correct the URL.")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            private_folder(path.parent)
+            # SQLite gives its journals the mode of the database.
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         except OSError as error:
-            raise LedgerError(f"The ledger's folder {path.parent} cannot be made: {error.strerror}.") from error
+            raise LedgerError(f"The ledger {path} cannot be opened or made: {error.strerror}.") from error
+        close_to_others(path)
         engine = sql.create_engine(address, poolclass=NullPool, connect_args={"timeout": self._patience})
         sql.event.listen(engine, "connect", self._prepare_sqlite)
         sql.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))

@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from terrine.errors import LedgerError, SettingError
+from terrine.files import private_folder
 from terrine.privacy.accounting.events import Event, compose, from_json, to_json
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import covers, price
@@ -113,7 +114,7 @@ class Ledger:
         self._releases = ReleaseStore(self._store, key)
         try:
             if create:
-                self._store.mkdir(parents=True, exist_ok=True)
+                private_folder(self._store)
         except OSError as error:
             raise LedgerError(f"The folder of releases {self._store} cannot be made: {error.strerror}.") from error
         self._database = Database(url, patience=patience, create=create)
