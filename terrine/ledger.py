@@ -146,6 +146,7 @@ class Ledger:
             delta=self.delta,
             noise=noise,
             inputs=inputs,
+            data=votes.sketch,
         )
         changed = changed_inputs(stored, inputs)
         if "queries" in changed:

@@ -84,6 +84,8 @@ def _balance(account: dict[str, Any]) -> str:
         said += (
             f" Left: one more run of up to ε {math.floor(100 * left) / 100:g} by itself (costs do not add up linearly)."
         )
+    if account["linked"]:
+        said += f" It adds up with {', '.join(account['linked'])}."
     if another is not None:
         said += f" Another run like the last one, {another['run']}, {'fits' if another['fits'] else 'does not fit'}."
     return said
@@ -118,6 +120,21 @@ def verify(
     opened, _ = open_existing(url, store, key)
     count = opened.verify(said_by_witness(witness))
     Console().print(f"The ledger is intact: {count} rows, and every committed release is as it was written.")
+
+
+@ledger.command()
+def link(
+    one: Annotated[str, typer.Argument(help="ledger.account of runs, or the start of its digest.")],
+    other: Annotated[str, typer.Argument(help="Another account, about the same people.")],
+    url: UrlOption = None,
+    store: StoreOption = None,
+    key: KeyOption = None,
+) -> None:
+    """Add two accounts up, for ever: what either releases, and has released, counts against both budgets."""
+    from tasks.tools.ledger import link_accounts, open_existing
+
+    names = link_accounts(*open_existing(url, store, key), one, other)
+    Console(highlight=False).print(f"{' and '.join(names)} add up from now on, and cannot be parted.", markup=False)
 
 
 @ledger.command("set-budget")

@@ -27,6 +27,7 @@ from tasks.parties.config import PartyConfig
 from tasks.parties.host import CollaborationError, Host, log
 from tasks.parties.state import PartyState
 from tasks.runtime.reservation import Reservation
+from terrine import npy
 from terrine.aggregation.sums import event_at_noise
 from terrine.collaboration.protocol.guardian import Guardian
 from terrine.collaboration.protocol.party import Agreement, ProtocolError
@@ -66,6 +67,7 @@ class GuardianHost(Host):
             worst_case=event_of(config, None),
             delta=config.terms.delta,
             noise_kind=self._noise.kind,
+            data=None if config.ledger.sketch is None else npy.load(config.ledger.sketch),
         )
         self._closing_at = math.inf
         self._refused: set[str] = set()
@@ -77,7 +79,7 @@ class GuardianHost(Host):
     def _ledger(self) -> Ledger:
         settings = self.config.ledger
         assert settings is not None
-        return Ledger(settings.url, settings.store, self._key, draw_patience=self.config.patience)
+        return Ledger(settings.url, settings.store, self._key, draw_patience=self.config.patience, site=settings.site)
 
     def _committed(self, ledger: Ledger) -> bool:
         return ledger.committed(self._release)

@@ -238,14 +238,16 @@ def _hopeless(run: Run, units: int, classes: int, why: str, larger: float, more:
     )
 
 
-def _count(run: Run, units: int) -> int:
+def _count(run: Run, units: int, *, counted: bool = False) -> int:
     """Return the number of units with noise, released once for the account, the edition and this noise."""
     noise, sigma = noise_of(run, "units"), noise_on_count(run.params)
 
     def draw() -> dict[str, np.ndarray]:
         return {"units": units + noise.gaussian(1, sigma)}
 
-    release = release_at_price(run, identity_in_ledger(run, "units"), event_of_count(sigma), noise, draw)
+    # Before the stage `dataset`: whose records these are must be known before they are counted, too.
+    data = None if counted else run.params.data.load(run.root, seed=SPLIT_SEED).sketched()
+    release = release_at_price(run, identity_in_ledger(run, "units"), event_of_count(sigma), noise, draw, data=data)
     return max(1, round(float(release.arrays["units"][0])))
 
 
@@ -253,4 +255,4 @@ def counted_before(run: Run) -> int | None:
     """Return the number of units as the account counted it before; None where it did not, and nothing is begun."""
     ledger = ledger_before(run)
     known = ledger is not None and ledger.committed(identity_in_ledger(run, "units"))
-    return _count(run, 0) if known else None  # what is committed is not drawn again
+    return _count(run, 0, counted=True) if known else None  # what is committed is not drawn again

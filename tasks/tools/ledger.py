@@ -102,6 +102,7 @@ def overview(ledger: Ledger, names: dict[str, str]) -> list[dict[str, Any]]:
                 "dataset": dataset,
                 "mode": budget.mode,
                 "unit": account.unit,
+                "linked": [names.get(other, other[:16]) for other in account.linked],
                 "epsilon_budget": budget.epsilon,
                 "delta": budget.delta,
                 "epsilon_spent": round_up(price(account.used(), budget.delta)),
@@ -131,6 +132,20 @@ def change_budget(
 
     Raises SettingError when the name fits none or several; without a name there must be one account only.
     """
+    account, called = _one(ledger, names, name)
+    ledger.set_budget(account, epsilon, delta)
+    return called
+
+
+def link_accounts(ledger: Ledger, names: dict[str, str], one: str, other: str) -> list[str]:
+    """Add two accounts up, named as `change_budget` takes them; return what to call them."""
+    found = [_one(ledger, names, name) for name in (one, other)]
+    ledger.link(*(account for account, _ in found))
+    return [called for _, called in found]
+
+
+def _one(ledger: Ledger, names: dict[str, str], name: str | None) -> tuple[str, str]:
+    """Return the account of a name, or of the start of a digest, and what to call it."""
     known = {account: names.get(account, account[:16]) for account in ledger.datasets()}
     found = [account for account in known if name == known[account]]
     found = found or [account for account in known if account.startswith(name or "")]
@@ -138,5 +153,4 @@ def change_budget(
         listed = ", ".join(known.values()) or "none"
         near = did_you_mean(name or "", known.values())
         raise SettingError(f"--account {name or ''} fits {len(found)} accounts.{near} Choose one of: {listed}.")
-    ledger.set_budget(found[0], epsilon, delta)
-    return known[found[0]]
+    return found[0], known[found[0]]

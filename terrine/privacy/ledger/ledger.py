@@ -21,6 +21,7 @@ Costs are composed from the recorded events, exactly; ε of different runs are n
 import contextlib
 import math
 import re
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -37,10 +38,12 @@ from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import covers, price
 from terrine.privacy.ledger.account import Account, Budget
 from terrine.privacy.ledger.chain import Row, Tip
+from terrine.privacy.ledger.data import Fingerprint
 from terrine.privacy.ledger.database import Database
 from terrine.privacy.ledger.identity import load_or_create_key, release_identity
 from terrine.privacy.ledger.locks import locked
 from terrine.privacy.ledger.release_store import ReleaseStore, StoredArrays
+from terrine.privacy.ledger.site import SiteMemory
 from terrine.privacy.ledger.standing import Standing
 from terrine.privacy.ledger.transaction import LedgerTransaction, Transactions
 
@@ -94,6 +97,8 @@ class Ledger:
         patience: Seconds to wait for another process's transaction.
         draw_patience: Seconds to wait for another process that is drawing the same release.
         create: Whether to begin a new ledger where there is none.
+        site: Folder in which the site remembers which ledger data were released through, whatever this one's address,
+            key and store; None where there is no such memory.
 
     Raises:
         LedgerError: the ledger cannot be opened, is damaged, or was changed by hand.
@@ -108,7 +113,10 @@ class Ledger:
         patience: float = 60.0,
         draw_patience: float = 1800.0,
         create: bool = True,
+        site: Path | None = None,
     ) -> None:
+        self._key = key
+        self._memory = None if site is None else SiteMemory(Path(site))
         self._store = Path(store)
         self._draw_patience = draw_patience
         self._releases = ReleaseStore(self._store, key)
@@ -150,8 +158,12 @@ class Ledger:
         def work(transaction: LedgerTransaction) -> None:
             known = transaction.account(dataset)
             if known is None:
-                body = {"epsilon": wanted.epsilon, "delta": wanted.delta, "mode": mode}
-                transaction.append("register", dataset, None, body if unit is None else body | {"unit": unit})
+                body: dict[str, Any] = {"epsilon": wanted.epsilon, "delta": wanted.delta, "mode": mode}
+                if unit is not None:
+                    body["unit"] = unit
+                if transaction.end()[0] == 0:
+                    body["ledger"] = secrets.token_hex(16)  # no two ledgers begin alike
+                transaction.append("register", dataset, None, body)
             elif known.budget != wanted and not (known.budget.mode == mode and known.budget.epsilon is epsilon is None):
                 raise LedgerError(
                     f"The dataset is registered with {known.budget}, not with {wanted}. Set ledger.epsilon and δ to "
@@ -188,6 +200,26 @@ class Ledger:
 
         self._transactions.transact(work)
 
+    def link(self, dataset: str, other: str) -> None:
+        """Add two accounts up, for ever: what either releases, and has released, counts in both, against each budget.
+
+        Raises:
+            LedgerError: one is not registered, they protect different units, or they are linked already.
+        """
+
+        def work(transaction: LedgerTransaction) -> None:
+            one, two = transaction.require(dataset), transaction.require(other)
+            if one.unit != two.unit and None not in (one.unit, two.unit):
+                raise LedgerError(
+                    f"One account protects a {one.unit}, the other a {two.unit}: their ε do not add up. Nothing was "
+                    "changed."
+                )
+            if dataset == other or other in one.linked:
+                raise LedgerError("These are one account already, or linked. Nothing was changed.")
+            transaction.append("link", dataset, None, {"with": other})
+
+        self._transactions.transact(work)
+
     def budget(self, dataset: str) -> Budget:
         """The dataset's budget over all runs."""
         return self._required(dataset).budget
@@ -216,6 +248,7 @@ class Ledger:
         draw: Callable[[], tuple[dict[str, NDArray[Any]], Event]],
         inputs: Mapping[str, str] | None = None,
         made_by: Callable[[str], bool] | None = None,
+        data: NDArray[np.uint64] | None = None,
     ) -> StoredRelease:
         """Release once: reserve, draw, store, commit; or return what was released before under this identity.
 
@@ -234,11 +267,14 @@ class Ledger:
             made_by: Whether a run, by its name, makes this very release, from its parameters alone. Identities of
                 earlier versions were functions of the votes; a release that such a run made is this one, and is not
                 drawn again.
+            data: A sketch of the records that are released about (`terrine.data.sketch`), where they are known: other
+                accounts and ledgers of the site are refused them from then on.
 
         Raises:
             BudgetError: the dataset's budget does not allow the worst case; nothing was drawn or charged.
-            LedgerError: the ledger or the stored release is damaged, locked, or contradicts the arguments, or the
-                noise is replayed on a dataset kept for releases; nothing was released.
+            LedgerError: the ledger or the stored release is damaged, locked, or contradicts the arguments, the data
+                belong to another account or ledger, or the noise is replayed on a dataset kept for releases; nothing
+                was released.
         """
         if noise_kind not in ("secure", "replay"):
             raise SettingError(f"Noise is 'secure' or 'replay', got {noise_kind!r}.")
@@ -246,7 +282,7 @@ class Ledger:
             release_id = self._of_earlier_version(dataset, release_id, worst_case, noise_kind, made_by)
         path = self._releases.path(release_id)
         with self._exclusive(path, release_id):
-            is_new, recorded = self._reserve(dataset, release_id, run, worst_case, noise_kind)
+            is_new, recorded = self._reserve(dataset, release_id, run, worst_case, noise_kind, data)
             stored = self._releases.read(release_id, noise_kind)
             if recorded is not None and (stored is None or stored.digest != recorded):
                 raise LedgerError(
@@ -292,6 +328,7 @@ class Ledger:
                         f"written then, and {len(rows)} are there, of which none has that end. Nothing was released; "
                         "restore the latest copy."
                     )
+            transaction.check_records()
             if Standing.of(rows) != transaction.standing:
                 raise LedgerError(
                     "What the ledger's head says that accounts have spent is not what its rows add up to. Nothing was "
@@ -327,8 +364,12 @@ class Ledger:
         return self._transactions.transact(work)
 
     def committed(self, release_id: str) -> bool:
-        """Whether a release is made and recorded."""
-        return self._transactions.transact(lambda transaction: transaction.find("commit", release_id) is not None)
+        """Whether a release is made and recorded, be it under an identity of an earlier version."""
+
+        def work(transaction: LedgerTransaction) -> bool:
+            return any(transaction.find(kind, release_id) is not None for kind in ("commit", "adopt"))
+
+        return self._transactions.transact(work)
 
     def rows(self) -> list[Row]:
         """All rows, verified, in order."""
@@ -342,13 +383,23 @@ class Ledger:
         return self._transactions.transact(lambda transaction: transaction.require(dataset))
 
     def _reserve(
-        self, dataset: str, release_id: str, run: str, worst_case: Event, noise_kind: str
+        self,
+        dataset: str,
+        release_id: str,
+        run: str,
+        worst_case: Event,
+        noise_kind: str,
+        sketch: NDArray[np.uint64] | None,
     ) -> tuple[bool, str | None]:
         """Charge the worst case unless the release is reserved.
 
         Returns whether it was charged now, and the digest of its arrays if it is committed.
         """
         body = {"event": to_json(worst_case), "noise": noise_kind, "run": run, "identity": IDENTITY}
+        # An empty sketch says nothing.
+        data = None if sketch is None or not len(sketch) else Fingerprint.of(sketch, self._key)
+        if data is not None:
+            body["data"] = data.name
         there = self._releases.files()  # before the transaction: each of them was reserved by then
 
         def work(transaction: LedgerTransaction) -> tuple[bool, str | None]:
@@ -363,6 +414,9 @@ class Ledger:
                 )
             if known is None:
                 self._check_stored(transaction, there)
+                if data is not None:
+                    transaction.check_data(dataset, data)
+                    transaction.remember(data)
                 for each in standing.together(dataset):
                     each.check(worst_case, noise_kind)
                 transaction.append("reserve", dataset, release_id, body)
@@ -379,7 +433,33 @@ class Ledger:
                 )
             return False, None if commit is None else str(commit.content["digest"])
 
-        return self._transactions.transact(work)
+        def look(transaction: LedgerTransaction) -> tuple[bool, str]:
+            transaction.require(dataset)
+            first = transaction.row(1)
+            assert first is not None
+            return transaction.find("reserve", release_id) is not None, first.mac
+
+        if data is None or sketch is None or self._memory is None:
+            return self._transactions.transact(work)
+        # A ledger is known by its first row, wherever it is moved to.
+        is_known, identity = self._transactions.transact(look)
+        if is_known:
+            return self._transactions.transact(work)
+        with self._memory.claim(identity, f"{self._database.name} with {self._store}", sketch) as seen:
+
+            def watched(transaction: LedgerTransaction) -> tuple[tuple[bool, str | None], tuple[int, str]]:
+                row = None if seen is None else transaction.row(seen[0])
+                if seen is not None and (row is None or row.mac != seen[1]):
+                    raise LedgerError(
+                        f"This site saw the ledger go on to a row {seen[0]} that it does not have: it is a copy of "
+                        "another time, which does not know what was spent since. Nothing was released; restore the "
+                        "latest copy."
+                    )
+                return work(transaction), transaction.end()
+
+            outcome, end = self._transactions.transact(watched)
+            self._memory.saw(identity, *end)
+        return outcome
 
     def _check_stored(self, transaction: LedgerTransaction, files: list[str]) -> None:
         """Refuse where releases are stored that were not reserved: the ledger is older than the store.

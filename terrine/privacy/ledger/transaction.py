@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from terrine.errors import LedgerError
 from terrine.privacy.ledger.account import Account
 from terrine.privacy.ledger.chain import Head, Row, Tip, check_chain, check_row, row_after
+from terrine.privacy.ledger.data import Fingerprint, name_of, same_people
 from terrine.privacy.ledger.database import Database, Transaction
 from terrine.privacy.ledger.standing import Standing
 
@@ -85,9 +86,59 @@ class LedgerTransaction:
         """The row of this kind about this release, verified, if there is one."""
         return next(iter(self._verified(kind=kind, release_id=release_id)), None)
 
+    def row(self, position: int) -> Row | None:
+        """The row at this position, verified, if there is one."""
+        return next(iter(self._verified(first=position, last=position)), None)
+
+    def end(self) -> tuple[int, str]:
+        """Position and HMAC of the last row."""
+        head = Head.at(self._last, "")
+        return head.count, head.mac
+
     def of_kind(self, kind: str, until: int | None = None) -> list[Row]:
         """The rows of this kind, each verified by itself, up to a position."""
         return self._verified(kind=kind, last=until)
+
+    def check_data(self, dataset: str, data: Fingerprint) -> None:
+        """Refuse data that another account has released about, unless the two are linked.
+
+        Raises:
+            LedgerError: see above; the message says which.
+        """
+        own = self.require(dataset)
+        if data.name in own.data:
+            return
+        shared = self._transaction.shared(data)
+        for name, other in self.standing.accounts.items():
+            if name == dataset or name in own.linked:
+                continue
+            for known in other.data:
+                size = len(self._transaction.records(known)) if known in shared else 0
+                if known == data.name or (size and same_people(shared[known], size, len(data.records))):
+                    raise LedgerError(
+                        f"Some of these records were released about under another account, {name[:16]} (`terrine "
+                        "ledger show` has its name): a second account would be a second budget for the same people. "
+                        "Use that account (ledger.account), or add the two up: `terrine ledger link`. Nothing was "
+                        "released."
+                    )
+
+    def remember(self, data: Fingerprint) -> None:
+        """Keep which records are released about."""
+        self._transaction.remember(data)
+
+    def check_records(self) -> None:
+        """Check that the records of all accounts' data are as they were written.
+
+        Raises:
+            LedgerError: records were changed or deleted.
+        """
+        for account in self.standing.accounts.values():
+            for data in account.data:
+                if name_of(self._transaction.records(data), self._key) != data:
+                    raise LedgerError(
+                        f"The fingerprints of records of account {account.budget.dataset[:16]} were changed by hand. "
+                        "Nothing was released; restore the ledger from a backup."
+                    )
 
     def account(self, dataset: str) -> Account | None:
         """The dataset's account, if it is registered."""
