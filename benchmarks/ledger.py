@@ -32,6 +32,7 @@ from terrine.privacy.ledger.standing import Standing
 KEY = bytes(range(32))
 DATASET = "people"
 DELTA = 1e-5
+PEOPLE = np.random.default_rng(0).integers(0, 2**63, 2048).astype(np.uint64)
 
 
 def event_of(number: int, levels: int, laplace: bool) -> Event:
@@ -63,9 +64,9 @@ def filled(url: str, store: Path, rows: int, levels: int, laplace: bool) -> None
 
 
 def release(url: str, store: Path, event: Event) -> float:
-    """Release once; return the seconds it took."""
+    """Release once about records that are known; return the seconds it took."""
     begun = time.perf_counter()
-    Ledger(url, store, KEY).release(
+    Ledger(url, store, KEY, site=store.parent / "site").release(
         dataset=DATASET,
         release_id=secrets.token_hex(32),
         run="run",
@@ -73,6 +74,7 @@ def release(url: str, store: Path, event: Event) -> float:
         delta=DELTA,
         noise_kind="secure",
         draw=lambda: ({"labels": np.zeros(10)}, event),
+        data=PEOPLE,
     )
     return time.perf_counter() - begun
 

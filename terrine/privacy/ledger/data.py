@@ -5,6 +5,7 @@ the same people, a reservation keeps a fingerprint of its data, and data that sh
 account are refused there. `terrine.data.sketch` says which records of a dataset are looked at.
 """
 
+import hashlib
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -34,13 +35,19 @@ class Fingerprint:
     @classmethod
     def of(cls, sketch: NDArray[np.uint64], key: bytes) -> Self:
         """The fingerprint of a sketch."""
-        records = sorted(keyed_digest(key, "terrine record", digest.tobytes())[:16] for digest in sketch.astype(">u8"))
+        contents = sketch.astype(">u8").tobytes()
+        records = sorted(_keyed(contents[place : place + 8], key) for place in range(0, len(contents), 8))
         return cls(name_of(records, key), tuple(records))
 
 
 def name_of(records: Iterable[str], key: bytes) -> str:
     """The name of a fingerprint of these records, in order."""
-    return keyed_digest(key, "terrine data", *(record.encode() for record in records))
+    return keyed_digest(key, "terrine data", "".join(records).encode())
+
+
+def _keyed(digest: bytes, key: bytes) -> str:
+    # BLAKE2b's own key: a fifth of the time of an HMAC, and there are two thousand of them.
+    return hashlib.blake2b(digest, digest_size=8, key=key, person=b"terrine record").hexdigest()
 
 
 def same_people(common: int, one: int, other: int) -> bool:

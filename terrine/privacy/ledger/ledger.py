@@ -414,11 +414,10 @@ class Ledger:
                 )
             if known is None:
                 self._check_stored(transaction, there)
-                if data is not None:
-                    transaction.check_data(dataset, data)
-                    transaction.remember(data)
                 for each in standing.together(dataset):
                     each.check(worst_case, noise_kind)
+                if data is not None:
+                    transaction.claim(dataset, data)
                 transaction.append("reserve", dataset, release_id, body)
                 return True, None
             if (
@@ -433,21 +432,14 @@ class Ledger:
                 )
             return False, None if commit is None else str(commit.content["digest"])
 
-        def look(transaction: LedgerTransaction) -> tuple[bool, str]:
-            transaction.require(dataset)
-            first = transaction.row(1)
+        def watched(transaction: LedgerTransaction) -> tuple[tuple[bool, str | None], str, tuple[int, str]]:
+            outcome = work(transaction)
+            first = transaction.row(1)  # by which a ledger is known, wherever it is moved to
             assert first is not None
-            return transaction.find("reserve", release_id) is not None, first.mac
-
-        if data is None or sketch is None or self._memory is None:
-            return self._transactions.transact(work)
-        # A ledger is known by its first row, wherever it is moved to.
-        is_known, identity = self._transactions.transact(look)
-        if is_known:
-            return self._transactions.transact(work)
-        with self._memory.claim(identity, f"{self._database.name} with {self._store}", sketch) as seen:
-
-            def watched(transaction: LedgerTransaction) -> tuple[tuple[bool, str | None], tuple[int, str]]:
+            if outcome[0] and sketch is not None and self._memory is not None:
+                # The last that can refuse, so that nothing is claimed for a release that is not made.
+                address = f"{self._database.name} with {self._store}"
+                seen = self._memory.claim(first.mac, address, sketch)
                 row = None if seen is None else transaction.row(seen[0])
                 if seen is not None and (row is None or row.mac != seen[1]):
                     raise LedgerError(
@@ -455,9 +447,12 @@ class Ledger:
                         "another time, which does not know what was spent since. Nothing was released; restore the "
                         "latest copy."
                     )
-                return work(transaction), transaction.end()
+            return outcome, first.mac, transaction.end()
 
-            outcome, end = self._transactions.transact(watched)
+        if data is None or self._memory is None:
+            return self._transactions.transact(work)
+        outcome, identity, end = self._transactions.transact(watched)
+        if outcome[0]:
             self._memory.saw(identity, *end)
         return outcome
 

@@ -39,16 +39,16 @@ class SiteMemory:
 
     folder: Path
 
-    @contextlib.contextmanager
-    def claim(self, ledger: str, address: str, sketch: NDArray[np.uint64]) -> Iterator[tuple[int, str] | None]:
-        """Claim data for a ledger; give them back if the block fails and they were not claimed before.
-
-        Yields the row, its position and HMAC, that the ledger was last seen to end with, if it was seen.
+    def claim(self, ledger: str, address: str, sketch: NDArray[np.uint64]) -> tuple[int, str] | None:
+        """Claim data for a ledger, unless they are claimed for it.
 
         Args:
             ledger: Which one, wherever it lies by now.
             address: Where it lies, for the error.
             sketch: Of the data (`terrine.data.sketch`).
+
+        Returns:
+            Position and HMAC of the row that the ledger was last seen to end with; None where it was not seen.
 
         Raises:
             LedgerError: they were released about through another ledger, or the claims cannot be read.
@@ -56,21 +56,13 @@ class SiteMemory:
         private_folder(self.folder)
         data = Fingerprint.of(sketch, load_or_create_key(self.folder / "key"))
         with self._open() as claims:
-            is_new = not claims.execute(
-                "SELECT 1 FROM claims WHERE ledger = ? AND data = ?", (ledger, data.name)
-            ).fetchone()
-            if is_new:
+            known = "SELECT 1 FROM claims WHERE ledger = ? AND data = ?"
+            if not claims.execute(known, (ledger, data.name)).fetchone():
                 self._refuse_others(claims, ledger, data)
                 rows = [(ledger, address, data.name, record) for record in data.records]
                 claims.executemany("INSERT INTO claims VALUES (?, ?, ?, ?)", rows)
             seen = claims.execute("SELECT position, mac FROM ends WHERE ledger = ?", (ledger,)).fetchone()
-        try:
-            yield seen
-        except BaseException:
-            if is_new:
-                with self._open() as claims:
-                    claims.execute("DELETE FROM claims WHERE ledger = ? AND data = ?", (ledger, data.name))
-            raise
+        return None if seen is None else (int(seen[0]), str(seen[1]))
 
     def saw(self, ledger: str, position: int, mac: str) -> None:
         """Remember how far a ledger goes."""

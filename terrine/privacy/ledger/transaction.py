@@ -99,8 +99,8 @@ class LedgerTransaction:
         """The rows of this kind, each verified by itself, up to a position."""
         return self._verified(kind=kind, last=until)
 
-    def check_data(self, dataset: str, data: Fingerprint) -> None:
-        """Refuse data that another account has released about, unless the two are linked.
+    def claim(self, dataset: str, data: Fingerprint) -> None:
+        """Keep which records an account releases about; refuse those of another one, unless the two are linked.
 
         Raises:
             LedgerError: see above; the message says which.
@@ -121,9 +121,6 @@ class LedgerTransaction:
                         "Use that account (ledger.account), or add the two up: `terrine ledger link`. Nothing was "
                         "released."
                     )
-
-    def remember(self, data: Fingerprint) -> None:
-        """Keep which records are released about."""
         self._transaction.remember(data)
 
     def check_records(self) -> None:
