@@ -123,6 +123,16 @@ def test_verify_refuses_a_ledger_whose_release_was_lost(options: list[str]) -> N
         terrine("verify", *options)
 
 
+def test_linked_accounts_say_so_and_add_up(options: list[str]) -> None:
+    ledger = Ledger(options[1], Path(options[3]), load_or_create_key(Path(options[5])))
+    ledger.register("second", 6.0, 1e-5, "replay")
+    assert "abcdefabcdefabcd and second add up from now on" in terrine("link", "abc", "second", *options)
+    first, second = json.loads(terrine("show", "--json", *options))
+    assert first["epsilon_spent"] == second["epsilon_spent"] > 0
+    assert (first["linked"], second["linked"]) == (["second"], ["abcdefabcdefabcd"])
+    assert "It adds up with second." in " ".join(terrine("show", *options).split())
+
+
 def test_set_budget_changes_the_budget_over_all_runs(options: list[str]) -> None:
     assert "now ε 8.5" in terrine("set-budget", "8.5", *options)
     assert "now no limit" in terrine("set-budget", "none", "--account", "abc", "--delta", "1e-6", *options)
