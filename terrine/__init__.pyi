@@ -40,6 +40,7 @@ from terrine.models.kinds.columns import Columns as Columns
 from terrine.models.kinds.concatenated import Concatenated as Concatenated
 from terrine.models.kinds.cryptonet import CryptoNet as CryptoNet
 from terrine.models.kinds.densenet121 import DenseNet121 as DenseNet121
+from terrine.models.kinds.patches import Patches as Patches
 from terrine.models.kinds.pate_cnn import PateCNN as PateCNN
 from terrine.models.kinds.resnet import ResNet as ResNet
 from terrine.models.kinds.scattering import Scattering as Scattering

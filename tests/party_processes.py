@@ -28,7 +28,6 @@ _context.set_forkserver_preload(
         # What they import when they need it: a second of work in each.
         "cryptography.hazmat.backends.openssl.backend",
         "numpy.random",
-        "opendp.mod",
         "scipy.optimize",
         "scipy.special",
         "sqlalchemy.dialects.sqlite",

@@ -9,7 +9,7 @@ from benchmarks.tables import REPOSITORY, pages
 REFERENCES = (REPOSITORY / "docs" / "references.md").read_text(encoding="utf-8")
 _NAME = r"[A-ZÀ-Ž][\w'-]+"
 CITATION = re.compile(
-    rf"(?P<names>{_NAME}(?:,? et al\.|(?:, {_NAME})*,? (?:&|and) {_NAME})|Mironov|Higham|Blackwell|Wang|Anonymous),?"
+    rf"(?P<names>{_NAME}(?:,? et al\.|(?:, {_NAME})*,? (?:&|and) {_NAME})|Mironov|Karney|Higham|Blackwell|Wang|Anonymous),?"
     r" \(?(?P<year>(?:19|20)\d\d)\b"
 )
 

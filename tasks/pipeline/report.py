@@ -214,7 +214,7 @@ def stage_costs(measured: dict[str, dict[str, float]]) -> dict[str, Any]:
 def versions(run: Run) -> dict[str, str]:
     """Return what made this page: code, libraries, machine."""
     code = code_version(run.root)
-    libraries = {name: importlib.metadata.version(name) for name in ("torch", "numpy", "opendp")}
+    libraries = {name: importlib.metadata.version(name) for name in ("torch", "numpy", "scipy")}
     return {
         "Terrine": code["terrine"],
         "git commit": code.get("commit", "none: not a git checkout"),

@@ -46,6 +46,9 @@ _DECIDE = ("data", "privacy", "partition", "queries", "aggregation", "ledger")
 MOST_ROWS = 10_000
 """As many public rows of a table are asked about, where nobody says how many."""
 
+WIDE = 10
+"""An ε from which on advice says that it is a weak promise: odds may change by a factor of e^10."""
+
 
 def write_parameters(root: Path, name: str) -> Run:
     """Resolve a run's parameters, write them where its stages and DVC read them, and return the run.
@@ -225,8 +228,9 @@ def hopeless_sums(run: Run, units: int, classes: int, features: int) -> str | No
 
 def _hopeless(run: Run, units: int, classes: int, why: str, larger: float, more: int) -> str:
     unit, epsilon = run.params.privacy.unit, run.params.aggregation.epsilon
+    wide = f", though one of {WIDE} and more promises a single {unit} little" if larger >= WIDE else ""
     remedies = [
-        f"a budget of ε = {larger:g} (aggregation.epsilon, and at least as much in ledger.epsilon)",
+        f"a budget of ε = {larger:g} (aggregation.epsilon, and at least as much in ledger.epsilon){wide}",
         f"about {more:,} {unit}s to learn from",
     ]
     if unit == "group":

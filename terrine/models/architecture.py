@@ -163,10 +163,10 @@ class Trained(Architecture):
 
 
 class Projected(Settings):
-    """Settings of a scattering transform."""
+    """Settings of fixed transforms with many coefficients."""
 
     projection: Annotated[int, Unit("features")] = Field(1000, ge=1)
-    """Number of features that the scattering coefficients are projected to."""
+    """Number of features that the coefficients are projected to."""
 
 
 class Stemmed(Settings):

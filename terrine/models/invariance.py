@@ -16,6 +16,7 @@ Nothing private enters: the images are synthetic, and so is what the projection 
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 
@@ -29,8 +30,8 @@ from terrine.determinism.randomness import torch_generator
 from terrine.errors import InputError, SettingError
 from terrine.models.backbone import Backbone, as_float
 from terrine.models.kinds.scattering import Deformations
-from terrine.models.registry import build_backbone
-from terrine.models.scattering import ScatteringNetwork
+from terrine.models.projected import ProjectedNetwork
+from terrine.models.statistics import batch_statistics
 
 _LARGEST = 2000
 """Features above this number are first reduced to it at random: the eigenproblem costs the cube of their number."""
@@ -139,15 +140,17 @@ def learn_projection(
     Arguments and errors as there; SettingError also when the backbone has no projection to replace.
     """
     network = backbone.network
-    if not isinstance(network, ScatteringNetwork) or network.projection is None:
-        raise SettingError("projection: only a scattering backbone with a projection can learn one.")
-    described = backbone.describe()
-    options = {**described["options"], "projection": None}
-    whole = build_backbone(described["kind"], channels=backbone.channels, size=backbone.size, seed=seed, **options).to(
-        device
-    )
+    if not isinstance(network, ProjectedNetwork) or network.projection is None:
+        raise SettingError("projection: only a backbone of scattering or patches with a projection can learn one.")
+    whole = copy.deepcopy(network).to(device)
+    whole.projection = None
+
+    def features(batch: Tensor) -> Tensor:
+        with batch_statistics(whole, "current"):
+            return whole(batch)
+
     projection = invariant_projection(
-        lambda batch: whole.features(batch, "current"),
+        features,
         images,
         batches,
         backbone.feature_dim,

@@ -35,7 +35,7 @@ from terrine.determinism.parallel import side_by_side
 from terrine.errors import SettingError
 from terrine.mapped import Rows
 from terrine.models.backbone import Backbone, as_float
-from terrine.models.scattering import LOG_OFFSET, ScatteringNetwork
+from terrine.models.scattering import ScatteringNetwork
 
 BOUNDS = 1.5, 2.5
 """The least and the largest bound. An image's moments have a norm of 1.2 to 2.5 √D on benchmarks."""
@@ -67,8 +67,7 @@ def bound_for(backbone: Backbone, units: int | None, noise_multiplier: float) ->
 def image_vectors(network: ScatteringNetwork, images: Tensor, bound: float) -> Tensor:
     """Return the vectors [B, D + maps] of images [B, C, size, size], before they are clipped to norm 1."""
     layer = network.standardise
-    logs = network.coefficients(as_float(images)).flatten(1).add(LOG_OFFSET).log()
-    z = (logs - layer.running_mean) * (layer.running_var + layer.eps).rsqrt()
+    z = (network.described(as_float(images)) - layer.running_mean) * (layer.running_var + layer.eps).rsqrt()
     squares = (z.square() - 1).view(len(z), -1, network.grid**2).mean(2)
     return torch.cat([z, squares], 1) / (bound * math.sqrt(z.shape[1]))
 

@@ -24,10 +24,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
-from terrine.determinism.randomness import torch_generator
 from terrine.errors import SettingError
+from terrine.models.projected import ProjectedNetwork
 
 SCALES = 2
 STRIDE = 2**SCALES
@@ -38,7 +37,6 @@ _SLANT = 0.5  # the envelope is 1 / _SLANT times as long across the wave as alon
 _TRUNCATION = 4.0
 _LARGEST_DENSE_SIDE = 32
 _LARGEST_GRID = 8
-_CPU_CHUNK = 64  # images: the maps of a chunk stay in the processor's cache, the matrices are read once per chunk
 
 
 def orientation_order(orientations: int) -> list[int]:
@@ -247,52 +245,29 @@ def _parts_operator(side: int, kernels: Tensor, stride: int) -> Tensor:
     return torch.stack([a + h + v + vh, a - h + v - vh, a + h - v - vh, a - h - v + vh])
 
 
-class ScatteringNetwork(nn.Module):
-    """Scattering features of float images [B, C, size, size] in [0, 1]: [B, projection], or all of them.
+class ScatteringNetwork(ProjectedNetwork):
+    """Scattering features of float images.
 
     Sides that 4 does not divide are mirrored outwards; grids above 8x8 are averaged down to 8x8, so that the number of
-    features does not grow with the image. The batch normalisation decides by the usual rules
-    (`terrine.models.statistics`) whether a batch is standardised by its own statistics or by recorded ones.
+    features does not grow with the image.
     """
 
     def __init__(self, channels: int, size: int, seed: int, orientations: int, projection: int | None) -> None:
-        super().__init__()
         if orientations < 2 or orientations % 2:
             raise SettingError(f"scattering: orientations is {orientations}, and must be an even number from 2 on.")
-        if projection is not None and projection < 1:
-            raise SettingError(f"scattering: projection is {projection}. Give a positive number, or null for none.")
         padded = math.ceil(size / STRIDE) * STRIDE
-        dense = padded <= _LARGEST_DENSE_SIDE
-        self.margin = ((padded - size) // 2, padded - size - (padded - size) // 2)
-        self.transform = _Quadrants(padded, orientations) if dense else _Convolutions(orientations)
         grid = min(padded // STRIDE, _LARGEST_GRID)
+        super().__init__(
+            "scattering", channels * (1 + SCALES * orientations + orientations**2) * grid * grid, projection, seed
+        )
         self.grid = grid
-        scattered = channels * (1 + SCALES * orientations + orientations**2) * grid * grid
-        self.standardise = nn.BatchNorm1d(scattered, affine=False)
-        self.projection: Tensor | None
-        if projection is None:
-            self.register_buffer("projection", None)
-        else:
-            generator = torch_generator(seed, "scattering projection")
-            matrix = torch.randn(scattered, projection, generator=generator) / math.sqrt(scattered)
-            self.register_buffer("projection", matrix)
-        self.feature_dim = scattered if projection is None else projection
+        self.margin = ((padded - size) // 2, padded - size - (padded - size) // 2)
+        dense = padded <= _LARGEST_DENSE_SIDE
+        self.transform = _Quadrants(padded, orientations) if dense else _Convolutions(orientations)
 
-    def forward(self, images: Tensor) -> Tensor:
-        # An exported program takes batches of any size, so it cannot be cut into a number of chunks.
-        whole = images.device.type != "cpu" or torch.compiler.is_exporting()
-        parts = [images] if whole else images.split(_CPU_CHUNK)
-        if images.requires_grad and torch.is_grad_enabled():
-            # The maps of a whole batch would not fit into memory: a chunk's are computed again for its gradient.
-            parts = images.split(_CPU_CHUNK)
-            maps = [
-                checkpoint(self.coefficients, part, use_reentrant=False, preserve_rng_state=False) for part in parts
-            ]
-        else:
-            maps = [self.coefficients(part) for part in parts]
-        features = torch.cat([part.flatten(1) for part in maps])
-        features = self.standardise(features.add_(LOG_OFFSET).log_())
-        return features if self.projection is None else features @ self.projection
+    def described(self, images: Tensor) -> Tensor:
+        """See `ProjectedNetwork.described`: logarithms."""
+        return self.coefficients(images).flatten(1).add_(LOG_OFFSET).log_()
 
     def coefficients(self, images: Tensor) -> Tensor:
         """Return the scattering coefficients [B, C * maps, grid, grid] of float images [B, C, size, size]."""

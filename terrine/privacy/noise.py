@@ -1,8 +1,8 @@
 """Noise that protects privacy: where it comes from, and what its finite precision costs.
 
-`SecureNoise` draws from the operating system's entropy through OpenDP. No seed exists, so nobody can subtract the
-noise again, Terrine included. `ReplayNoise` draws the same distributions from a seed, for tests and ablations: whoever
-knows the seed can subtract its noise, so nothing it touches is private.
+`SecureNoise` draws exactly (`terrine.privacy.discrete_sampling`) from the operating system's entropy. No seed exists,
+so nobody can subtract the noise again, Terrine included. `ReplayNoise` draws the same distributions from a seed, for
+tests and ablations: whoever knows the seed can subtract its noise, so nothing it touches is private.
 
 Floating-point Gaussian noise leaks the value it hides through the pattern of its low bits (Mironov 2012), so both
 sources draw on a lattice: whole multiples of a power of two, at least 2^44 of them to one standard deviation. Votes are
@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from terrine.errors import SettingError
+from terrine.privacy.discrete_sampling import Distribution, sample
 
 NoiseKind = Literal["secure", "replay"]
 FloatArray = NDArray[np.float64]
@@ -37,7 +38,6 @@ LATTICE_BITS = 44
 _SMALLEST, _LARGEST = 2.0**-20, 2.0**30
 # Every multiple of the step up to this one is exactly a double. Noise reaches 2^53 steps at 256 standard deviations.
 _EXACT_STEPS = 2**53
-_CHUNK = 65_536
 
 
 @runtime_checkable
@@ -88,7 +88,7 @@ def delta_slack(coordinates: int, epsilon: float) -> float:
 
 
 class SecureNoise:
-    """Noise from OpenDP's samplers and the operating system's entropy; about 15 µs a value."""
+    """Noise from the operating system's entropy."""
 
     kind: NoiseKind = "secure"
 
@@ -104,28 +104,10 @@ class SecureNoise:
         """See `NoiseSource.describe`."""
         return {"kind": self.kind}
 
-    def _draw(
-        self, distribution: Literal["gaussian", "laplace"], shape: int | tuple[int, ...], scale: float
-    ) -> FloatArray:
-        # Here, because only steps that draw should pay for loading the library; and by its modules, because the
-        # customary opendp.prelude brings scikit-learn along, which takes seconds.
-        from opendp.domains import atom_domain, vector_domain
-        from opendp.measurements import make_gaussian, make_laplace
-        from opendp.metrics import l1_distance, l2_distance
-        from opendp.mod import enable_features
-
-        enable_features("contrib")
+    @staticmethod
+    def _draw(distribution: Distribution, shape: int | tuple[int, ...], scale: float) -> FloatArray:
         step = lattice_step(scale)
-        # The 32-bit default atom would saturate without a word: a standard deviation alone is 2^44 steps.
-        domain = vector_domain(atom_domain(T="i64"))
-        if distribution == "gaussian":
-            measurement = make_gaussian(domain, l2_distance(T=float), scale=scale / step)
-        else:
-            measurement = make_laplace(domain, l1_distance(T=float), scale=scale / step)
-        noise = np.empty(math.prod(np.atleast_1d(shape).tolist()) if shape != () else 1)
-        for start in range(0, noise.size, _CHUNK):
-            part = noise[start : start + _CHUNK]
-            part[:] = _on_lattice(np.asarray(measurement([0] * part.size), dtype=np.int64), step)
+        noise = _on_lattice(sample(distribution, math.prod(np.atleast_1d(shape).tolist()), scale / step), step)
         return noise.reshape(shape)
 
 
@@ -163,7 +145,7 @@ def _on_lattice(steps: NDArray[np.int64], step: float) -> FloatArray:
     """Whole steps as multiples of the step, refusing what a double cannot hold exactly."""
     if steps.size and (steps.max() > _EXACT_STEPS or steps.min() < -_EXACT_STEPS):
         raise SettingError(
-            "The sampler returned noise 256 standard deviations wide, which has no place in a healthy installation: "
-            "check the opendp package. Nothing was released."
+            "The sampler returned noise 256 standard deviations wide, which a healthy machine does not: its entropy is "
+            "broken. Nothing was released."
         )
     return np.asarray(steps, dtype=np.float64) * step

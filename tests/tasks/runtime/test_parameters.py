@@ -107,6 +107,8 @@ def test_too_few_groups_are_refused_before_anything_is_charged_and_the_advice_wo
         write_parameters(project, name)
     assert not list(project.rglob("ledger.db"))
     epsilon = str(said.value).split("budget of ε = ")[1].split(" ")[0]
+    assert float(epsilon) >= 10
+    assert "promises a single group little" in str(said.value)
     larger = [*by_group, f"aggregation.epsilon={epsilon}", f"ledger.epsilon={epsilon}"]
     assert settled(project, derive(project, "own", larger)).privacy.units > 0
     anyway = settled(project, derive(project, "own", [*by_group, "privacy.anyway=true", "ledger.account=others"]))

@@ -111,7 +111,7 @@ def run(wheel, folder, absent, code):
 def test_the_first_example_of_the_docs_runs_with_what_the_wheel_alone_brings(wheel, tmp_path):
     absent = absent_without(wheel)
     assert {"torchvision", "timm", "pandas", "PIL", "prefect", "mlflow", "dvc", "yaml", "grpc", "typer"} <= absent
-    assert not {"torch", "numpy", "sklearn", "pydantic", "sqlalchemy", "opendp"} & absent
+    assert not {"torch", "numpy", "sklearn", "pydantic", "sqlalchemy"} & absent
     page = str(REPOSITORY / "docs" / "library.md")
     said = run(wheel, tmp_path, absent | {"tasks", "flows"}, EXAMPLE.format(wheel=str(wheel), page=page))
     assert said.stdout.endswith("11 tried, 0 failed\n"), said.stdout + said.stderr

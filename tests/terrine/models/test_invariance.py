@@ -154,5 +154,5 @@ def test_what_cannot_be_learned_from_is_refused(images):
     with pytest.raises(ValueError, match="greater than or equal to 0"):
         Deformations(rotation=-1)
     for kind, options in (("scattering", {"projection": None}), ("resnet10", {})):
-        with pytest.raises(SettingError, match="only a scattering backbone"):
+        with pytest.raises(SettingError, match="only a backbone of scattering or patches"):
             learn_projection(build_backbone(kind, channels=1, size=16, seed=0, **options), images, BATCHES, seed=0)

@@ -82,7 +82,7 @@ def test_sources_say_what_they_are() -> None:
 
 
 def test_secure_noise_needs_more_than_one_chunk_for_many_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("terrine.privacy.noise._CHUNK", 7)
+    monkeypatch.setattr("terrine.privacy.discrete_sampling._CHUNK", 7)
     noise = SecureNoise().gaussian((5, 4), 40.0)
     assert len(set(noise.ravel())) == 20
 
