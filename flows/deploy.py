@@ -20,10 +20,48 @@ from pathlib import Path
 
 from rich.console import Console
 
-from terrine.errors import TerrineError
+from tasks.config.presets import shown_assignment
+from tasks.config.values import flat, parse_assignment, read_yaml
+from terrine.errors import SettingError, TerrineError
 
 POOL = "terrine"
 START_SECONDS = 120
+
+OVERRIDABLE = (
+    *("seed", "device", "partition", "queries", "backbone", "pretraining", "teachers", "aggregation", "student"),
+    *("evaluation", "runner"),
+)
+"""What a deployment's overrides may set, where prefect.yaml does not say (`definitions: overridable`): sections, or
+settings in them."""
+NEVER = ("ledger", "data.public_benchmark", "aggregation.noise", "privacy", "tracking.private_metrics")
+"""What they may not, whatever prefect.yaml says: whose budget is drawn on, how large it is, what is protected, and
+with which noise. Nor may they set what names files and machines of the site (`terrine.settings.AtHome`)."""
+
+
+def check_overrides(root: Path, overrides: list[str]) -> None:
+    """Refuse overrides of a deployment that are not on the site's list.
+
+    Whoever may start a deployment need not be whoever decides about budgets. A preset of the site, a file on its own
+    disk, may set anything.
+
+    Raises SettingError, which names the setting.
+    """
+    path = root / "prefect.yaml"
+    listed = (read_yaml(path).get("definitions") or {}).get("overridable") if path.is_file() else None
+    allowed = tuple(OVERRIDABLE if listed is None else map(str, listed))
+    for override in overrides:
+        values = parse_assignment(override)
+        for key in flat(values):
+            if _below(key, NEVER) or not _below(key, allowed) or shown_assignment(override) != override:
+                raise SettingError(
+                    f"A deployment may not override {key}: it may set {', '.join(allowed)}, and never "
+                    f"{', '.join(NEVER)} or what names files and machines of the site. Put it into a preset in "
+                    "experiments/ on this machine, and start the deployment with preset=NAME. Nothing was released."
+                )
+
+
+def _below(key: str, names: tuple[str, ...]) -> bool:
+    return any(f"{key}.".startswith(f"{name}.") for name in names)
 
 
 def free_port(preferred: int = 4200) -> int:

@@ -16,11 +16,12 @@ from uuid import UUID
 
 from prefect import flow, get_run_logger
 from prefect.client.orchestration import get_client
-from prefect.runtime import flow_run
+from prefect.runtime import deployment, flow_run
 from prefect.settings import PREFECT_API_URL
 from prefect.states import Cancelled
 
 from flows.cluster import check_cluster
+from flows.deploy import check_overrides
 from flows.logs import shorten_users_errors
 from flows.runners import device_per_task, task_runner
 from flows.stages import begin, run_stage
@@ -114,10 +115,13 @@ def _run_name() -> str:
 def pipeline(preset: str | None = None, overrides: list[str] | None = None) -> str:
     """Make a run: a preset (default: the run that was selected last) with overrides `section.key=value`.
 
-    Returns the name of the run. A run that is complete does nothing.
+    Returns the name of the run. A run that is complete does nothing. Raises SettingError where a deployment overrides
+    what it may not (`flows.deploy`).
     """
     shorten_users_errors()
     root = project_root()
+    if deployment.id is not None:
+        check_overrides(root, overrides or [])
     run = derive(root, preset or selected_run(root), overrides or [])
     with cancelled_when_stopped():
         walk(root, run, begin(root, run))

@@ -1,9 +1,10 @@
-"""Files that are whole or absent."""
+"""Files that are whole or absent, and what nobody but its owner may read."""
 
 import os
 import secrets
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -52,6 +53,20 @@ def sync_folder(folder: Path) -> None:
         pass
     finally:
         os.close(descriptor)
+
+
+def private_folder(path: Path) -> None:
+    """Make a folder that nobody but its owner may enter; one that is there stays as it is."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.mkdir(mode=0o700, exist_ok=True)
+
+
+def close_to_others(path: Path) -> None:
+    """Take from everybody but the owner what they may do with a file or folder, if it is there and ours to change."""
+    with suppress(OSError):
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if mode & 0o077:
+            path.chmod(mode & 0o700)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -58,7 +58,10 @@ class Ledger:
         folder = Path(folder)
         self.budget, self.delta, self.account = budget, delta, account
         self._key = load_or_create_key(folder / "key")
-        self._site = SiteLedger(f"sqlite:///{folder / 'ledger.db'}", folder / "releases", self._key)
+        site = os.environ.get("TERRINE_SITE")
+        self._site = SiteLedger(
+            f"sqlite:///{folder / 'ledger.db'}", folder / "releases", self._key, site=Path(site) if site else None
+        )
         self._name = keyed_digest(self._key, "terrine ledger account", account.encode())
         if self._name in self._site.datasets():
             self._register()  # says so now where its budget is another
@@ -146,6 +149,7 @@ class Ledger:
             delta=self.delta,
             noise=noise,
             inputs=inputs,
+            data=votes.sketch,
         )
         changed = changed_inputs(stored, inputs)
         if "queries" in changed:

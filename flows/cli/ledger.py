@@ -84,6 +84,8 @@ def _balance(account: dict[str, Any]) -> str:
         said += (
             f" Left: one more run of up to ε {math.floor(100 * left) / 100:g} by itself (costs do not add up linearly)."
         )
+    if account["linked"]:
+        said += f" It adds up with {', '.join(account['linked'])}."
     if another is not None:
         said += f" Another run like the last one, {another['run']}, {'fits' if another['fits'] else 'does not fit'}."
     return said
@@ -95,13 +97,44 @@ def _notes(release: dict[str, Any]) -> str:
 
 
 @ledger.command()
-def verify(url: UrlOption = None, store: StoreOption = None, key: KeyOption = None) -> None:
-    """Check the chain of rows, its end, and every stored release."""
+def witness(url: UrlOption = None, store: StoreOption = None, key: KeyOption = None) -> None:
+    """Print a line to be kept elsewhere, by which `verify --witness` knows this ledger again, and no older copy."""
     from tasks.tools.ledger import open_existing
 
     opened, _ = open_existing(url, store, key)
-    count = opened.verify()
+    typer.echo(opened.witness())
+
+
+@ledger.command()
+def verify(
+    witness: Annotated[
+        str, typer.Option(help="A line that `terrine ledger witness` printed, or a file of such lines.")
+    ] = "",
+    url: UrlOption = None,
+    store: StoreOption = None,
+    key: KeyOption = None,
+) -> None:
+    """Check the chain of rows, its end, what it adds up to, and every stored release."""
+    from tasks.tools.ledger import open_existing, said_by_witness
+
+    opened, _ = open_existing(url, store, key)
+    count = opened.verify(said_by_witness(witness))
     Console().print(f"The ledger is intact: {count} rows, and every committed release is as it was written.")
+
+
+@ledger.command()
+def link(
+    one: Annotated[str, typer.Argument(help="ledger.account of runs, or the start of its digest.")],
+    other: Annotated[str, typer.Argument(help="Another account, about the same people.")],
+    url: UrlOption = None,
+    store: StoreOption = None,
+    key: KeyOption = None,
+) -> None:
+    """Add two accounts up, for ever: what either releases, and has released, counts against both budgets."""
+    from tasks.tools.ledger import link_accounts, open_existing
+
+    names = link_accounts(*open_existing(url, store, key), one, other)
+    Console(highlight=False).print(f"{' and '.join(names)} add up from now on, and cannot be parted.", markup=False)
 
 
 @ledger.command("set-budget")

@@ -79,6 +79,10 @@ class GuardianLedger(Settings):
     """Budget of the account over all releases; null records and never refuses (public benchmark data only)."""
     run: str = "collaboration"
     """What the ledger says the release was for."""
+    site: Path | None = None
+    """Folder in which the site remembers which ledger data were released through."""
+    sketch: Path | None = None
+    """Of a trial, in which one site has the records of all: the sketch by which the ledger knows them again."""
 
 
 class PartyConfig(Settings):

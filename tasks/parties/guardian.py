@@ -32,6 +32,7 @@ from tasks.parties.config import PartyConfig
 from tasks.parties.host import CollaborationError, Host, log
 from tasks.parties.state import PartyState
 from tasks.runtime.reservation import Reservation
+from terrine import npy
 from terrine.collaboration.protocol.guardian import Guardian
 from terrine.collaboration.protocol.party import Agreement, ProtocolError
 from terrine.collaboration.transport.link import Arrived, Connected, PeerRestarted
@@ -39,7 +40,6 @@ from terrine.errors import LedgerError, SettingError, TerrineError
 from terrine.privacy.accounting.events import Event, RepeatedEvent, compose, threshold_test, to_json, vote_answer
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
-from terrine.privacy.ledger.account import Account
 from terrine.privacy.ledger.identity import canonical_json, keyed_digest, load_or_create_key
 from terrine.privacy.ledger.ledger import Ledger, StoredRelease
 from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise, delta_slack
@@ -71,6 +71,7 @@ class GuardianHost(Host):
             worst_case=event_of(config, None),
             delta=config.terms.delta,
             noise_kind=self._noise.kind,
+            data=None if config.ledger.sketch is None else npy.load(config.ledger.sketch),
         )
         self._closing_at = math.inf
         self._refused: set[str] = set()
@@ -84,11 +85,10 @@ class GuardianHost(Host):
     def _ledger(self) -> Ledger:
         settings = self.config.ledger
         assert settings is not None
-        return Ledger(settings.url, settings.store, self._key, draw_patience=self.config.patience)
+        return Ledger(settings.url, settings.store, self._key, draw_patience=self.config.patience, site=settings.site)
 
     def _committed(self, ledger: Ledger) -> bool:
-        rows = ledger.rows()
-        return any(row.kind == "commit" and row.release_id == self._release for row in rows)
+        return ledger.committed(self._release)
 
     def _check_budget(self, ledger: Ledger) -> None:
         """Refuse what could not be paid for, before anybody computes anything."""
@@ -108,8 +108,8 @@ class GuardianHost(Host):
         public = self._account in ledger.datasets() and ledger.budget(self._account).mode == "replay"
         mode: Literal["release", "replay"] = "replay" if public or self._noise.kind == "replay" else "release"
         ledger.register(self._account, own.epsilon, terms.delta, mode, unit=terms.unit)
-        if not any(row.release_id == self._release for row in ledger.rows()):
-            account = Account.of(self._account, ledger.rows())
+        if not ledger.reserved([self._release]):
+            account = ledger.account(self._account)
             assert account is not None
             account.check(worst, self._noise.kind)
 

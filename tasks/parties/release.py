@@ -24,6 +24,7 @@ from tasks.parties.student import read_arrays, stored_answers
 from tasks.parties.terms import Terms
 from tasks.parties.trial import CONFIG, Endpoints, free_endpoints, lay_out, run_trial, teachers_of_parties
 from tasks.pipeline.features import query_features
+from tasks.runtime.accounts import SKETCH, data_of
 from tasks.runtime.identity import Inputs
 from tasks.runtime.run import Run
 from tasks.runtime.store import file_digest, read_json, write_array, write_json
@@ -170,6 +171,8 @@ def _lay_out(run: Run, folder: Path, terms: Terms, held: Mapping[str, np.ndarray
             "named": False,
             "epsilon": ledger.epsilon,
             "run": run.name,
+            "site": str(run.site.resolve()),
+            "sketch": None if data_of(run) is None else str((run.folders.dataset / SKETCH).resolve()),
         },
         "noise": settings.noise,
     }

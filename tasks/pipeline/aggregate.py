@@ -23,7 +23,7 @@ from tasks.pipeline.released_accuracy import check_use_of_accuracy
 from tasks.pipeline.sums import release_sums, sums_over_records
 from tasks.pipeline.vote import read_votes
 from tasks.reports.statement_page import write_statement
-from tasks.runtime.accounts import ledger_account, noise_source, open_account
+from tasks.runtime.accounts import data_of, ledger_account, noise_source, open_account
 from tasks.runtime.assurance import assurance
 from tasks.runtime.identity import Inputs, about_release, check_queries, made_by, remembered, tell_change
 from tasks.runtime.keys import site_key
@@ -123,6 +123,7 @@ def release_once(run: Run, votes: np.ndarray, histograms: np.ndarray, inputs: In
         # Answers say nothing without what they are about: whatever happens next, both can be written from these.
         also=dict if guide is None else lambda: guide.made.to_arrays(),
         made_by=made_by(run, "answers"),
+        data=data_of(run),
         **_before(run),
     )
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from tasks.runtime.accounts import SKETCH
 from tasks.runtime.keys import site_key
 from tasks.runtime.run import SPLIT_SEED, Run
 from tasks.runtime.step import step
@@ -26,6 +28,8 @@ def prepare_dataset(run: Run) -> None:
     """
     dataset = load_dataset(run)
     dataset.validate()
+    if not run.params.data.public_benchmark:
+        dataset = replace(dataset, sketch=dataset.sketched())
     manifest = {
         **dataset.describe(),
         "class_names": list(dataset.class_names),
@@ -43,6 +47,8 @@ def write_dataset(folders: Folders, dataset: Dataset, manifest: dict[str, Any]) 
         for name, array in (arrays | {"train_names": dataset.record_names}).items():
             if array is not None:
                 write_array(folder / f"{name}.npy", array)
+        if dataset.sketch is not None:
+            write_array(folder / SKETCH, dataset.sketch)
         write_json(folder / "manifest.json", manifest)
 
 

@@ -7,12 +7,14 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from tasks.config.automatic import take_out
 from tasks.config.presets import values_of
 from tasks.runtime.keys import site_key
 from tasks.runtime.run import Run
+from tasks.runtime.store import read_array
 from terrine.determinism.randomness import derive_seed
 from terrine.errors import BudgetError, SettingError, TerrineError, typed
 from terrine.privacy.accounting.calibrate import calibrate
@@ -23,11 +25,20 @@ from terrine.privacy.ledger.identity import keyed_digest
 from terrine.privacy.ledger.ledger import Ledger, StoredRelease
 from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise
 
+SKETCH = "sketch.npy"
+"""Beside a run's records: digests of some of them (`terrine.data.sketch`)."""
+
 
 def open_ledger(run: Run) -> Ledger:
     """Open the project's ledger, or begin it."""
     settings = run.params.ledger
-    return Ledger(run.database(settings.url), run.path(settings.store), site_key(run))
+    return Ledger(run.database(settings.url), run.path(settings.store), site_key(run), site=run.site)
+
+
+def data_of(run: Run) -> NDArray[np.uint64] | None:
+    """Return the sketch of the run's records, by which a ledger knows them again; None of public ones."""
+    path = run.folders.dataset / SKETCH
+    return read_array(path) if path.is_file() and not run.params.data.public_benchmark else None
 
 
 def account_of(key: bytes, name: str) -> str:
@@ -137,17 +148,17 @@ def open_account(run: Run) -> tuple[Ledger, str]:
 
 def registered_account(ledger: Ledger, name: str) -> Account:
     """Return what a registered account may spend and has spent."""
-    account = Account.of(name, ledger.rows())
+    account = ledger.account(name)
     assert account is not None
     return account
 
 
-def account_before(run: Run) -> Account | None:
-    """Return what the run's account may spend and has spent; None where it was not begun, and nothing is begun here."""
+def ledger_before(run: Run) -> Ledger | None:
+    """Return the run's ledger; None where it was not begun, and nothing is begun here."""
     settings = run.params.ledger
     if not (run.path(settings.key).is_file() and run.path(settings.store).is_dir()):
         return None
-    return Account.of(ledger_account(run), open_ledger(run).rows())
+    return open_ledger(run)
 
 
 def release_at_price(
@@ -157,8 +168,12 @@ def release_at_price(
     noise: NoiseSource,
     draw: Callable[[], dict[str, NDArray[Any]]],
     inputs: Mapping[str, str] | None = None,
+    data: NDArray[np.uint64] | None = None,
 ) -> StoredRelease:
-    """Release through the ledger what costs exactly `event`, or return what was released before: `Ledger.release`."""
+    """Release through the ledger what costs exactly `event`, or return what was released before: `Ledger.release`.
+
+    data: a sketch of the records, where the stage `dataset` has not laid them down yet.
+    """
     ledger, account = open_account(run)
     return ledger.release(
         dataset=account,
@@ -169,6 +184,7 @@ def release_at_price(
         noise_kind=noise.kind,
         draw=lambda: (draw(), event),
         inputs=inputs,
+        data=data_of(run) if data is None else data,
     )
 
 

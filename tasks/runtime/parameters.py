@@ -19,7 +19,7 @@ from tasks.config.automatic import take_out
 from tasks.config.params import Params, public_parameters, validate
 from tasks.config.presets import values_of
 from tasks.config.values import as_yaml, digest
-from tasks.runtime.accounts import account_before, release_at_price
+from tasks.runtime.accounts import ledger_before, release_at_price
 from tasks.runtime.releases import check_releases, event_of_count, identity_in_ledger, noise_of, noise_on_count
 from tasks.runtime.run import SPLIT_SEED, Run
 from tasks.runtime.store import Folders, read_json, write_json, write_text
@@ -242,19 +242,21 @@ def _hopeless(run: Run, units: int, classes: int, why: str, larger: float, more:
     )
 
 
-def _count(run: Run, units: int) -> int:
+def _count(run: Run, units: int, *, counted: bool = False) -> int:
     """Return the number of units with noise, released once for the account, the edition and this noise."""
     noise, sigma = noise_of(run, "units"), noise_on_count(run.params)
 
     def draw() -> dict[str, np.ndarray]:
         return {"units": units + noise.gaussian(1, sigma)}
 
-    release = release_at_price(run, identity_in_ledger(run, "units"), event_of_count(sigma), noise, draw)
+    # Before the stage `dataset`: whose records these are must be known before they are counted, too.
+    data = None if counted else run.params.data.load(run.root, seed=SPLIT_SEED).sketched()
+    release = release_at_price(run, identity_in_ledger(run, "units"), event_of_count(sigma), noise, draw, data=data)
     return max(1, round(float(release.arrays["units"][0])))
 
 
 def counted_before(run: Run) -> int | None:
     """Return the number of units as the account counted it before; None where it did not, and nothing is begun."""
-    account = account_before(run)
-    known = account is not None and identity_in_ledger(run, "units") in account.committed
-    return _count(run, 0) if known else None  # what is committed is not drawn again
+    ledger = ledger_before(run)
+    known = ledger is not None and ledger.committed(identity_in_ledger(run, "units"))
+    return _count(run, 0, counted=True) if known else None  # what is committed is not drawn again

@@ -19,6 +19,7 @@ from terrine.planning import noise_of_count
 from terrine.privacy.accounting.events import Event, GaussianEvent, NonPrivateEvent, compose
 from terrine.privacy.clipped_mean import ClippedMean
 from terrine.privacy.ledger.account import Account
+from terrine.privacy.ledger.ledger import Ledger
 from terrine.privacy.noise import NoiseSource
 from terrine.privacy.noised_accuracy import NoisedAccuracy
 
@@ -95,9 +96,11 @@ def releases_of(run: Run, queries: int | None = None) -> list[Release]:
     return [Release(kind, identity_in_ledger(run, kind, *first.get(kind, ())), cost) for kind, cost in costs.items()]
 
 
-def unpaid(account: Account, releases: Sequence[Release]) -> list[Release]:
+def unpaid(ledger: Ledger, releases: Sequence[Release]) -> list[Release]:
     """Return those of these releases that are not charged yet, each once: the same again is free."""
-    return list({one.identity: one for one in releases if one.identity not in account.reserved}.values())
+    each = {one.identity: one for one in releases}
+    reserved = ledger.reserved(each)
+    return [one for identity, one in each.items() if identity not in reserved]
 
 
 def said_of(releases: Sequence[Release]) -> str:
@@ -122,7 +125,7 @@ def check_releases(run: Run, queries: int | None = None) -> None:
     if len(releases) > 1:  # a single one is held against the account as the ledger reserves it
         ledger, name = open_account(run)
         account = registered_account(ledger, name)
-        check_fit(run, account, unpaid(account, releases))
+        check_fit(run, account, unpaid(ledger, releases))
 
 
 def noise_on_count(params: Params) -> float:

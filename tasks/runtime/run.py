@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +26,12 @@ class Run:
     @property
     def folders(self) -> Folders:
         return Folders(self.root, self.name)
+
+    @property
+    def site(self) -> Path:
+        """Where the site remembers which ledger data were released through: in the project, unless TERRINE_SITE names
+        a folder for all projects of a machine."""
+        return Path(os.environ.get("TERRINE_SITE") or self.root / "data" / "private" / "site")
 
     def path(self, path: Path) -> Path:
         """Return a path from params.yaml, relative ones taken from the project's folder."""

@@ -93,12 +93,31 @@ class Folders:
     """Seconds and memory per stage; kept out of DVC because they differ from machine to machine."""
 
 
+def close_private_zone(root: Path) -> None:
+    """Make data/private for its owner alone, or close it, and DVC's cache, which has the same in clear."""
+    files.private_folder(root / "data" / "private")
+    for folder in (root / "data" / "private", root / ".dvc" / "cache"):
+        files.close_to_others(folder)
+
+
+def _make_folder(folder: Path) -> bool:
+    """Make a folder, and close the private zone if it is in there; return whether it is."""
+    zone = next((parent for parent in (folder, *folder.parents) if parent.parts[-2:] == ("data", "private")), None)
+    if zone is not None:
+        close_private_zone(zone.parents[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    return zone is not None
+
+
 @contextmanager
 def atomic_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
-    """See `terrine.files.atomic_file`; its folder is made, and what goes wrong is said in a sentence."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """See `terrine.files.atomic_file`; its folder is made, and what goes wrong is said in a sentence.
+
+    In the private zone nobody but its owner may read it.
+    """
+    private = _make_folder(path.parent)
     try:
-        with files.atomic_file(path, mode) as stream:
+        with files.atomic_file(path, mode, owner_only=private) as stream:
             yield stream
     except OSError as error:
         raise ArtefactError(
@@ -109,9 +128,9 @@ def atomic_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
     """Give an empty folder that becomes `path` (replacing what is there) when the block ends well."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    private = _make_folder(path.parent)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    temporary.mkdir()
+    temporary.mkdir(0o700 if private else 0o777)
     try:
         yield temporary
         if path.exists():

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tasks.config.automatic import take_out
 from tasks.config.presets import resolve, values_of
-from tasks.runtime.accounts import account_before
+from tasks.runtime.accounts import ledger_account, ledger_before
 from tasks.runtime.parameters import as_planned, hopeless, hopeless_sums, planned, settled_before
 from tasks.runtime.releases import (
     Release,
@@ -177,13 +177,14 @@ def _look_at_account(found: Finding, automatic: list[tuple[str, str]]) -> None:
     except LedgerError as error:
         found.refusals.append(str(error))
         return
-    params, account = run.params, account_before(run)
-    if account is None:
+    params, ledger = run.params, ledger_before(run)
+    account = None if ledger is None else ledger.account(ledger_account(run))
+    if ledger is None or account is None:
         mode = "replay" if params.data.public_benchmark else "release"
         account = Account(Budget("", params.ledger.epsilon, params.aggregation.delta, mode), {}, {})
         ahead = [Release(kind, "", cost) for kind, cost in worst_cases(params).items()]
     else:
-        ahead = unpaid(account, releases_of(run))
+        ahead = unpaid(ledger, releases_of(run))
     costs = [release.worst_case for release in ahead]
     found.spent, found.total = account.total(), account.total(*costs)
     found.cost = price(compose(*costs), params.aggregation.delta) if costs else 0.0

@@ -6,6 +6,7 @@ those that runs and presets of the project have, and the public benchmarks'; the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from terrine.privacy.accounting.events import counts, from_json
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.ledger.account import Account
+from terrine.privacy.ledger.chain import Row
 from terrine.privacy.ledger.ledger import Ledger, load_or_create_key
+from terrine.privacy.ledger.standing import Standing
 
 
 def open_existing(
@@ -42,6 +45,12 @@ def open_existing(
         raise LedgerError(f"There is no ledger key at {key}: run the pipeline first, or name it with --key.")
     secret = load_or_create_key(key)
     return Ledger(url, store, secret, create=False), _names(secret)
+
+
+def said_by_witness(line_or_file: str) -> str:
+    """Return lines of a witness that were given as such, or as the file that they are in."""
+    path = Path(line_or_file)
+    return path.read_text(encoding="utf-8") if len(line_or_file) < 200 and path.is_file() else line_or_file
 
 
 def _names(key: bytes) -> dict[str, str]:
@@ -70,9 +79,7 @@ def overview(ledger: Ledger, names: dict[str, str]) -> list[dict[str, Any]]:
     commits = {row.release_id: row for row in rows if row.kind == "commit"}
     adopted = {(row.dataset, row.content["of"]) for row in rows if row.kind == "adopt"}
     datasets = []
-    for dataset in [row.dataset for row in rows if row.kind == "register"]:
-        account = Account.of(dataset, rows)
-        assert account is not None
+    for dataset, account in Standing.of(rows).accounts.items():
         budget = account.budget
         releases = []
         for row in rows:
@@ -95,24 +102,26 @@ def overview(ledger: Ledger, names: dict[str, str]) -> list[dict[str, Any]]:
                 "dataset": dataset,
                 "mode": budget.mode,
                 "unit": account.unit,
+                "linked": [names.get(other, other[:16]) for other in account.linked],
                 "epsilon_budget": budget.epsilon,
                 "delta": budget.delta,
-                "epsilon_spent": round_up(ledger.spent(dataset, budget.delta)),
+                "epsilon_spent": round_up(price(account.used(), budget.delta)),
                 "epsilon_left": account.left(),
-                "another_like_the_last": _another(account, releases),
+                "another_like_the_last": _another(account, releases, rows),
                 "releases": releases,
             }
         )
     return datasets
 
 
-def _another(account: Account, releases: list[dict[str, Any]]) -> dict[str, Any] | None:
+def _another(account: Account, releases: list[dict[str, Any]], rows: Sequence[Row]) -> dict[str, Any] | None:
     """Return whether the account pays for a run like the last one once more, at its worst."""
     if not releases or account.budget.epsilon is None:
         return None
     run = releases[-1]["run"]
-    names = [release["release_id"] for release in releases if release["run"] == run]
-    events = [event for name in names if counts(event := account.reserved[name])]
+    names = {release["release_id"] for release in releases if release["run"] == run}
+    worst = [from_json(row.content["event"]) for row in rows if row.kind == "reserve" and row.release_id in names]
+    events = [event for event in worst if counts(event)]
     return {"run": run, "fits": account.total(*events) <= account.budget.epsilon}
 
 
@@ -123,6 +132,20 @@ def change_budget(
 
     Raises SettingError when the name fits none or several; without a name there must be one account only.
     """
+    account, called = _one(ledger, names, name)
+    ledger.set_budget(account, epsilon, delta)
+    return called
+
+
+def link_accounts(ledger: Ledger, names: dict[str, str], one: str, other: str) -> list[str]:
+    """Add two accounts up, named as `change_budget` takes them; return what to call them."""
+    found = [_one(ledger, names, name) for name in (one, other)]
+    ledger.link(*(account for account, _ in found))
+    return [called for _, called in found]
+
+
+def _one(ledger: Ledger, names: dict[str, str], name: str | None) -> tuple[str, str]:
+    """Return the account of a name, or of the start of a digest, and what to call it."""
     known = {account: names.get(account, account[:16]) for account in ledger.datasets()}
     found = [account for account in known if name == known[account]]
     found = found or [account for account in known if account.startswith(name or "")]
@@ -130,5 +153,4 @@ def change_budget(
         listed = ", ".join(known.values()) or "none"
         near = did_you_mean(name or "", known.values())
         raise SettingError(f"--account {name or ''} fits {len(found)} accounts.{near} Choose one of: {listed}.")
-    ledger.set_budget(found[0], epsilon, delta)
-    return known[found[0]]
+    return found[0], known[found[0]]

@@ -175,7 +175,7 @@ def check_budget(root: Path, candidates: list[Candidate]) -> int:
     ledger, dataset = open_account(run)
     account = registered_account(ledger, dataset)
     runs = [Run(root, candidate.run, candidate.params) for candidate in candidates]
-    new = unpaid(account, [release for run in runs for release in releases_of(run)])
+    new = unpaid(ledger, [release for run in runs for release in releases_of(run)])
     if new:
         try:
             account.check_all([release.worst_case for release in new], noise_source(run).kind, said_of(new))

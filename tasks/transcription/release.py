@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tasks.pipeline.dataset import read_dataset
-from tasks.runtime.accounts import ledger_account, open_registered
+from tasks.runtime.accounts import data_of, ledger_account, open_registered
 from tasks.runtime.identity import Kind, about_release, identity_of, made_by
 from tasks.runtime.keys import site_key
 from tasks.runtime.run import Run
@@ -85,6 +85,7 @@ def release_terms(run: Run, classes: int) -> dict[str, Any]:
         "delta": settings.delta,
         "noise_kind": noise_kind(settings),
         "made_by": made_by(run, kind),
+        "data": data_of(run),
     }
 
 
@@ -172,6 +173,6 @@ def stored_labels(run: Run) -> StoredRelease | None:
     def never() -> tuple[dict[str, np.ndarray], Event]:
         raise LedgerError("The labels of this run were never released. Run the stage 'labels' first.")
 
-    if not any(row.kind in ("commit", "adopt") and row.release_id == terms["release_id"] for row in ledger.rows()):
+    if not ledger.committed(terms["release_id"]):
         never()  # before anything is reserved for it
     return ledger.release(**terms, draw=never)

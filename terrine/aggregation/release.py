@@ -43,6 +43,8 @@ class Votes:
         disjoint: Whether every unit was found in exactly one part.
         made_from: The settings that decide what the votes are, as JSON values: public, and never a function of records.
         public_inputs: The public material that went in.
+        sketch: Digests of some of the records, uint64, by which a ledger knows them again (`terrine.data.sketch`); None
+            where they are not known, or public.
     """
 
     values: IntegerArray
@@ -54,6 +56,7 @@ class Votes:
     disjoint: bool = True
     made_from: Mapping[str, Any] = field(default_factory=dict)
     public_inputs: tuple[PublicInput, ...] = ()
+    sketch: NDArray[np.uint64] | None = None
 
     def __repr__(self) -> str:
         queries, teachers = self.values.shape
@@ -120,6 +123,7 @@ def release_histograms(
     drawn_before: int = 0,
     unprotected: bool = False,
     made_by: Callable[[str], bool] | None = None,
+    data: NDArray[np.uint64] | None = None,
 ) -> StoredRelease:
     """Release answers through the ledger, or return those that were released before under this identity.
 
@@ -141,7 +145,7 @@ def release_histograms(
         before: What the same run spent before anything was asked.
         drawn_before: How many values with noise that was.
         unprotected: Whether nothing is guaranteed, whatever noise is drawn.
-        made_by: See `Ledger.release`.
+        made_by: See `Ledger.release`, as for `data`.
 
     Raises:
         SettingError: an impossible budget.
@@ -190,6 +194,7 @@ def release_histograms(
         draw=draw,
         inputs=inputs,
         made_by=made_by,
+        data=data,
     )
 
 

@@ -14,6 +14,7 @@ from terrine.data.digest import keyed_digest
 from terrine.data.duplicates import duplicate_counts, exact_duplicates, shared_images
 from terrine.data.images import refuse_not_finite
 from terrine.data.public import PUBLIC_BENCHMARKS
+from terrine.data.sketch import digests_of_arrays, sketch
 from terrine.data.splits import split_units
 from terrine.data.units import count_units, place_codes
 from terrine.errors import InputError
@@ -48,6 +49,8 @@ class Dataset:
                     test_images then hold its rows, float32 [N, F] and [M, F]
     pool_images     uint8 [P, C, H, W] or None: images that their owner declares public (`terrine.data.pool`)
     pool_labels     int64 [P] or None: their labels, for evaluation alone
+    sketch          uint64 [S] or None: digests of some of its records, by which a ledger knows the data again
+                    (`terrine.data.sketch`); None of public data, which have no budget
     """
 
     name: str
@@ -65,6 +68,7 @@ class Dataset:
     pool_labels: np.ndarray | None = None
     train_names: np.ndarray | None = None
     test_units: np.ndarray | None = None
+    sketch: np.ndarray | None = None
 
     @property
     def records(self) -> int:
@@ -85,6 +89,12 @@ class Dataset:
     def test(self) -> Labelled:
         """The test split: private, and for evaluation alone."""
         return Labelled(self.test_images, self.test_labels)
+
+    def sketched(self) -> np.ndarray:
+        """Return the sketch of its private records: the one that it has, or one of its arrays."""
+        if self.sketch is not None:
+            return self.sketch
+        return sketch(*(digests_of_arrays(records, "fitted") for records in (self.train_images, self.test_images)))
 
     @property
     def record_names(self) -> np.ndarray:

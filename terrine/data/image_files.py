@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from terrine.data.sketch import digest_of
 from terrine.data.source import Progress
 from terrine.errors import InputError
 from terrine.extras import from_extra
@@ -32,17 +33,33 @@ _ENOUGH_FAILURES = 20
 _DEEP_MODES = ("I", "F")
 
 
-def read_images(paths: Sequence[Path], *, size: int, channels: int, progress: Progress | None = None) -> np.ndarray:
+def read_images(
+    paths: Sequence[Path],
+    *,
+    size: int,
+    channels: int,
+    progress: Progress | None = None,
+    digests: np.ndarray | None = None,
+) -> np.ndarray:
     """Return the images as uint8 [N, C, size, size], in the order of `paths`.
 
     Each is turned as its EXIF orientation says and resized bilinearly, antialiased; the whole image is kept, so one
-    that is not square is stretched. `progress` is called with (files done, files in all). Raises InputError that names
-    the files that cannot be decoded.
+    that is not square is stretched. `progress` is called with (files done, files in all). `digests`, uint64 [N], gets
+    the digest of each file (`terrine.data.sketch`). Raises InputError that names the files that cannot be decoded.
     """
     mode = "L" if channels == 1 else "RGB"
+
+    def read(path: Path) -> tuple[np.ndarray, int]:
+        if digests is None:
+            return _decode(path, size, mode), 0
+        contents = path.read_bytes()
+        return _decode(BytesIO(contents), size, mode), digest_of(contents, "file")
+
     images = np.empty((len(paths), channels, size, size), dtype=np.uint8)
-    for index, pixels in enumerate(_run(lambda path: _decode(path, size, mode), paths, progress)):
+    for index, (pixels, digest) in enumerate(_run(read, paths, progress)):
         images[index] = pixels
+        if digests is not None:
+            digests[index] = digest
     return images
 
 

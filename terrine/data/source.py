@@ -23,6 +23,7 @@ from terrine.data import public
 from terrine.data.dataset import Dataset
 from terrine.data.images import resize, to_channels
 from terrine.data.pool import take_pool
+from terrine.data.sketch import digests_of_arrays, sketch
 from terrine.data.survey import Survey, survey_of
 from terrine.settings import AtHome, Kinds, Settings, Unit
 
@@ -140,16 +141,28 @@ class ImageSource(Source):
             return to_channels(resize(images, self.size), self.channels)
 
         dataset = self.read(at, seed, progress)
+        known = None if self.public_benchmark else _as_read(dataset)
         dataset = replace(
             dataset,
             train_images=fitted(dataset.train_images),
             test_images=fitted(dataset.test_images),
             pool_images=None if dataset.pool_images is None else fitted(dataset.pool_images),
+            sketch=None,
         )
+        if known is not None:
+            # Other settings of size find the one, copies in another format the other.
+            dataset = replace(dataset, sketch=np.concatenate([known, dataset.sketched()]))
         if self.pool is not None:
             dataset = take_pool(dataset, self.pool, self.pool_fraction, seed=seed)
         dataset.validate()
         return dataset
+
+
+def _as_read(dataset: Dataset) -> np.ndarray:
+    """Return the sketch of records as their source has them: its own, or that of its arrays."""
+    if dataset.sketch is not None:
+        return dataset.sketch
+    return sketch(*(digests_of_arrays(images, "read") for images in (dataset.train_images, dataset.test_images)))
 
 
 class Downloaded(Settings):

@@ -28,6 +28,7 @@ from terrine.data.dataset import Dataset
 from terrine.data.encoding import MISSING, Encoding, learn
 from terrine.data.labels import encode_groups, encode_labels, encode_names
 from terrine.data.parties import encode_parties
+from terrine.data.sketch import digests_of, sketch
 from terrine.data.sources.table import Table as Source
 from terrine.data.units import place_codes, shares
 from terrine.errors import InputError
@@ -67,9 +68,21 @@ def load(source: Source, at: Path = Path(), *, seed: int = 0) -> tuple[Dataset, 
         party_names=party_names,
         train_names=names[train],
         test_units=(names if groups is None else groups)[test],
+        sketch=_sketch(frame[~query], source),
     )
     dataset.validate()
     return dataset, int(query.sum())
+
+
+def _sketch(frame: pd.DataFrame, source: Source) -> np.ndarray:
+    """Return the sketch of private rows as they are written: whole, whatever each column is taken for, and without
+    their target, id, group and party."""
+
+    def of(cells: pd.DataFrame, kind: str) -> np.ndarray:
+        texts = cells[sorted(cells)].agg("\x1f".join, axis=1) if len(cells.columns) else []
+        return sketch(digests_of((text.encode("utf-8", "surrogatepass") for text in texts), kind))
+
+    return np.concatenate([of(frame, "row"), of(_features(frame, source), "features")])
 
 
 def public_rows(source: Source, at: Path = Path(), *, seed: int = 0) -> tuple[np.ndarray, Encoding]:

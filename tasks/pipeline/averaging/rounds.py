@@ -23,7 +23,7 @@ from tasks.pipeline.averaging.files import AVERAGE, OWN, manifest, rounds
 from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.partition import in_groups, read_assignment
 from tasks.pipeline.teach import group_name, record_inputs, teacher_context
-from tasks.runtime.accounts import ledger_account, open_account
+from tasks.runtime.accounts import data_of, ledger_account, open_account
 from tasks.runtime.identity import Inputs, made_by, remembered, tell_change
 from tasks.runtime.releases import CENTRE, averaging_of, check_releases, identity_in_ledger, noise_of
 from tasks.runtime.run import Run
@@ -144,6 +144,7 @@ def _release(
         draw=lambda: (draw(), event),
         inputs=_remembered(run),
         made_by=made_by(run, "averages"),
+        data=data_of(run),
     )
 
 

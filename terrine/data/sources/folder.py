@@ -29,6 +29,7 @@ from terrine.data.dataset import Dataset
 from terrine.data.images import SUFFIXES
 from terrine.data.labels import encode_groups, encode_labels
 from terrine.data.parties import encode_parties
+from terrine.data.sketch import sketch
 from terrine.data.source import ImageSource, Own, Progress
 from terrine.data.splits import split_units
 from terrine.data.survey import Survey
@@ -88,11 +89,13 @@ class Folder(Own, ImageSource):
         there = self._listed(at, seed)
         train, test, labels = there.train, there.test, there.labels
         # Read in this order, the two splits are views of one array: the images exist once.
+        digests = np.empty(len(train) + len(test), np.uint64)
         images = read_images(
             [there.files[index].path for index in np.concatenate([train, test])],
             size=self.size,
             channels=self.channels,
             progress=progress,
+            digests=digests,
         )
         return Dataset(
             name=(at / self.path).stem,
@@ -106,6 +109,7 @@ class Folder(Own, ImageSource):
             party_names=there.party_names,
             train_names=there.names[train],
             test_units=there.units[test],
+            sketch=sketch(digests),
         )
 
     def survey(self, at: Path = Path(), *, seed: int = 0) -> Survey:

@@ -13,6 +13,7 @@ first release, a public description, decides which:
 docs/accounting.md has the proofs in full.
 """
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Protocol
@@ -107,6 +108,7 @@ class RenyiSum:
         )
 
 
+@functools.lru_cache(maxsize=128)
 def filter_for(first: Event, epsilon: float | None, delta: float) -> Filter:
     """The filter of an account, from its first release's worst case and the budget it was reserved under.
 

@@ -4,19 +4,31 @@ Costs are events; a release that is reserved and not committed counts with its w
 answers. *May this be released?* is answered by a filter (`filters`), fixed by the first release for ever: the budget
 holds however releases are chosen after looking at earlier ones, so it is the guarantee of an account. *What was used?*
 is the price of all events together as if they had been planned: never more than the budget, and what is printed.
+
+Finished releases are added up as they finish (`Past`), so that an account of a hundred thousand releases is as small as
+one of ten. Their sums are exact: whatever order rows come in, and wherever a sum was taken up again, it is the same.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Self
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any
 
 from terrine.errors import BudgetError, LedgerError
-from terrine.privacy.accounting.events import Event, compose, counts, from_json
+from terrine.privacy.accounting.events import (
+    Event,
+    GaussianEvent,
+    NonPrivateEvent,
+    RepeatedEvent,
+    compose,
+    counts,
+    from_json,
+    to_json,
+)
 from terrine.privacy.accounting.filters import Filter, RenyiSum, filter_for
-from terrine.privacy.accounting.gaussian import epsilon_of, round_up
+from terrine.privacy.accounting.gaussian import epsilon_of, mu_squared, round_up
 from terrine.privacy.accounting.pricing import price
-from terrine.privacy.ledger.chain import Row
 
 
 @dataclass(frozen=True)
@@ -41,16 +53,116 @@ class Budget:
 
 
 @dataclass(frozen=True)
+class ExactSum:
+    """A sum of floats that was never rounded.
+
+    Attributes:
+        finite: The finite ones.
+        endless: How many were infinite.
+    """
+
+    finite: Fraction = Fraction(0)
+    endless: int = 0
+
+    def plus(self, value: float, times: int = 1) -> "ExactSum":
+        """The sum with `value` in it `times` more."""
+        if not math.isfinite(value):
+            return replace(self, endless=self.endless + times)
+        return replace(self, finite=self.finite + times * Fraction(value))
+
+    def __add__(self, other: "ExactSum") -> "ExactSum":
+        return ExactSum(self.finite + other.finite, self.endless + other.endless)
+
+    def __float__(self) -> float:
+        """The sum rounded once, as `math.fsum` of its terms is."""
+        return math.inf if self.endless else float(self.finite)
+
+    def to_json(self) -> list[Any]:
+        """The sum as JSON values, exactly."""
+        return [str(self.finite), self.endless]
+
+    @classmethod
+    def from_json(cls, tree: Sequence[Any]) -> "ExactSum":
+        """The sum that `to_json` wrote."""
+        return cls(Fraction(tree[0]), int(tree[1]))
+
+
+@dataclass(frozen=True)
+class Past:
+    """Finished releases, added up.
+
+    Attributes:
+        releases: How many there were of which something could have been said: whose worst case is not empty.
+        cost: What they cost in the measure that the account is kept in.
+        gaussian: μ² of their Gaussian parts.
+        others: Their other parts, with how often each was run.
+    """
+
+    releases: int = 0
+    cost: ExactSum = ExactSum()
+    gaussian: ExactSum = ExactSum()
+    others: Mapping[Event, int] = field(default_factory=dict)
+
+    def plus(self, event: Event, kept: Filter) -> "Past":
+        """These and one more that cost `event`."""
+        gaussian, others = self.gaussian, dict(self.others)
+        for part, count in counts(event).items():
+            if isinstance(part, GaussianEvent):
+                gaussian = gaussian.plus(mu_squared(part), count)
+            else:
+                others[part] = others.get(part, 0) + count
+        return Past(self.releases + 1, self.cost.plus(kept.cost(event)), gaussian, others)
+
+    def and_those(self, other: "Past", kept: Filter) -> "Past":
+        """These and another account's, whose costs are taken in the measure `kept`, in which they add up, too."""
+        others = dict(self.others)
+        for part, count in other.others.items():
+            others[part] = others.get(part, 0) + count
+        cost = self.cost.plus(kept.cost(other.event()))
+        return Past(self.releases + other.releases, cost, self.gaussian + other.gaussian, others)
+
+    def event(self) -> Event:
+        """All of them together, as one composition: Gaussian mechanisms are together one of the root of Σ μ²."""
+        endless = self.gaussian.endless > 0
+        mu = 0.0 if endless else math.sqrt(float(self.gaussian))
+        parts: list[Event] = [NonPrivateEvent()] * endless + [GaussianEvent(mu, 1.0)] * (mu > 0)
+        return compose(*parts, *(RepeatedEvent(part, count) for part, count in self.others.items()))
+
+    def to_json(self) -> dict[str, Any]:
+        """The sums as JSON values, exactly."""
+        return {
+            "releases": self.releases,
+            "cost": self.cost.to_json(),
+            "gaussian": self.gaussian.to_json(),
+            "others": [[to_json(part), count] for part, count in self.others.items()],
+        }
+
+    @classmethod
+    def from_json(cls, tree: Mapping[str, Any]) -> "Past":
+        """The sums that `to_json` wrote."""
+        return cls(
+            int(tree["releases"]),
+            ExactSum.from_json(tree["cost"]),
+            ExactSum.from_json(tree["gaussian"]),
+            {from_json(part): count for part, count in tree["others"]},
+        )
+
+
+@dataclass
 class Account:
     """One dataset's budget and releases.
 
     Attributes:
         budget: The budget in force.
-        reserved: Worst case by release, in the order of reservation.
-        committed: Realised cost by release.
+        reserved: Worst case by release, in the order of reservation, of releases that are not among `past`.
+        committed: Realised cost by release, of these.
         unit: What its releases protect (`record`, `group`, `label`), where that was said when it was opened.
         opened: The budget that the first release was reserved under, where that is not the one in force: it decides the
             filter's order for ever.
+        first: The worst case of the first release that costs anything, where that may be among `past`.
+        past: Finished releases, added up.
+        data: Fingerprints of the data that it released about (`terrine.privacy.ledger.data`).
+        linked: Accounts about the same people: what one releases counts in all.
     """
 
     budget: Budget
@@ -58,40 +170,37 @@ class Account:
     committed: dict[str, Event]
     unit: str | None = None
     opened: Budget | None = None
+    first: Event | None = None
+    past: Past = Past()
+    data: list[str] = field(default_factory=list)
+    linked: list[str] = field(default_factory=list)
 
-    @classmethod
-    def of(cls, dataset: str, rows: Sequence[Row]) -> Self | None:
-        """The account that these rows describe, None where the dataset is not registered."""
-        budget: Budget | None = None
-        unit: str | None = None
-        opened: Budget | None = None
-        reserved: dict[str, Event] = {}
-        committed: dict[str, Event] = {}
-        for row in rows:
-            if row.dataset != dataset:
-                continue
-            content = row.content
-            if row.kind == "register":
-                budget = Budget(dataset, content["epsilon"], content["delta"], content["mode"])
-                unit = content.get("unit")
-            elif row.kind == "budget" and budget is not None:
-                budget = Budget(dataset, content["epsilon"], content["delta"], budget.mode)
-            elif row.kind == "reserve" and row.release_id is not None:
-                reserved[row.release_id] = from_json(content["event"])
-                if opened is None and counts(reserved[row.release_id]):
-                    opened = budget
-            elif row.kind == "commit" and row.release_id is not None:
-                committed[row.release_id] = from_json(content["event"])
-            elif row.kind == "adopt" and content["from"] != dataset:
-                # Made by an earlier version under another account of the same people: it counts here from now on.
-                reserved[content["of"]] = committed[content["of"]] = from_json(content["event"])
-                if opened is None and counts(reserved[content["of"]]):
-                    opened = budget
-        return None if budget is None else cls(budget, reserved, committed, unit, opened)
+    def reserve(self, release_id: str, worst_case: Event) -> None:
+        """Take up a release at its worst case."""
+        self.reserved[release_id] = worst_case
+        if self.first is None and counts(worst_case):
+            self.first, self.opened = worst_case, self.budget
 
-    def events(self) -> list[Event]:
-        """One event a release: what it cost, or its worst case while that is not known."""
-        return [self.committed.get(release_id, worst_case) for release_id, worst_case in self.reserved.items()]
+    def finish(self, release_id: str, cost: Event) -> None:
+        """Add a release that was reserved to the past, at what it cost."""
+        worst_case = self.reserved.pop(release_id)
+        if counts(worst_case):
+            assert self.first is not None
+            self.past = self.past.plus(cost, self._filter(self.first))
+
+    def link(self, names: Sequence[str], other: "Account") -> None:
+        """Add up with these accounts, which have the same sums as `other`: what they released, or have reserved, counts
+        here."""
+        self.linked += names
+        if self.first is None and other.first is not None:
+            self.first, self.opened = other.first, self.budget
+        if self.first is not None:
+            self.past = self.past.and_those(other.past, self._filter(self.first))
+        self.reserved |= other.reserved
+
+    def used(self) -> Event:
+        """Everything that was spent, as one composition: what is open at its worst case."""
+        return compose(self.past.event(), *self._open())
 
     def total(self, *further: Event) -> float:
         """The ε that a budget is compared with if `further` releases are made after each other, each at its worst.
@@ -103,14 +212,13 @@ class Account:
         delta = self.budget.delta
         paid = [(worst, self.committed.get(name, worst)) for name, worst in self.reserved.items()]
         paid = [(worst, cost) for worst, cost in [*paid, *((event, event) for event in further)] if counts(worst)]
-        if not paid:
-            return 0.0
-        if len(paid) == 1:
-            return price(paid[0][1], delta)
-        kept = self._filter(paid[0][0])
-        total = kept.epsilon(math.fsum(kept.cost(cost) for _, cost in paid), delta)
+        if self.past.releases + len(paid) < 2:
+            return price(compose(self.past.event(), *(cost for _, cost in paid)), delta)
+        first = self.first or paid[0][0]
+        kept = self._filter(first)
+        total = kept.epsilon(self._sum([cost for _, cost in paid], kept), delta)
         if isinstance(kept, RenyiSum):
-            total = max(total, kept.epsilon(kept.cost(paid[0][0]), delta))
+            total = max(total, kept.epsilon(kept.cost(first), delta))
         return total
 
     def check(self, worst_case: Event, noise_kind: str) -> None:
@@ -159,19 +267,60 @@ class Account:
         error.needs, error.left = total, self.left()
         return error
 
+    def to_json(self) -> dict[str, Any]:
+        """The account as JSON values."""
+
+        def budget(value: Budget | None) -> list[Any] | None:
+            return None if value is None else [value.dataset, value.epsilon, value.delta, value.mode]
+
+        return {
+            "budget": budget(self.budget),
+            "reserved": [[name, to_json(event)] for name, event in self.reserved.items()],
+            "unit": self.unit,
+            "opened": budget(self.opened),
+            "first": None if self.first is None else to_json(self.first),
+            "past": self.past.to_json(),
+            "data": self.data,
+            "linked": self.linked,
+        }
+
+    @classmethod
+    def from_json(cls, tree: Mapping[str, Any]) -> "Account":
+        """The account that `to_json` wrote."""
+        return cls(
+            Budget(*tree["budget"]),
+            {name: from_json(event) for name, event in tree["reserved"]},
+            {},
+            tree["unit"],
+            None if tree["opened"] is None else Budget(*tree["opened"]),
+            None if tree["first"] is None else from_json(tree["first"]),
+            Past.from_json(tree["past"]),
+            list(tree["data"]),
+            list(tree["linked"]),
+        )
+
+    def _open(self) -> list[Event]:
+        return [self.committed.get(release_id, worst_case) for release_id, worst_case in self.reserved.items()]
+
     def _filter(self, first: Event) -> Filter:
         opened = self.opened or self.budget
         return filter_for(first, opened.epsilon, opened.delta)
 
+    def _sum(self, costs: Sequence[Event], kept: Filter) -> float:
+        total = self.past.cost
+        for cost in costs:
+            total = total.plus(kept.cost(cost))
+        return float(total)
+
     def _paid(self) -> tuple[Filter, float] | None:
         """The filter and the sum of costs in it, None where nothing was paid for yet."""
-        paid = [worst for worst in self.reserved.values() if counts(worst)]
-        if not paid:
+        first = self.first or next((worst for worst in self.reserved.values() if counts(worst)), None)
+        if first is None:
             return None
-        kept = self._filter(paid[0])
-        total = math.fsum(kept.cost(cost) for cost in self.events())
+        kept = self._filter(first)
+        total = self._sum(self._open(), kept)
         if isinstance(kept, RenyiSum):
-            total = max(total, kept.cost(paid[0]))
+            total = max(total, kept.cost(first))
         return kept, total
 
     def _left(self, epsilon: float) -> str:

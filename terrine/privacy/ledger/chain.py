@@ -2,7 +2,7 @@
 
 Every row carries an HMAC over its content and the HMAC of the row before it. Without the key nobody can change, insert,
 reorder or delete a row without breaking the chain. What a chain alone cannot show is a missing end; so its length and
-last HMAC are also kept apart from the rows, in a sealed head file.
+last HMAC are also kept apart from the rows, in a sealed head file, and beside them what the rows up to there add up to.
 """
 
 import json
@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from terrine.errors import LedgerError
 from terrine.files import atomic_file
@@ -26,7 +26,8 @@ class Row:
 
     Attributes:
         position: 1 for the first row.
-        kind: `register`, `budget`, `reserve`, `commit`, or `adopt` (an identity for a release of an earlier version).
+        kind: `register`, `budget`, `reserve`, `commit`, `adopt` (an identity for a release of an earlier version), or
+            `link` (accounts that add up).
         dataset: The dataset it is about.
         release_id: The release it is about, for `reserve`, `commit` and `adopt`.
         body: What it says, as canonical JSON.
@@ -50,8 +51,8 @@ class Row:
         return dict(json.loads(self.body))
 
 
-def append_to(
-    rows: Sequence[Row],
+def row_after(
+    last: Row | None,
     key: bytes,
     *,
     kind: str,
@@ -60,40 +61,75 @@ def append_to(
     body: Mapping[str, Any],
     written: str,
 ) -> Row:
-    """The row that follows `rows`, with its place in the chain."""
+    """The row that follows `last`, with its place in the chain."""
     content: dict[str, Any] = {
-        "position": len(rows) + 1,
+        "position": last.position + 1 if last else 1,
         "kind": kind,
         "dataset": dataset,
         "release_id": release_id,
         "body": canonical_json(body).decode(),
         "written": written,
-        "previous": rows[-1].mac if rows else _GENESIS,
+        "previous": last.mac if last else _GENESIS,
     }
     return Row(**content, mac=_mac(key, content))
 
 
-def check_chain(rows: Sequence[Row], key: bytes) -> None:
-    """Walk the whole chain.
+def check_row(row: Row, key: bytes) -> None:
+    """Check one row by itself.
+
+    Raises:
+        LedgerError: it was changed, or written under another key.
+    """
+    content = asdict(row)
+    if content.pop("mac") != _mac(key, content):
+        raise _changed(row)
+
+
+def check_chain(rows: Sequence[Row], key: bytes, last: Row | None = None) -> None:
+    """Walk the chain from the row after `last`, which is known to be good; without it from the first.
 
     Raises:
         LedgerError: the first row that was changed, inserted, moved or follows a deleted one.
     """
-    previous = _GENESIS
-    for position, row in enumerate(rows, start=1):
-        content = asdict(row)
-        mac = content.pop("mac")
+    position, previous = (last.position, last.mac) if last else (0, _GENESIS)
+    for row in rows:
+        position += 1
         if row.position != position:
             raise LedgerError(
                 f"The ledger lacks row {position}: it was deleted by hand. Nothing was released; restore the ledger "
                 "from a backup."
             )
-        if row.previous != previous or mac != _mac(key, content):
-            raise LedgerError(
-                f"Row {position} of the ledger was changed by hand, or written under another key. Nothing was "
-                "released; restore the ledger and its key from a backup."
-            )
+        if row.previous != previous:
+            raise _changed(row)
+        check_row(row, key)
         previous = row.mac
+
+
+def _changed(row: Row) -> LedgerError:
+    return LedgerError(
+        f"Row {row.position} of the ledger was changed by hand, or written under another key. Nothing was released; "
+        "restore the ledger and its key from a backup."
+    )
+
+
+@dataclass(frozen=True)
+class Head:
+    """The end of the chain.
+
+    Attributes:
+        count: How many rows there are up to it.
+        mac: The HMAC of the last of them.
+        sums: What they add up to (`standing.Standing.to_text`); empty where that is not known.
+    """
+
+    count: int
+    mac: str
+    sums: str = ""
+
+    @classmethod
+    def at(cls, last: Row | None, sums: str) -> Self:
+        """The head after `last`."""
+        return cls(last.position, last.mac, sums) if last else cls(0, _GENESIS, sums)
 
 
 class Tip:
@@ -106,65 +142,76 @@ class Tip:
         self._path = path
         self._key = key
 
-    def read(self) -> tuple[int, str] | None:
-        """Length and last HMAC of the chain that must exist at least; None before the first transaction.
+    def read(self) -> Head | None:
+        """The end of the chain that must exist at least; None before the first transaction.
 
         Raises:
             LedgerError: the file was changed by hand.
         """
         try:
-            head = json.loads(self._path.read_bytes())
-            count, mac, seal = int(head["count"]), str(head["mac"]), str(head["seal"])
+            tree = json.loads(self._path.read_bytes())
+            head = Head(int(tree["count"]), str(tree["mac"]), str(tree.get("sums", "")))
+            seals = [str(tree["seal"]), str(tree.get("sums_seal", ""))]
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise self._damaged() from error
-        if seal != self._seal(count, mac):
+        if seals != self._seals(head):
             raise self._damaged()
-        return count, mac
+        return head
 
-    def check(self, rows: Sequence[Row]) -> None:
-        """Refuse rows that end before the chain that is remembered; begin to remember an empty one.
+    def missing(self, count: int) -> LedgerError:
+        """The error for rows without a head."""
+        return LedgerError(
+            f"The ledger's head {self._path} is missing, although the ledger has {count} rows: it was deleted or the "
+            "folder of releases was moved. Nothing was released; restore the folder."
+        )
+
+    def check(self, head: Head, found: Row | None, last: int) -> None:
+        """Check that the chain goes as far as its head says.
 
         Called by the only writer, so that no row is missing because another process has just written it.
 
+        Args:
+            head: What `read` returned.
+            found: The row at its place, if there is one; None where it has none.
+            last: The place of the last row that there is.
+
         Raises:
-            LedgerError: rows are missing at the end, these rows are of another ledger, or the head is gone.
+            LedgerError: rows are missing at the end, or these rows are of another ledger.
         """
-        known = self.read()
-        if known is None:
-            if rows:
-                raise LedgerError(
-                    f"The ledger's head {self._path} is missing, although the ledger has {len(rows)} rows: it was "
-                    "deleted or the folder of releases was moved. Nothing was released; restore the folder."
-                )
-            # Before any row can be committed, so that rows without a head are always a sign of damage.
-            self.advance(rows)
-            return
-        count, mac = known
-        if len(rows) < count:
+        if last < head.count:
             raise LedgerError(
-                f"The ledger ends after row {len(rows)}, but {count} rows were written: its end was cut off, or an old "
+                f"The ledger ends after row {last}, but {head.count} rows were written: its end was cut off, or an old "
                 "copy was put in its place. Nothing was released; restore the latest copy."
             )
-        if count and rows[count - 1].mac != mac:
+        if head.count and found is None:
             raise LedgerError(
-                f"Row {count} of the ledger is not the one that {self._path} remembers: the two do not belong "
+                f"The ledger lacks row {head.count}: it was deleted by hand. Nothing was released; restore the ledger "
+                "from a backup."
+            )
+        if found is not None and found.mac != head.mac:
+            raise LedgerError(
+                f"Row {head.count} of the ledger is not the one that {self._path} remembers: the two do not belong "
                 "together. Nothing was released; restore them from the same backup."
             )
 
-    def advance(self, rows: Sequence[Row]) -> None:
-        """Remember the end of `rows`, which are committed, unless a longer chain is remembered already."""
+    def advance(self, head: Head) -> None:
+        """Remember a head whose rows are committed, unless a longer chain is remembered already."""
         with locked(self._path.with_suffix(".lock"), patience=30.0):
             known = self.read()
-            if known is None or known[0] < len(rows):
-                count, mac = len(rows), rows[-1].mac if rows else _GENESIS
-                head = {"count": count, "mac": mac, "seal": self._seal(count, mac)}
+            if known is None or (known.count <= head.count and known != head):
+                seal, sums_seal = self._seals(head)
+                tree = {"count": head.count, "mac": head.mac, "seal": seal, "sums": head.sums, "sums_seal": sums_seal}
                 with atomic_file(self._path, owner_only=True) as file:
-                    file.write(canonical_json(head))
+                    file.write(canonical_json(tree))
 
-    def _seal(self, count: int, mac: str) -> str:
-        return keyed_digest(self._key, "terrine ledger head", str(count).encode(), mac.encode())
+    def _seals(self, head: Head) -> list[str]:
+        """Of the head, as ever, and of its sums, which heads of earlier versions do not have."""
+        own = [str(head.count).encode(), head.mac.encode()]
+        seal = keyed_digest(self._key, "terrine ledger head", *own)
+        sums = keyed_digest(self._key, "terrine ledger sums", *own, head.sums.encode()) if head.sums else ""
+        return [seal, sums]
 
     def _damaged(self) -> LedgerError:
         return LedgerError(

@@ -7,6 +7,7 @@ or deleted.
 
 import contextlib
 import hashlib
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +20,9 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemy
 from sqlalchemy.pool import NullPool
 
 from terrine.errors import LedgerError
+from terrine.files import close_to_others, private_folder
 from terrine.privacy.ledger.chain import Row
+from terrine.privacy.ledger.data import Fingerprint
 
 Result = TypeVar("Result")
 
@@ -38,6 +41,13 @@ _ROWS = sql.Table(
     # The last line of defence: a second reservation or commit of a release fails in the database itself.
     sql.UniqueConstraint("kind", "release_id"),
 )
+# Keyed digests of records that were released about, by the fingerprint of the data that they are in.
+_RECORDS = sql.Table(
+    "terrine_ledger_records",
+    _METADATA,
+    sql.Column("data", sql.String(64), primary_key=True),
+    sql.Column("record", sql.String(16), primary_key=True, index=True),
+)
 _CREATION_LOCK = 0x7E221E
 _SERIALIZATION_FAILURE, _DEADLOCK = "40001", "40P01"
 
@@ -48,14 +58,45 @@ class Transaction:
     def __init__(self, connection: sql.Connection) -> None:
         self._connection = connection
 
-    def rows(self) -> list[Row]:
-        """All rows in order."""
-        found = self._connection.execute(sql.select(_ROWS).order_by(_ROWS.c.position))
-        return [Row(**row._mapping) for row in found]
+    def rows(
+        self, *, first: int = 1, last: int | None = None, kind: str | None = None, release_id: str | None = None
+    ) -> list[Row]:
+        """Rows in order: all, or those within these bounds, of this kind, about this release."""
+        wanted = sql.select(_ROWS).order_by(_ROWS.c.position)
+        # An edit past Terrine may have put a row before the first.
+        wanted = wanted.where(_ROWS.c.position >= first) if first > 1 else wanted
+        wanted = wanted if last is None else wanted.where(_ROWS.c.position <= last)
+        wanted = wanted if kind is None else wanted.where(_ROWS.c.kind == kind)
+        wanted = wanted if release_id is None else wanted.where(_ROWS.c.release_id == release_id)
+        return [Row(*row) for row in self._connection.execute(wanted)]
+
+    def last(self) -> int:
+        """The position of the last row, 0 where there is none."""
+        return int(self._connection.execute(sql.select(sql.func.max(_ROWS.c.position))).scalar_one() or 0)
 
     def append(self, row: Row) -> None:
         """Add one row; it is durable when the transaction ends."""
         self._connection.execute(sql.insert(_ROWS).values(**asdict(row)))
+
+    def remember(self, data: Fingerprint) -> None:
+        """Keep which records were released about, unless they are kept."""
+        if not self.records(data.name):
+            rows = [{"data": data.name, "record": record} for record in data.records]
+            self._connection.execute(sql.insert(_RECORDS), rows)
+
+    def records(self, data: str) -> list[str]:
+        """The records of a fingerprint, in order."""
+        wanted = sql.select(_RECORDS.c.record).where(_RECORDS.c.data == data)
+        return sorted(record for (record,) in self._connection.execute(wanted))
+
+    def shared(self, data: Fingerprint) -> dict[str, int]:
+        """How many records other fingerprints share with this one, by their names; those that share none left out."""
+        wanted = (
+            sql.select(_RECORDS.c.data, sql.func.count())
+            .where(_RECORDS.c.record.in_(data.records))
+            .group_by(_RECORDS.c.data)
+        )
+        return {str(name): int(count) for name, count in self._connection.execute(wanted)}
 
 
 class Database:
@@ -165,9 +206,12 @@ class Database:
         if not path.exists() and not create:
             raise LedgerError(f"There is no ledger at {path}: run the pipeline first, or correct the URL.")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            private_folder(path.parent)
+            # SQLite gives its journals the mode of the database.
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         except OSError as error:
-            raise LedgerError(f"The ledger's folder {path.parent} cannot be made: {error.strerror}.") from error
+            raise LedgerError(f"The ledger {path} cannot be opened or made: {error.strerror}.") from error
+        close_to_others(path)
         engine = sql.create_engine(address, poolclass=NullPool, connect_args={"timeout": self._patience})
         sql.event.listen(engine, "connect", self._prepare_sqlite)
         sql.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))

@@ -9,12 +9,13 @@ import hashlib
 import hmac
 import json
 import secrets
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from terrine.errors import LedgerError
-from terrine.files import atomic_file
+from terrine.files import atomic_file, private_folder
 
 _KEY_BYTES = 32
 
@@ -23,26 +24,32 @@ def load_or_create_key(path: Path) -> bytes:
     """The 32-byte key at `path`, made from the operating system's entropy the first time.
 
     Several processes may call this at once: one makes the key, all get the same one. The file is readable by its owner
-    alone.
+    alone, and one that is not is refused.
 
     Raises:
-        LedgerError: the file holds something else, or cannot be made.
+        LedgerError: the file holds something else, others may read it, or it cannot be made.
     """
     try:
         if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
+            private_folder(path.parent)
             with (
                 contextlib.suppress(FileExistsError),
                 atomic_file(path, replace=False, owner_only=True) as file,
             ):
                 file.write(secrets.token_bytes(_KEY_BYTES))
-        key = path.read_bytes()
+        key, mode = path.read_bytes(), stat.S_IMODE(path.stat().st_mode)
     except OSError as error:
         raise LedgerError(f"The key {path} can be neither read nor made: {error.strerror}.") from error
     if len(key) != _KEY_BYTES:
         raise LedgerError(
             f"The key {path} has {len(key)} bytes instead of {_KEY_BYTES}: restore it from a backup. A new key cannot "
             "read the ledger written under the old one."
+        )
+    if mode & 0o077:
+        raise LedgerError(
+            f"The key {path} has mode {mode:04o}: others may read it, and who has it can confirm guesses about private "
+            f"data and forge the ledger. Close it, chmod 600 {path}, and find out who could read it until now. Nothing "
+            "was released."
         )
     return key
 

@@ -20,8 +20,11 @@ Costs are composed from the recorded events, exactly; ε of different runs are n
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+import re
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,19 +32,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from terrine.errors import LedgerError, SettingError
+from terrine.files import private_folder
 from terrine.privacy.accounting.events import Event, compose, from_json, to_json
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import covers, price
 from terrine.privacy.ledger.account import Account, Budget
 from terrine.privacy.ledger.chain import Row, Tip
+from terrine.privacy.ledger.data import Fingerprint
 from terrine.privacy.ledger.database import Database
 from terrine.privacy.ledger.identity import load_or_create_key, release_identity
 from terrine.privacy.ledger.locks import locked
 from terrine.privacy.ledger.release_store import ReleaseStore, StoredArrays
+from terrine.privacy.ledger.site import SiteMemory
+from terrine.privacy.ledger.standing import Standing
 from terrine.privacy.ledger.transaction import LedgerTransaction, Transactions
 
 __all__ = ["Budget", "Ledger", "StoredRelease", "load_or_create_key", "release_identity"]
 
+
+_WITNESS = re.compile(r"(\d+) rows, head ([0-9a-f]{64})")
 
 IDENTITY = 2
 """How identities are made: of public things alone. Rows without this mark hold identities that were made of votes."""
@@ -88,6 +97,8 @@ class Ledger:
         patience: Seconds to wait for another process's transaction.
         draw_patience: Seconds to wait for another process that is drawing the same release.
         create: Whether to begin a new ledger where there is none.
+        site: Folder in which the site remembers which ledger data were released through, whatever this one's address,
+            key and store; None where there is no such memory.
 
     Raises:
         LedgerError: the ledger cannot be opened, is damaged, or was changed by hand.
@@ -102,13 +113,16 @@ class Ledger:
         patience: float = 60.0,
         draw_patience: float = 1800.0,
         create: bool = True,
+        site: Path | None = None,
     ) -> None:
+        self._key = key
+        self._memory = None if site is None else SiteMemory(Path(site))
         self._store = Path(store)
         self._draw_patience = draw_patience
         self._releases = ReleaseStore(self._store, key)
         try:
             if create:
-                self._store.mkdir(parents=True, exist_ok=True)
+                private_folder(self._store)
         except OSError as error:
             raise LedgerError(f"The folder of releases {self._store} cannot be made: {error.strerror}.") from error
         self._database = Database(url, patience=patience, create=create)
@@ -144,8 +158,12 @@ class Ledger:
         def work(transaction: LedgerTransaction) -> None:
             known = transaction.account(dataset)
             if known is None:
-                body = {"epsilon": wanted.epsilon, "delta": wanted.delta, "mode": mode}
-                transaction.append("register", dataset, None, body if unit is None else body | {"unit": unit})
+                body: dict[str, Any] = {"epsilon": wanted.epsilon, "delta": wanted.delta, "mode": mode}
+                if unit is not None:
+                    body["unit"] = unit
+                if transaction.end()[0] == 0:
+                    body["ledger"] = secrets.token_hex(16)  # no two ledgers begin alike
+                transaction.append("register", dataset, None, body)
             elif known.budget != wanted and not (known.budget.mode == mode and known.budget.epsilon is epsilon is None):
                 raise LedgerError(
                     f"The dataset is registered with {known.budget}, not with {wanted}. Set ledger.epsilon and δ to "
@@ -182,20 +200,41 @@ class Ledger:
 
         self._transactions.transact(work)
 
+    def link(self, dataset: str, other: str) -> None:
+        """Add two accounts up, for ever: what either releases, and has released, counts in both, against each budget.
+
+        Raises:
+            LedgerError: one is not registered, they protect different units, or they are linked already.
+        """
+
+        def work(transaction: LedgerTransaction) -> None:
+            one, two = transaction.require(dataset), transaction.require(other)
+            if one.unit != two.unit and None not in (one.unit, two.unit):
+                raise LedgerError(
+                    f"One account protects a {one.unit}, the other a {two.unit}: their ε do not add up. Nothing was "
+                    "changed."
+                )
+            if dataset == other or other in one.linked:
+                raise LedgerError("These are one account already, or linked. Nothing was changed.")
+            transaction.append("link", dataset, None, {"with": other})
+
+        self._transactions.transact(work)
+
     def budget(self, dataset: str) -> Budget:
         """The dataset's budget over all runs."""
-        return self._account(dataset).budget
+        return self._required(dataset).budget
 
     def events(self, dataset: str) -> list[Event]:
-        """What was spent on the dataset, one event a release, in the order of reservation.
+        """What was spent on the dataset, one event a release, in the order of reservation, from all rows.
 
         A release that is reserved and not committed counts with its worst case.
         """
-        return self._account(dataset).events()
+        self._required(dataset)
+        return events_of(dataset, self.rows())
 
     def spent(self, dataset: str, delta: float) -> float:
-        """ε at `delta` of everything in `events`, exactly composed over all runs."""
-        return price(compose(*self.events(dataset)), delta)
+        """ε at `delta` of everything in `events`, and of linked accounts, exactly composed over all runs."""
+        return price(self._required(dataset).used(), delta)
 
     def release(
         self,
@@ -209,6 +248,7 @@ class Ledger:
         draw: Callable[[], tuple[dict[str, NDArray[Any]], Event]],
         inputs: Mapping[str, str] | None = None,
         made_by: Callable[[str], bool] | None = None,
+        data: NDArray[np.uint64] | None = None,
     ) -> StoredRelease:
         """Release once: reserve, draw, store, commit; or return what was released before under this identity.
 
@@ -227,11 +267,14 @@ class Ledger:
             made_by: Whether a run, by its name, makes this very release, from its parameters alone. Identities of
                 earlier versions were functions of the votes; a release that such a run made is this one, and is not
                 drawn again.
+            data: A sketch of the records that are released about (`terrine.data.sketch`), where they are known: other
+                accounts and ledgers of the site are refused them from then on.
 
         Raises:
             BudgetError: the dataset's budget does not allow the worst case; nothing was drawn or charged.
-            LedgerError: the ledger or the stored release is damaged, locked, or contradicts the arguments, or the
-                noise is replayed on a dataset kept for releases; nothing was released.
+            LedgerError: the ledger or the stored release is damaged, locked, or contradicts the arguments, the data
+                belong to another account or ledger, or the noise is replayed on a dataset kept for releases; nothing
+                was released.
         """
         if noise_kind not in ("secure", "replay"):
             raise SettingError(f"Noise is 'secure' or 'replay', got {noise_kind!r}.")
@@ -239,7 +282,7 @@ class Ledger:
             release_id = self._of_earlier_version(dataset, release_id, worst_case, noise_kind, made_by)
         path = self._releases.path(release_id)
         with self._exclusive(path, release_id):
-            recorded = self._reserve(dataset, release_id, run, worst_case, noise_kind)
+            is_new, recorded = self._reserve(dataset, release_id, run, worst_case, noise_kind, data)
             stored = self._releases.read(release_id, noise_kind)
             if recorded is not None and (stored is None or stored.digest != recorded):
                 raise LedgerError(
@@ -248,19 +291,53 @@ class Ledger:
                 )
             reused = stored is not None
             if stored is None:
+                if not is_new:
+                    self._releases.clear(release_id)
                 stored = self._draw(release_id, noise_kind, worst_case, delta, draw, inputs or {})
             epsilon_total = self._commit(dataset, release_id, noise_kind, stored, delta)
         return StoredRelease(
             release_id, stored.arrays, stored.event, stored.digest, reused, epsilon_total, stored.inputs
         )
 
-    def verify(self) -> int:
-        """Check every row, the head and every committed release, and return the number of rows.
+    def witness(self) -> str:
+        """One line about how far the ledger goes now, to be kept elsewhere: it says nothing without the key."""
+        head = self._transactions.transact(lambda transaction: transaction.head())
+        return f"Terrine ledger, {datetime.now(UTC):%Y-%m-%d}: {head.count} rows, head {head.mac}"
+
+    def verify(self, witness: str = "") -> int:
+        """Check every row, the head, what it says that the rows add up to, and every release; return how many rows
+        there are.
+
+        Args:
+            witness: Lines that `witness` returned earlier, which the ledger must go on from.
 
         Raises:
             LedgerError: the first thing that is not as it was written.
+            SettingError: a witness that is none.
         """
-        rows = self.rows()
+        said = [(int(count), mac) for count, mac in _WITNESS.findall(witness)]
+        if witness and not said:
+            raise SettingError(f"{witness[:80]!r} is no line that `terrine ledger witness` printed.")
+
+        def work(transaction: LedgerTransaction) -> list[Row]:
+            rows = transaction.rows()
+            for count, mac in said:
+                if count > len(rows) or (count and rows[count - 1].mac != mac):
+                    raise LedgerError(
+                        f"The ledger is not the one that the witness saw, or an old copy of it: {count} rows were "
+                        f"written then, and {len(rows)} are there, of which none has that end. Nothing was released; "
+                        "restore the latest copy."
+                    )
+            transaction.check_records()
+            if Standing.of(rows) != transaction.standing:
+                raise LedgerError(
+                    "What the ledger's head says that accounts have spent is not what its rows add up to. Nothing was "
+                    "released; restore both from the same backup."
+                )
+            return rows
+
+        there = self._releases.files()  # before the rows: each of them was reserved by then
+        rows = self._transactions.transact(work)
         noise = {row.release_id: str(row.content["noise"]) for row in rows if row.kind == "reserve"}
         for row in rows:
             if row.kind == "commit" and row.release_id is not None:
@@ -270,34 +347,81 @@ class Ledger:
                         f"The stored release {self._releases.path(row.release_id)} is missing or not the one that row "
                         f"{row.position} committed: restore it from a backup."
                     )
+        self._refuse_unknown(there, rows)
         return len(rows)
+
+    def account(self, dataset: str) -> Account | None:
+        """What a dataset may spend and has spent; None where it is not registered."""
+        return self._transactions.transact(lambda transaction: transaction.account(dataset))
+
+    def reserved(self, release_ids: Iterable[str]) -> set[str]:
+        """Those of these releases that are reserved, committed or not."""
+        wanted = list(release_ids)
+
+        def work(transaction: LedgerTransaction) -> set[str]:
+            return {name for name in wanted if transaction.find("reserve", name) is not None}
+
+        return self._transactions.transact(work)
+
+    def committed(self, release_id: str) -> bool:
+        """Whether a release is made and recorded, be it under an identity of an earlier version."""
+
+        def work(transaction: LedgerTransaction) -> bool:
+            return any(transaction.find(kind, release_id) is not None for kind in ("commit", "adopt"))
+
+        return self._transactions.transact(work)
 
     def rows(self) -> list[Row]:
         """All rows, verified, in order."""
-        return self._transactions.transact(lambda transaction: transaction.rows)
+        return self._transactions.transact(lambda transaction: transaction.rows())
 
     def datasets(self) -> list[str]:
         """The registered datasets, in order of registration."""
-        return [row.dataset for row in self.rows() if row.kind == "register"]
+        return self._transactions.transact(lambda transaction: list(transaction.standing.accounts))
 
-    def _account(self, dataset: str) -> Account:
+    def _required(self, dataset: str) -> Account:
         return self._transactions.transact(lambda transaction: transaction.require(dataset))
 
-    def _reserve(self, dataset: str, release_id: str, run: str, worst_case: Event, noise_kind: str) -> str | None:
-        """Charge the worst case unless the release is reserved; the digest of its arrays if it is committed."""
-        body = {"event": to_json(worst_case), "noise": noise_kind, "run": run, "identity": IDENTITY}
+    def _reserve(
+        self,
+        dataset: str,
+        release_id: str,
+        run: str,
+        worst_case: Event,
+        noise_kind: str,
+        sketch: NDArray[np.uint64] | None,
+    ) -> tuple[bool, str | None]:
+        """Charge the worst case unless the release is reserved.
 
-        def work(transaction: LedgerTransaction) -> str | None:
+        Returns whether it was charged now, and the digest of its arrays if it is committed.
+        """
+        body = {"event": to_json(worst_case), "noise": noise_kind, "run": run, "identity": IDENTITY}
+        # An empty sketch says nothing.
+        data = None if sketch is None or not len(sketch) else Fingerprint.of(sketch, self._key)
+        if data is not None:
+            body["data"] = data.name
+        there = self._releases.files()  # before the transaction: each of them was reserved by then
+
+        def work(transaction: LedgerTransaction) -> tuple[bool, str | None]:
             account = transaction.require(dataset)
-            known = transaction.find("reserve", release_id)
+            known, commit = transaction.find("reserve", release_id), transaction.find("commit", release_id)
+            standing = transaction.standing
+            open_ = any(release_id in other.reserved for other in standing.accounts.values())
+            if open_ != (known is not None and commit is None) or (commit is not None and known is None):
+                raise LedgerError(
+                    f"Rows about the release {release_id} are missing: they were changed by hand. Nothing was "
+                    "released; restore the ledger from a backup."
+                )
             if known is None:
-                account.check(worst_case, noise_kind)
+                self._check_stored(transaction, there)
+                for each in standing.together(dataset):
+                    each.check(worst_case, noise_kind)
+                if data is not None:
+                    transaction.claim(dataset, data)
                 transaction.append("reserve", dataset, release_id, body)
-                return None
-            commit = transaction.find("commit", release_id)
-            adopted = any(row.kind == "adopt" and row.content["of"] == release_id for row in transaction.rows)
+                return True, None
             if (
-                (known.dataset != dataset and not adopted)
+                (known.dataset != dataset and not _is_adopted(release_id, transaction.of_kind("adopt")))
                 or known.content["noise"] != noise_kind
                 or (commit is None and not covers(from_json(known.content["event"]), worst_case, account.budget.delta))
             ):
@@ -306,9 +430,55 @@ class Ledger:
                     f"{known.position}): an identity must cover everything that decides what is released. Nothing was "
                     "released."
                 )
-            return None if commit is None else str(commit.content["digest"])
+            return False, None if commit is None else str(commit.content["digest"])
 
-        return self._transactions.transact(work)
+        def watched(transaction: LedgerTransaction) -> tuple[tuple[bool, str | None], str, tuple[int, str]]:
+            outcome = work(transaction)
+            first = transaction.row(1)  # by which a ledger is known, wherever it is moved to
+            assert first is not None
+            if outcome[0] and sketch is not None and self._memory is not None:
+                # The last that can refuse, so that nothing is claimed for a release that is not made.
+                address = f"{self._database.name} with {self._store}"
+                seen = self._memory.claim(first.mac, address, sketch)
+                row = None if seen is None else transaction.row(seen[0])
+                if seen is not None and (row is None or row.mac != seen[1]):
+                    raise LedgerError(
+                        f"This site saw the ledger go on to a row {seen[0]} that it does not have: it is a copy of "
+                        "another time, which does not know what was spent since. Nothing was released; restore the "
+                        "latest copy."
+                    )
+            return outcome, first.mac, transaction.end()
+
+        if data is None or self._memory is None:
+            return self._transactions.transact(work)
+        outcome, identity, end = self._transactions.transact(watched)
+        if outcome[0]:
+            self._memory.saw(identity, *end)
+        return outcome
+
+    def _check_stored(self, transaction: LedgerTransaction, files: list[str]) -> None:
+        """Refuse where releases are stored that were not reserved: the ledger is older than the store.
+
+        That is so where there are more than were committed or are open; which they are takes longer to say.
+        """
+        unfinished = {
+            self._releases.path(name).name
+            for account in transaction.standing.accounts.values()
+            for name in account.reserved
+        }
+        if len(files) > transaction.standing.stored + len(unfinished and unfinished.intersection(files)):
+            self._refuse_unknown(files, transaction.of_kind("reserve"))
+
+    def _refuse_unknown(self, files: list[str], rows: Iterable[Row]) -> None:
+        """Refuse files of releases that no row reserved."""
+        known = {f"{row.release_id}.npz" for row in rows if row.kind == "reserve"}
+        if unknown := sorted(set(files) - known):
+            others = f", nor of {len(unknown) - 1} others" if len(unknown) > 1 else ""
+            raise LedgerError(
+                f"The release {self._store / unknown[0]} is stored, and the ledger knows nothing of it{others}: the "
+                "ledger is an old copy, or was emptied, and does not know what was spent since. Nothing was released; "
+                "restore the latest copy of the ledger."
+            )
 
     def _draw(
         self,
@@ -339,34 +509,38 @@ class Ledger:
         """
         event = to_json(worst_case)
 
-        def candidates(rows: list[Row]) -> list[Row]:
-            taken = {row.content["of"] for row in rows if row.kind == "adopt"} | {
-                row.release_id for row in rows if row.kind == "reserve" and "identity" in row.content
-            }
-            made = {row.release_id for row in rows if row.kind == "commit"} - taken
-            return [
-                row
-                for row in rows
-                if row.kind == "reserve"
-                and row.release_id in made
-                and (row.content["event"], row.content["noise"]) == (event, noise_kind)
-            ]
-
-        rows = self.rows()
-        for row in rows:
-            if row.release_id == release_id:
-                return str(row.content["of"]) if row.kind == "adopt" else release_id
-        found = next((row.release_id for row in candidates(rows) if made_by(row.content["run"])), None)
-        if found is None:
-            return release_id
-
-        def work(transaction: LedgerTransaction) -> str:
+        def known_as(transaction: LedgerTransaction) -> str | None:
             adopted = transaction.find("adopt", release_id)
             if adopted is not None:
                 return str(adopted.content["of"])
-            row = next((row for row in candidates(transaction.rows) if row.release_id == found), None)
-            if row is None:
-                return release_id
+            return None if transaction.find("reserve", release_id) is None else release_id
+
+        def candidates(transaction: LedgerTransaction) -> list[Row]:
+            rows = transaction.of_kind("reserve", transaction.standing.earlier) if transaction.standing.earlier else []
+            adopted = transaction.of_kind("adopt")
+            return [
+                row
+                for row in rows
+                if "identity" not in row.content
+                and (row.content["event"], row.content["noise"]) == (event, noise_kind)
+                and not _is_adopted(str(row.release_id), adopted)
+                and transaction.find("commit", str(row.release_id)) is not None
+            ]
+
+        def look(transaction: LedgerTransaction) -> tuple[str | None, list[Row]]:
+            known = known_as(transaction)
+            return known, [] if known else candidates(transaction)
+
+        known, rows = self._transactions.transact(look)
+        found = known or next((row.release_id for row in rows if made_by(row.content["run"])), None)
+        if known or found is None:
+            return known or release_id
+
+        def work(transaction: LedgerTransaction) -> str:
+            known = known_as(transaction)
+            row = next((row for row in candidates(transaction) if row.release_id == found), None)
+            if known or row is None:
+                return known or release_id
             commit = transaction.find("commit", found)
             assert commit is not None
             event = commit.content["event"]
@@ -380,12 +554,24 @@ class Ledger:
         body = {"digest": stored.digest, "event": to_json(stored.event), "noise": noise_kind}
 
         def work(transaction: LedgerTransaction) -> float:
-            row = transaction.find("commit", release_id) or transaction.append("commit", dataset, release_id, body)
-            if row.dataset != dataset:  # of an earlier version, adopted by this account since
-                row = next(row for row in transaction.rows if row.kind == "adopt" and row.content["of"] == release_id)
-            account = Account.of(dataset, transaction.rows[: row.position])
-            assert account is not None
-            return price(compose(*account.events()), delta)
+            row = transaction.find("commit", release_id)
+            if row is None:
+                # As it will be: the total is part of the row, so that the same is said whenever it is asked for.
+                account = transaction.require(dataset)
+                account = Account.from_json(account.to_json())
+                account.finish(release_id, stored.event)
+                total = price(account.used(), delta)
+                said = {"delta": delta, "epsilon": None if math.isinf(total) else total}
+                transaction.append("commit", dataset, release_id, body | {"total": said})
+                return total
+            said = row.content.get("total", {})
+            if row.dataset == dataset and said.get("delta") == delta:
+                return math.inf if said["epsilon"] is None else float(said["epsilon"])
+            # Of an earlier version, adopted by this account since, or asked for at another δ: from all rows.
+            rows = transaction.rows()
+            if row.dataset != dataset:
+                row = next(row for row in rows if row.kind == "adopt" and row.content["of"] == release_id)
+            return price(compose(*events_of(dataset, rows[: row.position])), delta)
 
         return self._transactions.transact(work)
 
@@ -396,6 +582,23 @@ class Ledger:
             self._database.exclusive(release_id, self._draw_patience),
         ):
             yield
+
+
+def events_of(dataset: str, rows: Iterable[Row]) -> list[Event]:
+    """What releases about a dataset cost, one event each in their order: unfinished ones at their worst."""
+    spent: dict[str, Event] = {}
+    for row in rows:
+        if row.dataset != dataset:
+            continue
+        if row.kind in ("reserve", "commit") and row.release_id is not None:
+            spent[row.release_id] = from_json(row.content["event"])
+        elif row.kind == "adopt" and row.content["from"] != dataset:
+            spent[row.content["of"]] = from_json(row.content["event"])
+    return list(spent.values())
+
+
+def _is_adopted(release_id: str, adoptions: Iterable[Row]) -> bool:
+    return any(row.content["of"] == release_id for row in adoptions)
 
 
 def _checked_epsilon(epsilon: float | None) -> float | None:

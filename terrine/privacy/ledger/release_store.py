@@ -5,6 +5,7 @@ It is written once, whole, and never replaced: what is in the store is what was 
 """
 
 import json
+import os
 import re
 import zipfile
 from collections.abc import Mapping
@@ -68,6 +69,10 @@ class ReleaseStore:
             raise LedgerError(f"A release is identified by letters, digits, '.', '_' and '-', got {release_id!r}.")
         return self._folder / f"{release_id}.npz"
 
+    def files(self) -> list[str]:
+        """The names of the files of all releases that are here."""
+        return [name for name in os.listdir(self._folder) if name.endswith(".npz")]
+
     def read(self, release_id: str, noise_kind: str) -> StoredArrays | None:
         """The release as it was written, or None if it was not.
 
@@ -90,6 +95,11 @@ class ReleaseStore:
         if seal != self._digest(release_id, noise_kind, event_text, arrays, inputs_text):
             raise self._damaged(path)
         return StoredArrays(arrays, _event_of(event_text), seal, json.loads(inputs_text or b"{}"))
+
+    def clear(self, release_id: str) -> None:
+        """Remove what a process that was killed left of this release before it was stored."""
+        for abandoned in self._folder.glob(f".{self.path(release_id).name}.*.tmp"):
+            abandoned.unlink(missing_ok=True)
 
     def write(
         self, release_id: str, noise_kind: str, arrays: Arrays, event: Event, inputs: Mapping[str, str]
@@ -114,8 +124,6 @@ class ReleaseStore:
             members[_INPUTS] = np.frombuffer(inputs_text, dtype=np.uint8)
 
         path = self.path(release_id)
-        for abandoned in self._folder.glob(f".{path.name}.*.tmp"):
-            abandoned.unlink(missing_ok=True)
         try:
             with atomic_file(path, replace=False, owner_only=True) as file:
                 np.savez(file, allow_pickle=False, **members)

@@ -1,4 +1,10 @@
-"""The ledger's rows within a transaction: verified before they are read, chained as they are added."""
+"""The ledger's rows within a transaction: what is read is verified, what is added is chained.
+
+A transaction need not read all rows. It takes up the sums of all rows up to the chain's head, which are sealed with
+the head, checks that the row at the head is the one that was sealed, walks the chain from there, and checks by itself
+each older row that it looks up. So what accounts have spent never rests on a row that was not verified when it was
+added up. `rows` walks the whole chain.
+"""
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -6,42 +12,134 @@ from typing import Any, TypeVar
 
 from terrine.errors import LedgerError
 from terrine.privacy.ledger.account import Account
-from terrine.privacy.ledger.chain import Row, Tip, append_to, check_chain
+from terrine.privacy.ledger.chain import Head, Row, Tip, check_chain, check_row, row_after
+from terrine.privacy.ledger.data import Fingerprint, name_of, same_people
 from terrine.privacy.ledger.database import Database, Transaction
+from terrine.privacy.ledger.standing import Standing
 
 Result = TypeVar("Result")
 
 
 class LedgerTransaction:
-    """All rows, verified, with the exclusive right to add to them.
+    """How accounts stand, and rows, with the exclusive right to add to them.
+
+    Attributes:
+        standing: After all rows, those added in this transaction included.
 
     Raises:
-        LedgerError: the chain is broken.
+        LedgerError: the end of the chain is not as it was written.
     """
 
-    def __init__(self, transaction: Transaction, key: bytes) -> None:
+    def __init__(self, transaction: Transaction, key: bytes, tip: Tip) -> None:
         self._transaction = transaction
         self._key = key
-        self.rows = transaction.rows()
-        check_chain(self.rows, key)
+        self.began_with, last = tip.read(), transaction.last()
+        if self.began_with is None and last:
+            raise tip.missing(last)
+        head = self.began_with or Head.at(None, "")
+        known = Standing.from_text(head.sums) if head.sums else None
+        # From the row at the head on; all of them where it is not known what they add up to.
+        rows = transaction.rows(first=1 if known is None else head.count)
+        at_head = next((row for row in rows if row.position == head.count), None)
+        if known is None:
+            check_chain(rows, key)
+        tip.check(head, at_head, last)
+        if known is not None:
+            if at_head is not None:
+                check_row(at_head, key)
+                rows = rows[1:]
+            check_chain(rows, key, at_head)
+        self.standing = Standing() if known is None else known
+        for row in rows:
+            self.standing.add(row)
+        self._last = rows[-1] if rows else at_head
+        self._is_news = known is None or bool(rows)
+
+    def head(self) -> Head:
+        """The end of the chain as it is by now."""
+        if self.began_with is None or self._is_news:
+            return Head.at(self._last, self.standing.to_text())
+        return self.began_with
+
+    def rows(self) -> list[Row]:
+        """All rows in order, verified.
+
+        Raises:
+            LedgerError: the chain is broken.
+        """
+        rows = self._transaction.rows()
+        check_chain(rows, self._key)
+        return rows
 
     def append(self, kind: str, dataset: str, release_id: str | None, body: Mapping[str, Any]) -> Row:
         """Add a row to the end of the chain."""
         written = datetime.now(UTC).isoformat(timespec="seconds")
-        row = append_to(
-            self.rows, self._key, kind=kind, dataset=dataset, release_id=release_id, body=body, written=written
+        row = row_after(
+            self._last, self._key, kind=kind, dataset=dataset, release_id=release_id, body=body, written=written
         )
         self._transaction.append(row)
-        self.rows.append(row)
+        self.standing.add(row)
+        self._last, self._is_news = row, True
         return row
 
     def find(self, kind: str, release_id: str) -> Row | None:
-        """The row of this kind about this release, if there is one."""
-        return next((row for row in self.rows if row.kind == kind and row.release_id == release_id), None)
+        """The row of this kind about this release, verified, if there is one."""
+        return next(iter(self._verified(kind=kind, release_id=release_id)), None)
+
+    def row(self, position: int) -> Row | None:
+        """The row at this position, verified, if there is one."""
+        return next(iter(self._verified(first=position, last=position)), None)
+
+    def end(self) -> tuple[int, str]:
+        """Position and HMAC of the last row."""
+        head = Head.at(self._last, "")
+        return head.count, head.mac
+
+    def of_kind(self, kind: str, until: int | None = None) -> list[Row]:
+        """The rows of this kind, each verified by itself, up to a position."""
+        return self._verified(kind=kind, last=until)
+
+    def claim(self, dataset: str, data: Fingerprint) -> None:
+        """Keep which records an account releases about; refuse those of another one, unless the two are linked.
+
+        Raises:
+            LedgerError: see above; the message says which.
+        """
+        own = self.require(dataset)
+        if data.name in own.data:
+            return
+        shared = self._transaction.shared(data)
+        for name, other in self.standing.accounts.items():
+            if name == dataset or name in own.linked:
+                continue
+            for known in other.data:
+                size = len(self._transaction.records(known)) if known in shared else 0
+                if known == data.name or (size and same_people(shared[known], size, len(data.records))):
+                    raise LedgerError(
+                        f"Some of these records were released about under another account, {name[:16]} (`terrine "
+                        "ledger show` has its name): a second account would be a second budget for the same people. "
+                        "Use that account (ledger.account), or add the two up: `terrine ledger link`. Nothing was "
+                        "released."
+                    )
+        self._transaction.remember(data)
+
+    def check_records(self) -> None:
+        """Check that the records of all accounts' data are as they were written.
+
+        Raises:
+            LedgerError: records were changed or deleted.
+        """
+        for account in self.standing.accounts.values():
+            for data in account.data:
+                if name_of(self._transaction.records(data), self._key) != data:
+                    raise LedgerError(
+                        f"The fingerprints of records of account {account.budget.dataset[:16]} were changed by hand. "
+                        "Nothing was released; restore the ledger from a backup."
+                    )
 
     def account(self, dataset: str) -> Account | None:
         """The dataset's account, if it is registered."""
-        return Account.of(dataset, self.rows)
+        return self.standing.accounts.get(dataset)
 
     def require(self, dataset: str) -> Account:
         """The dataset's account.
@@ -56,6 +154,12 @@ class LedgerTransaction:
                 "it."
             )
         return account
+
+    def _verified(self, **chosen: Any) -> list[Row]:
+        rows = self._transaction.rows(**chosen)
+        for row in rows:
+            check_row(row, self._key)
+        return rows
 
 
 class Transactions:
@@ -73,7 +177,7 @@ class Transactions:
         self._key = key
 
     def transact(self, work: Callable[[LedgerTransaction], Result]) -> Result:
-        """Run `work` on the verified rows as the only writer, and commit what it added.
+        """Run `work` as the only writer, and commit what it added.
 
         Args:
             work: Reads and appends rows and does nothing else; a serialisation failure runs it again.
@@ -82,11 +186,14 @@ class Transactions:
             LedgerError: the ledger is locked, damaged, cut short or was changed by hand; nothing was added.
         """
 
-        def verified(opened: Transaction) -> tuple[Result, list[Row]]:
-            transaction = LedgerTransaction(opened, self._key)
-            self._tip.check(transaction.rows)
-            return work(transaction), transaction.rows
+        def verified(opened: Transaction) -> tuple[Result, Head, Head | None]:
+            transaction = LedgerTransaction(opened, self._key, self._tip)
+            if transaction.began_with is None:
+                # Before any row can be committed, so that rows without a head are always a sign of damage.
+                self._tip.advance(transaction.head())
+            return work(transaction), transaction.head(), transaction.began_with
 
-        result, rows = self._database.transact(verified)
-        self._tip.advance(rows)
+        result, head, before = self._database.transact(verified)
+        if head != before:
+            self._tip.advance(head)
         return result

@@ -108,10 +108,29 @@ def test_verify_counts_the_rows_of_an_intact_ledger(options: list[str]) -> None:
     assert "intact: 4 rows" in terrine("verify", *options)
 
 
+def test_a_witness_is_a_line_or_a_file_of_them(options: list[str], tmp_path: Path) -> None:
+    line = terrine("witness", *options)
+    assert re.fullmatch(r"Terrine ledger, \d{4}-\d\d-\d\d: 4 rows, head [0-9a-f]{64}\n", line)
+    assert "intact: 4 rows" in terrine("verify", "--witness", line.strip(), *options)
+    (tmp_path / "seen").write_text(line.replace("4 rows", "5 rows"))
+    with pytest.raises(LedgerError, match="that the witness saw"):
+        terrine("verify", "--witness", str(tmp_path / "seen"), *options)
+
+
 def test_verify_refuses_a_ledger_whose_release_was_lost(options: list[str]) -> None:
     (Path(options[3]) / "first.npz").unlink()
     with pytest.raises(LedgerError, match="missing"):
         terrine("verify", *options)
+
+
+def test_linked_accounts_say_so_and_add_up(options: list[str]) -> None:
+    ledger = Ledger(options[1], Path(options[3]), load_or_create_key(Path(options[5])))
+    ledger.register("second", 6.0, 1e-5, "replay")
+    assert "abcdefabcdefabcd and second add up from now on" in terrine("link", "abc", "second", *options)
+    first, second = json.loads(terrine("show", "--json", *options))
+    assert first["epsilon_spent"] == second["epsilon_spent"] > 0
+    assert (first["linked"], second["linked"]) == (["second"], ["abcdefabcdefabcd"])
+    assert "It adds up with second." in " ".join(terrine("show", *options).split())
 
 
 def test_set_budget_changes_the_budget_over_all_runs(options: list[str]) -> None:

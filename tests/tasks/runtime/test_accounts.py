@@ -12,7 +12,6 @@ from tasks.config.values import merge, parse_assignment
 from tasks.runtime.accounts import budget_explained, ledger_account, open_account
 from tasks.runtime.run import Run
 from terrine.errors import BudgetError
-from terrine.privacy.ledger.account import Account
 
 BENCHMARK = {"data": {"name": "digits", "size": 8}, "aggregation": {"mechanism": "histogram", "sigma": 5}}
 OWN = {**BENCHMARK, "data": {"name": "npz", "path": "people.npz"}, "ledger": {"account": "people", "epsilon": 8}}
@@ -70,7 +69,7 @@ def test_an_account_that_does_not_pay_says_its_name_and_commands_that_work_as_pr
         worst = settings.worst_case(run.params.queries.count, settings.epsilon, settings.delta)
         with budget_explained(run):
             ledger, account = open_account(run)
-            Account.of(account, ledger.rows()).check(worst, "secure")
+            ledger.account(account).check(worst, "secure")
         return ledger, account, worst
 
     (tmp_path / "experiments").mkdir()

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from tasks.config.presets import derive
-from tasks.runtime.accounts import open_account, registered_account
+from tasks.runtime.accounts import open_account
 from tasks.runtime.parameters import settled, write_parameters
 from tasks.runtime.releases import spent_on_counting, spent_on_moments
 from tasks.runtime.run import Run
@@ -44,7 +44,7 @@ def _save(root: Path, records: int, groups: int | None = None) -> None:
 
 def _spent(root: Path, params) -> list:
     ledger, name = open_account(Run(root, "own", params))
-    return registered_account(ledger, name).events()
+    return ledger.events(name)
 
 
 def test_numbers_take_the_place_of_auto_and_what_counting_cost_is_charged_once(project):
@@ -121,7 +121,7 @@ def test_a_budget_that_does_not_cover_count_and_answers_is_refused_before_the_co
         settled(project, name)
     run = Run(project, name, settled(project, derive(project, "own", ["privacy.units=1000", "ledger.epsilon=3.9"])))
     ledger, account = open_account(run)
-    assert registered_account(ledger, account).events() == []
+    assert ledger.events(account) == []
 
 
 @pytest.mark.parametrize(

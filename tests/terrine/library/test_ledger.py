@@ -107,6 +107,16 @@ def test_an_account_keeps_its_budget_and_its_unit(tmp_path):
     _open(tmp_path, account="others", budget=30.0).release(MECHANISM, VOTES, epsilon=2)
 
 
+def test_records_that_teachers_learned_from_have_one_account_and_on_a_site_one_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("TERRINE_SITE", str(tmp_path / "site"))
+    known = replace(VOTES, sketch=np.arange(200, dtype=np.uint64))
+    _open(tmp_path).release(MECHANISM, known, epsilon=2)
+    with pytest.raises(tr.LedgerError, match="under another account"):
+        _open(tmp_path, account="others").release(MECHANISM, known, epsilon=2)
+    with pytest.raises(tr.LedgerError, match="another ledger of this site"):
+        tr.Ledger.open(tmp_path / "elsewhere", budget=3.0).release(MECHANISM, known, epsilon=2)
+
+
 def test_teachers_that_share_a_part_have_no_guarantee_and_the_statement_says_so(tmp_path):
     said = str(_open(tmp_path).release(MECHANISM, replace(VOTES, disjoint=False), epsilon=2).statement())
     assert said.startswith("NOT PRIVATE")

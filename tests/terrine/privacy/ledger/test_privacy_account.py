@@ -116,9 +116,9 @@ def test_a_budget_that_changes_leaves_the_order(place: Place) -> None:
     ledger = place.open()
     ledger.register(DATASET, epsilon=20.0, delta=1e-5, mode="release")
     ask(ledger, "a", Draw(LNMAX), worst_case=LNMAX)
-    before = Account.of(DATASET, ledger.rows())
+    before = ledger.account(DATASET)
     ledger.set_budget(DATASET, 5.0, 1e-6)
-    after = Account.of(DATASET, ledger.rows())
+    after = ledger.account(DATASET)
     assert before is not None
     assert after is not None
     assert after.opened == before.opened == Budget(DATASET, 20.0, 1e-5, "release")
@@ -133,7 +133,7 @@ def test_a_release_that_costs_nothing_decides_nothing(place: Place) -> None:
     ledger = place.open()
     ledger.register(DATASET, epsilon=3.0, delta=1e-5, mode="release")
     ask(ledger, "a", Draw(compose()), worst_case=compose())
-    found = Account.of(DATASET, ledger.rows())
+    found = ledger.account(DATASET)
     assert found is not None
     assert found.opened is None
     assert found.total() == 0

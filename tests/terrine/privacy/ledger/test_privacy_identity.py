@@ -33,6 +33,15 @@ def test_a_key_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert list(path.parent.iterdir()) == [path]
     assert load_or_create_key(tmp_path / "other") != key
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o660, 0o602])
+def test_a_key_that_others_may_read_is_refused(mode: int, tmp_path: Path) -> None:
+    load_or_create_key(tmp_path / "key")
+    (tmp_path / "key").chmod(mode)
+    with pytest.raises(LedgerError, match=rf"has mode {mode:04o}: others may read it.*chmod 600 {tmp_path}/key"):
+        load_or_create_key(tmp_path / "key")
 
 
 def _report_key(path: Path, barrier, queue) -> None:

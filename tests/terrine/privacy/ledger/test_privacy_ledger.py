@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sqlalchemy as sql
 from privacy_ledger_help import ANSWER, DATASET, Draw, Place, ask
 
 from terrine.errors import BudgetError, LedgerError, SettingError
@@ -261,6 +262,18 @@ def test_scalars_empty_arrays_and_foreign_byte_orders_come_back_as_they_were(led
         assert (stored[name].dtype, stored[name].shape) == (array.dtype, array.shape)
 
 
-def test_releases_are_readable_by_their_owner_alone(ledger: Ledger, place: Place) -> None:
-    ask(ledger, "a", Draw())
-    assert os.stat(place.store / "a.npz").st_mode & 0o077 == 0
+def test_a_ledger_is_readable_by_its_owner_alone_also_one_that_was_not(place: Place) -> None:
+    database = Path(str(sql.make_url(place.url).database))
+    database.parent.mkdir()
+    database.touch(0o666)
+    database.chmod(0o666)
+    mask = os.umask(0)
+    try:
+        ledger = place.open()
+        ledger.register(DATASET, epsilon=2.0, delta=1e-5, mode="release")
+        ask(ledger, "a", Draw())
+        found = [place.store, *place.store.iterdir(), *database.parent.glob("ledger.db*")]
+    finally:
+        os.umask(mask)
+    assert len(found) >= 4
+    assert not [path for path in found if path.stat().st_mode & 0o077]

@@ -52,7 +52,8 @@ def _is(kind: str) -> Callable[..., bool]:
 
 
 def _ends_with(kind: str) -> Callable[..., bool]:
-    return lambda _, rows: bool(rows) and rows[-1].kind == kind
+    """Whether the head that is about to be written is after a row of this kind: register, reserve, commit."""
+    return lambda _, head: head.count == {"reserve": 2, "commit": 3}[kind]
 
 
 # Where to die, whether the labels are stored by then, and how many releases are charged.

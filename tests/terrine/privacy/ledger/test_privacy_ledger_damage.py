@@ -1,6 +1,8 @@
 """A ledger that was edited, cut, moved or locked: a clear error, and nothing is drawn."""
 
+import contextlib
 import json
+import math
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -11,7 +13,9 @@ import pytest
 import sqlalchemy as sql
 from privacy_ledger_help import ANSWER, DATASET, Draw, Place, ask
 
-from terrine.errors import LedgerError
+from terrine.errors import BudgetError, LedgerError
+from terrine.privacy.accounting.events import GaussianEvent
+from terrine.privacy.accounting.gaussian import mu_of
 from terrine.privacy.ledger.ledger import Ledger
 
 
@@ -60,22 +64,79 @@ EDITS = {
     "the table dropped": "DROP TABLE terrine_ledger",
 }
 MESSAGES = "changed by hand|deleted by hand|cut off"
+AT_THE_END = [edit for edit in EDITS if "8" in EDITS[edit] or "> " in EDITS[edit] or edit in ("all rows deleted",)]
+"""Edits behind or at the row where the sealed sums end: every transaction sees them."""
+
+
+def edited(place: Place, edit: str) -> None:
+    assert filled(place).verify() == 8
+    with place.by_hand() as connection:
+        connection.execute(sql.text(EDITS[edit]))
 
 
 @pytest.mark.parametrize("edit", EDITS)
 def test_every_edit_of_the_rows_is_found(edit: str, place: Place) -> None:
-    assert filled(place).verify() == 8
-    with place.by_hand() as connection:
-        connection.execute(sql.text(EDITS[edit]))
+    edited(place, edit)
+    for look in (Ledger.verify, Ledger.rows):
+        with pytest.raises(LedgerError, match=MESSAGES):
+            look(place.open())
+
+
+@pytest.mark.parametrize("edit", [*AT_THE_END, "the table dropped"])
+def test_an_edit_of_the_end_is_found_by_every_transaction(edit: str, place: Place) -> None:
+    edited(place, edit)
     assert_nothing_is_released(place, MESSAGES)
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_no_edit_buys_a_release_or_a_second_draw(edit: str, place: Place) -> None:
+    """What was spent is sealed apart from the rows, so it stays spent whatever becomes of them."""
+    edited(place, edit)
+    # Within the budget of three if nothing had been spent, and past it by half of what was.
+    large, draw = GaussianEvent(math.sqrt(mu_of(3.0, 1e-5) ** 2 - 1.5 * 0.1**2), 1.0), Draw()
+    with pytest.raises((LedgerError, BudgetError)):
+        ask(place.open(), "large", draw, worst_case=large)
+    for name in "abc":
+        with contextlib.suppress(LedgerError):
+            ask(place.open(), name, draw)
+    assert draw.drawn == []
+
+
+HIDDEN = {
+    "its commitment": "UPDATE terrine_ledger SET release_id = 'z' WHERE position = 3",
+    "its reservation": "UPDATE terrine_ledger SET release_id = 'z' WHERE position = 2",
+    "its commitment deleted": "DELETE FROM terrine_ledger WHERE position = 3",
+    "both": "UPDATE terrine_ledger SET release_id = 'z' WHERE position IN (2, 3)",
+}
+
+
+@pytest.mark.parametrize("hidden", HIDDEN)
+def test_a_release_whose_rows_and_file_were_removed_is_never_drawn_again_for_free(
+    hidden: str, any_place: Place
+) -> None:
+    ledger, draw = filled(any_place), Draw()
+    spent = ledger.spent(DATASET, 1e-5)
+    with any_place.by_hand() as connection:
+        connection.execute(sql.text(HIDDEN[hidden]))
+    (any_place.store / "a.npz").unlink()
+    try:
+        ask(any_place.open(), "a", draw)
+    except LedgerError:
+        assert draw.drawn == []
+    else:
+        assert hidden == "both"
+        assert any_place.open().spent(DATASET, 1e-5) > spent
+    with pytest.raises(LedgerError, match=MESSAGES):
+        any_place.open().verify()
 
 
 @pytest.mark.parametrize("edit", ["a cost lowered", "a row in the middle deleted", "the last row deleted"])
 def test_edits_are_found_in_either_database(edit: str, any_place: Place) -> None:
-    assert filled(any_place).verify() == 8
-    with any_place.by_hand() as connection:
-        connection.execute(sql.text(EDITS[edit]))
-    assert_nothing_is_released(any_place, MESSAGES)
+    edited(any_place, edit)
+    with pytest.raises(LedgerError, match=MESSAGES):
+        any_place.open().verify()
+    if edit in AT_THE_END:
+        assert_nothing_is_released(any_place, MESSAGES)
 
 
 def _database(place: Any) -> Path:

@@ -1,0 +1,112 @@
+"""What a release costs in a ledger of so many rows, beside the plain form, in which every transaction reads all rows.
+
+    python benchmarks/ledger.py --rows 1000 10000 100000
+    python benchmarks/ledger.py --rows 100000 --url postgresql://terrine@/postgres?host=/tmp/server
+
+Rows are written at once, with the keys and sums that a ledger writes one by one: half of them reserve a release of one
+account, half commit it. Noise levels differ from release to release (`--levels`), so that nothing is counted up
+that would not be in practice. A release is all of `Ledger.release`, from opening the ledger to the committed row; its
+noise is drawn in no time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+import statistics
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+
+from terrine.privacy.accounting.events import Event, GaussianEvent, LaplaceEvent, to_json
+from terrine.privacy.ledger.chain import Head, Row, Tip, row_after
+from terrine.privacy.ledger.database import _ROWS, Database
+from terrine.privacy.ledger.ledger import IDENTITY, Ledger
+from terrine.privacy.ledger.standing import Standing
+
+KEY = bytes(range(32))
+DATASET = "people"
+DELTA = 1e-5
+PEOPLE = np.random.default_rng(0).integers(0, 2**63, 2048).astype(np.uint64)
+
+
+def event_of(number: int, levels: int, laplace: bool) -> Event:
+    """Return what release `number` costs: little, at one of so many levels of noise."""
+    scale = 1e6 + number % levels
+    return LaplaceEvent(2.0, scale) if laplace else GaussianEvent(1.0, scale)
+
+
+def filled(url: str, store: Path, rows: int, levels: int, laplace: bool) -> None:
+    """Write a ledger of so many rows, its head, and empty files in the place of its releases."""
+    store.mkdir(parents=True)
+    database, standing, written = Database(url), Standing(), "2026-11-22T12:00:00+00:00"
+    chain: list[Row] = []
+
+    def add(kind: str, release: str | None, body: dict) -> None:
+        last = chain[-1] if chain else None
+        chain.append(row_after(last, KEY, kind=kind, dataset=DATASET, release_id=release, body=body, written=written))
+        standing.add(chain[-1])
+
+    add("register", None, {"epsilon": 8.0, "delta": DELTA, "mode": "release"})
+    while len(chain) < rows:
+        event, release = to_json(event_of(len(chain), levels, laplace)), f"{len(chain):064x}"
+        add("reserve", release, {"event": event, "noise": "secure", "run": "run", "identity": IDENTITY})
+        add("commit", release, {"event": event, "noise": "secure", "digest": release})
+        (store / f"{release}.npz").touch()
+    with database._engine.begin() as connection:
+        connection.execute(_ROWS.insert(), [asdict(row) for row in chain])
+    Tip(store / "head.json", KEY).advance(Head.at(chain[-1], standing.to_text()))
+
+
+def release(url: str, store: Path, event: Event) -> float:
+    """Release once about records that are known; return the seconds it took."""
+    begun = time.perf_counter()
+    Ledger(url, store, KEY, site=store.parent / "site").release(
+        dataset=DATASET,
+        release_id=secrets.token_hex(32),
+        run="run",
+        worst_case=event,
+        delta=DELTA,
+        noise_kind="secure",
+        draw=lambda: ({"labels": np.zeros(10)}, event),
+        data=PEOPLE,
+    )
+    return time.perf_counter() - begun
+
+
+def seconds(url: str, store: Path, event: Event, repeats: int) -> float:
+    """Return the median time of a release."""
+    return statistics.median(release(url, store, event) for _ in range(repeats))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, nargs="+", default=[1_000, 10_000, 100_000])
+    parser.add_argument("--url", help="An empty database in the place of SQLite in a file; for one number of rows.")
+    parser.add_argument("--levels", type=int, default=1_000, help="How many levels of noise there are.")
+    parser.add_argument("--laplace", action="store_true", help="Laplace noise, which is added up at a Rényi order.")
+    parser.add_argument("--repeats", type=int, default=5)
+    chosen = parser.parse_args()
+    for rows in chosen.rows:
+        with tempfile.TemporaryDirectory() as folder:
+            url, store = chosen.url or f"sqlite:///{folder}/ledger.db", Path(folder) / "releases"
+            filled(url, store, rows, chosen.levels, chosen.laplace)
+            event = event_of(0, chosen.levels, chosen.laplace)
+            release(url, store, event)  # imports
+            ours = seconds(url, store, event, chosen.repeats)
+            with mock.patch.object(Standing, "from_text", return_value=None):
+                plain = seconds(url, store, event, 1 if rows > 10_000 else chosen.repeats)
+            begun = time.perf_counter()
+            with mock.patch("terrine.privacy.ledger.release_store.ReleaseStore.read"):
+                Ledger(url, store, KEY).rows()
+            walk = time.perf_counter() - begun
+        print(json.dumps({"rows": rows, "release": ours, "plain": plain, "all rows verified": walk}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""What a site remembers beside its ledgers: through which of them data were released about.
+
+A ledger refuses data under a second account of its own. Another ledger, by another address, key or folder, knows
+nothing of the first; so a small database that no setting of a run names keeps who claimed which data, and how far each
+ledger went, so that a copy of it that was made before is no second ledger. It is private.
+Whoever may delete files of the site may delete it, too: it is there against mistakes and against those who may choose
+settings, not against the site itself.
+"""
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from terrine.errors import LedgerError
+from terrine.files import private_folder
+from terrine.privacy.ledger.data import Fingerprint, same_people
+from terrine.privacy.ledger.identity import load_or_create_key
+
+_TABLES = (
+    "CREATE TABLE IF NOT EXISTS claims (ledger TEXT, address TEXT, data TEXT, record TEXT, "
+    "PRIMARY KEY (ledger, data, record)) WITHOUT ROWID",
+    "CREATE INDEX IF NOT EXISTS records ON claims (record)",
+    "CREATE TABLE IF NOT EXISTS ends (ledger TEXT PRIMARY KEY, position INTEGER, mac TEXT)",
+)
+
+
+@dataclass(frozen=True)
+class SiteMemory:
+    """The claims of all ledgers of a site on data.
+
+    Attributes:
+        folder: Where they are kept; made when it is missing.
+    """
+
+    folder: Path
+
+    def claim(self, ledger: str, address: str, sketch: NDArray[np.uint64]) -> tuple[int, str] | None:
+        """Claim data for a ledger, unless they are claimed for it.
+
+        Args:
+            ledger: Which one, wherever it lies by now.
+            address: Where it lies, for the error.
+            sketch: Of the data (`terrine.data.sketch`).
+
+        Returns:
+            Position and HMAC of the row that the ledger was last seen to end with; None where it was not seen.
+
+        Raises:
+            LedgerError: they were released about through another ledger, or the claims cannot be read.
+        """
+        private_folder(self.folder)
+        data = Fingerprint.of(sketch, load_or_create_key(self.folder / "key"))
+        with self._open() as claims:
+            known = "SELECT 1 FROM claims WHERE ledger = ? AND data = ?"
+            if not claims.execute(known, (ledger, data.name)).fetchone():
+                self._refuse_others(claims, ledger, data)
+                rows = [(ledger, address, data.name, record) for record in data.records]
+                claims.executemany("INSERT INTO claims VALUES (?, ?, ?, ?)", rows)
+            seen = claims.execute("SELECT position, mac FROM ends WHERE ledger = ?", (ledger,)).fetchone()
+        return None if seen is None else (int(seen[0]), str(seen[1]))
+
+    def saw(self, ledger: str, position: int, mac: str) -> None:
+        """Remember how far a ledger goes."""
+        with self._open() as claims:
+            claims.execute(
+                "INSERT INTO ends VALUES (?, ?, ?) ON CONFLICT (ledger) DO UPDATE SET position = excluded.position, "
+                "mac = excluded.mac WHERE excluded.position > position",
+                (ledger, position, mac),
+            )
+
+    def _refuse_others(self, claims: sqlite3.Connection, ledger: str, data: Fingerprint) -> None:
+        marks = ",".join("?" * len(data.records))
+        shared = claims.execute(
+            f"SELECT ledger, address, data, count(*) FROM claims WHERE record IN ({marks}) AND ledger != ? "
+            "GROUP BY ledger, data",
+            (*data.records, ledger),
+        ).fetchall()
+        for other, address, name, common in shared:
+            (size,) = claims.execute(
+                "SELECT count(*) FROM claims WHERE ledger = ? AND data = ?", (other, name)
+            ).fetchone()
+            if same_people(common, size, len(data.records)):
+                raise LedgerError(
+                    f"Some of these records were released about through another ledger of this site, {address}. Nobody "
+                    "would know the ε of both together: use that one (ledger.url, ledger.key, ledger.store). Nothing "
+                    "was released."
+                )
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        path = self.folder / "site.db"
+        try:
+            path.touch(0o600)
+            with contextlib.closing(sqlite3.connect(path, timeout=60.0, isolation_level=None)) as claims:
+                claims.execute("PRAGMA journal_mode = WAL")
+                claims.execute("BEGIN IMMEDIATE")
+                for table in _TABLES:
+                    claims.execute(table)
+                yield claims
+                claims.execute("COMMIT")
+        except (sqlite3.Error, OSError) as error:
+            raise LedgerError(
+                f"What this site remembers, {path}, cannot be used ({error}). Nothing was released; if it is damaged, "
+                "restore it from a backup."
+            ) from error

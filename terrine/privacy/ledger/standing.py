@@ -1,0 +1,112 @@
+"""How all accounts stand after so many rows: sums that are carried from row to row instead of being made anew.
+
+They are kept, sealed, with the chain's head (`chain.Tip`). A transaction takes them up there and adds the rows that
+came since, one by one. Where they are missing, or were made by other code, all rows are verified and added up again.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Self
+
+from terrine.privacy import accounting
+from terrine.privacy.accounting.events import from_json
+from terrine.privacy.ledger.account import Account, Budget
+from terrine.privacy.ledger.chain import Row
+from terrine.privacy.ledger.identity import canonical_json
+
+
+@dataclass
+class Standing:
+    """Accounts, and what else a transaction must know of all rows.
+
+    Attributes:
+        accounts: By the dataset that they are about, in the order of registration.
+        stored: How many releases were committed.
+        earlier: The last row that reserved a release under an identity of an earlier version; 0 where none did.
+    """
+
+    accounts: dict[str, Account] = field(default_factory=dict)
+    stored: int = 0
+    earlier: int = 0
+
+    @classmethod
+    def of(cls, rows: Iterable[Row]) -> Self:
+        """How accounts stand after these rows, which are all that there are."""
+        standing = cls()
+        for row in rows:
+            standing.add(row)
+        return standing
+
+    def add(self, row: Row) -> None:
+        """Take the next row into account."""
+        content, release = row.content, row.release_id
+        match row.kind:
+            case "register":
+                budget = Budget(row.dataset, content["epsilon"], content["delta"], content["mode"])
+                self.accounts[row.dataset] = Account(budget, {}, {}, content.get("unit"))
+            case "budget":
+                account = self.accounts[row.dataset]
+                account.budget = Budget(row.dataset, content["epsilon"], content["delta"], account.budget.mode)
+            case "reserve" if release is not None:
+                for account in self.together(row.dataset):
+                    account.reserve(release, from_json(content["event"]))
+                own = self.accounts[row.dataset].data
+                if (data := content.get("data")) is not None and data not in own:
+                    own.append(data)
+                if "identity" not in content:
+                    self.earlier = row.position
+            case "commit" if release is not None:
+                self.stored += 1
+                for account in self.together(row.dataset):
+                    account.finish(release, from_json(content["event"]))
+            case "adopt":
+                # Made by an earlier version under another account of the same people: it counts here from now on.
+                names = [row.dataset, *self.accounts[row.dataset].linked]
+                for account in [self.accounts[name] for name in names if content["from"] not in names]:
+                    account.reserve(content["of"], from_json(content["event"]))
+                    account.finish(content["of"], from_json(content["event"]))
+            case "link":
+                self._link(row.dataset, content["with"])
+
+    def together(self, dataset: str) -> list[Account]:
+        """The account of a dataset, and those that add up with it."""
+        own = self.accounts[dataset]
+        return [own, *(self.accounts[name] for name in own.linked)]
+
+    def _link(self, one: str, other: str) -> None:
+        groups = [[name, *self.accounts[name].linked] for name in (one, other)]
+        sums = [Account.from_json(self.accounts[name].to_json()) for name in (one, other)]
+        for number, group in enumerate(groups):
+            for name in group:
+                self.accounts[name].link(groups[1 - number], sums[1 - number])
+
+    def to_text(self) -> str:
+        """All of it, with the code that made it, as JSON."""
+        tree = {
+            "code": _code(),
+            "stored": self.stored,
+            "earlier": self.earlier,
+            "accounts": [[name, account.to_json()] for name, account in self.accounts.items()],
+        }
+        return canonical_json(tree).decode()
+
+    @classmethod
+    def from_text(cls, text: str) -> Self | None:
+        """What `to_text` wrote; None where other code made it, so that its sums may be others today."""
+        tree: dict[str, Any] = json.loads(text)
+        if tree["code"] != _code():
+            return None
+        accounts = {name: Account.from_json(account) for name, account in tree["accounts"]}
+        return cls(accounts, tree["stored"], tree["earlier"])
+
+
+@cache
+def _code() -> str:
+    """A digest of the code by which events are priced and added up."""
+    here = Path(__file__)
+    files = [*sorted(Path(accounting.__file__).parent.glob("*.py")), here, here.with_name("account.py")]
+    return hashlib.sha256(b"\n".join(file.read_bytes() for file in files)).hexdigest()

@@ -1,0 +1,74 @@
+"""What a deployment may be started with: nothing that decides about a budget, and nothing of the site's files."""
+
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from flows import pipeline as flow
+from flows.deploy import check_overrides
+from terrine.errors import SettingError
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "ledger.account=others",
+        "ledger.epsilon=100",
+        "ledger.url=sqlite:///other.db",
+        "ledger={account: others}",
+        "ledger.key=other",
+        "ledger=null",
+        "data.public_benchmark=true",
+        "data={name: digits}",
+        "data.edition=2",
+        "data.path=/srv/others",
+        "aggregation.noise=replay",
+        "aggregation={epsilon: 1, noise: replay}",
+        "privacy.unit=record",
+        "tracking.private_metrics=true",
+        "tracking.uri=http://elsewhere",
+        "runner.address=tcp://elsewhere:8786",
+        "backbone.weights=/srv/weights.pt",
+        "transcription.teacher.file=/srv/teacher",
+    ],
+)
+def test_budgets_noise_and_places_are_not_overridden_whatever_is_listed(override: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="A deployment may not override"):
+        check_overrides(tmp_path, ["seed=3", override])
+    if override.partition(".")[0] not in ("data", "tracking", "transcription"):
+        (tmp_path / "prefect.yaml").write_text("definitions: {overridable: [ledger, aggregation, privacy, runner]}\n")
+        with pytest.raises(SettingError, match="A deployment may not override"):
+            check_overrides(tmp_path, [override])
+
+
+def test_the_rest_is_overridden_as_the_site_lists_it(tmp_path: Path) -> None:
+    usual = ["aggregation.epsilon=2", "seed=3", "student={l2: 0.1}"]
+    check_overrides(tmp_path, usual)
+    check_overrides(Path(__file__).resolve().parents[2], usual)
+    (tmp_path / "prefect.yaml").write_text("definitions: {overridable: [student, data.edition]}\n")
+    check_overrides(tmp_path, ["student.l2=0.1", "data.edition=2"])
+    for refused in ("seed=3", "data.size=8"):
+        with pytest.raises(SettingError, match=r"it may set student, data\.edition"):
+            check_overrides(tmp_path, [refused])
+
+
+@pytest.mark.parametrize("deployment", [None, "id of a deployment"])
+def test_the_flow_asks_where_a_deployment_starts_it_and_only_there(
+    deployment: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+    for name, value in {
+        "deployment": SimpleNamespace(id=deployment),
+        "project_root": lambda: tmp_path,
+        "derive": lambda root, preset, overrides: made.append(overrides) or "run",
+        "begin": lambda *_: None,
+        "walk": lambda *_: None,
+        "cancelled_when_stopped": nullcontext,
+        "shorten_users_errors": lambda: None,
+    }.items():
+        monkeypatch.setattr(flow, name, value)
+    with pytest.raises(SettingError) if deployment else nullcontext():
+        flow.pipeline.fn("digits", ["ledger.account=others"])
+    assert made == ([] if deployment else [["ledger.account=others"]])
