@@ -95,13 +95,9 @@ def state_price(root: Path, candidates: list[Candidate]) -> None:
 
 def prepare(root: Path, run: str) -> None:
     """Lay down the dataset, so that the account is known before anything else is done. No noise is drawn."""
-    from flows.stages import make_stage
-    from tasks.pipeline.graph import MAIN
-    from tasks.runtime.versioning import is_changed
+    from flows.stages import make_changed
 
-    for stage in ("parameters", "dataset"):
-        if is_changed(root, run, stage, MAIN):
-            make_stage(root, run, stage)
+    make_changed(root, run, ("parameters", "dataset"))
 
 
 def make_all(root: Path, candidates: list[Candidate], made: Mapping[str, str]) -> dict[str, str]:

@@ -1,0 +1,57 @@
+"""Locks between processes; the system frees them when their holder dies, however it dies."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+FOLDER = Path(".dvc", "tmp", "terrine")
+"""Where those of a project lie; DVC keeps git away from it."""
+
+
+@contextmanager
+def locked(path: Path, what: str | None = None) -> Iterator[None]:
+    """Hold the lock at `path`, and wait for as long as another process, or thread, holds it.
+
+    what: what the other one is doing, for a warning where that may take long.
+    """
+    with _opened(path) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if what is not None:
+                logging.getLogger(__name__).warning("Another process %s: waiting until it is done.", what)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def of_project(root: Path, name: str) -> Path:
+    """Return where a lock of the project lies."""
+    return root / FOLDER / f"{name}.lock"
+
+
+@contextmanager
+def making(root: Path, run: str) -> Iterator[None]:
+    """Be the only process that makes stages of this run; others that want to wait."""
+    with locked(of_project(root, f"run-{run}"), f"is making {run}"):
+        yield
+
+
+@contextmanager
+def beside_others(root: Path, when_alone: Callable[[], None]) -> Iterator[None]:
+    """Make a run beside others of the project; where no other process makes one, `when_alone` is called first."""
+    with _opened(of_project(root, "runs")) as file:
+        with suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            when_alone()
+        fcntl.flock(file, fcntl.LOCK_SH)
+        yield
+
+
+def _opened(path: Path) -> IO[bytes]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return open(path, "ab")
