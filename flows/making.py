@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 from flows import server
@@ -68,8 +69,9 @@ def make(root: Path, run: str, *, with_server: bool = True) -> None:
             walk(root, run, run_stage, logging.getLogger(__name__), selects=False)
             return
         own = server.start(root)  # it starts while we import
-        from flows.pipeline import pipeline
+        from flows.pipeline import pipeline, without_heartbeat
 
         if own is not None:
             own.wait(lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True))
-        pipeline(preset=run, selects=False)
+        with without_heartbeat() if server.is_own() else nullcontext():
+            pipeline(preset=run, selects=False)

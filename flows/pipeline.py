@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -24,7 +25,7 @@ from prefect.client.schemas.filters import (
 )
 from prefect.client.schemas.objects import StateType
 from prefect.runtime import flow_run
-from prefect.settings import PREFECT_API_URL
+from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from prefect.states import Cancelled
 
 from flows import server
@@ -37,6 +38,9 @@ from flows.stopping import at_the_end
 from tasks.config.presets import derive, project_root, resolve, selected_run, shown_assignment
 from tasks.transcription.graph import pipeline_of
 
+without_heartbeat = partial(temporary_settings, {PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
+"""For flows whose caller says that they are alive, or whose server dies with them: at its end, a flow waits for up to a
+second until the thread that says so has heard of it."""
 LONGEST = 1.0
 """Seconds that a server has to hear that a flow run was stopped."""
 
@@ -81,11 +85,12 @@ def run_stage_as_flow(root: Path, run: str, stage: str) -> None:
     options: dict[str, Any] = {"name": stage, "flow_run_name": run}
     params = resolve(root, run)
     if not pipeline_of(params)[stage].fans_out(params):
-        _stage.with_options(**options)(str(root), run, stage)
+        with without_heartbeat():
+            _stage.with_options(**options)(str(root), run, stage)
         return
     check_cluster(params.runner, root)
     runner = task_runner(params.runner, params.device)
-    with device_per_task(params.runner, params.device):
+    with device_per_task(params.runner, params.device), without_heartbeat():
         _stage.with_options(**options, task_runner=runner)(str(root), run, stage)
 
 
