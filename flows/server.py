@@ -10,7 +10,6 @@ import atexit
 import os
 import shutil
 import socket
-import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -18,13 +17,13 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
-from tasks.runtime.locks import FOLDER, locked
+from tasks.runtime.databases import lay_out
+from tasks.runtime.locks import FOLDER
 from terrine.errors import TerrineError
-from terrine.files import atomic_file
 
 WITHOUT = "`terrine run --no-server` makes the run without one, its tasks one after the other."
 SECONDS = 600.0
@@ -112,23 +111,13 @@ def empty_database() -> Path:
     """Return a database of this Prefect with its tables and nothing in them; it is made once for a user."""
     home = Path(os.environ.get("PREFECT_HOME") or Path.home() / ".prefect")
     kept = home / f"terrine-{version('prefect')}.db"
-    if not kept.is_file():
-        with locked(kept.with_suffix(".lock")), tempfile.TemporaryDirectory() as folder:
-            if not kept.is_file():
-                fresh = Path(folder, "fresh.db")
-                own = os.environ | {"PREFECT_SERVER_DATABASE_CONNECTION_URL": _url(fresh)}
-                subprocess.run([sys.executable, "-P", "-c", _MIGRATE], env=own, check=True)
-                copy_whole(fresh, kept)
+    lay_out(kept, _migrate, kept.with_suffix(".lock"))
     return kept
 
 
-def copy_whole(database: Path, target: Path) -> None:
-    """Copy an SQLite database with all that is in its log; the target is whole or absent."""
-    whole = database.with_suffix(".whole")
-    with closing(sqlite3.connect(database)) as connection:
-        connection.execute("VACUUM INTO ?", (str(whole),))
-    with atomic_file(target) as file, whole.open("rb") as source:
-        shutil.copyfileobj(source, file)
+def _migrate(database: Path) -> None:
+    own = os.environ | {"PREFECT_SERVER_DATABASE_CONNECTION_URL": _url(database)}
+    subprocess.run([sys.executable, "-P", "-c", _MIGRATE], env=own, check=True)
 
 
 def start(root: Path) -> OwnServer | None:

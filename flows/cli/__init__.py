@@ -28,6 +28,7 @@ from flows.cli import (
     reproduce,
     serve,
     sweep,
+    track,
     ui,
 )
 from flows.environment import prepare_environment
@@ -169,7 +170,7 @@ def datasets() -> None:
 
 
 _FIRST = (accounting, advise, audit, check, compare, export, images, ledger)
-for part in (*_FIRST, membership, params, party, predict, reproduce, serve, sweep, ui):
+for part in (*_FIRST, membership, params, party, predict, reproduce, serve, sweep, track, ui):
     part.register(app)
 
 

@@ -152,7 +152,7 @@ def _stages(root: Path, run: str, pipeline: Pipeline, names: Sequence[str]) -> I
             file.lockfile_contents = {"stages": _read_lock(lock)}
             stages = file.stages
             yield [stages[f"{name}@{run}"] for name in names]
-    except DvcException as error:
+    except (DvcException, OSError) as error:
         raise ArtefactError(f"DVC could not do its part: {error}") from error
 
 

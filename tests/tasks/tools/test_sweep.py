@@ -128,7 +128,7 @@ def stages(project, monkeypatch):
 
 
 def run_sweep(*varied, settings=(), select="none"):
-    flows.cli.sweep.sweep(list(varied), preset="trial", set_=list(settings), select=select)
+    flows.cli.sweep.sweep(list(varied), preset="trial", set_=list(settings), select=select, workers=1)
 
 
 def account_of(root, run):
