@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from tasks.config.presets import PRESETS, SELECTED
 from tasks.runtime.locks import FOLDER
 from tasks.runtime.store import Folders
 
@@ -21,6 +20,8 @@ def of_a_run(folders: Folders) -> list[Path]:
 
 def of_the_project(root: Path) -> list[Path]:
     """Return the leftovers of what runs share, while nobody makes any run of the project."""
+    from tasks.config.presets import PRESETS, SELECTED  # here, for Ctrl-C has no time for what it brings
+
     flat = [path for folder in (root, root / PRESETS, root / SELECTED) for kind in KINDS for path in folder.glob(kind)]
     shared = Folders(root, "").shared("", "").parent
     return flat + [path for folder in (shared, root / FOLDER) for kind in KINDS for path in folder.rglob(kind)]
