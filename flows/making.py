@@ -14,7 +14,7 @@ from flows.stopping import uninterrupted
 from flows.terminal import SHOWN, quiet
 from tasks.config.presets import resolve
 from tasks.runtime import leftovers
-from tasks.runtime.locks import beside_others, making
+from tasks.runtime.locks import making, when_alone
 from tasks.runtime.progress import CURRENT
 from tasks.runtime.store import Folders
 from tasks.runtime.versioning import commit, is_changed, refresh, select
@@ -34,7 +34,8 @@ def walk(
 
     selects: whether later commands mean this run.
     """
-    with beside_others(root, lambda: leftovers.remove(leftovers.of_the_project(root))), making(root, run):
+    when_alone(root, lambda: leftovers.remove(leftovers.of_the_project(root)))
+    with making(root, run):
         leftovers.remove(leftovers.of_a_run(Folders(root, run)))
         pipeline, lines, asked = begin(root, run), SHOWN.get(), False
         if selects:

@@ -45,9 +45,10 @@ _IDLE = (
 """Services of a server for what comes after a run, or from elsewhere."""
 
 _SERVE = """
-import os, sys, threading
+import os, shutil, sys, threading
 def end_with_the_run():
     sys.stdin.buffer.read()
+    shutil.rmtree(sys.argv[2], ignore_errors=True)
     os._exit(0)
 threading.Thread(target=end_with_the_run, daemon=True).start()
 import uvicorn
@@ -80,7 +81,7 @@ class OwnServer:
             "PREFECT__SERVER_EPHEMERAL": "1",
             "PREFECT__SERVER_FINAL": "1",
         }
-        program = [sys.executable, "-P", "-c", _SERVE, str(port)]
+        program = [sys.executable, "-P", "-c", _SERVE, str(port), str(self._folder)]
         # Its input is a pipe that ends with this process, however that ends.
         self._process = subprocess.Popen(program, env=environment, stdin=subprocess.PIPE)
         atexit.register(self.end)

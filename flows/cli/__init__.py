@@ -133,11 +133,14 @@ def stage(
 ) -> None:
     """Run one stage: what dvc.yaml calls. With PREFECT_API_URL set it is a flow on that server."""
     from tasks.config.presets import project_root, selected_run
+    from tasks.runtime import leftovers
     from tasks.runtime.locks import making
+    from tasks.runtime.store import Folders
 
     root = project_root()
     chosen = run or selected_run(root)
     with making(root, chosen):
+        leftovers.remove(leftovers.of_a_run(Folders(root, chosen)))
         if os.environ.get("PREFECT_API_URL") and name != "parameters":
             from flows.pipeline import run_stage_as_flow
 

@@ -128,6 +128,10 @@ def _log(
     if mlflow.get_experiment_by_name(settings.experiment) is None:
         mlflow.create_experiment(settings.experiment, artifact_location=(run.root / "mlartifacts").as_uri())
     experiment = mlflow.set_experiment(settings.experiment).experiment_id
+    client = mlflow.MlflowClient()
+    if settings.uri.startswith("sqlite:"):  # the project's own, to which one logs at a time
+        for left in client.search_runs([experiment], f"run_name = '{run.name}' and attributes.status != 'FINISHED'"):
+            client.delete_run(left.info.run_id)  # of a process that was killed over it, or failed
     with mlflow.start_run(run_name=run.name) as active:
         identity = active.info.run_id
         own = own_settings(run.params)
@@ -160,7 +164,7 @@ def _log(
             from tasks.serving.mlflow_model import log_student_models  # and with it the network of the student
 
             log_student_models(run)
-    view = show_experiment(mlflow.MlflowClient(), experiment)
+    view = show_experiment(client, experiment)
     return {"run_id": identity, "uri": settings.uri, "view": view}
 
 

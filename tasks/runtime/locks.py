@@ -36,20 +36,17 @@ def of_project(root: Path, name: str) -> Path:
 
 @contextmanager
 def making(root: Path, run: str) -> Iterator[None]:
-    """Be the only process that makes stages of this run; others that want to wait."""
-    with locked(of_project(root, f"run-{run}"), f"is making {run}"):
+    """Be the only process that makes stages of this run; others that want to wait. Other runs may be made meanwhile."""
+    with _opened(of_project(root, "runs")) as runs, locked(of_project(root, f"run-{run}"), f"is making {run}"):
+        fcntl.flock(runs, fcntl.LOCK_SH)
         yield
 
 
-@contextmanager
-def beside_others(root: Path, when_alone: Callable[[], None]) -> Iterator[None]:
-    """Make a run beside others of the project; where no other process makes one, `when_alone` is called first."""
-    with _opened(of_project(root, "runs")) as file:
-        with suppress(BlockingIOError):
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            when_alone()
-        fcntl.flock(file, fcntl.LOCK_SH)
-        yield
+def when_alone(root: Path, action: Callable[[], None]) -> None:
+    """Do something while no process makes any run of the project; do nothing where one does."""
+    with _opened(of_project(root, "runs")) as runs, suppress(BlockingIOError):
+        fcntl.flock(runs, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        action()
 
 
 def _opened(path: Path) -> IO[bytes]:

@@ -42,6 +42,7 @@ def test_it_dies_with_a_run_that_is_killed_and_shares_its_database_with_nobody(t
         assert time.monotonic() < deadline, "the server outlived its run"
         time.sleep(0.05)
     assert url.startswith("http://127.0.0.1:")
+    assert not list((tmp_path / ".dvc" / "tmp" / "terrine").iterdir())
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 
 from tasks.runtime import leftovers
 from tasks.runtime.databases import lay_out
-from tasks.runtime.locks import beside_others, making
+from tasks.runtime.locks import making, when_alone
 from tasks.runtime.store import Folders
 
 
@@ -74,10 +74,10 @@ def test_what_the_dead_left_is_cleared_when_nobody_makes_a_run_and_nothing_else_
 
 def test_what_runs_share_is_cleared_by_one_that_is_alone(tmp_path):
     calls = []
-    with beside_others(tmp_path, lambda: calls.append("first")), beside_others(tmp_path, lambda: calls.append("no")):
-        pass
-    with beside_others(tmp_path, lambda: calls.append("last")):
-        pass
+    when_alone(tmp_path, lambda: calls.append("first"))
+    with making(tmp_path, "small"), making(tmp_path, "other"):
+        when_alone(tmp_path, lambda: calls.append("beside others"))
+    when_alone(tmp_path, lambda: calls.append("last"))
     assert calls == ["first", "last"]
 
 
