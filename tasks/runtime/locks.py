@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import logging
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,18 +16,28 @@ FOLDER = Path(".dvc", "tmp", "terrine")
 
 @contextmanager
 def locked(path: Path, what: str | None = None) -> Iterator[None]:
-    """Hold the lock at `path`, and wait for as long as another process, or thread, holds it.
+    """Hold the lock at `path`, and wait for as long as another process, or thread, holds it; the file goes with it.
 
     what: what the other one is doing, for a warning where that may take long.
     """
-    with _opened(path) as file:
+    while True:
+        file = _opened(path)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if what is not None:
                 logging.getLogger(__name__).warning("Another process %s: waiting until it is done.", what)
+                what = None
             fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                break
+        file.close()  # the holder before removed it: nobody else can find this one
+    with file:
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
 
 
 def of_project(root: Path, name: str) -> Path:
