@@ -10,6 +10,7 @@ import atexit
 import os
 import shutil
 import socket
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -122,10 +123,16 @@ def _migrate(database: Path) -> None:
 
 
 def start(root: Path) -> OwnServer | None:
-    """Start a server for this process, unless it has one or the user has; return the one to wait for."""
+    """Start a server for this process, unless it has one or the user has; return the one to wait for.
+
+    Raises TerrineError where its database cannot be made, as on a disk that is full.
+    """
     global _own
     if _own is None and not _users():
-        _own = OwnServer(root)
+        try:
+            _own = OwnServer(root)
+        except (OSError, sqlite3.Error, subprocess.CalledProcessError) as error:
+            raise TerrineError(f"The Prefect server for this run could not be started: {error}. {WITHOUT}") from error
         os.environ["PREFECT_API_URL"] = _own.url  # before Prefect is imported, and for processes that carry tasks
         os.environ["PREFECT_LOGGING_TO_API_ENABLED"] = "false"
         return _own

@@ -71,6 +71,17 @@ def test_one_that_is_slow_is_waited_for_said_and_at_last_given_up_with_the_way_w
         start("raise SystemExit(3)").wait(said.append)
 
 
+def test_a_disk_without_room_for_its_database_is_said_with_the_way_without(tmp_path, monkeypatch):
+    def full():
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(server, "empty_database", full)
+    monkeypatch.setattr(server, "_users", lambda: False)
+    with pytest.raises(TerrineError, match=r"could not be started: .*No space left.*terrine run --no-server"):
+        server.start(tmp_path)
+    assert not server.is_own()
+
+
 def test_a_server_of_the_users_own_is_taken(tmp_path, monkeypatch):
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:4200/api")
     assert server.start(tmp_path) is None
