@@ -111,7 +111,7 @@ def faults(project: Path, done: subprocess.CompletedProcess[str], epsilon: float
     status = command(project, "dvc", "status", "--json", "selected/dvc.yaml")
     if status.returncode or json.loads(status.stdout):
         found.add("DVC not clean")
-    if [path for kind in (".*.tmp", ".*.old", "*.tmp") for path in project.rglob(kind) if path.name != "tmp"]:
+    if [path for kind in (".*.tmp", ".*.old", "terrine/server-*") for path in project.rglob(kind)]:
         found.add("leftovers")
     if processes_of(project):
         found.add("processes")

@@ -7,6 +7,7 @@ its first migration is in everybody's way, with services that nobody needs, and 
 from __future__ import annotations
 
 import atexit
+import fcntl
 import os
 import shutil
 import socket
@@ -23,7 +24,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from tasks.runtime.databases import lay_out
-from tasks.runtime.locks import FOLDER
+from tasks.runtime.locks import FOLDER, locked, of_project
 from terrine.errors import TerrineError
 
 WITHOUT = "`terrine run --no-server` makes the run without one, its tasks one after the other."
@@ -67,8 +68,11 @@ class OwnServer:
     """A server on this machine for this process alone, with a database of its own that begins empty."""
 
     def __init__(self, root: Path) -> None:
-        (root / FOLDER).mkdir(parents=True, exist_ok=True)
-        self._folder = Path(tempfile.mkdtemp(prefix=".server-", suffix=".tmp", dir=root / FOLDER))
+        with locked(of_project(root, "servers")):
+            _clear_after_the_dead(root / FOLDER)
+            self._folder = Path(tempfile.mkdtemp(prefix="server-", dir=root / FOLDER))
+            self._held = os.open(self._folder, os.O_RDONLY)  # for as long as this process lives
+            fcntl.flock(self._held, fcntl.LOCK_EX)
         database = self._folder / "prefect.db"
         shutil.copyfile(empty_database(), database)
         with socket.socket() as probe:
@@ -107,6 +111,16 @@ class OwnServer:
         self._process.kill()
         self._process.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _clear_after_the_dead(folder: Path) -> None:
+    """Remove databases of servers that were killed together with their run."""
+    for database in folder.glob("server-*"):
+        descriptor = os.open(database, os.O_RDONLY)
+        with suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(database, ignore_errors=True)
+        os.close(descriptor)
 
 
 def empty_database() -> Path:

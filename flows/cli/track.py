@@ -19,6 +19,7 @@ def track(
 ) -> None:
     """Log a complete run to MLflow, where that failed when it was made; nothing else is done."""
     from tasks.runtime.graph import load
+    from tasks.runtime.locks import making
     from tasks.runtime.run import chosen_run
     from tasks.transcription.graph import pipeline_of
     from terrine.errors import ArtefactError
@@ -27,7 +28,8 @@ def track(
     if not made.folders.report.is_file():
         raise ArtefactError(f"Run {made.name} is not complete. Make it first: terrine run --preset {made.name}")
     _, log_run = pipeline_of(made.params)["report"].tasks.split()
-    identity = load(log_run).fn(made)
+    with making(made.root, made.name):
+        identity = load(log_run).fn(made)
     if identity is None:
         raise typer.Exit(1)
     print(f"MLflow run {identity} (make ui)")

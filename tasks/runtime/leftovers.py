@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
-from tasks.runtime.locks import FOLDER
 from tasks.runtime.store import Folders
 
-KINDS = (".*.tmp", ".*.old")
+NAME = re.compile(r"\..+\.([0-9a-f]{12}|[0-9a-f]{32}|[a-z0-9_]{8})\.(tmp|old)")
 """How files and folders are called until they are whole, and folders while they give way to others."""
 
 
 def of_a_run(folders: Folders) -> list[Path]:
     """Return the leftovers of a run, which nobody else may be making."""
     zones = (folders.private, folders.public, folders.release)
-    return [path for zone in zones for kind in KINDS for path in zone.rglob(kind)]
+    return _leftovers(path for zone in zones for path in zone.rglob(".*"))
 
 
 def of_the_project(root: Path) -> list[Path]:
     """Return the leftovers of what runs share, while nobody makes any run of the project."""
     from tasks.config.presets import PRESETS, SELECTED  # here, for Ctrl-C has no time for what it brings
 
-    flat = [path for folder in (root, root / PRESETS, root / SELECTED) for kind in KINDS for path in folder.glob(kind)]
-    shared = Folders(root, "").shared("", "").parent
-    return flat + [path for folder in (shared, root / FOLDER) for kind in KINDS for path in folder.rglob(kind)]
+    flat = _leftovers(path for folder in (root, root / PRESETS, root / SELECTED) for path in folder.glob(".*"))
+    return flat + _leftovers(Folders(root, "").shared("", "").parent.rglob(".*"))
+
+
+def _leftovers(paths: Iterable[Path]) -> list[Path]:
+    return [path for path in paths if NAME.fullmatch(path.name)]
 
 
 def remove(leftovers: list[Path]) -> None:

@@ -34,7 +34,7 @@ def test_it_dies_with_a_run_that_is_killed_and_shares_its_database_with_nobody(t
         number, url = process.stdout.readline().split()
         started = psutil.Process(int(number))
         assert started.environ()["PREFECT_SERVER_DATABASE_CONNECTION_URL"].startswith(
-            f"sqlite+aiosqlite:///{tmp_path}/.dvc/tmp/terrine/.server-"
+            f"sqlite+aiosqlite:///{tmp_path}/.dvc/tmp/terrine/server-"
         )
         process.send_signal(signal.SIGKILL)
     deadline = time.monotonic() + 20
@@ -63,12 +63,17 @@ def test_one_that_is_slow_is_waited_for_said_and_at_last_given_up_with_the_way_w
     slow, said = start("import time; time.sleep(600)"), []
     with pytest.raises(TerrineError, match=r"did not start within 0\.8 seconds.*terrine run --no-server"):
         slow.wait(said.append, seconds=0.8)
+    dead, alive = tmp_path / ".dvc" / "tmp" / "terrine" / "server-dead", start("import time; time.sleep(600)")
+    dead.mkdir()
     assert len(said) == 1
     assert "Waiting for the Prefect server" in said[0]
     assert not psutil.pid_exists(slow._process.pid)
-    assert not list((tmp_path / ".dvc" / "tmp" / "terrine").iterdir())
     with pytest.raises(TerrineError, match=r"ended while it started.*terrine run --no-server"):
         start("raise SystemExit(3)").wait(said.append)
+    assert alive._folder.is_dir()
+    alive.end()
+    assert not dead.exists()
+    assert not alive._folder.exists()
 
 
 def test_a_disk_without_room_for_its_database_is_said_with_the_way_without(tmp_path, monkeypatch):

@@ -49,20 +49,21 @@ def test_what_the_dead_left_is_cleared_when_nobody_makes_a_run_and_nothing_else_
     folders = Folders(tmp_path, "small")
     shared = folders.shared("backbone", "1234")
     dead = [
-        folders.dataset / ".train.npy.00.tmp",
-        folders.private / ".votes.00.tmp" / "votes.npy",
-        folders.release / ".answers.00.old" / "answers.parquet",
-        shared / ".checkpoint.00.tmp",
-        tmp_path / ".dvc.lock.00.tmp",
-        tmp_path / "experiments" / ".small-00.yaml.00.tmp",
-        tmp_path / ".dvc" / "tmp" / "terrine" / ".server-00.tmp" / "prefect.db",
+        folders.dataset / ".train.npy.0123456789ab.tmp",
+        folders.private / f".votes.{32 * 'a'}.tmp" / "votes.npy",
+        folders.release / f".answers.{32 * 'a'}.old" / "answers.parquet",
+        shared / ".checkpoint.0123456789ab.tmp",
+        tmp_path / ".dvc.lock.0123456789ab.tmp",
+        tmp_path / ".mlflow.db.k3_x0q9z.tmp" / "fresh.db",
+        tmp_path / "experiments" / ".small-00.yaml.0123456789ab.tmp",
     ]
     kept = [
         folders.dataset / "train.npy",
         shared / "manifest.json",
-        Folders(tmp_path, "other").private / ".votes.00.tmp",  # of a run that somebody may be making
-        tmp_path / "data" / "private" / "ledger" / "releases" / ".0.npz.00.tmp",  # somebody else's, maybe
-        tmp_path / "notes.tmp",
+        Folders(tmp_path, "other").private / ".votes.0123456789ab.tmp",  # of a run that somebody may be making
+        tmp_path / "data" / "private" / "ledger" / "releases" / ".0.npz.0123456789ab.tmp",  # somebody else's, maybe
+        tmp_path / ".notes.tmp",
+        tmp_path / ".notes.old",
     ]
     for path in (*dead, *kept):
         path.parent.mkdir(parents=True, exist_ok=True)
