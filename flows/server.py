@@ -58,8 +58,17 @@ app = "prefect.server.api.server:create_app"
 uvicorn.run(app, factory=True, host="127.0.0.1", port=int(sys.argv[1]), log_level="error", lifespan="on")
 """
 
-_MIGRATE = "import asyncio; from prefect.server.database import provide_database_interface as database; "
-_MIGRATE += "asyncio.run(database().create_db())"
+_LAY_OUT = """
+import asyncio
+from prefect.server.database import provide_database_interface
+from prefect.server.models.block_registration import run_block_auto_registration
+async def lay_out():
+    database = provide_database_interface()
+    await database.create_db()
+    async with await database.session() as session:
+        await run_block_auto_registration(session=session)
+asyncio.run(lay_out())
+"""
 
 _own: OwnServer | None = None
 
@@ -82,6 +91,8 @@ class OwnServer:
         environment = os.environ | {f"PREFECT_SERVER_SERVICES_{service}_ENABLED": "false" for service in _IDLE}
         environment |= {
             "PREFECT_SERVER_DATABASE_CONNECTION_URL": _url(database),
+            "PREFECT_SERVER_DATABASE_MIGRATE_ON_START": "false",
+            "PREFECT_SERVER_REGISTER_BLOCKS_ON_START": "false",
             "PREFECT_SERVER_UI_ENABLED": "false",
             "PREFECT__SERVER_EPHEMERAL": "1",
             "PREFECT__SERVER_FINAL": "1",
@@ -124,7 +135,7 @@ def _clear_after_the_dead(folder: Path) -> None:
 
 
 def empty_database() -> Path:
-    """Return a database of this Prefect with its tables and nothing in them; it is made once for a user."""
+    """Return a database of this Prefect with what a server puts into one that is new; it is made once for a user."""
     home = Path(os.environ.get("PREFECT_HOME") or Path.home() / ".prefect")
     kept = home / f"terrine-{version('prefect')}.db"
     lay_out(kept, _migrate, kept.with_suffix(".lock"))
@@ -133,7 +144,7 @@ def empty_database() -> Path:
 
 def _migrate(database: Path) -> None:
     own = os.environ | {"PREFECT_SERVER_DATABASE_CONNECTION_URL": _url(database)}
-    subprocess.run([sys.executable, "-P", "-c", _MIGRATE], env=own, check=True)
+    subprocess.run([sys.executable, "-P", "-c", _LAY_OUT], env=own, check=True)
 
 
 def start(root: Path) -> OwnServer | None:
