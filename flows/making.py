@@ -10,7 +10,7 @@ from pathlib import Path
 from flows import server
 from flows.cluster import check_cluster
 from flows.stages import begin, run_stage
-from flows.stopping import uninterrupted
+from flows.stopping import at_the_end, uninterrupted
 from flows.terminal import SHOWN, quiet
 from tasks.config.presets import resolve
 from tasks.runtime import leftovers
@@ -65,7 +65,7 @@ def make(root: Path, run: str, *, with_server: bool = True) -> None:
 
     with_server: whether Prefect carries the tasks. Without it they are called one after the other, in this process.
     """
-    with quiet(root, run) as console:
+    with quiet(root, run) as console, at_the_end(server.end):
         if not with_server:
             walk(root, run, run_stage, logging.getLogger(__name__), selects=False)
             return

@@ -164,6 +164,12 @@ def start(root: Path) -> OwnServer | None:
     return None
 
 
+def end() -> None:
+    """End this process's own server, if it has one."""
+    if _own is not None:
+        _own.end()
+
+
 def is_own() -> bool:
     """Tell whether the server is this process's own and ends with it."""
     return _own is not None
