@@ -6,7 +6,7 @@ BIN := $(CURDIR)/$(VENV)/bin
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(1 + len(os.sched_getaffinity(0)))')
 export PATH := $(BIN):$(PATH)
 
-.PHONY: run test lint install ui deploy-local clean
+.PHONY: run test crash lint install ui deploy-local clean
 
 run: $(VENV)/installed
 	@terrine run
@@ -14,6 +14,11 @@ run: $(VENV)/installed
 # Tests start hundreds of Python processes: where bytecode is not kept, each would compile the project anew.
 test: $(VENV)/installed lint
 	@OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+# Not part of the tests: it takes hours. KILLS=20 makes it shorter.
+KILLS ?= 200
+crash: $(VENV)/installed
+	@python benchmarks/crash.py --kills $(KILLS)
 
 lint: $(VENV)/installed
 	@ruff check .

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -16,45 +17,58 @@ from uuid import UUID
 
 from prefect import flow, get_run_logger
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import (
+    TaskRunFilter,
+    TaskRunFilterFlowRunId,
+    TaskRunFilterState,
+    TaskRunFilterStateType,
+)
+from prefect.client.schemas.objects import StateType
 from prefect.runtime import deployment, flow_run
-from prefect.settings import PREFECT_API_URL
+from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from prefect.states import Cancelled
 
+from flows import server
 from flows.cluster import check_cluster
 from flows.deploy import check_overrides
 from flows.logs import shorten_users_errors
+from flows.making import walk
 from flows.runners import device_per_task, task_runner
-from flows.stages import begin, run_stage
-from flows.stopping import at_the_end, uninterrupted
-from flows.terminal import SHOWN, quiet
+from flows.stages import run_stage
+from flows.stopping import at_the_end
 from tasks.config.presets import derive, project_root, resolve, selected_run, shown_assignment
-from tasks.runtime.graph import Pipeline
-from tasks.runtime.progress import CURRENT
-from tasks.runtime.store import Folders
-from tasks.runtime.versioning import commit, is_changed, refresh
 from tasks.transcription.graph import pipeline_of
 
+without_heartbeat = partial(temporary_settings, {PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
+"""For flows whose caller says that they are alive, or whose server dies with them: at its end, a flow waits for up to a
+second until the thread that says so has heard of it."""
 LONGEST = 1.0
 """Seconds that a server has to hear that a flow run was stopped."""
 
 
 @contextmanager
 def cancelled_when_stopped() -> Iterator[None]:
-    """Tell a server of one's own, when Ctrl-C ends this process, that the flow run is over: it would be Running there
-    for ever. A server that was started for this run alone ends with it."""
-    identity = UUID(flow_run.id)
+    """Tell a server of one's own, when Ctrl-C ends this process, that the flow run and its tasks are over: they would
+    be Running there for ever. A server that was started for this run alone ends with it."""
+    identity, over = UUID(flow_run.id), Cancelled(message="stopped by Ctrl-C")
+    unfinished = TaskRunFilter(
+        flow_run_id=TaskRunFilterFlowRunId(any_=[identity]),
+        state=TaskRunFilterState(type=TaskRunFilterStateType(any_=[StateType.PENDING, StateType.RUNNING])),
+    )
 
     def tell() -> None:
         # Nobody is left to hear of a server that does not answer.
         with suppress(Exception), get_client({"timeout": LONGEST}, sync_client=True) as client:
-            client.set_flow_run_state(identity, Cancelled(message="stopped by Ctrl-C"), force=True)
+            client.set_flow_run_state(identity, over, force=True)
+            for task_run in client.read_task_runs(task_run_filter=unfinished):
+                client.set_task_run_state(task_run.id, over, force=True)
 
     def tell_in_time() -> None:
         thread = Thread(target=tell, daemon=True)
         thread.start()
         thread.join(LONGEST)
 
-    if not PREFECT_API_URL.value():
+    if server.is_own() or not PREFECT_API_URL.value():
         yield
         return
     with at_the_end(tell_in_time):
@@ -72,36 +86,13 @@ def run_stage_as_flow(root: Path, run: str, stage: str) -> None:
     options: dict[str, Any] = {"name": stage, "flow_run_name": run}
     params = resolve(root, run)
     if not pipeline_of(params)[stage].fans_out(params):
-        _stage.with_options(**options)(str(root), run, stage)
+        with without_heartbeat():
+            _stage.with_options(**options)(str(root), run, stage)
         return
     check_cluster(params.runner, root)
     runner = task_runner(params.runner, params.device)
-    with device_per_task(params.runner, params.device):
+    with device_per_task(params.runner, params.device), without_heartbeat():
         _stage.with_options(**options, task_runner=runner)(str(root), run, stage)
-
-
-def walk(root: Path, run: str, pipeline: Pipeline) -> None:
-    """Make, inside a flow, every stage of a run that DVC calls changed, and commit it."""
-    logger, lines = get_run_logger(), SHOWN.get()
-    asked = False
-    refresh(root, run, pipeline)
-    for stage in pipeline.names:
-        CURRENT.begin(Folders(root, run), stage)
-        if lines is not None:
-            lines.begin(pipeline.names, stage)
-        if not (changed := is_changed(root, run, stage, pipeline)):
-            logger.info("%s: unchanged", stage)
-        elif not asked:
-            # Before hours of work, not after: a cluster that is not there, or cannot work here.
-            for line in check_cluster(resolve(root, run).runner, root):
-                logger.warning(line)
-            asked = True
-        if changed:
-            run_stage_as_flow(root, run, stage)
-            with uninterrupted():
-                commit(root, run, stage, pipeline)
-        if lines is not None:
-            lines.end(made=changed)
 
 
 def _run_name() -> str:
@@ -112,11 +103,11 @@ def _run_name() -> str:
 
 
 @flow(name="terrine", flow_run_name=_run_name)
-def pipeline(preset: str | None = None, overrides: list[str] | None = None) -> str:
+def pipeline(preset: str | None = None, overrides: list[str] | None = None, selects: bool = True) -> str:
     """Make a run: a preset (default: the run that was selected last) with overrides `section.key=value`.
 
-    Returns the name of the run. A run that is complete does nothing. Raises SettingError where a deployment overrides
-    what it may not (`flows.deploy`).
+    Returns the name of the run. A run that is complete does nothing. `selects`: later commands mean this run. Raises
+    SettingError where a deployment overrides what it may not (`flows.deploy`).
     """
     shorten_users_errors()
     root = project_root()
@@ -124,11 +115,5 @@ def pipeline(preset: str | None = None, overrides: list[str] | None = None) -> s
         check_overrides(root, overrides or [])
     run = derive(root, preset or selected_run(root), overrides or [])
     with cancelled_when_stopped():
-        walk(root, run, begin(root, run))
+        walk(root, run, run_stage_as_flow, get_run_logger(), selects=selects)
     return run
-
-
-def make(root: Path, run: str) -> None:
-    """Make a run from a command: what it shows is a line for each stage; see `flows.terminal.quiet`."""
-    with quiet(root, run):
-        pipeline(preset=run)

@@ -16,11 +16,12 @@ from tasks.runtime import timing
 from tasks.runtime.accounts import budget_explained
 from tasks.runtime.code import write_code
 from tasks.runtime.graph import PARAMETERS, Pipeline, Stage, load
+from tasks.runtime.locks import making
 from tasks.runtime.parameters import write_parameters
 from tasks.runtime.progress import CURRENT, progress_reporter
 from tasks.runtime.run import Run, open_run
 from tasks.runtime.store import Folders
-from tasks.runtime.versioning import commit
+from tasks.runtime.versioning import commit, is_changed
 from tasks.transcription.graph import TRANSCRIPTION, pipeline_of
 
 
@@ -148,8 +149,19 @@ def make_stage(root: Path, name: str, stage: str) -> None:
     Of `aggregate`, where the release is stored: nothing is drawn or charged, and the statement says what was learnt
     since, an audit's bound or a search's price.
     """
-    run_stage(root, name, stage)
-    commit(root, name, stage, pipeline_of(open_run(root, name).params))
+    with making(root, name):
+        run_stage(root, name, stage)
+        commit(root, name, stage, pipeline_of(open_run(root, name).params))
+
+
+def make_changed(root: Path, name: str, stages: Sequence[str]) -> None:
+    """Run those of some stages of a run that DVC calls changed, and commit them."""
+    graph = pipeline_of(resolve(root, name))
+    with making(root, name):
+        for stage in stages:
+            if is_changed(root, name, stage, graph):
+                run_stage(root, name, stage)
+                commit(root, name, stage, graph)
 
 
 def begin(root: Path, name: str) -> Pipeline:

@@ -9,7 +9,6 @@ process together with its children. Only what may not be cut short is waited for
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import sys
@@ -20,8 +19,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import psutil
-
-    from tasks.runtime.store import Folders
 
 STATUS = 130
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -123,7 +120,10 @@ def _stop() -> None:
         _end_children()
         with _whole:
             if current is not None and current.folders is not None:
-                _remove_unfinished(current.folders)
+                from tasks.runtime import leftovers
+
+                # What runs share may be another one's.
+                leftovers.remove(leftovers.of_a_run(current.folders))
             for action in _actions:
                 action()
             _end_children()
@@ -154,13 +154,3 @@ def _ends_itself(process: psutil.Process) -> bool:
         return process.status() == psutil.STATUS_ZOMBIE or any("resource_tracker" in word for word in process.cmdline())
     except psutil.Error:
         return True
-
-
-def _remove_unfinished(folders: Folders) -> None:
-    """Remove temporary files and folders of a run, and of what runs share, that nobody will rename any more."""
-    zones = (folders.private, folders.public, folders.release, folders.shared("", "").parent)
-    for leftover in [path for zone in zones for kind in ("tmp", "old") for path in zone.rglob(f".*.{kind}")]:
-        if leftover.is_dir():
-            shutil.rmtree(leftover, ignore_errors=True)
-        else:
-            leftover.unlink(missing_ok=True)

@@ -28,6 +28,7 @@ from flows.cli import (
     reproduce,
     serve,
     sweep,
+    track,
     ui,
 )
 from flows.environment import prepare_environment
@@ -70,6 +71,9 @@ def run(
     anyway: Annotated[
         bool, typer.Option("--anyway", help="Short for --set privacy.anyway=true: go on where votes drown in noise.")
     ] = False,
+    no_server: Annotated[
+        bool, typer.Option("--no-server", help="Without Prefect: tasks one after the other, in this process.")
+    ] = False,
 ) -> None:
     """Make a run and print what came out; a run that is complete does nothing."""
     from flows.stages import begin
@@ -78,7 +82,7 @@ def run(
     from tasks.runtime.graph import load
     from tasks.runtime.naming import name_run
     from tasks.runtime.run import open_run
-    from tasks.runtime.versioning import changed_stages
+    from tasks.runtime.versioning import changed_stages, select
 
     root = project_root()
     assignments = list(set_ or []) + ([f"seed={seed}"] if seed is not None else [])
@@ -89,12 +93,13 @@ def run(
         name = derive(root, preset or selected_run(root), assignments)
     check.refuse(root, name, console)
     graph = begin(root, name)
+    select(root, name, graph)
     changed = changed_stages(root, name, graph)
     if changed:
         console.print(f"Run [bold]{name}[/bold]", soft_wrap=True)
-        from flows.pipeline import make
+        from flows.making import make
 
-        make(root, name)
+        make(root, name, with_server=not no_server)
     else:
         console.print(f"Run [bold]{name}[/bold] is up to date: nothing to do.", soft_wrap=True)
     made = open_run(root, name)
@@ -128,17 +133,22 @@ def stage(
 ) -> None:
     """Run one stage: what dvc.yaml calls. With PREFECT_API_URL set it is a flow on that server."""
     from tasks.config.presets import project_root, selected_run
+    from tasks.runtime import leftovers
+    from tasks.runtime.locks import making
+    from tasks.runtime.store import Folders
 
     root = project_root()
     chosen = run or selected_run(root)
-    if os.environ.get("PREFECT_API_URL") and name != "parameters":
-        from flows.pipeline import run_stage_as_flow
+    with making(root, chosen):
+        leftovers.remove(leftovers.of_a_run(Folders(root, chosen)))
+        if os.environ.get("PREFECT_API_URL") and name != "parameters":
+            from flows.pipeline import run_stage_as_flow
 
-        run_stage_as_flow(root, chosen, name)
-    else:
-        from flows.stages import run_stage
+            run_stage_as_flow(root, chosen, name)
+        else:
+            from flows.stages import run_stage
 
-        run_stage(root, chosen, name)
+            run_stage(root, chosen, name)
 
 
 @app.command("deploy-local")
@@ -163,7 +173,7 @@ def datasets() -> None:
 
 
 _FIRST = (accounting, advise, audit, check, compare, export, images, ledger)
-for part in (*_FIRST, membership, params, party, predict, reproduce, serve, sweep, ui):
+for part in (*_FIRST, membership, params, party, predict, reproduce, serve, sweep, track, ui):
     part.register(app)
 
 

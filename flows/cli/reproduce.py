@@ -22,7 +22,7 @@ def reproduce(
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override a parameter: section.key=value.")] = None,
 ) -> None:
     """Run presets over several seeds and print the table of docs/results.md; finished runs are not run again."""
-    from flows.pipeline import make
+    from flows.making import make
     from tasks.config.presets import derive, project_root, resolve
     from tasks.pipeline.graph import MAIN
     from tasks.reports.summary import figures

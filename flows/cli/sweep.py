@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -10,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from flows.stopping import at_the_end, stoppable
+from flows.stopping import stoppable
 
 if TYPE_CHECKING:
     from tasks.tools.sweep import Candidate
@@ -32,38 +37,29 @@ def sweep(
             "(released; see evaluation.epsilon), or none."
         ),
     ] = "none",
+    workers: Annotated[int, typer.Option(min=1, help="How many candidates are made at once.")] = 1,
 ) -> None:
     """Make a run of every combination of values, and show ε of each and of the search; finished runs are kept.
 
-    The budget of the dataset must cover the worst case of all of them before the first is made.
+    The budget of the dataset must cover the worst case of all of them before the first is made. The run that commands
+    mean stays the one that it was.
     """
-    from tasks.config.presets import project_root, resolve, selected_run
-    from tasks.runtime import versioning
+    from tasks.config.presets import project_root, selected_run
     from tasks.tools.sweep import candidates_of, check_budget, check_selection, outcome, votes_on_disk
     from tasks.tools.sweep_tracking import cells_of, log_sweep, summary
-    from tasks.transcription.graph import pipeline_of
 
     root = project_root()
     console = Console(soft_wrap=True)
-    before = selected_run(root)
-    candidates = candidates_of(root, preset or before, list(set_ or []), vary)
+    start = preset or selected_run(root)
+    candidates = candidates_of(root, start, list(set_ or []), vary)
     check_selection(candidates, select)
-
-    def select_as_before() -> None:
-        """A sweep chooses nothing: the run that was selected before is so again."""
-        versioning.select(root, before, pipeline_of(resolve(root, before)))
-
-    try:
-        with at_the_end(select_as_before):
-            prepare(root, candidates[0].run)
-            new = check_budget(root, candidates)
-            console.print(f"{len(candidates)} candidates, at most {new} new releases: the budget covers them.")
-            state_price(root, candidates)
-            failures = make_all(root, candidates, votes_on_disk(root, candidates))
-            result = outcome(root, candidates, failures, select)
-            parent = log_sweep(root, preset or before, result)
-    finally:
-        select_as_before()
+    prepare(root, candidates[0].run)
+    new = check_budget(root, candidates)
+    console.print(f"{len(candidates)} candidates, at most {new} new releases: the budget covers them.")
+    state_price(root, candidates)
+    failures = make_all(root, candidates, votes_on_disk(root, candidates), workers)
+    result = outcome(root, candidates, failures, select)
+    parent = log_sweep(root, start, result)
     headings, *rows = cells_of(result)
     table = Table(box=None, pad_edge=False)
     for heading in headings:
@@ -73,7 +69,8 @@ def sweep(
     console.print(table)
     for line in summary(result):
         console.print(line, markup=False, highlight=False)
-    console.print(f"MLflow run {parent} (make ui)", highlight=False)
+    if parent is not None:
+        console.print(f"MLflow run {parent} (make ui)", highlight=False)
 
 
 def state_price(root: Path, candidates: list[Candidate]) -> None:
@@ -95,45 +92,87 @@ def state_price(root: Path, candidates: list[Candidate]) -> None:
 
 def prepare(root: Path, run: str) -> None:
     """Lay down the dataset, so that the account is known before anything else is done. No noise is drawn."""
-    from flows.stages import make_stage
-    from tasks.pipeline.graph import MAIN
-    from tasks.runtime.versioning import is_changed
+    from flows.stages import make_changed
 
-    for stage in ("parameters", "dataset"):
-        if is_changed(root, run, stage, MAIN):
-            make_stage(root, run, stage)
+    make_changed(root, run, ("parameters", "dataset"))
 
 
-def make_all(root: Path, candidates: list[Candidate], made: Mapping[str, str]) -> dict[str, str]:
+def make_all(root: Path, candidates: list[Candidate], made: Mapping[str, str], workers: int = 1) -> dict[str, str]:
     """Make every candidate that is not complete; return those that failed by themselves, with the reason.
 
     `made` holds a run for every release that exists; candidates that share a release are made from one run's votes. A
-    candidate that nothing can be learnt from does not end the sweep; a refusal by the ledger does.
+    candidate that nothing can be learnt from does not end the sweep; a refusal by the ledger does. With more workers
+    than one, candidates are made at once, each in a process of its own.
     """
     from tasks.pipeline.graph import MAIN
     from tasks.runtime.versioning import changed_stages
     from terrine.errors import BudgetError, LedgerError, TerrineError
 
     sources, failures = dict(made), dict[str, str]()
-    for candidate in candidates:
-        try:
-            if changed_stages(root, candidate.run, MAIN):
-                make(root, candidate.run, sources.get(candidate.release))
-            sources.setdefault(candidate.release, candidate.run)
-        except (BudgetError, LedgerError):
-            raise
-        except TerrineError as error:
-            failures[candidate.run] = str(error)
+    waiting = list(candidates)
+    with _makers(workers) as submit:
+        while waiting:
+            # Of candidates that share a release nobody has made, one goes before the others.
+            first = {one.release: one for one in reversed(waiting)}
+            now = [one for one in waiting if one.release in sources or first[one.release] is one]
+            now = now if workers > 1 else waiting[:1]
+            waiting = [candidate for candidate in waiting if candidate not in now]
+            begun = [
+                (one, submit(root, one.run, sources.get(one.release)) if changed_stages(root, one.run, MAIN) else None)
+                for one in now
+            ]
+            for candidate, making in begun:
+                try:
+                    if making is not None:
+                        making.result()
+                    sources.setdefault(candidate.release, candidate.run)
+                except (BudgetError, LedgerError):
+                    raise
+                except TerrineError as error:
+                    failures[candidate.run] = str(error)
     return failures
+
+
+@contextmanager
+def _makers(workers: int) -> Iterator[Callable[[Path, str, str | None], Future[None]]]:
+    """Yield what makes a run: here and at once, or in one of several processes."""
+    if workers == 1:
+        yield _here
+        return
+    # Started anew, for a fork would share what this process has of Prefect and of torch.
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        try:
+            yield partial(pool.submit, _apart)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _here(root: Path, run: str, source: str | None) -> Future[None]:
+    done = Future[None]()
+    try:
+        done.set_result(make(root, run, source))
+    except Exception as error:
+        done.set_exception(error)
+    return done
+
+
+def _apart(root: Path, run: str, source: str | None) -> None:
+    """Make a run in a worker process: its log has what it would show."""
+    from flows.environment import prepare_environment
+
+    prepare_environment()
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 1)
+        make(root, run, source)
 
 
 def make(root: Path, run: str, source: str | None) -> None:
     """Run the pipeline, from the votes of another run where that made the same release."""
-    from flows import pipeline
+    from flows import making
     from flows.stages import make_stage
     from tasks.tools.sweep import share_votes
 
     if source is not None and source != run:
         make_stage(root, run, "parameters")
         share_votes(root, source, run)
-    pipeline.make(root, run)
+    making.make(root, run)

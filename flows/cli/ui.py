@@ -17,6 +17,8 @@ def register(app: typer.Typer) -> None:
 def ui(port: Annotated[int, typer.Option(help="Port on this machine.")] = 5000) -> None:
     """Show the project's runs in MLflow, on this machine alone; Ctrl-C ends it."""
     from tasks.config.presets import project_root, resolve, selected_run
+    from tasks.pipeline.tracking import lay_out_database
+    from tasks.runtime.locks import making
     from tasks.runtime.run import Run
     from tasks.runtime.store import read_json
 
@@ -26,6 +28,8 @@ def ui(port: Annotated[int, typer.Option(help="Port on this machine.")] = 5000) 
     record = run.folders.private / "tracking.json"
     view = read_json(record).get("view", "") if record.is_file() else ""
     print(f"MLflow: http://127.0.0.1:{port}/{view} (Ctrl-C ends it)", flush=True)
+    with making(root, name):
+        lay_out_database(run)
     uri = run.database(run.params.tracking.uri)
     arguments = ["-m", "mlflow", "ui", "--backend-store-uri", uri, "--host", "127.0.0.1", "--port", str(port)]
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"

@@ -15,6 +15,7 @@ import torch
 
 from tasks.config.values import digest
 from tasks.pipeline.synthesize import POOL, read_pretraining, read_queries
+from tasks.runtime.locks import locked
 from tasks.runtime.progress import progress_reporter
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
@@ -73,26 +74,32 @@ def pretrain_backbone(run: Run) -> None:
     identity = backbone_identity(run)
     folder = run.folders.shared("backbone", identity)
     manifest_path = folder / "manifest.json"
-    if not manifest_path.is_file():
-        backbone = _build(run)
-        device = resolve_device(run.params.device)
-        folder.mkdir(parents=True, exist_ok=True)
-        history = _fit(run, backbone, folder / "checkpoint", device)
-        save_backbone(backbone, folder / "backbone.safetensors")
-        write_json(
-            manifest_path,
-            {
-                **backbone.describe(),
-                "identity": identity,
-                "sha256": file_digest(folder / "backbone.safetensors"),
-                "images": run.params.pretraining.images and run.params.pretraining.images.model_dump(mode="json"),
-                "origin": _origin(run),
-                "history": history,
-            },
-        )
+    with locked(folder / ".lock", "is training the same backbone"):
+        if not manifest_path.is_file():
+            _make(run, identity, folder)
     target = run.folders.backbone
     link(folder / "backbone.safetensors", target / "backbone.safetensors")
     link(manifest_path, target / "manifest.json")
+
+
+def _make(run: Run, identity: str, folder: Path) -> None:
+    """Write backbone and manifest into the folder that runs share, the manifest last."""
+    backbone = _build(run)
+    device = resolve_device(run.params.device)
+    folder.mkdir(parents=True, exist_ok=True)
+    history = _fit(run, backbone, folder / "checkpoint", device)
+    save_backbone(backbone, folder / "backbone.safetensors")
+    write_json(
+        folder / "manifest.json",
+        {
+            **backbone.describe(),
+            "identity": identity,
+            "sha256": file_digest(folder / "backbone.safetensors"),
+            "images": run.params.pretraining.images and run.params.pretraining.images.model_dump(mode="json"),
+            "origin": _origin(run),
+            "history": history,
+        },
+    )
 
 
 def _weights(run: Run) -> Path | None:

@@ -23,6 +23,7 @@ import numpy as np
 from tasks.config.queries import Images
 from tasks.config.values import digest
 from tasks.pipeline.dataset import load_dataset
+from tasks.runtime.locks import locked
 from tasks.runtime.progress import progress_reporter
 from tasks.runtime.run import SPLIT_SEED, Run
 from tasks.runtime.step import step
@@ -110,12 +111,11 @@ def draw_shard(run: Run, draw: Draw) -> None:
 
     Raises ArtefactError if the disk is full; no half shard is left.
     """
-    written = write_stretch(
-        shard_path(run, draw),
-        stretch(run, draw),
-        device=resolve_device(run.params.device),
-        progress=_progress(draw),
-    )
+    path = shard_path(run, draw)
+    with locked(path.with_name(f".{path.name}.lock"), "is drawing the same images"):
+        written = write_stretch(
+            path, stretch(run, draw), device=resolve_device(run.params.device), progress=_progress(draw)
+        )
     if written.state == "redrawn":
         _logger.warning("%s did not match its digest and was drawn again.", written.path)
 

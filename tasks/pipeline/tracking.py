@@ -10,9 +10,11 @@ An experiment opens in a view whose columns are ε and accuracy, and holds one r
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tasks.pipeline.distance import distance_metrics
 from tasks.pipeline.graph import MAIN
@@ -21,7 +23,9 @@ from tasks.pipeline.synthesize import drawing_cost
 from tasks.reports.accuracy import released_accuracy
 from tasks.reports.comparison import Compared, along_the_front, comparison_page, own_settings, series
 from tasks.reports.statement_page import read_statement
+from tasks.runtime.databases import lay_out
 from tasks.runtime.graph import Pipeline
+from tasks.runtime.locks import locked, of_project
 from tasks.runtime.provenance import code_version
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
@@ -31,6 +35,10 @@ from tasks.runtime.versioning import lock_digest
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+
+Logged = TypeVar("Logged")
+
+_logger = logging.getLogger(__name__)
 
 QUERIES = ("query images", "query rows", "guided images")
 """What statements call public inputs that are data sets."""
@@ -44,8 +52,8 @@ VIEW = "terrine"
 
 
 @step("track")
-def log_run(run: Run) -> str:
-    """Log a finished run to MLflow and return the MLflow run's id."""
+def log_run(run: Run) -> str | None:
+    """Log a finished run to MLflow; return what `log_finished` does."""
     return log_finished(run, MAIN, _metrics(run, read_statement(run.folders.statement)))
 
 
@@ -56,13 +64,63 @@ def log_finished(
     tags: Mapping[str, str] | None = None,
     released: Sequence[Path] = (),
     unused: Sequence[str] = (),
-) -> str:
+) -> str | None:
     """Log what every finished run has, and what one kind of run has of its own; return the MLflow run's id.
+
+    MLflow that fails is warned of, and None returned: the run is complete all the same, and may be logged later.
 
     metrics: those that are None are left out: what was published without a guarantee has no ε, and MLflow takes no such
     metric. What the stages cost is added. released: folders of the release beside the student. unused: sections of the
     parameters that say nothing to this pipeline.
     """
+    record = run.folders.private / "tracking.json"
+    log = partial(_log, run, pipeline, metrics, tags or {}, released, unused)
+    logged = attempt(run, log, f"The run is complete without it; log it later: terrine track {run.name}")
+    if logged is None:
+        record.unlink(missing_ok=True)
+        return None
+    write_json(record, logged)
+    return logged["run_id"]
+
+
+def attempt(run: Run, log: Callable[[], Logged], later: str) -> Logged | None:
+    """Log to MLflow, one process at a time; warn and return None where MLflow fails: what was made is made.
+
+    later: what the warning says of it.
+    """
+    try:
+        lay_out_database(run)
+        with locked(of_project(run.root, "tracking")):
+            return log()
+    except Exception as error:  # of whatever library MLflow stands on
+        first = str(error).strip().partition("\n")[0]
+        uri = run.params.tracking.uri
+        _logger.warning("MLflow at %s could not log (%s: %s). %s", uri, type(error).__name__, first, later)
+        return None
+
+
+def lay_out_database(run: Run) -> None:
+    """Make MLflow's database where it is a file and not there yet, whole or not at all: it takes many seconds."""
+    path = run.database(run.params.tracking.uri).removeprefix("sqlite:///").partition("?")[0]
+    if "://" not in path and path != run.params.tracking.uri:
+        lay_out(Path(path), _migrate, of_project(run.root, "tracking"))
+
+
+def _migrate(database: Path) -> None:
+    from mlflow import MlflowClient
+
+    MlflowClient(f"sqlite:///{database}").search_experiments()
+
+
+def _log(
+    run: Run,
+    pipeline: Pipeline,
+    metrics: Mapping[str, float | None],
+    tags: Mapping[str, str],
+    released: Sequence[Path],
+    unused: Sequence[str],
+) -> dict[str, str]:
+    """Log a finished run; return what there is to find it again."""
     import mlflow
 
     settings, statement = run.params.tracking, read_json(run.folders.statement)
@@ -70,6 +128,10 @@ def log_finished(
     if mlflow.get_experiment_by_name(settings.experiment) is None:
         mlflow.create_experiment(settings.experiment, artifact_location=(run.root / "mlartifacts").as_uri())
     experiment = mlflow.set_experiment(settings.experiment).experiment_id
+    client = mlflow.MlflowClient()
+    if settings.uri.startswith("sqlite:"):  # the project's own, to which one logs at a time
+        for left in client.search_runs([experiment], f"run_name = '{run.name}' and attributes.status != 'FINISHED'"):
+            client.delete_run(left.info.run_id)  # of a process that was killed over it, or failed
     with mlflow.start_run(run_name=run.name) as active:
         identity = active.info.run_id
         own = own_settings(run.params)
@@ -82,7 +144,7 @@ def log_finished(
                 "private": "yes" if statement["private"] else "NOT PRIVATE",
                 DATA: series(run.params, statement["dataset"]),
                 "mlflow.note.content": _note(run, statement, f"#/experiments/{experiment}/runs/{identity}/artifacts"),
-                **(tags or {}),
+                **tags,
             }
         )
         known = {name: value for name, value in (metrics | _accuracy(run)).items() if value is not None}
@@ -102,9 +164,8 @@ def log_finished(
             from tasks.serving.mlflow_model import log_student_models  # and with it the network of the student
 
             log_student_models(run)
-    view = show_experiment(mlflow.MlflowClient(), experiment)
-    write_json(run.folders.private / "tracking.json", {"run_id": identity, "uri": settings.uri, "view": view})
-    return identity
+    view = show_experiment(client, experiment)
+    return {"run_id": identity, "uri": settings.uri, "view": view}
 
 
 def stage_costs(run: Run, pipeline: Pipeline) -> dict[str, float]:

@@ -62,6 +62,8 @@ def result_lines(run: Run, *own: tuple[str, str]) -> Text:
     tracking = run.folders.private / "tracking.json"
     if tracking.is_file():
         lines.append(("MLflow run", f"{read_json(tracking)['run_id']} (make ui)"))
+    else:
+        lines.append(("MLflow run", f"none: terrine track {run.name}"))
     lines.append(("report (private)", str(run.folders.report.relative_to(run.root))))
     lines.extend((Text("note (private)", style="bold yellow"), change) for change in changes_told(run))
     may_leave = "may be published" if statement["private"] else "results"

@@ -1,8 +1,12 @@
 """DVC from inside: is a stage up to date, and commit what it made.
 
 The Prefect flow asks these two questions stage by stage, so that both doors, `dvc repro` and the flow, leave the same
-dvc.lock behind. The run that params.yaml names is made in dvc.yaml; any other in selected/dvc.yaml, which is written
-for the run that is selected, and whose dvc.lock keeps the entries of all runs that were.
+entries behind. The run that params.yaml names is made in dvc.yaml, and dvc.lock holds its entries. Every other run has
+a dvc.lock of its own among its private files; selected/ is DVC's door to the one that was selected last: a dvc.yaml,
+and a link to its dvc.lock.
+
+DVC rewrites a dvc.lock in place, where a kill leaves half of it. So what is committed here is written by us, whole or
+not at all, and a dvc.lock that DVC itself was killed over is begun anew.
 """
 
 from __future__ import annotations
@@ -10,21 +14,24 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import os
-import time
-from collections.abc import Iterator
+import secrets
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
-
-import yaml
+from typing import TYPE_CHECKING, Any
 
 from tasks.config.presets import SELECTED, named_run
 from tasks.runtime.code import write_code
 from tasks.runtime.graph import Pipeline
+from tasks.runtime.locks import FOLDER, locked, making, of_project
 from tasks.runtime.parameters import write_parameters
 from tasks.runtime.run import Run
-from tasks.runtime.store import write_text
+from tasks.runtime.store import Folders, write_text
 from terrine.errors import ArtefactError, SettingError
+
+if TYPE_CHECKING:
+    from dvc.stage import PipelineStage
 
 HEAD = """\
 # Written by `terrine run`: the pipeline of the run that was selected last, instead of the one that params.yaml names.
@@ -33,78 +40,120 @@ vars:
     instead_of: {named}"""
 
 
-def select(root: Path, run: str, pipeline: Pipeline) -> Path:
-    """Make this run the one that commands mean and DVC makes; return the folder of its pipeline file.
+def select(root: Path, run: str, pipeline: Pipeline) -> None:
+    """Make this run the one that later commands mean, and selected/ DVC's door to it.
 
-    No file of the project is changed: a run that params.yaml does not name has selected/dvc.yaml.
+    No file of the project is changed. The run that params.yaml names needs no such door.
     """
-    chosen = root / SELECTED / "dvc.yaml"
-    if pipeline.is_default and run == named_run(root):
-        chosen.unlink(missing_ok=True)
-        here, there = root, chosen.parent
-    else:
-        here, there = chosen.parent, root
-        text = pipeline.dvc_yaml(HEAD.format(run=run, named=named_run(root)), wdir="..")
-        if not chosen.is_file() or chosen.read_text(encoding="utf-8") != text:
-            write_text(chosen, text)
-    _bring_entries(run, there, here)
-    return here
+    door = root / SELECTED / "dvc.yaml"
+    with locked(of_project(root, "selected")):
+        if _in_dvc_yaml(root, run, pipeline):
+            for path in (door, door.with_suffix(".lock")):
+                path.unlink(missing_ok=True)
+            return
+        door.parent.mkdir(exist_ok=True)
+        _point(door.with_suffix(".lock"), Path("..", _lock_of(root, run, pipeline).relative_to(root)))
+        text = _pipeline_file(root, run, pipeline)
+        if not door.is_file() or door.read_text(encoding="utf-8") != text:
+            write_text(door, text)
 
 
-def _bring_entries(run: str, source: Path, target: Path) -> None:
-    """Move a run's entries from one dvc.lock to another: params.yaml names it now, or no longer."""
-    lock = source / "dvc.lock"
-    if not lock.is_file() or f"@{run}:" not in lock.read_text(encoding="utf-8"):
+def _point(link: Path, target: Path) -> None:
+    if not link.is_symlink() or link.readlink() != target:
+        temporary = link.with_name(f".{link.name}.{secrets.token_hex(6)}.tmp")
+        temporary.symlink_to(target)
+        temporary.replace(link)
+
+
+def _in_dvc_yaml(root: Path, run: str, pipeline: Pipeline) -> bool:
+    return pipeline.is_default and run == named_run(root)
+
+
+def _pipeline_file(root: Path, run: str, pipeline: Pipeline) -> str:
+    return pipeline.dvc_yaml(HEAD.format(run=run, named=named_run(root)), wdir="..")
+
+
+def _lock_of(root: Path, run: str, pipeline: Pipeline) -> Path:
+    """Return where a run's entries are kept."""
+    return (root if _in_dvc_yaml(root, run, pipeline) else Folders(root, run).private) / "dvc.lock"
+
+
+def _bring_entries(root: Path, run: str, target: Path) -> None:
+    """Move a run's entries to where they are kept by now: params.yaml names it, or no longer."""
+    (source,) = {root / "dvc.lock", Folders(root, run).private / "dvc.lock"} - {target}
+    if not source.is_file() or f"@{run}:" not in source.read_text(encoding="utf-8"):
         return
-    theirs, ours = _lock(source), _lock(target)
+    theirs, ours = _read_lock(source), _read_lock(target)
     moved = _entries(theirs, run)
-    ours["stages"] = moved | ours["stages"]
-    theirs["stages"] = {name: entry for name, entry in theirs["stages"].items() if name not in moved}
-    for folder, content in ((target, ours), (source, theirs)):
-        write_text(folder / "dvc.lock", yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+    _write_lock(target, moved | ours)
+    _write_lock(source, {name: entry for name, entry in theirs.items() if name not in moved})
 
 
-def _lock(folder: Path) -> dict[str, Any]:
-    path = folder / "dvc.lock"
-    return yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {"schema": "2.0", "stages": {}}
+def _read_lock(path: Path) -> dict[str, Any]:
+    """Return the entries of a dvc.lock by their names; none of one that was cut short, which is begun anew."""
+    from dvc.schema import COMPILED_LOCKFILE_SCHEMA
+    from dvc.utils.serialize import ParseError, load_yaml
+    from voluptuous import Invalid
+
+    if not path.is_file():
+        return {}
+    try:
+        return COMPILED_LOCKFILE_SCHEMA(load_yaml(path)).get("stages", {})
+    except (ParseError, Invalid):
+        logging.getLogger(__name__).warning(
+            "%s was cut short: DVC was stopped while it wrote it. What it said is found out again: stages run once "
+            "more, and a release that is stored is returned.",
+            path,
+        )
+        path.unlink()
+        return {}
+
+
+def _write_lock(path: Path, entries: dict[str, Any]) -> None:
+    from dvc.utils.serialize import dumps_yaml
+
+    write_text(path, dumps_yaml({"schema": "2.0", "stages": entries}))
 
 
 def _entries(lock: dict[str, Any], run: str) -> dict[str, Any]:
-    return {name: entry for name, entry in lock["stages"].items() if name.endswith(f"@{run}")}
+    return {name: entry for name, entry in lock.items() if name.endswith(f"@{run}")}
 
 
 @contextlib.contextmanager
-def _workspace(root: Path, run: str, pipeline: Pipeline) -> Iterator[tuple[Any, str]]:
-    """Select a run and open the DVC repository, one process of a project at a time.
-
-    Yields the repository, and what DVC's name of a stage of the run is, but for the stage's own name.
-    """
+def _stages(root: Path, run: str, pipeline: Pipeline, names: Sequence[str]) -> Iterator[list[PipelineStage]]:
+    """Yield stages of a run as DVC knows them, one process of a project at a time: it is a matter of moments."""
     os.environ.setdefault("DVC_NO_ANALYTICS", "1")
+    from dvc.dvcfile import ProjectFile
     from dvc.exceptions import DvcException
-    from dvc.repo import Repo
-    from zc.lockfile import LockError, LockFile
+    from dvc.repo import Repo, lock_repo
+    from dvc.utils.serialize import parse_yaml
 
-    lock_path = root / ".dvc" / "tmp" / "terrine.lock"
-    lock_path.parent.mkdir(parents=True, exist_ok=True)
-    for attempt in range(600):
-        try:
-            lock = LockFile(str(lock_path))
-            break
-        except LockError:
-            if attempt == 599:
-                raise ArtefactError(
-                    f"Another process has held {lock_path} for a minute. Wait for it to end, or stop it."
-                ) from None
-            time.sleep(0.1)
     try:
-        folder = select(root, run, pipeline)
         # DVC resolves outputs against the working directory, so it must be the project's.
-        with contextlib.chdir(root), Repo(str(root)) as repository:
-            yield repository, f"{(folder / 'dvc.yaml').relative_to(root)}:{{}}@{run}"
-    except DvcException as error:
+        with (
+            locked(of_project(root, "dvc")),
+            contextlib.chdir(root),
+            Repo(str(root)) as repository,
+            lock_repo(repository),
+        ):
+            # DVC notes here, in place, what it reads and writes. Whoever was killed over it would be in the way of
+            # everybody; ours are alone here.
+            repository.tmp_dir = str(root / FOLDER)
+            (root / FOLDER / "rwlock").unlink(missing_ok=True)
+            lock = _lock_of(root, run, pipeline)
+            _bring_entries(root, run, lock)
+            if _in_dvc_yaml(root, run, pipeline):
+                path, text = root / "dvc.yaml", (root / "dvc.yaml").read_text(encoding="utf-8")
+            else:
+                path, text = root / SELECTED / "dvc.yaml", _pipeline_file(root, run, pipeline)
+            # Read by us: DVC takes seconds over it, and would read the run that is selected.
+            file = ProjectFile(repository, str(path))
+            file.contents = parse_yaml(text, path)
+            file.lockfile_contents = {"stages": _read_lock(lock)}
+            stages = file.stages
+            yield [stages[f"{name}@{run}"] for name in names]
+    except (DvcException, OSError) as error:
         raise ArtefactError(f"DVC could not do its part: {error}") from error
-    finally:
-        lock.close()
 
 
 def refresh(root: Path, name: str, pipeline: Pipeline) -> None:
@@ -115,24 +164,28 @@ def refresh(root: Path, name: str, pipeline: Pipeline) -> None:
 
 
 def changed_stages(root: Path, run: str, pipeline: Pipeline) -> list[str]:
-    """Return the stages of a run that DVC would run again, in their order."""
-    refresh(root, run, pipeline)
-    with _workspace(root, run, pipeline) as (repository, target):
-        status = repository.status(targets=[target.format(stage) for stage in pipeline.names])
-    names = {name.rsplit(":", 1)[-1].rsplit("@", 1)[0] for name in status}
-    return [stage for stage in pipeline.names if stage in names]
+    """Return the stages of a run that DVC would run again, in their order, once no other process is making them."""
+    with making(root, run):
+        refresh(root, run, pipeline)
+        with _stages(root, run, pipeline, pipeline.names) as stages:
+            return [name for name, stage in zip(pipeline.names, stages, strict=True) if stage.status()]
 
 
 def is_changed(root: Path, run: str, stage: str, pipeline: Pipeline) -> bool:
     """Tell whether DVC would run this stage again."""
-    with _workspace(root, run, pipeline) as (repository, target):
-        return bool(repository.status(targets=[target.format(stage)]))
+    with _stages(root, run, pipeline, [stage]) as (known,):
+        return bool(known.status())
 
 
 def commit(root: Path, run: str, stage: str, pipeline: Pipeline) -> None:
-    """Record in dvc.lock and the cache what a stage read and made."""
-    with _workspace(root, run, pipeline) as (repository, target):
-        repository.commit(target=target.format(stage), force=True)
+    """Record in the run's dvc.lock and in the cache what a stage read and made."""
+    with _stages(root, run, pipeline, [stage]) as (made,):
+        from dvc.stage.serialize import to_lockfile
+
+        made.save()
+        made.commit()
+        lock = _lock_of(root, run, pipeline)
+        _write_lock(lock, _read_lock(lock) | to_lockfile(made))
 
 
 def lock_digest(root: Path, run: str) -> str:
@@ -141,7 +194,7 @@ def lock_digest(root: Path, run: str) -> str:
     The report's own entry is left out, for the digest is part of the report. Private: the entries hold digests of
     private artefacts, so that equal digests would say that these are equal.
     """
-    entries = _entries(_lock(root), run) | _entries(_lock(root / SELECTED), run)
+    entries = _entries(_read_lock(root / "dvc.lock") | _read_lock(Folders(root, run).private / "dvc.lock"), run)
     entries.pop(f"report@{run}", None)
     if not entries:
         return "none"

@@ -21,6 +21,7 @@ from tasks.pipeline.graph import MAIN
 from tasks.reports.accuracy import released_accuracy
 from tasks.runtime.accounts import noise_source, open_account, registered_account
 from tasks.runtime.identity import release_digest
+from tasks.runtime.locks import making
 from tasks.runtime.parameters import settled
 from tasks.runtime.releases import releases_of, said_of, unpaid, worst_cases
 from tasks.runtime.run import Run, open_run, refuse_transcription
@@ -219,18 +220,19 @@ def share_votes(root: Path, source: str, run: str) -> None:
     Nothing is trained twice. The run's parameters must be written.
     """
     of, to = Folders(root, source), Folders(root, run)
-    for stage, ours, theirs in (
-        ("dataset", to.dataset, of.dataset),
-        ("partition", to.partition, of.partition),
-        ("synthesize", to.images, of.images),
-        ("pretrain", to.backbone, of.backbone),
-        ("average", to.average, of.average),
-        ("teach", to.teachers, of.teachers),
-        ("vote", to.votes, of.votes),
-    ):
-        if is_changed(root, run, stage, MAIN):
-            link(theirs, ours)
-            commit(root, run, stage, MAIN)
+    with making(root, run):
+        for stage, ours, theirs in (
+            ("dataset", to.dataset, of.dataset),
+            ("partition", to.partition, of.partition),
+            ("synthesize", to.images, of.images),
+            ("pretrain", to.backbone, of.backbone),
+            ("average", to.average, of.average),
+            ("teach", to.teachers, of.teachers),
+            ("vote", to.votes, of.votes),
+        ):
+            if is_changed(root, run, stage, MAIN):
+                link(theirs, ours)
+                commit(root, run, stage, MAIN)
 
 
 def outcome(

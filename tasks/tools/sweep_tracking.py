@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks.config.presets import shown_assignment
 from tasks.config.values import digest
-from tasks.pipeline.tracking import FIGURE, log_run
+from tasks.pipeline.tracking import FIGURE, attempt, log_run
 from tasks.reports.accuracy import shown_accuracy
 from tasks.reports.comparison import compared, comparison_page
 from tasks.runtime.run import Run, open_run
@@ -20,21 +22,28 @@ TAG = "terrine.sweep"
 PRICES = ("epsilon_tuning_composed", "epsilon_tuning_repeat_and_select")
 
 
-def log_sweep(root: Path, preset: str, result: dict[str, Any]) -> str:
+def log_sweep(root: Path, preset: str, result: dict[str, Any]) -> str | None:
     """Log the outcome of a sweep and return the id of its parent run; the same sweep again finds the same parent.
+
+    Where MLflow fails, that is warned of, and None returned.
 
     Args:
         root: The project's folder.
         preset: What the candidates are derived from.
         result: What `tasks.tools.sweep.outcome` returned.
     """
-    import mlflow
-
     finished = [open_run(root, row["run"]) for row in result["candidates"] if row["failed"] is None]
     first = open_run(root, result["candidates"][0]["run"])
+    identities = [identity for run in finished if (identity := _tracked(run)) is not None]
+    log = partial(_log, first, finished, identities, preset, result)
+    return attempt(first, log, "The candidates are complete without it; the same command again logs the sweep.")
+
+
+def _log(first: Run, finished: list[Run], identities: list[str], preset: str, result: dict[str, Any]) -> str:
+    import mlflow
+
     settings = first.params.tracking
     client = mlflow.MlflowClient(first.database(settings.uri))
-    identities = [_tracked(client, run) for run in finished]
     parent = _parent(client, first, f"{preset}-sweep-{digest([row['run'] for row in result['candidates']], 8)}")
     prices = {name: result[name] for name in PRICES}
     for run_id in identities:
@@ -50,7 +59,7 @@ def log_sweep(root: Path, preset: str, result: dict[str, Any]) -> str:
     logged = _for_the_log(result, private_figures=bool(settings.private_metrics))
     client.log_dict(parent, logged, "sweep.json")
     client.log_text(parent, markdown_table(logged), "sweep.md")
-    rows = compared(root, [run.name for run in finished])
+    rows = compared(first.root, [run.name for run in finished])
     client.log_text(parent, comparison_page(rows, f"Sweep of {preset}: ε against accuracy"), FIGURE)
     client.set_terminated(parent)
     return parent
@@ -69,19 +78,18 @@ def _for_the_log(result: dict[str, Any], *, private_figures: bool) -> dict[str, 
     return result | {"candidates": rows}
 
 
-def _tracked(client: MlflowClient, run: Run) -> str:
-    """The MLflow run of a finished run; one that this MLflow does not know is logged again."""
-    from mlflow.exceptions import MlflowException
+def _tracked(run: Run) -> str | None:
+    """The MLflow run of a finished run; one that this MLflow does not know is logged again, as far as that goes."""
+    from mlflow import MlflowClient
 
     record = run.folders.private / "tracking.json"
     if record.is_file():
         run_id = str(read_json(record)["run_id"])
-        try:
+        with suppress(Exception):  # of whatever library MLflow stands on; logging says what is wrong
+            client = MlflowClient(run.database(run.params.tracking.uri))
             if client.get_run(run_id).info.lifecycle_stage == "active":
                 return run_id
-        except MlflowException:
-            pass
-    return str(log_run.fn(run))
+    return log_run.fn(run)
 
 
 def _parent(client: MlflowClient, run: Run, name: str) -> str:

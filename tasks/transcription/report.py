@@ -53,8 +53,8 @@ def used(parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 @step("track")
-def log_run(run: Run) -> str:
-    """Log a finished transcription to MLflow and return the MLflow run's id."""
+def log_run(run: Run) -> str | None:
+    """Log a finished transcription to MLflow; return what `log_finished` does."""
     statement = read_statement(run.folders.statement)
     names = ("epsilon", "epsilon_guaranteed", "epsilon_claimed", "delta", "queries", "teachers")
     metrics = {name: statement[name] for name in names}

@@ -17,8 +17,8 @@ import yaml
 from filelock import FileLock
 
 from flows.deploy import free_port, wait_until_healthy
+from tasks.runtime.databases import lay_out
 from terrine.errors import TerrineError
-from terrine.files import atomic_file
 
 SMALL = {
     "description": "digits with few teachers and few queries, for tests",
@@ -42,13 +42,7 @@ def run_folder(tmp_path_factory):
 def _migrated(pytestconfig, name, migrate):
     """An SQLite database with its tables and nothing in them: migrations take long, so it stays for later test runs."""
     kept = pytestconfig.cache.mkdir("databases") / f"{name}.db"
-    with FileLock(f"{kept}.lock"), tempfile.TemporaryDirectory() as folder:
-        if not kept.exists():
-            migrate(Path(folder) / "fresh.db")
-            with closing(sqlite3.connect(Path(folder) / "fresh.db")) as fresh:
-                fresh.execute("VACUUM INTO ?", (f"{folder}/whole.db",))
-            with atomic_file(kept) as file:
-                file.write(Path(folder, "whole.db").read_bytes())
+    lay_out(kept, migrate, kept.with_suffix(".lock"))
     return kept
 
 

@@ -62,7 +62,7 @@ def test_a_stopped_stage_says_one_line_leaves_nothing_running_and_keeps_what_is_
     assert left == ["data/private/small/work/teach-1/group-0.safetensors", "ended"]
 
 
-FLOW_RUN = "11111111-2222-3333-4444-555555555555"
+FLOW_RUN, TASK_RUN = "11111111-2222-3333-4444-555555555555", "66666666-7777-8888-9999-000000000000"
 AS_A_FLOW = f"""
 import time
 from types import SimpleNamespace
@@ -75,13 +75,23 @@ with stoppable(), pipeline.cancelled_when_stopped():
 """
 
 
-def test_a_server_of_ones_own_is_told_that_a_stopped_flow_run_is_cancelled(tmp_path):
-    told = []
+def test_a_server_of_ones_own_is_told_that_a_stopped_flow_run_and_its_tasks_are_cancelled(tmp_path):
+    told, accepted = [], json.dumps({"state": None, "status": "ACCEPT", "details": {"type": "accept_details"}})
+    task_run = {"id": TASK_RUN, "task_key": "teach", "dynamic_key": "0", "flow_run_id": FLOW_RUN}
 
     class Server(BaseHTTPRequestHandler):
         def do_POST(self):
-            told.append((self.path, json.loads(self.rfile.read(int(self.headers["Content-Length"])))))
-            self.send_error(500)  # whatever it says, the process ends
+            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if self.path.endswith("/set_state"):
+                told.append((self.path, asked["state"]["type"], asked["force"]))
+            answer = json.dumps([task_run]) if self.path.endswith("/filter") else accepted
+            if len(told) == 2:
+                self.send_error(500)  # whatever it says, the process ends
+                return
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer.encode())
 
         def do_GET(self):
             self.send_error(404)  # it wants no token against forged requests
@@ -101,8 +111,9 @@ def test_a_server_of_ones_own_is_told_that_a_stopped_flow_run_is_cancelled(tmp_p
             assert process.wait(timeout=20) == 130
             assert time.monotonic() - asked < 5
         server.shutdown()
-    assert [(path, body["state"]["type"], body["force"]) for path, body in told] == [
-        (f"/api/flow_runs/{FLOW_RUN}/set_state", "CANCELLED", True)
+    assert told == [
+        (f"/api/flow_runs/{FLOW_RUN}/set_state", "CANCELLED", True),
+        (f"/api/task_runs/{TASK_RUN}/set_state", "CANCELLED", True),
     ]
 
 

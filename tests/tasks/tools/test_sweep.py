@@ -2,6 +2,7 @@
 
 import math
 import shutil
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import numpy as np
@@ -127,8 +128,8 @@ def stages(project, monkeypatch):
     return pipeline
 
 
-def run_sweep(*varied, settings=(), select="none"):
-    flows.cli.sweep.sweep(list(varied), preset="trial", set_=list(settings), select=select)
+def run_sweep(*varied, settings=(), select="none", workers=1):
+    flows.cli.sweep.sweep(list(varied), preset="trial", set_=list(settings), select=select, workers=workers)
 
 
 def account_of(root, run):
@@ -235,6 +236,25 @@ def test_candidates_that_share_a_release_are_made_from_one_runs_votes(project, s
     first, second, third, fourth = stages.made
     assert list(stages.made.values()) == [None, first, None, third]
     assert len({second, fourth}) == 2
+
+
+def test_with_workers_one_candidate_of_each_release_goes_before_those_that_share_it(project, stages, monkeypatch):
+    begun = []
+
+    @contextmanager
+    def makers(workers):
+        def submit(root, run, source):
+            begun.append(run)
+            return flows.cli.sweep._here(root, run, source)
+
+        assert workers == 3
+        yield submit
+
+    monkeypatch.setattr(flows.cli.sweep, "_makers", makers)
+    run_sweep("aggregation.sigma=30,40", "student.l2=1,2", workers=3)
+    first, second, third, fourth = (row["run"] for row in stages.result["candidates"])
+    assert begun == [first, third, second, fourth]
+    assert stages.made == {first: None, third: None, second: first, fourth: third}
 
 
 def test_a_search_over_students_alone_is_no_search_over_private_outcomes(project, stages):

@@ -1,0 +1,68 @@
+"""MLflow that fails does not fail a finished run: it is said in one sentence, and the run is logged later."""
+
+import logging
+from types import SimpleNamespace
+
+import pytest
+import typer
+
+from flows.cli.track import track
+from tasks.config.params import validate
+from tasks.pipeline import tracking
+from tasks.pipeline.graph import MAIN
+from tasks.runtime.parameters import write_parameters
+from tasks.runtime.run import Run
+from tasks.runtime.store import read_json, write_json, write_text
+from terrine.errors import ArtefactError
+
+
+@pytest.fixture
+def run(tmp_path):
+    return Run(tmp_path, "small", validate({"data": {"public_benchmark": True}}))
+
+
+def fill_the_disk(database):
+    database.write_bytes(b"SQLite format 3\0, and no more")
+    raise OSError(28, "No space left on device")
+
+
+def test_a_disk_that_is_full_while_the_first_database_is_laid_out_is_a_warning(run, monkeypatch, caplog):
+    record = run.folders.private / "tracking.json"
+    write_json(record, {"run_id": "of an earlier time"})
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
+        patch.setattr(tracking, "_migrate", fill_the_disk)
+        assert tracking.log_finished(run, MAIN, {}) is None
+    assert [record.getMessage() for record in caplog.records] == [
+        "MLflow at sqlite:///mlflow.db could not log (OSError: [Errno 28] No space left on device). The run is "
+        "complete without it; log it later: terrine track small"
+    ]
+    assert not record.exists()
+    assert not (run.root / "mlflow.db").exists()
+    monkeypatch.setattr(tracking, "_migrate", lambda database: database.write_bytes(b""))
+    monkeypatch.setattr(tracking, "_log", lambda *_: {"run_id": "1234"})
+    assert tracking.log_finished(run, MAIN, {}) == "1234"
+    assert read_json(record) == {"run_id": "1234"}
+
+
+def test_a_complete_run_is_logged_later_and_one_that_is_not_complete_is_not(project, monkeypatch, capsys):
+    with pytest.raises(ArtefactError, match="not begun"):
+        track("small")
+    run = write_parameters(project, "small")
+    with pytest.raises(ArtefactError, match="not complete"):
+        track("small")
+    write_text(run.folders.report, "<html>")
+    outcomes = [None, "1234"]
+    monkeypatch.setattr(tracking, "log_run", SimpleNamespace(fn=lambda made: outcomes.pop(0)))
+    with pytest.raises(typer.Exit):
+        track("small")
+    track("small")
+    assert capsys.readouterr().out == "MLflow run 1234 (make ui)\n"
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments" / "small.yaml").write_text("description: small\ndata: {name: digits, size: 8}\n")
+    (tmp_path / "params.yaml").write_text("run: small\n")
+    monkeypatch.setenv("TERRINE_ROOT", str(tmp_path))
+    return tmp_path

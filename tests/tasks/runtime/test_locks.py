@@ -1,0 +1,105 @@
+"""Processes of one project wait for each other where they must, and clear away what the dead have left."""
+
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
+import pytest
+
+from tasks.runtime import leftovers
+from tasks.runtime.databases import lay_out
+from tasks.runtime.locks import making, when_alone
+from tasks.runtime.store import Folders
+
+
+def test_a_run_is_made_by_one_at_a_time_and_whoever_waits_says_so(tmp_path, caplog):
+    begun, told, done = Event(), Event(), []
+
+    def make(name, wait):
+        with making(tmp_path, "small"):
+            begun.set()
+            if wait:
+                told.wait(20)
+            done.append(name)
+
+    class Told(logging.Handler):
+        def emit(self, record):
+            told.set()
+
+    logger = logging.getLogger("tasks.runtime.locks")
+    logger.addHandler(handler := Told(logging.WARNING))
+    try:
+        with ThreadPoolExecutor() as pool:
+            first = pool.submit(make, "first", True)
+            begun.wait(20)
+            with making(tmp_path, "another"):  # is not waited for
+                pass
+            second = pool.submit(make, "second", False)
+            first.result()
+            second.result()
+    finally:
+        logger.removeHandler(handler)
+    assert done == ["first", "second"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "Another process is making small: waiting until it is done."
+    ]
+
+
+def test_what_the_dead_left_is_cleared_when_nobody_makes_a_run_and_nothing_else_is(tmp_path):
+    folders = Folders(tmp_path, "small")
+    shared = folders.shared("backbone", "1234")
+    dead = [
+        folders.dataset / ".train.npy.0123456789ab.tmp",
+        folders.private / f".votes.{32 * 'a'}.tmp" / "votes.npy",
+        folders.release / f".answers.{32 * 'a'}.old" / "answers.parquet",
+        shared / ".checkpoint.0123456789ab.tmp",
+        tmp_path / ".dvc.lock.0123456789ab.tmp",
+        tmp_path / ".mlflow.db.k3_x0q9z.tmp" / "fresh.db",
+        tmp_path / "experiments" / ".small-00.yaml.0123456789ab.tmp",
+    ]
+    kept = [
+        folders.dataset / "train.npy",
+        shared / "manifest.json",
+        Folders(tmp_path, "other").private / ".votes.0123456789ab.tmp",  # of a run that somebody may be making
+        tmp_path / "data" / "private" / "ledger" / "releases" / ".0.npz.0123456789ab.tmp",  # somebody else's, maybe
+        tmp_path / ".notes.tmp",
+        tmp_path / ".notes.old",
+    ]
+    for path in (*dead, *kept):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    leftovers.remove([*leftovers.of_a_run(folders), *leftovers.of_the_project(tmp_path)])
+    assert [path for path in dead if path.exists()] == []
+    assert all(path.exists() for path in kept)
+
+
+def test_what_runs_share_is_cleared_by_one_that_is_alone(tmp_path):
+    calls = []
+    when_alone(tmp_path, lambda: calls.append("first"))
+    with making(tmp_path, "small"), making(tmp_path, "other"):
+        when_alone(tmp_path, lambda: calls.append("beside others"))
+    when_alone(tmp_path, lambda: calls.append("last"))
+    assert calls == ["first", "last"]
+
+
+def test_a_database_whose_first_migration_is_cut_off_is_not_there_and_an_empty_file_is_none(tmp_path):
+    import sqlite3
+
+    database, lock = tmp_path / "mlflow.db", tmp_path / "lock"
+
+    def migrate(path, whole=True):
+        with sqlite3.connect(path) as connection:
+            connection.execute("CREATE TABLE runs (id)")
+        if not whole:
+            raise OSError(28, "No space left on device")
+
+    for before in (None, b""):
+        if before is not None:
+            database.write_bytes(before)
+        with pytest.raises(OSError, match="No space"):
+            lay_out(database, lambda path: migrate(path, whole=False), lock)
+        assert not database.exists() or not database.read_bytes()
+    lay_out(database, migrate, lock)
+    lay_out(database, lambda path: pytest.fail("it is there"), lock)
+    assert sqlite3.connect(database).execute("SELECT name FROM sqlite_master").fetchall() == [("runs",)]
+    assert [path.name for path in tmp_path.iterdir()] == ["mlflow.db"]

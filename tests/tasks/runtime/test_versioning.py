@@ -1,0 +1,100 @@
+"""What is committed is there whole or not at all; what DVC was killed over is in nobody's way."""
+
+import json
+import logging
+import os
+import shutil
+import subprocess
+
+import pytest
+from dvc.repo import Repo
+from dvc.utils.serialize import load_yaml
+
+from tasks.pipeline.graph import MAIN
+from tasks.runtime.code import write_code
+from tasks.runtime.locks import FOLDER
+from tasks.runtime.parameters import write_parameters
+from tasks.runtime.store import Folders
+from tasks.runtime.versioning import changed_stages, commit, is_changed, select
+
+RUN = "terrine-digits"
+
+
+class Killed(BaseException):
+    """Stands for a SIGKILL: nobody catches it."""
+
+
+@pytest.fixture(params=[RUN, "other"])
+def run(request):
+    return request.param
+
+
+@pytest.fixture
+def project(tmp_path, pytestconfig, run, monkeypatch):
+    """A project with the first stage of a run made: of the one that params.yaml names, or of another."""
+    for name in ("params.yaml", "dvc.yaml"):
+        shutil.copy(pytestconfig.rootpath / name, tmp_path)
+    (tmp_path / "experiments").mkdir()
+    for name in (RUN, "other"):
+        shutil.copy(pytestconfig.rootpath / "experiments" / f"{RUN}.yaml", tmp_path / "experiments" / f"{name}.yaml")
+    shutil.copytree(pytestconfig.rootpath / ".dvc", tmp_path / ".dvc", ignore=shutil.ignore_patterns("tmp", "cache"))
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    write_code(write_parameters(tmp_path, run), MAIN)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def lock_of(project, run):
+    return project / "dvc.lock" if run == RUN else Folders(project, run).private / "dvc.lock"
+
+
+def test_what_is_committed_is_what_dvc_finds_at_the_runs_door(project, run):
+    select(project, run, MAIN)
+    assert is_changed(project, run, "parameters", MAIN)
+    commit(project, run, "parameters", MAIN)
+    assert changed_stages(project, run, MAIN) == MAIN.names[1:]
+    door = "dvc.yaml" if run == RUN else "selected/dvc.yaml"
+    target = f"{door}:parameters@{run}"
+    with Repo() as repository:
+        assert repository.status(targets=[target]) == {}
+    text = lock_of(project, run).read_text()
+    with Repo() as repository:  # a float such as 1e-05 is a float to both
+        repository.commit(target=target, force=True)
+    assert lock_of(project, run).read_text() == text
+
+
+@pytest.mark.parametrize("moment", ["dvc.utils.serialize._yaml._dump", "os.fsync", "os.replace"])
+def test_a_kill_at_any_moment_of_a_commit_leaves_the_entries_that_were_there(project, run, moment, monkeypatch):
+    commit(project, run, "parameters", MAIN)
+    before = lock_of(project, run).read_text()
+    with monkeypatch.context() as patch:
+
+        def kill(*_, **__):
+            raise Killed
+
+        patch.setattr(moment, kill)
+        with pytest.raises(Killed):
+            commit(project, run, "parameters", MAIN)
+    assert lock_of(project, run).read_text() == before
+    commit(project, run, "parameters", MAIN)
+
+
+@pytest.mark.parametrize("left", [b"", b"schema: '2.0'\nstages:\n  parameters@", "schema: '2.0'\n# é".encode()[:-1]])
+def test_a_lock_that_dvc_was_killed_over_is_begun_anew_with_a_sentence(project, run, left, caplog):
+    commit(project, run, "parameters", MAIN)
+    whole = load_yaml(lock_of(project, run))
+    lock_of(project, run).write_bytes(left)
+    with caplog.at_level(logging.WARNING):
+        assert changed_stages(project, run, MAIN) == MAIN.names
+    assert [record.getMessage().partition(" ")[2][:13] for record in caplog.records] == ["was cut short"]
+    commit(project, run, "parameters", MAIN)
+    assert load_yaml(lock_of(project, run)) == whole
+
+
+@pytest.mark.parametrize("left", ["", json.dumps({"write": {"": {"pid": os.getpid(), "cmd": "terrine run"}}})])
+def test_notes_that_a_killed_commit_left_are_in_nobodys_way(project, run, left):
+    path = project / FOLDER / "rwlock"
+    path.parent.mkdir(parents=True)
+    path.write_text(left)
+    commit(project, run, "parameters", MAIN)
+    assert not is_changed(project, run, "parameters", MAIN)
