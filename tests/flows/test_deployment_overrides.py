@@ -63,9 +63,9 @@ def test_the_flow_asks_where_a_deployment_starts_it_and_only_there(
         "deployment": SimpleNamespace(id=deployment),
         "project_root": lambda: tmp_path,
         "derive": lambda root, preset, overrides: made.append(overrides) or "run",
-        "begin": lambda *_: None,
-        "walk": lambda *_: None,
+        "walk": lambda *_, **__: None,
         "cancelled_when_stopped": nullcontext,
+        "get_run_logger": lambda: None,
         "shorten_users_errors": lambda: None,
     }.items():
         monkeypatch.setattr(flow, name, value)
