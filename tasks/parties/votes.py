@@ -8,6 +8,7 @@ import numpy as np
 
 from tasks.parties.config import PartyConfig
 from tasks.parties.terms import Terms
+from terrine import npy
 from terrine.errors import InputError
 
 
@@ -29,12 +30,7 @@ def votes_of(config: PartyConfig, name: str) -> np.ndarray:
             cast_votes(config.own, terms, terms.teachers[name]), config.own.work, config, terms.teachers[name]
         )
     assert config.votes is not None
-    try:
-        votes = np.load(config.votes, allow_pickle=False)
-    except FileNotFoundError as error:
-        raise InputError(f"There is no file of votes {config.votes}.") from error
-    except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"{config.votes} is not an .npy file of numbers: {error}") from error
+    votes = npy.read(config.votes)
     if terms.fixed_point is not None:
         return _shared(votes, terms, name)
     return check_votes(votes, config.votes, config, terms.teachers[name])
