@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich.console import Console
 
-console = Console()
+from flows.printing import printer
+
+console = printer()
 
 
 StatisticsName = Literal["released", "current", "single", "frozen", "original"]
@@ -73,12 +74,12 @@ def serve(
     address = f"http://{host}:{port}"
     if isinstance(student, TableStudent):
         console.print(f"{address}  {len(student.class_names)} classes of rows (Ctrl-C ends it)")
-        console.print(f'curl --data-binary @rows.csv -H "content-type: text/csv" {address}/rows', highlight=False)
+        console.print(f'curl --data-binary @rows.csv -H "content-type: text/csv" {address}/rows')
     else:
         console.print(
             f"{address}  {len(student.class_names)} classes, {student.statistics} statistics (Ctrl-C ends it)"
         )
         if student.note:
-            console.print(student.note, style="yellow", highlight=False, soft_wrap=True)
-        console.print(f'curl --data-binary @image.png -H "content-type: image/png" {address}/images', highlight=False)
+            console.print(student.note, style="yellow", soft_wrap=True)
+        console.print(f'curl --data-binary @image.png -H "content-type: image/png" {address}/images')
     serve_app(app, host, port)

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from flows.printing import printer
 from flows.stopping import at_the_end, stoppable
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def sweep(
     from tasks.transcription.graph import pipeline_of
 
     root = project_root()
-    console = Console(soft_wrap=True)
+    console = printer(soft_wrap=True)
     before = selected_run(root)
     candidates = candidates_of(root, preset or before, list(set_ or []), vary)
     check_selection(candidates, select)
@@ -72,8 +72,8 @@ def sweep(
         table.add_row(*row)
     console.print(table)
     for line in summary(result):
-        console.print(line, markup=False, highlight=False)
-    console.print(f"MLflow run {parent} (make ui)", highlight=False)
+        console.print(line)
+    console.print(f"MLflow run {parent} (make ui)")
 
 
 def state_price(root: Path, candidates: list[Candidate]) -> None:
