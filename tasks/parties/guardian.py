@@ -251,14 +251,15 @@ class GuardianHost(Host):
                 f", without {', '.join(absent)}" if absent else "",
             )
             for teacher in self.config.terms.teachers:
-                self.wire.note(teacher, present=party.present)
+                self.tell(teacher, present=party.present)
 
     def deliver(self, sends: Any) -> bool:
         party = self._guardian
         if party is not None and party.closed and not self._announced:
             # The list of whose shares are here follows: the student may close as soon as it has them as well.
             self._announced = True
-            self.wire.note(self.config.terms.student, closing=party.complete)
+            if not self.tell(self.config.terms.student, closing=party.complete):
+                return False
         return super().deliver(sends)
 
     def after_answers(self) -> None:
