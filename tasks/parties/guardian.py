@@ -250,6 +250,8 @@ class GuardianHost(Host):
                 len(party.present),
                 f", without {', '.join(absent)}" if absent else "",
             )
+            for teacher in party.refused:
+                log.warning("%s: what %s shared are no votes of its teachers: it is left out", self.name, teacher)
             for teacher in self.config.terms.teachers:
                 self.tell(teacher, present=party.present)
 

@@ -146,6 +146,8 @@ class StudentHost(Host):
         party = self._student
         assert party is not None
         if party.present is not None and not self._saved:
+            for teacher in party.refused:
+                log.warning("%s: what %s shared are no votes of its teachers: it is left out", self.name, teacher)
             assert self._state is not None
             self._state.save(_SUMS, party.state(), origin=party.agreement.session)
             self._saved = True

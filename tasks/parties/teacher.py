@@ -74,8 +74,8 @@ class TeacherHost(Host):
             return False
         if self.name not in present:
             raise CollaborationError(
-                f"The round was closed without {self.name}: its shares were not complete at the deadline. The noise "
-                "and the accounting are as agreed; nothing is to be done here."
+                f"The round was closed without {self.name}: its shares were not complete at the deadline, or are not "
+                "of votes. The noise and the accounting are as agreed; nothing is to be done here."
             )
         self.outcome = {"party": self.name, "counted": True, "session": self.wire.session}
         return True

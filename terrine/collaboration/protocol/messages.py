@@ -38,7 +38,7 @@ class Kind(IntEnum):
     """What a message is. Numbers are never used again for another meaning."""
 
     SHARES = 1  # teacher → guardian, student: a block of queries' shares
-    PRESENT = 2  # guardian ↔ student: the teacher parties whose shares are complete
+    PRESENT = 2  # guardian ↔ student: whose shares are complete, and what is opened of their proofs
     RESUMED = 3  # guardian ↔ student: the round whose sums they hold
     COUNTS = 4  # guardian → student: noised shares of counts, where histograms are revealed
     BASE = 5  # student → guardian: the point that starts the base transfers
@@ -47,6 +47,7 @@ class Kind(IntEnum):
     TABLES = 8  # guardian → student: a block garbled
     OPENED = 9  # student → guardian: labels of the outputs that both may learn
     DONE = 10  # student → guardian: it has its answers
+    PROOF = 11  # teacher → guardian, student: that its shares are of votes, the last of its frames
 
 
 def array_bytes(spec: Spec) -> int:
