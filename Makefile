@@ -6,7 +6,7 @@ BIN := $(CURDIR)/$(VENV)/bin
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(1 + len(os.sched_getaffinity(0)))')
 export PATH := $(BIN):$(PATH)
 
-.PHONY: run test lint install ui deploy-local clean
+.PHONY: run test fuzz lint install ui deploy-local clean
 
 run: $(VENV)/installed
 	@terrine run
@@ -14,6 +14,10 @@ run: $(VENV)/installed
 # Tests start hundreds of Python processes: where bytecode is not kept, each would compile the project anew.
 test: $(VENV)/installed lint
 	@OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+# Ten thousand inputs for each door; half an hour. Not a part of `make test`.
+fuzz: $(VENV)/installed
+	@OMP_NUM_THREADS=1 python -W ignore -m benchmarks.fuzz
 
 lint: $(VENV)/installed
 	@ruff check .
