@@ -30,9 +30,10 @@ from terrine.errors import TerrineError
 
 ROOT = Path(__file__).resolve().parents[1]
 TOKENS = [
-    b"", b"\\", b"\0", b"\xff" * 8, b"-1", b"0", b"1e999", b"9" * 400, b"9" * 5000, b"NaN", b"null", b"true", b"{", b"}",
-    b'"\\ud800"', b"[" * 2000, b"'", b'"', b",", b":", b"\n", b"\r\n\r\n", b"PK\x03\x04", b"\x93NUMPY",
-    b"|V2147483647", b"(1" + b"0" * 400 + b",)", b"[/red]", b"!!python/object:os.system", b"&a [*a]", b"../../etc", b"\xed\xa0\x80",
+    b"", b"\\", b"\0", b"\xff" * 8, b"-1", b"0", b"1e999", b"9" * 400, b"9" * 5000, b"NaN", b"null", b"true", b"{",
+    b"}", b'"\\ud800"', b"[" * 2000, b"'", b'"', b",", b":", b"\n", b"\r\n\r\n", b"PK\x03\x04", b"\x93NUMPY",
+    b"|V2147483647", b"(1" + b"0" * 400 + b",)", b"[/red]", b"!!python/object:os.system", b"&a [*a]", b"../../etc",
+    b"\xed\xa0\x80",
 ]  # fmt: skip
 
 Door = Callable[[bytes], None]
@@ -124,6 +125,7 @@ def http_doors(folder: Path) -> Iterator[tuple[str, Door, list[bytes]]]:
 
 def frame_doors() -> Iterator[tuple[str, Door, list[bytes]]]:
     """What parties say to one another: frames with a checksum that fits, and messages of a link."""
+    from terrine.collaboration.protocol.party import ProtocolError
     from terrine.collaboration.protocol.student import StudentParty
     from terrine.collaboration.transport.link import (
         Fault,
@@ -136,13 +138,16 @@ def frame_doors() -> Iterator[tuple[str, Door, list[bytes]]]:
     from tests.collaboration_sessions import agreement, random_votes, resealed, teachers_of
 
     agreed = agreement()
-    frames = [send.frame for send in teachers_of(agreed, random_votes(agreed))["north"].start()]
+    frames = [send.frame for send in teachers_of(agreed, random_votes(agreed))["north"].frames(agreed.student)]
 
     def frame(data: bytes) -> None:
-        party = StudentParty(agreed)
-        for whole in frames[1::2][:1]:
-            list(party.receive("north", whole))
-        list(party.receive("north", resealed(data) if len(data) >= 144 else data))
+        data = resealed(data) if len(data) >= 144 else data
+        fresh, halfway = StudentParty(agreed), StudentParty(agreed)
+        list(halfway.receive("north", frames[0]))
+        with contextlib.suppress(ProtocolError):
+            list(fresh.receive("north", data))
+            return
+        list(halfway.receive("north", data))
 
     hello = greeting_message(
         name="north", role="teacher", instance="a", session="5" * 32, met=None, received=0, terms={"n": 3}, greeting={}
@@ -169,7 +174,8 @@ def frame_doors() -> Iterator[tuple[str, Door, list[bytes]]]:
 
 def file_doors(folder: Path) -> Iterator[tuple[str, Door, list[bytes]]]:
     """Files that people bring."""
-    from tasks.config.params import lay_over, validate
+    from tasks.config.params import lay_over, read_parameters, validate
+    from tasks.config.presets import resolve, selected_run
     from tasks.config.values import parse_assignment, read_yaml
     from tasks.parties.config import read_party
     from tasks.parties.state import PartyState
@@ -203,9 +209,12 @@ def file_doors(folder: Path) -> Iterator[tuple[str, Door, list[bytes]]]:
     yield "image files", of_file("image.png", lambda path: read_images([path], size=8, channels=1)), [_png()]
     plain = (ROOT / "params.yaml").read_bytes()
     presets = [path.read_bytes() for path in sorted((ROOT / "experiments").rglob("*.yaml"))[:4]]
-    overrides = of_file("params.yaml", lambda path: validate(lay_over({}, read_yaml(path).get("overrides") or {})))
+    overrides = of_file("preset.yaml", lambda path: validate(lay_over({}, read_yaml(path).get("overrides") or {})))
     yield "presets", overrides, presets
-    yield "params.yaml", of_file("params.yaml", lambda path: validate(lay_over({}, read_yaml(path)))), [plain, *presets]
+    (folder / "experiments").symlink_to(ROOT / "experiments")
+    yield "params.yaml", of_file("params.yaml", lambda path: resolve(folder, selected_run(folder))), [plain]
+    whole = yaml.safe_dump(validate({}).model_dump(mode="json")).encode()
+    yield "parameters of a run", of_file("parameters.yaml", read_parameters), [whole]
     texts = [
         b"aggregation.sigma=40",
         b"partition.teachers=100",

@@ -2,10 +2,9 @@
 
 A teacher party could share any numbers: a weight of 30 for one class, or −5. Guardian and student party each hold one
 share X = (G, S) of every count; here the party convinces both that for every query all counts are whole numbers ≥ 0 and
-sum to h, its number of teachers, without a word about which. It is the fully linear interactive proof of Boneh,
-Boyle, Corrigan-Gibbs, Gilboa & Ishai (CRYPTO 2019, "Zero-Knowledge Proofs on Secret-Shared Data via Fully Linear
-PCPs", section 4.2: inner products in logarithmic size), made non-interactive as Prio3 makes its coins (Davis,
-Patton, Rosulek & Schoppmann, PETS 2023): both servers' shares are hashed, each with a salt of its own.
+sum to h, its number of teachers, without a word about which. It is the fully linear interactive proof of Boneh et al.
+2019 for inner products, of logarithmic size, made non-interactive as Prio3 makes its coins (Davis et al. 2023): both
+servers' shares are hashed, each with a salt of its own.
 
 **Statement.** Over F, the integers modulo p = 2^61 − 1. Every count has B binary digits y (B digits hold h), shared as
 well, the lowest one as the count less the others; so counts and digits belong together whatever is sent. With coins
@@ -20,8 +19,8 @@ terms is halved m = ⌈log₂ n⌉ times: the party shares p(0) and p(2) of p(t)
 which p(1) is what is claimed less p(0); a coin t follows, and the claim becomes p(t). A false claim stays false but for
 2 choices of t in p. In the end each server opens its shares of one u, one v and one claim c, and u · v = c is checked.
 
-*Soundness.* A party that tries T hashes gets numbers through that are no votes with probability at most T · 2^-60, and
-never without having had T hashes of its whole last message. What is proven in F holds for whole numbers: shares
+*Soundness.* A party that tries T hashes gets numbers through that are no votes with probability at most T · 2^-60.
+What is proven in F holds for whole numbers: shares
 differ from their sum's mask by less than p/2 either way (`shares`).
 
 *Zero knowledge.* u has one more term ρ where v has 0, and v one more, ρ′, where u has 0. They are uniform, and shared
