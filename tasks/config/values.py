@@ -23,7 +23,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         values = yaml.load(path.read_text(encoding="utf-8"), LOADER)
     except FileNotFoundError as error:
         raise SettingError(f"{path}: there is no such parameter file.") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # an integer of 5,000 digits is a ValueError
+    except (yaml.YAMLError, OSError, ValueError, RecursionError) as error:  # an integer of 5,000 digits is a ValueError
         raise SettingError(f"{path} cannot be read as YAML: {error}") from error
     if not isinstance(values, dict):
         raise SettingError(f"{path} must hold a mapping of parameters, not {type(values).__name__}.")

@@ -7,7 +7,7 @@ from typing import Any
 
 from tasks.reports.statement_page import read_statement
 from tasks.runtime.store import file_digest
-from terrine.errors import ArtefactError, SettingError
+from terrine.errors import ArtefactError
 
 _TOLD = ("run", "epsilon", "delta", "unit", "noise", "private", "summary")
 
@@ -23,7 +23,8 @@ def guarantee(student: Path) -> dict[str, Any] | None:
         return None
     try:
         statement = read_statement(path)
-    except SettingError as error:
+    # Figures of other kinds and sizes than any statement has do not get as far as being compared.
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise ArtefactError(f"{path} is not what Terrine wrote: {error}") from error
     told = {name: statement.get(name) for name in _TOLD}
     if statement.get("private") and statement.get("epsilon_guaranteed") is not None:
