@@ -6,7 +6,7 @@ BIN := $(CURDIR)/$(VENV)/bin
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(1 + len(os.sched_getaffinity(0)))')
 export PATH := $(BIN):$(PATH)
 
-.PHONY: run test crash lint install ui deploy-local clean
+.PHONY: run test crash fuzz lint install ui deploy-local clean
 
 run: $(VENV)/installed
 	@terrine run
@@ -19,6 +19,10 @@ test: $(VENV)/installed lint
 KILLS ?= 200
 crash: $(VENV)/installed
 	@python benchmarks/crash.py --kills $(KILLS)
+
+# Ten thousand inputs for each door; half an hour. Not a part of `make test`.
+fuzz: $(VENV)/installed
+	@OMP_NUM_THREADS=1 python -W ignore -m benchmarks.fuzz
 
 lint: $(VENV)/installed
 	@ruff check .

@@ -18,8 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rich.console import Console
-
+from flows.printing import printer
 from tasks.config.presets import shown_assignment
 from tasks.config.values import flat, parse_assignment, read_yaml
 from terrine.errors import SettingError, TerrineError
@@ -129,7 +128,7 @@ def deploy_local(root: Path, deployment: str, *, port: int | None, keep: bool) -
     With `keep` server and worker stay until Ctrl-C, so that the pages can be looked at. Raises TerrineError when a step
     or the run fails.
     """
-    console = Console()
+    console = printer()
     # A terminated process would leave its server and worker behind; this way the blocks below end them.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     port = port or free_port()
@@ -154,7 +153,7 @@ def deploy_local(root: Path, deployment: str, *, port: int | None, keep: bool) -
         with _background(["worker", "start", "--pool", POOL, "--type", "process"], environment, root, worker_log):
             console.print(f"Worker started (log {worker_log.relative_to(root)}). Running terrine/{deployment} ...")
             _prefect("deployment", "run", f"terrine/{deployment}", "--watch", environment=environment, root=root)
-            console.print(f"[green]Deployment terrine/{deployment} completed.[/green]")
+            console.print(f"Deployment terrine/{deployment} completed.", style="green")
             if keep:
                 console.print("Server and worker stay until Ctrl-C.")
                 try:

@@ -23,6 +23,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, Task, TaskID, Text
 from rich.text import Text
 
 from flows.logs import LoggedError
+from flows.printing import printer
 from flows.stopping import last_words, stay_if_stopping
 from tasks.runtime.progress import CURRENT
 from tasks.runtime.store import Folders
@@ -56,7 +57,7 @@ class StageLines:
         self.console = console
         self._live = _Live(
             SpinnerColumn(),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             _Bar(),
             TimeElapsedColumn(),
             console=console,
@@ -87,7 +88,7 @@ class StageLines:
     def end(self, *, made: bool) -> None:
         """Leave the line of the stage that was begun last."""
         spent = f"{time.monotonic() - self._began:7.1f} s" if made else "  unchanged"
-        self.console.print(f"{self._head}{spent}", markup=False, highlight=False, soft_wrap=True)
+        self.console.print(f"{self._head}{spent}", soft_wrap=True)
 
     def warn(self, text: str) -> None:
         """Show a warning above the bar."""
@@ -96,7 +97,7 @@ class StageLines:
     def stopped(self, text: str) -> None:
         """Take the bar away and leave a last line."""
         self._live.stop()
-        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self.console.print(text, soft_wrap=True)
         self.console.file.flush()
 
     def _show(self, text: str) -> None:
@@ -131,7 +132,7 @@ def quiet(root: Path, run: str) -> Iterator[Console]:
     log = Folders(root, run).private / "run.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "a", encoding="utf-8") as file, _led_into(file) as terminal:
-        lines = StageLines(Console(file=terminal))
+        lines = StageLines(printer(terminal))
         warnings = _Warnings(lines)
         shown = SHOWN.set(lines)
         file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {' '.join(sys.argv)}\n")

@@ -153,6 +153,8 @@ def _run(config, kill):
     logging.getLogger("terrine.party").handlers.clear()
     if kill == "spoil":
         _spoil_frames()
+    elif kill == "hold":
+        _hold_guardian()
     elif kill is not None:
         _arm(*kill)
     sys.argv = ["party", str(config)]
@@ -167,6 +169,24 @@ def _spoil_frames():
 
     plain = Wire.send
     Wire.send = lambda wire, to, frame: plain(wire, to, frame[:-1] + bytes([frame[-1] ^ 1]))
+
+
+def _hold_guardian():
+    """Have the guardian wait, once, before it announces who is there, for the next process of the student."""
+    from tasks.parties.guardian import GuardianHost
+
+    plain, held = GuardianHost.deliver, []
+
+    def deliver(self, sends):
+        if self.party is not None and self.party.closed and not held:
+            held.append(True)
+            print("held", flush=True)
+            end = time.monotonic() + 30
+            while not self.wire._node.links["student"].restarted and time.monotonic() < end:
+                time.sleep(0.002)
+        return plain(self, sends)
+
+    GuardianHost.deliver = deliver
 
 
 def _arm(module, qualified, when, count):

@@ -14,6 +14,8 @@ from terrine.deployment.model import BACKBONE, HEAD, MOMENTS, REFERENCE
 from terrine.deployment.rows import ENCODING
 from terrine.models.files import save_backbone
 from terrine.models.registry import build_backbone
+from terrine.privacy.accounting.events import RepeatedEvent, vote_answer
+from terrine.privacy.statement import PrivacyStatement
 from terrine.students.answers import label_answers
 from terrine.students.forest import fit
 
@@ -96,3 +98,16 @@ def make_table_student(folder: Path, *, forest: bool = False) -> Path:
     description = {"kind": "linear", "statistics": "original", "class_names": ["<=50K", ">50K"], "size": 28}
     (folder / MANIFEST).write_text(json.dumps(seal(folder, {**description, "channels": 1})))
     return folder
+
+
+def make_statement(folder: Path) -> dict:
+    """Write the privacy statement of a student in `folder` where it belongs, beside it; return what it says."""
+    content = PrivacyStatement(
+        run="clinic", release_id="01", dataset="23", unit="record", trust_model="central",
+        event=RepeatedEvent(vote_answer(40.0), 100), delta=1e-5, delta_slack=0.0, epsilon_budget=3.0,
+        epsilon_dataset=3.0, noise="secure", mechanism={"mechanism": "gnmax", "sigma": 40.0}, teachers=50, queries=100,
+        asked=100, answered=100, answered_per_class=(100, 0, 0, 0), partition_digest="45", partition_disjoint=True,
+        public_inputs=(), code_version="1",
+    ).to_dict()  # fmt: skip
+    (folder.parent / "privacy.json").write_text(json.dumps(content))
+    return content

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -33,6 +32,7 @@ from flows.cli import (
 )
 from flows.environment import prepare_environment
 from flows.logs import LoggedError
+from flows.printing import printer
 from flows.stopping import stoppable
 from terrine.errors import TerrineError
 
@@ -43,7 +43,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-console = Console()
+console = printer()
 
 PresetOption = Annotated[
     str | None, typer.Option("--preset", help="A preset of `terrine presets`; default: the run that was selected last.")
@@ -96,12 +96,12 @@ def run(
     select(root, name, graph)
     changed = changed_stages(root, name, graph)
     if changed:
-        console.print(f"Run [bold]{name}[/bold]", soft_wrap=True)
+        console.print(Text.assemble("Run ", (name, "bold")), soft_wrap=True)
         from flows.making import make
 
         make(root, name, with_server=not no_server)
     else:
-        console.print(f"Run [bold]{name}[/bold] is up to date: nothing to do.", soft_wrap=True)
+        console.print(Text.assemble("Run ", (name, "bold"), " is up to date: nothing to do."), soft_wrap=True)
     made = open_run(root, name)
     console.print(load(graph.result)(made), soft_wrap=True)
     if not changed:
@@ -121,7 +121,7 @@ def presets() -> None:
         table.add_column(no_wrap=True, overflow="fold")
         table.add_column(overflow="fold")
         for row in rows:
-            table.add_row(*map(escape, row))
+            table.add_row(*row)
         if rows:
             console.print(table, "")
 
@@ -180,10 +180,12 @@ for part in (*_FIRST, membership, params, party, predict, reproduce, serve, swee
 def main() -> None:
     """Run the command line; an error is one red sentence, and where a run has a log of it, the log is named."""
     prepare_environment()
+    if isinstance(sys.stdout, TextIOWrapper):  # a name may hold what the terminal's encoding does not
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         app()
     except (TerrineError, LoggedError) as error:
-        console = Console(stderr=True)
+        console = printer(stderr=True)
         console.print(Text(f"Error: {error}", style="red"), soft_wrap=True)
         for note in getattr(error, "__notes__", []):
             console.print(Text(note), soft_wrap=True)

@@ -120,8 +120,9 @@ def calibrate(
 
 
 def _show_account(result: dict[str, Any]) -> None:
-    from rich.console import Console
+    from rich.text import Text
 
+    from flows.printing import printer
     from terrine.privacy.accounting.gaussian import round_up
 
     table, notes = _table("ε", "value", "RDP order", "may be published"), []
@@ -137,7 +138,7 @@ def _show_account(result: dict[str, Any]) -> None:
             f"{figure['order']:.4g}" if "order" in figure else "",
             "yes" if figure["may_be_published"] else "NO",
         )
-        notes.append(f"[bold]{title}[/bold]: {figure['note']}")
+        notes.append(Text.assemble((title, "bold"), f": {figure['note']}"))
     if (figure := result["sanitised"]) is not None:
         table.add_row(
             "sanitised (mean ± deviation)",
@@ -147,30 +148,37 @@ def _show_account(result: dict[str, Any]) -> None:
         )
         sigma_ss = "∞" if figure["sigma_ss"] is None else f"{figure['sigma_ss']:.4g}"
         notes.append(
-            f"[bold]sanitised[/bold], beta {figure['beta']:.4g}, sigma_ss {sigma_ss}, smooth "
-            f"sensitivity {figure['smooth_sensitivity']:.4g}: {figure['note']}"
+            Text.assemble(
+                ("sanitised", "bold"),
+                f", beta {figure['beta']:.4g}, sigma_ss {sigma_ss}, smooth sensitivity "
+                f"{figure['smooth_sensitivity']:.4g}: {figure['note']}",
+            )
         )
     weighting = f" ({result['weighting']})" if result["mechanism"] == "confident" else ""
-    console = Console()
+    console = printer()
     console.print(
         f"{result['mechanism']}: {result['queries']} queries, {result['answered']:.6g} answered{weighting}, "
         f"{result['teachers']} teachers, {result['classes']} classes, δ = {result['delta']:g}, "
         f"{result['conversion']} conversion\n"
     )
     console.print(table)
-    console.print("\n" + "\n".join(notes))
+    console.print("", *notes, sep="\n")
 
 
 def _show_calibration(result: dict[str, Any]) -> None:
-    from rich.console import Console
+    from rich.text import Text
 
+    from flows.printing import printer
     from terrine.privacy.accounting.gaussian import round_up
 
-    console = Console()
+    console = printer()
     tested = f" and {result['tests']} tests at sigma1 = {result['sigma1']:g}" if result["tests"] else ""
     console.print(
-        f"[bold]sigma = {round_up(result['sigma']):.4f}[/bold] votes pay for {result['answers']} answers{tested} "
-        f"at ε = {result['epsilon']:g}, δ = {result['delta']:g} (exact)."
+        Text.assemble(
+            (f"sigma = {round_up(result['sigma']):.4f}", "bold"),
+            f" votes pay for {result['answers']} answers{tested} at ε = {result['epsilon']:g}, δ = {result['delta']:g} "
+            "(exact).",
+        )
     )
     table = _table("", "ε", "teachers", "sigma", "sigma / votes", "clear lead", "answers at this share")
     for row in result["buys"]:

@@ -25,8 +25,9 @@ def advise(
     not_linear: Annotated[bool, typer.Option("--not-linear", help="A linear head on fixed features won't do.")] = False,
 ) -> None:
     """Say which mechanism to take, how many teachers and how much noise; nothing is read and nothing is charged."""
-    from rich.console import Console
+    from rich.text import Text
 
+    from flows.printing import printer
     from terrine.advice import advise as advice_for
 
     found = advice_for(
@@ -41,8 +42,8 @@ def advise(
         one_round=one_round,
         linear=not not_linear,
     )
-    console = Console(highlight=False)
-    console.print(f"[bold]aggregation.mechanism={found.mechanism}[/bold]")
+    console = printer()
+    console.print(f"aggregation.mechanism={found.mechanism}", style="bold")
     if found.mechanism == "histogram":
         votes = found.votes
         console.print(
@@ -52,6 +53,9 @@ def advise(
     console.print(found.reason)
     if not found.useful:
         console.print(
-            f"[red]That is too little:[/red] a student would learn little but noise. ε = {found.epsilon:g} would do."
+            Text.assemble(
+                ("That is too little:", "red"),
+                f" a student would learn little but noise. ε = {found.epsilon:g} would do.",
+            )
         )
         raise typer.Exit(1)

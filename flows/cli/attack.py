@@ -13,10 +13,11 @@ Found = dict[str, Any]
 
 def with_bar(what: str, attack: Callable[[Callable[[float, str], None]], Found]) -> Found:
     """Return what an attack finds; it is handed a function that shows (share done, what is next) in a bar."""
-    from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    from flows.printing import printer
+
+    with Progress(console=printer(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=1.0)
         return attack(lambda share, text: bar.update(task, completed=share, description=text))
 

@@ -109,14 +109,16 @@ def audit_run(name: str, **options: Any) -> dict[str, Any]:
 
 
 def _show(result: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    console = Console()
+    from flows.printing import printer
+
+    console = printer()
     table = Table("attack", "queries", "runs", "ε charged", "ε ≥", "μ charged", "μ ≥", box=None, pad_edge=False)
     for entry in result["canaries"]:
         table.add_row(
-            entry["name"] + (" [bold red]caught[/]" if entry["caught"] else ""),
+            Text.assemble(entry["name"], (" caught" if entry["caught"] else "", "bold red")),
             str(entry["queries"]),
             str(entry["runs"]),
             *(
@@ -129,19 +131,19 @@ def _show(result: dict[str, Any]) -> None:
         f"δ = {result['delta']:g}, confidence {result['confidence']:.0%}\n"
     )
     console.print(table)
-    console.print(
-        "\n[bold red]It leaks more than it charges.[/]"
-        if result["caught"]
-        else "\nNothing beyond the charge was found."
-    )
+    if result["caught"]:
+        console.print("\nIt leaks more than it charges.", style="bold red")
+    else:
+        console.print("\nNothing beyond the charge was found.")
     console.print(result["note"])
 
 
 def _show_canaries(result: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    from flows.printing import printer
+
+    console = printer()
     console.print(
         f"{result['canaries']} canaries ({result['unit']}) in each of {result['shadows']} shadow runs, "
         f"{result['mechanism']}, {result['noise']['kind']} noise\n"
@@ -157,9 +159,9 @@ def _show_canaries(result: dict[str, Any]) -> None:
     table.add_row("ε at least, were there no noise", f"{result['epsilon_without_noise']:.3f}", "the audit's power")
     console.print(table)
     if result["teachers_astray"]:
-        console.print("\n[bold red]Canaries moved teachers that are not theirs: the guarantee is void.[/]")
+        console.print("\nCanaries moved teachers that are not theirs: the guarantee is void.", style="bold red")
     if result["epsilon_at_least"] > result["epsilon_charged"]:
-        console.print("\n[bold red]It leaks more than it charges.[/]")
+        console.print("\nIt leaks more than it charges.", style="bold red")
     elif not result["caught"]:
         console.print("\nNothing beyond the charge was found; that proves nothing.")
     console.print(result["notice"])

@@ -28,14 +28,13 @@ def check(
     ] = None,
 ) -> None:
     """Look at the data, the settings and the budget of a run; nothing is read in full, trained, charged or kept."""
-    from rich.console import Console
-
+    from flows.printing import printer
     from tasks.config.presets import derive, project_root, selected_run
     from tasks.tools.check import look_at
 
     root = project_root()
     found = look_at(root, derive(root, name or preset or selected_run(root), list(set_ or [])))
-    show(found, Console())
+    show(found, printer())
     if found.stops:
         raise typer.Exit(1)
 
@@ -58,6 +57,7 @@ def refuse(root: Path, name: str, console: Console) -> None:
 def show(found: Finding, console: Console, *, findings: bool = True) -> None:
     """Print it: private figures, for the terminal alone. findings: with what speaks against the run."""
     from rich.table import Table
+    from rich.text import Text
 
     survey = found.survey
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
@@ -86,10 +86,10 @@ def show(found: Finding, console: Console, *, findings: bool = True) -> None:
     console.print(table)
     if findings:
         for note in found.notes:
-            console.print(f"[yellow]Note:[/yellow] {note}", highlight=False)
+            console.print(Text.assemble(("Note:", "yellow"), f" {note}"))
         for sentence in found.refusals + found.doubts:
             word = "Refused" if sentence in found.stops else "Doubtful"
-            console.print(f"[red]{word}:[/red] {sentence}", highlight=False)
+            console.print(Text.assemble((f"{word}:", "red"), f" {sentence}"))
 
 
 def _records(found: Finding) -> str:

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Column, Table
+
+from flows.printing import printer
 
 
 def register(app: typer.Typer) -> None:
@@ -32,7 +33,7 @@ def compare(
     rows = compared(root, list(dict.fromkeys(runs))) if runs else readable(root)
     if not rows:
         raise ArtefactError("No run of this project is finished. Make one with `terrine run`.")
-    console, best = Console(), front(rows)
+    console, best = printer(), front(rows)
     table = Table(
         Column("run", overflow="fold"),
         Column("ε", justify="right", no_wrap=True),
@@ -59,7 +60,7 @@ def compare(
             differs,
         )
     console.print(table)
-    console.print("* on the Pareto front: no run of the same data is as accurate at a smaller ε.", highlight=False)
+    console.print("* on the Pareto front: no run of the same data is as accurate at a smaller ε.")
     if any(row.accuracy is None for row in rows):
         console.print(
             "private: no ε covers a choice by accuracies of private records. --set evaluation.epsilon=0.5 releases one "
@@ -68,4 +69,4 @@ def compare(
         )
     if html is not None:
         write_text(html, comparison_page(rows, f"Runs of {root.name}: ε against accuracy"))
-        console.print(f"Written: {html}", highlight=False, soft_wrap=True)
+        console.print(f"Written: {html}", soft_wrap=True)

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Annotated, get_args
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from flows.cli.serve import FolderOption, ModelOption, ReferenceOption, RunOption, StatisticsName
+from flows.printing import printer
 
-console = Console()
+console = printer()
 
 # Enumerations, since typer has no lists of literals.
 Statistics = StrEnum("Statistics", list(get_args(StatisticsName)))

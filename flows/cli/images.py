@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from flows.printing import printer
 from terrine.errors import SettingError
 
-console = Console()
+console = printer()
 
 
 def register(app: typer.Typer) -> None:

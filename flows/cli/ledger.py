@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
+
+from flows.printing import printer
 
 UrlOption = Annotated[
     str | None, typer.Option("--url", help="Database of the ledger; default: params.yaml's ledger.url.")
@@ -47,17 +47,17 @@ def show(
     if as_json:
         typer.echo(json.dumps(accounts, indent=2))
         return
-    console = Console(highlight=False)
+    console = printer()
     for account in accounts:
-        console.print(f"[bold]{_title(account)}[/bold]")
-        console.print(Padding(_balance(account), (0, 0, 0, 2)), markup=False)
+        console.print(_title(account), style="bold")
+        console.print(Padding(_balance(account), (0, 0, 0, 2)))
         table = Table("run", "ε by itself", "when", "", box=None, padding=(0, 1), pad_edge=False)
         table.columns[0].overflow = "fold"
         for column in table.columns[1:3]:
             column.no_wrap = True
         for release in account["releases"]:
             when = datetime.fromisoformat(release["written"]).astimezone()
-            table.add_row(escape(release["run"]), f"{release['epsilon']:g}", f"{when:%Y-%m-%d %H:%M}", _notes(release))
+            table.add_row(release["run"], f"{release['epsilon']:g}", f"{when:%Y-%m-%d %H:%M}", _notes(release))
         if account["releases"]:
             console.print(Padding(table, (0, 0, 0, 2)))
         console.print()
@@ -67,7 +67,7 @@ def show(
 
 def _title(account: dict[str, Any]) -> str:
     name = account["account"]
-    return escape(name) if name else f"account {account['dataset'][:16]} (no run or preset here has its name)"
+    return name or f"account {account['dataset'][:16]} (no run or preset here has its name)"
 
 
 def _balance(account: dict[str, Any]) -> str:
@@ -119,7 +119,7 @@ def verify(
 
     opened, _ = open_existing(url, store, key)
     count = opened.verify(said_by_witness(witness))
-    Console().print(f"The ledger is intact: {count} rows, and every committed release is as it was written.")
+    printer().print(f"The ledger is intact: {count} rows, and every committed release is as it was written.")
 
 
 @ledger.command()
@@ -134,7 +134,7 @@ def link(
     from tasks.tools.ledger import link_accounts, open_existing
 
     names = link_accounts(*open_existing(url, store, key), one, other)
-    Console(highlight=False).print(f"{' and '.join(names)} add up from now on, and cannot be parted.", markup=False)
+    printer().print(f"{' and '.join(names)} add up from now on, and cannot be parted.")
 
 
 @ledger.command("set-budget")
@@ -159,7 +159,6 @@ def set_budget(
         raise SettingError(f"A budget is a number or 'none', got {epsilon!r}.") from error
     name = change_budget(*open_existing(url, store, key), account, limit, delta)
     shown, setting = ("no limit", "null") if limit is None else (f"ε {limit:g}", f"{limit:g}")
-    Console(highlight=False).print(
-        f"The budget of {name} over all runs is now {shown}. Runs say so, too: --set ledger.epsilon={setting}",
-        markup=False,
+    printer().print(
+        f"The budget of {name} over all runs is now {shown}. Runs say so, too: --set ledger.epsilon={setting}"
     )

@@ -45,10 +45,11 @@ def make_shadow(shadow: Run) -> None:
 
 
 def _show(run: str, result: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    from flows.printing import printer
+
+    console = printer()
     console.print(f"{run}: {result['shadows']} shadow runs, {result['units']:,} units ({result['unit']})\n")
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_row("area under the ROC curve", f"{result['auc']:.3f}", "0.5 is chance")
@@ -61,7 +62,7 @@ def _show(run: str, result: dict[str, Any]) -> None:
     if charged is None:
         console.print("\nThe release promises nothing that an attack could refute.")
     elif result["caught"]:
-        console.print("\n[bold red]The student gives away more than is charged.[/]")
+        console.print("\nThe student gives away more than is charged.", style="bold red")
     else:
         console.print("\nNothing beyond the charge was found; that proves nothing.")
     console.print(result["notice"])

@@ -30,10 +30,12 @@ def vote_again(scratch: Run) -> None:
 
 
 def _show(result: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    console = Console()
+    from flows.printing import printer
+
+    console = printer()
     unit, most = result["unit"], result["most"]
     console.print(f"{result['run']}: {result['tried']} of {result['units']:,} units tried ({unit})\n")
     table = Table(f"{unit} and what was done", "teachers that moved", "votes that changed", box=None, pad_edge=False)
@@ -43,8 +45,11 @@ def _show(result: dict[str, Any]) -> None:
     console.print(table)
     if result["caught"]:
         console.print(
-            f"\n[bold red]One {unit} moved {most} teachers.[/] The guarantee counts one: what a release of this run is "
-            "charged does not hold. Publish nothing of it before the cause is found."
+            Text.assemble(
+                (f"\nOne {unit} moved {most} teachers.", "bold red"),
+                " The guarantee counts one: what a release of this run is charged does not hold. Publish nothing of it "
+                "before the cause is found.",
+            )
         )
     else:
         console.print("\nNo unit moved more than one teacher; that proves nothing about the others.")

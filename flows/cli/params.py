@@ -18,10 +18,10 @@ def params(
     run: Annotated[str | None, typer.Option(help="Show what this run or preset sets, beside the defaults.")] = None,
 ) -> None:
     """List every setting: what it may be, its default, its unit and what it means."""
-    from rich.console import Console
     from rich.padding import Padding
     from rich.text import Text
 
+    from flows.printing import printer
     from tasks.config.listing import settings
     from tasks.config.presets import project_root
     from tasks.config.values import as_yaml
@@ -34,7 +34,7 @@ def params(
         near = did_you_mean(prefix, [*known, *(setting.key for setting in everything)])
         raise SettingError(f"No setting begins with '{prefix}'.{near} They begin with {', '.join(known)}.")
     own = _of_run(project_root(), run) if run else {}
-    console = Console(highlight=False)
+    console = printer()
     for setting in chosen:
         value = as_yaml(setting.default)
         line = Text.assemble((setting.key, "bold"), " = ", ("to be given" if setting.required else value, "cyan"))

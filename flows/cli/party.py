@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+
+from flows.printing import printer
 
 ConfigOption = Annotated[Path, typer.Option("--config", help="The party's party.yaml.")]
 
@@ -25,7 +26,7 @@ party = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
 )
-console = Console()
+console = printer()
 
 
 def register(app: typer.Typer) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Column, Table
 
 from flows.cli.serve import DeviceOption, FolderOption, ModelOption, ReferenceOption, RunOption, StatisticsOption
+from flows.printing import printer
 from terrine.errors import SettingError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def predict(
     student = open_student(source, statistics, reference, device)
     predictions = predict_files(student, images)
     if student.note:
-        Console(stderr=True).print(student.note, style="yellow", highlight=False, soft_wrap=True)
+        printer(stderr=True).print(student.note, style="yellow", soft_wrap=True)
     if as_json:
         typer.echo(json.dumps([_values(prediction) for prediction in predictions], indent=2, ensure_ascii=False))
     elif as_csv:
@@ -65,7 +65,7 @@ def predict(
         table = Table(Column("image", overflow="fold"), "class", "probability", box=None, pad_edge=False)
         for prediction in predictions:
             table.add_row(str(prediction.file), prediction.label, f"{100 * prediction.probability:.1f} %")
-        Console().print(table)
+        printer().print(table)
 
 
 def _print_rows(files: list[RowPredictions], as_json: bool, as_csv: bool) -> None:
@@ -74,7 +74,7 @@ def _print_rows(files: list[RowPredictions], as_json: bool, as_csv: bool) -> Non
 
     for file in files:
         for note in file.notes:
-            Console(stderr=True).print(f"{file.file}: {note}", style="yellow", highlight=False, markup=False)
+            printer(stderr=True).print(f"{file.file}: {note}", style="yellow")
     found = pd.concat([file.answers.reset_index().assign(file=str(file.file)) for file in files])
     found.insert(0, "file", found.pop("file"))
     if len(files) == 1:
@@ -88,7 +88,7 @@ def _print_rows(files: list[RowPredictions], as_json: bool, as_csv: bool) -> Non
         table = Table(*(Column(name, overflow="fold") for name in shown), box=None, pad_edge=False)
         for values in found[shown].assign(probability=[f"{100 * p:.1f} %" for p in found["probability"]]).to_numpy():
             table.add_row(*map(str, values))
-        Console().print(table)
+        printer().print(table)
 
 
 def _values(prediction: Prediction) -> dict[str, object]:

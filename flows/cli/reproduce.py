@@ -6,8 +6,8 @@ import statistics
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from flows.printing import printer
 from flows.stopping import stoppable
 
 
@@ -41,7 +41,7 @@ def reproduce(
                 make(root, run)
             measured.append(figures(open_run(root, run)))
         rows.append((preset, measured))
-    Console(soft_wrap=True).print(markdown_table(rows, overrides), markup=False, highlight=False)
+    printer(soft_wrap=True).print(markdown_table(rows, overrides))
 
 
 def markdown_table(rows: list[tuple[str, list[dict[str, float]]]], overrides: list[str]) -> str:

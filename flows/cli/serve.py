@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich.console import Console
 
-console = Console()
+from flows.printing import printer
+
+console = printer()
 
 
 StatisticsName = Literal["released", "current", "single", "frozen", "original"]
@@ -44,10 +45,17 @@ def serve(
     device: DeviceOption = "auto",
     host: Annotated[str, typer.Option(help="Address to listen on; anybody who reaches it may ask.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 5001,
+    key_file: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="TERRINE_KEY_FILE",
+            help="A file that holds a key: whoever asks shows it, as a bearer's token or as a browser's password.",
+        ),
+    ] = None,
     max_megabytes: Annotated[int, typer.Option(min=1, max=1000, help="Largest body of a request.")] = 16,
 ) -> None:
     """Answer requests over HTTP: MLflow's /invocations, /images for pictures and .npy stacks, /rows for CSV files."""
-    from tasks.serving.serve import LOOPBACK, build_app
+    from tasks.serving.serve import LOOPBACK, build_app, read_key
     from tasks.serving.serve import serve as serve_app
     from tasks.serving.student_source import student_folder
     from terrine.deployment.rows import TableStudent
@@ -58,19 +66,20 @@ def serve(
         reference=reference,
         device=device,
         most_bytes=max_megabytes * 1_000_000,
+        key=read_key(key_file),
     )
     if host not in LOOPBACK:
-        console.print(f"[yellow]{host} can be reached from elsewhere, without password and encryption.[/yellow]")
-        console.print("[yellow]Put a proxy that has both in front.[/yellow]")
+        lacks = "password and encryption" if key_file is None else "encryption"
+        console.print(f"{host} can be reached from elsewhere, without {lacks}: put a proxy in front.", style="yellow")
     address = f"http://{host}:{port}"
     if isinstance(student, TableStudent):
         console.print(f"{address}  {len(student.class_names)} classes of rows (Ctrl-C ends it)")
-        console.print(f'curl --data-binary @rows.csv -H "content-type: text/csv" {address}/rows', highlight=False)
+        console.print(f'curl --data-binary @rows.csv -H "content-type: text/csv" {address}/rows')
     else:
         console.print(
             f"{address}  {len(student.class_names)} classes, {student.statistics} statistics (Ctrl-C ends it)"
         )
         if student.note:
-            console.print(student.note, style="yellow", highlight=False, soft_wrap=True)
-        console.print(f'curl --data-binary @image.png -H "content-type: image/png" {address}/images', highlight=False)
+            console.print(student.note, style="yellow", soft_wrap=True)
+        console.print(f'curl --data-binary @image.png -H "content-type: image/png" {address}/images')
     serve_app(app, host, port)

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from flows.printing import printer
 from flows.stopping import stoppable
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def sweep(
     from tasks.tools.sweep_tracking import cells_of, log_sweep, summary
 
     root = project_root()
-    console = Console(soft_wrap=True)
+    console = printer(soft_wrap=True)
     start = preset or selected_run(root)
     candidates = candidates_of(root, start, list(set_ or []), vary)
     check_selection(candidates, select)
@@ -68,9 +68,9 @@ def sweep(
         table.add_row(*row)
     console.print(table)
     for line in summary(result):
-        console.print(line, markup=False, highlight=False)
+        console.print(line)
     if parent is not None:
-        console.print(f"MLflow run {parent} (make ui)", highlight=False)
+        console.print(f"MLflow run {parent} (make ui)")
 
 
 def state_price(root: Path, candidates: list[Candidate]) -> None:

@@ -92,6 +92,9 @@ def _all(root: Path) -> list[Preset]:
     return [read_preset(root, name) for name in sorted(path.stem for path in (root / PRESETS).glob("*.yaml"))]
 
 
+_LONGEST = 255
+
+
 def parameter_file(root: Path, name: str) -> Path:
     """Return where the parameters of a preset or a run are, or would be."""
     return root / PRESETS / f"{name}.yaml"
@@ -103,7 +106,8 @@ def read_preset(root: Path, name: str, above: tuple[str, ...] = ()) -> Preset:
     above: presets that rest on this one. Raises SettingError if there is none of this name.
     """
     path = parameter_file(root, name)
-    if not path.is_file() or Path(name).name != name:
+    # A longer name is no file's, and asking for it is an error.
+    if len(path.name.encode(errors="replace")) > _LONGEST or not path.is_file() or Path(name).name != name:
         near = did_you_mean(name, (file.stem for file in sorted((root / PRESETS).glob("*.yaml"))))
         raise SettingError(f"There is no preset '{name}'.{near} `terrine presets` lists them.")
     values = read_yaml(path)

@@ -23,7 +23,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         values = yaml.load(path.read_text(encoding="utf-8"), LOADER)
     except FileNotFoundError as error:
         raise SettingError(f"{path}: there is no such parameter file.") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, OSError, ValueError, RecursionError) as error:  # an integer of 5,000 digits is a ValueError
         raise SettingError(f"{path} cannot be read as YAML: {error}") from error
     if not isinstance(values, dict):
         raise SettingError(f"{path} must hold a mapping of parameters, not {type(values).__name__}.")
@@ -51,7 +51,7 @@ def parse_assignment(text: str) -> dict[str, Any]:
         raise SettingError(f"--set {text}: write section.key=value, for example --set aggregation.epsilon=2.")
     try:
         nested: Any = yaml.safe_load(value)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise SettingError(f"--set {text}: '{value}' is no YAML value. Put it in quotes.") from error
     if isinstance(nested, str):
         nested = _number_like(nested)

@@ -35,7 +35,7 @@ from tasks.runtime.reservation import Reservation
 from terrine import npy
 from terrine.collaboration.protocol.guardian import Guardian
 from terrine.collaboration.protocol.party import Agreement, ProtocolError
-from terrine.collaboration.transport.link import Arrived, Connected, PeerRestarted
+from terrine.collaboration.transport.link import Arrived, Connected
 from terrine.errors import LedgerError, SettingError, TerrineError
 from terrine.privacy.accounting.events import Event, RepeatedEvent, compose, threshold_test, to_json, vote_answer
 from terrine.privacy.accounting.gaussian import round_up
@@ -195,13 +195,8 @@ class GuardianHost(Host):
         assert self.wire.session is not None
         self._number, self._awaited = self._number + 1, set(present)
         self._gather(self.wire.session)
-        self._tell_student(round=self._number)
+        self.tell(self.config.terms.student, round=self._number)
         log.info("%s: round %d of %d", self.name, self._number, self.config.terms.last)
-
-    def _tell_student(self, **content: Any) -> None:
-        # One that was started again will be met, in a new session.
-        with contextlib.suppress(PeerRestarted):
-            self.wire.note(self.config.terms.student, **content)
 
     def _asked_before(self, origin: str) -> dict[str, np.ndarray]:
         """The questions of this round that were answered, where there were any."""
@@ -287,15 +282,18 @@ class GuardianHost(Host):
                 len(party.present),
                 f", without {', '.join(absent)}" if absent else "",
             )
+            for teacher in party.refused:
+                log.warning("%s: what %s shared are no votes of its teachers: it is left out", self.name, teacher)
             for teacher in self.config.terms.teachers:
-                self.wire.note(teacher, present=party.present, round=self._number)
+                self.tell(teacher, present=party.present, round=self._number)
 
     def deliver(self, sends: Any) -> bool:
         party = self._guardian
         if party is not None and party.closed and not self._announced:
             # The list of whose shares are here follows: the student may close as soon as it has them as well.
             self._announced = True
-            self._tell_student(closing=party.complete)
+            if not self.tell(self.config.terms.student, closing=party.complete):
+                return False
         return super().deliver(sends)
 
     def after_answers(self) -> None:

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from tasks.parties.config import PartyConfig
@@ -113,10 +113,20 @@ class Host(ABC):
 
     def deliver(self, sends: Iterable[Send]) -> bool:
         """Send frames as they are made; False when the session cannot go on, and a new one will begin."""
+        return self._said(lambda: [self._send(send) for send in sends])
+
+    def tell(self, peer: str, **content: Any) -> bool:
+        """Send a note; False as `deliver` says it."""
+        return self._said(lambda: self.wire.note(peer, **content))
+
+    def _send(self, send: Send) -> None:
+        self.wire.send(send.to, send.frame)
+        self._heard = time.monotonic()
+
+    def _said(self, say: Callable[[], Any]) -> bool:
+        """Whatever a session says is said here: a peer that was started again ends the session, not this process."""
         try:
-            for send in sends:
-                self.wire.send(send.to, send.frame)
-                self._heard = time.monotonic()
+            say()
         except PeerRestarted as error:
             log.warning("%s", error)
             self.party = None
@@ -169,6 +179,7 @@ class Host(ABC):
         peers = list(peers)
         for peer in peers:
             with contextlib.suppress(TerrineError):
+                self.wire.renew(peer)  # also one that was started again, and with which nothing else goes on
                 self.wire.note(peer, **content)
         end = time.monotonic() + _FLUSH
         for peer in peers:

@@ -195,6 +195,8 @@ class StudentHost(Host):
         party = self._student
         assert party is not None
         if party.present is not None and not self._saved:
+            for teacher in party.refused:
+                log.warning("%s: what %s shared are no votes of its teachers: it is left out", self.name, teacher)
             assert self._state is not None
             self._state.save(_SUMS.format(self._number), party.state(), origin=party.agreement.session)
             self._saved = True
@@ -313,5 +315,5 @@ def read_arrays(config: PartyConfig) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in ("passed", "result")}
-    except (OSError, ValueError, KeyError, EOFError) as error:
+    except Exception as error:  # zipfile and numpy raise errors of many kinds on damaged files
         raise ArtefactError(f"{path} is missing or damaged: {error}. Restore it from a backup.") from error

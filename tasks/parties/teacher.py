@@ -114,8 +114,8 @@ class TeacherHost(Host):
         last = said.get("round") == self.config.terms.last
         if self.name not in present:
             late = (
-                f"The round was closed without {self.name}: its shares were not complete at the deadline. The noise "
-                "and the accounting are as agreed; nothing is to be done here."
+                f"The round was closed without {self.name}: its shares were not complete at the deadline, or are not "
+                "of votes. The noise and the accounting are as agreed; nothing is to be done here."
             )
             if last:
                 raise CollaborationError(late)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tasks.parties.config import PartyConfig
+from terrine import npy
 from terrine.errors import InputError
 
 if TYPE_CHECKING:
@@ -72,13 +73,7 @@ def _records(config: PartyConfig, held: int) -> Records:
 
 def _read(config: PartyConfig) -> np.ndarray:
     assert config.votes is not None
-    try:
-        given: np.ndarray = np.load(config.votes, allow_pickle=False)
-    except FileNotFoundError as error:
-        raise InputError(f"There is no file of votes {config.votes}.") from error
-    except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"{config.votes} is not an .npy file of numbers: {error}") from error
-    return given
+    return npy.read(config.votes)
 
 
 def check_votes(votes: np.ndarray, source: object, config: PartyConfig, held: int) -> np.ndarray:

@@ -18,7 +18,7 @@ from tasks.serving.rows import export_table, refuse_image_options
 from tasks.serving.student_source import read_reference
 from terrine.deployment.export import Format, export_student
 from terrine.deployment.manifest import MANIFEST, check_seal, seal
-from terrine.deployment.model import REFERENCE, StudentModel
+from terrine.deployment.model import REFERENCE, StudentModel, check_student
 from terrine.deployment.network import ServingStatistics
 from terrine.deployment.rows import takes_table
 from terrine.errors import InputError
@@ -65,7 +65,7 @@ def export_folder(
             exported = [Exported(*file) for file in files]
             write_json(folder / MANIFEST, seal(folder, described | _description(check_seal(student), exported)))
         return exported
-    manifest = check_seal(student)
+    manifest = check_student(student)
     own = read_reference(reference, size=manifest["size"], channels=manifest["channels"])
     exported = []
     with atomic_folder(target) as folder:

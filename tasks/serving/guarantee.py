@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tasks.runtime.store import file_digest, read_json
+from tasks.reports.statement_page import read_statement
+from tasks.runtime.store import file_digest
+from terrine.errors import ArtefactError
 
 _TOLD = ("run", "epsilon", "delta", "unit", "noise", "private", "summary")
 
@@ -13,12 +15,17 @@ _TOLD = ("run", "epsilon", "delta", "unit", "noise", "private", "summary")
 def guarantee(student: Path) -> dict[str, Any] | None:
     """Return what the statement beside the folder `student` says, with its digest; None: there is none.
 
-    `epsilon` is what is guaranteed where that is more than what was used.
+    `epsilon` is what is guaranteed where that is more than what was used. Raises ArtefactError for a statement whose
+    figures are not what its own event costs: it was edited, or is none.
     """
     path = student.parent / "privacy.json"
     if not path.is_file():
         return None
-    statement = read_json(path)
+    try:
+        statement = read_statement(path)
+    # Figures of other kinds and sizes than any statement has do not get as far as being compared.
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+        raise ArtefactError(f"{path} is not what Terrine wrote: {error}") from error
     told = {name: statement.get(name) for name in _TOLD}
     if statement.get("private") and statement.get("epsilon_guaranteed") is not None:
         told["epsilon"] = statement["epsilon_guaranteed"]

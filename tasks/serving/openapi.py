@@ -12,6 +12,8 @@ from terrine.deployment.model import StudentModel
 
 _REFUSALS = {
     "400": "What came cannot be answered: a damaged image, a wrong shape or type, NaN, values out of range.",
+    "401": "The service has a key, and none or another was shown.",
+    "408": "The body did not arrive in time.",
     "413": "The body is larger than the service lets in.",
     "415": "The body is of a type that this route does not take.",
 }
@@ -106,6 +108,11 @@ def openapi(student: StudentModel, about: dict[str, Any], most_bytes: int) -> di
                 {"200": _json("The student.", {"type": "object"}, about)},
             )
         },
+        "/metrics": {
+            "get": _route(
+                "metrics", "Requests so far", "By route and status, for Prometheus.", {"200": _text("Counts.")}
+            )
+        },
         **{
             path: {"get": _route(path[1:], summary, "As MLflow's scoring server.", {"200": _json(given, {}, None)})}
             for path, summary, given in (
@@ -142,6 +149,10 @@ def _array(items: dict[str, Any], description: str) -> dict[str, Any]:
 def _json(description: str, schema: dict[str, Any], example: Any) -> dict[str, Any]:
     content = {"schema": schema} | ({} if example is None else {"example": example})
     return {"description": description, "content": {"application/json": content}}
+
+
+def _text(description: str) -> dict[str, Any]:
+    return {"description": description, "content": {"text/plain": {"schema": {"type": "string"}}}}
 
 
 def _answers(description: str, schema: dict[str, Any], example: Any) -> dict[str, Any]:

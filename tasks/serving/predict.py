@@ -8,8 +8,7 @@ from pathlib import Path
 
 from tasks.serving.student_source import image_files, read_reference
 from terrine.data.image_files import read_images
-from terrine.deployment.manifest import check_seal
-from terrine.deployment.model import StudentModel
+from terrine.deployment.model import StudentModel, check_student
 from terrine.deployment.network import ServingStatistics
 from terrine.deployment.rows import ENCODING
 from terrine.device import resolve_device
@@ -36,7 +35,7 @@ def open_student(
 
     Raises what `StudentModel.load` and `read_images` raise.
     """
-    manifest = check_seal(folder)
+    manifest = check_student(folder)
     own = read_reference(reference, size=manifest["size"], channels=manifest["channels"])
     return StudentModel.load(folder, statistics, reference=own, device=resolve_device(device))
 

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import tempfile
 from pathlib import Path
 from typing import Any
 
+import h11
 import numpy as np
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tasks.runtime.store import read_json
+from tasks.serving.door import Door
 from tasks.serving.guarantee import guarantee
 from tasks.serving.mlflow_model import quiet, save_student_model
 from tasks.serving.rows import refuse_image_options
-from tasks.serving.scoring import Application, scoring_app
+from tasks.serving.scoring import scoring_app
 from tasks.serving.student_source import read_reference
-from terrine.deployment.manifest import MANIFEST, check_seal
-from terrine.deployment.model import StudentModel
+from terrine.deployment.manifest import MANIFEST
+from terrine.deployment.model import StudentModel, check_student
 from terrine.deployment.network import ServingStatistics
 from terrine.deployment.rows import TableStudent, takes_table
+from terrine.errors import InputError
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-_CONCURRENCY = 64
+CONNECTIONS, HEAD_SECONDS = 256, 10.0
+"""Connections that there may be at a time, and how long each may take to say what it asks."""
+
+_SHORTEST_KEY = 16
 
 
 def build_app(
@@ -30,15 +40,17 @@ def build_app(
     reference: Path | None = None,
     device: str = "auto",
     most_bytes: int = 16_000_000,
-) -> tuple[Application, StudentModel | TableStudent]:
+    key: str | None = None,
+) -> tuple[Door, StudentModel | TableStudent]:
     """Return the web application of the student in folder `student`, and the model that answers.
 
     The student becomes an MLflow model in a temporary folder and is loaded from there as any server would load it.
-    reference: own reference images, a folder or file. Raises what `StudentModel.load` raises.
+    reference: own reference images, a folder or file. key: what whoever asks must show. Raises what
+    `StudentModel.load` raises.
     """
     import mlflow
 
-    manifest, table = check_seal(student), takes_table(student)
+    manifest, table = check_student(student), takes_table(student)
     if table:
         refuse_image_options(statistics, reference)
     own = read_reference(reference, size=manifest["size"], channels=manifest["channels"])
@@ -54,7 +66,7 @@ def build_app(
         with quiet():
             loaded = mlflow.pyfunc.load_model(str(folder / "model"), model_config=settings)
         model: StudentModel | TableStudent = loaded.unwrap_python_model().student
-        app = scoring_app(loaded, model, most_bytes=most_bytes, about=about(student, model))
+        app = scoring_app(loaded, model, most_bytes=most_bytes, about=about(student, model), key=key)
     return app, model
 
 
@@ -70,8 +82,64 @@ def about(student: Path, model: StudentModel | TableStudent) -> dict[str, Any]:
     }
 
 
-def serve(app: Application, host: str, port: int) -> None:
-    """Serve until interrupted."""
-    import uvicorn
+class _Impatient(H11Protocol):
+    """HTTP/1.1 as uvicorn speaks it, and no connection is held by a request whose head does not come to its end."""
 
-    uvicorn.run(app, host=host, port=port, log_level="warning", limit_concurrency=_CONCURRENCY, timeout_keep_alive=30)
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._late is not None:
+            self._late.cancel()
+
+    def _watch(self) -> None:
+        # Between two requests uvicorn has a clock of its own, which the first byte of the next one stops.
+        if self.conn.their_state is h11.IDLE and self.timeout_keep_alive_task is None:
+            self._late = self._late or self.loop.call_later(HEAD_SECONDS, self.transport.close)
+        elif self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+
+def server_config(app: Door, host: str, port: int) -> uvicorn.Config:
+    """Return how uvicorn serves the application."""
+    return uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        http=_Impatient,
+        log_level="warning",
+        limit_concurrency=CONNECTIONS,
+        timeout_keep_alive=30,
+    )
+
+
+def serve(app: Door, host: str, port: int) -> None:
+    """Serve until interrupted."""
+    with contextlib.suppress(KeyboardInterrupt):
+        uvicorn.Server(server_config(app, host, port)).run()
+
+
+def read_key(path: Path | None) -> str | None:
+    """Return the key in a file, without the spaces around it; None for no file. Raises InputError for none in it."""
+    if path is None:
+        return None
+    try:
+        key = path.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise InputError(f"The key in {path} cannot be read: {error}.") from error
+    if len(key) < _SHORTEST_KEY or not key.isascii() or not key.isprintable():
+        raise InputError(f"{path} holds no key of {_SHORTEST_KEY} characters or more. Make one: openssl rand -hex 16")
+    return key

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from terrine import npy
 from terrine.errors import InputError, SettingError
 from terrine.privacy.accounting.data_dependent import check_histograms
 
@@ -42,7 +43,7 @@ def read_histograms(
             reverse, classes or teachers that do not fit.
         SettingError: options that exclude each other.
     """
-    array = _load(path)
+    array = npy.read(path)
     if histograms and teachers_first:
         raise SettingError("Histograms have no teachers' axis: --teachers-first is for votes.")
     if array.dtype.kind not in "iu":
@@ -73,7 +74,7 @@ def read_answered(path: Path, queries: int) -> NDArray[np.bool_]:
     Raises:
         InputError: another kind of array, or fewer entries than queries.
     """
-    array = _load(path)
+    array = npy.read(path)
     if array.ndim != 1 or len(array) < queries or array.dtype.kind not in "biu":
         raise InputError(
             f"{path} must hold one boolean (or released label, −1 where unanswered) for each of {queries} queries, "
@@ -83,18 +84,6 @@ def read_answered(path: Path, queries: int) -> NDArray[np.bool_]:
         raise InputError(f"{path} holds 0 and 1 as {array.dtype}, labels or flags alike: store flags as booleans.")
     answered = array if array.dtype.kind == "b" else array >= 0
     return np.asarray(answered[:queries], dtype=np.bool_)
-
-
-def _load(path: Path) -> NDArray[Any]:
-    try:
-        array = np.load(path, allow_pickle=False)
-    except FileNotFoundError as error:
-        raise InputError(f"There is no file {path}.") from error
-    except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"{path} is not an npy file of numbers: {error}") from error
-    if not isinstance(array, np.ndarray):
-        raise InputError(f"{path} holds several arrays: save the votes alone as npy.")
-    return array
 
 
 def _count(votes: NDArray[Any], classes: int | None, path: Path) -> NDArray[np.int64]:

@@ -119,7 +119,12 @@ class Encoding:
 
     @classmethod
     def from_description(cls, description: list[dict[str, Any]]) -> Encoding:
-        """Return the encoding that `describe` described."""
+        """Return the encoding that `describe` described. Raises InputError for what describes none."""
+        for entry in description:
+            held = [entry["name"], *entry["values"]] if "values" in entry else [entry["name"]]
+            numbers = [] if "values" in entry else [entry["mean"], entry["deviation"]]
+            if not all(isinstance(text, str) for text in held) or not all(np.isfinite(number) for number in numbers):
+                raise InputError(f"The column {str(entry['name'])[:80]!a} has other than texts or finite numbers.")
         return cls(
             tuple(
                 Column(entry["name"], values=tuple(entry["values"]))

@@ -23,18 +23,19 @@ _LARGEST_MANIFEST = 2**24
 def seal(folder: Path, description: Mapping[str, Any]) -> dict[str, Any]:
     """Return the manifest of the files in `folder`: `description`, the digest of every file, and the manifest's own.
 
-    description: JSON values. A manifest that is there already is left out; writing the new one is the caller's part.
+    description: JSON values, also those of an earlier manifest. A manifest that is there already is left out; writing
+    the new one is the caller's part.
     """
-    files = sorted(file for file in folder.rglob("*") if file.is_file() and file != folder / MANIFEST)
-    manifest = {**description, _DIGESTS: {file.relative_to(folder).as_posix(): _file_digest(file) for file in files}}
+    described = {name: value for name, value in description.items() if name != _OWN}
+    manifest = {**described, _DIGESTS: {name: _file_digest(file) for name, file in _files(folder).items()}}
     return {**manifest, _OWN: _manifest_digest(manifest)}
 
 
 def check_seal(folder: Path) -> dict[str, Any]:
-    """Return the manifest of `folder` after comparing every file it names with its digest.
+    """Return the manifest of `folder` after comparing every file in it with its digest.
 
-    Raises ArtefactError that names the file when one is missing, was changed by so much as a byte, or when the folder
-    has no manifest with a digest of its own.
+    Raises ArtefactError that names the file when one is missing, was added, or was changed by so much as a byte, or
+    when the folder has no manifest with a digest of its own.
     """
     path = folder / MANIFEST
     try:
@@ -43,25 +44,34 @@ def check_seal(folder: Path) -> dict[str, Any]:
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise ArtefactError(f"There is no student in {folder}: {MANIFEST} is missing. {_REMEDY}") from error
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise ArtefactError(f"{path} cannot be read ({error}). {_REMEDY}") from error
     if not isinstance(manifest, dict) or not isinstance(manifest.get(_DIGESTS), dict) or _OWN not in manifest:
         raise ArtefactError(f"{path} is no sealed manifest: it lacks digests of the files or of itself. {_REMEDY}")
     own = manifest.pop(_OWN)
     if own != _manifest_digest(manifest):
         raise ArtefactError(f"{path} was changed after it was written: its digest does not match. {_REMEDY}")
+    found = _files(folder)
+    for name in sorted(manifest[_DIGESTS].keys() ^ found.keys()):
+        if name in found:
+            raise ArtefactError(f"{found[name]} is not named in {MANIFEST}: it was added later. {_REMEDY}")
+        raise ArtefactError(f"{folder} lacks {name!r}: it is missing, or leads outside the folder. {_REMEDY}")
     for name, expected in manifest[_DIGESTS].items():
-        file = folder / name
+        file = found[name]
         if not file.resolve().is_relative_to(folder.resolve()):
             raise ArtefactError(f"{path} names {name}, which leads outside the folder. {_REMEDY}")
-        if not file.is_file():
-            raise ArtefactError(f"{file} is missing. {_REMEDY}")
         if _file_digest(file) != expected:
             raise ArtefactError(f"{file} was changed after it was written: its digest does not match. {_REMEDY}")
     return manifest
 
 
 _REMEDY = "Get the folder again from where it was published, or run the stage 'student' again."
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    """Return the files that a seal covers, by their names within the folder: all but the manifest."""
+    files = sorted(file for file in folder.rglob("*") if file.is_file() and file != folder / MANIFEST)
+    return {file.relative_to(folder).as_posix(): file for file in files}
 
 
 def _file_digest(path: Path) -> str:

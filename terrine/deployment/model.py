@@ -130,7 +130,7 @@ class StudentModel:
         and SettingError for other statistics.
         """
         folder = Path(folder)
-        manifest = check_seal(folder)
+        manifest = check_student(folder)
         try:
             stored = reference if reference is not None else _read(folder / REFERENCE)["images"]
             known = get_args(ServingStatistics)
@@ -143,6 +143,7 @@ class StudentModel:
                 if not has_moments:
                     raise SettingError(f"statistics: {NO_MOMENTS}")
                 set_statistics(backbone, _read(folder / MOMENTS))
+            _refuse_not_finite(folder, {**backbone.state_dict(), **head.module().state_dict()})
             return cls(backbone, head, manifest, stored, chosen, device, own_reference=reference is not None)
         except KeyError as error:
             raise ArtefactError(f"The student in {folder} lacks {error}. Run the stage 'student' again.") from error
@@ -195,6 +196,35 @@ class StudentModel:
                 self._pool = ThreadPoolExecutor(self._threads, initializer=torch.set_num_threads, initargs=(1,))
             list(self._pool.map(compute, parts))
             torch.set_num_threads(self._threads)  # a worker's setting reaches threads that are started later
+
+
+def check_student(folder: Path) -> dict[str, Any]:
+    """Return the manifest of the student in `folder`, every file checked, and what is said of it, too.
+
+    Raises ArtefactError where the seal is broken, or the manifest is not that of a student.
+    """
+    manifest = check_seal(folder)
+    names = manifest.get("class_names")
+    if (
+        not (isinstance(names, list) and names and all(isinstance(name, str | int) for name in names))
+        or not all(type(manifest.get(field)) is int and manifest[field] > 0 for field in ("size", "channels"))
+        or not isinstance(manifest.get("statistics"), str)
+    ):
+        raise ArtefactError(
+            f"The manifest in {folder} is not that of a student: class_names, size, channels or statistics are missing "
+            "or no such thing. Get the folder again from where it was published."
+        )
+    return manifest
+
+
+def _refuse_not_finite(folder: Path, weights: dict[str, Tensor]) -> None:
+    for name, weight in weights.items():
+        # A forest's leaves have a threshold that everything is below.
+        if torch.isnan(weight).any() or (name != "threshold" and torch.isinf(weight).any()):
+            raise ArtefactError(
+                f"The student in {folder} has NaN or an infinity in its weights ({name}), and would answer nothing but "
+                "NaN. Get it again, or train it again: run the stage 'student'."
+            )
 
 
 def _default(manifest: dict[str, Any], backbone: Backbone, has_moments: bool, own_reference: bool) -> ServingStatistics:

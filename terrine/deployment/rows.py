@@ -19,7 +19,7 @@ import torch
 from terrine.data.encoding import Encoding
 from terrine.deployment.manifest import check_seal
 from terrine.deployment.model import StudentModel
-from terrine.errors import ArtefactError, InputError
+from terrine.errors import ArtefactError, InputError, first_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,9 +61,14 @@ class TableStudent:
             )
         # A table's features have no batch statistics: whatever the kind, the answer is the same.
         student = StudentModel.load(folder, "original", device=device)
-        values = json.loads((folder / ENCODING).read_text(encoding="utf-8"))
-        encoding = Encoding.from_description(values["columns"])
-        return cls(student, encoding, values)
+        try:
+            values = json.loads((folder / ENCODING).read_text(encoding="utf-8"))
+            return cls(student, Encoding.from_description(values["columns"]), values)
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+            raise ArtefactError(
+                f"{folder / ENCODING} does not say how columns are encoded ({first_line(error)}). Get the folder again "
+                "from where it was published, or run the stage 'student' again."
+            ) from error
 
     @property
     def class_names(self) -> list[str]:

@@ -3,20 +3,32 @@
 Until the round is closed nothing has been added to anything, so a party that fails costs nothing: it is left out. The
 guardian and the student tell each other whose shares they have in full and go on with those that both have. Each
 teacher party names its sharing by a random number, so that a party which restarted in between and shared anew is not
-added to its former self.
+added to its former self. With the same message each opens its part of every proof that shares are of votes (`proof`):
+whoever shared something else is left out, and named.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from terrine.collaboration.protocol.field import PRIME
 from terrine.collaboration.protocol.messages import Channel, Kind, Spec
 from terrine.collaboration.protocol.party import Agreement, ProtocolError, Send, State
+from terrine.collaboration.protocol.proof import (
+    DIGEST,
+    OPENED,
+    SALT,
+    Proof,
+    accepted,
+    digits_of,
+    halvings_of,
+    opening,
+)
 from terrine.collaboration.protocol.shares import ShareArray, opened_bits, sharing_of
 from terrine.errors import InputError, SettingError
 
@@ -24,10 +36,16 @@ _BLOCK = 2**20
 _MOST_RESTARTS = 16
 
 
-def share_blocks(agreement: Agreement) -> list[slice]:
-    """The queries whose shares go into one frame, frame by frame: about 1 MiB each."""
-    width = agreement.classes * sharing_of(agreement).kind.itemsize
+def share_blocks(agreement: Agreement, party: str) -> list[slice]:
+    """The queries whose shares go into one frame of a party, frame by frame: about 1 MiB each."""
+    numbers = 1 if agreement.reveal == "sums" else digits_of(agreement.held_by(party))
+    width = agreement.classes * numbers * sharing_of(agreement).kind.itemsize
     return blocks_of(agreement.queries, max(1, _BLOCK // width))
+
+
+def proof_context(agreement: Agreement, party: str, sharing: bytes) -> bytes:
+    """What no other sharing of any session has."""
+    return agreement.digest + sharing + party.encode()
 
 
 def blocks_of(rows: int, block: int) -> list[slice]:
@@ -35,13 +53,31 @@ def blocks_of(rows: int, block: int) -> list[slice]:
     return [slice(first, min(first + block, rows)) for first in range(0, rows, block)]
 
 
+class _Present(NamedTuple):
+    """What guardian and student tell each other: whose shares are complete, and what they open of their proofs.
+
+    Attributes:
+        flags: uint8 [parties], 1 for complete.
+        ids: uint8 [parties, 16], what both must have alike: the sharing's name, or the transcript of its proof.
+        opened: uint64 [parties, 3], `proof.opening`.
+    """
+
+    flags: NDArray[np.uint8]
+    ids: NDArray[np.uint8]
+    opened: NDArray[np.uint64]
+
+
 class _Sharing:
     """What has come from one teacher party."""
 
-    def __init__(self, channel: Channel) -> None:
-        self.channel = channel
+    def __init__(self, channel: Channel, held: int, blocks: list[slice], proven: bool) -> None:
+        self.channel, self.held, self.blocks, self.proven = channel, held, blocks, proven
+        self.frames = len(blocks) + proven
         self.seen: list[bytes] = []
         self.shares: NDArray[Any] | None = None
+        self.digits: NDArray[np.uint64] | None = None
+        self.transcript = bytes(16)
+        self.opened = np.zeros(OPENED, np.uint64)
         self.complete = False
 
 
@@ -56,6 +92,7 @@ class Gatherer(ABC):
     Attributes:
         finished: Whether the session is over for this party.
         aborted: Why it ended without answers, or None.
+        refused: Teacher parties whose shares are not of votes, once that is settled.
     """
 
     def __init__(self, agreement: Agreement, name: str, peer: str) -> None:
@@ -65,10 +102,14 @@ class Gatherer(ABC):
         self.sharing = sharing_of(agreement)
         self.bits = opened_bits(agreement)
         self._peer = Channel(agreement, name, peer)
-        self._sharings = {party: _Sharing(Channel(agreement, name, party)) for party, _ in agreement.teachers}
-        self._blocks = share_blocks(agreement)
-        self._mine: tuple[NDArray[np.uint8], NDArray[np.uint8]] | None = None
-        self._theirs: tuple[NDArray[np.uint8], NDArray[np.uint8]] | None = None
+        self._proven = agreement.reveal != "sums"
+        self._sharings = {
+            party: _Sharing(Channel(agreement, name, party), held, share_blocks(agreement, party), self._proven)
+            for party, held in agreement.teachers
+        }
+        self.refused: list[str] = []
+        self._mine: _Present | None = None
+        self._theirs: _Present | None = None
         self._present: NDArray[np.uint8] | None = None
         # The agreement under the session in which the noise was drawn: a resumed one repeats what was said in that.
         self._round = agreement
@@ -115,13 +156,15 @@ class Gatherer(ABC):
         """
         if self.closed or self.finished:
             return iter(())
-        ids = np.zeros((len(self._sharings), 16), np.uint8)
         flags = np.zeros(len(self._sharings), np.uint8)
+        ids = np.zeros((len(self._sharings), 16), np.uint8)
+        opened = np.zeros((len(self._sharings), OPENED), np.uint64)
         for place, (party, sharing) in enumerate(self._sharings.items()):
             if sharing.complete and party not in absent:
-                flags[place], ids[place] = 1, np.frombuffer(sharing.seen[-1], np.uint8)
-        self._mine = flags, ids
-        told = self._peer.send(Kind.PRESENT, flags, ids)
+                flags[place], opened[place] = 1, sharing.opened
+                ids[place] = np.frombuffer(sharing.transcript, np.uint8)
+        self._mine = _Present(flags, ids, opened)
+        told = self._peer.send(Kind.PRESENT, *self._mine)
         return chain([told], self._settle()) if self._theirs is not None else iter([told])
 
     @property
@@ -190,35 +233,69 @@ class Gatherer(ABC):
         if self.closed:
             raise channel.refusal("it comes after the round was closed.")
         before = channel.received
-        kind = self.sharing.kind
-
-        def specs(number: int) -> Sequence[Spec]:
-            rows = self._blocks[number]
-            return ("u1", (16,)), (kind, (rows.stop - rows.start, agreement.classes))
-
         again = before > 0 and len(sharing.seen) < _MOST_RESTARTS and channel.number_of(frame) == 0
-        if before == len(self._blocks) and not again:
+        if before == sharing.frames and not again:
             raise channel.refusal("all its shares are here already.")
         number = 0 if again else before
-        _, (name, shares) = channel.receive(frame, {Kind.SHARES: specs(number)}, restart=again)
+        kind, (name, *arrays) = channel.receive(frame, self._share_specs(sharing, number), restart=again)
         fault = None
         if number == 0 and name.tobytes() in sharing.seen:
             fault = f"message 0 was received before; message {before} is next."
         elif number > 0 and name.tobytes() != sharing.seen[-1]:
             fault = "it belongs to another sharing of the same votes."
-        elif int(shares.max()) > self.sharing.largest:
+        elif kind == Kind.SHARES and int(arrays[0].max()) > self.sharing.largest:
             fault = f"a share in it is larger than shares of {self.sharing.bits} bits are."
+        elif any(array.dtype == np.uint64 and int(array.max()) >= PRIME for array in arrays[kind == Kind.SHARES :]):
+            fault = "a number in it is larger than those of its field."
         if fault is not None:
             channel.received = before
             raise channel.refusal(fault)
         if number == 0:
             sharing.seen.append(name.tobytes())
             sharing.complete = False
+            shape = (agreement.queries, agreement.classes)
             if sharing.shares is None:
-                sharing.shares = np.empty((agreement.queries, agreement.classes), kind)
+                sharing.shares = np.empty(shape, self.sharing.kind)
+            sharing.digits = np.empty((*shape, self._digits(sharing)), np.uint64)
+            sharing.transcript = name.tobytes()
         assert sharing.shares is not None
-        sharing.shares[self._blocks[number]] = shares
-        sharing.complete = number == len(self._blocks) - 1
+        assert sharing.digits is not None
+        if kind == Kind.PROOF:
+            self._open(sharing, Proof(*arrays))
+        else:
+            rows = sharing.blocks[number]
+            sharing.shares[rows] = arrays[0]
+            if len(arrays) > 1:
+                sharing.digits[rows] = arrays[1]
+        sharing.complete = number == sharing.frames - 1
+
+    def _digits(self, sharing: _Sharing) -> int:
+        """How many digits of a count are shared beside it."""
+        return digits_of(sharing.held) - 1 if sharing.proven else 0
+
+    def _share_specs(self, sharing: _Sharing, number: int) -> dict[Kind, Sequence[Spec]]:
+        agreement, name = self.agreement, ("u1", (16,))
+        if number == len(sharing.blocks):
+            halvings = halvings_of(agreement.queries, agreement.classes, sharing.held)
+            others, parts = ("u1", (1 + halvings, DIGEST)), ("<u8", (halvings, 2))
+            return {Kind.PROOF: [name, ("u1", (SALT,)), others, ("<u8", (2,)), parts]}
+        rows = sharing.blocks[number]
+        shape = (rows.stop - rows.start, agreement.classes)
+        digits = self._digits(sharing)
+        specs: list[Spec] = [name, (self.sharing.kind, shape)]
+        return {Kind.SHARES: [*specs, ("<u8", (*shape, digits))] if digits else specs}
+
+    def _open(self, sharing: _Sharing, proof: Proof) -> None:
+        """Work out what is said of a proof; the digits have done their part."""
+        agreement, second = self.agreement, self.name == self.agreement.student
+        assert sharing.shares is not None
+        assert sharing.digits is not None
+        context = proof_context(agreement, sharing.channel.peer, sharing.seen[-1])
+        shares = self.sharing.in_field(sharing.shares, second=second)
+        sharing.transcript, sharing.opened = opening(
+            context, sharing.held, shares, sharing.digits, proof, second=second
+        )
+        sharing.digits = None
 
     def _receive_from_peer(self, frame: bytes) -> Iterator[Send]:
         parties = len(self._sharings)
@@ -230,20 +307,26 @@ class Gatherer(ABC):
             return self._compute()
         if self._present is not None:
             return self._answer(frame)
-        expected = {} if self._theirs is not None else {Kind.PRESENT: [("u1", (parties,)), ("u1", (parties, 16))]}
-        _, (flags, ids) = self._peer.receive(frame, expected)
-        self._theirs = flags.copy(), ids.copy()
+        present: Sequence[Spec] = [("u1", (parties,)), ("u1", (parties, 16)), ("<u8", (parties, OPENED))]
+        _, arrays = self._peer.receive(frame, {} if self._theirs is not None else {Kind.PRESENT: present})
+        self._theirs = _Present(*(array.copy() for array in arrays))
         return self._settle() if self._mine is not None else iter(())
 
     def _settle(self) -> Iterator[Send]:
         assert self._mine is not None
         assert self._theirs is not None
-        (mine, my_ids), (theirs, their_ids) = self._mine, self._theirs
-        present = ((mine == 1) & (theirs == 1) & (my_ids == their_ids).all(axis=1)).astype(np.uint8)
+        mine, theirs = self._mine, self._theirs
+        present = ((mine.flags == 1) & (theirs.flags == 1) & (mine.ids == theirs.ids).all(axis=1)).astype(np.uint8)
+        for place, party in enumerate(self._sharings):
+            if self._proven and present[place] and not accepted(mine.opened[place], theirs.opened[place]):
+                present[place] = 0
+                self.refused.append(party)
         there = sum(held for (_, held), flag in zip(self.agreement.teachers, present.tolist(), strict=True) if flag)
         if there < self.agreement.minimum:
             needed = self.agreement.minimum
-            return self._abort(f"the votes of {there} teachers are there, and {needed} are needed. Nothing was drawn.")
+            why = f"the votes of {there} teachers are there, and {needed} are needed. Nothing was drawn."
+            strange = ", ".join(self.refused)
+            return self._abort(why + (f" What {strange} shared are no votes of its teachers." if strange else ""))
         kind = self.sharing.kind_of_sums
         sums = np.zeros((self.agreement.queries, self.agreement.classes), kind)
         for sharing, flag in zip(self._sharings.values(), present.tolist(), strict=True):

@@ -24,7 +24,7 @@ from numpy.typing import DTypeLike, NDArray
 from terrine.collaboration.protocol.party import Agreement, ProtocolError, Send
 
 LARGEST_FRAME = 16 * 2**20
-_MAGIC, _VERSION, _ALIGN = b"TRNF", 2, 16
+_MAGIC, _VERSION, _ALIGN = b"TRNF", 3, 16
 _HEADER = struct.Struct("<4sHH32s16s32s32sIII12x")
 _ARRAY = struct.Struct("<BB2xIII")
 _TYPES = {0: np.dtype("u1"), 1: np.dtype("<u2"), 2: np.dtype("<u4"), 3: np.dtype("<u8")}
@@ -38,7 +38,7 @@ class Kind(IntEnum):
     """What a message is. Numbers are never used again for another meaning."""
 
     SHARES = 1  # teacher → guardian, student: a block of queries' shares
-    PRESENT = 2  # guardian ↔ student: the teacher parties whose shares are complete
+    PRESENT = 2  # guardian ↔ student: whose shares are complete, and what is opened of their proofs
     RESUMED = 3  # guardian ↔ student: the round whose sums they hold
     COUNTS = 4  # guardian → student: noised shares of counts, where histograms are revealed
     BASE = 5  # student → guardian: the point that starts the base transfers
@@ -47,7 +47,8 @@ class Kind(IntEnum):
     TABLES = 8  # guardian → student: a block garbled
     OPENED = 9  # student → guardian: labels of the outputs that both may learn
     DONE = 10  # student → guardian: it has its answers
-    HEAD = 11  # student → teacher: what earlier rounds released led to, at which this one's sums are asked
+    PROOF = 11  # teacher → guardian, student: that its shares are of votes, the last of its frames
+    HEAD = 12  # student → teacher: what earlier rounds released led to, at which this one's sums are asked
 
 
 def array_bytes(spec: Spec) -> int:

@@ -1,6 +1,6 @@
-"""Two numbers of which neither says anything, and which sum to the votes: modulo 2^k, or as whole numbers.
+"""Two numbers of which neither says anything, and which sum to the votes as whole numbers; or to sums, modulo 2^64.
 
-**Modulo 2^k** where every count has noise of its own (argmax, histograms). Each share is uniform by itself. The modulus
+**What is opened** of counts is modulo 2^k (argmax, histograms), where every count has noise of its own. The modulus
 carries a noisy count with its sign: 2^(k−1) > N + 12σ, so noise wraps around with probability below 1e-32.
 
 **Sums over records** are modulo 2^64, in steps of the lattice of their noise, which is drawn in whole steps
@@ -11,8 +11,9 @@ computed from n + η, so the exact figures of the Gaussian mechanism hold for th
 rounded here. A discrete Gaussian on whole votes would not have them (its trade-off curve is another one). They also
 hold for whatever a party adds to a class: n + c + η modulo 2^k is computed from n + η.
 
-**As whole numbers** where a threshold is tested, because one η serves all classes there. One share is a mask r, uniform
-below 2^u, the other n + 2^u − r, and nothing is ever reduced: the sums S and G of P parties' shares give
+**Votes are shared as whole numbers**, for two reasons: their proof is one about whole numbers (`proof`), and where a
+threshold is tested, one η serves all classes. One share is a mask r, uniform below 2^u, the other n + 2^u − r, and
+nothing is reduced before there is noise: the sums S and G of P parties' shares give
 S + G − P·2^u = n, and n_j ≥ t is S_j ≥ t + P·2^u − G_j, a comparison of the student's number with the guardian's.
 
 *Privacy, whatever anybody adds.* Let the parties that do not keep to the protocol, the student among them or not, move
@@ -44,6 +45,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from terrine.collaboration.protocol.field import Numbers, reduced, subtract
 from terrine.collaboration.protocol.party import Agreement
 from terrine.errors import SettingError
 
@@ -52,6 +54,7 @@ NOISE_WIDTH = 12
 _MOST_BITS = 32
 _SUM_BITS = 64
 _HIDDEN_BITS = 40
+_MOST_MASK_BITS = 59  # so that two shares, whatever they are, differ from a sum of votes by less than 2^61 − 1: `proof`
 _FARTHEST = 2.0**52  # of a threshold in votes: far beyond the noise, and far below what int64 holds beside shares
 
 
@@ -101,21 +104,25 @@ class Sharing:
         """The type of sums of shares."""
         return np.dtype("<u8" if self.whole or self.bits > _MOST_BITS else "<u4")
 
+    def in_field(self, shares: ShareArray, *, second: bool) -> Numbers:
+        """The guardian's or, second, the student's shares of votes as numbers that sum to them in F (`field`)."""
+        return subtract(reduced(shares), np.full_like(shares, 2**self.bits)) if second else reduced(shares)
+
     def split(self, values: NDArray[np.integer]) -> tuple[ShareArray, ShareArray]:
         """The guardian's and the student's shares of `values`."""
         return split_whole(values, self.bits) if self.whole else split(values, self.bits)
 
 
 def sharing_of(agreement: Agreement) -> Sharing:
-    """How votes are shared under an agreement: as whole numbers where a threshold is tested.
+    """How votes are shared under an agreement, as whole numbers, or sums, modulo 2^64.
 
     Raises:
         SettingError: shares that would be too wide.
     """
-    if agreement.threshold is None:
-        bits = opened_bits(agreement)
-        return Sharing(bits, False, 2**bits - 1)
-    threshold_bits(agreement)
+    if agreement.reveal == "sums":
+        return Sharing(_SUM_BITS, False, 2**_SUM_BITS - 1)
+    if agreement.threshold is not None:
+        threshold_bits(agreement)
     bits = _mask_bits(agreement.queries)
     return Sharing(bits, True, 2**bits + agreement.total)
 
@@ -138,7 +145,11 @@ def threshold_bits(agreement: Agreement) -> int:
 
 def _mask_bits(queries: int) -> int:
     """u: 2 · queries / 2^u is at most 2^-40. A teacher's vote that changes moves two counts of a query by 1."""
-    return _HIDDEN_BITS + (2 * queries - 1).bit_length()
+    bits = _HIDDEN_BITS + (2 * queries - 1).bit_length()
+    if bits > _MOST_MASK_BITS:
+        most = 2 ** (_MOST_MASK_BITS - _HIDDEN_BITS - 1)
+        raise SettingError(f"A session asks at most {most:,} queries, not {queries:,}: ask fewer at a time.")
+    return bits
 
 
 def share_type(bits: int) -> np.dtype:

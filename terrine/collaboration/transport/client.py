@@ -153,7 +153,7 @@ def _meaning(code: grpc.StatusCode, details: str, peer: str) -> str:
             return "the connection ended"
         case grpc.StatusCode.PERMISSION_DENIED | grpc.StatusCode.INVALID_ARGUMENT:
             raise _GivenUpError(f"it refused us. {details}")
-        case grpc.StatusCode.RESOURCE_EXHAUSTED:
+        case grpc.StatusCode.RESOURCE_EXHAUSTED if "larger than max" in details:
             raise _GivenUpError(f"it took no message of that size: {details}.")
     if "CERTIFICATE_VERIFY_FAILED" in details:
         raise _GivenUpError("its certificate was not signed by the authority we trust, or it has expired.")

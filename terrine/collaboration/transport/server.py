@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
@@ -23,6 +24,9 @@ from terrine.collaboration.transport.link import (
 from terrine.collaboration.transport.node import Node
 from terrine.collaboration.transport.stream import GREETING_SECONDS, METHOD, OPTIONS, SERVICE, pump
 
+_SILENT = 4
+"""Connections of one party that may be open before they have greeted. Of those that have, the newest lives."""
+
 
 class Server:
     """Takes the connections of the peers that are expected, and of nobody else.
@@ -36,6 +40,7 @@ class Server:
         self._node = node
         self._expected = dict(expected)
         self._server: grpc.aio.Server | None = None
+        self._silent: Counter[str] = Counter()
         for name, role in expected.items():
             node.link(name, role)
 
@@ -45,9 +50,8 @@ class Server:
         async def exchange(_requests: Any, context: Any) -> None:
             await self._serve(context)
 
-        server = grpc.aio.server(
-            options=[*OPTIONS, ("grpc.so_reuseport", 0)], maximum_concurrent_rpcs=4 * len(self._expected) + 16
-        )
+        # No limit on all parties together: one of them alone could use it up.
+        server = grpc.aio.server(options=[*OPTIONS, ("grpc.so_reuseport", 0), ("grpc.max_concurrent_streams", _SILENT)])
         handler = grpc.stream_stream_rpc_method_handler(exchange)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),))
         own = self._node.credentials
@@ -77,14 +81,22 @@ class Server:
         """One stream of a peer that connected to us."""
         identity = await self._admitted(context)
         link = self._node.links[identity.name]
+        if self._silent[identity.name] >= _SILENT:
+            sentence = f"{self._node.credentials.name}: {_SILENT} connections of {identity.name!r} have yet to greet."
+            await context.abort(grpc.StatusCode.UNAVAILABLE, sentence)
+        self._silent[identity.name] += 1
         try:
             hello = await self._greeting(context, identity)
+        except TimeoutError:
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, f"No greeting came within {GREETING_SECONDS:g} s.")
         except Refusal as error:
             await self._refuse(context, identity.name, f"{identity.name!r} was refused. {error}", error)
         except Fault as error:
             await self._fault(context, identity.name, error)
         except (grpc.aio.BaseError, asyncio.CancelledError):
             return
+        finally:
+            self._silent[identity.name] -= 1
         await _replace_stream(link)
         connected = False
         try:
@@ -125,11 +137,10 @@ class Server:
         return identity
 
     async def _greeting(self, context: Any, identity: Identity) -> dict[str, Any]:
-        """Return what a peer greets with. Raises Refusal or Fault where it is not what its certificate lets it say."""
-        try:
-            first = await asyncio.wait_for(context.read(), GREETING_SECONDS)
-        except TimeoutError:
-            raise Fault(f"it did not greet within {GREETING_SECONDS:g} s") from None
+        """Return what a peer greets with. Raises Refusal or Fault where it is not what its certificate lets it say, and
+        TimeoutError where nothing came.
+        """
+        first = await asyncio.wait_for(context.read(), GREETING_SECONDS)
         hello = checked_greeting(first, self._node.terms)
         if hello["name"] != identity.name or hello["role"] != identity.role:
             raise Refusal(

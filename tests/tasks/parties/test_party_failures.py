@@ -2,6 +2,7 @@
 
 import json
 import signal
+import time
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from terrine.errors import InputError, LedgerError
 from terrine.privacy.accounting.events import from_json
 from terrine.privacy.accounting.gaussian import mu_squared
 from terrine.privacy.ledger.ledger import Ledger, load_or_create_key
-from tests.party_processes import plain_answers, run, terms_of, terms_of_gradients, terms_of_sums, trial, words
+from tests.party_processes import plain_answers, run, start, terms_of, terms_of_gradients, terms_of_sums, trial, words
 
 GUARDIAN = "terrine.collaboration.protocol.guardian"
 STUDENT = "terrine.collaboration.protocol.student"
@@ -458,3 +459,23 @@ def test_parties_whose_guardian_is_away_say_so(tmp_path):
     last = words(tmp_path, "party-1").splitlines()[-1]
     assert last.startswith((f"Error: {away}", "Error: 'student' at "))
     assert "could not be reached for 1 s" in last or "has been in no session with us for 1 s. Is the guardian" in last
+
+
+def test_a_student_that_starts_again_while_the_guardian_is_about_to_speak_ends_the_session_and_nobody(tmp_path):
+    terms, votes = trial(tmp_path)
+    processes = {name: start(tmp_path, name, "hold" if name == "guardian" else None) for name in names_of(terms)}
+    try:
+        end = time.monotonic() + 60
+        while "held" not in words(tmp_path, "guardian") and time.monotonic() < end:
+            time.sleep(0.02)
+        processes["student"].kill()
+        processes["student"].join(10)
+        processes["student"] = start(tmp_path, "student")
+        for process in processes.values():
+            process.join(60)
+        assert {name: process.exitcode for name, process in processes.items()} == dict.fromkeys(processes, 0)
+    finally:
+        for process in processes.values():
+            process.kill()
+    assert "was started again in the middle of a session" in words(tmp_path, "guardian")
+    check_answered_once(tmp_path, terms, votes)

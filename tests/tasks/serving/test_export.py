@@ -10,7 +10,7 @@ from tasks.serving.export import export_folder
 from terrine.deployment.manifest import check_seal
 from terrine.deployment.model import StudentModel
 from terrine.errors import ArtefactError, InputError
-from tests.student_folders import images, make_student
+from tests.student_folders import images, make_statement, make_student
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="ONNX needs the extra packages of terrine[onnx]")
 
@@ -18,7 +18,7 @@ onnxruntime = pytest.importorskip("onnxruntime", reason="ONNX needs the extra pa
 @pytest.fixture
 def student(tmp_path):
     folder = make_student(tmp_path / "release" / "student", "small_cnn")
-    (tmp_path / "release" / "privacy.json").write_text(json.dumps({"epsilon": 1.5}))
+    make_statement(folder)
     (tmp_path / "release" / "statement.html").write_text("<p>statement</p>")
     return folder
 
@@ -28,13 +28,14 @@ def test_an_export_holds_files_that_answer_like_the_student_digests_and_statemen
     assert [item.file for item in exported] == ["student-frozen.onnx", "student-frozen.pt2"]
     manifest = check_seal(tmp_path / "out")
     assert {"student-frozen.onnx", "student-frozen.pt2", "privacy.json", "statement.html"} <= set(manifest["digests"])
-    assert json.loads((tmp_path / "out" / "privacy.json").read_text()) == {"epsilon": 1.5}
+    told = (tmp_path / "out" / "privacy.json").read_bytes()
+    assert told == (tmp_path / "release" / "privacy.json").read_bytes()
     batch = images(5)
     session = onnxruntime.InferenceSession(str(tmp_path / "out" / "student-frozen.onnx"))
     expected = StudentModel.load(tmp_path / "out" / "student", "frozen").predict(batch)
     np.testing.assert_allclose(session.run(None, {"images": batch})[0], expected, atol=1e-4)
     path = tmp_path / "out" / "privacy.json"
-    path.write_text(path.read_text().replace("1.5", "0.5"))
+    path.write_text(path.read_text().replace("3.0", "0.5"))
     with pytest.raises(ArtefactError, match=r"privacy\.json was changed"):
         check_seal(tmp_path / "out")
 
@@ -46,7 +47,8 @@ def test_an_onnx_file_says_what_it_is_and_refuses_what_it_cannot_answer(student,
     told = session.get_modelmeta().custom_metadata_map
     model = StudentModel.load(student)
     assert json.loads(told["class_names"]) == model.class_names
-    assert (told["epsilon"], told["input_dtype"], told["input_range"]) == ("1.5", "uint8", "0 to 255")
+    epsilon = json.loads((student.parent / "privacy.json").read_text())["epsilon_guaranteed"]
+    assert (told["epsilon"], told["input_dtype"], told["input_range"]) == (str(epsilon), "uint8", "0 to 255")
     assert told["statement_sha256"] == hashlib.sha256((student.parent / "privacy.json").read_bytes()).hexdigest()
     (taken,), (given,) = session.get_inputs(), session.get_outputs()
     assert taken.shape == json.loads(told["input_shape"]) == ["batch", *model.shape]

@@ -4,22 +4,27 @@ import asyncio
 import io
 import json
 import re
+import socket
+import threading
+import time
+import urllib.request
 
 import numpy as np
 import pytest
+import uvicorn
 from PIL import Image
+from prometheus_client import CollectorRegistry
 from starlette.testclient import TestClient
 
+from tasks.serving import door, serve
+from tasks.serving.door import Door
 from tasks.serving.scoring import scoring_app
 from tasks.serving.serve import build_app
-from tests.student_folders import CLASSES, SIZE, images, make_student
+from terrine.errors import ArtefactError
+from tests.student_folders import CLASSES, SIZE, images, make_statement, make_student
 
 MOST = 2_000_000
 FORM = {"content-type": "multipart/form-data; boundary=x"}
-STATEMENT = {
-    "run": "clinic", "epsilon": 1.5, "epsilon_guaranteed": 1.5, "delta": 1e-5, "unit": "record", "noise": "secure",
-    "private": True, "summary": "These answers are private.",
-}  # fmt: skip
 JSON = {"content-type": "application/json"}
 NPY = {"content-type": "application/x-npy"}
 
@@ -27,7 +32,7 @@ NPY = {"content-type": "application/x-npy"}
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
     folder = make_student(tmp_path_factory.mktemp("served") / "student")
-    (folder.parent / "privacy.json").write_text(json.dumps(STATEMENT))
+    make_statement(folder)
     app, model = build_app(folder, most_bytes=MOST)
     return TestClient(app), model
 
@@ -83,7 +88,7 @@ def test_image_files_of_a_form_are_answered_by_name_with_the_guarantee(served):
     np.testing.assert_allclose(answer["predictions"], model.predict(images(3)), atol=1e-6)
     assert answer["files"] == ["0.png", "1.png", "2.png"]
     assert answer["class_names"] == model.class_names
-    assert answer["privacy"]["epsilon"] == 1.5
+    assert answer["privacy"]["epsilon"] == client.get("/model").json()["privacy"]["epsilon"] > 1
     assert len(answer["privacy"]["statement_sha256"]) == 64
 
 
@@ -94,7 +99,7 @@ def test_pages_load_nothing_from_elsewhere_and_name_every_route(served):
         assert page.status_code == 200
         assert "default-src 'none'" in page.headers["content-security-policy"]
         assert not re.search(r"(src|href|url)\s*[=(]\s*.?(https?:)?//", page.text)
-    assert "These answers are private" in front.text
+    assert "differentially private" in front.text
     document = client.get("/openapi.json").json()
     assert document["info"]["title"] == "clinic"
     assert document["info"]["version"]
@@ -124,7 +129,25 @@ def test_the_service_says_what_it_serves(served):
 
 
 ONE = images(1)
+
+
+def npy_header(kind, shape, text="{{'descr': '{}', 'fortran_order': False, 'shape': {}, }}\n"):
+    header = text.format(kind, shape).encode()
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+
+
 REFUSED = {
+    "zip magic": ("/images", b"PK\x03\x04" + bytes(99), NPY, 400, "numpy.save"),
+    "empty zip": ("/images", b"PK\x05\x06" + bytes(18), NPY, 400, "numpy.save"),
+    "claims terabytes": ("/images", npy_header("|u1", "(1000000000000, 1, 12, 12)") + b"0", NPY, 400, "another size"),
+    "claims bytes of a type": ("/images", npy_header("|V2147483647", "(1, 1, 12, 12)"), NPY, 400, "numpy.save"),
+    "shape of 10^400": ("/images", npy_header("|u1", f"(1{'0' * 400}, 1, 12, 12)"), NPY, 400, "another size"),
+    "no images of 10^400": ("/images", npy_header("|u1", f"(0, 1{'0' * 400})"), NPY, 400, "numpy.save"),
+    "deep header": ("/images", npy_header("", "(" * 5000), NPY, 400, "numpy.save"),
+    "integer of 10,000 digits": ("/invocations", f'{{"inputs": [{"9" * 10_000}]}}', JSON, 400, "cannot be read"),
+    "half a surrogate pair": (
+        "/invocations", '{"inputs": "\\ud800", "params": {"\\ud800": 1}}', JSON, 400, "[images, 1, 12, 12]",
+    ),
     "malformed image": ("/images", as_png(ONE[0, 0])[:-80], {"content-type": "image/png"}, 400, "damaged"),
     "no image": ("/images", b"hello", {"content-type": "image/jpeg"}, 400, "no image"),
     "bomb": ("/images", as_png(np.zeros((6000, 6000), np.uint8)), {"content-type": "image/png"}, 400, "pixels"),
@@ -161,7 +184,7 @@ REFUSED = {
     "no UTF-8": ("/invocations", b"\xff\xfe", JSON, 400, "not valid JSON"),
     "CSV": ("/invocations", "1,2", {"content-type": "text/csv"}, 415, "application/json"),
     "JSON no type": ("/invocations", "{}", {}, 415, "application/json"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("path", "body", "headers", "status", "part"), REFUSED.values(), ids=REFUSED)
@@ -221,3 +244,67 @@ def test_a_defect_is_a_500_with_a_sentence_and_no_trace(served):
     answer = TestClient(app, raise_server_exceptions=False).post("/images", content=as_npy(ONE), headers=NPY)
     assert answer.status_code == 500
     assert answer.json()["message"] == "The server failed on this request; its log says why."
+
+
+def test_with_a_key_everything_but_whether_it_lives_is_for_those_who_show_it(served):
+    folder = served[0].app  # one model, two doors
+    door = Door(folder.app, MOST, "", "a key of sixteen", CollectorRegistry())
+    client = TestClient(door)
+    wrong = [{}, {"authorization": "Bearer no"}, {"authorization": "Basic ?"}, {"authorization": "a key of sixteen"}]
+    for headers in wrong:
+        for path in ("/", "/model", "/metrics", "/nowhere"):
+            answer = client.get(path, headers=headers)
+            assert (answer.status_code, answer.json()["error_code"]) == (401, "UNAUTHORIZED")
+        assert client.post("/images", content=as_npy(ONE), headers=NPY | headers).status_code == 401
+        assert client.get("/ping", headers=headers).status_code == 200
+    bearer = {"authorization": "Bearer a key of sixteen"}
+    assert client.post("/images", content=as_npy(ONE), headers=NPY | bearer).status_code == 200
+    assert client.get("/", auth=("anybody", "a key of sixteen")).status_code == 200
+
+
+def test_metrics_count_requests_by_route_and_answer(served):
+    client, _ = served
+    client.get("/nowhere")
+    client.post("/images", content=b"hello", headers=NPY)
+    text = client.get("/metrics").text
+    assert 'terrine_requests_total{route="other",status="404"}' in text
+    assert 'terrine_requests_total{route="/images",status="400"}' in text
+    assert "nowhere" not in text
+
+
+def test_an_edited_statement_is_not_told_and_a_resealed_student_of_nothing_is_not_served(tmp_path):
+    folder = make_student(tmp_path / "student")
+    told = make_statement(folder)
+    (tmp_path / "privacy.json").write_text(json.dumps({**told, "epsilon": 0.1, "epsilon_guaranteed": 0.1}))
+    with pytest.raises(ArtefactError, match=r"privacy.json is not what Terrine wrote.*epsilon"):
+        build_app(folder)
+    (tmp_path / "privacy.json").write_text('{"epsilon": 0.1}')
+    with pytest.raises(ArtefactError, match=r"privacy.json is not what Terrine wrote"):
+        build_app(folder)
+
+
+def test_a_server_outlives_half_sent_heads_and_held_bodies(served, monkeypatch):
+    """Over real connections: more half-sent requests than it answers at a time, each closed when its time is over."""
+    monkeypatch.setattr(serve, "HEAD_SECONDS", 1.0)
+    monkeypatch.setattr(door, "BODY_SECONDS", 1.0)
+    server = uvicorn.Server(serve.server_config(served[0].app, "127.0.0.1", 0))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    address = server.servers[0].sockets[0].getsockname()
+    head = b"POST /images HTTP/1.1\r\nhost: a\r\ncontent-type: application/x-npy\r\ncontent-length: 1000000\r\n\r\n"
+    try:
+        held = [socket.create_connection(address) for _ in range(80)]
+        for connection in held[:64]:
+            connection.sendall(b"GET /ping HTTP/1.1\r\nhost: ")
+        for connection in held[64:]:
+            connection.sendall(head + bytes(200_000))
+        assert urllib.request.urlopen(f"http://127.0.0.1:{address[1]}/ping", timeout=5).status == 200
+        for connection in held:
+            connection.settimeout(8)
+        assert held[0].recv(100) == b""
+        assert held[64].recv(20).startswith(b"HTTP/1.1 408")
+    finally:
+        server.should_exit = True
+        thread.join(10)

@@ -73,6 +73,18 @@ def test_a_manifest_that_names_a_file_outside_the_folder_is_refused(tmp_path):
         check_seal(folder)
 
 
+def test_a_file_that_was_added_and_a_manifest_that_names_none_are_refused(tmp_path):
+    folder = make_student(tmp_path / "student")
+    (folder / "more.bin").write_bytes(b"more")
+    with pytest.raises(ArtefactError, match=r"more\.bin is not named"):
+        check_seal(folder)
+    (folder / "more.bin").unlink()
+    own = json.loads((folder / MANIFEST).read_text())
+    (folder / MANIFEST).write_text(json.dumps(seal(tmp_path / "nowhere", {**own, "digests": {}})))
+    with pytest.raises(ArtefactError, match=r"backbone\.safetensors is not named"):
+        check_seal(folder)
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"digests": {}}', "no JSON", '{"digest": "0", "digests": []}'])
 def test_what_is_no_sealed_manifest_is_refused_with_a_sentence(tmp_path, text):
     (tmp_path / MANIFEST).write_text(text)

@@ -1,15 +1,17 @@
 """The student in use: alone and in company, small requests and large ones."""
 
+import json
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from terrine.classifiers import head_from_arrays, predict
 from terrine.deployment import model as model_module
+from terrine.deployment.manifest import seal
 from terrine.deployment.model import LARGEST_BATCH, SMALL, StudentModel, batches, blocks
 from terrine.errors import ArtefactError, InputError, SettingError
 from terrine.models.files import load_backbone
@@ -172,10 +174,6 @@ def test_loading_never_unpickles(students, monkeypatch):
 
 
 def test_a_pickle_under_the_name_of_weights_is_refused_even_when_sealed(tmp_path):
-    import json
-
-    from terrine.deployment.manifest import seal
-
     folder = make_student(tmp_path / "student")
     manifest = json.loads((folder / "manifest.json").read_text())
     (folder / "head.safetensors").write_bytes(pickle.dumps({"weight": 1}))
@@ -243,3 +241,24 @@ def test_a_student_of_a_table_takes_rows(tmp_path):
         np.testing.assert_allclose(answers, predict(head_from_arrays(head), rows * 2), atol=1e-6)
     with pytest.raises(InputError, match=r"\[rows, 3\]"):
         StudentModel.load(tmp_path).predict(images(2).astype(np.float32))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_weights_that_are_no_numbers_are_refused_also_under_a_seal(tmp_path, value):
+    folder = make_student(tmp_path / "student")
+    arrays = load_file(folder / "head.safetensors")
+    arrays["bias"][1] = value
+    save_file(arrays, folder / "head.safetensors")
+    description = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps(seal(folder, description)))
+    with pytest.raises(ArtefactError, match="NaN or an infinity in its weights"):
+        StudentModel.load(folder)
+
+
+@pytest.mark.parametrize("field", ["class_names", "size", "statistics"])
+def test_a_manifest_that_is_not_a_students_is_refused_also_under_a_seal(tmp_path, field):
+    folder = make_student(tmp_path / "student")
+    description = {**json.loads((folder / "manifest.json").read_text()), field: None}
+    (folder / "manifest.json").write_text(json.dumps(seal(folder, description)))
+    with pytest.raises(ArtefactError, match="not that of a student"):
+        StudentModel.load(folder)

@@ -1,10 +1,12 @@
 """Parties that do not keep to the protocol: what is opened is what was paid for, whatever they send."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 
 from terrine.aggregation.votes import histograms_of
-from terrine.collaboration.protocol import phase
+from terrine.collaboration.protocol import gathering, phase
 from terrine.collaboration.protocol.guardian import Guardian
 from terrine.collaboration.protocol.messages import Kind
 from terrine.collaboration.protocol.party import ProtocolError
@@ -17,9 +19,11 @@ from tests.collaboration_sessions import (
     STUDENT,
     Loop,
     Noise,
+    agreement,
     answered,
     confident,
     parties_of,
+    plaintext,
     random_votes,
 )
 
@@ -31,10 +35,11 @@ class Poisoner(Teacher):
 
     def __init__(self, agreement, name, counts):
         super().__init__(agreement, name, np.zeros((agreement.queries, agreement.held_by(name)), int))
-        sharing = sharing_of(agreement)
+        sharing, counts = sharing_of(agreement), np.array(counts)
         totals = np.broadcast_to(counts, (agreement.queries, agreement.classes)).astype(object) + 2**sharing.bits
         first = np.minimum(totals, sharing.largest)
-        self._shares = {GUARDIAN: first.astype("<u8"), STUDENT: (totals - first).astype("<u8")}
+        shares = first.astype("<u8"), (totals - first).astype("<u8")
+        self._share(agreement, name, np.broadcast_to(counts, totals.shape), shares)
 
 
 class Shifter(StudentParty):
@@ -58,7 +63,8 @@ def opened(agreed, honest, counts=None, shift=0, thresholds=None):
         parties["west"] = Poisoner(agreed, "west", counts)
     parties[STUDENT] = Shifter(agreed)
     parties[STUDENT].shift = shift
-    loop = Loop(parties).start().run()
+    with mock.patch.object(gathering, "accepted", return_value=True):  # as if its proof had been found good
+        loop = Loop(parties).start().run()
     assert np.array_equal(loop.parties[GUARDIAN].result, loop.parties[STUDENT].passed)
     return loop.parties[STUDENT].passed
 
@@ -69,6 +75,39 @@ def neighbours(queries):
     other = votes.copy()
     other[:, 2] = 0
     return votes, other
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        (31, 0, 0, -30),
+        (30, 0, 0, 0),
+        (10**6, 0, 0, 0),
+        (2, -1, 0, 0),
+        (1, 1, 0, 0),
+        (0, 0, 0, 0),
+        (-(2**40), 2**40 + 1, 0, 0),
+    ],
+)
+@pytest.mark.parametrize("agreed", [agreement(), confident()], ids=["argmax", "with a test"])
+def test_shares_of_what_is_no_vote_are_left_out_and_their_sender_is_named(agreed, counts):
+    votes, noise = random_votes(agreed), Noise(agreed)
+    parties = parties_of(agreed, votes, noise)
+    parties["west"] = Poisoner(agreed, "west", counts)
+    loop = Loop(parties).start().run()
+    for name in (GUARDIAN, STUDENT):
+        assert loop.parties[name].refused == ["west"]
+        assert loop.parties[name].present == ["north", "south"]
+    assert np.array_equal(loop.parties[STUDENT].result, plaintext(agreed, votes[:, :4], noise.drawn)[0])
+
+
+def test_where_what_is_left_is_too_little_the_sentence_names_who_shared_no_votes():
+    agreed = agreement(minimum=5)
+    parties = parties_of(agreed, random_votes(agreed), Noise(agreed))
+    parties["west"] = Poisoner(agreed, "west", (30, 0, 0, 0))
+    loop = Loop(parties).start().run()
+    for name in (GUARDIAN, STUDENT):
+        assert "What west shared are no votes of its teachers" in loop.parties[name].aborted
 
 
 # Noise of every size on a grid, so that what is opened can be compared query by query: σ = 6 covers all of it.

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
+from terrine.collaboration.protocol.field import PRIME
 from terrine.collaboration.protocol.shares import (
     bits_of,
     count_bits,
@@ -17,7 +18,7 @@ from terrine.collaboration.protocol.shares import (
     whole_votes,
 )
 from terrine.errors import SettingError
-from tests.collaboration_sessions import agreement, confident
+from tests.collaboration_sessions import agreement, confident, summing
 
 
 @pytest.mark.parametrize(("teachers", "sigma"), [(1, 0.01), (50, 15), (200, 40), (250, 40), (100, 2.0), (4, 1.0)])
@@ -46,11 +47,15 @@ def test_a_test_has_the_fewest_bits_that_hold_every_partys_whole_shares(parties,
     assert 2 ** (bits - 1) <= parties * sharing.largest + 1
 
 
-def test_votes_are_shared_modulo_where_no_threshold_is_tested():
+def test_votes_are_shared_alike_whatever_is_opened_and_no_wider_than_their_proof_allows():
     for agreed in (agreement(), agreement(reveal="histogram")):
-        sharing = sharing_of(agreed)
-        bits = count_bits(agreed.total, agreed.sigma)
-        assert (sharing.bits, sharing.whole, sharing.largest) == (bits, False, 2**bits - 1)
+        assert sharing_of(agreed) == sharing_of(confident())
+    most = 2**18
+    # Whatever two shares are, they differ from a sum of votes by less than the prime.
+    assert 2 * sharing_of(agreement(queries=most)).largest + 10**6 < PRIME
+    with pytest.raises(SettingError, match="at most 262,144 queries"):
+        sharing_of(agreement(queries=most + 1))
+    assert not sharing_of(summing(queries=most + 1)).whole
 
 
 def test_shares_that_would_not_fit_are_refused_with_what_would():

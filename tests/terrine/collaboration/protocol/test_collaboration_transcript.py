@@ -6,6 +6,7 @@ from scipy.stats import chi2_contingency
 
 from terrine.collaboration.circuits import garbling, transfer
 from terrine.collaboration.circuits.garbling import Engine
+from terrine.collaboration.protocol.field import BITS, add
 from terrine.collaboration.protocol.messages import Channel, Kind
 from terrine.collaboration.protocol.phase import argmax_phase, threshold_phase
 from terrine.collaboration.protocol.shares import modulo, sharing_of
@@ -44,7 +45,7 @@ def homogeneity(values, which):
 def seen():
     """What guardian and student saw, query by query, of sessions whose votes are of one kind or the other at random."""
     views = {"which": [], "guardian share": [], "student share": [], "hidden bits": [], "labels": [], "outputs": []}
-    views["tables"] = []
+    views |= {"tables": [], "guardian digits": [], "student digits": []}
     patch = pytest.MonkeyPatch()
     evaluate = Engine.evaluate
 
@@ -68,10 +69,13 @@ def seen():
         views["which"].append(which)
         frames = loop.record
         for receiver, key in ((GUARDIAN, "guardian share"), (STUDENT, "student share")):
-            (frame,) = [frame for sender, to, frame in frames if (sender, to) == ("north", receiver)]
-            kind = sharing_of(agreed).kind
-            shares = np.frombuffer(frame[-QUERIES * 4 * kind.itemsize :], kind)
-            views[key].append(shares.reshape(QUERIES, 4))
+            frame, _ = [frame for sender, to, frame in frames if (sender, to) == ("north", receiver)]
+            _, (_, shares, digits) = Channel(agreed, receiver, "north").receive(
+                frame,
+                {Kind.SHARES: [("u1", (16,)), (sharing_of(agreed).kind, (QUERIES, 4)), ("<u8", (QUERIES, 4, 1))]},
+            )
+            views[key].append(shares)
+            views[key.replace("share", "digits")].append(digits[..., 0])
         hidden = [frame for sender, to, frame in frames if to == GUARDIAN and frame[6] == Kind.BITS]
         (spec,) = phase.bits_spec(0)
         columns = np.frombuffer(hidden[-1], "u1", offset=HEADER + 16).reshape(spec[1])
@@ -82,8 +86,8 @@ def seen():
 
 
 def test_each_partys_shares_are_distributed_alike_whatever_the_votes(seen):
-    for key in ("guardian share", "student share"):
-        width = sharing_of(confident(queries=QUERIES)).bits
+    for key in ("guardian share", "student share", "guardian digits", "student digits"):
+        width = sharing_of(confident(queries=QUERIES)).bits if "share" in key else BITS
         for label in range(4):
             for shift in (0, width // 2, width - 4):
                 part = seen[key][:, label] >> np.uint64(shift) & np.uint64(15)
@@ -92,6 +96,9 @@ def test_each_partys_shares_are_distributed_alike_whatever_the_votes(seen):
 
 def test_the_same_statistic_finds_the_votes_in_both_shares_together(seen):
     both = (seen["guardian share"] + seen["student share"]) % 16
+    assert min(homogeneity(both[:, label].astype(int), seen["which"]) for label in range(4)) < LEAST
+    both = add(seen["guardian digits"], seen["student digits"])
+    assert both.max() == 1
     assert min(homogeneity(both[:, label].astype(int), seen["which"]) for label in range(4)) < LEAST
 
 
@@ -153,8 +160,8 @@ def test_labels_with_a_known_offset_would_be_found(monkeypatch):
 
 
 ALLOWED = {
-    ("teacher", "guardian"): {Kind.SHARES},
-    ("teacher", "student"): {Kind.SHARES},
+    ("teacher", "guardian"): {Kind.SHARES, Kind.PROOF},
+    ("teacher", "student"): {Kind.SHARES, Kind.PROOF},
     ("guardian", "student"): {Kind.PRESENT, Kind.CHOICES, Kind.TABLES, Kind.COUNTS},
     ("student", "guardian"): {Kind.PRESENT, Kind.BASE, Kind.BITS, Kind.OPENED, Kind.DONE},
     ("student", "teacher"): {Kind.HEAD},

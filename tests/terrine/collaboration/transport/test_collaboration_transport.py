@@ -477,6 +477,31 @@ def test_a_teacher_that_poses_as_another_is_refused(guardian, people):
             assert "'two' was refused" in until(server, Malformed).reason
 
 
+def test_connections_of_one_party_that_never_greet_keep_nobody_else_out(guardian, people, wires):
+    server, address = guardian
+    tls = people["two"]
+    held = []
+    for _ in range(60):
+        channel = Raw(tls, address)
+        held.append((channel, channel.call(iter(threading.Event().wait, True))))
+    try:
+        join(wires("one"), address).send("guardian", b"x")
+        assert until(server, Arrived).content == b"x"
+        # Of its own connections the party has four that say nothing; a client comes again until there is room.
+        ended = [call for _, call in held if call.done() and call.code() is grpc.StatusCode.UNAVAILABLE]
+        assert len(ended) == 56
+        assert "'two' have yet to greet" in ended[0].details()
+        late = wires("two")
+        late.connect("guardian", "guardian", address, convenes=True)
+        time.sleep(0.3)
+        for channel, _ in held:
+            channel.channel.close()
+        assert until(late, SessionOffered).session == SESSION
+    finally:
+        for channel, _ in held:
+            channel.channel.close()
+
+
 @pytest.mark.parametrize(
     ("messages", "reason"),
     [

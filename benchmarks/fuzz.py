@@ -1,0 +1,354 @@
+"""Ten thousand inputs for each door: mutated at random from good ones, with a fixed seed.
+
+    make fuzz            (python -m benchmarks.fuzz [--count 10000] [--seed 0] [--doors NAME ...])
+
+A door takes bytes, and either does what it is for, or refuses with a sentence: a TerrineError, over HTTP a 4xx. Any
+other exception is a traceback, a 5xx too. Printed is a row for each door: how many inputs were taken and refused,
+tracebacks (their kinds below the table), by how much the process's memory grew at most, and seconds. The exit status is
+1 where there was a traceback, or where memory grew by more than `--megabytes` over the door's first hundred inputs.
+"""
+
+import argparse
+import contextlib
+import io
+import json
+import logging
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import psutil
+import yaml
+
+from terrine.errors import TerrineError
+
+ROOT = Path(__file__).resolve().parents[1]
+TOKENS = [
+    b"", b"\\", b"\0", b"\xff" * 8, b"-1", b"0", b"1e999", b"9" * 400, b"9" * 5000, b"NaN", b"null", b"true", b"{",
+    b"}", b'"\\ud800"', b"[" * 2000, b"'", b'"', b",", b":", b"\n", b"\r\n\r\n", b"PK\x03\x04", b"\x93NUMPY",
+    b"|V2147483647", b"(1" + b"0" * 400 + b",)", b"[/red]", b"!!python/object:os.system", b"&a [*a]", b"../../etc",
+    b"\xed\xa0\x80",
+]  # fmt: skip
+
+Door = Callable[[bytes], None]
+
+
+class Refused(TerrineError):
+    """A 4xx."""
+
+
+def mutated(seed: bytes, others: list[bytes], generator: np.random.Generator) -> bytes:
+    """One to five changes at random places: bits, bytes, cuts, doublings, tokens, and pieces of another good input."""
+    data = bytearray(seed)
+    for _ in range(int(generator.integers(1, 6))):
+        place = int(generator.integers(0, len(data) + 1))
+        length = int(2 ** generator.integers(0, 9))
+        match int(generator.integers(0, 7)):
+            case 0 if data:
+                data[min(place, len(data) - 1)] ^= 1 << int(generator.integers(0, 8))
+            case 1:
+                data[place : place + length] = generator.bytes(length)
+            case 2:
+                del data[place : place + length]
+            case 3:
+                data[place:place] = data[place : place + length]
+            case 4:
+                data[place:place] = TOKENS[generator.integers(0, len(TOKENS))]
+            case 5:
+                data[place : place + length] = TOKENS[generator.integers(0, len(TOKENS))]
+            case _:
+                other = others[generator.integers(0, len(others))]
+                start = int(generator.integers(0, len(other) + 1))
+                data[place : place + length] = other[start : start + length]
+    return bytes(data)
+
+
+def _npy(array: np.ndarray) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, array)
+    return stream.getvalue()
+
+
+def _npz(**arrays: np.ndarray) -> bytes:
+    stream = io.BytesIO()
+    np.savez(stream, **arrays)
+    return stream.getvalue()
+
+
+def _png() -> bytes:
+    from PIL import Image
+
+    stream = io.BytesIO()
+    Image.fromarray(np.arange(144, dtype=np.uint8).reshape(12, 12)).save(stream, "png")
+    return stream.getvalue()
+
+
+def http_doors(folder: Path) -> Iterator[tuple[str, Door, list[bytes]]]:
+    """The bodies of each type that a service takes."""
+    from starlette.testclient import TestClient
+
+    from tasks.serving.serve import build_app
+    from tests.student_folders import images, make_student, make_table_student
+
+    batch = images(2)
+    floats = (batch / np.float32(255)).tolist()
+    form = b'--x\r\nContent-Disposition: form-data; name="a"; filename="b.png"\r\n\r\n' + _png() + b"\r\n--x--\r\n"
+    row = {"age": 40, "work": "Private", "gain": 3}
+    bodies = {
+        "npy": ("/images", "application/x-npy", [_npy(batch), _npy(batch / np.float32(255))]),
+        "image": ("/images", "image/png", [_png()]),
+        "form": ("/images", "multipart/form-data; boundary=x", [form]),
+        "JSON": ("/invocations", "application/json", [json.dumps({"inputs": floats}).encode()]),
+        "CSV": ("/rows", "text/csv", [b'age,work,gain\n40,Private,3\n,"State-gov",4\n']),
+        "JSON of rows": ("/invocations", "application/json", [json.dumps({"dataframe_records": [row]}).encode()]),
+    }
+    made = [make_student(folder / "images"), make_table_student(folder / "rows")]
+    clients = [TestClient(build_app(student)[0], raise_server_exceptions=False) for student in made]
+    for name, (path, content, seeds) in bodies.items():
+        client = clients["CSV" in name or "rows" in name]
+
+        def door(body: bytes, client=client, path=path, content=content) -> None:
+            answer = client.post(path, content=body, headers={"content-type": content})
+            if answer.status_code >= 500:
+                raise RuntimeError(f"{answer.status_code}: {answer.text[:200]}")
+            if answer.status_code >= 400:
+                raise Refused(answer.json()["message"])
+
+        yield f"HTTP, {name}", door, seeds
+
+
+def frame_doors() -> Iterator[tuple[str, Door, list[bytes]]]:
+    """What parties say to one another: frames with a checksum that fits, and messages of a link."""
+    from terrine.collaboration.protocol.party import ProtocolError
+    from terrine.collaboration.protocol.student import StudentParty
+    from terrine.collaboration.transport.link import (
+        Fault,
+        Refusal,
+        checked_greeting,
+        greeting_message,
+        parsed,
+        parsed_note,
+    )
+    from tests.collaboration_sessions import agreement, random_votes, resealed, teachers_of
+
+    agreed = agreement()
+    frames = [send.frame for send in teachers_of(agreed, random_votes(agreed))["north"].frames(agreed.student)]
+
+    def frame(data: bytes) -> None:
+        data = resealed(data) if len(data) >= 144 else data
+        fresh, halfway = StudentParty(agreed), StudentParty(agreed)
+        list(halfway.receive("north", frames[0]))
+        with contextlib.suppress(ProtocolError):
+            list(fresh.receive("north", data))
+            return
+        list(halfway.receive("north", data))
+
+    hello = greeting_message(
+        name="north", role="teacher", instance="a", session="5" * 32, met=None, received=0, terms={"n": 3}, greeting={}
+    )
+
+    def message(data: bytes) -> None:
+        try:
+            if data[:1] == b"H":
+                checked_greeting(data, {"n": 3})
+            else:
+                kind, _, body = parsed(data)
+                if kind == b"N":
+                    parsed_note(body)
+        except (Fault, Refusal) as error:
+            raise Refused(str(error)) from error
+
+    yield "frames of parties", frame, frames
+    yield (
+        "messages of a link",
+        message,
+        [hello, b"F" + bytes(8) + frames[0], b"N" + bytes(8) + b'{"a": 1}', b"A" + bytes(8)],
+    )
+
+
+def file_doors(folder: Path) -> Iterator[tuple[str, Door, list[bytes]]]:
+    """Files that people bring."""
+    from tasks.config.params import lay_over, read_parameters, validate
+    from tasks.config.presets import resolve, selected_run
+    from tasks.config.values import parse_assignment, read_yaml
+    from tasks.parties.config import read_party
+    from tasks.parties.state import PartyState
+    from tasks.tools.vote_files import read_answered, read_histograms
+    from terrine.data.csv_file import read_csv_file
+    from terrine.data.image_files import read_images
+    from terrine.data.sources.npz import Npz
+
+    def of_file(name: str, read: Callable[[Path], object]) -> Door:
+        path = folder / name
+
+        def door(data: bytes) -> None:
+            path.write_bytes(data)
+            read(path)
+
+        return door
+
+    generator = np.random.default_rng(0)
+    votes = generator.integers(0, 5, (30, 9))
+    yield "votes files", of_file("votes.npy", lambda path: read_histograms(path, classes=5)), [_npy(votes)]
+    answered = [_npy(np.ones(30, bool)), _npy(votes[:, 0] - 1)]
+    yield "files of answers", of_file("answered.npy", lambda path: read_answered(path, 30)), answered
+    images = generator.integers(0, 255, (40, 8, 8)).astype(np.uint8)
+    data = _npz(images=images, labels=np.arange(40) % 4)
+    yield "npz data", of_file("data.npz", lambda path: Npz(path=path).read()), [data]
+    yield (
+        "CSV files",
+        of_file("rows.csv", read_csv_file),
+        [b"age,work\n1,a\n2,b\n", b'\xef\xbb\xbf"a","b"\r\n"1","x\ny"\r\n'],
+    )
+    yield "image files", of_file("image.png", lambda path: read_images([path], size=8, channels=1)), [_png()]
+    plain = (ROOT / "params.yaml").read_bytes()
+    presets = [path.read_bytes() for path in sorted((ROOT / "experiments").rglob("*.yaml"))[:4]]
+    overrides = of_file("preset.yaml", lambda path: validate(lay_over({}, read_yaml(path).get("overrides") or {})))
+    yield "presets", overrides, presets
+    (folder / "experiments").symlink_to(ROOT / "experiments")
+    yield "params.yaml", of_file("params.yaml", lambda path: resolve(folder, selected_run(folder))), [plain]
+    whole = yaml.safe_dump(validate({}).model_dump(mode="json")).encode()
+    yield "parameters of a run", of_file("parameters.yaml", read_parameters), [whole]
+    texts = [
+        b"aggregation.sigma=40",
+        b"partition.teachers=100",
+        b"data={name: digits}",
+        b"seed=1",
+        b"student.kind=linear",
+    ]
+
+    def assignment(text: bytes) -> None:
+        validate(lay_over({}, parse_assignment(text.decode(errors="surrogateescape"))))
+
+    yield "CLI values (--set)", assignment, texts
+    terms = {
+        "teachers": {"one": 2, "two": 2}, "minimum": 3, "queries": 5, "asked": 5, "queries_digest": "a" * 64,
+        "classes": 4, "mechanism": "gnmax", "sigma": 4.0, "epsilon": 8.0, "delta": 1e-5, "unit": "record",
+    }  # fmt: skip
+    party = {
+        "role": "teacher",
+        "credentials": ".",
+        "guardian": "a:1",
+        "student": "b:2",
+        "votes": "v.npy",
+        "terms": terms,
+    }
+    yield "party.yaml", of_file("party.yaml", read_party), [yaml.safe_dump(party | {"unit": "record"}).encode()]
+    state = PartyState(folder / "state", "f" * 64)
+    state.save("sums", {"a": np.arange(9)}, origin="x")
+    saved = state.path("sums").read_bytes()
+
+    def party_state(data: bytes) -> None:
+        state.path("sums").write_bytes(data)
+        state.load("sums")
+
+    yield "states of parties", party_state, [saved]
+
+
+def student_doors(folder: Path) -> Iterator[tuple[str, Door, list[bytes]]]:
+    """Files of a student's folder, changed under a seal that fits."""
+    from tasks.serving.guarantee import guarantee
+    from terrine.deployment.manifest import MANIFEST, seal
+    from terrine.deployment.model import StudentModel
+    from terrine.deployment.rows import TableStudent
+    from tests.student_folders import images, make_statement, make_student, make_table_student
+
+    student, table = make_student(folder / "student"), make_table_student(folder / "table" / "student")
+    batch, rows = images(1), pd.DataFrame([{"age": 40, "work": "Private", "gain": 3}])
+
+    def answer_rows(home: Path) -> None:
+        TableStudent.load(home).answers(rows)
+
+    def of(home: Path, name: str, use: Callable[[Path], object]) -> tuple[Door, list[bytes]]:
+        whole = (home / name).read_bytes()
+        manifest = (home / MANIFEST).read_bytes()
+
+        def door(data: bytes) -> None:
+            (home / name).write_bytes(data)
+            if name != MANIFEST:
+                (home / MANIFEST).write_text(json.dumps(seal(home, json.loads(manifest))))
+            else:
+                with contextlib.suppress(ValueError, TypeError, AttributeError, RecursionError):
+                    (home / MANIFEST).write_text(json.dumps(seal(home, json.loads(data))))
+            try:
+                use(home)
+            finally:
+                (home / name).write_bytes(whole)
+                (home / MANIFEST).write_bytes(manifest)
+
+        return door, [whole]
+
+    for name in ("head.safetensors", "backbone.safetensors", "reference.safetensors", MANIFEST):
+        yield f"student: {name}", *of(student, name, lambda home: StudentModel.load(home).predict(batch))
+    yield "student: encoding.json", *of(table, "encoding.json", answer_rows)
+    make_statement(student)
+    statement = student.parent / "privacy.json"
+
+    def told(data: bytes) -> None:
+        statement.write_bytes(data)
+        guarantee(student)
+
+    yield "student: privacy.json", told, [statement.read_bytes()]
+
+
+def attend(name: str, door: Door, seeds: list[bytes], count: int, seed: int) -> tuple[dict[str, float], Counter[str]]:
+    """Show a door so many inputs; return the figures of its row, and what was no refusal, by kind."""
+    generator = np.random.default_rng([seed, *name.encode()])
+    process, found, faults = psutil.Process(), Counter(), Counter()
+    base = most = 0
+    start = time.monotonic()
+    for number in range(count):
+        data = mutated(seeds[number % len(seeds)], seeds, generator)
+        try:
+            door(data)
+            found["taken"] += 1
+        except TerrineError:
+            found["refused"] += 1
+        except Exception as error:
+            found["tracebacks"] += 1
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            faults[f"{type(error).__name__}: {str(error)[:120]!a} ({Path(where.filename).name}:{where.lineno})"] += 1
+        if number % 100 == 99:
+            used = process.memory_info().rss
+            base = base or used
+            most = max(most, used - base)
+    figures = {**found, "megabytes": most / 1e6, "seconds": time.monotonic() - start}
+    return figures, faults
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--megabytes", type=float, default=200.0)
+    parser.add_argument("--doors", nargs="+", default=[""], help="parts of the names of doors")
+    arguments = parser.parse_args()
+    logging.disable(logging.CRITICAL)
+    print(
+        "| door | inputs | taken | refused | tracebacks | memory, MB | seconds |\n|---|---:|---:|---:|---:|---:|---:|"
+    )
+    bad, told = False, []
+    with tempfile.TemporaryDirectory(prefix="terrine-fuzz-") as place:
+        folder = Path(place)
+        groups = (frame_doors(), file_doors(folder), student_doors(folder / "students"), http_doors(folder / "http"))
+        for name, door, seeds in (entry for group in groups for entry in group):
+            if not any(part in name for part in arguments.doors):
+                continue
+            figures, faults = attend(name, door, seeds, arguments.count, arguments.seed)
+            cells = [f"{figures.get(part, 0):,}" for part in ("taken", "refused", "tracebacks")]
+            row = [name, f"{arguments.count:,}", *cells, f"{figures['megabytes']:.0f}", f"{figures['seconds']:.0f}"]
+            print(f"| {' | '.join(row)} |", flush=True)
+            bad |= bool(faults) or figures["megabytes"] > arguments.megabytes
+            told += [f"{name}: {count} x {fault}" for fault, count in faults.most_common(5)]
+    print("\n".join(["", *told]))
+    sys.exit(bad)
+
+
+if __name__ == "__main__":
+    main()

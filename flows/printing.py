@@ -1,0 +1,12 @@
+"""What commands print on. Words are words: names, paths and other programs' errors may hold brackets and colons."""
+
+from __future__ import annotations
+
+from typing import TextIO
+
+from rich.console import Console
+
+
+def printer(file: TextIO | None = None, *, stderr: bool = False, soft_wrap: bool = False) -> Console:
+    """Return a console that reads no markup; what is to be bold or red is given as `rich.text.Text` or a style."""
+    return Console(file=file, stderr=stderr, soft_wrap=soft_wrap, markup=False, emoji=False, highlight=False)

@@ -1,0 +1,237 @@
+"""A proof that shares sum to votes: to counts of as many one-hot vectors as a party has teachers, and to nothing else.
+
+A teacher party could share any numbers: a weight of 30 for one class, or −5. Guardian and student party each hold one
+share X = (G, S) of every count; here the party convinces both that for every query all counts are whole numbers ≥ 0 and
+sum to h, its number of teachers, without a word about which. It is the fully linear interactive proof of Boneh et al.
+2019 for inner products, of logarithmic size, made non-interactive as Prio3 makes its coins (Davis et al. 2023): both
+servers' shares are hashed, each with a salt of its own.
+
+**Statement.** Over F, the integers modulo p = 2^61 − 1. Every count has B binary digits y (B digits hold h), shared as
+well, the lowest one as the count less the others; so counts and digits belong together whatever is sent. With coins
+w, α that are hashes of all shares,
+
+    Σ_i w_i y_i² = Σ_i w_i y_i + Σ_q α_q (Σ_j X_qj − h).
+
+Where some digit is none (y² ≠ y) or some query has not h votes, this fails but for one choice of coins in p.
+
+**Proof.** The left side is ⟨u, v⟩ with u = y and v = w·y, which both servers compute from their shares. A product of n
+terms is halved m = ⌈log₂ n⌉ times: the party shares p(0) and p(2) of p(t) = ⟨u₀ + t(u₁ − u₀), v₀ + t(v₁ − v₀)⟩, of
+which p(1) is what is claimed less p(0); a coin t follows, and the claim becomes p(t). A false claim stays false but for
+2 choices of t in p. In the end each server opens its shares of one u, one v and one claim c, and u · v = c is checked.
+
+*Soundness.* A party that tries T hashes gets numbers through that are no votes with probability at most T · 2^-60.
+What is proven in F holds for whole numbers: shares
+differ from their sum's mask by less than p/2 either way (`shares`).
+
+*Zero knowledge.* u has one more term ρ where v has 0, and v one more, ρ′, where u has 0. They are uniform, and shared
+as well; so the opened u and v are uniform, whatever the votes (but for coins that are 0 or 1, m · 2^-60), and c = uv.
+All else that a server sees are its own shares, and hashes of the other's under a salt that it does not know. What one
+server opens depends on nothing that the other one says: the coins follow from the party's own message. So a student
+party that departs from this protocol can have a party refused, and learns nothing by it; there is one round, and no
+answer in it that a shifted share could change.
+
+*Not shown.* That the votes are honest: a party may vote for what it likes, h times a query.
+"""
+
+import hashlib
+import os
+from typing import NamedTuple
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from numpy.typing import NDArray
+
+from terrine.collaboration.protocol.field import (
+    PRIME,
+    Numbers,
+    add,
+    drawn,
+    multiply,
+    product,
+    reduced,
+    subtract,
+    total,
+)
+
+SALT, DIGEST = 16, 32
+OPENED = 3
+_MASKS = 2
+_HALF_OF = pow(2, -1, PRIME)
+
+
+class Proof(NamedTuple):
+    """What one server gets of a proof.
+
+    Attributes:
+        salt: uint8 [16], for the hashes of what this server gets.
+        others: uint8 [1 + m, 32], the hashes of what the other one gets: its shares, then each halving.
+        masks: uint64 [2], shares of ρ and ρ′.
+        halvings: uint64 [m, 2], shares of p(0) and p(2).
+    """
+
+    salt: NDArray[np.uint8]
+    others: NDArray[np.uint8]
+    masks: Numbers
+    halvings: Numbers
+
+
+def digits_of(held: int) -> int:
+    """B, the binary digits of a count of so many votes."""
+    return held.bit_length()
+
+
+def halvings_of(queries: int, classes: int, held: int) -> int:
+    """m, how often the terms can be halved."""
+    return (queries * classes * digits_of(held) + _MASKS - 1).bit_length()
+
+
+def split_digits(counts: NDArray[np.integer], held: int) -> tuple[Numbers, Numbers]:
+    """Two shares of the binary digits of counts [queries, classes] but for the lowest: [queries, classes, B − 1]."""
+    places = np.arange(1, digits_of(held), dtype=np.uint64)
+    digits = (counts.astype(np.uint64)[..., None] >> places) & np.uint64(1)
+    one = drawn(digits.size, os.urandom).reshape(digits.shape)
+    return one, subtract(digits, one)
+
+
+def prove(
+    context: bytes, held: int, shares: tuple[Numbers, Numbers], digits: tuple[Numbers, Numbers]
+) -> tuple[Proof, Proof]:
+    """The proof for the first server and the one for the second.
+
+    Args:
+        context: What no other sharing has.
+        held: h.
+        shares: Of counts, in F: [queries, classes]. A party that shares no votes gets a proof of nothing.
+        digits: Of their digits, `split_digits`.
+    """
+    masks = [drawn(_MASKS, os.urandom) for _ in shares]
+    salts = [os.urandom(SALT) for _ in shares]
+    own = [_shares_hash(salt, *parts) for salt, *parts in zip(salts, shares, digits, masks, strict=True)]
+    coins = _Coins(context, own[0], own[1])
+    counts, whole = add(*shares), add(*digits)
+    u, v, claim = _terms(coins, held, counts, whole, add(*masks), constant=True)
+    hashes, halvings = [own], []
+    for number in range(halvings_of(*counts.shape, held)):
+        (u0, u1), (v0, v1) = _halves(u), _halves(v)
+        at_0 = product(u0, v0)
+        at_2 = product(subtract(add(u1, u1), u0), subtract(add(v1, v1), v0))
+        values = np.array([at_0, at_2], np.uint64)
+        one = drawn(2, os.urandom)
+        parts = one, subtract(values, one)
+        halvings.append(parts)
+        hashes.append([_halving_hash(salt, number, part) for salt, part in zip(salts, parts, strict=True)])
+        t = coins.next(*hashes[-1])
+        claim = _at(t, claim, at_0, at_2)
+        u, v = _folded(u0, u1, t), _folded(v0, v1, t)
+    first, second = (
+        Proof(
+            np.frombuffer(salts[place], np.uint8),
+            np.frombuffer(b"".join(pair[1 - place] for pair in hashes), np.uint8).reshape(-1, DIGEST),
+            masks[place],
+            np.array([parts[place] for parts in halvings], np.uint64),
+        )
+        for place in (0, 1)
+    )
+    return first, second
+
+
+def opening(
+    context: bytes, held: int, shares: Numbers, digits: Numbers, proof: Proof, *, second: bool
+) -> tuple[bytes, Numbers]:
+    """What a server says of a proof: 16 bytes that both must have alike, and its shares of u, v and c, uint64 [3].
+
+    Args:
+        context: As in `prove`.
+        held: h.
+        shares: Of counts, in F: [queries, classes].
+        digits: [queries, classes, B − 1].
+        proof: This server's.
+        second: Whether it is the second server.
+    """
+    salt, others = proof.salt.tobytes(), [row.tobytes() for row in proof.others]
+    coins = _Coins(context, *_ordered(_shares_hash(salt, shares, digits, proof.masks), others[0], second))
+    u, v, claim = _terms(coins, held, shares, digits, proof.masks, constant=second)
+    for number, part in enumerate(proof.halvings):
+        t = coins.next(*_ordered(_halving_hash(salt, number, part), others[1 + number], second))
+        claim = _at(t, claim, int(part[0]), int(part[1]))
+        (u0, u1), (v0, v1) = _halves(u), _halves(v)
+        u, v = _folded(u0, u1, t), _folded(v0, v1, t)
+    return coins.last(), np.array([u[0], v[0], claim], np.uint64)
+
+
+def accepted(one: Numbers, other: Numbers) -> bool:
+    """Whether what both servers opened, uint64 [3] each, is what votes give."""
+    u, v, claim = (int(value) for value in add(reduced(one), reduced(other)))
+    return u * v % PRIME == claim
+
+
+class _Coins:
+    """What is random in a proof: hashes of everything that was said before, by either server's part."""
+
+    def __init__(self, context: bytes, first: bytes, second: bytes) -> None:
+        self._state = hashlib.sha256(b"terrine proof of votes\0" + context + first + second).digest()
+
+    def weights(self, count: int) -> Numbers:
+        stream = Cipher(algorithms.AES(self._state), modes.CTR(bytes(16))).encryptor()
+        return drawn(count, lambda size: stream.update(bytes(size)))
+
+    def next(self, first: bytes, second: bytes) -> int:
+        self._state = hashlib.sha256(self._state + first + second).digest()
+        return int(drawn(1, lambda size: self._state[:size])[0])
+
+    def last(self) -> bytes:
+        return hashlib.sha256(self._state + b"the end").digest()[:16]
+
+
+def _terms(
+    coins: _Coins, held: int, counts: Numbers, digits: Numbers, masks: Numbers, *, constant: bool
+) -> tuple[Numbers, Numbers, int]:
+    """u, v and the claim about ⟨u, v⟩, or a server's shares of them. `constant`: what is public is added here."""
+    queries, classes = counts.shape
+    lowest = counts
+    for place in range(digits.shape[2]):
+        lowest = subtract(lowest, multiply(digits[..., place].reshape(-1), 2 ** (place + 1)).reshape(counts.shape))
+    y = np.concatenate([lowest[..., None], digits], axis=2).reshape(-1)
+    weights = coins.weights(len(y) + queries)
+    products, nothing = multiply(y, weights[: len(y)]), np.uint64(0)
+    u, v = np.append(y, [masks[0], nothing]), np.append(products, [nothing, masks[1]])
+    votes = counts[:, 0]
+    for column in range(1, classes):
+        votes = add(votes, counts[:, column])
+    if constant:
+        votes = subtract(votes, np.full_like(votes, held))
+    return u, v, (total(products) + product(votes, weights[len(y) :])) % PRIME
+
+
+def _halves(numbers: Numbers) -> tuple[Numbers, Numbers]:
+    """Both halves, the second filled up with a 0 where it is shorter."""
+    half = (len(numbers) + 1) // 2
+    left, right = numbers[:half], numbers[half:]
+    return left, right if len(right) == half else np.append(right, np.uint64(0))
+
+
+def _folded(left: Numbers, right: Numbers, t: int) -> Numbers:
+    return add(left, multiply(subtract(right, left), t))
+
+
+def _at(t: int, claim: int, at_0: int, at_2: int) -> int:
+    """p(t) of the polynomial of degree 2 with p(0), p(2) and p(1) = claim − p(0)."""
+    at_1 = claim - at_0
+    square = (at_2 - 2 * at_1 + at_0) * _HALF_OF
+    return (at_0 + t * (at_1 - at_0 - square) + t * t * square) % PRIME
+
+
+def _shares_hash(salt: bytes, shares: Numbers, digits: Numbers, masks: Numbers) -> bytes:
+    digest = hashlib.sha256(b"shares" + salt)
+    for part in (shares, digits, masks):
+        digest.update(np.ascontiguousarray(part, "<u8").tobytes())
+    return digest.digest()
+
+
+def _halving_hash(salt: bytes, number: int, part: Numbers) -> bytes:
+    content = salt + number.to_bytes(4, "little") + np.ascontiguousarray(part, "<u8").tobytes()
+    return hashlib.sha256(b"halving" + content).digest()
+
+
+def _ordered(own: bytes, other: bytes, second: bool) -> tuple[bytes, bytes]:
+    return (other, own) if second else (own, other)
