@@ -51,9 +51,9 @@ class StudentParty(Gatherer):
         if self._head is None:
             return
         numbers = self._head.astype("<f8").view("<u8")[:, None]
-        for number, rows in enumerate(self._blocks):
-            for sharing in self._sharings.values():
-                channel = sharing.channel
+        for sharing in self._sharings.values():
+            channel = sharing.channel
+            for number, rows in enumerate(sharing.blocks):
                 yield Send(channel.peer, channel.frame(number, Kind.HEAD, [numbers[rows]]))
 
     def _sums(self) -> State:

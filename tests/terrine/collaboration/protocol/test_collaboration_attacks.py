@@ -39,7 +39,7 @@ class Poisoner(Teacher):
         totals = np.broadcast_to(counts, (agreement.queries, agreement.classes)).astype(object) + 2**sharing.bits
         first = np.minimum(totals, sharing.largest)
         shares = first.astype("<u8"), (totals - first).astype("<u8")
-        self._share(agreement, name, np.broadcast_to(counts, totals.shape), shares)
+        self._share(np.broadcast_to(counts, totals.shape), shares)
 
 
 class Shifter(StudentParty):
