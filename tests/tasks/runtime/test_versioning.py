@@ -91,7 +91,9 @@ def test_a_lock_that_dvc_was_killed_over_is_begun_anew_with_a_sentence(project, 
     assert load_yaml(lock_of(project, run)) == whole
 
 
-@pytest.mark.parametrize("left", ["", json.dumps({"write": {"": {"pid": os.getpid(), "cmd": "terrine run"}}})])
+@pytest.mark.parametrize(
+    "left", ["", json.dumps({"write": {"": {"pid": os.getpid(), "cmd": "terrine run"}}})], ids=["nothing", "a process"]
+)
 def test_notes_that_a_killed_commit_left_are_in_nobodys_way(project, run, left):
     path = project / FOLDER / "rwlock"
     path.parent.mkdir(parents=True)
