@@ -120,10 +120,12 @@ class Wire:
         self._put(to, b"F", frame)
 
     def renew(self, peer: str) -> None:
-        """Send to a peer that was started again, in this session, from the first frame on."""
+        """Send to a peer that was started again, in this session, from the first frame on; to one that never came,
+        nothing changes."""
 
         async def change() -> None:
-            self._node.links[peer].restarted = False
+            if peer in self._node.links:
+                self._node.links[peer].restarted = False
 
         self._call(change(), 10.0)
 

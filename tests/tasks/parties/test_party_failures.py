@@ -238,7 +238,7 @@ def test_a_student_party_that_comes_back_with_other_sums_is_told_nothing(tmp_pat
     # It has evaluated the whole test, and has not said what it opened.
     codes = run(tmp_path, names, victim="student", kill=(*SEND, "before", 4), again=False)
     assert (codes["guardian"], codes["student"]) == (1, -signal.SIGKILL)
-    (path,) = (tmp_path / "student" / "state").glob("*/sums.npz")
+    (path,) = (tmp_path / "student" / "state").glob("*/sums-0.npz")
     kept = path.read_bytes()
     with np.load(path, allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}

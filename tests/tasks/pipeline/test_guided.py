@@ -217,7 +217,7 @@ def test_a_crash_leaves_one_charge_and_the_next_run_completes_the_release(projec
     target = {
         "before the first gradient": (queries, "guide"),
         "while teachers vote": (guided_votes, "_cast"),
-        "after the commit": (aggregate, "_write_answers"),
+        "after the commit": (aggregate, "write_answers"),
     }[where]
     monkeypatch.setattr(*target, die)
     with pytest.raises(KeyboardInterrupt):

@@ -12,6 +12,11 @@ from terrine.models.registry import build_backbone
 WORDS = 12
 
 
+@pytest.fixture(autouse=True)
+def _few_patches(monkeypatch):
+    monkeypatch.setattr("terrine.models.patches._PATCHES", 4000)
+
+
 @pytest.fixture(scope="module")
 def images() -> np.ndarray:
     coarse = torch.rand(96, 3, 5, 5, generator=torch.Generator().manual_seed(0))
