@@ -180,9 +180,12 @@ def _hold_guardian():
     def deliver(self, sends):
         if self.party is not None and self.party.closed and not held:
             held.append(True)
+            links, end = self.wire._node.links, time.monotonic() + 30
+            # It may not have been met yet.
+            while ("student" not in links or links["student"].instance is None) and time.monotonic() < end:
+                time.sleep(0.002)
             print("held", flush=True)
-            end = time.monotonic() + 30
-            while not self.wire._node.links["student"].restarted and time.monotonic() < end:
+            while not links["student"].restarted and time.monotonic() < end:
                 time.sleep(0.002)
         return plain(self, sends)
 
