@@ -44,9 +44,9 @@ PATIENCE = 900.0
 """Seconds after which a run counts as wedged."""
 
 
-def lay_out(folder: Path) -> Path:
-    """Lay out a project as a fresh clone has it, with a small preset."""
-    folder.mkdir(parents=True)
+def small_project(folder: Path) -> Path:
+    """Lay out a project as a fresh clone has it, with a small preset; tests of flows begin with it, too."""
+    folder.mkdir(parents=True, exist_ok=True)
     for name in ("params.yaml", "dvc.yaml", ".dvcignore"):
         shutil.copy(REPOSITORY / name, folder)
     (folder / ".dvc").mkdir()
@@ -143,7 +143,7 @@ def main() -> None:
     arguments = parser.parse_args()
     run = ["terrine", "run", "--preset", "small", *(["--no-server"] if arguments.no_server else [])]
     folder = Path(tempfile.mkdtemp(prefix="terrine-crash-"))
-    whole = lay_out(folder / "whole")
+    whole = small_project(folder / "whole")
     began = time.monotonic()
     done = command(whole, *run)
     life = time.monotonic() - began
@@ -152,7 +152,7 @@ def main() -> None:
     print(f"A run takes {life:.1f} s, ε = {epsilon_of(whole)}. Projects: {folder}", flush=True)
     where, wrong, rng = Counter[str](), Counter[str](), random.Random(arguments.seed)
     for number in range(arguments.kills):
-        project = lay_out(folder / f"kill-{number}")
+        project = small_project(folder / f"kill-{number}")
         seconds = (number + rng.random()) / arguments.kills * life
         stage = kill_after(project, seconds, run, everything=number % 2 == 1)
         bad = faults(project, command(project, *run), epsilon_of(whole))

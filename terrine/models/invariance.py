@@ -135,7 +135,7 @@ def learn_projection(
     deformations: Deformations | None = None,
     shrinkage: float = 0.3,
 ) -> None:
-    """Replace the random projection of a scattering backbone by `invariant_projection` of public `images`, in place.
+    """Replace the random projection of a backbone that has one by `invariant_projection` of public `images`, in place.
 
     Arguments and errors as there; SettingError also when the backbone has no projection to replace.
     """

@@ -16,20 +16,10 @@ import pytest
 import yaml
 from filelock import FileLock
 
+from benchmarks.crash import small_project
 from flows.deploy import free_port, wait_until_healthy
 from tasks.runtime.databases import lay_out
 from terrine.errors import TerrineError
-
-SMALL = {
-    "description": "digits with few teachers and few queries, for tests",
-    "data": {"name": "digits", "size": 8},
-    "partition": {"teachers": 12},
-    "queries": {"count": 120, "batch": 20},
-    "backbone": {"projection": 60},
-    "teachers": {"per_task": 5},
-    "aggregation": {"mechanism": "histogram", "sigma": 6, "epsilon": 8},
-    "tracking": {"register_student": False},
-}
 
 
 @pytest.fixture(scope="session")
@@ -119,18 +109,11 @@ def _start_server(folder, database):
     return {"process": process.pid, "url": url, "users": 0}
 
 
-def make_project(folder: Path, repository: Path) -> Path:
+def make_project(folder: Path) -> Path:
     """Lay out a project that a fresh clone would have, with one small preset, selected."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in ("params.yaml", "dvc.yaml", ".dvcignore"):
-        shutil.copy(repository / name, folder)
-    (folder / ".dvc").mkdir()
-    shutil.copy(repository / ".dvc" / "config", folder / ".dvc")
-    (folder / "experiments").mkdir()
-    (folder / "experiments" / "small.yaml").write_text(yaml.safe_dump(SMALL))
+    small_project(folder)
     text = (folder / "params.yaml").read_text()
     (folder / "params.yaml").write_text(text.replace(text.splitlines()[_run_line(text)], "run: small"))
-    subprocess.run(["git", "init", "-q", str(folder)], check=True)
     return folder
 
 
@@ -139,9 +122,9 @@ def _run_line(text: str) -> int:
 
 
 @pytest.fixture
-def project(tmp_path, pytestconfig, mlflow_database, monkeypatch):
+def project(tmp_path, mlflow_database, monkeypatch):
     """A small project with no run but an empty database of MLflow; TERRINE_ROOT points at it."""
-    folder = make_project(tmp_path / "project", pytestconfig.rootpath)
+    folder = make_project(tmp_path / "project")
     shutil.copy(mlflow_database, folder / "mlflow.db")
     monkeypatch.setenv("TERRINE_ROOT", str(folder))
     monkeypatch.chdir(folder)
@@ -149,7 +132,7 @@ def project(tmp_path, pytestconfig, mlflow_database, monkeypatch):
 
 
 @pytest.fixture(scope="session")
-def finished_project(request, run_folder, pytestconfig, mlflow_database):
+def finished_project(request, run_folder, mlflow_database):
     """A small project whose run the flow has completed, with the noise of a real release.
 
     It takes a while, so it is made once for all processes of a test run; nobody changes it (see `finished`).
@@ -158,7 +141,7 @@ def finished_project(request, run_folder, pytestconfig, mlflow_database):
     with FileLock(run_folder / "finished.lock"):
         if not complete.exists():
             request.getfixturevalue("prefect_server")
-            make_project(folder, pytestconfig.rootpath)
+            make_project(folder)
             shutil.copy(mlflow_database, folder / "mlflow.db")
             with pytest.MonkeyPatch.context() as patch:
                 patch.setenv("TERRINE_ROOT", str(folder))

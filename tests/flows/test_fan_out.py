@@ -47,9 +47,9 @@ def votes_after(project, door=run_stage_as_flow):
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory, pytestconfig):
+def prepared(tmp_path_factory):
     """A project whose dataset, partition, images and backbone are made, and its votes when nobody fans out."""
-    project = make_project(tmp_path_factory.mktemp("fan-out") / "project", pytestconfig.rootpath)
+    project = make_project(tmp_path_factory.mktemp("fan-out") / "project")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TERRINE_ROOT", str(project))
         settle(project, **PRESET, teachers={"per_task": TEACHERS})

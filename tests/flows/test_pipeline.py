@@ -41,7 +41,7 @@ def ledger_rows():
 
 
 @pytest.mark.slow
-def test_both_doors_lead_to_one_result(finished, prefect_server, tmp_path, pytestconfig, monkeypatch):
+def test_both_doors_lead_to_one_result(finished, prefect_server, tmp_path, monkeypatch):
     set_small(finished, **REPLAY)
     assert run_flow() == "small"
     folders = Folders(finished, "small")
@@ -53,7 +53,7 @@ def test_both_doors_lead_to_one_result(finished, prefect_server, tmp_path, pytes
     assert "nothing to do" in command(finished, "terrine", "run")
     assert (finished / "dvc.lock").read_text() == lock
 
-    other = make_project(tmp_path / "other", pytestconfig.rootpath)
+    other = make_project(tmp_path / "other")
     take_over_tracking(finished, other)
     set_small(other, **REPLAY)
     monkeypatch.setenv("TERRINE_ROOT", str(other))

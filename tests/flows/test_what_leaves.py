@@ -21,13 +21,13 @@ APART = {"synthesize", "pretrain", "student"}
 
 
 @pytest.fixture(scope="module")
-def clinic(tmp_path_factory, pytestconfig):
+def clinic(tmp_path_factory):
     """A finished run on somebody's own arrays, made without DVC and Prefect; its MLflow keeps files."""
     from sklearn.datasets import load_digits
 
     from tests.flows.conftest import make_project
 
-    root = make_project(tmp_path_factory.mktemp("clinic") / "project", pytestconfig.rootpath)
+    root = make_project(tmp_path_factory.mktemp("clinic") / "project")
     digits = load_digits()
     source = root / "data" / "private" / "SecretPath.npz"
     source.parent.mkdir(parents=True)
