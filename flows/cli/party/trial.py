@@ -1,40 +1,24 @@
-"""`terrine party`: take part in a collaboration as a teacher party, the guardian or the student party.
-
-terrine party init trial --parties 3 --teachers 12 --queries-from data/public/terrine-digits ...
-terrine party guardian --config trial/guardian/party.yaml
-terrine party student --config trial/student/party.yaml
-terrine party teacher --config trial/party-1/party.yaml
-terrine party learn --config trial/student/party.yaml
-terrine party trial trial          # or all of them at once, each in a process of its own
-"""
+"""`terrine party init` and `trial`: a trial of all parties on one machine."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from flows.cli.party.session import show
 from flows.printing import printer
 
-ConfigOption = Annotated[Path, typer.Option("--config", help="The party's party.yaml.")]
-
-party = typer.Typer(
-    name="party",
-    help="Vote together with other institutions; nobody sees anybody's votes (docs/collaboration.md).",
-    no_args_is_help=True,
-    add_completion=False,
-)
 console = printer()
 
 
-def register(app: typer.Typer) -> None:
-    """Add `party` to the command line."""
-    app.add_typer(party)
+def register(party: typer.Typer) -> None:
+    """Add `init` and `trial` to `terrine party`."""
+    party.command()(init)
+    party.command()(trial)
 
 
-@party.command()
 def init(
     folder: Annotated[Path, typer.Argument(help="Where the trial is made; it must not exist.")],
     run: Annotated[
@@ -80,35 +64,6 @@ def init(
     )
 
 
-@party.command()
-def teacher(config: ConfigOption) -> None:
-    """Share this party's votes between guardian and student party."""
-    _run(config, "teacher")
-
-
-@party.command()
-def guardian(config: ConfigOption) -> None:
-    """Convene a session, add the noise, keep the ledger."""
-    _run(config, "guardian")
-
-
-@party.command()
-def student(config: ConfigOption) -> None:
-    """Learn the answers, and nothing else."""
-    _run(config, "student")
-
-
-@party.command()
-def learn(config: ConfigOption) -> None:
-    """Make the student of a student party's answers: sealed, with its public statement."""
-    from tasks.parties.config import read_party
-    from tasks.parties.learning import learn
-
-    folder = learn(read_party(config, "student"))
-    console.print(f"{folder}: a student, and beside it its privacy.json.", soft_wrap=True)
-
-
-@party.command()
 def trial(
     folder: Annotated[Path, typer.Argument(help="A trial that `terrine party init` made.")],
     limit: Annotated[float, typer.Option(help="Seconds after which everything is ended.")] = 1800.0,
@@ -117,15 +72,4 @@ def trial(
     from flows.collaboration import collaborate
 
     outcome = collaborate(str(folder), limit)
-    _show(outcome)
-
-
-def _run(config: Path, role: Any) -> None:
-    from tasks.parties.process import run_party, show_progress
-
-    show_progress()
-    _show(run_party(config, role))
-
-
-def _show(outcome: dict[str, Any]) -> None:
-    typer.echo(json.dumps(outcome.get("guardian") or outcome, indent=2, sort_keys=True))
+    show(outcome)

@@ -1,0 +1,28 @@
+"""`terrine party`: take part in a collaboration as a teacher party, the guardian or the student party.
+
+terrine party init trial --parties 3 --run my-run
+terrine party guardian --config trial/guardian/party.yaml
+terrine party student --config trial/student/party.yaml
+terrine party teacher --config trial/party-1/party.yaml
+terrine party learn --config trial/student/party.yaml
+terrine party trial trial          # or all of them at once, each in a process of its own
+"""
+
+from __future__ import annotations
+
+import typer
+
+from flows.cli.party import learn, session, trial
+
+
+def register(app: typer.Typer) -> None:
+    """Add `party`, with a command of each module here, to the command line."""
+    party = typer.Typer(
+        name="party",
+        help="Vote together with other institutions; nobody sees anybody's votes (docs/collaboration.md).",
+        no_args_is_help=True,
+        add_completion=False,
+    )
+    for module in (trial, session, learn):
+        module.register(party)
+    app.add_typer(party)
