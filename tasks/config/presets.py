@@ -33,6 +33,7 @@ FOLDERS = ("ledger", "shared", "site", "source")
 GROUPS = {
     "your-own-": "To start from, with data of your own",
     "terrine-": "Terrine's own",
+    "pate-": "Scalable PATE",
     "diet-pate-": "DIET-PATE",
     "prom-pate-": "Prom-PATE, and Transfer-PATE as its rival",
     "transfer-pate-": "Prom-PATE, and Transfer-PATE as its rival",
