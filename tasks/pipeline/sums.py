@@ -110,7 +110,7 @@ def release_sums(run: Run, release_id: str) -> None:
     with atomic_folder(run.folders.accounting) as folder:
         write_json(folder / "figures.json", {"notice": NOTICE})
     tell_change(run, "answers", release, inputs)
-    write_statement(run, _statement(run, release, numbers, slack, len(names)), names)
+    write_statement(run, _statement(run, release, course, numbers, slack, len(names)), names)
     shutil.rmtree(_work(run, moments), ignore_errors=True)
 
 
@@ -216,17 +216,20 @@ def _work(run: Run, moments: StoredRelease | None) -> Path:
     return folders.work / f"sums-{identity}"
 
 
-def _statement(run: Run, release: StoredRelease, numbers: int, slack: float, classes: int) -> PrivacyStatement:
+def _statement(
+    run: Run, release: StoredRelease, course: Course, numbers: int, slack: float, classes: int
+) -> PrivacyStatement:
     """Say what the release guarantees, from public quantities and the recorded event alone."""
     settings: Any = run.params.aggregation
-    described = settings.describe()
+    described, before = settings.describe(), compose(spent_on_counting(run.params), spent_on_moments(run.params))
     return PrivacyStatement(
         **about_release(run, ledger_account(run), release),
         unit=run.params.privacy.unit,
         trust_model="parties" if settings.where == "parties" else "central",
         noise=settings.noise,
         mechanism={**described, "numbers": numbers, **about_counting(run.params), **about_moments(run)},
-        event=compose(spent_on_counting(run.params), spent_on_moments(run.params), release.event),
+        event=compose(before, release.event),
+        event_added=None if run.params.privacy.unit == "label" else compose(before, course.event_added),
         delta=settings.delta,
         delta_slack=slack,
         epsilon_budget=settings.epsilon,
