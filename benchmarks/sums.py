@@ -1,15 +1,17 @@
 """Moments and gradients beside one another: accuracy by budget, as the presets have it.
 
-    python benchmarks/sums.py [--root FOLDER] [--work FOLDER] [--repeats 5]
+    python benchmarks/sums.py [--root FOLDER] [--work FOLDER] [--repeats 5] [--data digits MNIST …] [--added]
 
-For digits, MNIST, blood cells and, where ROOT/cifar10_jpeg has its class folders, a JPEG copy of CIFAR-10, features are
-made as in the presets terrine-mnist-…, terrine-blood-… and terrine-cifar10-…, and both mechanisms are released at ε =
-1, 2 and 6 (δ = 1e-5, one record exchanged) with replayed noise, `--repeats` times. Of blood cells a tenth of the budget
-goes to moments that images are normalised by; their noise is drawn once a budget. Without noise: ridge on the same
-features. Figures are kept in `--work`; what is there is not made again.
+For digits, MNIST, PneumoniaMNIST, blood cells and, where ROOT/cifar10_jpeg has its class folders, a JPEG copy of
+CIFAR-10, features are made as in the presets terrine-mnist-…, terrine-blood-… and terrine-cifar10-…, and both
+mechanisms are released at ε = 1, 2 and 6 (δ = 1e-5) with replayed noise, `--repeats` times. ε is that of exchanging a
+record; with `--added` it is that of adding or removing one, which other papers state. Of blood cells a tenth of the
+budget goes to moments that images are normalised by; their noise is drawn once a budget. Without noise: ridge on the
+same features. Vectors and figures are kept in `--work`; what is there is not made again.
 """
 
 import functools
+import math
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from terrine.models.backbone import features_in_batches
 from terrine.models.moments import bound_for, set_statistics, statistics_from, unit_vectors
 from terrine.models.one_by_one import features_one_by_one
 from terrine.privacy.accounting.events import compose
+from terrine.privacy.accounting.gaussian import mu_squared
 from terrine.privacy.clipped_mean import ClippedMean
 from terrine.privacy.noise import ReplayNoise
 
@@ -40,8 +43,9 @@ def _scattering(projection: int, **settings: Any) -> tr.Scattering:
 CELLS: dict[str, tuple[str, dict[str, Any], tr.Architecture, float]] = {
     # the source and its settings, the backbone, and the share of the budget for moments to normalise by
     "digits": ("digits", {}, _scattering(200), 0.0),
-    "blood cells": ("bloodmnist", {"size": 28, "channels": 3}, _scattering(100, deformations=ROUND), 0.1),
+    "blood cells": ("bloodmnist", {"size": 28, "channels": 3}, _scattering(200, deformations=ROUND), 0.1),
     "MNIST": ("mnist", {}, _scattering(400), 0.0),
+    "PneumoniaMNIST": ("pneumoniamnist", {}, _scattering(400), 0.0),
     "CIFAR-10 (JPEG copy), 500 features": ("cifar10", {}, tr.Patches(projection=500), 0.0),
     "CIFAR-10 (JPEG copy), 1,000 features": ("cifar10", {}, tr.Patches(projection=1000), 0.0),
 }
@@ -53,39 +57,51 @@ def _load(source: str, settings: dict[str, Any], root: Path) -> tr.Dataset:
     return tr.load_dataset(source, **settings, **({} if source == "digits" else {"root": root}))
 
 
-def accuracies(name: str, root: Path, repeats: int) -> dict[str, list[float]]:
+def accuracies(name: str, root: Path, work: Path, repeats: int, added: bool) -> dict[str, list[float]]:
     """Accuracy for each `mechanism ε`, a list over draws of the noise, and `none` without any."""
-    source, settings, architecture, share = CELLS[name]
-    data = _load(source, settings, root)
-    queries = tr.draw({"dead_leaves": 1, "stylegan": 1}, count=6000, like=data)
-    backbone = architecture.fit(queries)
-    whitening = Whitening.of(features_in_batches(backbone, queries.inputs, queries.batches, "original", "cpu"))
-    own, found = _features(backbone, data, whitening), {}
-    best = KINDS[0].head(_without_noise(own[0]), ALMOST_ENDLESS)
-    found["none"] = [_right(best, *own[1:], data)]
+    (records, *test), found = vectors(name, root, work), {}
+    found["none"] = [right(KINDS[0].head(_without_noise(records), ALMOST_ENDLESS), *test)]
     for epsilon in EPSILONS:
-        before = compose()
-        if share:
-            mean = ClippedMean.for_share(share, epsilon, DELTA)
-            bound, before = bound_for(backbone, None, mean.noise_multiplier), mean.event
-            vectors = unit_vectors(backbone, data.train_images, np.arange(data.records), bound)
-            released = mean.mean(mean.release(vectors, ReplayNoise(0)))
-            fitted = architecture.fit(queries)
-            set_statistics(fitted, statistics_from(backbone, *released, bound))
-            own = _features(fitted, data, whitening)
-        mu = mu_left(epsilon, DELTA, before)
+        before, own = compose(), (records, *test)
+        if share := CELLS[name][3]:
+            before, own = ClippedMean.for_share(share, epsilon, DELTA).event, vectors(name, root, work, epsilon)
         for kind in KINDS:
+            mu = mu_left(epsilon, DELTA, before)
+            if added:
+                mu /= math.sqrt(mu_squared(kind.course(1.0).event_added))
             heads = [kind.head(kind.release(own[0], mu, ReplayNoise(seed)), mu) for seed in range(repeats)]
-            found[f"{kind.mechanism} {epsilon}"] = [_right(head, *own[1:], data) for head in heads]
+            found[f"{kind.mechanism} {epsilon}"] = [right(head, *own[1:]) for head in heads]
     return found
 
 
-def _features(backbone: tr.Backbone, data: tr.Dataset, whitening: Whitening) -> tuple[Records, np.ndarray]:
-    train, test = (
-        np.concatenate(list(features_one_by_one(backbone, images, whitening.vectors)))
-        for images in (data.train_images, data.test_images)
-    )
-    return Records.of(train, data.train_labels, np.arange(len(train)), data.classes), test
+def vectors(name: str, root: Path, work: Path, epsilon: float | None = None) -> tuple[Records, np.ndarray, np.ndarray]:
+    """The records, and vectors and labels of the test images; kept in `work`.
+
+    epsilon: the budget of which a part goes to moments that images are normalised by; None: to none.
+    """
+    path = work / f"{name}{'' if epsilon is None else f' {epsilon:g}'}.npz"
+    if not path.is_file():
+        source, settings, architecture, share = CELLS[name]
+        data = _load(source, settings, root)
+        queries = tr.draw({"dead_leaves": 1, "stylegan": 1}, count=6000, like=data)
+        backbone = architecture.fit(queries)
+        public = features_in_batches(backbone, queries.inputs, queries.batches, "original", "cpu")
+        whitening = Whitening.of(public)
+        if epsilon is not None:
+            mean = ClippedMean.for_share(share, epsilon, DELTA)
+            bound = bound_for(backbone, None, mean.noise_multiplier)
+            units = unit_vectors(backbone, data.train_images, np.arange(data.records), bound)
+            released = mean.mean(mean.release(units, ReplayNoise(0)))
+            set_statistics(backbone, statistics_from(backbone, *released, bound))
+        splits = (data.train_images, data.test_images)
+        train, test = (np.concatenate(list(features_one_by_one(backbone, x, whitening.vectors))) for x in splits)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        labels = {"labels": data.train_labels, "test_labels": data.test_labels}
+        np.savez(path, train=train, test=test, queries=whitening.vectors(public), **labels)
+    with np.load(path) as kept:
+        labels = kept["labels"]
+        records = Records.of(kept["train"], labels, np.arange(len(labels)), int(labels.max()) + 1)
+        return records, kept["test"], kept["test_labels"]
 
 
 def _without_noise(records: Records) -> dict[str, np.ndarray]:
@@ -93,23 +109,27 @@ def _without_noise(records: Records) -> dict[str, np.ndarray]:
     return {"second": vectors.T @ vectors, "labels": vectors.T @ np.eye(records.classes)[records.labels]}
 
 
-def _right(head: np.ndarray, test: np.ndarray, data: tr.Dataset) -> float:
-    return float(((test @ head).argmax(axis=1) == data.test_labels).mean())
+def right(head: np.ndarray, test: np.ndarray, labels: np.ndarray) -> float:
+    """The share of test images whose class a head on vectors finds."""
+    return float(((test @ head).argmax(axis=1) == labels).mean())
 
 
 def main() -> None:
     """Measure what is not known yet, and print the table."""
-    options = common_options(__doc__, root=datasets(), work=KEPT / "sums", repeats=5).parse_args()
+    parser = common_options(__doc__, root=datasets(), work=KEPT / "sums", repeats=5)
+    parser.add_argument("--data", choices=list(CELLS), nargs="+", default=list(CELLS))
+    parser.add_argument("--added", action="store_true", help="ε of adding or removing a record")
+    options = parser.parse_args()
     cells = Cells(options.work / "accuracies.jsonl")
     columns = [f"{kind.mechanism} {epsilon}" for kind in KINDS for epsilon in EPSILONS]
     print(f"| data | {' | '.join(columns)} | no noise |")
     print("|---" * (len(columns) + 2) + "|")
-    for name in CELLS:
+    for name in options.data:
         if name.startswith("CIFAR") and not (options.root / "cifar10_jpeg").is_dir():
             continue
-        found = cells.get(
-            f"{name} {options.repeats}", functools.partial(accuracies, name, options.root, options.repeats)
-        )
+        key = f"{name}{' added' * options.added} {options.repeats}"
+        made = functools.partial(accuracies, name, options.root, options.work, options.repeats, options.added)
+        found = cells.get(key, made)
         print(f"| {name} | {' | '.join(spread(found[column]) for column in columns)} | {spread(found['none'])} |")
 
 

@@ -48,7 +48,8 @@ def confident(**changes) -> Agreement:
 
 def summing(**changes) -> Agreement:
     """The same where whole numbers are summed."""
-    return agreement(**({"reveal": "sums", "classes": 1} | changes))
+    asked = {"head": changes.get("queries", 40) + 8} if changes.get("round") else {}
+    return agreement(**({"reveal": "sums", "classes": 1} | asked | changes))
 
 
 @dataclass
@@ -80,8 +81,8 @@ def random_votes(agreed: Agreement, seed: int = 0) -> np.ndarray:
 
 
 def at(head: np.ndarray, part: np.ndarray) -> np.ndarray:
-    """What parties of a later round sum at a head: a function of both."""
-    return part + np.rint(head * 2.0**20).astype(np.int64)[:, None]
+    """What parties of a later round sum at a head, of which the first numbers count: a function of both."""
+    return part + np.rint(head[: len(part)] * 2.0**20).astype(np.int64)[:, None]
 
 
 def teachers_of(agreed: Agreement, votes: np.ndarray) -> dict[str, Teacher]:
@@ -98,7 +99,7 @@ def parties_of(agreed: Agreement, votes: np.ndarray, noise: Callable) -> dict[st
     """All parties of a session."""
     return {
         agreed.guardian: Guardian(agreed, noise),
-        agreed.student: StudentParty(agreed, HEAD[: agreed.queries] if agreed.round else None),
+        agreed.student: StudentParty(agreed, HEAD[: agreed.head] if agreed.round else None),
         **teachers_of(agreed, votes),
     }
 
@@ -113,7 +114,7 @@ def plaintext(agreed: Agreement, votes: np.ndarray, noise: Mapping[str, np.ndarr
     if agreed.reveal == "sums":
         own = np.stack([part.sum(axis=1) for part in np.split(votes, np.cumsum(_held(agreed))[:-1], axis=1)], axis=1)
         if agreed.round:
-            own = at(HEAD[: agreed.queries], own)
+            own = at(HEAD, own)
         return own.sum(axis=1, keepdims=True) + noise["counts"], np.ones(agreed.queries, bool)
     answers = np.full(shape, -1 if agreed.reveal == "argmax" else 0, np.int64)
     passed = np.zeros(agreed.queries, bool)

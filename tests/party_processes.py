@@ -106,11 +106,10 @@ def trial(folder, terms=None, votes=None, *, deadline=30.0, patience=40.0, guard
     return terms, votes
 
 
-def _summed(terms, own, head):
+def _summing(terms, own):
     if terms.rounds is None:
-        return own
-    records = Records.of(own["vector"], own["label"], own["unit"], terms.classes)
-    return terms.fixed_point.course.sums(records, head)
+        return lambda question: own
+    return terms.fixed_point.course.summing(Records.of(own["vector"], own["label"], own["unit"], terms.classes))
 
 
 def plain_answers(terms, votes, seed=SEED, gone=None):
@@ -122,9 +121,10 @@ def plain_answers(terms, votes, seed=SEED, gone=None):
 
     if (sums := terms.fixed_point) is not None:
         noise, descent, opened = ReplayNoise(seed), sums.course.descent(sums.length), []
+        summing = {name: _summing(terms, own) for name, own in votes.items()}
         for number in range(sums.course.passes):
-            there = [own for name, own in votes.items() if number < (gone or {}).get(name, number + 1)]
-            total = sum(_summed(terms, own, descent.head) for own in there)
+            there = [own for name, own in summing.items() if number < (gone or {}).get(name, number + 1)]
+            total = sum(summed(descent.question) for summed in there)
             parts, drawn = sums.parts(number), []
             for part, (_, sigma) in zip(
                 np.split(total, np.cumsum([count for count, _ in parts])[:-1]), parts, strict=True

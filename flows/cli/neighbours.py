@@ -1,4 +1,4 @@
-"""`terrine audit --neighbours N`: exchange units of a run's own data or leave them out, and see who moves."""
+"""`terrine audit --neighbours N`: exchange units of a run's own data or leave them out, and see what moves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def exchange_units(run: str | None, count: int, as_json: bool) -> None:
-    """Try `count` units of a run (None: the one selected last); exit code 1 when one of them moves two teachers."""
+    """Try `count` units of a run (None: the one selected last); exit code 1 when one moves too much."""
     from tasks.runtime.run import chosen_run
     from tasks.tools.neighbours import audit_neighbours
 
@@ -38,18 +38,26 @@ def _show(result: dict[str, Any]) -> None:
     console = printer()
     unit, most = result["unit"], result["most"]
     console.print(f"{result['run']}: {result['tried']} of {result['units']:,} units tried ({unit})\n")
-    table = Table(f"{unit} and what was done", "teachers that moved", "votes that changed", box=None, pad_edge=False)
+    votes = "voters" in result
+    columns = ("teachers that moved", "votes that changed") if votes else ("sums moved, of what is charged",)
+    table = Table(f"{unit} and what was done", *columns, box=None, pad_edge=False)
     for entry in result["steps"]:
-        moved = f"{entry['teachers']} of {result['voters']}"
-        table.add_row(f"{entry['unit']} {entry['step']}", moved, f"{entry['votes']:,} of {result['votes']:,}")
+        moved = (
+            (f"{entry['teachers']} of {result['voters']}", f"{entry['votes']:,} of {result['votes']:,}")
+            if votes
+            else (f"{100 * entry['share']:.1f} %",)
+        )
+        table.add_row(f"{entry['unit']} {entry['step']}", *moved)
     console.print(table)
     if result["caught"]:
+        most = f"{most} teachers" if votes else f"the sums {most:.2f} times as far as is charged for"
         console.print(
             Text.assemble(
-                (f"\nOne {unit} moved {most} teachers.", "bold red"),
-                " The guarantee counts one: what a release of this run is charged does not hold. Publish nothing of it "
-                "before the cause is found.",
+                (f"\nOne {unit} moved {most}.", "bold red"),
+                f"{' The guarantee counts one:' if votes else ''} What a release of this run is charged does not hold. "
+                "Publish nothing of it before the cause is found.",
             )
         )
     else:
-        console.print("\nNo unit moved more than one teacher; that proves nothing about the others.")
+        most = "more than one teacher" if votes else "the sums by more than is charged"
+        console.print(f"\nNo unit moved {most}; that proves nothing about the others.")

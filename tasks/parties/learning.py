@@ -128,6 +128,7 @@ def _statement(run: Run, terms: Terms, guardian: dict[str, Any], release: Stored
     else:
         answers = {
             "event": release.event,
+            "event_added": terms.fixed_point.course.event_added,
             "delta": terms.delta,
             "delta_slack": delta_slack(terms.numbers, terms.epsilon),
             "epsilon_budget": terms.epsilon,

@@ -114,14 +114,13 @@ class StudentHost(Host):
         self._held, self._closing, self._close_at = [], None, math.inf
 
     def _head(self, number: int) -> np.ndarray | None:
-        """The head at which a round is asked: a function of what the rounds before it opened."""
+        """The head at which a round is asked, and its lens: a function of what the rounds before it opened."""
         if not number or (sums := self.config.terms.fixed_point) is None:
             return None
         descent = sums.course.descent(sums.length)
         for earlier, total in enumerate(self._opened(number)):
             descent.take(sums.opened(total, earlier))
-        assert descent.head is not None
-        return descent.head.ravel()
+        return descent.question
 
     def _opened(self, number: int) -> list[np.ndarray]:
         """What the rounds before this one opened."""

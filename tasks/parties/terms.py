@@ -168,4 +168,5 @@ class Terms(Settings):
             sigma=mechanism.deviation if sums is None else sums.parts(number)[0][1],
             sigma_threshold=self.sigma1,
             round=number,
+            head=0 if sums is None else sums.course.asked(sums.length, sums.classes, number),
         )

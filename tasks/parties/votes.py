@@ -31,17 +31,12 @@ def given_by(config: PartyConfig, name: str) -> Given:
         votes = _votes(config, held)
         return lambda number, head: votes
     assert terms.records is not None
-    most, shape = held * terms.records, (fixed.length, fixed.classes)
+    most = held * terms.records
     if config.own is None and not fixed.course.rounds:
         given = _read(config)
         return lambda number, head: fixed.shared(given, most, number)[:, None]
-    records = _records(config, held)
-
-    def sums(number: int, head: np.ndarray | None) -> np.ndarray:
-        own = fixed.course.sums(records, None if head is None else head.reshape(shape))
-        return fixed.shared(own, most, number)[:, None]
-
-    return sums
+    summed = fixed.course.summing(_records(config, held))
+    return lambda number, head: fixed.shared(summed(head), most, number)[:, None]
 
 
 def _votes(config: PartyConfig, held: int) -> np.ndarray:

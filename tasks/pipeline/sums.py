@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -89,10 +90,11 @@ def release_sums(run: Run, release_id: str) -> None:
     check_use_of_accuracy(run)
     check_releases(run)
     moments = release_moments(run)
+    statistics = None if moments is None else statistics_of_moments(run, moments)
     noise, inputs = noise_source(run), _inputs(run)
 
     def draw() -> dict[str, np.ndarray]:
-        return settings.release(_records(run, whitening, moments), mu, noise) | whitening.arrays
+        return settings.release(_records(run, whitening, statistics), mu, noise) | whitening.arrays
 
     if settings.where == "parties":
         # Here, because only such a run needs gRPC and what lies behind it.
@@ -110,8 +112,8 @@ def release_sums(run: Run, release_id: str) -> None:
     with atomic_folder(run.folders.accounting) as folder:
         write_json(folder / "figures.json", {"notice": NOTICE})
     tell_change(run, "answers", release, inputs)
-    write_statement(run, _statement(run, release, numbers, slack, len(names)), names)
-    shutil.rmtree(_work(run, moments), ignore_errors=True)
+    write_statement(run, _statement(run, release, course, numbers, slack, len(names)), names)
+    shutil.rmtree(_work(run, statistics), ignore_errors=True)
 
 
 def write_sums(
@@ -158,8 +160,10 @@ def student_of_sums(run: Run) -> tuple[TrainedStudent, dict[str, Any]]:
 
 
 def records_of(run: Run) -> Records:
-    """Return the records that are summed, where no moments were released to normalise by."""
-    return _records(run, Whitening.of(query_features(run, "original")), None)
+    """Return the records that are summed, normalised by the moments that were released, if any were."""
+    path = run.folders.answers / MOMENTS
+    statistics = read_tensors(path) if run.params.privacy.moments and path.is_file() else None
+    return _records(run, Whitening.of(query_features(run, "original")), statistics)
 
 
 def held_by_parties(run: Run, teachers: Mapping[str, int]) -> dict[str, np.ndarray]:
@@ -182,12 +186,12 @@ def _inputs(run: Run) -> Inputs:
     return remembered(run, records=records, queries=file_digest(run.folders.images / "manifest.json"))
 
 
-def _records(run: Run, whitening: Whitening, moments: StoredRelease | None) -> Records:
+def _records(run: Run, whitening: Whitening, statistics: dict[str, np.ndarray] | None) -> Records:
     """Return the vectors of all records, kept on disk until they are summed, and who each belongs to."""
-    dataset, path = read_dataset(run.folders), _work(run, moments) / "vectors.npy"
+    dataset, path = read_dataset(run.folders), _work(run, statistics) / "vectors.npy"
     backbone = read_backbone(run.folders)
-    if moments is not None:
-        set_statistics(backbone, statistics_of_moments(run, moments))
+    if statistics is not None:
+        set_statistics(backbone, statistics)
     if not path.is_file():
         report, count = progress_reporter("private-features"), len(dataset.train_labels)
         vectors = np.empty((count, whitening.length), np.float32)
@@ -202,7 +206,7 @@ def _records(run: Run, whitening: Whitening, moments: StoredRelease | None) -> R
     )
 
 
-def _work(run: Run, moments: StoredRelease | None) -> Path:
+def _work(run: Run, statistics: dict[str, np.ndarray] | None) -> Path:
     """Return where the records' vectors are kept until they are summed."""
     folders = run.folders
     identity = digest(
@@ -210,23 +214,26 @@ def _work(run: Run, moments: StoredRelease | None) -> Path:
             "dataset": read_json(folders.dataset / "manifest.json")["fingerprint"],
             "backbone": file_digest(folders.backbone / "backbone.safetensors"),
             "queries": file_digest(folders.images / "manifest.json"),
-            "moments": None if moments is None else moments.release_id,
+            "moments": {name: sha256(array).hexdigest() for name, array in (statistics or {}).items()},
         }
     )
     return folders.work / f"sums-{identity}"
 
 
-def _statement(run: Run, release: StoredRelease, numbers: int, slack: float, classes: int) -> PrivacyStatement:
+def _statement(
+    run: Run, release: StoredRelease, course: Course, numbers: int, slack: float, classes: int
+) -> PrivacyStatement:
     """Say what the release guarantees, from public quantities and the recorded event alone."""
     settings: Any = run.params.aggregation
-    described = settings.describe()
+    described, before = settings.describe(), compose(spent_on_counting(run.params), spent_on_moments(run.params))
     return PrivacyStatement(
         **about_release(run, ledger_account(run), release),
         unit=run.params.privacy.unit,
         trust_model="parties" if settings.where == "parties" else "central",
         noise=settings.noise,
         mechanism={**described, "numbers": numbers, **about_counting(run.params), **about_moments(run)},
-        event=compose(spent_on_counting(run.params), spent_on_moments(run.params), release.event),
+        event=compose(before, release.event),
+        event_added=None if run.params.privacy.unit == "label" else compose(before, course.event_added),
         delta=settings.delta,
         delta_slack=slack,
         epsilon_budget=settings.epsilon,

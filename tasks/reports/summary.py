@@ -52,6 +52,8 @@ def result_lines(run: Run, *own: tuple[str, str]) -> Text:
     else:
         exact = _alarm("none: NOT PRIVATE") if epsilon is None else f"{epsilon:.4f} at δ = {statement['delta']:g}"
         lines.append((f"ε exact, per {statement['unit']}", exact))
+    if statement["private"] and "epsilon_added" in statement:
+        lines.append((f"ε where a {statement['unit']} is added or removed", f"{statement['epsilon_added']:.4f}"))
     claimed = statement["epsilon_claimed"]
     if claimed is not None:
         holds = epsilon is not None and claimed >= epsilon

@@ -36,6 +36,9 @@ Inputs = dict[str, str]
 FORM = 1
 """Raised when the same settings would release something else, or when a default upstream of a release changes."""
 
+_LATER_FORMS = {"gradients": 2}
+"""The same of one mechanism, whose releases alone become other ones."""
+
 _CHANGED = "data_changed_"
 
 _UP_TO_TEACHERS = ("data", "privacy", "partition", "queries", "backbone", "pretraining", "teachers")
@@ -78,6 +81,8 @@ def upstream(params: Params, kind: Kind) -> dict[str, Any]:
     """Return the settings that decide what a release of this kind is, as JSON values: those that are not defaults."""
     chosen: dict[str, Any] = {"seed": params.seed} if params.seed and kind != "labels" else {}
     nobody_votes = kind == "answers" and params.aggregation.reveals == "sums"
+    if kind == "answers" and (form := _LATER_FORMS.get(params.aggregation.mechanism)):
+        chosen["form"] = form
     for name in _UPSTREAM[kind]:
         if nobody_votes and name in ("partition", "teachers"):
             continue

@@ -1,12 +1,14 @@
-"""Neighbours of a run's own data: exchange a unit or leave it out, let teachers learn and vote again, see who moved.
+"""Neighbours of a run's own data: exchange a unit or leave it out, do all of it again, and see what moved.
 
-The guarantee rests on one sentence: what is behind one name decides about one teacher. Here it is tried on the data at
-hand, with the stages that made the run: the deal, the features, the training, the votes. Nothing is released, no
-ledger is opened, and what is made on the way is gone when the audit ends.
+The guarantee rests on one sentence: what is behind one name decides about one teacher; or, where records are summed,
+moves the sums by no more than is charged for. Here it is tried on the data at hand, with the stages that made the run:
+the deal, the features, the training, the votes, the sums. Nothing is released, no ledger is opened, and what is made on
+the way is gone when the audit ends.
 """
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,17 +17,26 @@ from typing import Any
 import numpy as np
 
 from tasks.pipeline.dataset import read_dataset
+from tasks.pipeline.sums import records_of, sums_over_records
 from tasks.pipeline.teach import read_states, voters
 from tasks.pipeline.vote import read_votes
+from tasks.runtime.releases import spent_on_counting, spent_on_moments
 from tasks.runtime.run import Run
 from tasks.runtime.store import link
 from tasks.tools.membership import units_of
 from tasks.tools.shadow import shadow_run
+from terrine.aggregation.records import STEP
+from terrine.aggregation.sums import mu_left
 from terrine.data.dataset import Dataset
+from terrine.deployment.model import MOMENTS
 from terrine.determinism.randomness import numpy_generator
 from terrine.errors import SettingError
+from terrine.privacy.accounting.events import compose
+from terrine.privacy.accounting.gaussian import mu_squared
 
 Progress = Callable[[float, str], None]
+World = Any
+"""What the data at hand, or a neighbour of them, lead to."""
 Trained = tuple[list[dict[str, bytes]], np.ndarray]
 """What each teacher learned, and the votes, [queries, teachers]."""
 
@@ -39,45 +50,37 @@ def audit_neighbours(
     make: Takes a run from its dataset to its votes; averages that were released are there already.
     progress: Called with (share done, what is next).
 
-    Returns how many teachers learned or voted otherwise after each step, and how many votes changed. `caught` says that
-    a step moved more than one. Raises SettingError for a count that the data cannot serve, for a run that
-    claims nothing, and where the same training twice gives different teachers, so that nothing can be told.
+    Returns after each step how many teachers learned or voted otherwise, and how many votes changed; of sums, how far
+    they moved as a share of what is charged for. `caught` says that a step moved more than one teacher, or sums by more
+    than their price. Raises SettingError for a count that the data cannot serve, for a run that claims nothing, and
+    where the same training twice gives different teachers, so that nothing can be told.
     """
     dataset = read_dataset(run.folders)
     units = units_of(dataset, run.params)
     chosen = _chosen(run, dataset, units, count)
     root = run.folders.work / "neighbours"
+    trial = _Sums(run) if sums_over_records(run) else _Votes(run, make)
 
-    def trained(of: Dataset) -> Trained:
+    def outcome(of: Dataset) -> World:
         shutil.rmtree(root, ignore_errors=True)
-        scratch = shadow_run(run, of, root)
-        if run.params.teachers.releases_averages:
-            # An average is a release: both worlds learn from the one that was made, as whoever saw it knows.
-            link(run.folders.average, scratch.folders.average)
-        make(scratch)
-        states = read_states(scratch.folders, range(voters(scratch)))
-        learned = [{name: array.tobytes() for name, array in state.items()} for state in states]
-        return learned, read_votes(scratch.folders)
+        return trial.outcome(shadow_run(run, of, root))
 
     def tell(done: int) -> None:
         if progress is not None:
-            progress(done / (2 * count + 1), f"training {done + 1} of {2 * count + 1}")
+            progress(done / (2 * count + 1), f"world {done + 1} of {2 * count + 1}")
 
     try:
         tell(0)
-        as_they_are = trained(neighbour(dataset, units))
+        as_they_are = outcome(neighbour(dataset, units))
         steps = []
         for one, other in chosen:
             for step, contents in (("exchanged", other), ("left out", None)):
                 tell(1 + len(steps))
-                teachers, votes = _moved(as_they_are, trained(neighbour(dataset, units, one, contents)))
-                steps.append({"unit": one, "step": step, "teachers": teachers, "votes": votes})
-        most = max(entry["teachers"] for entry in steps)
-        if most > 1 and (again := _moved(as_they_are, trained(neighbour(dataset, units)))[0]):
-            raise SettingError(
-                f"Trained twice on the same data on device={run.params.device}, {again} teachers differ: nothing can "
-                "be told about a neighbour. Audit a run with device=cpu, where results are the same to the bit."
-            )
+                moved = trial.moved(as_they_are, outcome(neighbour(dataset, units, one, contents)), contents is None)
+                steps.append({"unit": one, "step": step, **moved})
+        most = max(entry[trial.counted] for entry in steps)
+        if most > 1:
+            trial.check(as_they_are, outcome(neighbour(dataset, units)))
     finally:
         shutil.rmtree(root, ignore_errors=True)
     return {
@@ -85,20 +88,99 @@ def audit_neighbours(
         "unit": run.params.privacy.unit,
         "units": int(units.max()) + 1,
         "tried": count,
-        "voters": voters(run),
-        "votes": int(as_they_are[1].size),
+        **trial.about(as_they_are),
         "steps": steps,
         "most": most,
         "caught": most > 1,
     }
 
 
+class _Votes:
+    """Teachers, of which one may learn and vote otherwise."""
+
+    counted = "teachers"
+
+    def __init__(self, run: Run, make: Callable[[Run], None]) -> None:
+        self._run, self._make = run, make
+
+    def outcome(self, scratch: Run) -> Trained:
+        """What each teacher learns, and the votes."""
+        if self._run.params.teachers.releases_averages:
+            # An average is a release: both worlds learn from the one that was made, as whoever saw it knows.
+            link(self._run.folders.average, scratch.folders.average)
+        self._make(scratch)
+        states = read_states(scratch.folders, range(voters(scratch)))
+        learned = [{name: array.tobytes() for name, array in state.items()} for state in states]
+        return learned, read_votes(scratch.folders)
+
+    def moved(self, before: Trained, after: Trained, left_out: bool) -> dict[str, int]:
+        """How many teachers learned or voted otherwise, and how many votes differ."""
+        differs = before[1] != after[1]
+        learned = [one != other for one, other in zip(before[0], after[0], strict=True)]
+        return {"teachers": int((differs.any(axis=0) | learned).sum()), "votes": int(differs.sum())}
+
+    def check(self, before: Trained, again: Trained) -> None:
+        """Refuse to tell anything where the same data lead to other teachers."""
+        if different := self.moved(before, again, False)["teachers"]:
+            raise SettingError(
+                f"Trained twice on the same data on device={self._run.params.device}, {different} teachers differ: "
+                "nothing can be told about a neighbour. Audit a run with device=cpu, where results are the same to the "
+                "bit."
+            )
+
+    def about(self, world: Trained) -> dict[str, int]:
+        """How many teachers and votes there are."""
+        return {"voters": voters(self._run), "votes": int(world[1].size)}
+
+
+class _Sums:
+    """Sums over records, which may move by what they are charged for: as far as noise of one standard deviation, μ
+    times. Gradients are asked at the heads that follow from the sums at hand, without noise: the price holds at any."""
+
+    counted = "share"
+
+    def __init__(self, run: Run) -> None:
+        settings: Any = run.params.aggregation
+        spent = compose(spent_on_counting(run.params), spent_on_moments(run.params))
+        self._run, self._course = run, settings.course(mu_left(settings.epsilon, settings.delta, spent))
+        self._questions: list[Any] = []
+
+    def outcome(self, scratch: Run) -> list[np.ndarray]:
+        """The exact sums of each round, in units of its noise."""
+        released = self._run.folders.answers / MOMENTS
+        if released.is_file():
+            link(released, scratch.folders.answers / MOMENTS)
+        records, course = records_of(scratch), self._course
+        summed, descent, first = course.summing(records), course.descent(records.length), not self._questions
+        rounds = []
+        for number in range(course.passes):
+            if first:
+                self._questions.append(descent.question)
+            sums = summed(self._questions[number]) * STEP
+            if first:
+                descent.take(sums)
+            parts = course.noise(records.length, records.classes, number)
+            rounds.append(sums / np.repeat([sigma for _, sigma in parts], [count for count, _ in parts]))
+        return rounds
+
+    def moved(self, before: list[np.ndarray], after: list[np.ndarray], left_out: bool) -> dict[str, float]:
+        """How far all rounds together moved, as a share of what they are charged for."""
+        square = sum(float(np.square(one - other).sum()) for one, other in zip(before, after, strict=True))
+        charged = self._course.event_added if left_out else self._course.event
+        return {"share": math.sqrt(square / mu_squared(charged))}
+
+    def check(self, before: list[np.ndarray], again: list[np.ndarray]) -> None:
+        """Features are computed one by one, so the same data always lead to the same sums."""
+
+    def about(self, world: list[np.ndarray]) -> dict[str, int]:
+        """How many numbers are released, in how many rounds."""
+        return {"rounds": len(world), "numbers": sum(len(numbers) for numbers in world)}
+
+
 def _chosen(run: Run, dataset: Dataset, units: np.ndarray, count: int) -> list[tuple[int, int]]:
     """Return pairs of units drawn at random, the second with another label wherever there is one."""
     if run.params.transcription is not None:
         raise SettingError(f"The run {run.name} is a transcription: exchanges are for teachers that vote.")
-    if run.params.aggregation.reveals == "sums":
-        raise SettingError(f"In the run {run.name} no teacher learns or votes: exchanges are for mechanisms that do.")
     if run.params.teachers.unprotected:
         raise SettingError("teachers.mode=paper averages without noise: it claims nothing that an audit could refute.")
     total = int(units.max()) + 1
@@ -137,10 +219,3 @@ def neighbour(dataset: Dataset, units: np.ndarray, one: int | None = None, other
     return replace(
         dataset, train_images=dataset.train_images[contents], train_labels=dataset.train_labels[contents], **named
     )
-
-
-def _moved(before: Trained, after: Trained) -> tuple[int, int]:
-    """Return how many teachers learned or voted otherwise, and how many votes differ."""
-    differs = before[1] != after[1]
-    learned = [one != other for one, other in zip(before[0], after[0], strict=True)]
-    return int((differs.any(axis=0) | learned).sum()), int(differs.sum())

@@ -1,14 +1,14 @@
 """A course of rounds: what records add up in each, with which noise, what that costs, and the head that follows.
 
 The first round releases moments, from which ridge regression has a head. Each further one releases the sum of all
-records' clipped gradients at the head that the rounds before it made public, and takes a step. `moments` is the course
-without further rounds. Whether one process walks it or parties do (`terrine.aggregation.fixed_point`) changes no bit.
+records' clipped gradients at the head that the rounds before it made public, and takes a step; by then vectors are seen
+through a lens, which whitens them by the released moments. `moments` is the course without further rounds. Whether one
+process walks it or parties do (`terrine.aggregation.fixed_point`) changes no bit.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,13 +18,14 @@ from terrine.aggregation.records import Floats, Records, Steps
 from terrine.privacy.accounting.events import Event, GaussianEvent, RepeatedEvent, compose
 
 JOINT = 4.5
-"""The largest squared distance of (S, M) between neighbours: `Course`."""
+"""The largest squared distance of (S, M) where a unit is exchanged: `Course`."""
+ALONE = 2.0
+"""The same where one is added or removed."""
 _PENALTY = 0.5
 _SHARP = 5.0
 """From scores near 0 and 1, which least squares gives, to those of a softmax."""
-_POWER = 0.75
 _MOMENTUM = 0.8
-_AVERAGED = 0.4  # of the iterates, the last ones
+_AVERAGED = 0.25  # of the iterates, the last ones
 
 
 @dataclass(frozen=True)
@@ -41,17 +42,19 @@ class Course:
         ‖x xᵀ − x'x'ᵀ‖² = r⁴ + s⁴ − 2p²,   ‖x yᵀ − x'y'ᵀ‖² = r² + s² − 2p for equal labels, r² + s² for others,
 
     at most 4 − 2p² − 2p ≤ 4.5 together, reached by vectors of length 1 of one label with p = −1/2. A unit of several
-    records moves the mean of what they would, and means are no farther apart. So both cost μ² = 4.5/σ² at most.
+    records moves the mean of what they would, and means are no farther apart. So both cost μ² = 4.5/σ² at most, and
+    2/σ² among those who only come and go.
 
-    **Every further round**: G = Σ x eᵀ (`Records.gradients`) at a head, with noise on each coordinate. A record's
-    gradient has a norm of `clip` at most, whatever the head is: so added or removed it moves G by `clip`, and exchanged
-    by twice that. Where parties ask at heads of their own choice, the price is the same.
+    **Every further round**: G = Σ x eᵀ (`Records.gradients`) at a head, with noise on each coordinate, where vectors
+    are seen through a lens (`Records.through`). A record's gradient has a norm of `clip` at most, whatever head and
+    lens are: so added or removed it moves G by `clip`, and exchanged by twice that. Where parties ask at heads and
+    through lenses of their own choice, the price is the same.
 
     Attributes:
         sigma: Noise on label moments.
         rounds: Of gradients, after that of moments.
         clip: Largest length of a record's gradient.
-        learning_rate: Step, in units of the one that least squares would take at once.
+        learning_rate: Step, in units of the one that ridge regression would take at once.
         sigma_gradients: Noise on each coordinate of a gradient.
     """
 
@@ -68,13 +71,19 @@ class Course:
 
     @property
     def event(self) -> Event:
-        """What all rounds cost together."""
-        moments = GaussianEvent(sensitivity=math.sqrt(JOINT), sigma=self.sigma)
+        """What all rounds cost together, whether a unit is exchanged, added or removed."""
+        return self._event(JOINT, 2 * self.clip)
+
+    @property
+    def event_added(self) -> Event:
+        """What they cost where a unit is added or removed, and none exchanged: less."""
+        return self._event(ALONE, self.clip)
+
+    def _event(self, square: float, gradient: float) -> Event:
+        moments = GaussianEvent(sensitivity=math.sqrt(square), sigma=self.sigma)
         if not self.rounds:
             return moments
-        return compose(
-            moments, RepeatedEvent(GaussianEvent(sensitivity=2 * self.clip, sigma=self.sigma_gradients), self.rounds)
-        )
+        return compose(moments, RepeatedEvent(GaussianEvent(gradient, self.sigma_gradients), self.rounds))
 
     def noise(self, length: int, classes: int, number: int) -> list[tuple[int, float]]:
         """How many numbers of a round have which noise, one after the other: S's diagonal, what is above it, M; G."""
@@ -83,9 +92,24 @@ class Course:
         above = (length * (length - 1) // 2, self.sigma / math.sqrt(2))
         return [(length, self.sigma), above, (length * classes, self.sigma)]
 
-    def sums(self, records: Records, head: Floats | None) -> Steps:
-        """Return what records add up in a round, as one row of whole steps: moments, or gradients at a head."""
-        return moments_in_steps(records) if head is None else records.gradients(head, self.clip).ravel()
+    def asked(self, length: int, classes: int, number: int) -> int:
+        """How many numbers say at what a round is asked (`Descent.question`)."""
+        return length * classes + length * (length + 1) // 2 if number else 0
+
+    def summing(self, records: Records) -> Callable[[Floats | None], Steps]:
+        """Return what adds records up in a round, as one row of whole steps: moments, or gradients at a question."""
+        lens, seen = np.empty(0), records
+
+        def sums(question: Floats | None) -> Steps:
+            nonlocal lens, seen
+            if question is None:
+                return moments_in_steps(records)
+            head, own = np.split(question, [records.length * records.classes])
+            if not np.array_equal(own, lens):
+                lens, seen = own, records.through(_symmetric(own, records.length))
+            return seen.gradients(head.reshape(records.length, records.classes), self.clip).ravel()
+
+        return sums
 
     def descent(self, length: int) -> "Descent":
         """Begin the course."""
@@ -97,7 +121,7 @@ class Course:
         descent.take(numbers_of(released["second"], released["labels"]))
         for gradient in released.get("gradients", ()):
             descent.take(gradient)
-        return descent.mean
+        return descent.end
 
     def arrays(self, released: Sequence[Floats], length: int) -> dict[str, NDArray[np.float64]]:
         """Return by name what the rounds released: `second`, `labels`, and `gradients` [rounds, length, classes]."""
@@ -109,8 +133,13 @@ class Course:
 
 
 class Descent:
-    """The heads that follow from what was released, one after the other: ridge, then momentum steps in the metric
-    (S + λI)^(-3/4) of released moments.
+    """The heads that follow from what was released, one after the other: ridge, then momentum steps.
+
+    The noise of a gradient is the same in all directions, and what records say is not: most of the length of their
+    vectors may lie in a few that tell nothing. So for gradients vectors are seen through A = (S + λI)^(-1/2) / s, from
+    the released S, and brought back to length 1: there all directions that stand out of the noise say as much, curve
+    the loss as much, and plain steps are enough. s² = Σ v/(v + λ) / Σ v over the eigenvalues v of S keeps the usual
+    length; a step of s² is the one that ridge regression would take at once.
 
     Args:
         length: Coordinates of a vector.
@@ -123,27 +152,33 @@ class Descent:
         self._heads: list[Floats] = []
 
     @property
-    def head(self) -> Floats | None:
-        """The one that the next gradients are asked at; None before moments were released."""
-        return self._heads[-1] if self._heads else None
+    def question(self) -> Floats | None:
+        """What the next gradients are asked at, in one row of numbers: the head, and the lens's upper triangle, its
+        diagonal first. None before moments were released."""
+        return np.concatenate([self._heads[-1].ravel(), _triangle(self._lens)]) if self._heads else None
 
     @property
-    def mean(self) -> Floats:
-        """The mean of the last heads, those that steps led to: what the course ends at."""
-        return np.asarray(np.mean(self._heads[-max(1, round(_AVERAGED * (len(self._heads) - 1))) :], axis=0))
+    def end(self) -> Floats:
+        """The head on vectors that the course ends at: the mean of the last ones that steps led to, or ridge."""
+        if len(self._heads) == 1:
+            return self._ridge
+        last = max(1, round(_AVERAGED * (len(self._heads) - 1)))
+        return np.asarray(self._lens @ np.mean(self._heads[-last:], axis=0))
 
     def take(self, numbers: Floats) -> None:
         """Go on with what the next round released, in the order of `Course.noise`."""
-        if self.head is None:
-            self._second, labels = moments_from(numbers, self._length)
-            self._heads, self._velocity = [ridge(self._second, labels, self._sigma)], np.zeros_like(labels)
+        if not self._heads:
+            second, labels = moments_from(numbers, self._length)
+            self._ridge = ridge(second, labels, self._sigma)
+            values, vectors, penalty = _spectrum(second, self._sigma)
+            # Where noise left no eigenvalue above 0, λ is all there is.
+            square = float(np.average(1 / (values + penalty), weights=values + 1e-9 * penalty))
+            root = np.sqrt((values + penalty) * square)
+            self._lens, self._step = np.asarray((vectors / root) @ vectors.T), self._rate * square
+            self._heads, self._velocity = [(vectors * root) @ (vectors.T @ self._ridge)], np.zeros_like(labels)
             return
-        self._velocity = _MOMENTUM * self._velocity + self._metric @ numbers.reshape(self.head.shape)
-        self._heads.append(self.head - self._rate * self._velocity)
-
-    @cached_property
-    def _metric(self) -> Floats:
-        return inverse_root(self._second, self._sigma, _POWER)
+        self._velocity = _MOMENTUM * self._velocity + numbers.reshape(self._velocity.shape)
+        self._heads.append(self._heads[-1] - self._step * self._velocity)
 
 
 def sigma_of_moments(mu: float) -> float:
@@ -158,30 +193,39 @@ def moments_in_steps(records: Records) -> Steps:
 
 def numbers_of(second: NDArray[Any], labels: NDArray[Any]) -> NDArray[Any]:
     """Return S and M as one row of numbers; `moments_from` reads them off it."""
-    return np.concatenate([np.diagonal(second), second[np.triu_indices(len(second), 1)], labels.ravel()])
+    return np.concatenate([_triangle(second), labels.ravel()])
 
 
 def moments_from(numbers: Floats, length: int) -> tuple[Floats, Floats]:
     """Return S and M, whose numbers are given in the order of `Course.noise`."""
-    upper = length * (length + 1) // 2
-    second = np.diag(numbers[:length])
-    above = np.triu_indices(length, 1)
-    second[above] = second.T[above] = numbers[length:upper]
-    return second, numbers[upper:].reshape(length, -1)
-
-
-def inverse_root(second: Floats, sigma: float, power: float = 1.0) -> Floats:
-    """Return (S + λI)^-power of second moments with noise, in units of (S + λI)⁻¹: of its mean eigenvalue^(1 − power).
-
-    λ comes from the noise alone, whose own largest eigenvalue is about √2 σ √d; eigenvalues that it drove below zero
-    are taken for zero.
-    """
-    penalty = _PENALTY * sigma * math.sqrt(len(second))
-    values, vectors = np.linalg.eigh(second)
-    inverse = 1 / (np.maximum(values, 0) + penalty)
-    return np.asarray((vectors * inverse**power) @ vectors.T * inverse.mean() ** (1 - power))
+    upper, labels = np.split(numbers, [length * (length + 1) // 2])
+    return _symmetric(upper, length), labels.reshape(length, -1)
 
 
 def ridge(second: Floats, labels: Floats, sigma: float) -> Floats:
     """Return the head [length, classes] of released moments by ridge regression."""
-    return np.asarray(_SHARP * (inverse_root(second, sigma) @ (labels - labels.mean(axis=1, keepdims=True))))
+    values, vectors, penalty = _spectrum(second, sigma)
+    inverse = (vectors / (values + penalty)) @ vectors.T
+    return np.asarray(_SHARP * (inverse @ (labels - labels.mean(axis=1, keepdims=True))))
+
+
+def _spectrum(second: Floats, sigma: float) -> tuple[Floats, Floats, float]:
+    """Return eigenvalues and eigenvectors of second moments with noise, and the penalty λ.
+
+    λ comes from the noise alone, whose own largest eigenvalue is about √2 σ √d; eigenvalues that it drove below zero
+    are taken for zero.
+    """
+    values, vectors = np.linalg.eigh(second)
+    return np.maximum(values, 0), vectors, _PENALTY * sigma * math.sqrt(len(second))
+
+
+def _triangle(matrix: NDArray[Any]) -> NDArray[Any]:
+    """A symmetric matrix as one row of numbers: its diagonal, and what is above it."""
+    return np.concatenate([np.diagonal(matrix), matrix[np.triu_indices(len(matrix), 1)]])
+
+
+def _symmetric(numbers: Floats, length: int) -> Floats:
+    matrix = np.diag(numbers[:length])
+    above = np.triu_indices(length, 1)
+    matrix[above] = matrix.T[above] = numbers[length:]
+    return matrix

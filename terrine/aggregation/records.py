@@ -91,9 +91,7 @@ class Whitening:
         given = np.where(np.isfinite(given).all(axis=1, keepdims=True), given, np.inf)
         with np.errstate(invalid="ignore"):
             white = (given - self.mean) @ self.matrix
-        known = np.isfinite(white).all(axis=1, keepdims=True) & (np.abs(white) < 1e100).all(axis=1, keepdims=True)
-        white = np.concatenate([np.where(known, white, 0.0), np.where(known, self.constant, 0.0)], axis=1)
-        return on_grid(white / np.where(known, np.linalg.norm(white, axis=1, keepdims=True), 1.0) * _SHORTER)
+        return _of_length_one(np.concatenate([white, np.full((len(white), 1), self.constant)], axis=1))
 
     def head(self, weights: ArrayLike) -> tuple[Floats, Floats]:
         """Return weight [classes, features] and bias [classes] of the linear head on features that is `weights`
@@ -101,6 +99,13 @@ class Whitening:
         on_vectors = np.asarray(weights, dtype=np.float64) / np.sqrt(len(self.mean) + self.constant**2)
         weight = on_vectors[:-1].T @ self.matrix
         return weight, self.constant * on_vectors[-1] - weight @ self.mean
+
+
+def _of_length_one(rows: Floats) -> NDArray[np.float32]:
+    """Return rows divided by their norms, on the grid; one of zeros, or with what is no number, is zero."""
+    known = np.isfinite(rows).all(axis=1, keepdims=True) & (np.abs(rows) < 1e100).all(axis=1, keepdims=True)
+    rows = np.where(known, rows, 0.0)
+    return on_grid(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-300) * _SHORTER)
 
 
 def on_grid(values: Floats) -> NDArray[np.float32]:
@@ -161,6 +166,15 @@ class Records:
     def some(self, chosen: NDArray[np.bool_]) -> "Records":
         """Those of whole units: sums over them, and over the others, add up to sums over all."""
         return Records(self.vectors[chosen], self.labels[chosen], self.weights[chosen], self.classes)
+
+    def through(self, lens: Floats) -> "Records":
+        """The same records with vectors (A x) / ‖A x‖ for a matrix A [length, length]: of norm ≤ 1, whatever it is."""
+        vectors = np.empty_like(self.vectors)
+        for block in _blocks(len(vectors)):
+            with np.errstate(all="ignore"):
+                seen = _filled(self.vectors[block]) @ lens.T
+            vectors[block] = _of_length_one(seen[: len(vectors[block])])
+        return Records(vectors, self.labels, self.weights, self.classes)
 
     def second_moments(self) -> Steps:
         """Σ x xᵀ in whole steps, int64 [length, length]."""

@@ -54,10 +54,10 @@ class Sums(Aggregation):
             SettingError: a budget so small that noise is drawn on too coarse a lattice.
         """
         course = self.course(mu)
-        descent, released = course.descent(records.length), []
+        descent, summed, released = course.descent(records.length), course.summing(records), []
         for number in range(course.passes):
             parts = course.noise(records.length, records.classes, number)
-            sums = np.split(course.sums(records, descent.head), np.cumsum([count for count, _ in parts])[:-1])
+            sums = np.split(summed(descent.question), np.cumsum([count for count, _ in parts])[:-1])
             drawn = [noised(part, sigma, noise) for part, (_, sigma) in zip(sums, parts, strict=True)]
             released.append(np.concatenate(drawn))
             descent.take(released[-1])

@@ -130,6 +130,9 @@ class PrivacyStatement:
         audit_confidence: Its confidence.
         epsilon_claimed: What the method's own paper claims, when that differs from what holds.
         epsilon_account: Budget of the dataset's account over all runs, past and to come; None where it has none.
+        event_added: The same as `event`, as it is among data of which one has a unit more than the other, and none is
+            exchanged: other papers' relation, beside whose figures `epsilon_added` is to be read. None where nothing
+            less than `event` is known of it.
     """
 
     run: str
@@ -159,6 +162,7 @@ class PrivacyStatement:
     audit_confidence: float | None = None
     epsilon_claimed: float | None = None
     epsilon_account: float | None = None
+    event_added: Event | None = None
 
     def __post_init__(self) -> None:
         for name, value, allowed in (
@@ -183,6 +187,10 @@ class PrivacyStatement:
             (self.audit_epsilon is None) == (self.audit_confidence is None), "an audit has a bound and a confidence"
         )
         _require(self.epsilon_account is None or self.epsilon_account > 0, "an account's budget is above 0")
+        _require(
+            self.epsilon_added is None or (self.unit != "label" and self.epsilon_added <= self.epsilon),
+            "what adding or removing a unit costs is part of what exchanging it does, and no label is added alone",
+        )
         strange = set(self.mechanism) - MECHANISM_FIELDS
         _require(not strange, f"a mechanism is described by public parameters, not by {', '.join(sorted(strange))}")
         exact = self.epsilon * (1 - _ROUNDING)
@@ -210,13 +218,23 @@ class PrivacyStatement:
         return self.epsilon_budget if self.mechanism.get("mechanism") in OUTCOME_DEPENDENT else self.epsilon
 
     @property
+    def epsilon_added(self) -> float | None:
+        """ε at `delta` where a unit is added or removed, and none exchanged; the guarantee is the other one."""
+        return None if self.event_added is None else price(self.event_added, self.delta)
+
+    @property
     def private(self) -> bool:
         """Whether the statement is a guarantee at all."""
         return self.noise == "secure" and math.isfinite(self.epsilon) and self.partition_disjoint
 
     def to_dict(self) -> dict[str, Any]:
-        """The content of privacy.json: JSON values, every ε rounded up to four decimals."""
+        """The content of privacy.json: JSON values, every ε rounded up to four decimals.
+
+        It speaks of adding and removing alone only where that is known.
+        """
         given = {field.name: getattr(self, field.name) for field in fields(self)}
+        if (added := given.pop("event_added")) is not None:
+            given |= {"event_added": to_json(added), "epsilon_added": self.epsilon_added}
         printed = {name: _printed(value) for name, value in given.items() if name.startswith("epsilon_")}
         return {
             **given,
@@ -252,10 +270,12 @@ def statement_from(content: Mapping[str, Any]) -> PrivacyStatement:
     names = {field.name for field in fields(PrivacyStatement)}
     if version == 1:
         names -= ADDED
+    if "event_added" not in content:
+        names.remove("event_added")
     missing = names - set(content)
     _require(not missing, f"these fields are missing: {', '.join(sorted(missing))}")
     values = {name: content[name] for name in names}
-    values["event"] = from_json(content["event"])
+    values |= {name: from_json(content[name]) for name in ("event", "event_added") if name in names}
     values["answered_per_class"] = tuple(content["answered_per_class"])
     values["public_inputs"] = tuple(PublicInput(**item) for item in content["public_inputs"])
     statement = PrivacyStatement(**values)
@@ -283,13 +303,20 @@ def summary_sentence(statement: PrivacyStatement) -> str:
         if statement.mechanism.get("mechanism") in OUTCOME_DEPENDENT
         else ""
     )
+    added = (
+        ""
+        if statement.epsilon_added is None
+        else f"Among data of which one has a {statement.unit} more than the other, none being exchanged, it is "
+        f"ε={round_up(statement.epsilon_added):g}. "
+    )
     total, account = round_up(statement.epsilon_dataset), statement.epsilon_account
     most = "" if account is None else f" of its account's budget, ε={round_up(account):g}"
     return (
         f"These {answers}{besides}, and everything computed from them, are ({guaranteed:g}, {statement.delta:g})-"
         f"differentially private: with {PROTECTED[statement.unit]}, no outcome becomes more than e^{guaranteed:g} "
-        f"times as likely, up to a probability of {statement.delta:g}. {budget}Together with all earlier releases "
-        f"about the same dataset, ε={total:g} was used so far{most}. It holds for whatever the data are, and for "
+        f"times as likely, up to a probability of {statement.delta:g}. {budget}{added}Together with all earlier "
+        f"releases about the same dataset, ε={total:g} was used so far{most}. It holds for whatever the data are, and "
+        "for "
         + (
             "anyone outside the operator of the pipeline."
             if statement.trust_model == "central"

@@ -51,7 +51,7 @@ def test_no_unit_of_the_data_moves_two_teachers_and_nothing_is_left_behind(prepa
     assert {entry["teachers"] for entry in result["steps"]} == {1}
     assert sum(entry["votes"] for entry in result["steps"]) > 0
     assert not result["caught"]
-    assert told[0] == (0, "training 1 of 7")
+    assert told[0] == (0, "world 1 of 7")
     assert len(told) == 7
     assert files(prepared.root) == before
 

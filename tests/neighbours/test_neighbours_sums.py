@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from flows.stages import run_through
-from tasks.pipeline.features import query_features
-from tasks.pipeline.sums import _records
+from tasks.pipeline import sums
+from tasks.pipeline.sums import records_of
 from tasks.runtime.accounts import open_account
 from tasks.runtime.identity import changes_told
+from tasks.tools.neighbours import audit_neighbours
 from terrine.aggregation.course import JOINT
-from terrine.aggregation.records import STEP, Whitening
+from terrine.aggregation.records import STEP
 from tests.neighbours import worlds
 from tests.neighbours.formats import FORMATS
 from tests.neighbours.runs import files, settle
@@ -21,10 +22,6 @@ SUMS = {
     "aggregation": {"mechanism": "gradients", "rounds": 2, "epsilon": 30},
     "student": {"kind": "sums"},
 }
-
-
-def records_of(run):
-    return _records(run, Whitening.of(query_features(run, "original")), None)
 
 
 @pytest.mark.parametrize(
@@ -66,3 +63,33 @@ def test_sums_made_again_on_a_neighbour_are_the_stored_ones_and_only_their_keepe
     assert files(run.folders.release) == released
     assert ledger.events(account) == charged
     assert any("data.edition=2" in told for told in changes_told(run))
+
+
+@pytest.mark.parametrize("unit", ["record", "group"])
+def test_an_audit_of_sums_finds_no_unit_of_the_data_that_moves_them_by_more_than_is_charged(tmp_path, unit):
+    run = settle(tmp_path, FORM, worlds.base(), privacy={"unit": unit}, **SUMS)
+    run_through(run, "dataset", "pretrain")
+    before = files(run.root)
+    result = audit_neighbours(run, refused, 2)
+    assert not result["caught"]
+    assert 0.01 < result["most"] == max(entry["share"] for entry in result["steps"]) <= 1
+    assert result["rounds"] == 3
+    assert files(run.root) == before
+
+
+def test_an_audit_of_sums_finds_records_whose_features_depend_on_the_others(tmp_path, monkeypatch):
+    plain = sums.features_one_by_one
+
+    def of_the_batch(backbone, images, then):
+        """As under current statistics: normalised by all images of the data."""
+        raw = np.concatenate(list(plain(backbone, images, lambda features: features)))
+        yield then(50 * (raw - raw.mean(axis=0)) / np.ptp(raw, axis=0).clip(1e-6))
+
+    run = settle(tmp_path, FORM, worlds.base(), **SUMS)
+    run_through(run, "dataset", "pretrain")
+    monkeypatch.setattr(sums, "features_one_by_one", of_the_batch)
+    assert audit_neighbours(run, refused, 2)["caught"]
+
+
+def refused(run):
+    raise AssertionError("nobody is taught, and nobody votes")

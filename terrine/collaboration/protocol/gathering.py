@@ -43,6 +43,11 @@ def share_blocks(agreement: Agreement, party: str) -> list[slice]:
     return blocks_of(agreement.queries, max(1, _BLOCK // width))
 
 
+def head_blocks(agreement: Agreement) -> list[slice]:
+    """The numbers of a head that go into one frame, frame by frame: 1 MiB each."""
+    return blocks_of(agreement.head, _BLOCK // 8)
+
+
 def proof_context(agreement: Agreement, party: str, sharing: bytes) -> bytes:
     """What no other sharing of any session has."""
     return agreement.digest + sharing + party.encode()

@@ -83,6 +83,7 @@ class Agreement:
         sigma: Standard deviation of the noise on every count, in votes.
         sigma_threshold: Standard deviation of the test's noise, in votes; None without a threshold.
         round: Number of the round, where sums are revealed in several: from the second on they are asked at a head.
+        head: How many numbers such a head is, with all that belongs to it; 0 in the first round.
 
     Raises:
         SettingError: values that no session can have; the message names the field.
@@ -102,6 +103,7 @@ class Agreement:
     sigma: float
     sigma_threshold: float | None
     round: int = 0
+    head: int = 0
 
     def __post_init__(self) -> None:
         # Lists become tuples, so that an agreement that was written as JSON and read again is equal.
@@ -126,6 +128,7 @@ class Agreement:
             ("queries", 1, _MOST_QUERIES),
             ("classes", *((1, 1) if self.reveal == "sums" else (2, _MOST_CLASSES))),
             ("round", 0, _MOST_ROUNDS if self.reveal == "sums" else 0),
+            ("head", *((1, _MOST_QUERIES) if self.round else (0, 0))),
         ):
             if not low <= getattr(self, field) <= high:
                 raise SettingError(f"{field} is between {low} and {high:,}, got {getattr(self, field)}.")

@@ -12,7 +12,7 @@ from terrine.aggregation.mechanism import UNANSWERED
 from terrine.collaboration.circuits.garbling import Engine, Labels, labels_from_seed
 from terrine.collaboration.circuits.transfer import POINT, WIDTH, BaseSender, ExtensionReceiver, TransferError
 from terrine.collaboration.protocol.expansion import SECRET, Expansion, fresh_secret
-from terrine.collaboration.protocol.gathering import Gatherer
+from terrine.collaboration.protocol.gathering import Gatherer, head_blocks
 from terrine.collaboration.protocol.messages import Kind
 from terrine.collaboration.protocol.party import Agreement, Send, State
 from terrine.collaboration.protocol.phase import WINDOW, Phase, argmax_phase, count_blocks, threshold_phase
@@ -24,7 +24,7 @@ class StudentParty(Gatherer):
 
     Args:
         agreement: What the parties agreed on.
-        head: The numbers at which sums are asked, float64 [queries], in a round after the first.
+        head: The numbers at which sums are asked, float64 [agreement.head], in a round after the first.
 
     Attributes:
         result: None until the session is finished. Then int64 [queries], the labels, −1 where the query did not pass;
@@ -53,7 +53,7 @@ class StudentParty(Gatherer):
         numbers = self._head.astype("<f8").view("<u8")[:, None]
         for sharing in self._sharings.values():
             channel = sharing.channel
-            for number, rows in enumerate(sharing.blocks):
+            for number, rows in enumerate(head_blocks(self.agreement)):
                 yield Send(channel.peer, channel.frame(number, Kind.HEAD, [numbers[rows]]))
 
     def _sums(self) -> State:

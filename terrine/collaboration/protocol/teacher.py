@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from terrine.aggregation.votes import histograms_of
-from terrine.collaboration.protocol.gathering import proof_context, share_blocks
+from terrine.collaboration.protocol.gathering import head_blocks, proof_context, share_blocks
 from terrine.collaboration.protocol.messages import Channel, Kind
 from terrine.collaboration.protocol.party import Agreement, ProtocolError, Send, State
 from terrine.collaboration.protocol.proof import Proof, digits_of, prove, split_digits
@@ -47,7 +47,7 @@ class Teacher:
         self._proofs: tuple[Proof, ...] = ()
         self._answer = votes if callable(votes) else None
         if callable(votes):
-            self._head = np.empty(agreement.queries)
+            self._head = np.empty(agreement.head)
         else:
             self._split(votes)
 
@@ -100,10 +100,11 @@ class Teacher:
         if sender != self.agreement.student or self._answer is None:
             raise ProtocolError(sender, "a teacher party expects no messages.")
         channel = self._channels[sender]
-        rows = self._blocks[min(channel.received, len(self._blocks) - 1)]
+        blocks = head_blocks(self.agreement)
+        rows = blocks[min(channel.received, len(blocks) - 1)]
         _, (part,) = channel.receive(frame, {Kind.HEAD: [("<u8", (rows.stop - rows.start, 1))]})
         self._head[rows] = part[:, 0].view("<f8")
-        if channel.received < len(self._blocks):
+        if channel.received < len(blocks):
             return iter(())
         if not np.isfinite(self._head).all():
             raise channel.refusal("a number of the head in it is none.")

@@ -49,7 +49,7 @@ def test_a_run_says_what_it_released_and_its_student_answers_each_image_by_itsel
     assert not any(word in said["neighbouring"] + said["trust_model_text"] for word in ("teacher", "vote"))
     assert said["private"]
     assert said["epsilon"] == pytest.approx(8, abs=1e-4)
-    assert said["epsilon"] <= 8
+    assert said["epsilon_added"] < 0.75 * said["epsilon"] <= 6
     ledger, account = open_account(run)
     assert len(ledger.events(account)) == 1 + ("privacy" in changes)
     assert read_json(run.folders.evaluation)["accuracy"] > 0.75
@@ -63,7 +63,10 @@ def test_a_run_says_what_it_released_and_its_student_answers_each_image_by_itsel
     assert "nobody voted" in page
     assert "How the teachers voted" not in page
     assert "added up over all records" in run.folders.statement.with_name("statement.html").read_text()
-    assert "sums over records, with noise" in result(run).plain
+    assert "record is added or removed" in run.folders.statement.with_name("statement.html").read_text()
+    assert {"sums over records, with noise", "ε where a record is added or removed"} <= set(
+        line.strip().rsplit("  ", 1)[0].strip() for line in result(run).plain.splitlines()
+    )
 
 
 def test_a_crash_between_rounds_leaves_the_reservation_and_repeats_no_release(tmp_path, monkeypatch):

@@ -32,11 +32,11 @@ def test_shares_of_parties_open_to_the_bits_of_one_place_with_the_same_noise(kin
     records, units = some_records(), np.random.default_rng(2).integers(0, 3, 60)
     fixed, noise, opened = FixedPoint(records.length, CLASSES, kind.course(mu)), ReplayNoise(7), []
     descent = fixed.course.descent(fixed.length)
+    parties = [fixed.course.summing(records.some(units == party)) for party in range(4)]  # the last has no record
     for number, count in enumerate(fixed.counts):
         guardian = student = np.zeros(count, np.uint64)
-        for party in range(4):  # the last has no record
-            sums = fixed.course.sums(records.some(units == party), descent.head)
-            one, other = split(fixed.shared(sums, 60, number), 64)
+        for summed in parties:
+            one, other = split(fixed.shared(summed(descent.question), 60, number), 64)
             guardian, student = guardian + one, student + other
         noised = modulo(guardian.astype(np.int64) + fixed.noise(noise, number), 64)
         opened.append(signed(noised + student, 64))
@@ -44,7 +44,7 @@ def test_shares_of_parties_open_to_the_bits_of_one_place_with_the_same_noise(kin
     released, plain = fixed.released(np.concatenate(opened)), kind.release(records, mu, ReplayNoise(7))
     assert released.keys() == plain.keys()
     assert all((released[name] == array).all() for name, array in plain.items())
-    np.testing.assert_array_equal(descent.mean, kind.head(plain, mu))
+    np.testing.assert_array_equal(descent.end, kind.head(plain, mu))
     assert fixed.numbers == kind.numbers(records.length, CLASSES)
 
 

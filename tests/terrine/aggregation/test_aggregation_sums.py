@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from terrine.aggregation.budget import Budget
-from terrine.aggregation.course import JOINT
+from terrine.aggregation.course import ALONE, JOINT, Course
 from terrine.aggregation.gradients import Gradients
 from terrine.aggregation.mechanism import Mechanism
 from terrine.aggregation.moments import Moments
-from terrine.aggregation.records import STEP, Records, on_grid
+from terrine.aggregation.records import GRID, STEP, Records, on_grid
 from terrine.aggregation.registry import MECHANISMS, mechanism_of, with_budget
 from terrine.aggregation.sums import Sums, mu_left
 from terrine.errors import SettingError
@@ -60,19 +60,68 @@ def units_of_one_or_more(count: int) -> list[tuple[np.ndarray, np.ndarray]]:
 
 def test_no_unit_moves_the_moments_by_more_than_is_charged_and_one_moves_them_by_all_of_it() -> None:
     units = [of(vectors, labels, np.zeros(len(labels))) for vectors, labels in units_of_one_or_more(40)]
-    assert max(distance(unit, None) for unit in units) <= 2
+    assert 0.999 * ALONE < max(distance(unit, None) for unit in units) <= ALONE
     most = max(distance(one, other) for one, other in itertools.combinations(units, 2))
     assert 0.999 * JOINT < most <= JOINT
 
 
+@pytest.mark.parametrize("lens", [np.eye(4), np.diag([1e60, 1, 1e-9, 0]), np.full((4, 4), np.nan)], ids=str)
 @pytest.mark.parametrize("clip", [0.2, 1.0])
-def test_no_unit_moves_a_gradient_by_more_than_is_charged(clip: float) -> None:
+def test_no_unit_moves_a_gradient_by_more_than_is_charged(clip: float, lens: np.ndarray) -> None:
     weights = np.random.default_rng(0).normal(size=(4, CLASSES)) * 9
     units = [of(vectors, labels, np.zeros(len(labels))) for vectors, labels in units_of_one_or_more(60)]
-    gradients = [unit.gradients(weights, clip) * STEP for unit in units]
+    gradients = [unit.through(lens).gradients(weights, clip) * STEP for unit in units]
     assert max(map(np.linalg.norm, gradients)) <= clip
+    if lens[1, 1] != 1 or lens[0, 0] != 1:
+        return
+    assert max(map(np.linalg.norm, gradients)) > 0.99 * min(clip, 1.0)
     most = max(np.linalg.norm(one - other) for one, other in itertools.combinations(gradients, 2))
     assert 1.9 * clip < most <= 2 * clip or (clip == 1.0 and most <= 2)
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
+def test_adding_or_removing_a_unit_costs_what_it_moves_and_less_than_exchanging_it(kind: Sums) -> None:
+    course = kind.course(1.3)
+    assert mu_squared(course.event) == pytest.approx(1.3**2)
+    moved = ALONE / course.sigma**2
+    if course.rounds:
+        moved += course.rounds * (course.clip / course.sigma_gradients) ** 2
+    assert mu_squared(course.event_added) == pytest.approx(moved)
+    assert moved < 0.45 * 1.3**2
+
+
+def test_through_a_lens_a_vector_is_turned_and_has_length_one_again() -> None:
+    generator = np.random.default_rng(4)
+    vectors, lens = generator.normal(size=(5, 4)), generator.normal(size=(4, 4))
+    vectors *= (1 - 1e-9) / np.linalg.norm(vectors, axis=1, keepdims=True)
+    records = of(vectors, [0, 1, 2, 0, 1])
+    for seen, vector in zip(records.through(lens).vectors, records.vectors, strict=True):
+        plain = lens @ vector.astype(np.float64)
+        np.testing.assert_allclose(seen, plain / np.linalg.norm(plain), atol=2 * GRID)
+    assert not records.through(np.zeros((4, 4))).vectors.any()
+
+
+def test_through_the_lens_all_directions_say_as_much_and_steps_are_those_of_plain_descent() -> None:
+    generator = np.random.default_rng(5)
+    vectors = generator.normal(size=(4000, 5)) * [5, 2, 1, 0.5, 0.3]
+    vectors *= (1 - 1e-9) / np.linalg.norm(vectors, axis=1, keepdims=True)
+    records = of(vectors, generator.integers(0, CLASSES, 4000))
+    course = Course(sigma=1e-3, rounds=2, clip=1.0, learning_rate=0.7, sigma_gradients=1e-3)
+    descent, summed = course.descent(5), course.summing(records)
+    descent.take(summed(None) * STEP)
+    question = descent.question
+    assert question is not None
+    assert len(question) == course.asked(5, CLASSES, 1)
+    head, lens = question[: 5 * CLASSES].reshape(5, CLASSES), np.diag(question[5 * CLASSES : 5 * CLASSES + 5])
+    lens[np.triu_indices(5, 1)] = lens.T[np.triu_indices(5, 1)] = question[5 * CLASSES + 5 :]
+    second = records.second_moments() * STEP
+    np.testing.assert_allclose(lens @ second @ lens, np.eye(5) * len(vectors) / 5, atol=len(vectors) * 1e-3)
+    gradient = summed(question) * STEP
+    descent.take(gradient)
+    assert descent.question is not None
+    stepped = descent.question[: 5 * CLASSES].reshape(5, CLASSES)
+    np.testing.assert_allclose(stepped, head - 0.7 * 5 / len(vectors) * gradient.reshape(5, CLASSES), rtol=1e-3)
+    np.testing.assert_allclose(descent.end, lens @ stepped)
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))

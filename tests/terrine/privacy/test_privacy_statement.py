@@ -17,6 +17,8 @@ from terrine.privacy.accounting.events import (
     threshold_test,
     vote_answer,
 )
+from terrine.privacy.accounting.gaussian import round_up
+from terrine.privacy.accounting.pricing import price
 from terrine.privacy.statement import (
     PrivacyStatement,
     PublicInput,
@@ -96,6 +98,7 @@ def test_it_says_everything_that_a_release_must_say() -> None:
         {},
         {"noise": "replay"},
         {"unit": "group", "trust_model": "parties", "epsilon_account": 6.0},
+        {"event_added": vote_answer(40.0)},
         {"epsilon_sanitised": 2.0, "epsilon_tuning": 4.0, "audit_epsilon": 0.71239, "audit_confidence": 0.95},
         {"event": NonPrivateEvent(), "epsilon_budget": math.inf, "epsilon_dataset": math.inf, "epsilon_claimed": 1.0},
     ],
@@ -105,6 +108,23 @@ def test_what_was_written_is_read_back(changes: dict[str, Any]) -> None:
     if "event" not in changes:
         assert statement_from(content).to_dict() == content
     assert content["summary"]
+
+
+def test_what_adding_or_removing_costs_stands_beside_the_guarantee_where_it_is_known() -> None:
+    assert not {"event_added", "epsilon_added"} & set(statement().to_dict())
+    less = RepeatedEvent(vote_answer(40.0), 71)
+    sums = {"mechanism": "gradients", "numbers": 8}
+    found = statement(mechanism=sums, event=RepeatedEvent(vote_answer(40.0), 284), event_added=less)
+    content = found.to_dict()
+    assert content["epsilon_added"] == round_up(price(less, 1e-5)) < content["epsilon"] == content["epsilon_guaranteed"]
+    assert f"none being exchanged, it is ε={content['epsilon_added']:g}." in str(found)
+    with pytest.raises(SettingError, match="do not follow from the rest: epsilon_added"):
+        statement_from(json.loads(json.dumps(content | {"epsilon_added": 0.5})))
+    with pytest.raises(SettingError, match="no place in it: epsilon_added"):
+        statement_from({name: value for name, value in content.items() if name != "event_added"})
+    for wrong in ({"unit": "label"}, {"event": vote_answer(40.0)}):
+        with pytest.raises(SettingError, match="adding or removing"):
+            replace(found, **wrong)
 
 
 def test_no_field_can_hold_a_data_dependent_epsilon() -> None:

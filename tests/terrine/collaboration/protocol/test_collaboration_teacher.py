@@ -94,7 +94,7 @@ def heads_for(agreed, head):
 def test_sums_are_asked_at_a_head_to_the_bit_and_the_same_shares_follow_to_both(monkeypatch, block):
     monkeypatch.setattr(gathering, "_BLOCK", block)
     agreed, asked = summing(round=3), []
-    head = np.random.default_rng(1).normal(size=agreed.queries) * 10.0 ** np.arange(-20, 20)
+    head = np.random.default_rng(1).normal(size=agreed.head) * 10.0 ** np.arange(-20, agreed.head - 20)
     teacher = Teacher(agreed, "north", lambda found: asked.append(found.copy()) or np.full((agreed.queries, 1), -7))
     assert not list(teacher.start())
     sent = [list(teacher.receive(STUDENT, frame)) for frame in heads_for(agreed, head)]
@@ -109,7 +109,7 @@ def test_sums_are_asked_at_a_head_to_the_bit_and_the_same_shares_follow_to_both(
 
 
 def test_a_head_of_another_round_from_another_party_or_with_a_number_that_is_none_is_refused():
-    agreed, head = summing(round=3), np.zeros(40)
+    agreed, head = summing(round=3), np.zeros(48)
     teacher = Teacher(agreed, "north", lambda found: pytest.fail("nothing may be asked"))
     (frame,) = heads_for(agreed, head)
     for sender, wrong, fault in (

@@ -192,7 +192,7 @@ def test_nothing_but_the_output_is_opened(reveal, threshold):
     # What a teacher party is told is the head, which follows from what was released, and only where there is one.
     heads = kinds.pop(Kind.HEAD, [])
     assert len(heads) == (len(agreed.teachers) if agreed.round else 0)
-    assert all(frame[HEADER + 16 :] == HEAD[: agreed.queries].astype("<f8").tobytes() for frame in heads)
+    assert all(frame[HEADER + 16 :] == HEAD[: agreed.head].astype("<f8").tobytes() for frame in heads)
     # Counts are sent only where histograms are revealed, and labels opened only by the test: one of them per query.
     assert (Kind.COUNTS in kinds) == (reveal != "argmax")
     assert (Kind.OPENED in kinds) == (threshold is not None)
