@@ -1,12 +1,11 @@
-"""Scalable PATE's Table 1 and Figures 1, 4 and 5 from votes at hand: ε in all ways of counting, and plots.
+"""The SVHN rows of Scalable PATE's Table 1, and its Figures 1, 4 and 5, from votes at hand.
 
     PYTHONPATH=. python benchmarks/pate_figures.py [--root DATASETS] [--out docs/papers]
 
 The votes are those of 250 teachers about 2,000 SVHN images that the authors of PATE published,
 pate-votes/svhn_250_teachers_2000_queries.npy (uint8 [teachers, queries]). They are not the ensemble of the paper's
 table, and the images' classes are not at hand, so an answer is called right where it is the class that most of the 250
-teachers name. Rows whose votes are not at hand have the settings of the paper's published scripts; of these rows the
-exact ε is worked out, which needs no votes. Noise is replayed.
+teachers name. Noise is replayed. benchmarks/published.py has the exact ε of all rows, which needs no votes.
 """
 
 import argparse
@@ -22,7 +21,7 @@ from tasks.pipeline.accounting import Question, account
 from tasks.tools.vote_files import read_histograms
 from terrine.aggregation.confident import ConfidentGNMax
 from terrine.privacy.accounting.data_dependent import gnmax_rdp, log_p_answered, log_q_gnmax, summed
-from terrine.privacy.accounting.events import Event, LaplaceEvent, RepeatedEvent, compose, threshold_test, vote_answer
+from terrine.privacy.accounting.events import LaplaceEvent, RepeatedEvent, threshold_test, vote_answer
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.accounting.renyi import convert, default_orders
@@ -41,28 +40,8 @@ SIGMA = 40.0
 """σ2 of Confident-GNMax there."""
 
 
-def confident(tests: int, sigma1: float, answers: int, sigma2: float) -> Event:
-    """What so many tests and answers release."""
-    return compose(RepeatedEvent(threshold_test(sigma1), tests), RepeatedEvent(vote_answer(sigma2), answers))
-
-
-PUBLISHED: list[tuple[str, str, float, Event | None]] = [
-    ("MNIST, LNMax, 100 answers", "2.04", 1e-5, RepeatedEvent(LaplaceEvent(2.0, SCALE), 100)),
-    ("MNIST, LNMax, 1,000 answers", "8.03", 1e-5, RepeatedEvent(LaplaceEvent(2.0, SCALE), 1_000)),
-    ("MNIST, Confident, 640 tests, 286 answers", "1.97", 1e-5, confident(640, 150, 286, 40)),
-    ("SVHN, LNMax, 500 answers", "5.04", 1e-6, RepeatedEvent(LaplaceEvent(2.0, SCALE), 500)),
-    ("SVHN, LNMax, 1,000 answers", "8.19", 1e-6, RepeatedEvent(LaplaceEvent(2.0, SCALE), 1_000)),
-    ("SVHN, Confident, 8,500 tests, 3,098 answers", "4.96", 1e-6, confident(8_500, 200, 3_098, 40)),
-    ("Adult, Confident, 1,500 tests, 524 answers", "1.90", 1e-5, confident(1_500, 200, 524, 40)),
-    ("Glyph, Confident, 12,000 tests, 10,762 answers", "2.03", 1e-8, confident(12_000, 500, 10_762, 100)),
-]
-"""Rows of Table 1: name, published ε, δ, and what was released."""
-
-
 def table(histograms: Histograms) -> None:
-    """Print the exact ε of the published rows, and every ε of the SVHN rows on the votes at hand."""
-    for name, published, delta, event in PUBLISHED:
-        print(f"{name:50} published {published:>6}   exact {round_up(price(event, delta)):9.4f}   δ {delta:g}")
+    """Print every ε of the SVHN rows on the votes at hand."""
     mechanism = ConfidentGNMax(threshold=300, sigma1=200, sigma2=SIGMA)
     answered = mechanism.answer(histograms, epsilon=1e6, delta=DELTA, noise=ReplayNoise(0)).answered
     asked: list[tuple[str, Histograms, dict[str, float | str], NDArray[np.bool_] | None]] = [
