@@ -69,5 +69,9 @@ def test_every_page_is_in_the_index():
     results = (REPOSITORY / "docs" / "results.md").read_text(encoding="utf-8")
     for page in (REPOSITORY / "docs").glob("*.md"):
         assert page.name == "README.md" or f"]({page.name})" in index
+    papers = (REPOSITORY / "docs" / "papers" / "README.md").read_text(encoding="utf-8")
     for page in (REPOSITORY / "docs" / "results").glob("*.md"):
         assert f"](results/{page.name})" in results
+    for page in (REPOSITORY / "docs" / "papers").glob("*.md"):
+        assert page.name == "README.md" or f"]({page.name})" in papers
+    assert "](papers/README.md)" in index
