@@ -77,9 +77,9 @@ def test_an_impossible_setting_is_named_with_its_value_and_a_remedy(overrides, k
     assert remedy in message
 
 
-def test_a_threshold_above_the_number_of_teachers_is_refused():
-    confident = {"mechanism": "confident", "threshold": 60, "sigma1": 30, "sigma2": 15}
-    with pytest.raises(SettingError, match=r"aggregation\.threshold=60 is above partition\.teachers=50"):
+def test_a_threshold_that_noise_seldom_reaches_is_refused():
+    confident = {"mechanism": "confident", "threshold": 111, "sigma1": 30, "sigma2": 15}
+    with pytest.raises(SettingError, match=r"aggregation\.threshold=111 is above partition\.teachers=50"):
         validate(with_(aggregation=confident, partition={"teachers": 50}))
 
 

@@ -56,6 +56,38 @@ def test_presets_named_after_the_paper_have_its_numbers(project, name, teachers,
     assert (params.teachers.epochs, params.teachers.learning_rate) == (50, 1e-3)
 
 
+@pytest.mark.parametrize(
+    ("name", "teachers", "threshold", "sigma1", "sigma2", "queries"),
+    [
+        ("pate-mnist", 250, 200, 150, 40, 2000),
+        ("prom-pate-cifar10", 1000, 600, 200, 50, 1000),
+        ("prom-pate-cifar10-vit", 1000, 600, 200, 50, 1000),
+        ("prom-pate-bloodmnist", 1000, 480, 150, 20, 1000),
+        ("prom-pate-svhn", 250, 244, 50, 10, 2000),
+        ("prom-pate-eurosat", 250, 250, 100, 10, 1000),
+        ("prom-pate-pathmnist", 1000, 1030, 100, 50, 1000),
+        ("prom-pate-tissuemnist", 1000, 650, 100, 50, 2000),
+        ("prom-pate-dermamnist", 500, 300, 100, 200, 1000),
+        ("prom-pate-celeba-gender", 1000, 900, 100, 200, 1000),
+    ],
+)
+def test_presets_ask_and_answer_as_the_papers_tables_say(project, name, teachers, threshold, sigma1, sigma2, queries):
+    """PATE's queries are what a budget is offered: 640 were asked."""
+    params = resolve(project, name)
+    mechanism = params.aggregation
+    assert (params.partition.teachers, mechanism.threshold) == (teachers, threshold)
+    assert (mechanism.sigma1, mechanism.sigma2, params.queries.count) == (sigma1, sigma2, queries)
+
+
+@pytest.mark.parametrize(
+    ("name", "beta", "teacher"), [("dpsd-mnist", 1e-3, "resnet34"), ("dpsd-cifar10", 5e-3, "resnet34")]
+)
+def test_transcription_presets_have_the_papers_noise_and_teacher(project, name, beta, teacher):
+    params = resolve(project, name).transcription
+    assert (params.annotation.sigma, params.annotation.beta, params.annotation.top_k) == (100, beta, 3)
+    assert (params.batch, params.iterations, params.teacher.architecture) == (256, 200, teacher)
+
+
 def test_overrides_make_a_run_with_a_name_of_its_own_that_can_be_resolved_again(project):
     name = derive(project, "terrine-digits", ["aggregation.epsilon=3", "seed=5"])
     assert name.startswith("terrine-digits-")
