@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks.config.presets import SELECTED, named_run
+from tasks.runtime import leftovers
 from tasks.runtime.code import write_code
 from tasks.runtime.graph import Pipeline
 from tasks.runtime.locks import FOLDER, locked, making, of_project
@@ -32,6 +33,9 @@ from terrine.errors import ArtefactError, SettingError
 
 if TYPE_CHECKING:
     from dvc.stage import PipelineStage
+
+_cleared: set[Path] = set()
+"""Projects in whose cache this process has removed what killed ones left."""
 
 HEAD = """\
 # Written by `terrine run`: the pipeline of the run that was selected last, instead of the one that params.yaml names.
@@ -140,6 +144,9 @@ def _stages(root: Path, run: str, pipeline: Pipeline, names: Sequence[str]) -> I
             # everybody; ours are alone here.
             repository.tmp_dir = str(root / FOLDER)
             (root / FOLDER / "rwlock").unlink(missing_ok=True)
+            if root not in _cleared:
+                _cleared.add(root)
+                leftovers.remove(leftovers.of_the_cache(root))
             lock = _lock_of(root, run, pipeline)
             _bring_entries(root, run, lock)
             if _in_dvc_yaml(root, run, pipeline):
