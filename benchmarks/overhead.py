@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from cells import common_options
 
-from benchmarks.crash import REPOSITORY, environment, small_project
+from benchmarks.crash.project import REPOSITORY, environment, small_project
 
 MEASURED = """
 import atexit, json, os, sys, time
