@@ -47,6 +47,12 @@ def clear_after_the_dead(path: Path) -> None:
         abandoned.unlink(missing_ok=True)
 
 
+def sync_file(path: Path) -> None:
+    """Have a file that somebody else wrote on the disk."""
+    with path.open("rb") as stream:
+        os.fsync(stream.fileno())
+
+
 def sync_folder(folder: Path) -> None:
     """Make a rename durable where the platform lets a folder be synced."""
     try:
