@@ -25,12 +25,12 @@ Suite = Callable[[Path, int, int], tuple[Counter[str], Counter[str]]]
 SUITES: dict[str, tuple[int, Suite]] = {
     "runs": (200, lambda folder, times, seed: kill_runs(folder, "small", times, seed)),
     "transcriptions": (100, lambda folder, times, seed: kill_runs(folder, "transcribed", times, seed)),
-    "parties": (5, lambda folder, times, _: kill_parties(folder, times)),
+    "parties": (6, lambda folder, times, _: kill_parties(folder, times)),
     "disks": (30, full_disks),
     "power": (20, cut_lines),
     "together": (1, lambda folder, *_: ten_runs(folder)),
 }
-"""By name: how often, and what is done. Of parties so often at each of 57 moments, of disks in each stage."""
+"""By name: how often, and what is done. Of parties so often at each of 52 moments, of disks in each stage."""
 
 
 def main() -> None:
