@@ -15,10 +15,10 @@ run: $(VENV)/installed
 test: $(VENV)/installed lint
 	@OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-# Not part of the tests: it takes hours. KILLS=20 makes it shorter.
-KILLS ?= 200
+# Not part of the tests: all of it takes a night. PARTS="disks power" TIMES=3 makes it shorter.
+PARTS ?= runs transcriptions parties disks power together
 crash: $(VENV)/installed
-	@python benchmarks/crash.py --kills $(KILLS)
+	@for part in $(PARTS); do python -m benchmarks.crash $$part $(if $(TIMES),--times $(TIMES)) || exit 1; done
 
 # Ten thousand inputs for each door; half an hour. Not a part of `make test`.
 fuzz: $(VENV)/installed

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
+
+from rich.console import Console
 
 from flows import server
 from flows.cluster import check_cluster
@@ -18,6 +19,7 @@ from tasks.runtime.locks import making, when_alone
 from tasks.runtime.progress import CURRENT
 from tasks.runtime.store import Folders
 from tasks.runtime.versioning import commit, is_changed, refresh, select
+from tasks.transcription.graph import pipeline_of
 
 
 def walk(
@@ -63,16 +65,36 @@ def walk(
 def make(root: Path, run: str, *, with_server: bool = True) -> None:
     """Make a run from a command: what it shows is a line for each stage; see `flows.terminal.quiet`.
 
-    with_server: whether Prefect carries the tasks. Without it they are called one after the other, in this process.
+    A server of the user's sees the run and all its stages. Where there is none, nobody looks, and Prefect carries what
+    it is needed for: stages that fan out, by a server that starts while the first stages are made.
+
+    with_server: whether Prefect carries tasks at all. Without it they are called one after the other, in this process.
     """
     with quiet(root, run) as console, at_the_end(server.end):
-        if not with_server:
-            walk(root, run, run_stage, logging.getLogger(__name__), selects=False)
-            return
-        own = server.start(root)  # it starts while we import
-        from flows.pipeline import pipeline, without_heartbeat
+        if with_server and server.is_the_users():
+            from flows.pipeline import pipeline
 
-        if own is not None:
-            own.wait(lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True))
-        with without_heartbeat() if server.is_own() else nullcontext():
             pipeline(preset=run, selects=False)
+            return
+        carry = _fan_out_alone(console) if with_server else run_stage
+        walk(root, run, carry, logging.getLogger(__name__), selects=False)
+
+
+def _fan_out_alone(console: Console) -> Callable[[Path, str, str], None]:
+    """Return what carries a stage as a flow on this process's own server if it fans out, and calls it if not."""
+
+    def carry(root: Path, run: str, stage: str) -> None:
+        params = resolve(root, run)
+        stages = pipeline_of(params).stages
+        ahead = stages[[each.name for each in stages].index(stage) :]
+        if any(each.fans_out(params) for each in ahead):
+            server.start(root)
+        if not ahead[0].fans_out(params):
+            run_stage(root, run, stage)
+            return
+        server.wait(lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True))
+        from flows.pipeline import run_stage_as_flow
+
+        run_stage_as_flow(root, run, stage)
+
+    return carry

@@ -147,21 +147,26 @@ def _migrate(database: Path) -> None:
     subprocess.run([sys.executable, "-P", "-c", _LAY_OUT], env=own, check=True)
 
 
-def start(root: Path) -> OwnServer | None:
-    """Start a server for this process, unless it has one or the user has; return the one to wait for.
+def start(root: Path) -> None:
+    """Start a server for this process, unless it has one; `wait` for it before Prefect is asked for anything.
 
     Raises TerrineError where its database cannot be made, as on a disk that is full.
     """
     global _own
-    if _own is None and not _users():
-        try:
-            _own = OwnServer(root)
-        except (OSError, sqlite3.Error, subprocess.CalledProcessError) as error:
-            raise TerrineError(f"The Prefect server for this run could not be started: {error}. {WITHOUT}") from error
-        os.environ["PREFECT_API_URL"] = _own.url  # before Prefect is imported, and for processes that carry tasks
-        os.environ["PREFECT_LOGGING_TO_API_ENABLED"] = "false"
-        return _own
-    return None
+    if _own is not None:
+        return
+    try:
+        _own = OwnServer(root)
+    except (OSError, sqlite3.Error, subprocess.CalledProcessError) as error:
+        raise TerrineError(f"The Prefect server for this run could not be started: {error}. {WITHOUT}") from error
+    os.environ["PREFECT_API_URL"] = _own.url  # before Prefect is imported, and for processes that carry tasks
+    os.environ["PREFECT_LOGGING_TO_API_ENABLED"] = "false"
+
+
+def wait(say: Callable[[str], None]) -> None:
+    """Wait until the server that was started answers: see `OwnServer.wait`."""
+    if _own is not None:
+        _own.wait(say)
 
 
 def end() -> None:
@@ -175,8 +180,10 @@ def is_own() -> bool:
     return _own is not None
 
 
-def _users() -> bool:
+def is_the_users() -> bool:
     """Tell whether the user has set a server, or Prefect is here already and sees to it."""
+    if _own is not None:
+        return False
     home = Path(os.environ.get("PREFECT_HOME") or Path.home() / ".prefect")
     places = (home / "profiles.toml", Path("prefect.toml"), Path(".env"))
     if "PREFECT_API_URL" in os.environ or "prefect" in sys.modules:

@@ -41,6 +41,18 @@ def atomic_file(path: Path, mode: str = "wb", *, replace: bool = True, owner_onl
     sync_folder(path.parent)
 
 
+def clear_after_the_dead(path: Path) -> None:
+    """Remove what processes that were killed left beside `path`; nobody else may be writing it."""
+    for abandoned in path.parent.glob(f".{path.name}.*.tmp"):
+        abandoned.unlink(missing_ok=True)
+
+
+def sync_file(path: Path) -> None:
+    """Have a file that somebody else wrote on the disk."""
+    with path.open("rb") as stream:
+        os.fsync(stream.fileno())
+
+
 def sync_folder(folder: Path) -> None:
     """Make a rename durable where the platform lets a folder be synced."""
     try:

@@ -68,6 +68,7 @@ def make_student(
     save_file({"images": images(40, seed=4, channels=channels)}, folder / REFERENCE)
     description = {
         "kind": "linear",
+        "release": "01",
         "statistics": statistics,
         "class_names": [f"class {number}" for number in range(CLASSES)],
         "size": SIZE,
@@ -95,7 +96,13 @@ def make_table_student(folder: Path, *, forest: bool = False) -> Path:
     save_file({"images": rows[:20]}, folder / REFERENCE)
     roles = {"target": "income", "id": "key", "roles": ["income", "key"]}
     (folder / ENCODING).write_text(json.dumps({**roles, "columns": TABLE.describe()}))
-    description = {"kind": "linear", "statistics": "original", "class_names": ["<=50K", ">50K"], "size": 28}
+    description = {
+        "kind": "linear",
+        "release": "01",
+        "statistics": "original",
+        "class_names": ["<=50K", ">50K"],
+        "size": 28,
+    }
     (folder / MANIFEST).write_text(json.dumps(seal(folder, {**description, "channels": 1})))
     return folder
 

@@ -65,6 +65,7 @@ def train_student(run: Run) -> None:
             write_json(folder / ENCODING, _encoding(run))
         description = {
             "kind": settings.kind,
+            "release": released["release_id"],
             "statistics": settings.statistics,
             "class_names": released["class_names"],
             "size": run.params.data.size,

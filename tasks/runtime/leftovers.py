@@ -11,6 +11,8 @@ from tasks.runtime.store import Folders
 
 NAME = re.compile(r"\..+\.([0-9a-f]{12}|[0-9a-f]{32}|[a-z0-9_]{8})\.(tmp|old)")
 """How files and folders are called until they are whole, and folders while they give way to others."""
+DVC_NAME = re.compile(r"\.[\w-]{22}\.tmp$")
+"""How DVC calls what it writes into its cache."""
 
 
 def of_a_run(folders: Folders) -> list[Path]:
@@ -29,6 +31,11 @@ def of_the_project(root: Path) -> list[Path]:
 
 def _leftovers(paths: Iterable[Path]) -> list[Path]:
     return [path for path in paths if NAME.fullmatch(path.name)]
+
+
+def of_the_cache(root: Path) -> list[Path]:
+    """Return the leftovers of DVC's cache, while its lock is held: DVC itself never clears them."""
+    return [path for path in (root / ".dvc" / "cache").rglob("*.tmp") if DVC_NAME.search(path.name)]
 
 
 def remove(leftovers: list[Path]) -> None:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks.config.presets import SELECTED, named_run
+from tasks.runtime import leftovers
 from tasks.runtime.code import write_code
 from tasks.runtime.graph import Pipeline
 from tasks.runtime.locks import FOLDER, locked, making, of_project
@@ -29,9 +30,13 @@ from tasks.runtime.parameters import write_parameters
 from tasks.runtime.run import Run
 from tasks.runtime.store import Folders, write_text
 from terrine.errors import ArtefactError, SettingError
+from terrine.files import sync_file, sync_folder
 
 if TYPE_CHECKING:
     from dvc.stage import PipelineStage
+
+_cleared: set[Path] = set()
+"""Projects in whose cache this process has removed what killed ones left."""
 
 HEAD = """\
 # Written by `terrine run`: the pipeline of the run that was selected last, instead of the one that params.yaml names.
@@ -140,6 +145,9 @@ def _stages(root: Path, run: str, pipeline: Pipeline, names: Sequence[str]) -> I
             # everybody; ours are alone here.
             repository.tmp_dir = str(root / FOLDER)
             (root / FOLDER / "rwlock").unlink(missing_ok=True)
+            if root not in _cleared:
+                _cleared.add(root)
+                leftovers.remove(leftovers.of_the_cache(root))
             lock = _lock_of(root, run, pipeline)
             _bring_entries(root, run, lock)
             if _in_dvc_yaml(root, run, pipeline):
@@ -183,9 +191,44 @@ def commit(root: Path, run: str, stage: str, pipeline: Pipeline) -> None:
         from dvc.stage.serialize import to_lockfile
 
         made.save()
+        _drop_damaged(made)
         made.commit()
+        _sync(made)
         lock = _lock_of(root, run, pipeline)
         _write_lock(lock, _read_lock(lock) | to_lockfile(made))
+
+
+def _kept(made: PipelineStage) -> Iterator[tuple[Path, Path | None, int]]:
+    """Yield what a stage made as DVC's cache has it: where there, where in the project (None for the list of a folder's
+    files), and its size."""
+    for out in made.outs:
+        if not out.use_cache:
+            continue
+        if not out.hash_info.isdir:
+            file = Path(out.fs_path)
+            yield Path(out.cache.oid_to_path(out.hash_info.value)), file, file.stat().st_size
+            continue
+        yield Path(out.cache.oid_to_path(out.hash_info.value)), None, len(out.obj.as_bytes())
+        for key, _, found in out.obj:
+            file = Path(out.fs_path, *key)
+            yield Path(out.cache.oid_to_path(found.value)), file, file.stat().st_size
+
+
+def _drop_damaged(made: PipelineStage) -> None:
+    """Remove from DVC's cache what a power cut emptied: DVC takes what is there for whole, and would put it into the
+    place of what a stage has just made."""
+    for kept, _, size in _kept(made):
+        if kept.is_file() and kept.stat().st_size != size:
+            kept.unlink()
+
+
+def _sync(made: PipelineStage) -> None:
+    """Have on the disk what a stage made before its entry says so: what DVC puts into its place is in memory alone."""
+    for kept, file, _ in _kept(made):
+        for path in {kept, file or kept}:
+            if path.is_file():
+                sync_file(path)
+        sync_folder(kept.parent)
 
 
 def lock_digest(root: Path, run: str) -> str:

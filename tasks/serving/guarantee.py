@@ -7,6 +7,7 @@ from typing import Any
 
 from tasks.reports.statement_page import read_statement
 from tasks.runtime.store import file_digest
+from terrine.deployment.manifest import check_seal
 from terrine.errors import ArtefactError
 
 _TOLD = ("run", "epsilon", "delta", "unit", "noise", "private", "summary")
@@ -16,7 +17,8 @@ def guarantee(student: Path) -> dict[str, Any] | None:
     """Return what the statement beside the folder `student` says, with its digest; None: there is none.
 
     `epsilon` is what is guaranteed where that is more than what was used. Raises ArtefactError for a statement whose
-    figures are not what its own event costs: it was edited, or is none.
+    figures are not what its own event costs: it was edited, or is none; or which is about another release than the one
+    that the student was made from.
     """
     path = student.parent / "privacy.json"
     if not path.is_file():
@@ -26,6 +28,13 @@ def guarantee(student: Path) -> dict[str, Any] | None:
     # Figures of other kinds and sizes than any statement has do not get as far as being compared.
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise ArtefactError(f"{path} is not what Terrine wrote: {error}") from error
+    made_from = check_seal(student).get("release")
+    if made_from != statement["release_id"]:
+        raise ArtefactError(
+            f"{path} is about another release than the one that the student in {student} says it was made from "
+            f"({'none' if made_from is None else str(made_from)[:16]}). Get both again from where they were published, "
+            "or run the stage 'student' again."
+        )
     told = {name: statement.get(name) for name in _TOLD}
     if statement.get("private") and statement.get("epsilon_guaranteed") is not None:
         told["epsilon"] = statement["epsilon_guaranteed"]

@@ -316,7 +316,7 @@ def finish(session: Session) -> None:
         write_array(folder / "annotations.npy", annotations)
         write_json(folder / "manifest.json", {"release_id": release.release_id, "shape": list(annotations.shape)})
     _write_generator(session)
-    _write_student(session)
+    _write_student(session, release)
     answered = released_per_class(annotations.argmax(-1).ravel(), session.classes)
     write_statement(
         run,
@@ -335,7 +335,7 @@ def _write_generator(session: Session) -> None:
         Image.fromarray(sheet).save(folder / "sheet.png", format="png")
 
 
-def _write_student(session: Session) -> None:
+def _write_student(session: Session, release: StoredRelease) -> None:
     """Write the student in the form that is served, with reference images of the generator's."""
     run, student = session.run, session.loop.student
     data, names = run.params.data, read_json(run.folders.dataset / "manifest.json")["class_names"]
@@ -349,6 +349,7 @@ def _write_student(session: Session) -> None:
         write_tensors(folder / REFERENCE, {"images": images[chosen]})
         description: dict[str, Any] = {
             "kind": "transcribed",
+            "release": release.release_id,
             "statistics": "current",
             "class_names": names,
             "size": data.size,

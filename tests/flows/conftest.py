@@ -16,7 +16,7 @@ import pytest
 import yaml
 from filelock import FileLock
 
-from benchmarks.crash import small_project
+from benchmarks.crash.project import small_project
 from flows.deploy import free_port, wait_until_healthy
 from tasks.runtime.databases import lay_out
 from terrine.errors import TerrineError

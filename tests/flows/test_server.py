@@ -5,11 +5,13 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
-from flows import server
+from flows import making, server
+from tasks.pipeline.graph import MAIN
 from terrine.errors import TerrineError
 
 KILLED = """
@@ -20,7 +22,8 @@ empty = Path(sys.argv[1]) / "empty.db"
 empty.touch()
 server.empty_database = lambda: empty
 server._SERVE = server._SERVE.partition("import uvicorn")[0] + "import time; time.sleep(600)"
-print(server.start(Path(sys.argv[1]))._process.pid, os.environ["PREFECT_API_URL"], flush=True)
+server.start(Path(sys.argv[1]))
+print(server._own._process.pid, os.environ["PREFECT_API_URL"], flush=True)
 input()
 """
 
@@ -81,13 +84,57 @@ def test_a_disk_without_room_for_its_database_is_said_with_the_way_without(tmp_p
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(server, "empty_database", full)
-    monkeypatch.setattr(server, "_users", lambda: False)
     with pytest.raises(TerrineError, match=r"could not be started: .*No space left.*terrine run --no-server"):
         server.start(tmp_path)
     assert not server.is_own()
 
 
-def test_a_server_of_the_users_own_is_taken(tmp_path, monkeypatch):
+@pytest.fixture
+def made(project, monkeypatch):
+    """Makes the small run, each stage a note of whether it was a flow; returns the notes and the servers started."""
+    notes, started = [], []
+    monkeypatch.setitem(
+        sys.modules,
+        "flows.pipeline",
+        SimpleNamespace(
+            pipeline=lambda **_: notes.append("the user's server"),
+            run_stage_as_flow=lambda root, run, stage: notes.append((stage, len(waited))),
+        ),
+    )
+    waited = []
+    monkeypatch.setattr(making, "run_stage", lambda root, run, stage: notes.append(stage))
+    monkeypatch.setattr(making, "commit", lambda *_: None)
+    monkeypatch.setattr(server, "start", lambda root: started.append(len(notes)))
+    monkeypatch.setattr(server, "wait", lambda say: waited.append(len(notes)))
+
+    def make(unchanged=()):
+        monkeypatch.setattr(making, "is_changed", lambda root, run, stage, pipeline: stage not in unchanged)
+        making.make(project, "small")
+        return notes, started
+
+    return make
+
+
+def test_a_server_of_ones_own_starts_beside_the_first_stages_and_carries_what_fans_out(made, monkeypatch):
+    monkeypatch.setattr(server, "is_the_users", lambda: False)
+    notes, started = made()
+    flows = [note[0] for note in notes if isinstance(note, tuple)]
+    assert flows == ["synthesize", "average", "teach"]
+    assert notes[:3] == ["parameters", "dataset", "partition"]
+    assert notes[3] == ("synthesize", 1)
+    assert started[0] == 0
+    assert max(started) == notes.index(("teach", 3))
+
+
+def test_nothing_is_started_where_nothing_that_fans_out_is_to_be_made(made, monkeypatch):
+    monkeypatch.setattr(server, "is_the_users", lambda: False)
+    until = MAIN.names.index("vote")
+    notes, started = made(unchanged=MAIN.names[:until])
+    assert notes[0] == "vote"
+    assert not started
+
+
+def test_a_server_of_the_users_own_sees_the_run(made, monkeypatch):
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:4200/api")
-    assert server.start(tmp_path) is None
-    assert not server.is_own()
+    assert server.is_the_users()
+    assert made() == (["the user's server"], [])

@@ -1,14 +1,18 @@
-"""Garbled circuits, vectorised over queries: half-gates, free XOR, point-and-permute, fixed-key AES.
+"""Garbled circuits, vectorised over queries: half-gates, free XOR, point-and-permute, AES with a key for each half.
 
 Every wire has two labels of 128 bits, L and L ⊕ Δ, for the values 0 and 1; whoever evaluates holds one of them and
 cannot tell which. XOR costs nothing (Kolesnikov & Schneider 2008), an AND gate two ciphertexts (Zahur, Rosulek & Evans
 2015). The lowest bit of Δ is 1, so the lowest bit of a label, its colour, says which ciphertexts to use and nothing
 else.
 
-Labels are hashed by H(x, i) = π(π(x) ⊕ i) ⊕ π(x) with π = AES under a public key: tweakable circular correlation robust
-when π is a random permutation (Guo, Katz, Wang & Yu 2020, section 7.4). The tweak i is (gate, query); every block of
-queries of every phase of every round has its own key, which bounds what is hashed under one permutation (Guo, Katz,
-Wang, Weng & Yu 2020).
+Labels are hashed by H(x, (g, q)) = E(k_g, σ(x) ⊕ q) ⊕ σ(x) ⊕ q, with E = AES, σ(a, b) = (a ⊕ b, a) on halves, a key k_g
+of its own for each half of each gate and for each output, and q the number of the query. It is the hash of Guo, Katz,
+Wang, Weng & Yu (2020), whose tweak is the key: tweakable circular correlation robust where AES is an ideal cipher,
+since σ and x ↦ σ(x) ⊕ x are linear and invertible (Guo, Katz, Wang & Yu 2020, section 7.3). It takes one call of AES
+where π(π(x) ⊕ i) ⊕ π(x) under one key takes two. An adversary with p calls of AES gains about u p / 2¹²⁸ where u labels
+are hashed under one key, two for each query: p / 2¹¹³ for 10,000 queries. Adding q is a shift of x by a public
+constant, under which robustness holds as it does without; it keeps equal labels of two queries apart, should there ever
+be any. The keys are AES of numbers under a key that is unique to the phase of the round.
 
 Arrays of labels are uint64 [wires, queries, 2], little-endian: the colour is the lowest bit of the first word.
 """
@@ -26,9 +30,8 @@ from terrine.collaboration.circuits.circuit import Circuit
 from terrine.collaboration.circuits.schedule import schedule
 
 Labels = NDArray[np.uint64]
-# The AND gates × queries that are worked on at a time: what they need stays in a core's second-level cache.
-_CHUNK = 2_048
-_OUTPUTS = 1 << 62  # added to the numbers of outputs, so that no gate's tweak is an output's
+# The AND gates × queries that are worked on at a time: fewer fit a core's cache better, more need fewer calls.
+_CHUNK = 4_096
 _ONE = np.uint64(1)
 
 
@@ -54,44 +57,64 @@ def shifted(labels: Labels, bits: NDArray[np.uint8], delta: Labels) -> Labels:
     return labels ^ (np.negative(bits.astype(np.uint64))[..., None] & delta)
 
 
+def ciphers_of(circuit: Circuit, context: bytes) -> list[Any]:
+    """AES under a key for each half of each AND gate, in the order of the schedule, and then for each output.
+
+    Args:
+        circuit: What is computed.
+        context: What makes the phase unique: agreement (with its session) and number of the phase.
+    """
+    master = hashlib.sha256(b"terrine garbling 2\0" + context).digest()[:16]
+    count = 2 * circuit.and_gates + len(circuit.outputs)
+    numbers = np.zeros((count, 2), "<u8")
+    numbers[:, 0] = np.arange(count)
+    keys = Cipher(algorithms.AES(master), modes.ECB()).encryptor().update(numbers.tobytes())
+    return [
+        Cipher(algorithms.AES(keys[16 * number : 16 * (number + 1)]), modes.ECB()).encryptor()
+        for number in range(count)
+    ]
+
+
 class Engine:
     """Garbles and evaluates a circuit for blocks of so many queries. One thread at a time.
 
     Args:
         circuit: What is computed.
         queries: Queries in a block.
+        ciphers: `ciphers_of` the circuit and what makes the phase unique.
     """
 
-    def __init__(self, circuit: Circuit, queries: int) -> None:
-        self.circuit, self.queries = circuit, queries
+    def __init__(self, circuit: Circuit, queries: int, ciphers: list[Any]) -> None:
+        self.circuit, self.queries, self._ciphers = circuit, queries, ciphers
         self._plan = plan = schedule(circuit)
         self._rows = rows = np.empty((plan.rows, queries, 2), "<u8")
         # Looking rows up takes as long as XORing them: it is done once.
         self._xors = [[(rows[left], rows[right], rows[out]) for left, right, out in step.xors] for step in plan.steps]
-        outputs = len(plan.outputs)
-        self._gates = max(1, min(_CHUNK // queries, max(plan.largest, outputs)))
-        self._bytes = [np.empty(4 * self._gates * queries * 16 + 16, np.uint8) for _ in range(4)]
-        self._words = [buffer[:-16].view("<u8") for buffer in self._bytes]
-        self._tweaks = np.zeros((self._gates, queries, 2), "<u8")
-        self._tweaks[..., 1] = np.arange(queries)
-        self._colours = np.empty((self._gates, queries), "<u8")
-        self._mask, self._other = (np.empty((self._gates, queries, 2), "<u8") for _ in range(2))
+        self._gates = gates = max(1, min(_CHUNK // queries, max(plan.largest, 1)))
+        self._queries = np.empty(queries, "<u8")
+        self._labels, self._hashed, self._mask, self._other = (
+            np.empty((gates, 2, queries, 2), "<u8") for _ in range(4)
+        )
+        self._colours = np.empty((gates, 2, queries), "<u8")
+        # The cipher asks for a buffer 15 bytes longer than what it writes.
+        self._plain, self._secret = (np.empty(4 * gates * queries * 16 + 16, np.uint8) for _ in range(2))
+        self._from, self._into = memoryview(self._plain), memoryview(self._secret)
 
-    def garble(self, context: bytes, delta: Labels, inputs: Labels) -> tuple[Labels, Labels]:
+    def garble(self, block: int, delta: Labels, inputs: Labels) -> tuple[Labels, Labels]:
         """Garble one block.
 
         Args:
-            context: What makes the block unique: agreement (with its session), phase, number of the block.
+            block: Its number in the phase.
             delta: uint64 [2], the session's Δ.
             inputs: uint64 [input wires, queries, 2], labels of 0.
 
         Returns:
             The ciphertexts, uint64 [AND gates, 2, queries, 2], and the labels of 0 of the outputs.
         """
-        cipher, rows = _cipher(context), self._rows
-        rows[: len(inputs)] = inputs
+        rows = self._begin(block, inputs)
         tables = np.empty((self.circuit.and_gates, 2, self.queries, 2), "<u8")
         offset = np.ascontiguousarray(np.broadcast_to(delta, (self.queries, 2)))
+        mixed = np.stack((offset[:, 0] ^ offset[:, 1], offset[:, 0]), axis=1)  # σ(Δ)
         done = 0
         for step, xors in zip(self._plan.steps, self._xors, strict=True):
             for left, right, out in xors:
@@ -99,19 +122,16 @@ class Engine:
             results = []
             for first in range(0, len(step.out), self._gates):
                 last = min(first + self._gates, len(step.out))
-                part = slice(first, last)
-                labels = self._view(0, 4, last - first)
-                for place, wires, inverted in (
-                    (0, step.left, step.left_inverted),
-                    (2, step.right, step.right_inverted),
-                ):
-                    np.take(rows, wires[part], axis=0, out=labels[place], mode="clip")
-                    if len(inverted):
-                        labels[place][inverted[(inverted >= first) & (inverted < last)] - first] ^= offset
-                    np.bitwise_xor(labels[place], offset, out=labels[place + 1])
-                hashed = self._hash(cipher, 2, 2, np.arange(done, done + last - first, dtype=np.uint64) << _ONE)
+                labels = self._take(step.left[first:last], step.right[first:last])
+                for half, inverted in enumerate((step.left_inverted, step.right_inverted)):
+                    for place in inverted[(inverted >= first) & (inverted < last)] - first:
+                        labels[place, half] ^= offset
+                plain, secret = self._view(2, last - first)
+                self._mix(labels, plain[:, :, 0])
+                np.bitwise_xor(plain[:, :, 0], mixed, out=plain[:, :, 1])
+                self._encrypt(2 * done, 2 * (last - first), 2)
                 halves = tables[done : done + last - first]
-                results.append(self._and_of_garbler(labels, hashed, halves, offset))
+                results.append(self._and_of_garbler(labels, plain, secret, halves, offset, mixed))
                 done += last - first
             for first, result in zip(range(0, len(step.out), self._gates), results, strict=True):
                 rows[step.out[first : first + self._gates]] = result
@@ -119,19 +139,18 @@ class Engine:
         outputs[self._plan.inverted] ^= offset
         return tables, outputs
 
-    def evaluate(self, context: bytes, tables: Labels, inputs: Labels) -> Labels:
+    def evaluate(self, block: int, tables: Labels, inputs: Labels) -> Labels:
         """Evaluate one block.
 
         Args:
-            context: As it was garbled with.
+            block: As it was garbled with.
             tables: The ciphertexts, uint64 [AND gates, 2, queries, 2].
             inputs: uint64 [input wires, queries, 2], the label of each wire's value.
 
         Returns:
             uint64 [outputs, queries, 2], the label of each output's value.
         """
-        cipher, rows = _cipher(context), self._rows
-        rows[: len(inputs)] = inputs
+        rows = self._begin(block, inputs)
         done = 0
         for step, xors in zip(self._plan.steps, self._xors, strict=True):
             for left, right, out in xors:
@@ -139,21 +158,21 @@ class Engine:
             results = []
             for first in range(0, len(step.out), self._gates):
                 last = min(first + self._gates, len(step.out))
-                labels = self._view(0, 2, last - first)
-                np.take(rows, step.left[first:last], axis=0, out=labels[0], mode="clip")
-                np.take(rows, step.right[first:last], axis=0, out=labels[1], mode="clip")
-                hashed = self._hash(cipher, 1, 2, np.arange(done, done + last - first, dtype=np.uint64) << _ONE)
-                results.append(self._and_of_evaluator(labels, hashed, tables[done : done + last - first]))
+                labels = self._take(step.left[first:last], step.right[first:last])
+                plain, secret = self._view(1, last - first)
+                self._mix(labels, plain[:, :, 0])
+                self._encrypt(2 * done, 2 * (last - first), 1)
+                results.append(self._and_of_evaluator(labels, plain, secret, tables[done : done + last - first]))
                 done += last - first
             for first, result in zip(range(0, len(step.out), self._gates), results, strict=True):
                 rows[step.out[first : first + self._gates]] = result
         return rows[self._plan.outputs]
 
-    def seal(self, context: bytes, delta: Labels, outputs: Labels) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
+    def seal(self, block: int, delta: Labels, outputs: Labels) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
         """What opens the outputs to whoever holds one label of each, and shows whether it is one.
 
         Args:
-            context: As the block was garbled with.
+            block: As it was garbled with.
             delta: The session's Δ.
             outputs: Labels of 0, uint64 [outputs, queries, 2].
 
@@ -162,84 +181,99 @@ class Engine:
             that belongs to colour 0.
         """
         both = np.stack((outputs, outputs ^ delta))
-        hashes = np.stack([self._hash_outputs(context, labels) for labels in both])
+        hashes = np.stack([self._hash_outputs(block, labels) for labels in both])
         zero = (both[0, ..., 0] & _ONE).astype(np.uint8)  # colour of the label of 0, so also the value of colour 0
         ordered = np.where(zero, hashes[::-1], hashes)
         return np.ascontiguousarray(ordered.transpose(1, 0, 2)), zero
 
     def open(
-        self, context: bytes, outputs: Labels, hashes: NDArray[np.uint64], values: NDArray[np.uint8]
+        self, block: int, outputs: Labels, hashes: NDArray[np.uint64], values: NDArray[np.uint8]
     ) -> tuple[NDArray[np.uint8], bool]:
         """The values of outputs, uint8 [outputs, queries], and whether every label is one that the garbler made."""
         colours = (outputs[..., 0] & _ONE).astype(np.uint8)
         expected = np.where(colours, hashes[:, 1], hashes[:, 0])
-        return colours ^ values, bool((self._hash_outputs(context, outputs) == expected).all())
+        return colours ^ values, bool((self._hash_outputs(block, outputs) == expected).all())
 
-    def _hash_outputs(self, context: bytes, outputs: Labels) -> NDArray[np.uint64]:
-        cipher = _cipher(context)
-        hashes = np.empty(outputs.shape[:2], "<u8")
-        for first in range(0, len(outputs), self._gates):
-            part = outputs[first : first + self._gates]
-            self._view(0, 1, len(part))[0] = part
-            numbers = np.arange(first, first + len(part), dtype=np.uint64) + np.uint64(_OUTPUTS)
-            hashes[first : first + len(part)] = self._hash(cipher, 1, 1, numbers)[0, ..., 1]
+    def _hash_outputs(self, block: int, outputs: Labels) -> NDArray[np.uint64]:
+        self._number(block)
+        mixed = np.empty_like(outputs)
+        self._mix(outputs, mixed)
+        ciphers = self._ciphers[2 * self.circuit.and_gates :]
+        secret = b"".join(cipher.update(row.tobytes()) for cipher, row in zip(ciphers, mixed, strict=True))
+        hashes: NDArray[np.uint64] = (np.frombuffer(secret, "<u8").reshape(mixed.shape) ^ mixed)[..., 1]
         return hashes
 
-    def _view(self, buffer: int, sides: int, gates: int) -> Labels:
-        size = sides * gates * self.queries * 2
-        return self._words[buffer][:size].reshape(sides, gates, self.queries, 2)
+    def _begin(self, block: int, inputs: Labels) -> Labels:
+        self._number(block)
+        self._rows[: len(inputs)] = inputs
+        return self._rows
 
-    def _hash(self, cipher: Any, sides: int, halves: int, numbers: NDArray[np.uint64]) -> Labels:
-        """Hash the labels in buffer 0: [halves · sides, gates, queries, 2], valid until the next call.
+    def _number(self, block: int) -> None:
+        """Number the queries of a block as no other block of the phase does."""
+        self._queries[:] = np.arange(self.queries, dtype=np.uint64) + np.uint64(block << 32)
 
-        `numbers` are the tweaks of the gates' first halves; that of a second half is one more.
-        """
-        gates = len(numbers)
-        size = halves * sides * gates * self.queries * 16
-        permuted, tweaked, hashed = (self._view(buffer, halves * sides, gates) for buffer in (1, 3, 2))
-        tweaks = self._tweaks[:gates]
-        # The cipher asks for a buffer 15 bytes longer than what it writes.
-        cipher.update_into(self._bytes[0][:size], self._bytes[1][: size + 16])
-        for half in range(halves):
-            tweaks[..., 0] = (numbers + np.uint64(half))[:, None]
-            part = slice(half * sides, (half + 1) * sides)
-            np.bitwise_xor(permuted[part], tweaks, out=tweaked[part])
-        cipher.update_into(self._bytes[3][:size], self._bytes[2][: size + 16])
-        return np.bitwise_xor(hashed, permuted, out=hashed)
+    def _take(self, left: NDArray[np.intp], right: NDArray[np.intp]) -> Labels:
+        """The labels that enter so many gates: uint64 [gates, 2, queries, 2], valid until the next call."""
+        labels = self._labels[: len(left)]
+        for place, (one, other) in enumerate(zip(left.tolist(), right.tolist(), strict=True)):
+            labels[place, 0], labels[place, 1] = self._rows[one], self._rows[other]
+        return labels
+
+    def _view(self, values: int, gates: int) -> tuple[Labels, Labels]:
+        """What enters the ciphers and what comes out, for so many labels a wire: [gates, 2, values, queries, 2]."""
+        size = gates * 2 * values * self.queries * 16
+        plain, secret = (
+            buffer[:size].view("<u8").reshape(gates, 2, values, self.queries, 2)
+            for buffer in (self._plain, self._secret)
+        )
+        return plain, secret
+
+    def _mix(self, labels: Labels, out: Labels) -> None:
+        """σ(labels) ⊕ the numbers of the queries."""
+        np.bitwise_xor(labels[..., 0], labels[..., 1], out=out[..., 0])
+        np.bitwise_xor(labels[..., 0], self._queries, out=out[..., 1])
+
+    def _encrypt(self, first: int, count: int, values: int) -> None:
+        """Have so many ciphers, from this one on, turn their part of what entered into what comes out."""
+        size = values * self.queries * 16
+        start = 0
+        for cipher in self._ciphers[first : first + count]:
+            cipher.update_into(self._from[start : start + size], self._into[start : start + size + 16])
+            start += size
 
     def _masks(self, labels: Labels) -> Labels:
         """All ones where a label has colour 1; valid until the next call."""
         colours, mask = self._colours[: len(labels)], self._mask[: len(labels)]
         np.bitwise_and(labels[..., 0], _ONE, out=colours)
-        np.negative(colours, out=colours)
-        mask[..., 0] = colours
-        mask[..., 1] = colours
+        np.negative(colours, out=mask[..., 0])
+        np.negative(colours, out=mask[..., 1])
         return mask
 
-    def _and_of_garbler(self, labels: Labels, hashed: Labels, tables: Labels, offset: Labels) -> Labels:
+    def _and_of_garbler(
+        self, labels: Labels, plain: Labels, secret: Labels, tables: Labels, offset: Labels, mixed: Labels
+    ) -> Labels:
         """Both half gates: T_G = H(A0) ⊕ H(A1) ⊕ p_b Δ and T_E = H(B0) ⊕ H(B1) ⊕ A0; the labels of 0 that result."""
-        generator, evaluator = tables[:, 0], tables[:, 1]
-        other = self._other[: len(tables)]
-        out: Labels = np.bitwise_xor(hashed[0], hashed[2])
-        np.bitwise_xor(hashed[2], hashed[3], out=evaluator)
-        mask = self._masks(labels[2])
-        out ^= np.bitwise_and(mask, evaluator, out=other)
-        np.bitwise_xor(evaluator, labels[0], out=evaluator)
-        np.bitwise_xor(hashed[0], hashed[1], out=generator)
-        np.bitwise_xor(generator, np.bitwise_and(mask, offset, out=other), out=generator)
-        mask = self._masks(labels[0])
-        out ^= np.bitwise_and(mask, generator, out=other)
+        count = len(tables)
+        hashed, chosen = self._hashed[:count], self._other[:count]
+        np.bitwise_xor(plain[:, :, 0], secret[:, :, 0], out=hashed)
+        np.bitwise_xor(secret[:, :, 0], secret[:, :, 1], out=tables)
+        np.bitwise_xor(tables, mixed, out=tables)  # what entered differs by σ(Δ)
+        mask = self._masks(labels)
+        np.bitwise_and(mask[:, 1], offset, out=chosen[:, 0])
+        np.bitwise_xor(tables[:, 0], chosen[:, 0], out=tables[:, 0])
+        np.bitwise_xor(hashed, np.bitwise_and(mask, tables, out=chosen), out=hashed)
+        np.bitwise_xor(tables[:, 1], labels[:, 0], out=tables[:, 1])
+        out: Labels = np.bitwise_xor(hashed[:, 0], hashed[:, 1])
         return out
 
-    def _and_of_evaluator(self, labels: Labels, hashed: Labels, tables: Labels) -> Labels:
-        other = self._other[: len(tables)]
-        out: Labels = np.bitwise_xor(hashed[0], hashed[1])
-        out ^= np.bitwise_and(self._masks(labels[0]), tables[:, 0], out=other)
-        np.bitwise_xor(tables[:, 1], labels[0], out=other)
-        out ^= np.bitwise_and(self._masks(labels[1]), other, out=other)
+    def _and_of_evaluator(self, labels: Labels, plain: Labels, secret: Labels, tables: Labels) -> Labels:
+        count = len(tables)
+        hashed, chosen = self._hashed[:count], self._other[:count]
+        np.bitwise_xor(plain[:, :, 0], secret[:, :, 0], out=hashed)
+        mask = self._masks(labels)
+        chosen[:, 0] = tables[:, 0]
+        np.bitwise_xor(tables[:, 1], labels[:, 0], out=chosen[:, 1])
+        np.bitwise_and(mask, chosen, out=chosen)
+        np.bitwise_xor(hashed, chosen, out=hashed)
+        out: Labels = np.bitwise_xor(hashed[:, 0], hashed[:, 1])
         return out
-
-
-def _cipher(context: bytes) -> Any:
-    key = hashlib.sha256(b"terrine garbling\0" + context).digest()[:16]
-    return Cipher(algorithms.AES(key), modes.ECB()).encryptor()

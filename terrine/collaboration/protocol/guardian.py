@@ -167,7 +167,8 @@ class Guardian(Gatherer):
         return iter([self._peer.send(Kind.CHOICES, base.points)])
 
     def _begin(self, phase: Phase) -> None:
-        self._step, self._phase, self._engine_of = "phase", phase, cache(partial(Engine, phase.circuit))
+        self._step, self._phase = "phase", phase
+        self._engine_of = cache(partial(Engine, phase.circuit, ciphers=phase.ciphers))
         self._asked = self._opened = 0
         self._unopened: deque[Labels] = deque()
         self._passed = np.zeros(len(phase.queries), bool)
@@ -175,7 +176,7 @@ class Guardian(Gatherer):
     def _garble(self, block: int, hidden: NDArray[np.uint8]) -> Iterator[Send]:
         phase = self._phase
         assert phase is not None
-        size, context = phase.size(block), phase.context(block)
+        size = phase.size(block)
         wires, others = phase.circuit.inputs
         shares = self._tests if phase.number == 1 else self._counts
         assert shares is not None
@@ -184,8 +185,8 @@ class Guardian(Gatherer):
         labels[:wires] = shifted(labels_from_seed(seed, wires, size), phase.inputs(shares, block), self._delta)
         labels[wires:] = self._extension.extend(hidden, others, size)
         engine = self._engine_of(size)
-        tables, outputs = engine.garble(context, self._delta, labels)
-        hashes, values = engine.seal(context, self._delta, outputs)
+        tables, outputs = engine.garble(block, self._delta, labels)
+        hashes, values = engine.seal(block, self._delta, outputs)
         if phase.number == 1:
             self._unopened.append(outputs[0].copy())
         tables = tables.reshape(len(tables), 2, 2 * size)

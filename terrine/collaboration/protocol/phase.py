@@ -6,11 +6,13 @@ Guardian and student plan it alike, each for itself, from what both know; so a f
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from terrine.collaboration.circuits.circuit import Circuit, argmax_circuit, threshold_circuit
+from terrine.collaboration.circuits.garbling import ciphers_of
 from terrine.collaboration.circuits.transfer import WIDTH, column_bytes
 from terrine.collaboration.protocol.gathering import blocks_of
 from terrine.collaboration.protocol.messages import LARGEST_FRAME, Spec
@@ -60,9 +62,10 @@ class Phase:
         """One party's input bits of a block: uint8 [wires, queries]."""
         return bits_of(shares[self.queries[self.blocks[block]]], self.bits)
 
-    def context(self, block: int) -> bytes:
-        """What no other block of any round has; a resumed session garbles its blocks as they were garbled before."""
-        return self.agreement.digest + bytes([self.number]) + block.to_bytes(8, "little")
+    @cached_property
+    def ciphers(self) -> list[Any]:
+        """What labels are hashed with in no other phase of any round; a resumed session garbles as it did before."""
+        return ciphers_of(self.circuit, self.agreement.digest + bytes([self.number]))
 
     def bits_spec(self, block: int) -> Sequence[Spec]:
         """The arrays of BITS: the student's input bits, hidden, column by column."""

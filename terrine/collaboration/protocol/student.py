@@ -98,7 +98,8 @@ class StudentParty(Gatherer):
         return self._evaluate(*arrays)
 
     def _begin(self, phase: Phase) -> Iterator[Send]:
-        self._step, self._phase, self._engine_of = "phase", phase, cache(partial(Engine, phase.circuit))
+        self._step, self._phase = "phase", phase
+        self._engine_of = cache(partial(Engine, phase.circuit, ciphers=phase.ciphers))
         self._asked = self._evaluated = 0
         self._waiting: deque[Labels] = deque()
         return self._ask(WINDOW)
@@ -119,13 +120,13 @@ class StudentParty(Gatherer):
         # The guardian garbles the next block while this one is evaluated.
         yield from self._ask(1)
         phase, block = self._phase, self._evaluated
-        size, context = phase.size(block), phase.context(block)
+        size = phase.size(block)
         labels = np.concatenate(
             (labels_from_seed(seed.tobytes(), phase.circuit.inputs[0], size), self._waiting.popleft())
         )
         engine = self._engine_of(size)
-        outputs = engine.evaluate(context, tables.reshape(len(tables), 2, size, 2), labels)
-        bits, genuine = engine.open(context, outputs, hashes, values)
+        outputs = engine.evaluate(block, tables.reshape(len(tables), 2, size, 2), labels)
+        bits, genuine = engine.open(block, outputs, hashes, values)
         if not genuine or values.max() > 1:
             self._abort("garbled tables of the guardian were altered.")
             raise self._peer.refusal(f"the garbled tables of block {block} were altered: they open no output.")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from terrine.errors import LedgerError
-from terrine.files import atomic_file, private_folder
+from terrine.files import atomic_file, clear_after_the_dead, private_folder
 
 _KEY_BYTES = 32
 
@@ -33,10 +33,11 @@ def load_or_create_key(path: Path) -> bytes:
         if not path.exists():
             private_folder(path.parent)
             with (
-                contextlib.suppress(FileExistsError),
+                contextlib.suppress(FileExistsError, FileNotFoundError),  # another process made it, and cleared up
                 atomic_file(path, replace=False, owner_only=True) as file,
             ):
                 file.write(secrets.token_bytes(_KEY_BYTES))
+        clear_after_the_dead(path)
         key, mode = path.read_bytes(), stat.S_IMODE(path.stat().st_mode)
     except OSError as error:
         raise LedgerError(f"The key {path} can be neither read nor made: {error.strerror}.") from error

@@ -286,9 +286,9 @@ class Ledger:
                     "cannot be drawn again at no cost, so restore the file from a backup."
                 )
             reused = stored is not None
+            if not is_new:
+                self._releases.clear(release_id)
             if stored is None:
-                if not is_new:
-                    self._releases.clear(release_id)
                 stored = self._draw(release_id, noise_kind, worst_case, delta, draw, inputs or {})
             epsilon_total = self._commit(dataset, release_id, noise_kind, stored, delta)
         return StoredRelease(

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from terrine.errors import LedgerError
-from terrine.files import atomic_file
+from terrine.files import atomic_file, clear_after_the_dead
 from terrine.privacy.accounting.events import Event, UnsupportedEventError, from_json, to_json
 from terrine.privacy.ledger.identity import canonical_json, keyed_digest
 
@@ -97,9 +97,8 @@ class ReleaseStore:
         return StoredArrays(arrays, _event_of(event_text), seal, json.loads(inputs_text or b"{}"))
 
     def clear(self, release_id: str) -> None:
-        """Remove what a process that was killed left of this release before it was stored."""
-        for abandoned in self.folder.glob(f".{self.path(release_id).name}.*.tmp"):
-            abandoned.unlink(missing_ok=True)
+        """Remove what a process that was killed left of this release before or while it was stored."""
+        clear_after_the_dead(self.path(release_id))
 
     def write(
         self, release_id: str, noise_kind: str, arrays: Arrays, event: Event, inputs: Mapping[str, str]

@@ -76,7 +76,8 @@ def write_answers(run, mechanism="histogram", answered=120):
     run.folders.answers.mkdir(parents=True)
     write_table(run.folders.answers / "answers.parquet", pd.DataFrame(table))
     names = [str(number) for number in range(CLASSES)]
-    write_json(run.folders.answers / "manifest.json", {**description, "teachers": 20, "class_names": names})
+    about = {**description, "release_id": "01", "teachers": 20, "class_names": names}
+    write_json(run.folders.answers / "manifest.json", about)
 
 
 @pytest.fixture(scope="module")

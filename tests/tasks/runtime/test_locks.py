@@ -2,6 +2,7 @@
 
 import logging
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from threading import Event
 
 import pytest
@@ -65,10 +66,14 @@ def test_what_the_dead_left_is_cleared_when_nobody_makes_a_run_and_nothing_else_
         tmp_path / ".notes.tmp",
         tmp_path / ".notes.old",
     ]
+    cache = tmp_path / ".dvc" / "cache" / "files" / "md5"
+    dead += [cache / f".{22 * 'a'}.tmp", cache / "ab" / f"cdef.{11 * 'a-'}.tmp"]
+    kept += [cache / "ab" / "cdef", cache / "ab" / "cdef.tmp"]
     for path in (*dead, *kept):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    leftovers.remove([*leftovers.of_a_run(folders), *leftovers.of_the_project(tmp_path)])
+    found = (leftovers.of_a_run(folders), leftovers.of_the_project(tmp_path), leftovers.of_the_cache(tmp_path))
+    leftovers.remove(list(chain(*found)))
     assert [path for path in dead if path.exists()] == []
     assert all(path.exists() for path in kept)
 

@@ -100,3 +100,27 @@ def test_notes_that_a_killed_commit_left_are_in_nobodys_way(project, run, left):
     path.write_text(left)
     commit(project, run, "parameters", MAIN)
     assert not is_changed(project, run, "parameters", MAIN)
+
+
+def test_what_a_power_cut_emptied_in_the_cache_is_not_put_in_the_place_of_what_a_stage_makes(project, run, monkeypatch):
+    commit(project, run, "parameters", MAIN)
+    made = Folders(project, run).dataset / "train.npy"
+    made.parent.mkdir()
+    made.write_bytes(b"images")
+    cached = {path for path in (project / ".dvc" / "cache" / "files").rglob("*") if path.is_file()}
+    synced, sync = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda number: (synced.append(os.fstat(number).st_ino), sync(number)))
+    commit(project, run, "dataset", MAIN)
+    kept = {path for path in (project / ".dvc" / "cache" / "files").rglob("*") if path.is_file()} - cached
+    assert len(kept) == 2
+    assert {path.stat().st_ino for path in (*kept, made)} <= set(synced)
+    for path in (*kept, made):
+        path.unlink()
+        path.touch()
+    assert is_changed(project, run, "dataset", MAIN)
+    made.unlink()
+    made.write_bytes(b"images")
+    commit(project, run, "dataset", MAIN)
+    assert made.read_bytes() == b"images"
+    assert min(path.stat().st_size for path in kept) > 0
+    assert not is_changed(project, run, "dataset", MAIN)

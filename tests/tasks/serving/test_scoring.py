@@ -20,6 +20,7 @@ from tasks.serving import door, serve
 from tasks.serving.door import Door
 from tasks.serving.scoring import scoring_app
 from tasks.serving.serve import build_app
+from terrine.deployment.manifest import seal
 from terrine.errors import ArtefactError
 from tests.student_folders import CLASSES, SIZE, images, make_statement, make_student
 
@@ -272,7 +273,7 @@ def test_metrics_count_requests_by_route_and_answer(served):
     assert "nowhere" not in text
 
 
-def test_an_edited_statement_is_not_told_and_a_resealed_student_of_nothing_is_not_served(tmp_path):
+def test_a_statement_that_was_edited_or_is_another_students_is_not_told(tmp_path):
     folder = make_student(tmp_path / "student")
     told = make_statement(folder)
     (tmp_path / "privacy.json").write_text(json.dumps({**told, "epsilon": 0.1, "epsilon_guaranteed": 0.1}))
@@ -281,6 +282,13 @@ def test_an_edited_statement_is_not_told_and_a_resealed_student_of_nothing_is_no
     (tmp_path / "privacy.json").write_text('{"epsilon": 0.1}')
     with pytest.raises(ArtefactError, match=r"privacy.json is not what Terrine wrote"):
         build_app(folder)
+    (tmp_path / "privacy.json").write_text(json.dumps(told))
+    assert build_app(folder)[0] is not None
+    for other in ({"release": "02"}, {"release": None}):
+        manifest = json.loads((folder / "manifest.json").read_text()) | other
+        (folder / "manifest.json").write_text(json.dumps(seal(folder, manifest)))
+        with pytest.raises(ArtefactError, match=r"privacy.json is about another release than the one that the student"):
+            build_app(folder)
 
 
 def test_a_server_outlives_half_sent_heads_and_held_bodies(served, monkeypatch):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from terrine.collaboration.circuits.garbling import Engine, fresh_offset, labels_from_seed, shifted
+from terrine.collaboration.circuits.garbling import Engine, ciphers_of, fresh_offset, labels_from_seed, shifted
 from terrine.errors import InputError
 from tests.collaboration_bristol import read, write
 from tests.collaboration_circuits import aes128, bits_of_bytes, bytes_of_bits, padded, random_circuit, sha256_block
@@ -29,12 +29,10 @@ FASHION = """3 5
 def garbled(circuit, bits):
     """The circuit's outputs by way of labels."""
     queries = bits.shape[1]
-    engine, delta = Engine(circuit, queries), fresh_offset()
+    engine, delta = Engine(circuit, queries, ciphers_of(circuit, b"test")), fresh_offset()
     active = labels_from_seed(bytes(range(16)), circuit.width, queries)
-    tables, outputs = engine.garble(b"test", delta, shifted(active, bits, delta))
-    values, genuine = engine.open(
-        b"test", engine.evaluate(b"test", tables, active), *engine.seal(b"test", delta, outputs)
-    )
+    tables, outputs = engine.garble(0, delta, shifted(active, bits, delta))
+    values, genuine = engine.open(0, engine.evaluate(0, tables, active), *engine.seal(0, delta, outputs))
     assert genuine
     return values
 

@@ -12,16 +12,17 @@ def phases(agreed):
     return [threshold_phase(agreed), argmax_phase(agreed, np.arange(agreed.queries))]
 
 
-def test_every_block_of_every_phase_of_every_session_has_its_own_context(monkeypatch):
-    monkeypatch.setattr(phase, "_BLOCK", 4)
-    contexts = [
-        planned.context(block)
+def test_every_phase_of_every_session_has_its_own_ciphers():
+    block = bytes(16)
+    seen = [
+        cipher.update(block)
         for session in ("0" * 32, "1" * 32)
         for planned in phases(confident(session=session))
-        for block in range(len(planned.blocks))
+        for cipher in planned.ciphers
     ]
-    assert len(contexts) == 2 * 2 * 10
-    assert len(set(contexts)) == len(contexts)
+    gates = [2 * planned.circuit.and_gates + len(planned.circuit.outputs) for planned in phases(confident())]
+    assert len(seen) == 2 * sum(gates)
+    assert len(set(seen)) == len(seen)
 
 
 @pytest.mark.parametrize(("classes", "sigma"), [(2, 1.0), (10, 40.0), (150, 40.0), (1_000, 40.0)])

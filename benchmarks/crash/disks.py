@@ -1,0 +1,106 @@
+"""Disks that are full in each stage: a sentence instead of a traceback, and once there is room the run completes.
+
+The project lies on a file system in memory that has as much room as the run needs, but for a part of what the stage
+that is to fail writes; that part is drawn at random. Root alone may mount one.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.crash.checks import faults, outcome
+from benchmarks.crash.project import PATIENCE, Command, answer_in, empty_tables, preload, small_project
+
+SIZE = 200 * 2**20
+
+
+def full_disks(folder: Path, times: int, seed: int) -> tuple[Counter[str], Counter[str]]:
+    """Fill the disk so many times in each stage; return where it said so, and what was wrong after."""
+    words = ["run", "--preset", "small", "--no-server"]
+    whole = small_project(folder / "whole")
+    preload(whole, words)
+    expected, tables = outcome(whole, "small"), empty_tables(folder)
+    states = _states(folder, tables)
+    where, wrong, rng = Counter[str](), Counter[str](), random.Random(seed)
+    for stage, (before, after) in states.items():
+        needed = max(4096 * 8, _size(after) - _size(before))
+        for number in range(times):
+            room = int(needed * (number + rng.random()) / times)
+            with _mounted(folder / f"disk-{stage}-{number}") as disk:
+                project = disk / "project"
+                shutil.copytree(before, project, symlinks=True)
+                ballast = disk / "ballast"
+                _fill(disk, ballast, room)
+                first = Command(project, words, log=folder / f"disk-{stage}-{number}.log")
+                first.wait(PATIENCE)
+                told = "not at all" if first.status == 0 else "in a sentence"
+                if "Traceback" in first.said or first.status not in (0, 1):
+                    told = "otherwise"
+                    wrong["traceback"] += 1
+                    print(first.said[-3000:], flush=True)
+                where[told] += 1
+                ballast.unlink()
+                again = Command(project, words, log=folder / f"disk-{stage}-{number}-again.log")
+                again.wait(PATIENCE)
+                bad = faults(project, "small", again, expected)
+                wrong.update(bad)
+                last = first.said.strip().splitlines()[-1:] if first.status else []
+                print(
+                    f"{stage}, {room:,} bytes left: said {told}; {', '.join(sorted(bad)) or 'well'} {last}", flush=True
+                )
+    return where, wrong
+
+
+def _states(folder: Path, tables: Path) -> dict[str, tuple[Path, Path]]:
+    """Return for each stage the project as it is before it is made, and after."""
+    from tasks.pipeline.graph import MAIN
+
+    project = small_project(folder / "staged")
+    shutil.copy(tables, project)
+    states, before = {}, folder / "before-all"
+    shutil.copytree(project, before, symlinks=True)
+    for stage in MAIN.names:
+
+        def make(stage: str = stage) -> None:
+            from flows.stages import begin, make_changed
+            from tasks.runtime.versioning import select
+
+            select(project, "small", begin(project, "small"))
+            make_changed(project, "small", [stage])
+
+        answer_in(project, make)
+        after = folder / f"after-{stage}"
+        shutil.copytree(project, after, symlinks=True)
+        states[stage], before = (before, after), after
+    return states
+
+
+def _size(folder: Path) -> int:
+    """Return the bytes that a folder takes on such a disk."""
+    return sum(-(-path.lstat().st_size // 4096) * 4096 for path in folder.rglob("*") if path.is_file())
+
+
+def _fill(disk: Path, ballast: Path, room: int) -> None:
+    """Fill a disk but for so many bytes."""
+    free = shutil.disk_usage(disk).free
+    with ballast.open("wb") as file:
+        rest = max(0, free - room)
+        while rest > 0:
+            rest -= file.write(bytes(min(rest, 2**20)))
+
+
+@contextmanager
+def _mounted(place: Path) -> Iterator[Path]:
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(place)], check=True)
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+        place.rmdir()

@@ -1,0 +1,71 @@
+"""SIGKILL of `terrine run` at moments spread evenly over its life: alone, and every other time with all it started."""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+import time
+from collections import Counter
+from pathlib import Path
+
+from benchmarks.crash.checks import faults, outcome
+from benchmarks.crash.project import PATIENCE, Command, empty_tables, preload, removed, small_project
+
+FRESH = 10
+"""Of so many kills one is of a command as from a shell, with a Prefect server; the others are forked, without one."""
+
+
+def kill_runs(folder: Path, preset: str, times: int, seed: int) -> tuple[Counter[str], Counter[str]]:
+    """Kill runs of a preset; return where they were, by the last stage that was made, and what was wrong after."""
+    words = ["run", "--preset", preset]
+    whole = small_project(folder / "whole")
+    preload(whole, [*words, "--no-server"])
+    expected, tables = outcome(whole, preset), empty_tables(folder)
+    lives = {False: 0.0, True: 0.0}
+    for fresh in lives if times >= FRESH else [False]:
+        project = small_project(folder / f"undisturbed-{fresh}")
+        began, undisturbed = time.monotonic(), Command(project, _words(words, fresh), fresh=fresh)
+        undisturbed.wait(PATIENCE)
+        lives[fresh] = time.monotonic() - began
+        if wrong := faults(project, preset, undisturbed, expected):
+            raise SystemExit(f"A run that nobody kills: {wrong}\n{undisturbed.said}")
+        removed(project)
+    print(
+        f"A run takes {lives[False]:.1f} s forked and {lives[True]:.1f} s from a shell. Projects: {folder}", flush=True
+    )
+    where, wrong, rng = Counter[str](), Counter[str](), random.Random(seed)
+    order = list(range(times))
+    rng.shuffle(order)
+    for place, number in enumerate(order):
+        fresh = place % FRESH == FRESH - 1
+        project = small_project(folder / f"kill-{number}")
+        if place % 4:  # with the tables of MLflow, which take long to be laid out; every fourth lays them out
+            shutil.copy(tables, project)
+        killed = Command(project, _words(words, fresh), fresh=fresh)
+        seconds = (number + rng.random()) / times * lives[fresh]
+        if killed.wait(seconds) is None:
+            killed.kill(everything=place % 2 == 1)
+        where[stage_of(killed)] += 1
+        again = Command(project, _words(words, fresh), fresh=fresh)
+        again.wait(PATIENCE)
+        bad = faults(project, preset, again, expected)
+        wrong.update(bad)
+        print(f"{place + 1:4} at {seconds:6.1f} s, {stage_of(killed)}: {', '.join(sorted(bad)) or 'well'}", flush=True)
+        for process in [*killed.processes(), *again.processes()]:
+            process.kill()
+        if not bad:
+            removed(project)
+    return where, wrong
+
+
+def _words(words: list[str], fresh: bool) -> list[str]:
+    return words if fresh else [*words, "--no-server"]
+
+
+def stage_of(killed: Command) -> str:
+    """Return where a run was that was killed."""
+    if killed.status == 0:
+        return "after its end"
+    made = re.findall(r"^ *\d+/\d+ (\S+)", killed.said, re.MULTILINE)
+    return f"after {made[-1]}" if made else "before its first stage's end"

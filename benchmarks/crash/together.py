@@ -1,0 +1,64 @@
+"""Ten runs at once in one folder, two of them the same: they end as ten runs one after the other do."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmarks.crash.project import PATIENCE, SMALL, Command, answer_in, preload, small_project
+
+SEEDS = (0, 1, 2, 3, 4, 5, 6, 7, 8, 8)
+BUDGET = 16.0
+"""Not enough for nine releases."""
+
+
+def ten_runs(folder: Path) -> tuple[Counter[str], Counter[str]]:
+    """Make the runs in turns and at once; return how they ended, and what differs."""
+    preload(small_project(folder / "whole"), _words(0))
+    where, wrong, outcomes = Counter[str](), Counter[str](), []
+    for at_once in (False, True):
+        project = small_project(folder / ("at-once" if at_once else "in-turns"))
+        preset = SMALL | {"ledger": {"account": "ten", "epsilon": BUDGET}}
+        (project / "experiments" / "small.yaml").write_text(yaml.safe_dump(preset))
+        runs = []
+        for seed in SEEDS:
+            runs.append(Command(project, _words(seed)))
+            if not at_once:
+                runs[-1].wait(PATIENCE)
+        for run in runs:
+            run.wait(PATIENCE)
+            if "Traceback" in run.said or run.status not in (0, 1):
+                wrong["traceback"] += 1
+                print(run.said[-3000:], flush=True)
+        ended = sorted(run.status for run in runs if run.status is not None)
+        outcomes.append(ended + answer_in(project, lambda project=project: _charged(project)))
+        where["at once" if at_once else "in turns"] = ended.count(0)
+        print(f"{'at once' if at_once else 'in turns'}: {outcomes[-1]}", flush=True)
+    if outcomes[0] != outcomes[1]:
+        wrong["another end"] += 1
+    return where, wrong
+
+
+def _words(seed: int) -> list[str]:
+    return ["run", "--preset", "small", "--set", f"seed={seed}", "--no-server"]
+
+
+def _charged(project: Path) -> list[Any]:
+    """Return the charges, the ε of all together, and what is left over and changed."""
+    from tasks.config.presets import project_root, resolve
+    from tasks.runtime.versioning import changed_stages
+    from tasks.tools.ledger import open_existing, overview
+    from tasks.transcription.graph import pipeline_of
+
+    ledger, names = open_existing()
+    (account,) = overview(ledger, names)
+    left = [path.name for path in project.rglob("*") if path.name.endswith((".tmp", ".old"))]
+    made = sorted(path.parent.name for path in project.glob("data/release/*/privacy.json"))
+    changed = [
+        stage for run in made for stage in changed_stages(project_root(), run, pipeline_of(resolve(project, run)))
+    ]
+    return [len(account["releases"]), json.dumps(account["spent"]), ledger.verify(), left, len(made), changed]

@@ -1,0 +1,93 @@
+"""What `terrine run` costs beyond its stages: seconds by the clock and of the processors, Prefect's server included.
+
+    python benchmarks/overhead.py --preset terrine-digits [--set data.root=...] [--repeats 3] [--code OTHER_CHECKOUT]
+
+Each run is made in a fresh project by a fresh process. What lies between the beginning and the end of a stage's tasks
+is the stage's, all else is overhead: imports, the server, state that Prefect keeps, DVC, the end. `--code` measures
+another checkout in turns with this one, since a machine that others use is never as busy twice.
+"""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+from cells import common_options
+
+from benchmarks.crash.project import REPOSITORY, environment, small_project
+
+MEASURED = """
+import atexit, json, os, sys, time
+import flows.stages as stages
+plain, spent = stages.carry_out, {"clock": 0.0, "processors": 0.0}
+def carry_out(*given):
+    clock, before = time.perf_counter(), os.times()
+    try:
+        plain(*given)
+    finally:
+        spent["clock"] += time.perf_counter() - clock
+        spent["processors"] += sum(os.times()[:4]) - sum(before[:4])
+stages.carry_out = carry_out
+report = os.path.abspath("overhead.json")
+atexit.register(lambda: open(report, "w").write(json.dumps(spent)))
+from flows.__main__ import main
+main()
+"""
+
+
+def seconds_of(code: Path, command: list[str]) -> dict[str, float]:
+    """Make a run with the code of a checkout, and return the seconds beyond its stages and those in them."""
+    with tempfile.TemporaryDirectory(prefix="terrine-overhead-") as folder:
+        project = small_project(Path(folder) / "project")
+        for preset in (code / "experiments").glob("*.yaml"):
+            (project / "experiments" / preset.name).write_bytes(preset.read_bytes())
+        own = environment(project) | {"PYTHONPATH": str(code)}
+        before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+        program = [sys.executable, "-c", MEASURED, *command]
+        done = subprocess.run(program, cwd=project, env=own, capture_output=True, text=True, check=False)
+        clock, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+        if done.returncode:
+            sys.exit(f"{done.stdout}{done.stderr}")
+        stages = json.loads((project / "overhead.json").read_text())
+    processors = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return {
+        "clock": clock - stages["clock"],
+        "processors": processors - stages["processors"],
+        "stages, clock": stages["clock"],
+        "stages, processors": stages["processors"],
+        "load": os.getloadavg()[0],
+    }
+
+
+def main() -> None:
+    """Print a row of a Markdown table for each checkout: medians, and the least of all repeats."""
+    parser = common_options(__doc__, repeats=3, set=[])
+    parser.add_argument("--preset", default="terrine-digits")
+    parser.add_argument("--no-server", action="store_true")
+    parser.add_argument("--code", type=Path, action="append", default=[], help="another checkout, measured in turns")
+    arguments = parser.parse_args()
+    command = ["run", "--preset", arguments.preset, *(f"--set={each}" for each in arguments.set)]
+    command += ["--no-server"] if arguments.no_server else []
+    checkouts = [*arguments.code, REPOSITORY]
+    found: dict[Path, list[dict[str, float]]] = {code: [] for code in checkouts}
+    for _ in range(arguments.repeats):
+        for code in checkouts:
+            found[code].append(seconds_of(code, command))
+            print(code, {name: round(value, 1) for name, value in found[code][-1].items()}, file=sys.stderr, flush=True)
+    print("| code | beyond the stages, s | at least | of the processors, s | at least | stages, s | load |")
+    print("|---|---:|---:|---:|---:|---:|---:|")
+    for code, runs in found.items():
+        cells = [f"{np.median([run['clock'] for run in runs]):.1f}", f"{min(run['clock'] for run in runs):.1f}"]
+        cells += [f"{np.median([run['processors'] for run in runs]):.1f}"]
+        cells += [f"{min(run['processors'] for run in runs):.1f}"]
+        cells += [f"{np.median([run[name] for run in runs]):.1f}" for name in ("stages, clock", "load")]
+        print(f"| {code.name} | {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
