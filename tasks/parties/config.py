@@ -60,8 +60,6 @@ class Learning(Settings):
     """The folder of the public query images, as a run has it in data/public/RUN/images."""
     backbone: Path
     """The folder of the public backbone, as a run has it in data/public/RUN/backbone."""
-    class_names: list[str] | None = None
-    """Of the classes, by label; their numbers where nobody says."""
     work: Path = Path("work")
     """Where the student is written, and its statement: data/release/student."""
 
@@ -161,8 +159,9 @@ class PartyConfig(Settings):
         """Read the party's credentials, and check them against the terms.
 
         Raises CredentialError for credentials that are unusable or for another role, and SettingError for a name that
-        the terms do not know in this role.
+        the terms do not know in this role, or another version of Terrine than was agreed on.
         """
+        self.terms.check_version()
         credentials = load_credentials(self.credentials, self.role)
         if self.terms.roles().get(credentials.name) != self.role:
             raise SettingError(

@@ -37,7 +37,7 @@ from terrine.collaboration.protocol.guardian import Guardian
 from terrine.collaboration.protocol.party import Agreement, ProtocolError
 from terrine.collaboration.transport.link import Arrived, Connected
 from terrine.errors import LedgerError, SettingError, TerrineError
-from terrine.privacy.accounting.events import Event, RepeatedEvent, compose, threshold_test, to_json, vote_answer
+from terrine.privacy.accounting.events import Event, to_json
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.ledger.identity import canonical_json, keyed_digest, load_or_create_key
@@ -362,22 +362,14 @@ class GuardianHost(Host):
 
 
 def release_of(key: bytes, config: PartyConfig, account: str, noise: NoiseSource) -> str:
-    """The identity of the release: everything the parties agreed on, whose data it is, and where noise comes from."""
-    content = {"terms": config.terms.public(), "account": account, "noise": noise.describe()}
+    """The identity of the release: what the parties agreed to release, whose data it is, and where noise comes from."""
+    content = {"terms": config.terms.identity(), "account": account, "noise": noise.describe()}
     return keyed_digest(key, "terrine collaboration release", canonical_json(content))
 
 
 def event_of(config: PartyConfig, passed: np.ndarray | None) -> Event:
-    """What the release costs: as agreed on, whoever is absent. At most, where it is not known which queries passed."""
-    terms = config.terms
-    agreement = terms.agreement("0" * 32, "0" * 64)
-    if terms.fixed_point is not None:
-        return terms.fixed_point.course.event
-    answered = terms.asked if passed is None else int(passed.sum())
-    answers = RepeatedEvent(vote_answer(agreement.sigma), answered)
-    if agreement.sigma_threshold is None:
-        return answers
-    return compose(RepeatedEvent(threshold_test(agreement.sigma_threshold), terms.asked), answers)
+    """What the release costs (`Terms.event`); at most, where it is not known which queries passed."""
+    return config.terms.event(None if passed is None else int(passed.sum()))
 
 
 def covers_budget(event: Event, epsilon: float, delta: float) -> bool:

@@ -53,8 +53,7 @@ def init_from_run(
     run = Run(run.root, run.name, _with_parties(run.params, parties, minimum))
     if not (run.folders.images / "manifest.json").is_file():
         raise ArtefactError(f"{run.folders.images} is missing. Draw the queries first: dvc repro, or terrine run.")
-    classes = len(read_json(run.folders.dataset / "manifest.json")["class_names"])
-    terms = trial_terms(run, run.params.queries.count, classes, edition)
+    terms = trial_terms(run, read_json(run.folders.dataset / "manifest.json")["class_names"], edition)
     free = free_endpoints()
     lay_out(
         folder,

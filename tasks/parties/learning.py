@@ -15,7 +15,7 @@ from tasks.parties.config import PartyConfig
 from tasks.parties.release import stored_release
 from tasks.parties.student import read_arrays, stored_answers
 from tasks.parties.terms import Terms
-from tasks.parties.training import check_batch
+from tasks.parties.training import check_public
 from tasks.pipeline.aggregate import write_answers
 from tasks.pipeline.features import query_features
 from tasks.pipeline.public_inputs import public_inputs
@@ -42,7 +42,7 @@ def learn(config: PartyConfig) -> Path:
     """Make the student of a student party's answers; return its folder, beside which its privacy.json lies.
 
     Raises SettingError where the configuration does not say how, or says what stands in the terms; ArtefactError where
-    there are no answers yet; and InputError for images, a backbone or class names that are not those of the terms.
+    there are no answers yet; and InputError for images or a backbone that are not those of the terms.
     """
     terms, own = config.terms, config.learn
     if own is None:
@@ -53,10 +53,8 @@ def learn(config: PartyConfig) -> Path:
             f"{config.answers} holds no answers that the guardian has confirmed. Run the student party first: terrine "
             "party student."
         )
-    names = own.class_names or [str(number) for number in range(terms.classes)]
-    if len(names) != terms.classes:
-        raise InputError(f"learn.class_names has {len(names)} names, and the terms say {terms.classes} classes.")
-    check_batch(own.images, terms)
+    names = terms.class_names
+    check_public(own.images, own.backbone, terms)
     run = Run(own.work, _RUN, validate({}))
     link(own.images, run.folders.images)
     link(own.backbone, run.folders.backbone)
@@ -136,6 +134,8 @@ def _statement(run: Run, terms: Terms, guardian: dict[str, Any], release: Stored
             "answered_per_class": (0,) * terms.classes,
         }
         described = _mechanism(terms) | {"numbers": terms.numbers}
+    if terms.overlap > 1:
+        described["overlap"] = terms.overlap
     return PrivacyStatement(
         run=terms.edition or "collaboration",
         release_id=release.release_id,

@@ -5,7 +5,8 @@ description belongs into data/private/; the fingerprint is keyed, so that whoeve
 whether a known set of images is behind it.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -100,6 +101,31 @@ class Dataset:
     def record_names(self) -> np.ndarray:
         """The code of each training record's name, int64 [N]; computed anew where only its place names a record."""
         return place_codes(self.records) if self.train_names is None else self.train_names
+
+    def with_classes(self, names: Sequence[str]) -> "Dataset":
+        """Return the same records with labels by these names: their own classes in another order.
+
+        The order of classes is an accident of their folders or codes, and says nothing. Raises InputError where the
+        names are others.
+        """
+        if set(names) != set(self.class_names):
+            strange = [name for name in self.class_names if name not in names]
+            missing = [name for name in names if name not in self.class_names]
+            raise InputError(
+                f"{self.name}: the classes here are {_listed(self.class_names)}, and {_listed(names)} were agreed on. "
+                + (f"Unknown there: {_listed(strange)}. " if strange else "")
+                + (f"Missing here: {_listed(missing)}. " if missing else "")
+                + "Name the classes (the folders, or class_names) as agreed on."
+            )
+        places = np.array([list(names).index(name) for name in self.class_names], dtype=np.int64)
+        pool = None if self.pool_labels is None else places[self.pool_labels]
+        return replace(
+            self,
+            train_labels=places[self.train_labels],
+            test_labels=places[self.test_labels],
+            pool_labels=pool,
+            class_names=tuple(names),
+        )
 
     def validate(self) -> None:
         """Raise InputError when an array has another dtype, shape, length or range than the class docstring says."""
@@ -201,6 +227,10 @@ class Dataset:
                 f"{self.name}: {name} is {values.dtype} {list(values.shape)}, while {images_name} is "
                 f"{list(images.shape)}; it must be int64 [{len(images)}], one value per image."
             )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)
 
 
 def from_one_set(

@@ -98,7 +98,7 @@ class Client:
             await call.write(node.hello(link))
             first = await asyncio.wait_for(call.read(), GREETING_SECONDS)
             if first is not grpc.aio.EOF:
-                hello = checked_greeting(first, node.terms)
+                hello = checked_greeting(first, node.terms, node.credentials.name)
                 if (hello["name"], hello["role"]) != (link.peer, link.role):
                     raise Refusal(f"It says it is the {hello['role']} {hello['name']!r}.")
                 if hello["session"] is None or hello["session"] != node.session:

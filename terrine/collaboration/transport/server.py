@@ -141,7 +141,7 @@ class Server:
         TimeoutError where nothing came.
         """
         first = await asyncio.wait_for(context.read(), GREETING_SECONDS)
-        hello = checked_greeting(first, self._node.terms)
+        hello = checked_greeting(first, self._node.terms, self._node.credentials.name)
         if hello["name"] != identity.name or hello["role"] != identity.role:
             raise Refusal(
                 f"The certificate is that of the {identity.role} {identity.name!r}, and the message says it is from "
