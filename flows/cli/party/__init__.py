@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import typer
 
-from flows.cli.party import learn, session, trial
+from flows.cli.party import enrol, learn, session, trial
 
 
 def register(app: typer.Typer) -> None:
@@ -23,6 +23,6 @@ def register(app: typer.Typer) -> None:
         no_args_is_help=True,
         add_completion=False,
     )
-    for module in (trial, session, learn):
+    for module in (enrol, trial, session, learn):
         module.register(party)
     app.add_typer(party)

@@ -203,10 +203,10 @@ def test_a_student_party_makes_the_student_that_a_run_makes_with_its_public_stat
             learn(read_party(path))
 
 
-@pytest.mark.parametrize("settings", [{}, CONFIDENT, {"epsilon": 3.0}], ids=["histogram", "confident", "less"])
+@pytest.mark.parametrize("settings", [{"sigma": 60}, CONFIDENT, {"sigma": 60, "epsilon": 3.0}])
 @pytest.mark.parametrize("overlap", [1, 2, 3])
 def test_of_somebody_at_several_parties_the_budget_pays_for_the_more(settings, overlap, voted):
-    run = run_with(voted, aggregation={"sigma": 60.0} | settings | {"where": "parties"})
+    run = run_with(voted, aggregation=settings | {"where": "parties"})
     terms = agreed(run, {"north": 7, "south": 7, "west": 6}, class_names=DIGITS, overlap=overlap)
     cost = price(terms.event(), terms.delta)
     one = run.params.aggregation.cost(1, 1)
