@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from tasks.config.privacy import Privacy
 from tasks.config.values import read_yaml
+from tasks.parties.acceptance import accepted_by
 from tasks.parties.terms import Terms
 from terrine.collaboration.transport.credentials import Credentials, Role, load_credentials
 from terrine.errors import SettingError
@@ -117,6 +118,8 @@ class PartyConfig(Settings):
     """student: the folder the answers are written to."""
     learn: Learning | None = None
     """student: what becomes of them."""
+    acceptances: Path = Path("acceptances")
+    """guardian: a folder of what parties have signed; each is looked at before a session."""
 
     @model_validator(mode="after")
     def _settings_of_the_role(self) -> PartyConfig:
@@ -159,7 +162,8 @@ class PartyConfig(Settings):
         """Read the party's credentials, and check them against the terms.
 
         Raises CredentialError for credentials that are unusable or for another role, and SettingError for a name that
-        the terms do not know in this role, or another version of Terrine than was agreed on.
+        the terms do not know in this role, for another version of Terrine than was agreed on, and for a
+        party that accepted other terms.
         """
         self.terms.check_version()
         credentials = load_credentials(self.credentials, self.role)
@@ -168,6 +172,8 @@ class PartyConfig(Settings):
                 f"{self.credentials} holds the certificate of {credentials.name!r}, and the terms know no {self.role} "
                 "of this name. Use the credentials that belong to this party, or correct the terms at all parties."
             )
+        if self.role == "guardian":
+            accepted_by(self.acceptances, self.terms, credentials.authority)
         return credentials
 
 
@@ -195,7 +201,7 @@ def _placed(config: PartyConfig, folder: Path) -> PartyConfig:
     """The configuration with its paths taken from `folder`."""
     changes: dict[str, Any] = {
         key: folder / value
-        for key in ("credentials", "state", "votes", "answers")
+        for key in ("credentials", "state", "votes", "answers", "acceptances")
         if (value := getattr(config, key)) is not None
     }
     for key in ("own", "learn"):

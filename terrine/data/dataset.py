@@ -14,6 +14,7 @@ import numpy as np
 from terrine.data.digest import keyed_digest
 from terrine.data.duplicates import duplicate_counts, exact_duplicates, shared_images
 from terrine.data.images import refuse_not_finite
+from terrine.data.labels import class_places
 from terrine.data.public import PUBLIC_BENCHMARKS
 from terrine.data.sketch import digests_of_arrays, sketch
 from terrine.data.splits import split_units
@@ -108,16 +109,7 @@ class Dataset:
         The order of classes is an accident of their folders or codes, and says nothing. Raises InputError where the
         names are others.
         """
-        if set(names) != set(self.class_names):
-            strange = [name for name in self.class_names if name not in names]
-            missing = [name for name in names if name not in self.class_names]
-            raise InputError(
-                f"{self.name}: the classes here are {_listed(self.class_names)}, and {_listed(names)} were agreed on. "
-                + (f"Unknown there: {_listed(strange)}. " if strange else "")
-                + (f"Missing here: {_listed(missing)}. " if missing else "")
-                + "Name the classes (the folders, or class_names) as agreed on."
-            )
-        places = np.array([list(names).index(name) for name in self.class_names], dtype=np.int64)
+        places = class_places(self.class_names, names)
         pool = None if self.pool_labels is None else places[self.pool_labels]
         return replace(
             self,
@@ -227,10 +219,6 @@ class Dataset:
                 f"{self.name}: {name} is {values.dtype} {list(values.shape)}, while {images_name} is "
                 f"{list(images.shape)}; it must be int64 [{len(images)}], one value per image."
             )
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(f"'{name}'" for name in names)
 
 
 def from_one_set(

@@ -1,6 +1,9 @@
 """`terrine party`: take part in a collaboration as a teacher party, the guardian or the student party.
 
-terrine party init trial --parties 3 --run my-run
+terrine party propose lungs --preset my-preset --teacher north=60 --teacher south=60 ...
+terrine party accept lungs.zip --as north --data images
+terrine party enrol ...
+terrine party init trial --parties 3 --preset my-preset
 terrine party guardian --config trial/guardian/party.yaml
 terrine party student --config trial/student/party.yaml
 terrine party teacher --config trial/party-1/party.yaml
@@ -12,7 +15,7 @@ from __future__ import annotations
 
 import typer
 
-from flows.cli.party import enrol, learn, session, trial
+from flows.cli.party import accept, enrol, learn, propose, session, trial
 
 
 def register(app: typer.Typer) -> None:
@@ -23,6 +26,6 @@ def register(app: typer.Typer) -> None:
         no_args_is_help=True,
         add_completion=False,
     )
-    for module in (enrol, trial, session, learn):
+    for module in (propose, accept, enrol, trial, session, learn):
         module.register(party)
     app.add_typer(party)
