@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from tasks.parties.terms import Terms
+from tasks.parties.terms import Terms, checked
 from tasks.pipeline.features import query_features
 from tasks.runtime.run import Run
 from tasks.runtime.store import file_digest, read_json
@@ -45,6 +45,7 @@ def agreed(
 
     Raises:
         BudgetError: the budget pays for no answer.
+        SettingError: terms that no collaboration could have.
     """
     settings, total = run.params.aggregation, sum(teachers.values())
     images = read_json(run.folders.images / "manifest.json")
@@ -68,22 +69,24 @@ def agreed(
             f"aggregation.epsilon={settings.epsilon:g} does not pay for one answer with this noise. Raise it, or use "
             "more noise. Nothing was drawn and nothing was charged."
         )
-    return Terms(
-        **others,
-        teachers=dict(teachers),
-        unit=run.params.privacy.unit,
-        overlap=overlap,
-        minimum=minimum or total,
-        queries=queries,
-        asked=asked,
-        queries_digest=file_digest(run.folders.images / "manifest.json"),
-        query_shards=[shard["sha256"] for shard in shards],
-        size=images.get("size"),
-        channels=images.get("channels"),
-        backbone=file_digest(run.folders.backbone / "backbone.safetensors"),
-        class_names=list(class_names),
-        **about,
-        epsilon=settings.epsilon,
-        delta=settings.delta,
-        edition=edition,
+    return checked(
+        {
+            **others,
+            "teachers": dict(teachers),
+            "unit": run.params.privacy.unit,
+            "overlap": overlap,
+            "minimum": minimum or total,
+            "queries": queries,
+            "asked": asked,
+            "queries_digest": file_digest(run.folders.images / "manifest.json"),
+            "query_shards": [shard["sha256"] for shard in shards],
+            "size": images.get("size"),
+            "channels": images.get("channels"),
+            "backbone": file_digest(run.folders.backbone / "backbone.safetensors"),
+            "class_names": list(class_names),
+            **about,
+            "epsilon": settings.epsilon,
+            "delta": settings.delta,
+            "edition": edition,
+        }
     )

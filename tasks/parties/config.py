@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError, model_validator
 from tasks.config.privacy import Privacy
 from tasks.config.values import read_yaml
 from tasks.parties.acceptance import accepted_by
-from tasks.parties.terms import Terms
+from tasks.parties.terms import Terms, sentence_of
 from terrine.collaboration.transport.credentials import Credentials, Role, load_credentials
 from terrine.errors import SettingError
 from terrine.settings import Settings
@@ -189,7 +189,7 @@ def read_party(path: Path, role: Role | None = None) -> PartyConfig:
     try:
         config = PartyConfig.model_validate(values)
     except ValidationError as error:
-        raise SettingError(f"{path}: {_sentence(error)}") from error
+        raise SettingError(f"{path}: {sentence_of(error)}") from error
     if role is not None and config.role != role:
         raise SettingError(
             f"{path} is the configuration of a {config.role}. Run `terrine party {config.role} --config {path}`."
@@ -215,19 +215,3 @@ def _placed(config: PartyConfig, folder: Path) -> PartyConfig:
             ledger["url"] = f"{prefix}{folder / config.ledger.url.removeprefix(prefix)}"
         changes["ledger"] = config.ledger.model_copy(update=ledger)
     return config.model_copy(update=changes)
-
-
-def _sentence(error: ValidationError) -> str:
-    lines = []
-    for finding in error.errors(include_url=False):
-        key = ".".join(str(part) for part in finding["loc"])
-        message = finding["msg"].removeprefix("Value error, ")
-        if finding["type"] == "extra_forbidden":
-            lines.append(f"{key}: there is no such setting.")
-        elif finding["type"] == "value_error":
-            lines.append(f"{message}." if not key else f"{key}: {message}.")
-        elif finding["type"] == "missing":
-            lines.append(f"{key} is missing.")
-        else:
-            lines.append(f"{key}={finding['input']!r}: {message[0].lower()}{message[1:]}.")
-    return " ".join(lines)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tasks.config.presets import selected_run, project_root
+from tasks.config.presets import project_root, selected_run
 from tasks.parties.accept import PROPOSAL
 from tasks.parties.propose import Wish, check_address, propose, teachers_of_preset
 from tasks.parties.release import VOTES

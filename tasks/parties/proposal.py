@@ -23,11 +23,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
 
 from tasks.config.values import digest, read_yaml
 from tasks.parties.config import TERMS
-from tasks.parties.terms import Terms
+from tasks.parties.terms import Terms, checked
 from tasks.runtime.store import file_digest, link, read_json, write_json, write_text
 from terrine.errors import InputError
 
@@ -149,7 +148,8 @@ def read_proposal(folder: Path, expected: str | None = None) -> Proposal:
 
     expected: the beginning of its digest, as its author told it by another way; with hyphens or without.
 
-    Raises InputError for a file that is missing or was changed, terms that cannot be, and another digest.
+    Raises InputError for a file that is missing or was changed and for another digest, SettingError for terms that no
+    collaboration could have.
     """
     manifest = _manifest(folder)
     found = file_digest(folder / MANIFEST)
@@ -166,12 +166,7 @@ def read_proposal(folder: Path, expected: str | None = None) -> Proposal:
                 f"{folder / name} is missing or was changed since the proposal was made: its SHA-256 is not the one in "
                 f"{MANIFEST}. Have the proposal sent again; accept nothing of this one."
             )
-    try:
-        terms = Terms.model_validate(read_yaml(folder / TERMS))
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise InputError(f"{folder / TERMS}: {place} {first['msg'].removeprefix('Value error, ')}.") from error
+    terms = checked(read_yaml(folder / TERMS))
     if digest_of(terms) != manifest["terms"]:
         raise InputError(f"{folder / TERMS} are other terms than {MANIFEST} names. Have the proposal sent again.")
     params = read_yaml(folder / PARAMS)

@@ -164,7 +164,7 @@ def _settled(root: Path, preset: str, assignments: Sequence[str], wish: Wish) ->
         "aggregation": {"where": "parties"},
         "ledger": {"account": "kept by the guardian", "epsilon": 1.0},
     }
-    values = lay_over(values, fixed) | {"partition": {"teachers": max(total, 2)}, "collaboration": {}}
+    values = lay_over(values, fixed) | {"partition": {"teachers": max(total, 2)}, "collaboration": {"parties": 1}}
     taken, automatic = take_out(values)
     params = validate(taken)
     refuse_transcription(preset, params)

@@ -9,10 +9,11 @@ as well: the classes by name, the bytes of queries and backbone, and the version
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from terrine.aggregation.course import Course
 from terrine.aggregation.fixed_point import FixedPoint
@@ -230,3 +231,28 @@ class Terms(Settings):
             sigma_threshold=self.sigma1,
             round=number,
         )
+
+
+def checked(values: Mapping[str, Any]) -> Terms:
+    """Return terms. Raises SettingError naming every key that is unknown, missing or impossible."""
+    try:
+        return Terms.model_validate(values)
+    except ValidationError as error:
+        raise SettingError(f"These cannot be terms. {sentence_of(error)}") from error
+
+
+def sentence_of(error: ValidationError) -> str:
+    """Return what is wrong with settings: sentences that name each key."""
+    lines = []
+    for finding in error.errors(include_url=False):
+        key = ".".join(str(part) for part in finding["loc"])
+        message = finding["msg"].removeprefix("Value error, ")
+        if finding["type"] == "extra_forbidden":
+            lines.append(f"{key}: there is no such setting.")
+        elif finding["type"] == "value_error":
+            lines.append(f"{message}." if not key else f"{key}: {message}.")
+        elif finding["type"] == "missing":
+            lines.append(f"{key} is missing.")
+        else:
+            lines.append(f"{key}={finding['input']!r}: {message[0].lower()}{message[1:]}.")
+    return " ".join(lines)
