@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from tasks.parties.terms import Terms, checked
+from tasks.parties.terms import Terms, certain, checked
 from tasks.pipeline.features import query_features
 from tasks.runtime.run import Run
 from tasks.runtime.store import file_digest, read_json
 from terrine.aggregation.fixed_point import FixedPoint
 from terrine.aggregation.sums import mu_left
 from terrine.errors import BudgetError
-from terrine.privacy.accounting.gaussian import epsilon_of, mu_of
 
 
 def agreed(
@@ -59,11 +58,8 @@ def agreed(
         about |= {"length": length, "records": records or most, "mechanism": settings.mechanism}
         queries = asked = 1
     else:
-        epsilon = settings.epsilon
-        if overlap > 1:
-            epsilon = epsilon_of(mu_of(epsilon, settings.delta) / overlap, settings.delta)
         queries = sum(shard["count"] for shard in shards)
-        about, asked = settings.describe(), settings.certain(queries, epsilon, settings.delta)
+        about, asked = settings.describe(), certain(settings, queries, settings.epsilon, settings.delta, overlap)
     if asked == 0:
         raise BudgetError(
             f"aggregation.epsilon={settings.epsilon:g} does not pay for one answer with this noise. Raise it, or use "

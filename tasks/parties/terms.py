@@ -22,6 +22,7 @@ from terrine.collaboration.protocol.party import Agreement
 from terrine.collaboration.transport.credentials import CredentialError, Role, check_name
 from terrine.errors import SettingError
 from terrine.privacy.accounting.events import Event, of_several
+from terrine.privacy.accounting.gaussian import epsilon_of, mu_of
 from terrine.settings import Settings
 
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -231,6 +232,14 @@ class Terms(Settings):
             sigma_threshold=self.sigma1,
             round=number,
         )
+
+
+def certain(mechanism: Any, queries: int, epsilon: float, delta: float, overlap: int) -> int:
+    """Return how many of so many queries a budget is sure to pay for, where a person may be at `overlap` parties."""
+    if overlap > 1:
+        epsilon = epsilon_of(mu_of(epsilon, delta) / overlap, delta)
+    count: int = mechanism.certain(queries, epsilon, delta)
+    return count
 
 
 def checked(values: Mapping[str, Any]) -> Terms:

@@ -75,10 +75,11 @@ def accept(
 def _next(role: str, folder: Path) -> str:
     if role == "guardian":
         return (
-            f"Put what the others mail into {folder}/acceptances. When all have accepted: terrine party guardian "
+            f"Put what the others mail into {folder}/acceptances. When all have accepted: terrine party vote "
             f"--config {folder}/party.yaml."
         )
-    return f"Then: terrine party {role} --config {folder}/party.yaml."
+    step = "teach" if role == "teacher" else "vote"
+    return f"Then: terrine party {step} --config {folder}/party.yaml."
 
 
 def _show(survey: Survey | None, remarks: Remarks) -> None:
