@@ -181,7 +181,8 @@ def _config(party: Candidate) -> dict[str, Any]:
     public = {"images": f"{PROPOSAL}/images", "backbone": f"{PROPOSAL}/backbone"}
     config: dict[str, Any] = {"role": party.role}
     if terms.deadline is not None:
-        config["deadline"] = terms.deadline
+        # Nobody gives up before the guardian would.
+        config |= {"deadline": terms.deadline, "patience": terms.deadline}
     if party.role == "teacher":
         return config | addresses | {"own": {"params": party.params, **public}}
     config["listen"] = party.listen or addresses[party.role]

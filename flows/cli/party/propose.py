@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 console = printer()
 
-_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+_SECONDS = {"s": 1, "min": 60, "h": 3_600, "d": 86_400}
 
 
 def register(party: typer.Typer) -> None:
@@ -40,7 +40,7 @@ def propose(
         int | None, typer.Option(help="Of sums: the most records of a party for each of its TEACHERS, a public bound.")
     ] = None,
     deadline: Annotated[
-        str, typer.Option(help="How long the guardian waits for teacher parties: 90s, 12h, 14d.")
+        str, typer.Option(help="How long the guardian waits for teacher parties: 90s, 15min, 6h, 14d.")
     ] = "14d",
     edition: Annotated[
         str | None, typer.Option(help="Names this vote; another one asks again, at new cost. Default: a digest.")
@@ -66,9 +66,9 @@ def propose(
 
 def seconds(text: str) -> float:
     """Return how many seconds a duration such as 14d is. Raises BadParameter for what is none."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip())
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|min|h|d)", text.strip())
     if found is None or not float(found[1]):
-        raise typer.BadParameter(f"{text!r} is no duration: write 90s, 30m, 12h or 14d.")
+        raise typer.BadParameter(f"{text!r} is no duration: write 90s, 15min, 6h or 14d.")
     return float(found[1]) * _SECONDS[found[2]]
 
 
