@@ -1,6 +1,6 @@
 """An acceptance: a small file that says, signed with a party's key, that it agreed to these very terms.
 
-It goes back to whoever proposed. In the folder `acceptances` of the guardian it is looked at before every session.
+It goes back to whoever proposed. In the folder `accepted` of the guardian it is looked at before every session.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ class PartyConfig(Settings):
     """student: the folder the answers are written to."""
     learn: Learning | None = None
     """student: what becomes of them."""
-    acceptances: Path = Path("acceptances")
+    accepted: Path = Path("accepted")
     """guardian: a folder of what parties have signed; each is looked at before a session."""
 
     @model_validator(mode="after")
@@ -173,7 +173,7 @@ class PartyConfig(Settings):
                 "of this name. Use the credentials that belong to this party, or correct the terms at all parties."
             )
         if self.role == "guardian":
-            accepted_by(self.acceptances, self.terms, credentials.authority)
+            accepted_by(self.accepted, self.terms, credentials.authority)
         return credentials
 
 
@@ -201,7 +201,7 @@ def _placed(config: PartyConfig, folder: Path) -> PartyConfig:
     """The configuration with its paths taken from `folder`."""
     changes: dict[str, Any] = {
         key: folder / value
-        for key in ("credentials", "state", "votes", "answers", "acceptances")
+        for key in ("credentials", "state", "votes", "answers", "accepted")
         if (value := getattr(config, key)) is not None
     }
     for key in ("own", "learn"):

@@ -75,7 +75,7 @@ def accept(
 def _next(role: str, folder: Path) -> str:
     if role == "guardian":
         return (
-            f"Put what the others mail into {folder}/acceptances. When all have accepted: terrine party vote "
+            f"Put what the others mail into {folder}/accepted. When all have accepted: terrine party vote "
             f"--config {folder}/party.yaml."
         )
     step = "teach" if role == "teacher" else "vote"

@@ -148,12 +148,12 @@ def test_a_party_signs_with_its_own_key_and_one_proposal_in_one_folder(proposal,
 def guardian(proposal, enrolled):
     folder = enrolled("trust", "guardian")
     accept(candidate(proposal, "trust", folder=folder))
-    (folder / "acceptances").mkdir()
+    (folder / "accepted").mkdir()
     return folder
 
 
 def test_a_guardian_begins_no_session_with_who_accepted_something_else(guardian, other, enrolled, proposal, tmp_path):
-    data, held = records(tmp_path / "own.npz"), guardian / "acceptances" / "north.json"
+    data, held = records(tmp_path / "own.npz"), guardian / "accepted" / "north.json"
     config = read_party(guardian / "party.yaml")
     enrolled("north")
     shutil.copytree(tmp_path / "north" / "credentials", tmp_path / "again" / "credentials")
@@ -185,7 +185,7 @@ def test_parties_that_accepted_two_proposals_of_the_same_terms_are_told(guardian
     data = records(tmp_path / "own.npz")
     for name, read in (("north", proposal), ("south", read_proposal(folder))):
         accepted = accept(candidate(read, name, folder=enrolled(name), data=data))
-        shutil.copy(accepted, guardian / "acceptances" / f"{name}.json")
+        shutil.copy(accepted, guardian / "accepted" / f"{name}.json")
     with pytest.raises(SettingError, match="somebody's mail was changed, or there are two proposals"):
         read_party(guardian / "party.yaml").own_credentials()
 
