@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from typing import Any
 
 from tasks.config.params import Params, validate
 from tasks.config.presets import project_root, selected_run
@@ -61,11 +63,21 @@ def init_from_run(
         terms,
         Endpoints(_address(guardian, free.guardian), _address(student, free.student)),
         guardian={"ledger": {"account": account, "epsilon": epsilon or terms.epsilon}},
+        student=_learning(run, folder / terms.student),
         teachers={party: {"votes": VOTES, "unit": terms.unit} for party in terms.teachers},
         common={"deadline": run.params.collaboration.deadline, "patience": run.params.collaboration.patience},
         days=days,
     )
     return terms
+
+
+def _learning(run: Run, place: Path) -> dict[str, Any]:
+    """Return how the student party makes its student; what is public for that is copied into its folder."""
+    for public, name in ((run.folders.images, "queries"), (run.folders.backbone, "backbone")):
+        shutil.copytree(public, place / name, copy_function=shutil.copyfile)
+    names = read_json(run.folders.dataset / "manifest.json")["class_names"]
+    params = {"student": run.params.student.model_dump(mode="json"), "seed": run.params.seed}
+    return {"learn": {"images": "queries", "backbone": "backbone", "class_names": names, "params": params}}
 
 
 def _with_parties(params: Params, parties: int, minimum: int | None) -> Params:
