@@ -32,7 +32,7 @@ ANSWERS, ABOUT = "answers.npz", "answers.json"
 """The files of the answers, and what they are: the terms, the release, and what the guardian says it cost."""
 _DRAWN = "drawn-{}.json"
 """Written down when the guardian has drawn a round's noise: it is not drawn again, whatever the guardian remembers."""
-_SETTLED = 10.0  # seconds after which a party that is in another session is so for good
+_SETTLED = 5.0  # seconds after which a party that is in another session is so for good
 _CONFIRMATION = 15.0  # seconds that the guardian is waited for when the answers are here already
 
 
