@@ -1,6 +1,6 @@
 """A rehearsal: five hospitals, a guardian and a student party, from the terms to five exported students.
 
-    python benchmarks/hospitals.py [--folder FOLDER] [--preset terrine-digits] [--deadline 60]
+    python benchmarks/hospitals.py [--folder FOLDER] [--deadline 60]
 
 Each party has a folder of its own, which nobody else may read, and each runs as an operating-system user of its own
 where this is run by root (`setpriv`). They meet by the commands of docs/collaboration.md alone. On the way
@@ -45,6 +45,16 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 HOSPITALS = ("north", "south", "east", "west", "centre")
 LATE, RESTARTED, STRANGE = "centre", "south", "east"
 FIRST_USER = 20_001
+PRESET = "hospitals"
+SETTINGS = {
+    "description": "scikit-learn's digits, dealt to five hospitals",
+    "partition": {"teachers": 100},
+    "queries": {"count": 2000, "sources": {"dead_leaves": 1, "stylegan": 1}},
+    "backbone": {"kind": "scattering", "projection": 80, "invariance": True},
+    "teachers": {"optimiser": "ridge", "ridge": 0.1},
+    "aggregation": {"mechanism": "histogram", "sigma": 39, "epsilon": 8},
+    "student": {"l2": 0.3},
+}
 
 
 class Rehearsal:
@@ -71,7 +81,7 @@ class Rehearsal:
         above = ["setpriv", "--reuid", user, "--regid", user, "--clear-groups"] if self.apart else []
         environment = os.environ | {
             "HOME": str(place),
-            "PYTHONPATH": str(REPOSITORY),
+            "PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
             "OMP_NUM_THREADS": "1",
             "COLUMNS": "200",
         }
@@ -133,24 +143,23 @@ def rehearsal(folder: Path) -> Iterator[Rehearsal]:
         scene.end()
 
 
-def lay_out(scene: Rehearsal, preset: str, deadline: float) -> None:
+def lay_out(scene: Rehearsal, deadline: float) -> None:
     """Agree on the terms, and give each hospital its folder with its own images; no two have one of them in common."""
     project = scene.folder / "project"
     (project / "experiments").mkdir(parents=True)
-    for file in (REPOSITORY / "experiments").glob("*.yaml"):
-        shutil.copy(file, project / "experiments")
+    (project / "experiments" / f"{PRESET}.yaml").write_text(yaml.safe_dump(SETTINGS))
     for name in ("params.yaml", "dvc.yaml"):
         shutil.copy(REPOSITORY / name, project)
     for stage in ("parameters", "dataset", "synthesize", "pretrain"):
-        run_stage(project, preset, stage)
-    run = open_run(project, preset)
+        run_stage(project, PRESET, stage)
+    run = open_run(project, PRESET)
     os.chdir(project)
     trial = scene.folder / "trial"
     parties = len(HOSPITALS)
     held = run.params.partition.teachers // parties
     init_from_run(
         trial,
-        preset,
+        PRESET,
         parties=parties,
         minimum=3 * held,
         guardian="127.0.0.1:0",
@@ -302,7 +311,6 @@ def _last(scene: Rehearsal, name: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, help="where it is played; default: a folder that is removed")
-    parser.add_argument("--preset", default="terrine-digits")
     parser.add_argument("--deadline", type=float, default=60.0, help="seconds that hospitals are waited for")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="hospitals-") as temporary:
@@ -310,7 +318,7 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o755)
         with rehearsal(folder) as scene:
-            lay_out(scene, options.preset, options.deadline)
+            lay_out(scene, options.deadline)
             users = "each under a user of its own" if scene.apart else "under one user: this is not run by root"
             scene.say(f"the terms, and a folder for each of seven parties, {users}")
             meet(scene)
