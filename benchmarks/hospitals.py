@@ -1,6 +1,6 @@
 """A rehearsal: five hospitals, a guardian and a student party, from the terms to five exported students.
 
-    python benchmarks/hospitals.py [--folder FOLDER] [--deadline 60]
+    python benchmarks/hospitals.py [--folder FOLDER] [--deadline 120]
 
 Each party has a folder of its own, which nobody else may read, and each runs as an operating-system user of its own
 where this is run by root (`setpriv`). They meet by the commands of docs/collaboration.md alone. On the way
@@ -211,8 +211,9 @@ def _write_images(dataset: Any, place: int, folder: Path) -> None:
 def meet(scene: Rehearsal) -> None:
     """The session, with all that goes wrong in it."""
     config = ("--config", "party.yaml")
-    for name in HOSPITALS:
-        scene.run(name, "teach", *config)
+    teaching = {name: scene.start(name, "teach", *config) for name in HOSPITALS}
+    for name, process in teaching.items():
+        scene.wait(process, name)
     scene.say("five hospitals have taught their teachers, each when it suited")
     right, other = scene.folder / STRANGE / "credentials", scene.folder / "other"
     right.rename(scene.folder / STRANGE / "kept")
@@ -265,24 +266,25 @@ def finish(scene: Rehearsal) -> dict[str, float]:
     config, exports = ("--config", "party.yaml"), []
     scene.run("student", "finish", *config)
     scene.say("the student party has made the student")
-    accuracies = []
+    own = ("--student", "student.zip", "--epsilon", "2", "--export", "export")
+    finishing, accuracies = {}, []
     for name in HOSPITALS:
-        mailed = scene.folder / name / "student.zip"
-        shutil.copy(scene.folder / "student" / "work" / "student.zip", mailed)
+        shutil.copy(scene.folder / "student" / "work" / "student.zip", scene.folder / name)
         scene.own(name)
-        scene.run(name, "finish", *config, "--student", "student.zip", "--epsilon", "2", "--export", "export")
+        finishing[name] = scene.start(name, "finish", *config, *own)
+    for name, process in finishing.items():
+        scene.wait(process, name)
         exports.append((scene.folder / name / "export" / "student" / "manifest.json").read_bytes())
         released = scene.folder / name / "work" / "data" / "release" / "own" / "accuracy.json"
         shutil.copy(released, scene.folder / "student" / f"{name}.json")
         accuracies += ["--accuracy", f"{name}.json"]
-        scene.run(name, "status", *config, "--html", "status.html")
     if len(set(exports)) != 1:
         raise SystemExit("The hospitals have exported different students.")
     scene.say("each hospital has tested the student on its own records, and exported it")
     scene.own("student")
     scene.run("student", "finish", *config, *accuracies)
-    scene.run("student", "status", *config, "--html", "status.html")
-    scene.run("guardian", "status", *config, "--html", "status.html")
+    for name in ("student", "guardian", "north", LATE):
+        scene.run(name, "status", *config, "--html", "status.html")
     scene.run("guardian", "again", *config, "--edition", "2", "--yes")
     found = {}
     for name in HOSPITALS:
@@ -311,7 +313,7 @@ def _last(scene: Rehearsal, name: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, help="where it is played; default: a folder that is removed")
-    parser.add_argument("--deadline", type=float, default=60.0, help="seconds that hospitals are waited for")
+    parser.add_argument("--deadline", type=float, default=120.0, help="seconds that hospitals are waited for")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="hospitals-") as temporary:
         folder = Path(options.folder or temporary).resolve()

@@ -19,8 +19,8 @@ from terrine.errors import TerrineError
 from terrine.privacy.ledger.identity import load_or_create_key
 from terrine.spans import span
 
-ACCEPTED = "accepted"
-"""A folder beside party.yaml with a file for each party that has accepted the terms."""
+ACCEPTED = "acceptances"
+"""A folder beside party.yaml with a file of each party that has accepted the terms, JSON, in which it names itself."""
 
 
 def standing(path: Path) -> dict[str, Any]:
@@ -44,7 +44,9 @@ def standing(path: Path) -> dict[str, Any]:
         "session": session["rows"],
         "account": _account(config),
         "steps": steps,
-        "next": next((step["command"] for step in steps if not step["done"]), "Nothing: this edition is complete."),
+        "next": "Nothing: the session is under way here, and goes on by itself."
+        if session["running"]
+        else next((step["command"] for step in steps if not step["done"]), "Nothing: this edition is complete."),
     }
 
 
@@ -141,7 +143,7 @@ def _terms(config: PartyConfig) -> list[list[str]]:
 
 
 def _parties(config: PartyConfig, path: Path, session: dict[str, Any]) -> list[dict[str, str]]:
-    accepted = {one.stem for one in (path.parent / ACCEPTED).glob("*") if one.is_file()}
+    accepted = {(kept_values(one) or {}).get("party") for one in (path.parent / ACCEPTED).glob("*")}
     rows = []
     for name, role in config.terms.roles().items():
         held = config.terms.teachers.get(name)
@@ -161,10 +163,11 @@ def _session(config: PartyConfig) -> dict[str, Any]:
     now, outcome = _of_these_terms(config, STANDING), _of_these_terms(config, OUTCOME)
     who: dict[str, str] = {}
     if now is None:
-        return {"rows": [["session", "not begun here"]], "who": who}
+        return {"rows": [["session", "not begun here"]], "who": who, "running": False}
     running = _is_running(int(now["process"])) and now["doing"] != "over"
     doing = str(now["doing"]) if running or outcome is None else "complete"
-    rows = [["session", doing], ["last word", f"{now['at']}{'' if running else ', not running now'}"]]
+    last = f"{now['at'][:16].replace('T', ' ')} UTC{'' if running else ', not running now'}"
+    rows = [["session", doing], ["last word", last]]
     if running:
         who |= dict.fromkeys(now.get("here", []), "here") | dict.fromkeys(now.get("missing", []), "missing")
     counted = None if outcome is None else (outcome.get("guardian") or outcome).get("counted")
@@ -172,7 +175,7 @@ def _session(config: PartyConfig) -> dict[str, Any]:
         who |= {name: "counted" if name in counted else "late or left out" for name in config.terms.teachers}
     elif outcome is not None and config.role == "teacher":
         rows.append(["this party", "was counted"])
-    return {"rows": rows, "who": who}
+    return {"rows": rows, "who": who, "running": running}
 
 
 def _is_running(process: int) -> bool:

@@ -170,9 +170,10 @@ def test_status_says_where_a_collaboration_stands_and_what_comes_next(tmp_path):
     found = standing(path)
     assert found["next"].startswith("terrine party vote --config")
     assert found["account"][-1][1].startswith("not charged")
-    accepted = tmp_path / "guardian" / "accepted"
+    accepted = tmp_path / "guardian" / "acceptances"
     accepted.mkdir()
-    (accepted / "party-1.yaml").write_text("")
+    (accepted / "mailed.json").write_text(json.dumps({"party": "party-1"}))
+    (accepted / "damaged.json").write_text("{")
     run(tmp_path, ["guardian", "student", "party-1", "party-3"])
     found = standing(path)
     states = {party["name"]: (party["accepted"], party["state"]) for party in found["parties"]}
