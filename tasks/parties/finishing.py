@@ -47,7 +47,8 @@ class Finished:
     Attributes:
         folder: Of the student.
         archive: student party: the file to be handed on.
-        accuracy: teacher party: private, on its own test split.
+        accuracy: teacher party: private, on its own test split, in batches.
+        served: teacher party: private, the same one image at a time, as it is served; None where that is no other.
         images: teacher party: how many it was measured on.
         released: The accuracy with noise that was released, or the mean of those of the parties.
     """
@@ -55,6 +56,7 @@ class Finished:
     folder: Path
     archive: Path | None = None
     accuracy: float | None = None
+    served: float | None = None
     images: int | None = None
     released: dict[str, Any] | None = None
 
@@ -113,6 +115,7 @@ def finish_teacher(config: PartyConfig, student: Path, epsilon: float | None, ex
     return Finished(
         run.folders.student,
         accuracy=found["accuracy"],
+        served=found["served"]["accuracy"] if "served" in found else None,
         images=found["images"],
         released=None if released["accuracy"] is None else released,
     )

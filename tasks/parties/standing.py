@@ -173,8 +173,6 @@ def _session(config: PartyConfig) -> dict[str, Any]:
     counted = None if outcome is None else (outcome.get("guardian") or outcome).get("counted")
     if isinstance(counted, list):
         who |= {name: "counted" if name in counted else "late or left out" for name in config.terms.teachers}
-    elif outcome is not None and config.role == "teacher":
-        rows.append(["this party", "was counted"])
     return {"rows": rows, "who": who, "running": running}
 
 
@@ -211,7 +209,7 @@ def _steps(config: PartyConfig, name: str, path: Path) -> list[dict[str, Any]]:
     steps: list[tuple[str, bool, str]] = []
     if config.own is not None and name in config.terms.teachers:
         found = kept(config, config.terms.teachers[name])
-        state = "not yet" if found is None else found.get("since") or f"on {found['at']}"
+        state = "not yet" if found is None else found.get("since") or f"on {found['at'][:10]}"
         done = found is not None and "arrays" in found
         steps.append((f"taught ({state})", done or was_finished(config), f"terrine party teach {said}"))
     steps.append(("voted", was_finished(config), f"terrine party vote {said}"))

@@ -17,7 +17,7 @@ import numpy as np
 
 from tasks.parties.config import PartyConfig
 from tasks.parties.host import CollaborationError, Host, log
-from tasks.parties.state import PartyState
+from tasks.parties.state import OUTCOME, PartyState, keep_values
 from tasks.parties.votes import given_by
 from terrine.collaboration.protocol.party import Agreement, ProtocolError, Send
 from terrine.collaboration.protocol.teacher import Teacher
@@ -142,10 +142,12 @@ class TeacherHost(Host):
                 "again`)."
             )
             if last:
+                about = {"party": self.name, "counted": present, "agreed": self._terms}
+                keep_values(self.config.state / OUTCOME, about)
                 raise CollaborationError(late)
             log.warning("%s: %s", self.name, late)
         if last:
-            self.outcome = {"party": self.name, "counted": True, "session": self.wire.session}
+            self.outcome = {"party": self.name, "counted": present, "session": self.wire.session}
         return last
 
     def end(self) -> None:

@@ -56,9 +56,10 @@ def finish(
         if student is None or accuracy:
             raise SettingError("--student names what the student party handed on, student.zip; --accuracy is for that.")
         done = finish_teacher(party, student, epsilon, export)
+        served = "" if done.served is None else f", and in {100 * done.served:.1f} % one image at a time"
         console.print(
             f"PRIVATE, on {done.images:,} test records of this party: the student is right in "
-            f"{100 * (done.accuracy or 0):.1f} % of cases. Do not publish.",
+            f"{100 * (done.accuracy or 0):.1f} % of cases in batches{served}. Do not publish.",
             soft_wrap=True,
         )
         if done.released is not None:

@@ -9,6 +9,7 @@ import yaml
 
 from tasks.parties.config import read_party
 from tasks.parties.guardian import GuardianHost
+from tasks.parties.standing import standing
 from tasks.parties.state import kept_values
 from tasks.parties.trial import free_endpoints
 from terrine.spans import seconds, span
@@ -57,6 +58,8 @@ def test_a_party_that_comes_when_all_is_over_is_told_that_it_was_late(tmp_path, 
     late.join(30)
     assert late.exitcode == 1
     assert "closed without party-2, which was late" in words(tmp_path, "party-2")
+    states = {party["name"]: party["state"] for party in standing(tmp_path / "party-2" / "party.yaml")["parties"]}
+    assert (states["party-2"], states["party-3"]) == ("late or left out", "counted")
     guardian.join(20)
     assert guardian.exitcode == 0
     assert "party-2 was late, and was told so" in words(tmp_path, "guardian")
