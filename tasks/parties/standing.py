@@ -37,7 +37,7 @@ def standing(path: Path) -> dict[str, Any]:
     return {
         "name": name,
         "role": config.role,
-        "edition": config.terms.edition or "first",
+        "edition": f"edition {config.terms.edition}" if config.terms.edition else "first edition",
         "problem": problem,
         "terms": _terms(config),
         "parties": _parties(config, path, session),

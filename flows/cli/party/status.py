@@ -33,7 +33,7 @@ def status(
     from tasks.runtime.store import write_text
 
     found = standing(config)
-    console.print(f"{found['name']}, {found['role']}: {found['edition']} edition", soft_wrap=True)
+    console.print(f"{found['name']}, {found['role']}: {found['edition']}", soft_wrap=True)
     if found["problem"] is not None:
         console.print(f"PROBLEM: {found['problem']}", soft_wrap=True)
     for title in ("terms", "session", "account"):
