@@ -157,6 +157,8 @@ def _run(config, kill):
         _spoil_frames()
     elif kill == "hold":
         _hold_guardian()
+    elif kill == "stay":
+        _stay()
     elif kill is not None:
         _arm(*kill)
     sys.argv = ["party", str(config)]
@@ -171,6 +173,14 @@ def _spoil_frames():
 
     plain = Wire.send
     Wire.send = lambda wire, to, frame: plain(wire, to, frame[:-1] + bytes([frame[-1] ^ 1]))
+
+
+def _stay():
+    """Have the guardian stay for parties that are late, as `terrine party vote` does."""
+    from tasks.parties import process
+
+    plain = process.run_party
+    process.run_party = lambda config: plain(config, stay=True)
 
 
 def _hold_guardian():

@@ -18,6 +18,7 @@ from tasks.parties.terms import Terms, sentence_of
 from terrine.collaboration.transport.credentials import Credentials, Role, load_credentials
 from terrine.errors import SettingError
 from terrine.settings import Settings
+from terrine.spans import Seconds
 
 TERMS = "terms.yaml"
 
@@ -29,7 +30,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "student": ("listen", "guardian", "answers"),
 }
 """What must be set, by role."""
-MAY: dict[str, tuple[str, ...]] = {"teacher": ("votes", "unit", "own"), "guardian": (), "student": ("learn",)}
+MAY: dict[str, tuple[str, ...]] = {"teacher": ("votes", "unit", "own", "ledger"), "guardian": (), "student": ("learn",)}
 
 
 class OwnTeachers(Settings):
@@ -52,11 +53,11 @@ class OwnTeachers(Settings):
 
 
 class Learning(Settings):
-    """A student party that makes a student of its answers: `terrine party learn`."""
+    """A student party that makes a student of its answers: `terrine party finish`."""
 
     params: dict[str, Any] = Field(default_factory=dict)
     """Parameters as in params.yaml, as far as they concern it: student, data (size and channels are the images'),
-    seed, device."""
+    seed, device, tracking."""
     images: Path
     """The folder of the public query images, as a run has it in data/public/RUN/images."""
     backbone: Path
@@ -66,7 +67,7 @@ class Learning(Settings):
 
 
 class GuardianLedger(Settings):
-    """Where the guardian keeps account."""
+    """Where the guardian keeps account; or a teacher party, of its own people alone over all collaborations."""
 
     url: str = "sqlite:///ledger/ledger.db"
     key: Path = Path("ledger/key")
@@ -92,10 +93,10 @@ class PartyConfig(Settings):
     credentials: Path = Path("credentials")
     state: Path = Path("state")
     """Where the party keeps what must survive a crash. Private."""
-    deadline: float = Field(60.0, gt=0)
-    """Seconds that teacher parties are waited for."""
-    patience: float = Field(120.0, gt=0)
-    """Seconds that any other party is waited for."""
+    deadline: Seconds = Field(60.0, gt=0)
+    """How long teacher parties are waited for: seconds, or `15min`, `6h`, `14d`."""
+    patience: Seconds = Field(120.0, gt=0)
+    """How long any other party is waited for, likewise."""
     listen: Address | None = None
     """guardian and student: host:port to wait at."""
     guardian: Address | None = None
@@ -192,7 +193,8 @@ def read_party(path: Path, role: Role | None = None) -> PartyConfig:
         raise SettingError(f"{path}: {sentence_of(error)}") from error
     if role is not None and config.role != role:
         raise SettingError(
-            f"{path} is the configuration of a {config.role}. Run `terrine party {config.role} --config {path}`."
+            f"{path} is the configuration of a {config.role}, and this is for a {role} party. For its part in the "
+            f"session: terrine party vote --config {path}."
         )
     return _placed(config, path.resolve().parent)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tasks.config.presets import project_root, selected_run
 from tasks.parties.accept import PROPOSAL
+from tasks.parties.proposal import Proposal
 from tasks.parties.propose import Wish, check_address, propose, teachers_of_preset
 from tasks.parties.release import VOTES
 from tasks.parties.terms import Terms
@@ -60,16 +61,24 @@ def init(
         minimum=minimum,
         edition=edition or None,
     )
-    terms = propose(folder / PROPOSAL, preset, assignments, wish)[0].terms
+    proposal, _ = propose(folder / PROPOSAL, preset, assignments, wish)
+    terms = proposal.terms
     lay_out(
         folder,
         terms,
         endpoints,
         guardian={"ledger": {"account": account, "epsilon": epsilon or terms.epsilon}},
+        student={"learn": {"params": proposal.params["student"], **_public(folder / terms.student, proposal)}},
         teachers={party: {"votes": VOTES, "unit": terms.unit} for party in terms.teachers},
         days=days,
     )
     return terms
+
+
+def _public(place: Path, proposal: Proposal) -> dict[str, str]:
+    """Copy what is public into a party's folder; return where it lies."""
+    copied = proposal.copy(place / PROPOSAL)
+    return {"images": f"{PROPOSAL}/{copied.images.name}", "backbone": f"{PROPOSAL}/{copied.backbone.name}"}
 
 
 def _address(given: str, free: str) -> str:

@@ -25,7 +25,7 @@ from tasks.pipeline.synthesize import read_queries
 from tasks.reports.statement_page import write_statement
 from tasks.runtime.provenance import code_version
 from tasks.runtime.run import Run
-from tasks.runtime.store import link
+from tasks.runtime.store import Folders, link
 from terrine.aggregation.mechanism import Mechanism
 from terrine.aggregation.records import Whitening
 from terrine.aggregation.release import about_answers
@@ -35,7 +35,7 @@ from terrine.privacy.noise import delta_slack
 from terrine.privacy.statement import PrivacyStatement
 
 _RUN = "student"
-_SECTIONS = ("seed", "device", "data", "student")
+_SECTIONS = ("seed", "device", "data", "student", "tracking")
 
 
 def learn(config: PartyConfig) -> Path:
@@ -50,15 +50,15 @@ def learn(config: PartyConfig) -> Path:
     about = stored_answers(config)
     if about is None or about["guardian"] is None:
         raise ArtefactError(
-            f"{config.answers} holds no answers that the guardian has confirmed. Run the student party first: terrine "
-            "party student."
+            f"{config.answers} holds no answers that the guardian has confirmed. Take part in the session first: "
+            "terrine party vote."
         )
     names = terms.class_names
     check_public(own.images, own.backbone, terms)
     run = Run(own.work, _RUN, validate({}))
     link(own.images, run.folders.images)
     link(own.backbone, run.folders.backbone)
-    run = Run(own.work, _RUN, _params(run, config, about["guardian"]["noise"]))
+    run = Run(own.work, _RUN, params_of(run.folders, config))
     release = stored_release(about, terms, read_arrays(config))
     voted = {"teachers": terms.total, "classes": terms.classes, "class_names": names}
     if (sums := terms.fixed_point) is None:
@@ -76,10 +76,12 @@ def learn(config: PartyConfig) -> Path:
     return run.folders.student
 
 
-def _params(run: Run, config: PartyConfig, noise: str) -> Params:
+def params_of(folders: Folders, config: PartyConfig) -> Params:
     """Return the parameters of the student's own little run: what is not its to say is the terms'."""
-    terms, own = config.terms, config.learn
+    terms, own, about = config.terms, config.learn, stored_answers(config)
     assert own is not None
+    assert about is not None
+    noise = about["guardian"]["noise"]
     if strange := [section for section in own.params if section not in _SECTIONS]:
         raise SettingError(
             f"learn.params.{strange[0]} is not the student party's to set: it has {', '.join(_SECTIONS)}. What was "
@@ -94,7 +96,7 @@ def _params(run: Run, config: PartyConfig, noise: str) -> Params:
         "ledger": {"account": "kept by the guardian", "epsilon": terms.epsilon},
     }
     fixed["aggregation"] |= {"epsilon": terms.epsilon, "delta": terms.delta}
-    shape = read_queries(run.folders).images.shape
+    shape = read_queries(folders).images.shape
     mine: dict[str, Any] = {} if len(shape) != 4 else {"data": {"name": "folder", "path": "elsewhere"}}
     if len(shape) == 4:
         mine["data"] |= {"channels": shape[1], "size": shape[2]}

@@ -16,6 +16,7 @@ from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.noise import delta_slack
 from terrine.privacy.statement import TRUST_MODELS, protected
+from terrine.spans import span
 
 LEARNS: dict[Role, str] = {
     "teacher": "keeps its records and teachers, and shares its votes (or sums) as two halves that each look like "
@@ -108,20 +109,12 @@ def _guaranteed(terms: Terms) -> list[str]:
 
 
 def _when(terms: Terms) -> list[str]:
-    waits = "as long as its party.yaml says" if terms.deadline is None else duration(terms.deadline)
+    waits = "as long as its party.yaml says" if terms.deadline is None else span(terms.deadline)
     return [
         f"The guardian waits {waits} for teacher parties. With fewer than {terms.minimum:,} of {terms.total:,} "
         "teachers the round ends, and costs nothing.",
         f"Edition {terms.edition or '(none)'}, with Terrine {terms.version}.",
     ]
-
-
-def duration(seconds: float) -> str:
-    """Return seconds in the largest unit of which they are a whole number: "14 days"."""
-    for size, name in ((86_400, "days"), (3_600, "hours"), (60, "minutes")):
-        if seconds % size == 0:
-            return f"{seconds / size:g} {name}"
-    return f"{seconds:g} seconds"
 
 
 def _first_upper(text: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,13 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flows.printing import printer
+from terrine.spans import seconds
 
 if TYPE_CHECKING:
     from tasks.parties.propose import Wish
 
 console = printer()
-
-_SECONDS = {"s": 1, "min": 60, "h": 3_600, "d": 86_400}
 
 
 def register(party: typer.Typer) -> None:
@@ -52,7 +50,11 @@ def propose(
     from tasks.parties.propose import propose
     from tasks.parties.terms_page import page
 
-    wish = _wish(teacher, guardian, student, classes, minimum, edition, deadline, overlap, records)
+    try:
+        waits = seconds(deadline)
+    except ValueError as error:
+        raise typer.BadParameter(f"--deadline {error}.") from error
+    wish = _wish(teacher, guardian, student, classes, minimum, edition, waits, overlap, records)
     proposal, doubt = propose(folder, preset, list(set_ or []), wish)
     _say(page(proposal.terms, proposal.addresses, proposal.shown))
     if doubt:
@@ -64,14 +66,6 @@ def propose(
     )
 
 
-def seconds(text: str) -> float:
-    """Return how many seconds a duration such as 14d is. Raises BadParameter for what is none."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|min|h|d)", text.strip())
-    if found is None or not float(found[1]):
-        raise typer.BadParameter(f"{text!r} is no duration: write 90s, 15min, 6h or 14d.")
-    return float(found[1]) * _SECONDS[found[2]]
-
-
 def _wish(
     teacher: Sequence[str],
     guardian: str,
@@ -79,7 +73,7 @@ def _wish(
     classes: str | None,
     minimum: int | None,
     edition: str | None,
-    deadline: str,
+    deadline: float,
     overlap: int,
     records: int | None,
 ) -> Wish:
@@ -105,7 +99,7 @@ def _wish(
         class_names=None if classes is None else [name.strip() for name in classes.split(",")],
         minimum=minimum,
         edition=edition,
-        deadline=seconds(deadline),
+        deadline=deadline,
         overlap=overlap,
         records=records,
     )

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from flows.cli.party.session import show
+from flows.cli.party.vote import show
 from flows.printing import printer
 
 console = printer()

@@ -63,6 +63,20 @@ class SessionOffered(NamedTuple):
     greeting: dict[str, Any]
 
 
+class Asked(NamedTuple):
+    """A peer that connects to us is in another session than this party, or in none: it asks which one we are in.
+
+    Attributes:
+        peer: Its name.
+        session: The session it is in; None for none.
+        greeting: What its host says with every connection.
+    """
+
+    peer: str
+    session: str | None
+    greeting: dict[str, Any]
+
+
 class Arrived(NamedTuple):
     """A frame (bytes) or a note (a dict) of the session that was current when it arrived."""
 
@@ -85,7 +99,7 @@ class Failed(NamedTuple):
     error: TransportError
 
 
-LinkEvent = Connected | Disconnected | SessionOffered | Arrived | Malformed | Failed
+LinkEvent = Connected | Disconnected | SessionOffered | Asked | Arrived | Malformed | Failed
 
 
 class Fault(Exception):

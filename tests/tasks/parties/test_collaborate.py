@@ -1,6 +1,7 @@
 """A run whose parties vote apart: the same answers, the same cost, and the same stages afterwards as a local run."""
 
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,11 +10,14 @@ import yaml
 from flows.stages import run_through
 from tasks.config.params import lay_over, validate
 from tasks.parties.agreed import agreed
-from tasks.parties.config import OwnTeachers, read_party
+from tasks.parties.config import GuardianLedger, OwnTeachers, PartyConfig, read_party
+from tasks.parties.finishing import finish_student, finish_teacher
 from tasks.parties.learning import learn
 from tasks.parties.release import released_arrays, trial_folder, trial_terms
 from tasks.parties.training import cast_votes, own_records
 from tasks.pipeline import aggregate, student
+from tasks.pipeline.dataset import read_dataset
+from tasks.pipeline.evaluate import probabilities
 from tasks.pipeline.sums import held_by_parties
 from tasks.pipeline.vote import read_votes
 from tasks.runtime.releases import identity_in_ledger
@@ -194,6 +198,8 @@ def test_a_student_party_makes_the_student_that_a_run_makes_with_its_public_stat
     for key in ("epsilon", "event", "unit", "trust_model", "noise", "release_id", "dataset", "answered_per_class"):
         assert own[key] == statement[key]
     assert not list((tmp_path / "data").glob("private/*/*/*"))
+    if name == "voted":
+        check_handed_on(read_party(path), terms, run, tmp_path, monkeypatch)
     for changes, error, sentence in (
         ({"params": {"aggregation": {"epsilon": 9}}}, SettingError, "not the student party's to set"),
         ({"images": str(tmp_path)}, InputError, "not the file that was agreed on"),
@@ -225,6 +231,44 @@ def test_of_somebody_at_several_parties_sums_have_the_more_noise_at_the_same_pri
     assert (terms.sigma, terms.sigma_gradients) == pytest.approx(
         (overlap * alone.sigma, overlap * alone.sigma_gradients)
     )
+
+
+def check_handed_on(config, terms, run, folder, monkeypatch):
+    """The student party packs the student, and a party tests that very student on its own records."""
+
+    def fails(*_):
+        raise RuntimeError("MLflow is away")
+
+    monkeypatch.setattr("tasks.pipeline.tracking.lay_out_database", fails)
+    done = finish_student(config, [], None)
+    packed = done.archive.read_bytes()
+    assert finish_student(config, [], None).archive.read_bytes() == packed
+    data = {"data": run.params.data.model_dump(mode="json")}
+    own = OwnTeachers(params=data, images=run.folders.images, backbone=run.folders.backbone, work=folder / "party")
+    ledger = GuardianLedger(
+        url=f"sqlite:///{folder}/ledger.db", key=folder / "key", store=folder / "store", account="own", epsilon=4.0
+    )
+    party = PartyConfig(
+        role="teacher", terms=terms, guardian="a:1", student="a:2", own=own, ledger=ledger, state=folder / "state"
+    )
+    name = next(iter(terms.teachers))
+    monkeypatch.setattr(PartyConfig, "own_credentials", lambda _: SimpleNamespace(name=name))
+    shutil.copytree(run.folders.dataset, Run(own.work, "own", run.params).folders.dataset)
+    at_home = finish_teacher(party, done.archive, 2.0, None)
+    test = read_dataset(run.folders)
+    right = probabilities(run, test.test_images).argmax(axis=1) == test.test_labels
+    assert (at_home.images, at_home.accuracy) == (len(right), right.mean())
+    assert (at_home.folder / "manifest.json").read_bytes() == (run.folders.student / "manifest.json").read_bytes()
+    # Asked again it is the same figure, at no cost.
+    assert finish_teacher(party, done.archive, 2.0, None).released == at_home.released
+    accuracy = folder / "accuracy.json"
+    accuracy.write_bytes((at_home.folder.parent / "accuracy.json").read_bytes())
+    mean = finish_student(config, [accuracy, accuracy], None).released
+    assert mean["accuracy"] == pytest.approx(at_home.released["accuracy"])
+    assert mean["plus_minus"] == pytest.approx(at_home.released["plus_minus"] / 2**0.5)
+    other = party.model_copy(update={"terms": terms.model_copy(update={"edition": "another"})})
+    with pytest.raises(InputError, match="the student of other terms than this party's"):
+        finish_teacher(other, done.archive, None, None)
 
 
 def test_a_budget_that_pays_for_nothing_starts_nobody(voted):

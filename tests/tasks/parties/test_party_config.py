@@ -65,7 +65,7 @@ def test_a_configuration_that_cannot_be_is_refused(who, values, sentence, folder
 
 
 def test_a_configuration_of_another_role_is_refused_with_the_command_that_fits(folder):
-    with pytest.raises(SettingError, match="terrine party student --config"):
+    with pytest.raises(SettingError, match="terrine party vote --config"):
         read_party(folder / "student" / "party.yaml", "guardian")
 
 
