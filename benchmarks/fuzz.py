@@ -156,7 +156,7 @@ def frame_doors() -> Iterator[tuple[str, Door, list[bytes]]]:
     def message(data: bytes) -> None:
         try:
             if data[:1] == b"H":
-                checked_greeting(data, {"n": 3})
+                checked_greeting(data, {"n": 3}, "guardian")
             else:
                 kind, _, body = parsed(data)
                 if kind == b"N":

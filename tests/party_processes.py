@@ -48,7 +48,9 @@ def terms_of(parties=3, held=2, queries=20, **changes):
     teachers = teachers_of_parties(parties * held, parties)
     values = {"mechanism": "confident", "threshold": parties * held / 2, "sigma1": 4.0, "sigma2": 3.0}
     values |= {"teachers": teachers, "minimum": (parties - 1) * held, "queries": queries, "asked": queries}
-    values |= {"unit": "record", "queries_digest": "a" * 64, "classes": CLASSES, "epsilon": 30.0, "delta": 1e-5}
+    values |= {"unit": "record", "queries_digest": "a" * 64, "query_shards": ["b" * 64], "backbone": "c" * 64}
+    values |= {"size": 8, "channels": 1, "epsilon": 30.0, "delta": 1e-5}
+    values["class_names"] = [f"class {number}" for number in range(changes.pop("classes", CLASSES))]
     return Terms(**(values | changes))
 
 
@@ -155,6 +157,8 @@ def _run(config, kill):
         _spoil_frames()
     elif kill == "hold":
         _hold_guardian()
+    elif kill == "stay":
+        _stay()
     elif kill is not None:
         _arm(*kill)
     sys.argv = ["party", str(config)]
@@ -169,6 +173,14 @@ def _spoil_frames():
 
     plain = Wire.send
     Wire.send = lambda wire, to, frame: plain(wire, to, frame[:-1] + bytes([frame[-1] ^ 1]))
+
+
+def _stay():
+    """Have the guardian stay for parties that are late, as `terrine party vote` does."""
+    from tasks.parties import process
+
+    plain = process.run_party
+    process.run_party = lambda config: plain(config, stay=True)
 
 
 def _hold_guardian():

@@ -13,10 +13,12 @@ from pydantic import Field, ValidationError, model_validator
 
 from tasks.config.privacy import Privacy
 from tasks.config.values import read_yaml
-from tasks.parties.terms import Terms
+from tasks.parties.acceptance import accepted_by
+from tasks.parties.terms import Terms, sentence_of
 from terrine.collaboration.transport.credentials import Credentials, Role, load_credentials
 from terrine.errors import SettingError
 from terrine.settings import Settings
+from terrine.spans import Seconds
 
 TERMS = "terms.yaml"
 
@@ -28,7 +30,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "student": ("listen", "guardian", "answers"),
 }
 """What must be set, by role."""
-MAY: dict[str, tuple[str, ...]] = {"teacher": ("votes", "unit", "own"), "guardian": (), "student": ("learn",)}
+MAY: dict[str, tuple[str, ...]] = {"teacher": ("votes", "unit", "own", "ledger"), "guardian": (), "student": ("learn",)}
 
 
 class OwnTeachers(Settings):
@@ -51,23 +53,21 @@ class OwnTeachers(Settings):
 
 
 class Learning(Settings):
-    """A student party that makes a student of its answers: `terrine party learn`."""
+    """A student party that makes a student of its answers: `terrine party finish`."""
 
     params: dict[str, Any] = Field(default_factory=dict)
     """Parameters as in params.yaml, as far as they concern it: student, data (size and channels are the images'),
-    seed, device."""
+    seed, device, tracking."""
     images: Path
     """The folder of the public query images, as a run has it in data/public/RUN/images."""
     backbone: Path
     """The folder of the public backbone, as a run has it in data/public/RUN/backbone."""
-    class_names: list[str] | None = None
-    """Of the classes, by label; their numbers where nobody says."""
     work: Path = Path("work")
     """Where the student is written, and its statement: data/release/student."""
 
 
 class GuardianLedger(Settings):
-    """Where the guardian keeps account."""
+    """Where the guardian keeps account; or a teacher party, of its own people alone over all collaborations."""
 
     url: str = "sqlite:///ledger/ledger.db"
     key: Path = Path("ledger/key")
@@ -93,10 +93,10 @@ class PartyConfig(Settings):
     credentials: Path = Path("credentials")
     state: Path = Path("state")
     """Where the party keeps what must survive a crash. Private."""
-    deadline: float = Field(60.0, gt=0)
-    """Seconds that teacher parties are waited for."""
-    patience: float = Field(120.0, gt=0)
-    """Seconds that any other party is waited for."""
+    deadline: Seconds = Field(60.0, gt=0)
+    """How long teacher parties are waited for: seconds, or `15min`, `6h`, `14d`."""
+    patience: Seconds = Field(120.0, gt=0)
+    """How long any other party is waited for, likewise."""
     listen: Address | None = None
     """guardian and student: host:port to wait at."""
     guardian: Address | None = None
@@ -119,6 +119,8 @@ class PartyConfig(Settings):
     """student: the folder the answers are written to."""
     learn: Learning | None = None
     """student: what becomes of them."""
+    accepted: Path = Path("accepted")
+    """guardian: a folder of what parties have signed; each is looked at before a session."""
 
     @model_validator(mode="after")
     def _settings_of_the_role(self) -> PartyConfig:
@@ -161,14 +163,18 @@ class PartyConfig(Settings):
         """Read the party's credentials, and check them against the terms.
 
         Raises CredentialError for credentials that are unusable or for another role, and SettingError for a name that
-        the terms do not know in this role.
+        the terms do not know in this role, for another version of Terrine than was agreed on, and for a
+        party that accepted other terms.
         """
+        self.terms.check_version()
         credentials = load_credentials(self.credentials, self.role)
         if self.terms.roles().get(credentials.name) != self.role:
             raise SettingError(
                 f"{self.credentials} holds the certificate of {credentials.name!r}, and the terms know no {self.role} "
                 "of this name. Use the credentials that belong to this party, or correct the terms at all parties."
             )
+        if self.role == "guardian":
+            accepted_by(self.accepted, self.terms, credentials.authority)
         return credentials
 
 
@@ -184,10 +190,11 @@ def read_party(path: Path, role: Role | None = None) -> PartyConfig:
     try:
         config = PartyConfig.model_validate(values)
     except ValidationError as error:
-        raise SettingError(f"{path}: {_sentence(error)}") from error
+        raise SettingError(f"{path}: {sentence_of(error)}") from error
     if role is not None and config.role != role:
         raise SettingError(
-            f"{path} is the configuration of a {config.role}. Run `terrine party {config.role} --config {path}`."
+            f"{path} is the configuration of a {config.role}, and this is for a {role} party. For its part in the "
+            f"session: terrine party vote --config {path}."
         )
     return _placed(config, path.resolve().parent)
 
@@ -196,7 +203,7 @@ def _placed(config: PartyConfig, folder: Path) -> PartyConfig:
     """The configuration with its paths taken from `folder`."""
     changes: dict[str, Any] = {
         key: folder / value
-        for key in ("credentials", "state", "votes", "answers")
+        for key in ("credentials", "state", "votes", "answers", "accepted")
         if (value := getattr(config, key)) is not None
     }
     for key in ("own", "learn"):
@@ -210,19 +217,3 @@ def _placed(config: PartyConfig, folder: Path) -> PartyConfig:
             ledger["url"] = f"{prefix}{folder / config.ledger.url.removeprefix(prefix)}"
         changes["ledger"] = config.ledger.model_copy(update=ledger)
     return config.model_copy(update=changes)
-
-
-def _sentence(error: ValidationError) -> str:
-    lines = []
-    for finding in error.errors(include_url=False):
-        key = ".".join(str(part) for part in finding["loc"])
-        message = finding["msg"].removeprefix("Value error, ")
-        if finding["type"] == "extra_forbidden":
-            lines.append(f"{key}: there is no such setting.")
-        elif finding["type"] == "value_error":
-            lines.append(f"{message}." if not key else f"{key}: {message}.")
-        elif finding["type"] == "missing":
-            lines.append(f"{key} is missing.")
-        else:
-            lines.append(f"{key}={finding['input']!r}: {message[0].lower()}{message[1:]}.")
-    return " ".join(lines)

@@ -24,28 +24,31 @@ import contextlib
 import math
 import secrets
 import time
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 import numpy as np
 
 from tasks.parties.config import PartyConfig
 from tasks.parties.host import CollaborationError, Host, log
-from tasks.parties.state import PartyState
+from tasks.parties.state import OUTCOME, PartyState, keep_values, kept_values
 from tasks.runtime.reservation import Reservation
 from terrine import npy
 from terrine.collaboration.protocol.guardian import Guardian
 from terrine.collaboration.protocol.party import Agreement, ProtocolError
-from terrine.collaboration.transport.link import Arrived, Connected
+from terrine.collaboration.transport.link import Arrived, Asked, Connected
 from terrine.errors import LedgerError, SettingError, TerrineError
-from terrine.privacy.accounting.events import Event, RepeatedEvent, compose, threshold_test, to_json, vote_answer
+from terrine.privacy.accounting.events import Event, to_json
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.ledger.identity import canonical_json, keyed_digest, load_or_create_key
 from terrine.privacy.ledger.ledger import Ledger, StoredRelease
 from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise, delta_slack
+from terrine.spans import span
 
 _SUMS, _QUESTIONS = "sums", "questions"
 _LINGER = 5.0  # seconds that the student party has to hear of a release that was made before
+_AT_LEAST = 60.0  # seconds that parties have when a guardian is started again at the end of the deadline
 
 
 class GuardianHost(Host):
@@ -55,12 +58,8 @@ class GuardianHost(Host):
         super().__init__(config)
         assert config.ledger is not None
         self._key = load_or_create_key(config.ledger.key)
-        self._noise: NoiseSource = SecureNoise() if config.replay_seed is None else ReplayNoise(config.replay_seed)
-        self._account = (
-            keyed_digest(self._key, "terrine ledger account", config.ledger.account.encode())
-            if config.ledger.named
-            else config.ledger.account
-        )
+        self._noise = noise_of(config)
+        self._account = account_in_ledger(self._key, config)
         self._release = release_of(self._key, config, self._account, self._noise)
         self._state = PartyState(config.state, self._release)
         self._reservation = Reservation(
@@ -79,6 +78,11 @@ class GuardianHost(Host):
         self._kept = 0  # questions that are written down
         self._number = 0  # of the round
         self._awaited = set(config.terms.teachers)
+        self._since = datetime.now(UTC).isoformat(timespec="seconds")
+        self._opened = config.state / f"opened-{self._release[:16]}.json"
+        self._counted: list[str] | None = None
+        self._knows: set[str] = set()  # teacher parties that have heard who was counted
+        self._noted: str | None = None  # the session in which they were told by a note
 
     # -- the ledger
 
@@ -118,15 +122,41 @@ class GuardianHost(Host):
     def begin(self) -> None:
         ledger = self._ledger()
         if self._committed(ledger) and not self._state.folder.exists():
+            earlier = kept_values(self.config.state / OUTCOME)
+            if earlier is not None and earlier["release_id"] == self._release:
+                self._counted = earlier.get("counted")
             self._made_before(self._reservation.open())
+            if self.stays and self._late():
+                self._listen()
+                self.wire.begin(secrets.token_hex(16))
             return
         if not self._committed(ledger):
             self._check_budget(ledger)
+        self._listen()
+        self._convene()
+
+    def _listen(self) -> None:
         assert self.config.listen is not None
         expected = {name: role for name, role in self.config.terms.roles().items() if name != self.name}
         port = self.wire.listen(self.config.listen, expected)
         log.info("%s: listening at port %d, release %s", self.name, port, self._release[:16])
-        self._convene()
+
+    def doing(self) -> str:
+        terms, party = self.config.terms, self._guardian
+        if party is None:
+            return "the release is charged, and the student party is to hear of it"
+        number = f"round {self._number} of {terms.last}: " if terms.last else ""
+        if party.closed:
+            return f"{number}the student party learns the answers"
+        there = sum(terms.teachers[name] for name in party.complete)
+        closing = datetime.now(UTC) + timedelta(seconds=max(0.0, self._closing_at - time.monotonic()))
+        return (
+            f"{number}the shares of {there} of {terms.total} teachers are here, {terms.minimum} are needed; the round "
+            f"is closed when all are, or at {closing:%Y-%m-%d %H:%M} UTC"
+        )
+
+    def peers(self) -> list[str]:
+        return [name for name in self.config.terms.roles() if name != self.name]
 
     def _made_before(self, release: StoredRelease | None) -> None:
         """The release is in the ledger already; what is left to do is to say so."""
@@ -152,6 +182,8 @@ class GuardianHost(Host):
             match self.wire.next(0.2):
                 case Arrived(peer, _, {"heard": True}) if peer == self.config.terms.student:
                     return True
+                case Asked(peer, _, _):
+                    self._knows.add(peer)
                 case Connected(peer, _, True) if peer == self.config.terms.student and self.party is not None:
                     return False
         return False
@@ -169,6 +201,7 @@ class GuardianHost(Host):
             self._number, self._awaited = about["round"], set(about["present"])
             # What is written down was paid for, and its row is there: this charges nothing.
             if (release := self._reservation.open()) is not None:
+                self._counted = about["present"]
                 self._made_before(release)
                 return self._tell_when_asked(about["present"])
             state |= self._asked_before(about["origin"])
@@ -183,12 +216,24 @@ class GuardianHost(Host):
     def _gather(self, session: str) -> None:
         """Begin a round: shares are taken."""
         self.party = Guardian(self._agreement(session), self._draw)
-        self._closing_at = time.monotonic() + self.config.deadline
+        self._closing_at = time.monotonic() + self._left()
         self._told, self._announced, self._refused = False, False, set()
         self._greet(resumed=None, present=None)
 
+    def _left(self) -> float:
+        """Seconds until the round is closed: the first counts from when it was first opened, whoever was started again
+        in between."""
+        if self._number:
+            return self.config.deadline
+        opened = kept_values(self._opened)
+        if opened is None:
+            opened = {"at": time.time()}
+            keep_values(self._opened, opened)
+        left = float(opened["at"]) + self.config.deadline - time.time()
+        return min(self.config.deadline, max(left, _AT_LEAST))
+
     def _greet(self, **said: Any) -> None:
-        self.wire.greet(release=self._release, round=self._number, **said)
+        self.wire.greet(release=self._release, round=self._number, since=self._since, **said)
 
     def _next_round(self, present: list[str]) -> None:
         """Begin the next round, and have the student party ask for it. Nobody is waited for who was away in this."""
@@ -241,6 +286,10 @@ class GuardianHost(Host):
             log.info("%s: the student party was started again: a new session", self.name)
             self._convene()
 
+    def on_asked(self, peer: str, session: str | None, greeting: dict[str, Any]) -> None:
+        if self._told:  # and so is whoever asks, by our greeting
+            self._knows.add(peer)
+
     def on_note(self, sender: str, content: dict[str, Any]) -> None:
         if sender == self.config.terms.student and "aborted" in content:
             raise CollaborationError(f"The student party ended the session: {content['aborted']}")
@@ -270,6 +319,7 @@ class GuardianHost(Host):
             return
         if party.aborted is not None:
             charged = "Run again, and this round is asked again." if self._number else "Nothing was charged."
+            self._opened.unlink(missing_ok=True)
             raise CollaborationError(f"{party.aborted} {charged}")
         if party.present is not None:
             self._state.save(_SUMS, party.state(), origin=party.origin, present=party.present, round=self._number)
@@ -286,6 +336,7 @@ class GuardianHost(Host):
                 log.warning("%s: what %s shared are no votes of its teachers: it is left out", self.name, teacher)
             for teacher in self.config.terms.teachers:
                 self.tell(teacher, present=party.present, round=self._number)
+            self._noted = self.wire.session
 
     def deliver(self, sends: Any) -> bool:
         party = self._guardian
@@ -308,6 +359,7 @@ class GuardianHost(Host):
         elif party.finished:
             passed = np.ones(self.config.terms.asked, bool) if party.result is None else party.result
             release = self._reservation.settle({"passed": passed}, event_of(self.config, passed))
+            self._counted = party.present
             self.outcome = self._record(release, reused=False)
 
     def look_at_the_clock(self) -> None:
@@ -332,14 +384,43 @@ class GuardianHost(Host):
         if party is None:
             return
         present = party.present or []
-        for teacher in present:
-            self.wire.flush(teacher, 0.2)
+        for teacher in self.config.terms.teachers:
+            heard = self.wire.flush(teacher, 0.2 if teacher in present else 0.01)
+            if heard and self._noted == self.wire.session:
+                self._knows.add(teacher)
         with contextlib.suppress(TerrineError):
             self.wire.note(self.config.terms.student, finished=self.outcome)
         if self._is_heard():
             self._state.clear()
         else:
             self._tell_when_asked(present)
+        self._opened.unlink(missing_ok=True)
+
+    def _late(self) -> set[str]:
+        """Teacher parties that were not counted and have not heard of it."""
+        return set() if self._counted is None else set(self.config.terms.teachers) - set(self._counted) - self._knows
+
+    def stay(self) -> None:
+        if not (late := self._late()):
+            return
+        log.info(
+            "%s: all is done. It stays for %s at most to tell %s that they were late; Ctrl-C ends that, and nothing is "
+            "lost.",
+            self.name,
+            span(self.config.patience),
+            ", ".join(sorted(late)),
+        )
+        self._number = self.config.terms.last
+        self._greet(resumed=None, present=self._counted, finished=self.outcome)
+        end = time.monotonic() + self.config.patience
+        while late and time.monotonic() < end:
+            match self.wire.next(1.0):
+                case Asked(peer, _, _) if peer in late:
+                    late.discard(peer)
+                    log.info("%s: %s was late, and was told so", self.name, peer)
+                case Arrived(peer, _, {"heard": True}) if peer == self.config.terms.student:
+                    self._state.clear()
+        self.wire.flush(self.config.terms.student, 0.1)
 
     def _record(self, release: StoredRelease, *, reused: bool) -> dict[str, Any]:
         terms = self.config.terms
@@ -357,27 +438,32 @@ class GuardianHost(Host):
             "noise": self._noise.kind,
             "asked": terms.asked,
             "answered": int(passed.sum()),
+            "counted": self._counted,
             "reused": reused,
         }
 
 
+def noise_of(config: PartyConfig) -> NoiseSource:
+    """Where the guardian's noise comes from."""
+    return SecureNoise() if config.replay_seed is None else ReplayNoise(config.replay_seed)
+
+
+def account_in_ledger(key: bytes, config: PartyConfig) -> str:
+    """What the guardian's ledger knows the collaboration's account as."""
+    assert config.ledger is not None
+    account = config.ledger.account
+    return keyed_digest(key, "terrine ledger account", account.encode()) if config.ledger.named else account
+
+
 def release_of(key: bytes, config: PartyConfig, account: str, noise: NoiseSource) -> str:
-    """The identity of the release: everything the parties agreed on, whose data it is, and where noise comes from."""
-    content = {"terms": config.terms.public(), "account": account, "noise": noise.describe()}
+    """The identity of the release: what the parties agreed to release, whose data it is, and where noise comes from."""
+    content = {"terms": config.terms.identity(), "account": account, "noise": noise.describe()}
     return keyed_digest(key, "terrine collaboration release", canonical_json(content))
 
 
 def event_of(config: PartyConfig, passed: np.ndarray | None) -> Event:
-    """What the release costs: as agreed on, whoever is absent. At most, where it is not known which queries passed."""
-    terms = config.terms
-    agreement = terms.agreement("0" * 32, "0" * 64)
-    if terms.fixed_point is not None:
-        return terms.fixed_point.course.event
-    answered = terms.asked if passed is None else int(passed.sum())
-    answers = RepeatedEvent(vote_answer(agreement.sigma), answered)
-    if agreement.sigma_threshold is None:
-        return answers
-    return compose(RepeatedEvent(threshold_test(agreement.sigma_threshold), terms.asked), answers)
+    """What the release costs (`Terms.event`); at most, where it is not known which queries passed."""
+    return config.terms.event(None if passed is None else int(passed.sum()))
 
 
 def covers_budget(event: Event, epsilon: float, delta: float) -> bool:

@@ -1,22 +1,28 @@
 """What hosts of all parties share: a state machine on one side, a wire on the other, and a clock.
 
 A host passes frames to its party in the order they arrive, writes what the party must remember before the answers
-leave, and never waits for ever: whoever hears nothing for `deadline + patience` seconds ends with a sentence.
+leave, and never waits for ever: whoever hears nothing for `deadline + patience` seconds ends with a sentence. While it
+waits, which may be for days, it says who is there and who is missing.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from datetime import UTC, datetime
 from typing import Any
 
+from tasks.config.values import digest
 from tasks.parties.config import PartyConfig
+from tasks.parties.state import OUTCOME, STANDING, keep_values
 from terrine.collaboration.protocol.party import Party, ProtocolError, Send
 from terrine.collaboration.transport.link import (
     Arrived,
+    Asked,
     Connected,
     Disconnected,
     Failed,
@@ -27,11 +33,14 @@ from terrine.collaboration.transport.link import (
 )
 from terrine.collaboration.transport.wire import Wire
 from terrine.errors import TerrineError
+from terrine.spans import span
 
 log = logging.getLogger("terrine.party")
 
 _TICK = 0.5
 _FLUSH = 5.0  # seconds that a last word is given to arrive
+_SOON, _MINUTE = 2.0, 60.0  # seconds between lines about who is there: when that changes, and when it does not
+_NAMED = 8
 
 
 class CollaborationError(TerrineError):
@@ -57,26 +66,39 @@ class Host(ABC):
         self.party: Party | None = None
         self.outcome: dict[str, Any] | None = None
         self._heard = time.monotonic()
+        self._terms = digest(config.terms.public(), 64)
+        self._here: set[str] = set()
+        self._said_at, self._said_of = -_MINUTE, ""
+        self.stays = False
 
-    def run(self) -> dict[str, Any]:
-        """Take part until the session is over.
+    def run(self, *, stay: bool = False) -> dict[str, Any]:
+        """Take part until the session is over, and write down what came out.
 
-        Raises CollaborationError or another TerrineError when it did not come to its end.
+        stay: for as long as `stay` finds a reason afterwards. Raises CollaborationError or another TerrineError when it
+        did not come to its end.
         """
+        self.stays = stay
         with self.wire:
             try:
                 self.begin()
                 while self.outcome is None:
                     event = self.wire.next(_TICK)
                     if event is not None:
-                        self._heard = time.monotonic()
+                        # Whoever is turned away is nobody to wait for.
+                        if not isinstance(event, Malformed | Asked):
+                            self._heard = time.monotonic()
                         self._handle(event)
                     if self.outcome is None:
                         self.look_at_the_clock()
                 self.end()
             except TerrineError as error:
                 self.on_error(error)
+                self._remember(f"ended: {error}")
                 raise
+            self._remember("over")
+            keep_values(self.config.state / OUTCOME, self.outcome | {"agreed": self._terms})
+            if stay:
+                self.stay()
         return self.outcome
 
     @abstractmethod
@@ -85,6 +107,17 @@ class Host(ABC):
 
     def end(self) -> None:  # noqa: B027
         """Say the last word."""
+
+    def stay(self) -> None:  # noqa: B027
+        """Be there for those who come late."""
+
+    @abstractmethod
+    def doing(self) -> str:
+        """What this party is at, in a few words."""
+
+    @abstractmethod
+    def peers(self) -> Collection[str]:
+        """Whom it speaks with."""
 
     def on_error(self, error: TerrineError) -> None:  # noqa: B027
         """Tell the others that it cannot go on."""
@@ -98,18 +131,40 @@ class Host(ABC):
     def on_session(self, session: str, greeting: dict[str, Any]) -> None:  # noqa: B027
         """The guardian is in another session."""
 
+    def on_asked(self, peer: str, session: str | None, greeting: dict[str, Any]) -> None:  # noqa: B027
+        """A peer that connects to us is in another session, or in none yet."""
+
     def on_refused(self, error: ProtocolError) -> None:
         """A frame was refused."""
         raise CollaborationError(str(error))
 
     def look_at_the_clock(self) -> None:
         """Called several times a second at least."""
+        self._say_where_it_stands()
         limit = self.config.deadline + self.config.patience
         if time.monotonic() - self._heard > limit:
             raise CollaborationError(
-                f"{self.name} has heard nothing for {limit:g} s. The other parties were stopped or are cut off; run "
+                f"{self.name} has heard nothing for {span(limit)}. The other parties were stopped or are cut off; run "
                 "again when they are back: a session that was begun is finished or dropped, and never answered twice."
             )
+
+    def _say_where_it_stands(self) -> None:
+        """Say who is there and who is missing when that has changed, and once a minute."""
+        here = [peer for peer in self.peers() if peer in self._here]
+        missing = [peer for peer in self.peers() if peer not in self._here]
+        standing, since = f"{self.doing()}. {_listed('Here', here)} {_listed('Missing', missing)}", self._said_at
+        if time.monotonic() - since < (_SOON if standing != self._said_of else _MINUTE):
+            return
+        log.info("%s: %s", self.name, standing)
+        self._said_at, self._said_of = time.monotonic(), standing
+        self._remember(self.doing(), here=here, missing=missing)
+
+    def _remember(self, doing: str, **about: Any) -> None:
+        """Write down where the session stands, for `terrine party status`."""
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        with contextlib.suppress(OSError):
+            standing = {"doing": doing, "at": at, "process": os.getpid(), "agreed": self._terms, **about}
+            keep_values(self.config.state / STANDING, standing)
 
     def deliver(self, sends: Iterable[Send]) -> bool:
         """Send frames as they are made; False when the session cannot go on, and a new one will begin."""
@@ -150,9 +205,13 @@ class Host(ABC):
                     self._take(peer, content)
             case Connected(peer, greeting, restarted):
                 log.info("%s: %s is connected%s", self.name, peer, " again, newly started" if restarted else "")
+                self._here.add(peer)
                 self.on_connected(peer, greeting, restarted)
             case Disconnected(peer, reason):
                 log.info("%s: %s: %s", self.name, peer, reason)
+                self._here.discard(peer)
+            case Asked(peer, asked, greeting):
+                self.on_asked(peer, asked, greeting)
             case SessionOffered(_, session, greeting):
                 self.on_session(session, greeting)
             case Malformed(peer, reason):
@@ -184,3 +243,8 @@ class Host(ABC):
         end = time.monotonic() + _FLUSH
         for peer in peers:
             self.wire.flush(peer, max(0.05, end - time.monotonic()))
+
+
+def _listed(word: str, names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{word}: {', '.join(names[:_NAMED]) or 'nobody'}{more}."

@@ -1,23 +1,24 @@
-"""`terrine party init`: the terms of a trial from a run's parameters and public artefacts, and its parties' folders."""
+"""`terrine party init`: a trial on one machine, with a proposal of its own and the folders of all its parties."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from tasks.config.params import Params, validate
 from tasks.config.presets import project_root, selected_run
-from tasks.config.values import merge
-from tasks.parties.release import VOTES, trial_terms
+from tasks.parties.accept import PROPOSAL
+from tasks.parties.proposal import Proposal
+from tasks.parties.propose import Wish, check_address, propose, teachers_of_preset
+from tasks.parties.release import VOTES
 from tasks.parties.terms import Terms
-from tasks.parties.trial import Endpoints, free_endpoints, lay_out
-from tasks.runtime.run import Run, open_run
-from tasks.runtime.store import read_json
-from terrine.errors import ArtefactError, SettingError
+from tasks.parties.trial import Endpoints, free_endpoints, lay_out, teachers_of_parties
+from terrine.errors import SettingError
 
 
-def init_from_run(
+def init(
     folder: Path,
-    name: str | None,
+    preset: str | None,
+    assignments: Sequence[str],
     *,
     parties: int,
     minimum: int | None,
@@ -27,13 +28,15 @@ def init_from_run(
     epsilon: float | None,
     edition: str,
     days: float,
+    class_names: Sequence[str] | None = None,
 ) -> Terms:
-    """Lay out a trial about the queries of a run; return its terms.
+    """Lay out a trial; return its terms.
 
     Args:
         folder: Where; it must not exist.
-        name: The run; None for the one selected last. Its images must have been drawn and its dataset read.
-        parties: Teacher parties that the run's teachers are dealt to.
+        preset: Queries, mechanism and budget are its; None for the one that params.yaml names.
+        assignments: section.key=value, laid over it.
+        parties: Teacher parties that the preset's teachers are dealt to.
         minimum: Fewest teachers that must be there; None for all.
         guardian: host:port of the guardian; port 0 for a free one.
         student: host:port of the student party.
@@ -41,40 +44,44 @@ def init_from_run(
         epsilon: Budget of the account over all releases; None for that of this one.
         edition: Names this vote.
         days: For how long certificates are good.
+        class_names: By label; None for those of a public benchmark.
 
-    Raises:
-        SettingError: settings that parties cannot have, or a folder that exists.
-        ArtefactError: the run has no images or dataset yet.
+    Raises SettingError for settings that parties cannot have, or a folder that exists.
     """
     if folder.exists():
         raise SettingError(f"{folder} exists already. Choose another folder, or remove that one.")
-    root = project_root()
-    run = open_run(root, name or selected_run(root))
-    run = Run(run.root, run.name, _with_parties(run.params, parties, minimum))
-    if not (run.folders.images / "manifest.json").is_file():
-        raise ArtefactError(f"{run.folders.images} is missing. Draw the queries first: dvc repro, or terrine run.")
-    classes = len(read_json(run.folders.dataset / "manifest.json")["class_names"])
-    terms = trial_terms(run, run.params.queries.count, classes, edition)
-    free = free_endpoints()
+    root, free = project_root(), free_endpoints()
+    preset = preset or selected_run(root)
+    endpoints = Endpoints(_address(guardian, free.guardian), _address(student, free.student))
+    wish = Wish(
+        teachers_of_parties(teachers_of_preset(root, preset, assignments), parties),
+        ("guardian", endpoints.guardian),
+        ("student", endpoints.student),
+        class_names=class_names,
+        minimum=minimum,
+        edition=edition or None,
+    )
+    proposal, _ = propose(folder / PROPOSAL, preset, assignments, wish)
+    terms = proposal.terms
     lay_out(
         folder,
         terms,
-        Endpoints(_address(guardian, free.guardian), _address(student, free.student)),
+        endpoints,
         guardian={"ledger": {"account": account, "epsilon": epsilon or terms.epsilon}},
+        student={"learn": {"params": proposal.params["student"], **_public(folder / terms.student, proposal)}},
         teachers={party: {"votes": VOTES, "unit": terms.unit} for party in terms.teachers},
-        common={"deadline": run.params.collaboration.deadline, "patience": run.params.collaboration.patience},
         days=days,
     )
     return terms
 
 
-def _with_parties(params: Params, parties: int, minimum: int | None) -> Params:
-    values = {"aggregation": {"where": "parties"}, "collaboration": {"parties": parties, "minimum": minimum}}
-    return validate(merge(params.model_dump(mode="json"), values))
+def _public(place: Path, proposal: Proposal) -> dict[str, str]:
+    """Copy what is public into a party's folder; return where it lies."""
+    copied = proposal.copy(place / PROPOSAL)
+    return {"images": f"{PROPOSAL}/{copied.images.name}", "backbone": f"{PROPOSAL}/{copied.backbone.name}"}
 
 
 def _address(given: str, free: str) -> str:
+    check_address(given)
     host, _, port = given.rpartition(":")
-    if not host or not port.isdigit():
-        raise SettingError(f"An address is host:port, not {given!r}.")
     return f"{host}:{free.rpartition(':')[2]}" if port == "0" else given

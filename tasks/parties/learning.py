@@ -15,7 +15,7 @@ from tasks.parties.config import PartyConfig
 from tasks.parties.release import stored_release
 from tasks.parties.student import read_arrays, stored_answers
 from tasks.parties.terms import Terms
-from tasks.parties.training import check_batch
+from tasks.parties.training import check_public
 from tasks.pipeline.aggregate import write_answers
 from tasks.pipeline.features import query_features
 from tasks.pipeline.public_inputs import public_inputs
@@ -25,24 +25,25 @@ from tasks.pipeline.synthesize import read_queries
 from tasks.reports.statement_page import write_statement
 from tasks.runtime.provenance import code_version
 from tasks.runtime.run import Run
-from tasks.runtime.store import link
+from tasks.runtime.store import Folders, link
 from terrine.aggregation.mechanism import Mechanism
 from terrine.aggregation.records import Whitening
 from terrine.aggregation.release import about_answers
 from terrine.errors import ArtefactError, InputError, SettingError
+from terrine.privacy.accounting.events import of_several
 from terrine.privacy.ledger.ledger import StoredRelease
 from terrine.privacy.noise import delta_slack
 from terrine.privacy.statement import PrivacyStatement
 
 _RUN = "student"
-_SECTIONS = ("seed", "device", "data", "student")
+_SECTIONS = ("seed", "device", "data", "student", "tracking")
 
 
 def learn(config: PartyConfig) -> Path:
     """Make the student of a student party's answers; return its folder, beside which its privacy.json lies.
 
     Raises SettingError where the configuration does not say how, or says what stands in the terms; ArtefactError where
-    there are no answers yet; and InputError for images, a backbone or class names that are not those of the terms.
+    there are no answers yet; and InputError for images or a backbone that are not those of the terms.
     """
     terms, own = config.terms, config.learn
     if own is None:
@@ -50,17 +51,15 @@ def learn(config: PartyConfig) -> Path:
     about = stored_answers(config)
     if about is None or about["guardian"] is None:
         raise ArtefactError(
-            f"{config.answers} holds no answers that the guardian has confirmed. Run the student party first: terrine "
-            "party student."
+            f"{config.answers} holds no answers that the guardian has confirmed. Take part in the session first: "
+            "terrine party vote."
         )
-    names = own.class_names or [str(number) for number in range(terms.classes)]
-    if len(names) != terms.classes:
-        raise InputError(f"learn.class_names has {len(names)} names, and the terms say {terms.classes} classes.")
-    check_batch(own.images, terms)
+    names = terms.class_names
+    check_public(own.images, own.backbone, terms)
     run = Run(own.work, _RUN, validate({}))
     link(own.images, run.folders.images)
     link(own.backbone, run.folders.backbone)
-    run = Run(own.work, _RUN, _params(run, config, about["guardian"]["noise"]))
+    run = Run(own.work, _RUN, params_of(run.folders, config))
     release = stored_release(about, terms, read_arrays(config))
     voted = {"teachers": terms.total, "classes": terms.classes, "class_names": names}
     if (sums := terms.fixed_point) is None:
@@ -78,10 +77,12 @@ def learn(config: PartyConfig) -> Path:
     return run.folders.student
 
 
-def _params(run: Run, config: PartyConfig, noise: str) -> Params:
+def params_of(folders: Folders, config: PartyConfig) -> Params:
     """Return the parameters of the student's own little run: what is not its to say is the terms'."""
-    terms, own = config.terms, config.learn
+    terms, own, about = config.terms, config.learn, stored_answers(config)
     assert own is not None
+    assert about is not None
+    noise = about["guardian"]["noise"]
     if strange := [section for section in own.params if section not in _SECTIONS]:
         raise SettingError(
             f"learn.params.{strange[0]} is not the student party's to set: it has {', '.join(_SECTIONS)}. What was "
@@ -96,7 +97,7 @@ def _params(run: Run, config: PartyConfig, noise: str) -> Params:
         "ledger": {"account": "kept by the guardian", "epsilon": terms.epsilon},
     }
     fixed["aggregation"] |= {"epsilon": terms.epsilon, "delta": terms.delta}
-    shape = read_queries(run.folders).images.shape
+    shape = read_queries(folders).images.shape
     mine: dict[str, Any] = {} if len(shape) != 4 else {"data": {"name": "folder", "path": "elsewhere"}}
     if len(shape) == 4:
         mine["data"] |= {"channels": shape[1], "size": shape[2]}
@@ -128,7 +129,7 @@ def _statement(run: Run, terms: Terms, guardian: dict[str, Any], release: Stored
     else:
         answers = {
             "event": release.event,
-            "event_added": terms.fixed_point.course.event_added,
+            "event_added": of_several(terms.fixed_point.course.event_added, terms.overlap),
             "delta": terms.delta,
             "delta_slack": delta_slack(terms.numbers, terms.epsilon),
             "epsilon_budget": terms.epsilon,
@@ -137,6 +138,8 @@ def _statement(run: Run, terms: Terms, guardian: dict[str, Any], release: Stored
             "answered_per_class": (0,) * terms.classes,
         }
         described = _mechanism(terms) | {"numbers": terms.numbers}
+    if terms.overlap > 1:
+        described["overlap"] = terms.overlap
     return PrivacyStatement(
         run=terms.edition or "collaboration",
         release_id=release.release_id,

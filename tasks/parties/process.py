@@ -1,4 +1,4 @@
-"""One party as a process: `python -m tasks.parties.process CONFIG`, what `terrine party teacher|guardian|student` runs.
+"""One party as a process: `python -m tasks.parties.process CONFIG`, what `terrine party vote` runs.
 
 It loads neither torch nor Prefect (a teacher party that trains its own teachers loads torch when it does), so fifty
 parties fit on one machine for a trial. Of several configurations each gets a process of its own, forked when what
@@ -8,7 +8,6 @@ parties need is loaded, which takes each of them most of a second otherwise.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import signal
@@ -17,29 +16,19 @@ from pathlib import Path
 from typing import Any
 
 from tasks.parties.config import PartyConfig, read_party
-from terrine.collaboration.transport.credentials import Role
 from terrine.errors import TerrineError
 
-OUTCOME = "outcome.json"
-"""What came out, in the party's state folder."""
 LOG = "log.txt"
 """What a party of a trial said, in its folder."""
 
 
-def run_party(path: Path, role: Role | None = None) -> dict[str, Any]:
-    """Run the party that a configuration describes to its end; return and write down what came out.
+def run_party(path: Path, *, stay: bool = False) -> dict[str, Any]:
+    """Run the party that a configuration describes to its end; return what came out, which is written down.
 
-    Raises TerrineError when the session did not come to its end.
+    stay: a guardian stays for parties that were late, to tell them so. Raises TerrineError when the session did not
+    come to its end.
     """
-    from terrine.files import atomic_file
-
-    config = read_party(path, role)
-    outcome = _host(config).run()
-    config.state.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(outcome, indent=2, sort_keys=True) + "\n"
-    with atomic_file(config.state / OUTCOME, owner_only=True) as file:
-        file.write(text.encode())
-    return outcome
+    return _host(read_party(path)).run(stay=stay)
 
 
 def _host(config: PartyConfig) -> Any:

@@ -11,75 +11,42 @@ finished with the same noise; the answers stay there for as long as the ledger d
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tasks.config.values import digest
+from tasks.parties.agreed import agreed
 from tasks.parties.config import read_party
 from tasks.parties.student import read_arrays, stored_answers
 from tasks.parties.terms import Terms
 from tasks.parties.trial import CONFIG, Endpoints, free_endpoints, lay_out, run_trial, teachers_of_parties
-from tasks.pipeline.features import query_features
 from tasks.runtime.accounts import SKETCH, data_of
 from tasks.runtime.identity import Inputs
 from tasks.runtime.run import Run
-from tasks.runtime.store import file_digest, read_json, write_array, write_json
-from terrine.aggregation.fixed_point import FixedPoint
+from tasks.runtime.store import read_json, write_array, write_json
 from terrine.aggregation.mechanism import UNANSWERED
 from terrine.aggregation.rounds import NEVER
-from terrine.aggregation.sums import mu_left
 from terrine.determinism.randomness import derive_seed
-from terrine.errors import BudgetError
 from terrine.privacy.accounting.events import from_json
 from terrine.privacy.ledger.ledger import StoredRelease
 
 VOTES, INPUTS = "votes.npy", "inputs.json"
 
 
-def trial_terms(run: Run, queries: int, classes: int, edition: str) -> Terms:
-    """Return what the parties of a run's trial agree on.
-
-    They ask as many queries as the budget is sure to pay for. Raises BudgetError where that is none. Sums may be over
-    as many records as their shares hold, whoever has them.
-    """
-    settings, own, teachers = run.params.aggregation, run.params.collaboration, run.params.partition.teachers
-    about: dict[str, Any]
-    if settings.reveals == "sums":
-        length = query_features(run, "original").shape[1] + 1
-        course = settings.course(mu_left(settings.epsilon, settings.delta))
-        most = FixedPoint(length, classes, course).most_units // teachers
-        about = {key: value for key, value in asdict(course).items() if course.rounds or key == "sigma"}
-        about |= {"length": length, "records": most, "mechanism": settings.mechanism}
-        queries = asked = 1
-    else:
-        about, asked = settings.describe(), settings.certain(queries, settings.epsilon, settings.delta)
-    if asked == 0:
-        raise BudgetError(
-            f"aggregation.epsilon={settings.epsilon:g} does not pay for one answer with this noise. Raise it, or use "
-            "more noise. Nothing was drawn and nothing was charged."
-        )
-    return Terms(
-        teachers=teachers_of_parties(teachers, own.parties),
-        unit=run.params.privacy.unit,
-        minimum=own.minimum or teachers,
-        queries=queries,
-        asked=asked,
-        queries_digest=file_digest(run.folders.images / "manifest.json"),
-        classes=classes,
-        **about,
-        epsilon=settings.epsilon,
-        delta=settings.delta,
-        edition=edition,
-    )
+def trial_terms(run: Run, class_names: Sequence[str], edition: str) -> Terms:
+    """Return what the parties of a run's trial agree on, as `agreed` does."""
+    own = run.params.collaboration
+    teachers = teachers_of_parties(run.params.partition.teachers, own.parties)
+    return agreed(run, teachers, class_names=class_names, minimum=own.minimum, edition=edition)
 
 
 def trial_folder(run: Run, terms: Terms) -> Path:
     """Return where the parties of this very trial live: beside the ledger that knows of it."""
-    return run.path(run.params.ledger.store).parent / "parties" / digest(terms.public(), 32)
+    return run.path(run.params.ledger.store).parent / "parties" / digest(terms.identity(), 32)
 
 
 def votes_of_parties(votes: np.ndarray, teachers: Mapping[str, int]) -> dict[str, np.ndarray]:

@@ -19,6 +19,26 @@ from terrine.errors import ArtefactError
 from terrine.files import atomic_file
 
 _ABOUT = "about"
+OUTCOME = "outcome.json"
+"""What came out of a session, in the party's state folder."""
+STANDING = "session.json"
+"""Where the session stands, there as well."""
+
+
+def keep_values(path: Path, values: Mapping[str, Any]) -> None:
+    """Write JSON values into a file that only its owner may read."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_file(path, owner_only=True) as file:
+        file.write((json.dumps(values, indent=2, sort_keys=True) + "\n").encode())
+
+
+def kept_values(path: Path) -> dict[str, Any] | None:
+    """Return what `keep_values` wrote; None where there is nothing that can be read."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 class PartyState:

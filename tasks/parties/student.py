@@ -13,13 +13,14 @@ import json
 import math
 import time
 from collections.abc import Collection, Iterable
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 
 from tasks.parties.config import PartyConfig
 from tasks.parties.host import CollaborationError, Host, log
-from tasks.parties.state import PartyState
+from tasks.parties.state import PartyState, keep_values, kept_values
 from terrine.collaboration.protocol.party import ProtocolError, Send
 from terrine.collaboration.protocol.student import StudentParty
 from terrine.errors import ArtefactError, TerrineError
@@ -29,6 +30,9 @@ _SUMS, _OPENED = "sums-{}", "opened-{}"
 """What is written down of a round, by its number: the sums of its shares, and what it opened."""
 ANSWERS, ABOUT = "answers.npz", "answers.json"
 """The files of the answers, and what they are: the terms, the release, and what the guardian says it cost."""
+_DRAWN = "drawn-{}.json"
+"""Written down when the guardian has drawn a round's noise: it is not drawn again, whatever the guardian remembers."""
+_SETTLED = 5.0  # seconds after which a party that is in another session is so for good
 _CONFIRMATION = 15.0  # seconds that the guardian is waited for when the answers are here already
 
 
@@ -47,6 +51,10 @@ class StudentHost(Host):
         self._closing: set[str] | None = None
         self._close_at = math.inf
         self._number = 0  # of the round
+        self._drawn = False
+        self._guardian_since = "?"
+        self._elsewhere: dict[str, tuple[str, float, str]] = {}
+        """Teacher parties that are in another session: which one, since when, and whose."""
 
     def begin(self) -> None:
         terms = self.config.terms
@@ -58,6 +66,21 @@ class StudentHost(Host):
         self.wire.listen(self.config.listen, dict.fromkeys(terms.teachers, "teacher"))
         self.wire.connect(terms.guardian, "guardian", self.config.guardian, convenes=True)
 
+    def doing(self) -> str:
+        terms, party = self.config.terms, self._student
+        number = f"round {self._number} of {terms.last}: " if terms.last else ""
+        if self._about is not None:
+            return "the answers are here, and the guardian is to say what they cost"
+        if party is None:
+            return "waiting for the guardian to convene"
+        if party.closed:
+            return f"{number}learning the answers"
+        there = sum(terms.teachers[name] for name in party.complete)
+        return f"{number}the shares of {there} of {terms.total} teachers are here, {terms.minimum} are needed"
+
+    def peers(self) -> list[str]:
+        return [self.config.terms.guardian, *self.config.terms.teachers]
+
     @property
     def _student(self) -> StudentParty | None:
         return self.party if isinstance(self.party, StudentParty) else None
@@ -66,7 +89,14 @@ class StudentHost(Host):
         release, number = str(greeting.get("release")), int(greeting.get("round", 0))
         state = PartyState(self.config.state, release)
         resumed = greeting.get("resumed")
-        if isinstance(greeting.get("finished"), dict) and self._about is not None:
+        self._guardian_since, self._elsewhere = str(greeting.get("since")), {}
+        if isinstance(greeting.get("finished"), dict):
+            if self._about is None:
+                raise CollaborationError(
+                    "The guardian has finished this release, and this party has no answers: they were on its disk when "
+                    f"the guardian charged for them. Restore {self._answers} from a backup; to ask again, at new cost, "
+                    "agree on another edition (`terrine party again`)."
+                )
             # It waits to be told that this was heard.
             self._finished, self._state = greeting["finished"], state
             self.wire.begin(session)
@@ -105,12 +135,55 @@ class StudentHost(Host):
                 else f"This party has opened round {number} already, and the guardian asks it anew: its state was "
                 "lost, or is an older one. Restore it; a second draw of the noise would cost what no ledger says."
             )
+        self._check_not_drawn(number)
         self._state.forget(_SUMS.format(number))
         agreement = self.config.terms.agreement(session, release, number)
         self._enter(number, StudentParty(agreement, self._head(number)), saved=False)
 
+    def _check_not_drawn(self, number: int) -> None:
+        """Refuse a round whose noise was drawn, be it by a guardian with another ledger."""
+        for path in self.config.state.glob(f"*/{_DRAWN.format(number)}"):
+            if (drawn := kept_values(path)) is not None and drawn["terms"] == self._terms:
+                raise CollaborationError(
+                    f"Noise was drawn for this round on {drawn['at']}, and the guardian asks it anew: its ledger and "
+                    "its state were lost, are those of another guardian, or are older ones. Restore the latest backup; "
+                    "a second draw would cost what no ledger says. To ask again, at new cost, agree on another edition."
+                )
+
+    def _remember_drawn(self) -> None:
+        """The guardian has said something that follows from its noise."""
+        assert self._state is not None
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        keep_values(self._state.folder / _DRAWN.format(self._number), {"terms": self._terms, "at": at})
+        self._drawn = True
+
+    def on_asked(self, peer: str, session: str | None, greeting: dict[str, Any]) -> None:
+        """End a session that cannot be: too many teacher parties are in one that another guardian convened.
+
+        One of the two guardians is left over from an earlier attempt. That a party is elsewhere, it alone says; so the
+        session ends only where it could not come to its end either way.
+        """
+        terms, party = self.config.terms, self._student
+        if session is None or peer not in terms.teachers or party is None or party.closed:
+            return
+        own, now = greeting.get("guardian"), time.monotonic()
+        other = f"{own.get('address')!s:.80}, up since {own.get('since')!s:.40}" if isinstance(own, dict) else "?"
+        before = self._elsewhere.get(peer)
+        if before is None or before[0] != session:
+            self._elsewhere[peer] = (session, now, other)
+            return
+        away = [name for name, (_, since, _) in self._elsewhere.items() if now - since > _SETTLED]
+        if terms.total - sum(terms.teachers[name] for name in away) < terms.minimum:
+            raise CollaborationError(
+                f"Two guardians are running. Ours, at {self.config.guardian}, up since {self._guardian_since}, "
+                f"convened session {party.agreement.session[:8]}; {', '.join(sorted(away))} take part in session "
+                f"{session[:8]} of one at {other}. The one that was started first is left over from an earlier "
+                "attempt: stop it there, and see that `guardian` in every party.yaml names the other. Nothing was "
+                "drawn."
+            )
+
     def _enter(self, number: int, party: StudentParty, *, saved: bool) -> None:
-        self._number, self.party, self._saved = number, party, saved
+        self._number, self.party, self._saved, self._drawn = number, party, saved, False
         self._held, self._closing, self._close_at = [], None, math.inf
 
     def _head(self, number: int) -> np.ndarray | None:
@@ -136,6 +209,7 @@ class StudentHost(Host):
     def on_connected(self, peer: str, greeting: dict[str, Any], restarted: bool) -> None:
         if peer == self.config.terms.guardian and self._finished is not None:
             self._confirmed(self._finished)
+        self._elsewhere.pop(peer, None)
         if restarted and peer in self.config.terms.teachers:
             self._ask([peer])
 
@@ -199,6 +273,8 @@ class StudentHost(Host):
             assert self._state is not None
             self._state.save(_SUMS.format(self._number), party.state(), origin=party.agreement.session)
             self._saved = True
+        elif self._saved and not self._drawn:
+            self._remember_drawn()
 
     def after_answers(self) -> None:
         party = self._student

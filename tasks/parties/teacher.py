@@ -17,10 +17,11 @@ import numpy as np
 
 from tasks.parties.config import PartyConfig
 from tasks.parties.host import CollaborationError, Host, log
-from tasks.parties.state import PartyState
+from tasks.parties.state import OUTCOME, PartyState, keep_values
 from tasks.parties.votes import given_by
 from terrine.collaboration.protocol.party import Agreement, ProtocolError, Send
 from terrine.collaboration.protocol.teacher import Teacher
+from terrine.errors import TerrineError
 
 _SHARES = "shares-{}"
 """What is written down of a round, by its number."""
@@ -31,6 +32,7 @@ class TeacherHost(Host):
 
     def __init__(self, config: PartyConfig) -> None:
         credentials = config.own_credentials()
+        self._account = _own_account(config)
         # Before anybody is connected to: training takes as long as it takes, and bad votes are found here.
         self._given = given_by(config, credentials.name)
         self._first = self._given(0, None)
@@ -48,6 +50,23 @@ class TeacherHost(Host):
         self.wire.connect(terms.guardian, "guardian", self.config.guardian, convenes=True)
         self.wire.connect(terms.student, "student", self.config.student)
 
+    def doing(self) -> str:
+        if self.wire.session is None:
+            return "waiting for the guardian to convene"
+        number = f" of round {self._number}" if self.config.terms.last and self._number > 0 else ""
+        return f"its shares{number} are sent, and the round is not closed yet" if self._sends else "no shares yet"
+
+    def peers(self) -> list[str]:
+        return [self.config.terms.guardian, self.config.terms.student]
+
+    def on_failed(self, peer: str, error: TerrineError) -> None:
+        if "could not be reached" not in str(error):
+            raise error
+        raise CollaborationError(
+            f"{error} If the round was closed meanwhile, this party was late for it: its votes are not counted, noise "
+            "and accounting are as agreed, and nothing is to be done here."
+        ) from error
+
     def on_session(self, session: str, greeting: dict[str, Any]) -> None:
         if self._is_over(greeting):
             return
@@ -58,6 +77,7 @@ class TeacherHost(Host):
             if (sends := self._kept(session, number)) is not None:
                 self._number = number
                 self._sends += sends
+        self.wire.greet(guardian={"since": str(greeting.get("since")), "address": self.config.guardian})
         self.wire.begin(session)
         super().deliver(self._sends)
         if greeting.get("round") == 0 and greeting.get("resumed") is None:
@@ -66,6 +86,8 @@ class TeacherHost(Host):
     def _take_part(self, session: str, number: int) -> None:
         """Share this round's sums, or wait for the head that they are asked at; what was shared before is there."""
         if number > self._number:
+            if self._account is not None:
+                self._account.charge()
             self._number = number
             asked = partial(self._given, number) if number else self._first
             self.party = Teacher(self._agreement(session, number), self.name, asked)
@@ -114,14 +136,18 @@ class TeacherHost(Host):
         last = said.get("round") == self.config.terms.last
         if self.name not in present:
             late = (
-                f"The round was closed without {self.name}: its shares were not complete at the deadline, or are not "
-                "of votes. The noise and the accounting are as agreed; nothing is to be done here."
+                f"The round was closed without {self.name}, which was late: its shares were not complete at the "
+                "deadline, or are not of votes. The answers are those of the others; noise and accounting are as "
+                "agreed, and nothing is to be done here. To be counted, take part in another edition (`terrine party "
+                "again`)."
             )
             if last:
+                about = {"party": self.name, "counted": present, "agreed": self._terms}
+                keep_values(self.config.state / OUTCOME, about)
                 raise CollaborationError(late)
             log.warning("%s: %s", self.name, late)
         if last:
-            self.outcome = {"party": self.name, "counted": True, "session": self.wire.session}
+            self.outcome = {"party": self.name, "counted": present, "session": self.wire.session}
         return last
 
     def end(self) -> None:
@@ -144,3 +170,15 @@ class TeacherHost(Host):
             return None
         frames, about = kept
         return [Send(to, frames[f"frame-{place:06d}"].tobytes()) for place, to in enumerate(about["to"])]
+
+
+def _own_account(config: PartyConfig) -> Any:
+    """The party's own account, once it is found to pay for the release; None where it keeps none."""
+    if config.ledger is None:
+        return None
+    # Here, because most teacher parties have no use for a ledger.
+    from tasks.parties.account import OwnAccount
+
+    account = OwnAccount(config)
+    account.check()
+    return account

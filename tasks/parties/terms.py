@@ -2,14 +2,18 @@
 
 A party whose terms differ is refused when it connects, with what differs. The numbers in it are public. What decides
 the privacy of the release is all here: how many teachers vote (and so what the noise is measured in), which queries,
-which noise, how many must be there, the budget that the guardian holds the release to, and whom it protects (`unit`).
+which noise, how many must be there, the budget that the guardian holds the release to, whom it protects (`unit`) and at
+how many parties somebody's data may be (`overlap`). What decides whether the votes of all parties mean the same is here
+as well: the classes by name, the bytes of queries and backbone, and the version of Terrine.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from terrine.aggregation.course import Course
 from terrine.aggregation.fixed_point import FixedPoint
@@ -17,7 +21,12 @@ from terrine.aggregation.registry import MECHANISMS, mechanism_of
 from terrine.collaboration.protocol.party import Agreement
 from terrine.collaboration.transport.credentials import CredentialError, Role, check_name
 from terrine.errors import SettingError
+from terrine.privacy.accounting.events import Event, of_several
+from terrine.privacy.accounting.gaussian import epsilon_of, mu_of
 from terrine.settings import Settings
+
+Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+"""SHA-256."""
 
 _OF_SUMS = ("length", "records")
 _OF_GRADIENTS = ("rounds", "clip", "learning_rate", "sigma_gradients")
@@ -33,15 +42,26 @@ class Terms(Settings):
     unit: Literal["record", "group"]
     """Whom the budget protects: one record, or all records of a person (a group), which lie with one teacher alone. The
     guardian accounts for this, and every teacher party must have dealt its records by it."""
+    overlap: int = Field(1, ge=1)
+    """At how many teacher parties the data of one person may be at most. The guardian accounts for it."""
     minimum: int = Field(ge=1)
     """The fewest teachers whose votes must be there; with fewer the round ends, and costs nothing."""
     queries: int = Field(ge=1)
     """How many queries the batch has; of sums 1, what they are."""
     asked: int = Field(ge=1)
     """How many of them, the first ones, are asked: as many as the budget is sure to pay for."""
-    queries_digest: str = Field(pattern="^[0-9a-f]{64}$")
-    """SHA-256 of the manifest of the query images."""
-    classes: int = Field(ge=2)
+    queries_digest: Digest
+    """Of the manifest of the query images: their order, their batches."""
+    query_shards: list[Digest] = Field(min_length=1)
+    """Of the bytes of each file of query images, in order."""
+    size: int | None = Field(None, ge=1)
+    """Side of every image, in pixels; of a table's rows none."""
+    channels: Literal[1, 3] | None = None
+    """Grey or colour; of a table's rows none."""
+    backbone: Digest
+    """Of the backbone that teachers and students share."""
+    class_names: list[Annotated[str, Field(min_length=1)]] = Field(min_length=2)
+    """By label. Each party finds its own classes here by name, in whatever order its data have them."""
     mechanism: str
     sigma: float | None = Field(None, gt=0)
     """Of sums, the noise on label moments."""
@@ -66,6 +86,10 @@ class Terms(Settings):
     edition: str = Field("", max_length=200)
     """Names this very vote. With the same terms a batch is answered once; when teachers were trained again and are to
     be asked again, choose another edition. It costs again."""
+    deadline: float | None = Field(None, gt=0)
+    """Seconds that the guardian waits for teacher parties, from when it begins; None where its party.yaml says it."""
+    version: str = Field(default_factory=lambda: version("terrine"))
+    """Of Terrine, which all parties have: another may train other teachers of the same records."""
 
     @field_validator("teachers")
     @classmethod
@@ -90,6 +114,10 @@ class Terms(Settings):
             )
         if self.minimum > self.total:
             raise ValueError(f"minimum={self.minimum} is above the {self.total} teachers there are")
+        if len(set(self.class_names)) < len(self.class_names):
+            raise ValueError(f"class_names={', '.join(self.class_names)} names a class twice")
+        if self.overlap > len(self.teachers):
+            raise ValueError(f"overlap={self.overlap} is above the {len(self.teachers)} teacher parties there are")
         if self.asked > self.queries:
             raise ValueError(f"asked={self.asked} is above queries={self.queries}")
         kind = MECHANISMS.of(self.mechanism)
@@ -112,6 +140,11 @@ class Terms(Settings):
                     f"they hold {most:,} at most"
                 )
         return self
+
+    @property
+    def classes(self) -> int:
+        """K."""
+        return len(self.class_names)
 
     @property
     def described(self) -> Any:
@@ -150,6 +183,36 @@ class Terms(Settings):
         strange = (*(_OF_SUMS if self.length is None else ()), *(_OF_GRADIENTS if self.rounds is None else ()))
         return self.model_dump(mode="json", exclude=set(strange))
 
+    def identity(self) -> dict[str, Any]:
+        """What the release is known by, as JSON values. Not what only says how it is come by: by when, with which
+        version; nor what follows from the queries and the edition: which bytes, which names of classes."""
+        about = self.public() | {"classes": self.classes}
+        for key in ("class_names", "query_shards", "size", "channels", "backbone", "deadline", "version"):
+            del about[key]
+        if self.overlap == 1:
+            del about["overlap"]
+        return about
+
+    def event(self, passed: int | None = None) -> Event:
+        """What the release costs whoever is absent, where so many queries passed the test: at most, for None.
+
+        A unit at `overlap` parties is one unit of each. Each of them moves what all parties add up by what one unit
+        moves it by, so together they move it at most so many times as far (`events.of_several`).
+        """
+        if (sums := self.fixed_point) is not None:
+            return of_several(sums.course.event, self.overlap)
+        answered = self.asked if passed is None else passed
+        event: Event = self.described.cost(self.asked, answered)
+        return of_several(event, self.overlap)
+
+    def check_version(self) -> None:
+        """Raise SettingError where another version of Terrine runs here than the parties agreed on."""
+        if (here := version("terrine")) != self.version:
+            raise SettingError(
+                f"The parties agreed on Terrine {self.version}, and this is {here}: teachers and students may come out "
+                f"differently. Install it (pip install terrine=={self.version}), or agree on terms with {here}."
+            )
+
     def agreement(self, session: str, release: str, number: int = 0) -> Agreement:
         """The agreement of one session, on its round of this number."""
         mechanism, sums = self.described, self.fixed_point
@@ -170,3 +233,36 @@ class Terms(Settings):
             round=number,
             head=0 if sums is None else sums.course.asked(sums.length, sums.classes, number),
         )
+
+
+def certain(mechanism: Any, queries: int, epsilon: float, delta: float, overlap: int) -> int:
+    """Return how many of so many queries a budget is sure to pay for, where a person may be at `overlap` parties."""
+    if overlap > 1:
+        epsilon = epsilon_of(mu_of(epsilon, delta) / overlap, delta)
+    count: int = mechanism.certain(queries, epsilon, delta)
+    return count
+
+
+def checked(values: Mapping[str, Any]) -> Terms:
+    """Return terms. Raises SettingError naming every key that is unknown, missing or impossible."""
+    try:
+        return Terms.model_validate(values)
+    except ValidationError as error:
+        raise SettingError(f"These cannot be terms. {sentence_of(error)}") from error
+
+
+def sentence_of(error: ValidationError) -> str:
+    """Return what is wrong with settings: sentences that name each key."""
+    lines = []
+    for finding in error.errors(include_url=False):
+        key = ".".join(str(part) for part in finding["loc"])
+        message = finding["msg"].removeprefix("Value error, ")
+        if finding["type"] == "extra_forbidden":
+            lines.append(f"{key}: there is no such setting.")
+        elif finding["type"] == "value_error":
+            lines.append(f"{message}." if not key else f"{key}: {message}.")
+        elif finding["type"] == "missing":
+            lines.append(f"{key} is missing.")
+        else:
+            lines.append(f"{key}={finding['input']!r}: {message[0].lower()}{message[1:]}.")
+    return " ".join(lines)

@@ -58,22 +58,21 @@ def own_records(own: OwnTeachers, terms: Terms, held: int) -> Records:
 
 def _prepared(own: OwnTeachers, terms: Terms, held: int) -> Run:
     """Return the party's own little run, its data read and dealt, once they are found to be what the terms say."""
-    run = Run(own.work, _RUN, own_params(own, held))
-    check_batch(own.images, terms)
+    terms.check_version()
+    run = Run(own.work, _RUN, own_params(own, terms, held))
+    check_public(own.images, own.backbone, terms)
     link(own.images, run.folders.images)
     link(own.backbone, run.folders.backbone)
-    dataset.prepare_dataset.fn(run)
-    classes = len(read_json(run.folders.dataset / "manifest.json")["class_names"])
-    if classes != terms.classes:
-        raise InputError(f"This party's data has {classes} classes, and the terms say {terms.classes}.")
+    dataset.write_prepared(run, dataset.load_dataset(run).with_classes(terms.class_names))
     partition.deal_records.fn(run)
     return run
 
 
-def own_params(own: OwnTeachers, held: int) -> Params:
-    """Return the parameters of a party's own little run: `held` teachers, each on its own part of the party's records.
+def own_params(own: OwnTeachers, terms: Terms, held: int) -> Params:
+    """Return the parameters of a party's own little run: `held` teachers, each on its own part of the party's records,
+    which are brought to the geometry of the terms.
 
-    Raises SettingError naming what is unknown, impossible or not a party's to say.
+    Raises SettingError naming what is unknown, impossible, not a party's to say, or other than the terms say it.
     """
     strange = [section for section in own.params if section not in _SECTIONS]
     if strange:
@@ -84,18 +83,39 @@ def own_params(own: OwnTeachers, held: int) -> Params:
     given = own.params.get("partition", {}).get("teachers", held)
     if given != held:
         raise SettingError(f"own.params.partition.teachers={given}, and the terms say this party holds {held}.")
+    geometry = {key: getattr(terms, key) for key in ("size", "channels") if getattr(terms, key) is not None}
+    for key, agreed in geometry.items():
+        if (said := own.params.get("data", {}).get(key, agreed)) != agreed:
+            raise SettingError(
+                f"own.params.data.{key}={said}, and the terms say {agreed}: teachers would learn from images of "
+                f"another geometry than they are asked about. Set it to {agreed}, or leave it out."
+            )
+    fixed = {"data": geometry, "partition": {"teachers": max(held, 2)}}
     # Parameters know of two teachers at least; a party may hold one.
-    params = validate(merge(merge(_ELSEWHERE, own.params), {"partition": {"teachers": max(held, 2)}}))
+    params = validate(merge(merge(_ELSEWHERE, own.params), fixed))
     if isinstance(params.teachers, AveragedTeachers) and params.teachers.averaging != "none":
         raise SettingError("own.params.teachers: teachers that learn from one another are not for parties.")
     return params.model_copy(update={"partition": params.partition.model_copy(update={"teachers": held})})
 
 
-def check_batch(images: Path, terms: Terms) -> None:
-    """Raise InputError for images that are not those of the terms."""
-    found = file_digest(images / "manifest.json") if (images / "manifest.json").is_file() else "nothing"
-    if found != terms.queries_digest:
+def check_public(images: Path, backbone: Path, terms: Terms) -> None:
+    """Raise InputError unless the bytes of query images and backbone are those of the terms."""
+    manifest = images / "manifest.json"
+    _check_file(manifest, terms.queries_digest)
+    names = [shard["file"] for shard in read_json(manifest)["shards"]["queries"]]
+    if len(names) != len(terms.query_shards):
         raise InputError(
-            f"{images} is not the batch that was agreed on: its manifest has the digest {found[:16]}, the terms say "
-            f"{terms.queries_digest[:16]}. Get the query images from whoever wrote the terms."
+            f"{manifest} names {len(names)} files of query images, and the terms {len(terms.query_shards)}."
+        )
+    for name, digest in zip(names, terms.query_shards, strict=True):
+        _check_file(images / name, digest)
+    _check_file(backbone / "backbone.safetensors", terms.backbone)
+
+
+def _check_file(path: Path, digest: str) -> None:
+    found = file_digest(path) if path.is_file() else "missing"
+    if found != digest:
+        raise InputError(
+            f"{path} is not the file that was agreed on: its SHA-256 is {found[:16]}, the terms say {digest[:16]}. "
+            "Nothing was trained. Get it anew from whoever wrote the terms."
         )

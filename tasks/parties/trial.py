@@ -78,6 +78,7 @@ def lay_out(
     *,
     guardian: Mapping[str, Any],
     teachers: Mapping[str, Mapping[str, Any]],
+    student: Mapping[str, Any] | None = None,
     common: Mapping[str, Any] | None = None,
     days: float = 90,
 ) -> None:
@@ -89,6 +90,7 @@ def lay_out(
         endpoints: Where guardian and student party will listen.
         guardian: What the guardian's configuration says beside the addresses: its ledger, its noise.
         teachers: The same for every teacher party, by name: its votes, or its own teachers.
+        student: The same for the student party: how it makes its student.
         common: Settings of all parties: deadline, patience.
         days: For how long certificates are good.
     """
@@ -97,7 +99,12 @@ def lay_out(
         create_authority(authority, days=days)
     own: dict[str, dict[str, Any]] = {
         terms.guardian: {"listen": endpoints.guardian, **guardian},
-        terms.student: {"listen": endpoints.student, "guardian": endpoints.guardian, "answers": "answers"},
+        terms.student: {
+            "listen": endpoints.student,
+            "guardian": endpoints.guardian,
+            "answers": "answers",
+            **dict(student or {}),
+        },
         **{
             name: {"guardian": endpoints.guardian, "student": endpoints.student, **teachers[name]}
             for name in terms.teachers

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tasks.parties.config import PartyConfig
+from tasks.parties.teaching import VOTES, records_of, taught
 from terrine import npy
 from terrine.errors import InputError
 
@@ -22,37 +23,32 @@ teachers] or, of sums, [numbers, 1]."""
 def given_by(config: PartyConfig, name: str) -> Given:
     """Return what answers for the party called `name`: votes on the asked queries, or its sums in each round.
 
-    They are read from the file that the configuration names, or come of own data here: votes are cast by teachers that
-    are trained now. Raises InputError for what is not on this batch by as many teachers as the terms say; and whenever
-    asked, for sums that so many records cannot have.
+    They are read from the file that the configuration names, or come of own data: what was taught before, or is now.
+    Raises InputError for what is not on this batch by as many teachers as the terms say; and whenever asked, for sums
+    that so many records cannot have.
     """
     terms, held = config.terms, config.terms.teachers[name]
     if (fixed := terms.fixed_point) is None:
-        votes = _votes(config, held)
+        votes = _votes(config, name, held)
         return lambda number, head: votes
     assert terms.records is not None
     most = held * terms.records
     if config.own is None and not fixed.course.rounds:
         given = _read(config)
         return lambda number, head: fixed.shared(given, most, number)[:, None]
-    summed = fixed.course.summing(_records(config, held))
+    summed = fixed.course.summing(_records(config, name, held))
     return lambda number, head: fixed.shared(summed(head), most, number)[:, None]
 
 
-def _votes(config: PartyConfig, held: int) -> np.ndarray:
+def _votes(config: PartyConfig, name: str, held: int) -> np.ndarray:
     if config.own is None:
         return check_votes(_read(config), config.votes, config, held)
-    # Here, because torch takes seconds to load and most parties never need it.
-    from tasks.parties.training import cast_votes
-
-    return check_votes(cast_votes(config.own, config.terms, held), config.own.work, config, held)
+    return check_votes(taught(config, name, held)[VOTES], config.own.work, config, held)
 
 
-def _records(config: PartyConfig, held: int) -> Records:
+def _records(config: PartyConfig, name: str, held: int) -> Records:
     if config.own is not None:
-        from tasks.parties.training import own_records
-
-        return own_records(config.own, config.terms, held)
+        return records_of(taught(config, name, held), config.terms.classes)
     from terrine.aggregation.records import Records, row_type
 
     rows, expected = _read(config), row_type(config.terms.length or 0)

@@ -80,7 +80,7 @@ def release_answers(run: Run) -> None:
 
         ledger, account = open_account(run)
         del ledger  # the guardian opens it by itself
-        terms = trial_terms(run, len(votes), votes_manifest["classes"], identity_in_ledger(run, "answers"))
+        terms = trial_terms(run, votes_manifest["class_names"], identity_in_ledger(run, "answers"))
         release = release_by_parties(
             run, terms, lambda: votes_of_parties(votes, terms.teachers), account=account, inputs=inputs
         )

@@ -26,7 +26,11 @@ def prepare_dataset(run: Run) -> None:
 
     Everything is checked before the first byte is written; a bad file leaves what was there as it was.
     """
-    dataset = load_dataset(run)
+    write_prepared(run, load_dataset(run))
+
+
+def write_prepared(run: Run, dataset: Dataset) -> None:
+    """Check a dataset, and write its arrays and manifest."""
     dataset.validate()
     if not run.params.data.public_benchmark:
         dataset = replace(dataset, sketch=dataset.sketched())

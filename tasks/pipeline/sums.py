@@ -100,7 +100,7 @@ def release_sums(run: Run, release_id: str) -> None:
         # Here, because only such a run needs gRPC and what lies behind it.
         from tasks.parties.release import release_by_parties, trial_terms
 
-        terms, (_, account) = trial_terms(run, 1, len(names), release_id), open_account(run)
+        terms, (_, account) = trial_terms(run, names, release_id), open_account(run)
         release = release_by_parties(
             run, terms, lambda: held_by_parties(run, terms.teachers), account=account, inputs=inputs
         )

@@ -46,6 +46,7 @@ PARAMETER_TEXTS = {
     "epsilon": "ε of one answer by randomised response",
     "discriminator": "Whom the generator learned from instead of the student: it has seen the teacher itself",
     "block": "Parties whose models were averaged to vote as one",
+    "overlap": "At how many institutions the data of one person may be; ε protects who is at so many",
     "select": "What was asked first: chosen from released answers and public images alone",
 }
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tasks.config.automatic import take_out
 from tasks.config.presets import resolve, values_of
+from tasks.pipeline.data_remarks import remarks_on
 from tasks.runtime.accounts import ledger_account, ledger_before
 from tasks.runtime.parameters import as_planned, hopeless, hopeless_sums, planned, settled_before
 from tasks.runtime.releases import (
@@ -37,8 +38,6 @@ START, RECORDS, QUERIES = 60.0, 2.2, 5.0
 """Seconds of a run that hang on no image, and how often it goes through its records and its queries."""
 PER_PIXEL, LARGE = 6e-7, 3.0
 """Seconds of the scattering transform for a pixel, on two cores, and how many times that above 32 pixels a side."""
-RARE = 1 / 5
-"""A class is named that has less than this share of an average class's records."""
 
 
 @dataclass
@@ -110,8 +109,10 @@ def look_at(root: Path, name: str) -> Finding:
             _look_at_votes(found, unknown)
         if not run.params.teachers.unprotected:
             _look_at_account(found, unknown)
-    _look_at_classes(found)
-    _look_at_files(found)
+    remarks = remarks_on(survey, run.params, found.plan.teachers if found.plan else run.params.partition.teachers)
+    found.refusals += remarks.refusals
+    found.doubts += remarks.doubts
+    found.notes += remarks.notes
     return found
 
 
@@ -192,67 +193,3 @@ def _look_at_account(found: Finding, automatic: list[tuple[str, str]]) -> None:
         check_fit(run, account, ahead)
     except TerrineError as error:
         found.refusals.append(str(error))
-
-
-def _look_at_classes(found: Finding) -> None:
-    """Name classes that hardly any teacher will see."""
-    teachers = found.plan.teachers if found.plan else found.run.params.partition.teachers
-    counts = dict(zip(found.survey.class_names, found.survey.train.tolist(), strict=True))
-    missing = [name for name, count in counts.items() if count == 0]
-    single = [name for name, count in counts.items() if count == 1]
-    if missing:
-        found.refusals.append(
-            f"No training record is of {_listed(missing)}, and no teacher can learn it: add records, give the split "
-            "yourself, or remove the class."
-        )
-    if single:
-        found.doubts.append(
-            f"{_listed(single)}: one training record each, so that one teacher of {teachers} has ever seen it. Add "
-            "records, or remove the class. To go on all the same: --anyway."
-        )
-    records = int(found.survey.train.sum())
-    if found.run.params.privacy.unit == "record" and found.survey.names < records:
-        found.notes.append(
-            f"The {records:,} training records have {found.survey.names:,} names: files of one name in several class "
-            "folders count as one unit, and stay together. Give each its own name if they are different images."
-        )
-    rare = [name for name, count in counts.items() if 1 < count < RARE * found.survey.train.mean()]
-    if rare:
-        found.notes.append(f"Few teachers will have a record of {_listed(rare)}: a student will hardly ever answer so.")
-    untested = [name for name, count in zip(counts, found.survey.test.tolist(), strict=True) if count == 0]
-    if untested:
-        found.notes.append(f"No test record is of {_listed(untested)}: the accuracy says nothing about it.")
-
-
-def _look_at_files(found: Finding) -> None:
-    """Say what is done with images of several kinds."""
-    modes = {mode for _, _, mode in found.survey.geometry}
-    deep = sorted(mode for mode in modes if mode.startswith(("I", "F")))
-    if deep:
-        found.refusals.append(
-            f"There are images of more than 8 bits per pixel (mode {', '.join(deep)}): choose the range of values to "
-            "show and save them as 8 bits."
-        )
-    if len(modes) > 1:
-        found.notes.append(
-            f"Images are of several modes ({', '.join(sorted(modes))}); all become "
-            f"{'grey' if found.run.params.data.channels == 1 else 'colour'}."
-        )
-    if modes & {"RGBA", "LA", "PA"}:
-        found.notes.append("Transparency is dropped: what lies beneath is seen. Flatten images where that matters.")
-    if "CMYK" in modes:
-        found.notes.append("CMYK images are converted without a colour profile: save them as RGB where colour matters.")
-    if "1" in modes:
-        found.notes.append("Images of 1 bit per pixel are black and white drawings: check that they are no masks.")
-    size = getattr(found.run.params.data, "size", None)
-    largest = max((max(width, height) for width, height, _ in found.survey.geometry), default=None)
-    if size and largest and largest < size:
-        found.notes.append(
-            f"No image is larger than {largest} pixels: data.size={largest} would say as much as {size}, in less time."
-        )
-    if modes == {"L"} and found.run.params.data.channels == 3:
-        found.notes.append("All images are grey: data.channels=1 would say as much as 3, in less time.")
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(f"'{name}'" for name in names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -5,7 +5,8 @@ description belongs into data/private/; the fingerprint is keyed, so that whoeve
 whether a known set of images is behind it.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from terrine.data.digest import keyed_digest
 from terrine.data.duplicates import duplicate_counts, exact_duplicates, shared_images
 from terrine.data.images import refuse_not_finite
+from terrine.data.labels import class_places
 from terrine.data.public import PUBLIC_BENCHMARKS
 from terrine.data.sketch import digests_of_arrays, sketch
 from terrine.data.splits import split_units
@@ -100,6 +102,22 @@ class Dataset:
     def record_names(self) -> np.ndarray:
         """The code of each training record's name, int64 [N]; computed anew where only its place names a record."""
         return place_codes(self.records) if self.train_names is None else self.train_names
+
+    def with_classes(self, names: Sequence[str]) -> "Dataset":
+        """Return the same records with labels by these names: their own classes in another order.
+
+        The order of classes is an accident of their folders or codes, and says nothing. Raises InputError where the
+        names are others.
+        """
+        places = class_places(self.class_names, names)
+        pool = None if self.pool_labels is None else places[self.pool_labels]
+        return replace(
+            self,
+            train_labels=places[self.train_labels],
+            test_labels=places[self.test_labels],
+            pool_labels=pool,
+            class_names=tuple(names),
+        )
 
     def validate(self) -> None:
         """Raise InputError when an array has another dtype, shape, length or range than the class docstring says."""

@@ -132,3 +132,25 @@ def _refuse_outside(name: str, values: np.ndarray, names: tuple[str, ...], where
             f"{where}: {name}[{outside[0]}] is {values[outside[0]]}, outside 0..{len(names) - 1}, the range of the "
             f"{len(names)} class_names. Correct the label or name its class."
         )
+
+
+def class_places(names: Sequence[str], agreed: Sequence[str]) -> np.ndarray:
+    """Return where each class stands in the list that was agreed on, int64 [K].
+
+    Raises InputError, with both lists, where they are not the same names.
+    """
+    strange, missing = (
+        [name for name in one if name not in other] for one, other in ((names, agreed), (agreed, names))
+    )
+    if strange or missing:
+        raise InputError(
+            f"The classes here are {_quoted(names)}, and {_quoted(agreed)} were agreed on. "
+            + (f"Unknown there: {_quoted(strange)}. " if strange else "")
+            + (f"Missing here: {_quoted(missing)}. " if missing else "")
+            + "Name the classes (the folders, or class_names) as agreed on."
+        )
+    return np.array([list(agreed).index(name) for name in names], dtype=np.int64)
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)

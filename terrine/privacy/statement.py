@@ -59,7 +59,7 @@ and the ε of what they turned out to release is what they used of it."""
 MECHANISM_FIELDS = (
     {"mechanism", "sigma", "scale", "threshold", "sigma1", "sigma2", "surprise", "confidence", "select"}
     | {"epsilon", "delta", "rounds", "clip", "noise_multiplier", "samples", "top_k", "beta", "block", "averaging"}
-    | {"discriminator", "counted", "moments", "numbers", "learning_rate", "share"}
+    | {"discriminator", "counted", "moments", "numbers", "learning_rate", "share", "overlap"}
 )
 BESIDES = {"counted": "the noisy number of {unit}s", "moments": "the noisy moments of private images"}
 """What the event of a release covers besides its answers, by the field of the mechanism that says so."""
@@ -313,7 +313,7 @@ def summary_sentence(statement: PrivacyStatement) -> str:
     most = "" if account is None else f" of its account's budget, ε={round_up(account):g}"
     return (
         f"These {answers}{besides}, and everything computed from them, are ({guaranteed:g}, {statement.delta:g})-"
-        f"differentially private: with {PROTECTED[statement.unit]}, no outcome becomes more than e^{guaranteed:g} "
+        f"differentially private: with {_protected(statement)}, no outcome becomes more than e^{guaranteed:g} "
         f"times as likely, up to a probability of {statement.delta:g}. {budget}{added}Together with all earlier "
         f"releases about the same dataset, ε={total:g} was used so far{most}. It holds for whatever the data are, and "
         "for "
@@ -325,12 +325,23 @@ def summary_sentence(statement: PrivacyStatement) -> str:
     )
 
 
+def protected(unit: Unit, overlap: int) -> str:
+    """Say whom ε protects: a unit at one institution, or at several at once."""
+    return PROTECTED[unit] if overlap == 1 else f"at up to {overlap} of the institutions at once, {PROTECTED[unit]}"
+
+
+def _protected(statement: PrivacyStatement) -> str:
+    return protected(statement.unit, int(statement.mechanism.get("overlap", 1)))
+
+
 def _who(statement: PrivacyStatement) -> dict[str, str]:
     """Say what neighbours are and who is trusted; where records were summed, nobody taught and nobody voted."""
     neighbouring, trusted = NEIGHBOURS[statement.unit], TRUST_MODELS[statement.trust_model]
     if "numbers" in statement.mechanism:
         neighbouring = neighbouring.replace(" and therefore its teacher", "")
         trusted = trusted.replace("data, the votes and", "data and")
+    if overlap := statement.mechanism.get("overlap"):
+        neighbouring = f"at up to {overlap} of the institutions at once, {neighbouring}"
     return {"neighbouring": neighbouring, "trust_model_text": trusted}
 
 

@@ -19,6 +19,7 @@ from tasks.runtime.store import read_json
 from terrine.errors import SettingError, TerrineError
 from terrine.privacy.accounting.events import from_json
 from terrine.privacy.accounting.gaussian import mu_squared
+from tests.party_processes import trial as lay_out_trial
 
 
 def terrine(*arguments):
@@ -69,11 +70,9 @@ def test_parties_with_votes_and_one_with_its_own_data_vote_together(voted, prefe
 
     # Again: the stored answers, through the parties' own commands.
     for role in ("student", "guardian"):
-        done = terrine(role, "--config", trial / role / "party.yaml")
+        done = terrine("vote", "--config", trial / role / "party.yaml")
         assert done.exit_code == 0
         assert json.loads(done.stdout[done.stdout.index("{") :])["asked"] == terms.asked
-    with pytest.raises(SettingError, match="terrine party student --config"):
-        raise terrine("guardian", "--config", trial / "student" / "party.yaml").exception
     with pytest.raises(SettingError, match="exists already"):
         raise terrine("init", trial).exception
 
@@ -89,6 +88,27 @@ def test_a_trial_that_fails_says_why_in_a_partys_own_words(voted, prefect_server
             np.save(trial / name / "votes.npy", np.zeros((120, 6), np.uint8))
     with pytest.raises((TrialError, TerrineError), match="past its budget of ε=1"):
         collaborate(str(trial))
+
+
+def test_status_and_the_next_edition_on_the_command_line(tmp_path):
+    lay_out_trial(tmp_path)
+    config = ("--config", tmp_path / "guardian" / "party.yaml")
+    shown = terrine("status", *config, "--html", tmp_path / "page.html")
+    assert shown.exit_code == 0, shown.output
+    assert "next: terrine party vote --config" in shown.output
+    assert "Who takes part" in (tmp_path / "page.html").read_text()
+    again = terrine("again", *config, "--edition", "2", "--yes")
+    assert again.exit_code == 0, again.output
+    assert "It is another release, and costs again." in again.output
+    assert "guardian, guardian: edition 2" in terrine("status", *config).output
+    for command, who, sentence in (
+        ("finish", "guardian", "A guardian has nothing to finish"),
+        ("finish", "party-1", "--student names what the student party handed on"),
+        ("teach", "party-1", "nothing is to be taught"),
+        ("teach", "student", "this is for a teacher party"),
+    ):
+        with pytest.raises(SettingError, match=sentence):
+            raise terrine(command, "--config", tmp_path / who / "party.yaml").exception
 
 
 def test_a_folder_without_parties_is_named(tmp_path):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from flows.cli.party.session import show
+from flows.cli.party.vote import show
 from flows.printing import printer
 
 console = printer()
@@ -21,9 +21,12 @@ def register(party: typer.Typer) -> None:
 
 def init(
     folder: Annotated[Path, typer.Argument(help="Where the trial is made; it must not exist.")],
-    run: Annotated[
-        str | None,
-        typer.Option(help="Take queries, classes, mechanism and budget from this run; default: params.yaml's."),
+    preset: Annotated[
+        str | None, typer.Option(help="Queries, teachers, mechanism and budget are its; default: params.yaml's run.")
+    ] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="section.key=value, laid over the preset.")] = None,
+    classes: Annotated[
+        str | None, typer.Option(help="Names of the classes by label: a,b,c. Default: those of a public benchmark.")
     ] = None,
     parties: Annotated[int, typer.Option(help="Teacher parties.")] = 3,
     minimum: Annotated[int | None, typer.Option(help="Fewest teachers that must be there; default: all.")] = None,
@@ -36,12 +39,14 @@ def init(
     edition: Annotated[str, typer.Option(help="Names this vote; another one asks again, at new cost.")] = "",
     days: Annotated[float, typer.Option(help="For how long certificates are good.")] = 90,
 ) -> None:
-    """Make a trial: a certificate authority, and a folder for every party with its credentials and configuration."""
-    from tasks.parties.init import init_from_run
+    """Make a trial: a proposal, an authority, and a folder for every party with its credentials and configuration."""
+    from tasks.parties.init import init
 
-    terms = init_from_run(
+    terms = init(
         folder,
-        run,
+        preset,
+        list(set_ or []),
+        class_names=None if classes is None else [name.strip() for name in classes.split(",")],
         parties=parties,
         minimum=minimum,
         guardian=guardian,

@@ -24,8 +24,11 @@ from terrine.collaboration.transport.link import (
 )
 from terrine.collaboration.transport.node import Node
 from terrine.collaboration.transport.stream import GREETING_SECONDS, METHOD, OPTIONS, SERVICE, pump
+from terrine.spans import span
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+_LONGEST_OF_ALL, _SHARE_OF_ABSENCE = 30.0, 1 / 20
+"""A peer that is away for hours is tried less often: as seldom as this share of its absence, and these seconds."""
 _ELSEWHERE = "has been in no session with us"
 
 
@@ -58,6 +61,7 @@ class Client:
         options = [*OPTIONS, ("grpc.ssl_target_name_override", self._link.peer)]
         pause, since = _FIRST_PAUSE, time.monotonic()
         while True:
+            changed = self._node.changed
             try:
                 async with grpc.aio.secure_channel(self._address, tls, options=options) as channel:
                     call = channel.stream_stream(f"/{SERVICE}/{METHOD}")()
@@ -66,10 +70,12 @@ class Client:
                 return self._give_up(f": {error}")
             if reached:
                 pause, since = _FIRST_PAUSE, time.monotonic()
-            if time.monotonic() - since > self._patience:
+            away = time.monotonic() - since
+            if away > self._patience:
                 return self._give_up(self._out_of_reach(why))
-            await asyncio.sleep(pause * (0.5 + random.random()))
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            with contextlib.suppress(TimeoutError):  # a session that begins is one that the peer may be in by now
+                await asyncio.wait_for(changed.wait(), pause * (0.5 + random.random()))
+            pause = min(2 * pause, max(_LONGEST_PAUSE, min(_LONGEST_OF_ALL, away * _SHARE_OF_ABSENCE)))
 
     def _give_up(self, why: str) -> None:
         peer = self._link.peer
@@ -78,10 +84,10 @@ class Client:
     def _out_of_reach(self, why: str) -> str:
         if why == _ELSEWHERE:
             return (
-                f" is there, and {why} for {self._patience:g} s. Is the guardian running, and can it be reached from "
+                f" is there, and {why} for {span(self._patience)}. Is the guardian running, and can it be reached from "
                 "both?"
             )
-        sentence = f" could not be reached for {self._patience:g} s: {why}. "
+        sentence = f" could not be reached for {span(self._patience)}: {why}. "
         expires = self._node.credentials.expires
         if datetime.now(UTC) > expires:
             return sentence + f"Our own certificate expired on {expires:%Y-%m-%d %H:%M} UTC: ask for another."
@@ -98,7 +104,7 @@ class Client:
             await call.write(node.hello(link))
             first = await asyncio.wait_for(call.read(), GREETING_SECONDS)
             if first is not grpc.aio.EOF:
-                hello = checked_greeting(first, node.terms)
+                hello = checked_greeting(first, node.terms, node.credentials.name)
                 if (hello["name"], hello["role"]) != (link.peer, link.role):
                     raise Refusal(f"It says it is the {hello['role']} {hello['name']!r}.")
                 if hello["session"] is None or hello["session"] != node.session:

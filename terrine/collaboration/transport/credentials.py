@@ -21,6 +21,7 @@ import stat
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal, cast, get_args
 
@@ -90,12 +91,12 @@ def create_authority(folder: Path, *, days: float = 365) -> Path:
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Terrine trial authority")])
     builder = (
-        _unsigned(subject, key, subject, days)
+        _unsigned(subject, key.public_key(), subject, days)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs_certificates=True), critical=True)
     )
-    _write(folder / KEY, _bytes_of(key))
-    _write(folder / CERTIFICATE, _pem(builder.sign(key, hashes.SHA256())))
+    write_private(folder / KEY, _bytes_of(key))
+    write_private(folder / CERTIFICATE, _pem(builder.sign(key, hashes.SHA256())))
     return folder
 
 
@@ -112,13 +113,25 @@ def issue(authority: Path, folder: Path, name: str, role: Role, *, days: float =
     Raises CredentialError for a name that cannot be one, or a folder that has credentials.
     """
     check_name(name)
-    if role not in ROLES:
-        raise CredentialError(f"A party is a {', '.join(ROLES)}, not {role!r}.")
+    check_role(role)
     if (folder / KEY).exists():
         raise CredentialError(f"{folder} holds credentials already. Keep them, or choose another folder.")
+    key = ec.generate_private_key(ec.SECP256R1())
+    certificate, root = certify(authority, Identity(name, role), key.public_key(), days=days)
+    write_private(folder / KEY, _bytes_of(key))
+    write_private(folder / CERTIFICATE, certificate)
+    write_private(folder / AUTHORITY, root)
+    expires = x509.load_pem_x509_certificate(certificate).not_valid_after_utc
+    return Credentials(Identity(name, role), _bytes_of(key), certificate, root, expires)
+
+
+def certify(
+    authority: Path, identity: Identity, key: ec.EllipticCurvePublicKey, *, days: float = 90
+) -> tuple[bytes, bytes]:
+    """Return a certificate of a party's public key, and the authority's own; PEM. Arguments are those of `issue`."""
     signer = _read_key(authority / KEY)
     root = _read_certificate(authority / CERTIFICATE)
-    key = ec.generate_private_key(ec.SECP256R1())
+    name, role = identity.name, identity.role
     subject = x509.Name(
         [
             x509.NameAttribute(NameOID.COMMON_NAME, name),
@@ -133,13 +146,19 @@ def issue(authority: Path, folder: Path, name: str, role: Role, *, days: float =
         .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
         .add_extension(_usage(signs_certificates=False), critical=True)
     )
-    certificate = builder.sign(cast(ec.EllipticCurvePrivateKey, signer), hashes.SHA256())
-    _write(folder / KEY, _bytes_of(key))
-    _write(folder / CERTIFICATE, _pem(certificate))
-    _write(folder / AUTHORITY, _pem(root))
-    return Credentials(
-        Identity(name, role), _bytes_of(key), _pem(certificate), _pem(root), certificate.not_valid_after_utc
-    )
+    return _pem(builder.sign(cast(ec.EllipticCurvePrivateKey, signer), hashes.SHA256())), _pem(root)
+
+
+def new_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    """Make a party's private key, or return the one that is there. Raises CredentialError for a file that is none."""
+    if path.exists():
+        key = _read_key(path)
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise CredentialError(f"{path} is a key of another kind. Terrine's are on an elliptic curve.")
+        return key
+    made = ec.generate_private_key(ec.SECP256R1())
+    write_private(path, _bytes_of(made))
+    return made
 
 
 def load_credentials(folder: Path, role: Role | None = None) -> Credentials:
@@ -217,12 +236,52 @@ def check_name(name: str) -> None:
         )
 
 
+def check_role(role: str) -> None:
+    """Raise CredentialError for what is no role."""
+    if role not in ROLES:
+        raise CredentialError(f"A party is a {', '.join(ROLES)}, not {role!r}.")
+
+
+def signature_of(credentials: Credentials, content: bytes) -> bytes:
+    """Return a party's signature of `content` (ECDSA, SHA-256). Raises CredentialError for a key of another kind."""
+    key = serialization.load_pem_private_key(credentials.key, password=None)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise CredentialError(f"The key of {credentials.name} cannot sign: Terrine's are on an elliptic curve.")
+    return key.sign(content, ec.ECDSA(hashes.SHA256()))
+
+
+def signed_by(certificate: bytes, authority: bytes, content: bytes, signature: bytes) -> Identity:
+    """Return whose certificate this is, once it was signed by the authority and `content` with its key.
+
+    certificate: PEM, followed by those between it and the authority, if any. Raises CredentialError otherwise.
+    """
+    try:
+        chain = x509.load_pem_x509_certificates(certificate)
+        root = x509.load_pem_x509_certificate(authority)
+        for between in chain[1:]:
+            if not between.extensions.get_extension_for_class(x509.BasicConstraints).value.ca:
+                raise CredentialError("It was signed by somebody who is no authority.")
+        for one, signer in pairwise([*chain, root]):
+            one.verify_directly_issued_by(signer)
+        now, key = datetime.now(UTC), chain[0].public_key()
+        if not isinstance(key, ec.EllipticCurvePublicKey):
+            raise CredentialError("Its key is of another kind than Terrine's, which are on an elliptic curve.")
+        if not all(one.not_valid_before_utc <= now <= one.not_valid_after_utc for one in (*chain, root)):
+            raise CredentialError("Its certificate has expired, or is not valid yet.")
+        key.verify(signature, content, ec.ECDSA(hashes.SHA256()))
+    except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound) as error:
+        raise CredentialError(
+            "It was not signed with a certificate of the authority that this party trusts."
+        ) from error
+    return identity_of(certificate)
+
+
 def _attributes(certificate: x509.Certificate, oid: x509.ObjectIdentifier) -> list[str]:
     return [str(attribute.value) for attribute in certificate.subject.get_attributes_for_oid(oid)]
 
 
 def _unsigned(
-    subject: x509.Name, key: ec.EllipticCurvePrivateKey, issuer: x509.Name, days: float
+    subject: x509.Name, key: ec.EllipticCurvePublicKey, issuer: x509.Name, days: float
 ) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     end = now + timedelta(days=days)
@@ -230,7 +289,7 @@ def _unsigned(
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
-        .public_key(key.public_key())
+        .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(min(now - _SKEW, end - timedelta(days=1)))
         .not_valid_after(end)
@@ -261,7 +320,8 @@ def _bytes_of(key: ec.EllipticCurvePrivateKey) -> bytes:
     )
 
 
-def _write(path: Path, content: bytes) -> None:
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file that its owner alone may read."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(path, owner_only=True) as file:
         file.write(content)
@@ -280,7 +340,8 @@ def _read(path: Path, parse: Callable[[bytes], object], what: str):  # type: ign
         return parse(path.read_bytes())
     except OSError as error:
         raise CredentialError(
-            f"{path} cannot be read: {error.strerror}. `terrine party init` makes credentials for a trial."
+            f"{path} cannot be read: {error.strerror}. `terrine party enrol` makes credentials, and `terrine party "
+            "init` those of a trial."
         ) from error
     except (ValueError, TypeError) as error:
         raise CredentialError(f"{path} is not a {what} in PEM without a password.") from error

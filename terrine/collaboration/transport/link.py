@@ -22,6 +22,7 @@ PROTOCOL = 1
 HEADER = 9
 LARGEST_GREETING = 2**20
 LARGEST_NOTE = 2**20
+_MOST_DIFFERENCES = 8
 _FIELDS = ("name", "role", "instance", "session", "met", "received", "greeting")
 
 
@@ -62,6 +63,20 @@ class SessionOffered(NamedTuple):
     greeting: dict[str, Any]
 
 
+class Asked(NamedTuple):
+    """A peer that connects to us is in another session than this party, or in none: it asks which one we are in.
+
+    Attributes:
+        peer: Its name.
+        session: The session it is in; None for none.
+        greeting: What its host says with every connection.
+    """
+
+    peer: str
+    session: str | None
+    greeting: dict[str, Any]
+
+
 class Arrived(NamedTuple):
     """A frame (bytes) or a note (a dict) of the session that was current when it arrived."""
 
@@ -84,7 +99,7 @@ class Failed(NamedTuple):
     error: TransportError
 
 
-LinkEvent = Connected | Disconnected | SessionOffered | Arrived | Malformed | Failed
+LinkEvent = Connected | Disconnected | SessionOffered | Asked | Arrived | Malformed | Failed
 
 
 class Fault(Exception):
@@ -190,8 +205,9 @@ def greeting_message(**content: Any) -> bytes:
     return b"H" + bytes(8) + json.dumps({"protocol": PROTOCOL, **content}).encode()
 
 
-def checked_greeting(message: Any, terms: dict[str, Any]) -> dict[str, Any]:
-    """The content of a greeting; raises Fault for what is none, and Refusal for other terms."""
+def checked_greeting(message: Any, terms: dict[str, Any], own: str) -> dict[str, Any]:
+    """The content of a greeting to the party called `own`; raises Fault for what is none, and Refusal for other terms,
+    with what differs and both values: it is read at both ends."""
     if not isinstance(message, bytes) or message[:1] != b"H":
         raise Fault("it did not greet")
     if len(message) > LARGEST_GREETING:
@@ -213,9 +229,12 @@ def checked_greeting(message: Any, terms: dict[str, Any]) -> dict[str, Any]:
         raise Fault("its greeting cannot be read")
     if content.get("protocol") != PROTOCOL:
         raise Refusal(f"It speaks version {content.get('protocol')!r} of the protocol, this party {PROTOCOL}.")
-    found = difference(terms, content.get("terms"))
+    try:
+        found = difference(terms, content.get("terms"), (own, fields["name"]))
+    except RecursionError as error:
+        raise Fault("its terms cannot be read") from error
     if found:
-        raise Refusal(f"The parties did not agree on the same terms: {found}.")
+        raise Refusal(f"The parties did not agree on the same terms: {found}. Take both from one proposal.")
     return fields
 
 
@@ -244,14 +263,30 @@ def parsed_note(body: bytes) -> dict[str, Any]:
     return content
 
 
-def difference(ours: dict[str, Any], theirs: Any) -> str:
-    """What two parties' terms disagree on; empty where they agree."""
-    if not isinstance(theirs, dict):
-        return "there are none"
-    names = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)][:5]
-    return "; ".join(
-        f"{_short(name)} is {_short(theirs.get(name))} there and {_short(ours.get(name))} here" for name in names
-    )
+def difference(ours: dict[str, Any], theirs: Any, names: tuple[str, str]) -> str:
+    """What the terms of two parties of these names disagree on, with both values; empty where they agree."""
+    own, other = _flat(ours), _flat(theirs)
+    keys = [key for key in {**own, **other} if own.get(key) != other.get(key)]
+    said = [
+        f"{_short(key)[1:-1]} is {_short(other.get(key))} at {names[1]!r} and {_short(own.get(key))} at {names[0]!r}"
+        for key in keys[:_MOST_DIFFERENCES]
+    ]
+    return "; ".join(said) + (f"; and {len(keys) - len(said)} more" if len(keys) > len(said) else "")
+
+
+def _flat(terms: Any) -> dict[str, Any]:
+    """Terms by where their values stand: of a mapping or a list in them each entry, so that no more is said than what
+    differs."""
+    flat: dict[str, Any] = {}
+    for key, value in terms.items() if isinstance(terms, dict) else [("terms", terms)]:
+        match value:
+            case dict():
+                flat |= {f"{key}.{name}": inner for name, inner in value.items()}
+            case list():
+                flat |= {f"{key}[{place}]": inner for place, inner in enumerate(value)}
+            case _:
+                flat[key] = value
+    return flat
 
 
 def _short(value: Any) -> str:

@@ -13,6 +13,7 @@ import grpc.aio
 
 from terrine.collaboration.transport.credentials import CredentialError, Identity, Role, identity_of
 from terrine.collaboration.transport.link import (
+    Asked,
     Disconnected,
     Fault,
     Link,
@@ -102,6 +103,7 @@ class Server:
         try:
             await context.write(self._node.hello(link))
             if hello["session"] != self._node.session or self._node.session is None:
+                self._node.emit(Asked(identity.name, hello["session"], hello["greeting"]))
                 return  # it will come back when it has taken over ours, or we have taken over the guardian's
             connected = True
             self._node.meet(link, hello)
@@ -141,7 +143,7 @@ class Server:
         TimeoutError where nothing came.
         """
         first = await asyncio.wait_for(context.read(), GREETING_SECONDS)
-        hello = checked_greeting(first, self._node.terms)
+        hello = checked_greeting(first, self._node.terms, self._node.credentials.name)
         if hello["name"] != identity.name or hello["role"] != identity.role:
             raise Refusal(
                 f"The certificate is that of the {identity.role} {identity.name!r}, and the message says it is from "

@@ -135,6 +135,33 @@ def threshold_test(sigma1: float) -> GaussianEvent:
     return GaussianEvent(sensitivity=1.0, sigma=sigma1)
 
 
+def of_several(event: Event, units: int) -> Event:
+    """The same mechanisms as `event`, where neighbours differ in so many units instead of one.
+
+    Of a chain of neighbours, each of which differs from the next in one unit, the ends are no farther apart than all
+    links together: so many times the sensitivity. Of votes: n' − n is a sum of `units` vectors e_a − e_b, which is as
+    long as √2 · units at most (all in one direction), and no largest count moves by more than `units`.
+
+    Raises:
+        SettingError: less than one unit.
+        UnsupportedEventError: an event that has no sensitivity.
+    """
+    if units < 1:
+        raise SettingError(f"Neighbours differ in one unit or more, got {units}.")
+    if units == 1:
+        return event
+    match event:
+        case GaussianEvent():
+            return GaussianEvent(event.sensitivity * units, event.sigma)
+        case LaplaceEvent():
+            return LaplaceEvent(event.sensitivity * units, event.scale)
+        case RepeatedEvent():
+            return RepeatedEvent(of_several(event.event, units), event.count)
+        case ComposedEvent():
+            return ComposedEvent(tuple(of_several(part, units) for part in event.events))
+    raise UnsupportedEventError(f"A {type(event).__name__} has no sensitivity that several units could multiply.")
+
+
 def compose(*events: Event) -> Event:
     """All `events` together, flattened, equal ones counted: the shortest description of the same composition.
 

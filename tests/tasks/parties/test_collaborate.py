@@ -1,16 +1,23 @@
 """A run whose parties vote apart: the same answers, the same cost, and the same stages afterwards as a local run."""
 
+import shutil
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import yaml
 
 from flows.stages import run_through
 from tasks.config.params import lay_over, validate
-from tasks.parties.config import OwnTeachers, read_party
+from tasks.parties.agreed import agreed
+from tasks.parties.config import GuardianLedger, OwnTeachers, PartyConfig, read_party
+from tasks.parties.finishing import finish_student, finish_teacher
 from tasks.parties.learning import learn
 from tasks.parties.release import released_arrays, trial_folder, trial_terms
 from tasks.parties.training import cast_votes, own_records
 from tasks.pipeline import aggregate, student
+from tasks.pipeline.dataset import read_dataset
+from tasks.pipeline.evaluate import probabilities
 from tasks.pipeline.sums import held_by_parties
 from tasks.pipeline.vote import read_votes
 from tasks.runtime.releases import identity_in_ledger
@@ -18,7 +25,10 @@ from tasks.runtime.run import Run
 from tasks.runtime.store import file_digest, read_array, read_json, read_table, read_tensors
 from terrine.aggregation.course import moments_in_steps
 from terrine.aggregation.votes import histograms_of
+from terrine.data.source import load_dataset
 from terrine.errors import BudgetError, InputError, SettingError
+from terrine.privacy.accounting.gaussian import mu_of, mu_squared
+from terrine.privacy.accounting.pricing import price
 from terrine.privacy.statement import statement_from
 from tests.party_processes import start_forked, terms_of
 
@@ -35,6 +45,7 @@ VALUES = {
 SUMS = {"aggregation": {"mechanism": "moments", "sigma": None}, "student": {"kind": "sums"}}
 GRADIENTS = {"aggregation": {"mechanism": "gradients", "rounds": 3, "sigma": None}, "student": {"kind": "sums"}}
 CONFIDENT = {"mechanism": "confident", "threshold": 9, "sigma1": 15, "sigma2": 20}
+DIGITS = [str(digit) for digit in range(10)]
 
 
 def run_with(root, name="small", **sections):
@@ -141,7 +152,7 @@ def test_five_parties_sum_what_one_place_sums_with_the_same_noise_to_the_bit(mec
 
 def test_a_party_with_its_own_data_sums_what_a_run_on_that_data_does(dealt, tmp_path):
     run = run_with(dealt, **lay_over(SUMS, {"aggregation": {"where": "parties"}}))
-    terms = trial_terms(run, 1, 10, "")
+    terms = trial_terms(run, DIGITS, "")
     params = {"data": run.params.data.model_dump(mode="json"), "partition": {"teachers": 20}}
     own = OwnTeachers(params=params, images=run.folders.images, backbone=run.folders.backbone, work=tmp_path)
     found = moments_in_steps(own_records(own, terms, 20))
@@ -168,16 +179,15 @@ def test_a_student_party_makes_the_student_that_a_run_makes_with_its_public_stat
     run = run_with(root, **lay_over(sections, {"aggregation": {"where": "parties"}}))
     aggregate.release_answers.fn(run)
     student.train_student.fn(run)
-    terms = trial_terms(run, 60, 10, identity_in_ledger(run, "answers"))
+    terms = trial_terms(run, DIGITS, identity_in_ledger(run, "answers"))
     folder = trial_folder(run, terms)
     path = folder / "student" / "party.yaml"
     config = yaml.safe_load(path.read_text())
     with pytest.raises(SettingError, match="learn is missing"):
         learn(read_party(path))
-    names = read_json(run.folders.dataset / "manifest.json")["class_names"]
     public = {"images": str(run.folders.images), "backbone": str(run.folders.backbone), "work": str(tmp_path)}
     params = {"student": run.params.student.model_dump(mode="json")}
-    path.write_text(yaml.safe_dump(config | {"learn": {**public, "params": params, "class_names": names}}))
+    path.write_text(yaml.safe_dump(config | {"learn": {**public, "params": params}}))
     assert learn(read_party(path)) == tmp_path / "data/release/student/student"
     for file in ("head.safetensors", "backbone.safetensors", "reference.safetensors", "manifest.json"):
         assert (tmp_path / "data/release/student/student" / file).read_bytes() == (
@@ -188,14 +198,77 @@ def test_a_student_party_makes_the_student_that_a_run_makes_with_its_public_stat
     for key in ("epsilon", "event", "unit", "trust_model", "noise", "release_id", "dataset", "answered_per_class"):
         assert own[key] == statement[key]
     assert not list((tmp_path / "data").glob("private/*/*/*"))
+    if name == "voted":
+        check_handed_on(read_party(path), terms, run, tmp_path, monkeypatch)
     for changes, error, sentence in (
-        ({"class_names": names[:3]}, InputError, "3 names, and the terms say 10"),
         ({"params": {"aggregation": {"epsilon": 9}}}, SettingError, "not the student party's to set"),
-        ({"images": str(tmp_path)}, InputError, "not the batch that was agreed on"),
+        ({"images": str(tmp_path)}, InputError, "not the file that was agreed on"),
     ):
         path.write_text(yaml.safe_dump(config | {"learn": {**public, **changes}}))
         with pytest.raises(error, match=sentence):
             learn(read_party(path))
+
+
+@pytest.mark.parametrize("settings", [{"sigma": 60}, CONFIDENT, {"sigma": 60, "epsilon": 3.0}])
+@pytest.mark.parametrize("overlap", [1, 2, 3])
+def test_of_somebody_at_several_parties_the_budget_pays_for_the_more(settings, overlap, voted):
+    run = run_with(voted, aggregation=settings | {"where": "parties"})
+    terms = agreed(run, {"north": 7, "south": 7, "west": 6}, class_names=DIGITS, overlap=overlap)
+    cost = price(terms.event(), terms.delta)
+    one = run.params.aggregation.cost(1, 1)
+    assert cost <= terms.epsilon * (1 + 1e-9)
+    assert mu_squared(terms.event()) == pytest.approx(overlap**2 * terms.asked * mu_squared(one))
+    # One more answer would be one too many.
+    assert terms.asked == 60 or overlap**2 * (terms.asked + 1) * mu_squared(one) > mu_of(terms.epsilon, 1e-5) ** 2
+
+
+@pytest.mark.parametrize("overlap", [1, 2])
+def test_of_somebody_at_several_parties_sums_have_the_more_noise_at_the_same_price(overlap, dealt):
+    run = run_with(dealt, **lay_over(GRADIENTS, {"aggregation": {"where": "parties"}}))
+    alone, terms = (agreed(run, {"a": 1, "b": 2}, class_names=DIGITS, overlap=k) for k in (1, overlap))
+    assert price(terms.event(), terms.delta) == pytest.approx(terms.epsilon, rel=1e-6)
+    assert price(terms.event(), terms.delta) <= terms.epsilon
+    assert (terms.sigma, terms.sigma_gradients) == pytest.approx(
+        (overlap * alone.sigma, overlap * alone.sigma_gradients)
+    )
+
+
+def check_handed_on(config, terms, run, folder, monkeypatch):
+    """The student party packs the student, and a party tests that very student on its own records."""
+
+    def fails(*_):
+        raise RuntimeError("MLflow is away")
+
+    monkeypatch.setattr("tasks.pipeline.tracking.lay_out_database", fails)
+    done = finish_student(config, [], None)
+    packed = done.archive.read_bytes()
+    assert finish_student(config, [], None).archive.read_bytes() == packed
+    data = {"data": run.params.data.model_dump(mode="json")}
+    own = OwnTeachers(params=data, images=run.folders.images, backbone=run.folders.backbone, work=folder / "party")
+    ledger = GuardianLedger(
+        url=f"sqlite:///{folder}/ledger.db", key=folder / "key", store=folder / "store", account="own", epsilon=4.0
+    )
+    party = PartyConfig(
+        role="teacher", terms=terms, guardian="a:1", student="a:2", own=own, ledger=ledger, state=folder / "state"
+    )
+    name = next(iter(terms.teachers))
+    monkeypatch.setattr(PartyConfig, "own_credentials", lambda _: SimpleNamespace(name=name))
+    shutil.copytree(run.folders.dataset, Run(own.work, "own", run.params).folders.dataset)
+    at_home = finish_teacher(party, done.archive, 2.0, None)
+    test = read_dataset(run.folders)
+    right = probabilities(run, test.test_images).argmax(axis=1) == test.test_labels
+    assert (at_home.images, at_home.accuracy) == (len(right), right.mean())
+    assert (at_home.folder / "manifest.json").read_bytes() == (run.folders.student / "manifest.json").read_bytes()
+    # Asked again it is the same figure, at no cost.
+    assert finish_teacher(party, done.archive, 2.0, None).released == at_home.released
+    accuracy = folder / "accuracy.json"
+    accuracy.write_bytes((at_home.folder.parent / "accuracy.json").read_bytes())
+    mean = finish_student(config, [accuracy, accuracy], None).released
+    assert mean["accuracy"] == pytest.approx(at_home.released["accuracy"])
+    assert mean["plus_minus"] == pytest.approx(at_home.released["plus_minus"] / 2**0.5)
+    other = party.model_copy(update={"terms": terms.model_copy(update={"edition": "another"})})
+    with pytest.raises(InputError, match="the student of other terms than this party's"):
+        finish_teacher(other, done.archive, None, None)
 
 
 def test_a_budget_that_pays_for_nothing_starts_nobody(voted):
@@ -237,13 +310,17 @@ def test_what_parties_cannot_do_together_is_refused_before_any_work(sections, se
 
 def own_teachers(voted, work, **params):
     run = run_with(voted)
-    values = {"data": VALUES["data"], "teachers": VALUES["teachers"], **params}
+    values = {"data": {"name": "digits", "public_benchmark": True}, "teachers": VALUES["teachers"], **params}
     return OwnTeachers(params=values, images=run.folders.images, backbone=run.folders.backbone, work=work)
 
 
 def terms_on(voted, held, **changes):
-    digest = file_digest(run_with(voted).folders.images / "manifest.json")
-    return terms_of(parties=2, held=held, queries=60, classes=10, queries_digest=digest, epsilon=60.0, **changes)
+    folders = run_with(voted).folders
+    public = {"queries_digest": file_digest(folders.images / "manifest.json")}
+    public["query_shards"] = [file_digest(path) for path in sorted(folders.images.glob("queries-*.npy"))]
+    public["backbone"] = file_digest(folders.backbone / "backbone.safetensors")
+    values = {"class_names": DIGITS, "epsilon": 60.0} | public | changes
+    return terms_of(parties=2, held=held, queries=60, **values)
 
 
 def test_a_party_with_its_own_data_votes_as_a_run_on_that_data_does(voted, tmp_path):
@@ -255,12 +332,64 @@ def test_a_party_with_its_own_data_votes_as_a_run_on_that_data_does(voted, tmp_p
     assert set(np.unique(alone)) <= set(np.unique(labels))
 
 
-def test_a_party_with_its_own_data_refuses_a_batch_or_classes_that_were_not_agreed_on(voted, tmp_path):
-    own = own_teachers(voted, tmp_path)
-    with pytest.raises(InputError, match="is not the batch that was agreed on"):
-        cast_votes(own, terms_of(), 2)
-    with pytest.raises(InputError, match="has 10 classes, and the terms say 4"):
-        cast_votes(own, terms_on(voted, 2).model_copy(update={"classes": 4}), 2)
+def own_digits(voted, folder, names, **arrays):
+    """A party with the digits in a file of its own, whose classes have these names in this order."""
+    whole = load_dataset("digits", size=8)
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{'-'.join(names)[:40]}.npz"
+    digits = {"train_images": whole.train_images, "train_labels": whole.train_labels}
+    digits |= {"test_images": whole.test_images, "test_labels": whole.test_labels}
+    known = [DIGITS.index(name) if name in DIGITS else place for place, name in enumerate(names)]
+    for split in ("train", "test"):
+        digits[f"{split}_labels"] = np.argsort(known)[digits[f"{split}_labels"]]
+    np.savez(path, class_names=names, **digits, **arrays)
+    own = own_teachers(voted, folder / "work", data={"name": "npz", "path": str(path)})
+    return own
+
+
+def test_a_party_whose_classes_sort_differently_votes_for_them_by_name(voted, tmp_path):
+    expected = cast_votes(own_digits(voted, tmp_path / "one", DIGITS), terms_on(voted, 4), 4)
+    swapped = ["0", "7", "2", "1", *"34", "5", "6", "9", "8"]
+    assert sorted(swapped) == DIGITS
+    found = cast_votes(own_digits(voted, tmp_path / "other", swapped), terms_on(voted, 4), 4)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_a_party_whose_classes_have_other_names_is_told_both_lists(voted, tmp_path):
+    own = own_digits(voted, tmp_path, [*DIGITS[:9], "nine"])
+    sentence = (
+        r"The classes here are '0', .*'8', 'nine', and '0', .*'9' were agreed on\. Unknown there: 'nine'\. Missing"
+    )
+    with pytest.raises(InputError, match=sentence):
+        cast_votes(own, terms_on(voted, 2), 2)
+
+
+def flipped(source, folder, name):
+    """A copy of a folder in which one byte of one file is another."""
+    shutil.copytree(source, folder)
+    content = bytearray((folder / name).read_bytes())
+    content[-1] ^= 1
+    (folder / name).write_bytes(content)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [("images", "queries-00001.npy"), ("images", "manifest.json"), ("backbone", "backbone.safetensors")],
+)
+def test_a_party_does_not_train_for_public_files_of_which_one_byte_is_another(part, name, voted, tmp_path):
+    folder = flipped(getattr(run_with(voted).folders, part), tmp_path / part, name)
+    own = own_teachers(voted, tmp_path / "work").model_copy(update={part: folder})
+    with pytest.raises(InputError, match=f"{name} is not the file that was agreed on: its SHA-256 is "):
+        cast_votes(own, terms_on(voted, 2), 2)
+    assert not (tmp_path / "work").exists()
+
+
+def test_a_party_with_its_own_data_refuses_what_was_not_agreed_on(voted, tmp_path):
+    with pytest.raises(SettingError, match=r"own\.params\.data\.size=28, and the terms say 8: .* another geometry"):
+        cast_votes(own_teachers(voted, tmp_path, data={"name": "digits", "size": 28}), terms_on(voted, 2), 2)
+    with pytest.raises(SettingError, match=r"agreed on Terrine 0\.0\.1, and this is "):
+        cast_votes(own_teachers(voted, tmp_path), terms_on(voted, 2, version="0.0.1"), 2)
     with pytest.raises(SettingError, match=r"own\.params\.aggregation is not a teacher party's to set"):
         cast_votes(own_teachers(voted, tmp_path, aggregation={"sigma": 1}), terms_on(voted, 2), 2)
     with pytest.raises(SettingError, match="the terms say this party holds 2"):

@@ -65,7 +65,7 @@ def test_a_configuration_that_cannot_be_is_refused(who, values, sentence, folder
 
 
 def test_a_configuration_of_another_role_is_refused_with_the_command_that_fits(folder):
-    with pytest.raises(SettingError, match="terrine party student --config"):
+    with pytest.raises(SettingError, match="terrine party vote --config"):
         read_party(folder / "student" / "party.yaml", "guardian")
 
 
@@ -94,6 +94,9 @@ def test_credentials_must_be_those_of_the_party_and_its_role(folder):
         ({"sigma1": None}, "sigma1 is missing confident"),
         ({"mechanism": "interactive"}, "mechanism=interactive is none that parties"),
         ({"queries_digest": "x"}, "queries_digest='x'"),
+        ({"class_names": ["a", "b", "a"]}, "names a class twice"),
+        ({"class_names": ["a"]}, "class_names"),
+        ({"overlap": 4}, "overlap=4 is above the 3 teacher parties"),
         ({"unit": None}, "terms.unit is missing"),
         ({"unit": "label"}, "terms.unit='label'"),
     ],
@@ -154,6 +157,18 @@ def test_parties_compare_all_that_they_agreed_on_also_whom_the_budget_protects()
     assert set(terms_of_gradients().public()) == set(Terms.model_fields)
     other = "group" if terms.unit == "record" else "record"
     assert terms.model_copy(update={"unit": other}).public() != terms.public()
+
+
+def test_what_a_release_is_known_by_is_what_it_was_before_terms_said_more():
+    """Nothing that was released is drawn again because terms hold more than they did."""
+    terms = terms_of()
+    known = {"guardian", "student", "teachers", "unit", "minimum", "queries", "asked", "queries_digest", "classes"}
+    known |= {"mechanism", "sigma", "threshold", "sigma1", "sigma2", "epsilon", "delta", "edition"}
+    assert set(terms.identity()) == known
+    assert terms.identity()["classes"] == 4
+    later = {"deadline": 60.0, "version": "9", "class_names": [*"dcba"]}
+    assert terms.model_copy(update=later).identity() == terms.identity()
+    assert terms.model_copy(update={"overlap": 2}).identity() == terms.identity() | {"overlap": 2}
 
 
 def test_an_agreement_follows_from_the_terms():

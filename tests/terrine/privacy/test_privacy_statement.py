@@ -57,6 +57,14 @@ def statement(**changes: Any) -> PrivacyStatement:
     return PrivacyStatement(**(arguments | changes))
 
 
+def test_who_is_protected_at_several_institutions_is_said_and_read_again() -> None:
+    mechanism = {"mechanism": "histogram", "sigma": 40.0, "overlap": 2}
+    said = statement(mechanism=mechanism, trust_model="parties")
+    assert "with at up to 2 of the institutions at once, any one record exchanged" in summary_sentence(said)
+    assert said.to_dict()["neighbouring"].startswith("at up to 2 of the institutions at once, one record replaced")
+    assert statement_from(json.loads(json.dumps(said.to_dict()))) == said
+
+
 def test_epsilon_is_what_the_event_costs_rounded_up() -> None:
     content = statement().to_dict()
     assert content["epsilon"] == 2.5427

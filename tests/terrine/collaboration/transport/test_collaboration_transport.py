@@ -23,6 +23,7 @@ from terrine.collaboration.transport.link import (
     PeerRestarted,
     SessionOffered,
     TransportError,
+    difference,
     greeting_message,
 )
 from terrine.collaboration.transport.stream import read_messages, write_messages
@@ -380,11 +381,26 @@ def test_strangers_are_refused_in_a_sentence(who, sentence, guardian, wires):
     assert seen == []
 
 
-def test_other_terms_are_refused_with_what_differs(guardian, wires):
-    _, address = guardian
-    client = wires("one", terms={"queries": 4})
+def test_other_terms_are_refused_with_what_differs_and_both_values_at_both_ends(guardian, wires):
+    server, address = guardian
+    client = wires("one", terms={"queries": 4, "class_names": ["a", "b"]})
     client.connect("guardian", "guardian", address, convenes=True)
-    assert 'queries" is 4 there and 3 here' in str(_failure(client, 5.0)).replace("'", '"')
+    said = [str(_failure(client, 5.0)), until(server, Malformed).reason]
+    for sentence in said:
+        assert "queries is 4 at 'one' and 3 at 'guardian'" in sentence
+        assert "class_names[1] is \"b\" at 'one' and null at 'guardian'" in sentence
+
+
+def test_terms_of_any_shape_are_compared_and_of_many_differences_some_are_said():
+    names = ("guardian", "one")
+    assert difference({"teachers": {"a": 1, "b": 2}}, {"teachers": {"b": 2, "a": 1}}, names) == ""
+    assert difference({"classes": ["a", "b"]}, {"classes": ["b", "a"]}, names) == (
+        "classes[0] is \"b\" at 'one' and \"a\" at 'guardian'; classes[1] is \"a\" at 'one' and \"b\" at 'guardian'"
+    )
+    assert difference({"n": 3}, None, names).startswith("n is null at 'one' and 3 at 'guardian'")
+    many = difference({}, {str(number): "\x1b[2J" for number in range(20)}, names)
+    assert many.endswith("; and 12 more")
+    assert "\x1b" not in many
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
+import itertools
 import json
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,10 +20,12 @@ from terrine.privacy.accounting.events import (
     UnsupportedEventError,
     compose,
     from_json,
+    of_several,
     threshold_test,
     to_json,
     vote_answer,
 )
+from terrine.privacy.accounting.gaussian import mu_squared
 
 positive = st.floats(1e-6, 1e6)
 leaves = st.one_of(
@@ -117,6 +121,34 @@ def test_an_impossible_event_is_refused(build):
 def test_a_stored_event_that_is_not_understood_is_refused(tree):
     with pytest.raises(UnsupportedEventError):
         from_json(tree)
+
+
+@pytest.mark.parametrize("units", [1, 2])
+def test_votes_of_teachers_at_several_parties_move_counts_as_far_as_several_units_are_priced(units):
+    """By brute force: all votes of four teachers, and all that differ from them in at most so many."""
+    voted = list(itertools.product(range(3), repeat=4))
+    near = [
+        (np.bincount(votes, minlength=3), np.bincount(others, minlength=3))
+        for votes, others in itertools.product(voted, voted)
+        if sum(one != other for one, other in zip(votes, others, strict=True)) <= units
+    ]
+    farthest = max(float(np.linalg.norm(one - other)) for one, other in near)
+    assert of_several(vote_answer(5.0), units).sensitivity == pytest.approx(farthest)
+    assert of_several(threshold_test(5.0), units).sensitivity == max(abs(int(a.max() - b.max())) for a, b in near)
+
+
+@given(st.builds(GaussianEvent, positive, positive), st.integers(0, 1000), st.integers(2, 5))
+def test_several_units_cost_a_gaussian_event_so_many_times_the_mu(event, count, units):
+    event = ComposedEvent((RepeatedEvent(event, count), vote_answer(3.0)))
+    assert mu_squared(of_several(event, units)) == pytest.approx(units**2 * mu_squared(event))
+    assert of_several(event, 1) is event
+
+
+def test_what_has_no_sensitivity_and_no_unit_at_all_are_refused():
+    with pytest.raises(UnsupportedEventError, match="RandomisedResponseEvent has no sensitivity"):
+        of_several(compose(vote_answer(1.0), RandomisedResponseEvent(1.0, 2)), 2)
+    with pytest.raises(SettingError, match="one unit or more"):
+        of_several(vote_answer(1.0), 0)
 
 
 def test_an_event_of_another_class_has_no_stored_form():

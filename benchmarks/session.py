@@ -1,0 +1,108 @@
+"""How long the session alone takes: many institutions that have voted before, each a process, mutual TLS, one machine.
+
+    python benchmarks/session.py [--parties 50] [--held 4] [--queries 10000] [--mechanism histogram|confident]
+
+Teachers were taught before (`terrine party teach`), so votes are drawn at random here, most of them for one class. The
+answers must be those of the plaintext mechanism on the same votes and noise, or the script fails. Printed is a row of a
+Markdown table: seconds from the start of the first process to the release, the peak memory of the largest party, and
+the bytes that each institution sends to guardian and student party.
+"""
+
+import argparse
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from collaboration import PeakMemory
+
+from tasks.parties.config import read_party
+from tasks.parties.student import read_arrays
+from tasks.parties.terms import Terms
+from tasks.parties.trial import free_endpoints, lay_out, run_trial, teachers_of_parties
+from terrine.aggregation.votes import histograms_of
+from terrine.collaboration.protocol.teacher import Teacher
+from terrine.privacy.noise import ReplayNoise
+
+CLASSES, SEED = 10, 7
+
+
+def terms_of(parties: int, held: int, queries: int, mechanism: str) -> Terms:
+    """Terms of a vote of so many institutions with so many teachers each."""
+    total = parties * held
+    shares = {"sigma": 0.25} if mechanism == "histogram" else {"threshold": 0.75, "sigma1": 0.6, "sigma2": 0.25}
+    noise: dict[str, Any] = {name: share * total for name, share in shares.items()}
+    return Terms(
+        teachers=teachers_of_parties(total, parties),
+        unit="record",
+        minimum=total,
+        queries=queries,
+        asked=queries,
+        queries_digest="a" * 64,
+        classes=CLASSES,
+        mechanism=mechanism,
+        **noise,
+        epsilon=20.0,
+        delta=1e-5,
+    )
+
+
+def plain_answers(terms: Terms, votes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """What the plaintext mechanism answers on all votes with the guardian's noise, in whole votes."""
+    counts, noise = histograms_of(votes, CLASSES), ReplayNoise(SEED)
+    if terms.mechanism == "histogram":
+        drawn = noise.gaussian(counts.shape, terms.sigma)
+        return np.ones(len(counts), bool), counts + np.floor(drawn + 0.5).astype(np.int64)
+    passed = counts.max(axis=1) + noise.gaussian(len(counts), terms.sigma1) >= terms.threshold
+    noisy = counts + np.floor(noise.gaussian(counts.shape, terms.sigma2) + 0.5)
+    return passed, np.where(passed, noisy.argmax(axis=1), -1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parties", type=int, default=50)
+    parser.add_argument("--held", type=int, default=4, help="teachers of each")
+    parser.add_argument("--queries", type=int, default=10_000)
+    parser.add_argument("--mechanism", default="histogram", choices=["histogram", "confident"])
+    options = parser.parse_args()
+    terms = terms_of(options.parties, options.held, options.queries, options.mechanism)
+    generator = np.random.default_rng(0)
+    truth = generator.integers(CLASSES, size=(options.queries, 1))
+    shape = (options.queries, terms.total)
+    votes = np.where(generator.random(shape) < 0.8, truth, generator.integers(CLASSES, size=shape)).astype(np.uint8)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        lay_out(
+            folder,
+            terms,
+            free_endpoints(),
+            guardian={"ledger": {"account": "benchmark", "epsilon": None}, "noise": "replay", "replay_seed": SEED},
+            teachers={name: {"votes": "votes.npy", "unit": "record"} for name in terms.teachers},
+            common={"deadline": 300.0, "patience": 300.0},
+        )
+        parts = np.split(votes, options.parties, axis=1)
+        for name, own in zip(terms.teachers, parts, strict=True):
+            np.save(folder / name / "votes.npy", own)
+        start = time.perf_counter()
+        with PeakMemory() as memory:
+            run_trial(folder, limit=900.0)
+        seconds = time.perf_counter() - start
+        found = read_arrays(read_party(folder / terms.student / "party.yaml"))
+        for name, expected in zip(("passed", "result"), plain_answers(terms, votes), strict=True):
+            if not np.array_equal(found[name], expected):
+                raise SystemExit(f"The parties answered something else than the plaintext mechanism: {name}.")
+    name = next(iter(terms.teachers))
+    sent = sum(len(send.frame) for send in Teacher(terms.agreement("0" * 32, "0" * 64), name, parts[0]).start())
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.0f}; the answers of the plaintext mechanism\n")
+    print("| mechanism | institutions | teachers | queries | seconds | MB at most | MB that one institution sends |")
+    print("|---|---:|---:|---:|---:|---:|---:|")
+    print(
+        f"| {terms.mechanism} | {options.parties} | {terms.total} | {options.queries:,} | {seconds:.1f} "
+        f"| {memory.megabytes:.0f} | {sent / 1e6:.1f} |"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""`terrine party accept`: a party reads a proposal, checks its own data against it, and signs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flows.printing import printer
+
+if TYPE_CHECKING:
+    from tasks.pipeline.data_remarks import Remarks
+    from terrine.data.survey import Survey
+
+console = printer()
+
+
+def register(party: typer.Typer) -> None:
+    """Add `accept` to `terrine party`."""
+    party.command()(accept)
+
+
+def accept(
+    proposal: Annotated[Path, typer.Argument(help="The proposal that was mailed: a folder, or an archive.")],
+    name: Annotated[str, typer.Option("--as", help="This party's name in it.")],
+    data: Annotated[
+        Path | None,
+        typer.Option(help="A teacher party's records: a folder of class folders, a CSV of images, or an .npz file."),
+    ] = None,
+    folder: Annotated[Path | None, typer.Option(help="This party's own folder; default: NAME, here.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="A teacher party's own settings: section.key=value.")
+    ] = None,
+    expect: Annotated[str | None, typer.Option(help="The proposal's digest, as you were told it.")] = None,
+    listen: Annotated[
+        str | None, typer.Option(help="guardian, student: host:port to listen at, where it is not the proposal's.")
+    ] = None,
+    account: Annotated[
+        str, typer.Option(help="guardian: the name of the parties' data in its ledger.")
+    ] = "collaboration",
+    budget: Annotated[
+        float | None, typer.Option(help="guardian: the account's ε over all releases; default: this one's.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Sign without asking.")] = False,
+) -> None:
+    """Accept a proposal: read it as a page, have the own data checked, and sign it. Nothing is trained or charged."""
+    from tasks.parties.accept import accept, candidate
+    from tasks.parties.proposal import opened
+    from terrine.errors import SettingError
+
+    with opened(proposal, expect) as read:
+        party = candidate(
+            read,
+            name,
+            folder=folder,
+            data=data,
+            assignments=list(set_ or []),
+            listen=listen,
+            account=account,
+            budget=budget,
+        )
+        _say(party.page)
+        survey, remarks = party.look()
+        _show(survey, remarks)
+        if remarks.refusals:
+            raise SettingError("\n".join(remarks.refusals))
+        if not yes and not typer.confirm(f"\nSign these terms as {name}, a {party.role}?"):
+            _say("Nothing was signed.")
+            raise typer.Exit(1)
+        accepted = accept(party)
+        _say(f"\nMail {accepted} back to whoever proposed. {_next(party.role, party.folder)}")
+
+
+def _next(role: str, folder: Path) -> str:
+    if role == "guardian":
+        return (
+            f"Put what the others mail into {folder}/accepted. When all have accepted: terrine party vote "
+            f"--config {folder}/party.yaml."
+        )
+    step = "teach" if role == "teacher" else "vote"
+    return f"Then: terrine party {step} --config {folder}/party.yaml."
+
+
+def _show(survey: Survey | None, remarks: Remarks) -> None:
+    """Print what was found in the data: private, for this terminal alone."""
+    if survey is None:
+        return
+    counts = ", ".join(
+        f"{name} {count:,}" for name, count in zip(survey.class_names, survey.train.tolist(), strict=True)
+    )
+    groups = "" if survey.groups is None else f", of {survey.groups[0]:,} groups"
+    _say(
+        f"\nThis party's own data (private)\n  {int(survey.train.sum()):,} records to learn from{groups}: {counts}\n"
+        f"  {int(survey.test.sum()):,} held out for the test"
+    )
+    for sentence in remarks.notes:
+        _say(f"  Note: {sentence}")
+    for sentence in remarks.doubts:
+        _say(f"  Doubtful: {sentence}")
+
+
+def _say(text: str) -> None:
+    console.print(text, soft_wrap=True)

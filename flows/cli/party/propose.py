@@ -1,0 +1,109 @@
+"""`terrine party propose`: terms and all that is public, to be mailed to every party."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flows.printing import printer
+from terrine.spans import seconds
+
+if TYPE_CHECKING:
+    from tasks.parties.propose import Wish
+
+console = printer()
+
+
+def register(party: typer.Typer) -> None:
+    """Add `propose` to `terrine party`."""
+    party.command()(propose)
+
+
+def propose(
+    folder: Annotated[Path, typer.Argument(help="Where the proposal is written; it must not exist.")],
+    preset: Annotated[str, typer.Option(help="A preset: its queries, backbone, teachers, mechanism and budget.")],
+    teacher: Annotated[list[str], typer.Option(help="NAME=TEACHERS of a teacher party. Once for each.")],
+    guardian: Annotated[str, typer.Option(help="NAME@host:port of the guardian.")],
+    student: Annotated[str, typer.Option(help="NAME@host:port of the student party.")],
+    set_: Annotated[list[str] | None, typer.Option("--set", help="section.key=value, laid over the preset.")] = None,
+    classes: Annotated[
+        str | None, typer.Option(help="Names of the classes by label: a,b,c. Default: those of a public benchmark.")
+    ] = None,
+    minimum: Annotated[int | None, typer.Option(help="Fewest teachers that must be there; default: all.")] = None,
+    overlap: Annotated[int, typer.Option(help="At how many parties the data of one person may be.")] = 1,
+    records: Annotated[
+        int | None, typer.Option(help="Of sums: the most records of a party for each of its TEACHERS, a public bound.")
+    ] = None,
+    deadline: Annotated[
+        str, typer.Option(help="How long the guardian waits for teacher parties: 90s, 15min, 6h, 14d.")
+    ] = "14d",
+    edition: Annotated[
+        str | None, typer.Option(help="Names this vote; another one asks again, at new cost. Default: a digest.")
+    ] = None,
+    archive: Annotated[bool, typer.Option("--archive", help="Pack it into one file as well, FOLDER.zip.")] = False,
+) -> None:
+    """Propose a collaboration: from a preset and public inputs alone, nobody's records are read."""
+    from tasks.parties.proposal import archive as pack
+    from tasks.parties.propose import propose
+    from tasks.parties.terms_page import page
+
+    try:
+        waits = seconds(deadline)
+    except ValueError as error:
+        raise typer.BadParameter(f"--deadline {error}.") from error
+    wish = _wish(teacher, guardian, student, classes, minimum, edition, waits, overlap, records)
+    proposal, doubt = propose(folder, preset, list(set_ or []), wish)
+    _say(page(proposal.terms, proposal.addresses, proposal.shown))
+    if doubt:
+        _say(f"\nDoubtful: {doubt}")
+    mailed = pack(folder) if archive else folder
+    _say(
+        f"\nMail {mailed} to every party, and tell each its digest by another way: {proposal.shown}.\n"
+        f"Each then runs: terrine party accept {mailed.name} --as NAME --expect {proposal.shown}"
+    )
+
+
+def _wish(
+    teacher: Sequence[str],
+    guardian: str,
+    student: str,
+    classes: str | None,
+    minimum: int | None,
+    edition: str | None,
+    deadline: float,
+    overlap: int,
+    records: int | None,
+) -> Wish:
+    from tasks.parties.propose import Wish
+
+    teachers: dict[str, int] = {}
+    for given in teacher:
+        name, _, count = given.partition("=")
+        if not count.isdigit() or name in teachers:
+            raise typer.BadParameter(f"--teacher {given}: write NAME=TEACHERS, each name once: --teacher north=60.")
+        teachers[name] = int(count)
+    places = []
+    for option, given in (("guardian", guardian), ("student", student)):
+        name, at, address = given.partition("@")
+        if not at:
+            raise typer.BadParameter(
+                f"--{option} {given}: write NAME@host:port: --{option} trust@guardian.example.org:7801."
+            )
+        places.append((name, address))
+    return Wish(
+        teachers,
+        *places,
+        class_names=None if classes is None else [name.strip() for name in classes.split(",")],
+        minimum=minimum,
+        edition=edition,
+        deadline=deadline,
+        overlap=overlap,
+        records=records,
+    )
+
+
+def _say(text: str) -> None:
+    console.print(text, soft_wrap=True)

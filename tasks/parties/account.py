@@ -1,0 +1,93 @@
+"""A teacher party's own account, which adds up what all collaborations learn from the same people.
+
+The guardian keeps account of one collaboration. An institution may take part in several with the same patients, and
+nobody but itself knows. So a teacher party may keep a ledger of its own (`ledger` in its party.yaml), in which each
+release is charged before the first share of it leaves: at its worst case, since what it cost in the end the guardian
+knows alone. The same terms are charged once, whatever fails. Records are known again
+(`terrine.privacy.ledger.data`), so that another account's name is no second budget.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tasks.parties.config import PartyConfig
+from tasks.parties.guardian import event_of
+from tasks.runtime.accounts import SKETCH, account_of
+from tasks.runtime.store import Folders
+from terrine import npy
+from terrine.privacy.accounting.gaussian import round_up
+from terrine.privacy.accounting.pricing import price
+from terrine.privacy.ledger.identity import canonical_json, keyed_digest, load_or_create_key
+from terrine.privacy.ledger.ledger import Ledger
+
+
+class OwnAccount:
+    """The account of a teacher party that has a ledger.
+
+    Args:
+        config: Of the party.
+        create: Whether a ledger may be begun.
+    """
+
+    def __init__(self, config: PartyConfig, *, create: bool = True) -> None:
+        settings = config.ledger
+        assert settings is not None
+        self._config = config
+        key = load_or_create_key(settings.key)
+        self._name = account_of(key, settings.account)
+        content = {"terms": config.terms.public(), "account": self._name}
+        self._release = keyed_digest(key, "terrine release to a collaboration", canonical_json(content))
+        self._ledger = Ledger(settings.url, settings.store, key, create=create, site=settings.site)
+
+    def check(self) -> None:
+        """Raise BudgetError where the release could not be paid for; nothing is charged here."""
+        terms, settings = self._config.terms, self._config.ledger
+        assert settings is not None
+        self._ledger.register(self._name, settings.epsilon, terms.delta, "release", unit=terms.unit)
+        if not self._ledger.reserved([self._release]):
+            account = self._ledger.account(self._name)
+            assert account is not None
+            account.check(event_of(self._config, None), "secure")
+
+    def charge(self) -> None:
+        """Charge the worst case, once. Raises BudgetError, and LedgerError for records of another account."""
+        assert self._config.ledger is not None
+        event = event_of(self._config, None)
+        sketch = self._config.ledger.sketch
+        if sketch is None and self._config.own is not None:
+            sketch = Folders(self._config.own.work, "own").dataset / SKETCH
+        self._ledger.release(
+            dataset=self._name,
+            release_id=self._release,
+            run=self._config.ledger.run,
+            worst_case=event,
+            delta=self._config.terms.delta,
+            noise_kind="secure",
+            draw=lambda: ({}, event),
+            data=npy.load(sketch) if sketch is not None and sketch.is_file() else None,
+        )
+
+    def standing(self) -> dict[str, Any]:
+        """What was spent, and what is left, as `tasks.parties.status` shows it."""
+        return standing_of(self._ledger, self._name, self._release, self._config)
+
+
+def standing_of(ledger: Ledger, name: str, release: str, config: PartyConfig) -> dict[str, Any]:
+    """Return an account's budget, what was spent and is left, and what the release of the terms would cost or has.
+
+    `state` of the release is `charged`, `reserved` or `not charged`. An account that was never opened has spent 0.
+    """
+    terms = config.terms
+    state = "charged" if ledger.committed(release) else "reserved" if ledger.reserved([release]) else "not charged"
+    account, worst = ledger.account(name), event_of(config, None)
+    budget = config.ledger.epsilon if config.ledger is not None else None
+    return {
+        "budget": budget if account is None else account.budget.epsilon,
+        "spent": 0.0 if account is None else round_up(price(account.used(), terms.delta)),
+        "left": budget if account is None else account.left(),
+        "price": round_up(price(worst, terms.delta)),
+        "delta": terms.delta,
+        "unit": terms.unit,
+        "state": state,
+    }

@@ -1,0 +1,88 @@
+"""Terms that follow from a run's parameters and its public inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from tasks.parties.terms import Terms, certain, checked
+from tasks.pipeline.features import query_features
+from tasks.runtime.run import Run
+from tasks.runtime.store import file_digest, read_json
+from terrine.aggregation.fixed_point import FixedPoint
+from terrine.aggregation.sums import mu_left
+from terrine.errors import BudgetError
+
+
+def agreed(
+    run: Run,
+    teachers: Mapping[str, int],
+    *,
+    class_names: Sequence[str],
+    minimum: int | None = None,
+    edition: str = "",
+    overlap: int = 1,
+    records: int | None = None,
+    **others: Any,
+) -> Terms:
+    """Return terms for parties that hold so many teachers each, about the queries of a run, whose images are drawn and
+    whose backbone is made.
+
+    They ask as many queries as the budget is sure to pay for. Of somebody whose data are at `overlap` parties noise
+    hides so many units at once (`Terms.event`), so a budget μ pays for what μ / overlap would pay for otherwise.
+
+    Args:
+        run: The run: its mechanism and budget, its unit, its public inputs.
+        teachers: Every teacher party by its name, with the number of teachers it holds.
+        class_names: By label.
+        minimum: The fewest teachers that must be there; None for all.
+        edition: Names this very vote.
+        overlap: At how many parties the data of one person may be.
+        records: Of sums, the most records of a party for each of its `teachers`; None for as many as shares hold.
+        **others: More fields of the terms: `guardian`, `student`, `deadline`.
+
+    Raises:
+        BudgetError: the budget pays for no answer.
+        SettingError: terms that no collaboration could have.
+    """
+    settings, total = run.params.aggregation, sum(teachers.values())
+    images = read_json(run.folders.images / "manifest.json")
+    shards = images["shards"]["queries"]
+    about: dict[str, Any]
+    if settings.reveals == "sums":
+        length = query_features(run, "original").shape[1] + 1
+        course = settings.course(mu_left(settings.epsilon, settings.delta) / overlap)
+        about = {key: value for key, value in asdict(course).items() if course.rounds or key == "sigma"}
+        most = FixedPoint(length, len(class_names), course).most_units // total
+        about |= {"length": length, "records": records or most, "mechanism": settings.mechanism}
+        queries = asked = 1
+    else:
+        queries = sum(shard["count"] for shard in shards)
+        about, asked = settings.describe(), certain(settings, queries, settings.epsilon, settings.delta, overlap)
+    if asked == 0:
+        raise BudgetError(
+            f"aggregation.epsilon={settings.epsilon:g} does not pay for one answer with this noise. Raise it, or use "
+            "more noise. Nothing was drawn and nothing was charged."
+        )
+    return checked(
+        {
+            **others,
+            "teachers": dict(teachers),
+            "unit": run.params.privacy.unit,
+            "overlap": overlap,
+            "minimum": minimum or total,
+            "queries": queries,
+            "asked": asked,
+            "queries_digest": file_digest(run.folders.images / "manifest.json"),
+            "query_shards": [shard["sha256"] for shard in shards],
+            "size": images.get("size"),
+            "channels": images.get("channels"),
+            "backbone": file_digest(run.folders.backbone / "backbone.safetensors"),
+            "class_names": list(class_names),
+            **about,
+            "epsilon": settings.epsilon,
+            "delta": settings.delta,
+            "edition": edition,
+        }
+    )

@@ -1,0 +1,214 @@
+"""`terrine party propose`: terms, and all that is public of a collaboration, from a preset and public inputs alone.
+
+Nobody's records are read. The queries are drawn and the backbone is made by the stages that a run has for it, and lie
+where runs of the same settings find them.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tasks.config.automatic import AUTO, take_out
+from tasks.config.params import Params, lay_over, published, validate
+from tasks.config.presets import of_the_project, project_root, read_preset
+from tasks.config.values import digest, merge, parse_assignment
+from tasks.parties.agreed import agreed
+from tasks.parties.config import OwnTeachers
+from tasks.parties.proposal import Proposal, read_proposal, write_proposal
+from tasks.parties.terms import Terms
+from tasks.parties.training import own_params
+from tasks.pipeline import pretrain, synthesize
+from tasks.runtime.run import SPLIT_SEED, Run, refuse_transcription
+from tasks.runtime.store import atomic_folder
+from terrine.aggregation.histogram import GaussianHistogram
+from terrine.data.partitions import IIDPartition
+from terrine.data.source import SOURCES
+from terrine.errors import SettingError
+from terrine.planning import ENOUGH, plan, signal
+from terrine.privacy.accounting.gaussian import mu_of
+
+_TRAINED_WITH = ("backbone", "teachers")
+"""Sections of params.yaml that teacher parties have from the proposal."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is proposed, beside a preset's settings.
+
+    Attributes:
+        teachers: Every teacher party by its name, with the number of teachers it is to hold.
+        guardian: The guardian's name, and where it will listen, host:port.
+        student: The same of the student party.
+        class_names: By label; None for those of a preset's public benchmark.
+        minimum: The fewest teachers that must be there; None for all.
+        edition: Names this very vote; None for a digest of all that it is made of.
+        deadline: Seconds that the guardian waits for teacher parties.
+        overlap: At how many parties the data of one person may be.
+        records: Of sums, the most records of a party for each of its `teachers`: a public bound.
+    """
+
+    teachers: Mapping[str, int]
+    guardian: tuple[str, str]
+    student: tuple[str, str]
+    class_names: Sequence[str] | None = None
+    minimum: int | None = None
+    edition: str | None = None
+    deadline: float | None = None
+    overlap: int = 1
+    records: int | None = None
+
+
+def propose(folder: Path, preset: str, assignments: Sequence[str], wish: Wish) -> tuple[Proposal, str | None]:
+    """Write a proposal into `folder`, which must not exist; return it, and what speaks against it.
+
+    Raises SettingError for settings that parties cannot have, and BudgetError for a budget that pays for no answer.
+    """
+    if folder.exists():
+        raise SettingError(f"{folder} exists already. Choose another folder, or remove that one.")
+    for _, address in (wish.guardian, wish.student):
+        check_address(address)
+    root = project_root()
+    params, names = _settled(root, preset, assignments, wish)
+    made_of = {"params": published(params.model_dump(mode="json")), "classes": names}
+    run = Run(root, f"proposal-{digest(made_of)}", params)
+    try:
+        _make_public(run)
+        trained = trained_with(params)
+        terms = agreed(
+            run,
+            wish.teachers,
+            class_names=names,
+            minimum=wish.minimum,
+            overlap=wish.overlap,
+            records=wish.records,
+            guardian=wish.guardian[0],
+            student=wish.student[0],
+            deadline=wish.deadline,
+            edition=wish.edition or "",
+        )
+        if wish.edition is None:
+            public = {"backbone": terms.backbone, "classes": terms.class_names, "params": trained}
+            terms = terms.model_copy(update={"edition": digest([terms.identity(), public])})
+        _check_parties(run, terms, trained["teacher"])
+        addresses = {"guardian": wish.guardian[1], "student": wish.student[1]}
+        with atomic_folder(folder) as temporary:
+            write_proposal(temporary, terms, trained, addresses, run.folders.images, run.folders.backbone)
+    finally:
+        shutil.rmtree(run.folders.public, ignore_errors=True)  # what it links to stays, for other runs
+    return read_proposal(folder), _weakness(params, terms)
+
+
+def trained_with(params: Params) -> dict[str, dict[str, Any]]:
+    """Return what teacher parties, and the student party, need to know of parameters: nothing that names a site."""
+    values = published(params.model_dump(mode="json"))
+    unit = {"privacy": {"unit": params.privacy.unit}}
+    return {
+        "teacher": {"seed": params.seed, **unit, **{section: values[section] for section in _TRAINED_WITH}},
+        "student": {"seed": params.seed, "student": values["student"]},
+    }
+
+
+def _weakness(params: Params, terms: Terms) -> str | None:
+    """Return a sentence about votes that would drown in their noise; None where they do not, or that is not known."""
+    if not isinstance(params.aggregation, GaussianHistogram):
+        return None
+    found = signal(terms.total, mu_of(terms.epsilon, terms.delta) / terms.overlap, terms.classes)
+    if found >= ENOUGH:
+        return None
+    return (
+        f"{terms.total} teachers are few for ε = {terms.epsilon:g}: a signal of {found:.0f}, where {ENOUGH:.0f} are "
+        "needed. A student would learn little but noise. Have parties hold more teachers, or raise aggregation.epsilon."
+    )
+
+
+def preset_values(root: Path, preset: str, assignments: Sequence[str]) -> dict[str, Any]:
+    """Return what a preset says, with `--set` assignments, beside the defaults."""
+    given: dict[str, Any] = {}
+    for assignment in assignments:
+        given = merge(given, parse_assignment(assignment))
+    return lay_over(lay_over(of_the_project(root), read_preset(root, preset).overrides), given)
+
+
+def check_address(address: str) -> None:
+    """Raise SettingError for what is no host:port."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise SettingError(f"An address is host:port, not {address!r}.")
+
+
+def _settled(root: Path, preset: str, assignments: Sequence[str], wish: Wish) -> tuple[Params, list[str]]:
+    """Return the parameters of the proposal, every `auto` a number, and the names of the classes."""
+    values = preset_values(root, preset, assignments)
+    data = values.get("data") or {}
+    kind = SOURCES.of(data.get("name", SOURCES.default))
+    if not kind.of_images:
+        raise SettingError(
+            f"data.name={data['name']} cannot be proposed: its queries are rows of somebody's own table. Take images."
+        )
+    if synthesize.POOL in (values.get("queries") or {}).get("sources", {}):
+        raise SettingError(
+            f"queries.sources has `{synthesize.POOL}`, which is somebody's own images. Propose image programs: terrine "
+            "images lists them."
+        )
+    if "path" in kind.model_fields:
+        data = {"path": "with each party", **data}
+    total = sum(wish.teachers.values())
+    fixed: dict[str, Any] = {
+        "data": data,
+        # Nobody adds up what the images of several parties have in common.
+        "privacy": {"moments": 0},
+        "aggregation": {"where": "parties"},
+        "ledger": {"account": "kept by the guardian", "epsilon": 1.0},
+    }
+    values = lay_over(values, fixed) | {"partition": {"teachers": max(total, 2)}, "collaboration": {"parties": 1}}
+    taken, automatic = take_out(values)
+    params = validate(taken)
+    refuse_transcription(preset, params)
+    names = list(wish.class_names or _public_classes(root, params))
+    if chosen := {key for key in automatic if key != ("partition", "teachers")}:
+        count = None if ("queries", "count") in chosen else params.queries.count
+        budget = params.aggregation
+        sized = plan(0, classes=len(names), epsilon=budget.epsilon, delta=budget.delta, queries=count, teachers=total)
+        # Who is at several parties is several units: noise is to hide them all.
+        numbers = {("aggregation", "sigma"): sized.sigma * wish.overlap, ("queries", "count"): sized.queries}
+        for section, key in chosen:
+            taken[section] = {**taken[section], key: numbers[section, key]}
+        params = validate(taken)
+    return params, names
+
+
+def _public_classes(root: Path, params: Params) -> Sequence[str]:
+    if not params.data.public_benchmark:
+        raise SettingError(
+            "--classes is missing: name the classes, in order, as all parties call them: --classes healthy,ill."
+        )
+    names: Sequence[str] = params.data.survey(root, seed=SPLIT_SEED).class_names
+    return names
+
+
+def _make_public(run: Run) -> None:
+    draws = synthesize.plan(run)
+    for draw in draws:
+        synthesize.draw_shard.fn(run, draw)
+    synthesize.assemble_images.fn(run, draws)
+    pretrain.pretrain_backbone.fn(run)
+
+
+def _check_parties(run: Run, terms: Terms, trained: dict[str, Any]) -> None:
+    """Raise SettingError for what a teacher party could not train with."""
+    own = OwnTeachers(params=trained, images=run.folders.images, backbone=run.folders.backbone)
+    for held in {*terms.teachers.values()}:
+        own_params(own, terms, held)
+
+
+def teachers_of_preset(root: Path, preset: str, assignments: Sequence[str]) -> int:
+    """Return how many teachers a preset has. Raises SettingError where nobody says."""
+    given = preset_values(root, preset, assignments).get("partition") or {}
+    teachers = given.get("teachers", IIDPartition().teachers)
+    if teachers == AUTO:
+        raise SettingError("partition.teachers is auto, and nobody counts the records: --set partition.teachers=N.")
+    return int(teachers)

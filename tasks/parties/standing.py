@@ -1,0 +1,222 @@
+"""Where a party stands in its collaboration, from what lies in its own folder: what `terrine party status` shows.
+
+Nobody is asked, and nothing is changed. What is shown is the party's own business; no vote and no accuracy is in it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from tasks.config.values import digest
+from tasks.parties.config import PartyConfig, read_party
+from tasks.parties.state import OUTCOME, STANDING, kept_values
+from tasks.parties.student import ABOUT
+from tasks.parties.teaching import kept
+from tasks.runtime.store import Folders
+from terrine.errors import TerrineError
+from terrine.privacy.ledger.identity import load_or_create_key
+from terrine.spans import span
+
+ACCEPTED = "acceptances"
+"""A folder beside party.yaml with a file of each party that has accepted the terms, JSON, in which it names itself."""
+
+
+def standing(path: Path) -> dict[str, Any]:
+    """Return the state of a collaboration as one of its parties sees it, JSON values: texts, and rows of texts.
+
+    Raises SettingError for a configuration that cannot be.
+    """
+    config = read_party(path)
+    try:
+        name, problem = config.own_credentials().name, None
+    except TerrineError as error:
+        name, problem = path.resolve().parent.name, str(error)
+    session, steps = _session(config), _steps(config, name, path)
+    return {
+        "name": name,
+        "role": config.role,
+        "edition": f"edition {config.terms.edition}" if config.terms.edition else "first edition",
+        "problem": problem,
+        "terms": _terms(config),
+        "parties": _parties(config, path, session),
+        "session": session["rows"],
+        "account": _account(config),
+        "steps": steps,
+        "next": "Nothing: the session is under way here, and goes on by itself."
+        if session["running"]
+        else next((step["command"] for step in steps if not step["done"]), "Nothing: this edition is complete."),
+    }
+
+
+def account_standing(config: PartyConfig) -> dict[str, Any] | None:
+    """Return what this party knows of the account that a release of these terms is charged to, `standing_of`.
+
+    The guardian knows all of it, a teacher party its own, and the student party what the guardian told it last. None
+    where nothing is known.
+    """
+    if config.ledger is not None:
+        from terrine.privacy.ledger.ledger import Ledger
+
+        if not config.ledger.key.is_file() or not config.ledger.store.is_dir():
+            return _before_any(config)
+        if config.role == "teacher":
+            from tasks.parties.account import OwnAccount
+
+            return OwnAccount(config, create=False).standing()
+        from tasks.parties.account import standing_of
+        from tasks.parties.guardian import account_in_ledger, noise_of, release_of
+
+        key = load_or_create_key(config.ledger.key)
+        ledger = Ledger(config.ledger.url, config.ledger.store, key, create=False, site=config.ledger.site)
+        account = account_in_ledger(key, config)
+        return standing_of(ledger, account, release_of(key, config, account, noise_of(config)), config)
+    about = None if config.role != "student" else kept_values(_answers(config))
+    record = None if about is None else about.get("guardian")
+    if record is None:
+        return None
+    return {
+        "budget": record["epsilon_account"],
+        "spent": record["epsilon_total"],
+        "left": None,
+        "price": record["epsilon"],
+        "delta": record["delta"],
+        "unit": config.terms.unit,
+        "state": "charged",
+    }
+
+
+def answers_of(config: PartyConfig) -> dict[str, Any] | None:
+    """Return what is known about a student party's answers to these very terms; None where there are none."""
+    about = kept_values(_answers(config))
+    return about if about is not None and about.get("terms") == config.terms.public() else None
+
+
+def was_finished(config: PartyConfig) -> bool:
+    """Whether the session about these very terms came to its end here."""
+    return _of_these_terms(config, OUTCOME) is not None
+
+
+def _answers(config: PartyConfig) -> Path:
+    assert config.answers is not None
+    return config.answers / ABOUT
+
+
+def _before_any(config: PartyConfig) -> dict[str, Any]:
+    from tasks.parties.guardian import event_of
+    from terrine.privacy.accounting.gaussian import round_up
+    from terrine.privacy.accounting.pricing import price
+
+    assert config.ledger is not None
+    terms = config.terms
+    return {
+        "budget": config.ledger.epsilon,
+        "spent": 0.0,
+        "left": config.ledger.epsilon,
+        "price": round_up(price(event_of(config, None), terms.delta)),
+        "delta": terms.delta,
+        "unit": terms.unit,
+        "state": "not charged",
+    }
+
+
+def _of_these_terms(config: PartyConfig, name: str) -> dict[str, Any] | None:
+    found = kept_values(config.state / name)
+    return found if found is not None and found.get("agreed") == digest(config.terms.public(), 64) else None
+
+
+def _terms(config: PartyConfig) -> list[list[str]]:
+    terms = config.terms
+    if terms.fixed_point is None:
+        asked = f"{terms.asked:,} of {terms.queries:,} queries, {terms.classes} classes"
+    else:
+        asked = f"{terms.numbers:,} sums, in {terms.last + 1} rounds" if terms.last else f"{terms.numbers:,} sums"
+    return [
+        ["mechanism", terms.mechanism],
+        ["asked", asked],
+        ["guarantee", f"ε ≤ {terms.epsilon:g} at δ = {terms.delta:g} for a {terms.unit}"],
+        ["teachers", f"{terms.total} at {len(terms.teachers)} parties, {terms.minimum} must be there"],
+        ["waits", f"{span(config.deadline)} for teacher parties, {span(config.patience)} for others"],
+        ["digest of the terms", digest(terms.public(), 16)],
+    ]
+
+
+def _parties(config: PartyConfig, path: Path, session: dict[str, Any]) -> list[dict[str, str]]:
+    accepted = {(kept_values(one) or {}).get("party") for one in (path.parent / ACCEPTED).glob("*")}
+    rows = []
+    for name, role in config.terms.roles().items():
+        held = config.terms.teachers.get(name)
+        rows.append(
+            {
+                "name": name,
+                "role": role if held is None else f"{role}, {held}",
+                "accepted": "yes" if name in accepted else "–",
+                "state": session["who"].get(name, "–"),
+            }
+        )
+    return rows
+
+
+def _session(config: PartyConfig) -> dict[str, Any]:
+    """Return rows about the session, and what is known of each party in it."""
+    now, outcome = _of_these_terms(config, STANDING), _of_these_terms(config, OUTCOME)
+    who: dict[str, str] = {}
+    if now is None:
+        return {"rows": [["session", "not begun here"]], "who": who, "running": False}
+    running = _is_running(int(now["process"])) and now["doing"] != "over"
+    doing = str(now["doing"]) if running or outcome is None else "complete"
+    last = f"{now['at'][:16].replace('T', ' ')} UTC{'' if running else ', not running now'}"
+    rows = [["session", doing], ["last word", last]]
+    if running:
+        who |= dict.fromkeys(now.get("here", []), "here") | dict.fromkeys(now.get("missing", []), "missing")
+    counted = None if outcome is None else (outcome.get("guardian") or outcome).get("counted")
+    if isinstance(counted, list):
+        who |= {name: "counted" if name in counted else "late or left out" for name in config.terms.teachers}
+    return {"rows": rows, "who": who, "running": running}
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _account(config: PartyConfig) -> list[list[str]]:
+    try:
+        found = account_standing(config)
+    except TerrineError as error:
+        return [["account", f"cannot be read: {error}"]]
+    if found is None:
+        return [["account", "kept by the guardian"]]
+    budget = "none: recorded and never refused" if found["budget"] is None else f"ε = {found['budget']:g}"
+    rows = [
+        ["budget", f"{budget} at δ = {found['delta']:g} for a {found['unit']}, over all editions"],
+        ["spent or reserved", f"ε = {found['spent']:g}"],
+    ]
+    if found["left"] is not None:
+        rows.append(["room for one more of", f"ε = {found['left']:.4f}"])
+    return [*rows, ["this edition", f"{found['state']}, ε ≤ {found['price']:g}"]]
+
+
+def _steps(config: PartyConfig, name: str, path: Path) -> list[dict[str, Any]]:
+    """Return what this party does in an edition, in order, and whether it is done."""
+    said = f"--config {path}"
+    steps: list[tuple[str, bool, str]] = []
+    if config.own is not None and name in config.terms.teachers:
+        found = kept(config, config.terms.teachers[name])
+        state = "not yet" if found is None else found.get("since") or f"on {found['at'][:10]}"
+        done = found is not None and "arrays" in found
+        steps.append((f"taught ({state})", done or was_finished(config), f"terrine party teach {said}"))
+    steps.append(("voted", was_finished(config), f"terrine party vote {said}"))
+    if config.role == "student" and config.learn is not None:
+        made = (config.learn.work / "student.zip").is_file()
+        steps.append(("student made and handed on", made, f"terrine party finish {said}"))
+    if config.role == "teacher" and config.own is not None:
+        seen = Folders(config.own.work, "own").evaluation.is_file() and was_finished(config)
+        steps.append(("student tested here", seen, f"terrine party finish {said} --student student.zip"))
+    return [{"what": what, "done": done, "command": command} for what, done, command in steps]

@@ -1,0 +1,121 @@
+"""Terms as a page that a person can read and sign: who, what is asked, whom ε protects, and who learns what."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from typing import Any
+
+from tasks.parties.terms import Terms
+from tasks.reports.pages import plain
+from tasks.reports.statement_page import guesses_in_a_hundred, statement_texts
+from terrine.aggregation.registry import MECHANISMS
+from terrine.collaboration.transport.credentials import Role
+from terrine.privacy.accounting.events import to_json
+from terrine.privacy.accounting.gaussian import round_up
+from terrine.privacy.accounting.pricing import price
+from terrine.privacy.noise import delta_slack
+from terrine.privacy.statement import TRUST_MODELS, protected
+from terrine.spans import span
+
+LEARNS: dict[Role, str] = {
+    "teacher": "keeps its records and teachers, and shares its votes (or sums) as two halves that each look like "
+    "noise; it learns who was counted, and of gradients the head of each round",
+    "guardian": "adds the noise and keeps the ledger; of votes it holds one half, and learns which queries passed a "
+    "threshold test, where there is one",
+    "student": "holds the other half; it alone learns the answers, which have noise in them",
+}
+_WIDTH = 100
+
+
+def page(terms: Terms, addresses: Mapping[str, str], digest: str) -> str:
+    """Return the page: plain text.
+
+    Args:
+        terms: The terms.
+        addresses: Where guardian and student party listen.
+        digest: Of the proposal, as people compare it.
+    """
+    sections = {
+        "Proposal": [f"Digest {digest}. Compare it by telephone with whoever sent this."],
+        "Who takes part": _parties(terms, addresses),
+        "What is asked": _asked(terms),
+        "Whom ε protects": [_first_upper(protected(terms.unit, terms.overlap)) + "."],
+        "What is guaranteed": _guaranteed(terms),
+        "Who learns what": [f"{role}: {text}." for role, text in LEARNS.items()],
+        "Who is trusted": [_first_upper(TRUST_MODELS["parties"]) + "."],
+        "When": _when(terms),
+    }
+    return "\n\n".join(
+        "\n".join(
+            [title, *(textwrap.fill(line, _WIDTH, initial_indent="  ", subsequent_indent="    ") for line in lines)]
+        )
+        for title, lines in sections.items()
+    )
+
+
+def _parties(terms: Terms, addresses: Mapping[str, str]) -> list[str]:
+    holds = "teachers" if terms.fixed_point is None else f"times {terms.records:,} {terms.unit}s at most"
+    return [
+        *(f"{name}: a teacher party with {count:,} {holds}" for name, count in terms.teachers.items()),
+        f"{terms.guardian}: the guardian, at {addresses['guardian']}",
+        f"{terms.student}: the student party, at {addresses['student']}",
+    ]
+
+
+def _asked(terms: Terms) -> list[str]:
+    kind = MECHANISMS.of(terms.mechanism)
+    described = {key: value for key, value in terms.described.describe().items() if terms.public().get(key) is not None}
+    parameters = statement_texts(_statement(terms, described))["mechanism_parameters"]
+    images = (
+        "rows" if terms.size is None else f"{terms.size} x {terms.size}, {'grey' if terms.channels == 1 else 'colour'}"
+    )
+    asked = (
+        f"{terms.asked:,} of {terms.queries:,} public images ({images}), none of them anybody's records. Classes, by "
+        f"label: {', '.join(terms.class_names)}."
+        if terms.fixed_point is None
+        else f"{terms.numbers:,} sums over records ({images}). Classes, by label: {', '.join(terms.class_names)}."
+    )
+    return [asked, kind.text, *(f"{name} = {plain(value)}: {text}." for name, value, text in parameters)]
+
+
+def _statement(terms: Terms, described: Mapping[str, Any]) -> dict[str, Any]:
+    """Return of a statement what texts about it are made from, as if all that may be spent were."""
+    event = terms.event()
+    return {
+        "private": True,
+        "unit": terms.unit,
+        "mechanism": dict(described),
+        "delta": terms.delta,
+        "delta_slack": delta_slack(terms.numbers, terms.epsilon),
+        "epsilon_budget": terms.epsilon,
+        "epsilon": price(event, terms.delta),
+        "event": to_json(event),
+    }
+
+
+def _guaranteed(terms: Terms) -> list[str]:
+    cost = round_up(price(terms.event(), terms.delta))
+    guesses = guesses_in_a_hundred(_statement(terms, {"mechanism": terms.mechanism}))
+    return [
+        f"ε ≤ {terms.epsilon:g} at δ = {terms.delta:g}; all that is asked costs ε = {cost:g} at most. With whom ε "
+        f"protects, no outcome becomes more than e^{terms.epsilon:g} times as likely, up to a probability of "
+        f"{terms.delta:g}, for whatever the data are and whatever else is known.",
+        "In other words: who knows everything else, and guesses from the release whether somebody's data are in it, "
+        f"is right {guesses:g} times in a hundred at most; by tossing a coin, 50.",
+        "The guardian's ledger charges this once. Asked again with the same terms nothing is drawn and nothing "
+        "charged; another edition costs again.",
+    ]
+
+
+def _when(terms: Terms) -> list[str]:
+    waits = "as long as its party.yaml says" if terms.deadline is None else span(terms.deadline)
+    return [
+        f"The guardian waits {waits} for teacher parties. With fewer than {terms.minimum:,} of {terms.total:,} "
+        "teachers the round ends, and costs nothing.",
+        f"Edition {terms.edition or '(none)'}, with Terrine {terms.version}.",
+    ]
+
+
+def _first_upper(text: str) -> str:
+    return text[0].upper() + text[1:]

@@ -1,0 +1,101 @@
+"""What speaks against data, before any of it is decoded: classes that hardly anybody will learn, files of odd kinds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tasks.config.params import Params
+from terrine.data.survey import Survey
+
+RARE = 1 / 5
+"""A class is named that has less than this share of an average class's records."""
+
+
+@dataclass
+class Remarks:
+    """Sentences for the data's keeper: private.
+
+    Attributes:
+        refusals: What must be mended.
+        doubts: What should be.
+        notes: What is worth knowing.
+    """
+
+    refusals: list[str] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def remarks_on(survey: Survey, params: Params, teachers: int) -> Remarks:
+    """Return what there is to say of a survey of the data that the parameters name, dealt to so many teachers."""
+    remarks = Remarks()
+    _on_classes(remarks, survey, params, teachers)
+    _on_files(remarks, survey, params)
+    return remarks
+
+
+def _on_classes(remarks: Remarks, survey: Survey, params: Params, teachers: int) -> None:
+    """Name classes that hardly any teacher will see."""
+    counts = dict(zip(survey.class_names, survey.train.tolist(), strict=True))
+    missing = [name for name, count in counts.items() if count == 0]
+    single = [name for name, count in counts.items() if count == 1]
+    if missing:
+        remarks.refusals.append(
+            f"No training record is of {_listed(missing)}, and no teacher can learn it: add records, give the split "
+            "yourself, or remove the class."
+        )
+    if single:
+        remarks.doubts.append(
+            f"{_listed(single)}: one training record each, so that one teacher of {teachers} has ever seen it. Add "
+            "records, or remove the class. To go on all the same: --anyway."
+        )
+    records = int(survey.train.sum())
+    if params.privacy.unit == "record" and survey.names < records:
+        remarks.notes.append(
+            f"The {records:,} training records have {survey.names:,} names: files of one name in several class "
+            "folders count as one unit, and stay together. Give each its own name if they are different images."
+        )
+    rare = [name for name, count in counts.items() if 1 < count < RARE * survey.train.mean()]
+    if rare:
+        remarks.notes.append(
+            f"Few teachers will have a record of {_listed(rare)}: a student will hardly ever answer so."
+        )
+    untested = [name for name, count in zip(counts, survey.test.tolist(), strict=True) if count == 0]
+    if untested:
+        remarks.notes.append(f"No test record is of {_listed(untested)}: the accuracy says nothing about it.")
+
+
+def _on_files(remarks: Remarks, survey: Survey, params: Params) -> None:
+    """Say what is done with images of several kinds."""
+    modes = {mode for _, _, mode in survey.geometry}
+    deep = sorted(mode for mode in modes if mode.startswith(("I", "F")))
+    if deep:
+        remarks.refusals.append(
+            f"There are images of more than 8 bits per pixel (mode {', '.join(deep)}): choose the range of values to "
+            "show and save them as 8 bits."
+        )
+    if len(modes) > 1:
+        remarks.notes.append(
+            f"Images are of several modes ({', '.join(sorted(modes))}); all become "
+            f"{'grey' if params.data.channels == 1 else 'colour'}."
+        )
+    if modes & {"RGBA", "LA", "PA"}:
+        remarks.notes.append("Transparency is dropped: what lies beneath is seen. Flatten images where that matters.")
+    if "CMYK" in modes:
+        remarks.notes.append(
+            "CMYK images are converted without a colour profile: save them as RGB where colour matters."
+        )
+    if "1" in modes:
+        remarks.notes.append("Images of 1 bit per pixel are black and white drawings: check that they are no masks.")
+    size = getattr(params.data, "size", None)
+    largest = max((max(width, height) for width, height, _ in survey.geometry), default=None)
+    if size and largest and largest < size:
+        remarks.notes.append(
+            f"No image is larger than {largest} pixels: data.size={largest} would say as much as {size}, in less time."
+        )
+    if modes == {"L"} and params.data.channels == 3:
+        remarks.notes.append("All images are grey: data.channels=1 would say as much as 3, in less time.")
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -1,0 +1,219 @@
+"""A party accepts a proposal: its data are checked, its folder is laid out, and what it signed cannot be changed."""
+
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from flows.cli import app
+from tasks.parties.accept import accept, candidate
+from tasks.parties.acceptance import accepted_by
+from tasks.parties.config import read_party
+from tasks.parties.proposal import read_proposal, write_proposal
+from terrine.collaboration.transport.credentials import CredentialError, create_authority, issue
+from terrine.errors import InputError, SettingError
+
+
+@pytest.fixture(scope="module")
+def proposal(project, proposed):
+    return proposed(project / "proposal")
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory):
+    return create_authority(tmp_path_factory.mktemp("authority"))
+
+
+def records(path, count=120, names=("ill", "well"), groups=None):
+    images = np.random.default_rng(0).integers(0, 256, (count, 1, 10, 12), np.uint8)
+    more = {} if groups is None else {"groups": np.arange(count) % groups}
+    np.savez(path, images=images, labels=np.arange(count) % len(names), class_names=names, **more)
+    return path
+
+
+@pytest.fixture
+def enrolled(authority, tmp_path):
+    """Make a party's folder with credentials in it."""
+
+    def make(name, role="teacher"):
+        issue(authority, tmp_path / name / "credentials", name, role)
+        return tmp_path / name
+
+    return make
+
+
+@pytest.fixture
+def other(proposal, tmp_path):
+    """Write the same proposal with other terms."""
+
+    def make(**changes):
+        folder = tmp_path / "other"
+        folder.mkdir()
+        terms = proposal.terms.model_copy(update=changes)
+        write_proposal(folder, terms, proposal.params, proposal.addresses, proposal.images, proposal.backbone)
+        return read_proposal(folder)
+
+    return make
+
+
+def test_each_role_has_a_folder_with_all_that_it_needs_and_one_signature(proposal, enrolled, authority, tmp_path):
+    data = records(tmp_path / "own.npz")
+    for name, role in proposal.terms.roles().items():
+        folder = enrolled(name, role)
+        party = candidate(proposal, name, folder=folder, data=data if role == "teacher" else None)
+        _, remarks = party.look()
+        assert not remarks.refusals
+        path = accept(party)
+        config = read_party(folder / "party.yaml", role)
+        assert config.own_credentials().name == name
+        assert config.terms == proposal.terms
+        assert (folder / "terms.txt").read_text().count(proposal.shown) == 1
+        assert folder.stat().st_mode & 0o077 == 0
+        shutil.copy(path, tmp_path / f"{name}.json")
+        assert accept(party) == path
+    assert read_party(tmp_path / "trust" / "party.yaml").ledger.epsilon == proposal.terms.epsilon
+    found = accepted_by(tmp_path, proposal.terms, (authority / "certificate.pem").read_bytes())
+    assert found.keys() == proposal.terms.roles().keys()
+
+
+@pytest.mark.parametrize(
+    ("changes", "given", "sentence"),
+    [
+        ({}, {"names": ["healthy", "ill"]}, r"classes here are 'healthy', 'ill', and 'ill', 'well' were agreed on\."),
+        ({"unit": "group"}, {}, "own.params.privacy.unit|do not say whose records are whose"),
+        ({"version": "9.9"}, {}, "agreed on Terrine 9.9, and this is"),
+        ({"query_shards": ["0" * 64] * 2}, {}, "is not the file that was agreed on"),
+        ({"backbone": "0" * 64}, {}, "is not the file that was agreed on"),
+    ],
+)
+def test_data_that_do_not_go_with_the_terms_are_refused(changes, given, sentence, other, tmp_path):
+    party = candidate(other(**changes), "north", folder=tmp_path, data=records(tmp_path / "own.npz", **given))
+    with pytest.raises((InputError, SettingError), match=sentence):
+        party.look()
+
+
+@pytest.mark.parametrize(
+    ("changes", "given", "sentence"),
+    [
+        ({}, {"count": 12}, "12 teachers cannot share"),
+        ({}, {"count": 30}, "fewer than 3 each"),
+        ({"unit": "group"}, {"groups": 11}, "12 teachers cannot share .* groups"),
+        ({}, {"count": 120}, None),
+    ],
+)
+def test_a_party_is_told_where_its_records_are_too_few_for_its_teachers(changes, given, sentence, other, tmp_path):
+    read = other(**changes)
+    data = records(tmp_path / "own.npz", **given)
+    settings = [f"privacy.unit={read.terms.unit}"]
+    _, remarks = candidate(read, "north", folder=tmp_path, data=data, assignments=settings).look()
+    said = " ".join(remarks.refusals + remarks.doubts)
+    assert not said if sentence is None else re.search(sentence, said)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "sentence"),
+    [
+        ("nobody", {}, "'nobody' takes no part in this proposal. Who does: trust, uni, south, north"),
+        ("north", {}, "--data is missing"),
+        ("trust", {"data": "own.npz"}, "trust is the guardian: it has no data"),
+        ("north", {"data": "own.npz", "assignments": ["aggregation.epsilon=9"]}, "not a teacher party's to set"),
+        ("north", {"data": "own.npz", "assignments": ["data.size=28"]}, "the terms say 8"),
+    ],
+)
+def test_what_a_party_could_not_be_is_refused(name, given, sentence, proposal, tmp_path):
+    records(tmp_path / "own.npz")
+    given = given | ({"data": tmp_path / given["data"]} if "data" in given else {})
+    with pytest.raises(SettingError, match=sentence):
+        candidate(proposal, name, folder=tmp_path, **given).look()
+
+
+def test_a_party_signs_with_its_own_key_and_one_proposal_in_one_folder(proposal, other, enrolled, authority, tmp_path):
+    data = records(tmp_path / "own.npz")
+    with pytest.raises(SettingError, match="Enrol first"):
+        accept(candidate(proposal, "north", folder=tmp_path / "nowhere", data=data))
+    with pytest.raises(SettingError, match="holds the certificate of 'south', and not that of 'north'"):
+        accept(candidate(proposal, "north", folder=enrolled("south"), data=data))
+    with pytest.raises(CredentialError, match="certificate for a student, not for a teacher"):
+        accept(candidate(proposal, "north", folder=enrolled("uni", "student"), data=data))
+    folder = enrolled("north")
+    accept(candidate(proposal, "north", folder=folder, data=data))
+    with pytest.raises(SettingError, match="holds a party of other terms"):
+        accept(candidate(other(minimum=3), "north", folder=folder, data=data))
+
+
+@pytest.fixture
+def guardian(proposal, enrolled):
+    folder = enrolled("trust", "guardian")
+    accept(candidate(proposal, "trust", folder=folder))
+    (folder / "accepted").mkdir()
+    return folder
+
+
+def test_a_guardian_begins_no_session_with_who_accepted_something_else(guardian, other, enrolled, proposal, tmp_path):
+    data, held = records(tmp_path / "own.npz"), guardian / "accepted" / "north.json"
+    config = read_party(guardian / "party.yaml")
+    enrolled("north")
+    shutil.copytree(tmp_path / "north" / "credentials", tmp_path / "again" / "credentials")
+    held.write_bytes(accept(candidate(proposal, "north", folder=tmp_path / "north", data=data)).read_bytes())
+    config.own_credentials()
+    good = json.loads(held.read_text())
+    held.write_bytes(accept(candidate(other(minimum=3), "north", folder=tmp_path / "again", data=data)).read_bytes())
+    with pytest.raises(SettingError, match=r"north accepted other terms on .* Have it accept these"):
+        config.own_credentials()
+    for change, sentence in (
+        ({"terms": "0" * 64}, "is not what its party signed"),
+        ({"party": "south"}, "is not what its party signed"),
+        ({"signature": "AAAA"}, "is not what its party signed"),
+        ({"certificate": "no"}, "is not what its party signed"),
+        ({"more": 1}, "is damaged, or is no acceptance"),
+        ({"signature": 3}, "is damaged, or is no acceptance"),
+    ):
+        held.write_text(json.dumps(good | change))
+        with pytest.raises(InputError, match=sentence):
+            config.own_credentials()
+
+
+def test_parties_that_accepted_two_proposals_of_the_same_terms_are_told(guardian, proposal, enrolled, tmp_path):
+    """Somebody in the middle of the mails gave one of them other parameters to train with."""
+    folder = tmp_path / "changed"
+    folder.mkdir()
+    params = {**proposal.params, "teacher": {**proposal.params["teacher"], "seed": 1}}
+    write_proposal(folder, proposal.terms, params, proposal.addresses, proposal.images, proposal.backbone)
+    data = records(tmp_path / "own.npz")
+    for name, read in (("north", proposal), ("south", read_proposal(folder))):
+        accepted = accept(candidate(read, name, folder=enrolled(name), data=data))
+        shutil.copy(accepted, guardian / "accepted" / f"{name}.json")
+    with pytest.raises(SettingError, match="somebody's mail was changed, or there are two proposals"):
+        read_party(guardian / "party.yaml").own_credentials()
+
+
+def test_the_command_prints_the_page_and_signs_only_what_somebody_said_yes_to(proposal, enrolled, tmp_path):
+    def run(*options, answer=None):
+        arguments = ["party", "accept", proposal.folder, "--as", "north", "--data", data, "--folder", folder, *options]
+        return CliRunner().invoke(app, list(map(str, arguments)), input=answer, env={"COLUMNS": "200"})
+
+    data, folder = records(tmp_path / "own.npz"), enrolled("north")
+    done = run(answer="n\n")
+    assert done.exit_code == 1
+    assert "Nothing was signed" in done.output
+    assert sorted(path.name for path in folder.iterdir()) == ["credentials"]
+    for told in ("Whom ε protects", "9 teachers", "ill, well", "14 days" if proposal.terms.deadline else "party.yaml"):
+        assert told in " ".join(done.output.split())
+    with pytest.raises(InputError, match="another proposal than the one whose digest you were told"):
+        raise run("--expect", "0" * 24, "--yes").exception
+    done = run("--expect", proposal.shown, "--yes")
+    assert done.exit_code == 0, done.output
+    assert "Mail" in done.output
+    assert (folder / "acceptance.json").is_file()
+
+
+def test_sums_allow_a_party_no_more_records_than_the_public_bound(proposed, tmp_path):
+    sums = ["aggregation={mechanism: moments, epsilon: 6}", "student={kind: sums}"]
+    read = proposed(tmp_path / "sums", *sums, records=50, teachers={"north": 1, "south": 2})
+    data = records(tmp_path / "own.npz")
+    for name, count in (("north", 1), ("south", 0)):
+        _, remarks = candidate(read, name, folder=tmp_path, data=data).look()
+        assert len([text for text in remarks.refusals if "the terms allow north 50 (1 times 50)" in text]) == count

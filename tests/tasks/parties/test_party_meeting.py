@@ -1,0 +1,181 @@
+"""A session over hours and days: who is there, who was late, two guardians, and a guardian on another machine."""
+
+import json
+import shutil
+import time
+
+import pytest
+import yaml
+
+from tasks.parties.config import read_party
+from tasks.parties.guardian import GuardianHost
+from tasks.parties.standing import standing
+from tasks.parties.state import kept_values
+from tasks.parties.trial import free_endpoints
+from terrine.spans import seconds, span
+from tests.party_processes import run, start, terms_of, terms_of_sums, trial, words
+from tests.tasks.parties.test_party_failures import SEND, SETTLE, check_answered_once, names_of, rows_of
+
+
+def change(folder, name, **values):
+    path = folder / name / "party.yaml"
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | values))
+
+
+def until(condition, limit=60.0):
+    end = time.monotonic() + limit
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert condition()
+
+
+@pytest.fixture
+def started():
+    """Start parties that end with the test."""
+    processes = []
+
+    def begin(folder, name, kill=None):
+        processes.append(start(folder, name, kill))
+        return processes[-1]
+
+    yield begin
+    for process in processes:
+        process.kill()
+        process.join(5)
+
+
+def test_a_party_that_comes_when_all_is_over_is_told_that_it_was_late(tmp_path, started):
+    terms, votes = trial(tmp_path, terms_of_sums(), deadline=3.0)
+    guardian = started(tmp_path, "guardian", "stay")
+    others = [started(tmp_path, name) for name in ("student", "party-1", "party-3")]
+    until(lambda: "It stays for" in words(tmp_path, "guardian"))
+    for process in others:
+        process.join(20)
+    assert "Missing: party-2" in words(tmp_path, "guardian")
+    # What came out is written down before anybody is waited for.
+    assert kept_values(tmp_path / "guardian" / "state" / "outcome.json")["counted"] == ["party-1", "party-3"]
+    late = started(tmp_path, "party-2")
+    late.join(30)
+    assert late.exitcode == 1
+    assert "closed without party-2, which was late" in words(tmp_path, "party-2")
+    states = {party["name"]: party["state"] for party in standing(tmp_path / "party-2" / "party.yaml")["parties"]}
+    assert (states["party-2"], states["party-3"]) == ("late or left out", "counted")
+    guardian.join(20)
+    assert guardian.exitcode == 0
+    assert "party-2 was late, and was told so" in words(tmp_path, "guardian")
+    check_answered_once(tmp_path, terms, votes, absent=["party-2"])
+    # Nobody is there any more: what that may mean is said as well.
+    change(tmp_path, "party-2", patience=0.5)
+    assert run(tmp_path, ["party-2"]) == {"party-2": 1}
+    assert "If the round was closed meanwhile, this party was late" in words(tmp_path, "party-2")
+
+
+def test_everybody_says_who_is_there_and_who_is_missing(tmp_path, started):
+    trial(tmp_path, terms_of_sums())
+    for name in ("guardian", "student", "party-1"):
+        started(tmp_path, name)
+    until(lambda: "Here: student, party-1. Missing: party-2, party-3." in words(tmp_path, "guardian"))
+    assert "the shares of 2 of 6 teachers are here, 4 are needed" in words(tmp_path, "guardian")
+    until(lambda: "Here: guardian, student. Missing: nobody." in words(tmp_path, "party-1"))
+    until(lambda: "Here: guardian, party-1. Missing: party-2, party-3." in words(tmp_path, "student"))
+    standing = json.loads((tmp_path / "student" / "state" / "session.json").read_text())
+    assert (standing["here"], standing["missing"]) == (["guardian", "party-1"], ["party-2", "party-3"])
+
+
+def test_a_guardian_left_over_from_an_earlier_attempt_is_named_and_holds_nobody(tmp_path, started):
+    terms, votes = trial(tmp_path, terms_of_sums(minimum=6), deadline=300.0, patience=300.0)
+    earlier = tmp_path.with_name(f"{tmp_path.name}-earlier")
+    shutil.copytree(tmp_path / "guardian", earlier / "guardian")
+    left_over, elsewhere = started(earlier, "guardian"), free_endpoints().guardian
+    change(tmp_path, "guardian", listen=elsewhere)
+    for name in ("party-1", "party-2", "party-3"):
+        change(tmp_path, name, guardian=elsewhere)
+    # The student party alone still has the address of the earlier attempt.
+    until(lambda: "listening" in words(earlier, "guardian"))
+    student = started(tmp_path, "student")
+    for name in ("guardian", *terms.teachers):
+        started(tmp_path, name)
+    student.join(60)
+    assert student.exitcode == 1
+    told = words(tmp_path, "student")
+    assert "Two guardians are running. Ours, at" in told
+    assert f"of one at {elsewhere}, up since" in told
+    left_over.join(20)
+    assert left_over.exitcode == 1
+    assert "Two guardians are running" in words(earlier, "guardian")
+    # With the right address it is met by all that wait.
+    change(tmp_path, "student", guardian=elsewhere)
+    student = started(tmp_path, "student")
+    student.join(60)
+    assert student.exitcode == 0
+    check_answered_once(tmp_path, terms, votes)
+
+
+def test_a_single_party_that_says_it_is_elsewhere_ends_no_session(tmp_path, started):
+    terms, votes = trial(tmp_path, terms_of_sums(), deadline=9.0)
+    earlier = tmp_path.with_name(f"{tmp_path.name}-earlier")
+    shutil.copytree(tmp_path / "guardian", earlier / "guardian")
+    elsewhere = free_endpoints().guardian
+    change(earlier, "guardian", listen=elsewhere, deadline=300.0)
+    change(tmp_path, "party-2", guardian=elsewhere)
+    for process in [started(earlier, "guardian"), *(started(tmp_path, name) for name in names_of(terms))][1:3]:
+        process.join(60)
+        assert process.exitcode == 0
+    check_answered_once(tmp_path, terms, votes, absent=["party-2"])
+
+
+@pytest.mark.parametrize("kill", [(*SEND, "before", 4), (*SETTLE, "before", 1)])
+def test_a_guardian_restored_on_another_machine_goes_on_at_no_second_charge(kill, tmp_path):
+    terms, votes = trial(tmp_path, deadline=5.0, patience=5.0)
+    fresh = tmp_path.with_name(f"{tmp_path.name}-fresh")
+    shutil.copytree(tmp_path / "guardian", fresh)
+    run(tmp_path, names_of(terms), victim="guardian", kill=kill, again=False)
+    # Its folder comes back at another place and another address; the old one is gone.
+    backup = tmp_path.with_name(f"{tmp_path.name}-backup")
+    (tmp_path / "guardian").rename(backup)
+    other = tmp_path.with_name(f"{tmp_path.name}-other")
+    for restored in (fresh, backup):
+        shutil.rmtree(other, ignore_errors=True)
+        restored.rename(other)
+        (tmp_path / "guardian").unlink(missing_ok=True)
+        (tmp_path / "guardian").symlink_to(other)
+        endpoint = free_endpoints().guardian
+        change(tmp_path, "guardian", listen=endpoint)
+        for name in ("student", *terms.teachers):
+            change(tmp_path, name, guardian=endpoint)
+        if restored == fresh:
+            # One that knows nothing of what was drawn since, with another ledger besides: nobody follows it.
+            assert run(tmp_path, ["guardian", "student"]) == {"guardian": 1, "student": 1}
+            assert "the guardian asks it anew" in words(tmp_path, "student") or "has answers to these terms" in words(
+                tmp_path, "student"
+            )
+            assert not rows_of(tmp_path, "reserve")
+    assert set(run(tmp_path, ["guardian", "student"]).values()) == {0}
+    check_answered_once(tmp_path, terms, votes)
+
+
+def test_the_deadline_counts_from_when_the_round_was_first_opened(tmp_path, monkeypatch):
+    trial(tmp_path, terms_of(), deadline=600.0)
+    config = read_party(tmp_path / "guardian" / "party.yaml")
+    now = [1000.0]
+    monkeypatch.setattr("tasks.parties.guardian.time.time", lambda: now[0])
+    left = []
+    for later in (0.0, 400.0, 590.0, 10_000.0):
+        now[0] = 1000.0 + later
+        host = GuardianHost(config)
+        left.append(host._left())
+        host.wire.close()
+    # Who is started again at its end, or long after it, still waits for a minute.
+    assert left == [600.0, 200.0, 60.0, 60.0]
+
+
+def test_spans_of_time_are_written_as_people_write_them(tmp_path):
+    written = (90, "90", "15min", "6h", "14d", "0.5 h")
+    assert [seconds(value) for value in written] == [90, 90, 900, 21600, 1209600, 1800]
+    assert [span(value) for value in (0.5, 90, 900, 21600, 1209600)] == ["0.5 s", "90 s", "15 min", "6 h", "14 days"]
+    with pytest.raises(ValueError, match="'soon' is no span of time"):
+        seconds("soon")
+    trial(tmp_path)
+    change(tmp_path, "student", deadline="14d", patience="6h")
+    config = read_party(tmp_path / "student" / "party.yaml")
+    assert (config.deadline, config.patience) == (1_209_600.0, 21_600.0)
