@@ -43,7 +43,7 @@ def _scattering(projection: int, **settings: Any) -> tr.Scattering:
 CELLS: dict[str, tuple[str, dict[str, Any], tr.Architecture, float]] = {
     # the source and its settings, the backbone, and the share of the budget for moments to normalise by
     "digits": ("digits", {}, _scattering(200), 0.0),
-    "blood cells": ("bloodmnist", {"size": 28, "channels": 3}, _scattering(200, deformations=ROUND), 0.1),
+    "blood cells": ("bloodmnist", {"size": 28, "channels": 3}, _scattering(100, deformations=ROUND), 0.1),
     "MNIST": ("mnist", {}, _scattering(400), 0.0),
     "PneumoniaMNIST": ("pneumoniamnist", {}, _scattering(400), 0.0),
     "CIFAR-10 (JPEG copy), 500 features": ("cifar10", {}, tr.Patches(projection=500), 0.0),

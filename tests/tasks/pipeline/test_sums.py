@@ -64,9 +64,9 @@ def test_a_run_says_what_it_released_and_its_student_answers_each_image_by_itsel
     assert "How the teachers voted" not in page
     assert "added up over all records" in run.folders.statement.with_name("statement.html").read_text()
     assert "record is added or removed" in run.folders.statement.with_name("statement.html").read_text()
-    assert {"sums over records, with noise", "ε where a record is added or removed"} <= set(
+    assert {"sums over records, with noise", "ε where a record is added or removed"} <= {
         line.strip().rsplit("  ", 1)[0].strip() for line in result(run).plain.splitlines()
-    )
+    }
 
 
 def test_a_crash_between_rounds_leaves_the_reservation_and_repeats_no_release(tmp_path, monkeypatch):
