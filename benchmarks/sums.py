@@ -7,7 +7,7 @@ CIFAR-10, features are made as in the presets terrine-mnist-…, terrine-blood-�
 mechanisms are released at ε = 1, 2 and 6 (δ = 1e-5) with replayed noise, `--repeats` times. ε is that of exchanging a
 record; with `--added` it is that of adding or removing one, which other papers state. Of blood cells a tenth of the
 budget goes to moments that images are normalised by; their noise is drawn once a budget. Without noise: ridge on the
-same features. Vectors and figures are kept in `--work`; what is there is not made again.
+same features. Features and figures are kept in `--work`; what is there is not made again.
 """
 
 import functools
@@ -43,7 +43,7 @@ def _scattering(projection: int, **settings: Any) -> tr.Scattering:
 CELLS: dict[str, tuple[str, dict[str, Any], tr.Architecture, float]] = {
     # the source and its settings, the backbone, and the share of the budget for moments to normalise by
     "digits": ("digits", {}, _scattering(200), 0.0),
-    "blood cells": ("bloodmnist", {"size": 28, "channels": 3}, _scattering(200, deformations=ROUND), 0.1),
+    "blood cells": ("bloodmnist", {"size": 28, "channels": 3}, _scattering(100, deformations=ROUND), 0.1),
     "MNIST": ("mnist", {}, _scattering(400), 0.0),
     "PneumoniaMNIST": ("pneumoniamnist", {}, _scattering(400), 0.0),
     "CIFAR-10 (JPEG copy), 500 features": ("cifar10", {}, tr.Patches(projection=500), 0.0),
@@ -64,7 +64,8 @@ def accuracies(name: str, root: Path, work: Path, repeats: int, added: bool) -> 
     for epsilon in EPSILONS:
         before, own = compose(), (records, *test)
         if share := CELLS[name][3]:
-            before, own = ClippedMean.for_share(share, epsilon, DELTA).event, vectors(name, root, work, epsilon)
+            mean = ClippedMean.for_share(share, epsilon, DELTA)
+            before, own = mean.event, vectors(name, root, work, mean)
         for kind in KINDS:
             mu = mu_left(epsilon, DELTA, before)
             if added:
@@ -74,34 +75,40 @@ def accuracies(name: str, root: Path, work: Path, repeats: int, added: bool) -> 
     return found
 
 
-def vectors(name: str, root: Path, work: Path, epsilon: float | None = None) -> tuple[Records, np.ndarray, np.ndarray]:
-    """The records, and vectors and labels of the test images; kept in `work`.
+def vectors(
+    name: str, root: Path, work: Path, mean: ClippedMean | None = None
+) -> tuple[Records, np.ndarray, np.ndarray]:
+    """The records, and vectors and labels of the test images. Arguments as of `features`."""
+    kept = features(name, root, work, mean)
+    whitening = Whitening.of(kept["queries"])
+    train, test = (whitening.vectors(kept[part]) for part in ("train", "test"))
+    labels = kept["labels"]
+    return Records.of(train, labels, np.arange(len(labels)), int(labels.max()) + 1), test, kept["test_labels"]
 
-    epsilon: the budget of which a part goes to moments that images are normalised by; None: to none.
+
+def features(name: str, root: Path, work: Path, mean: ClippedMean | None = None) -> dict[str, np.ndarray]:
+    """Features of `train`, `test` and `queries`, of each image by itself, and `labels`; kept in `work`.
+
+    mean: by which moments are released that private images are normalised by; None: by those of the queries.
     """
-    path = work / f"{name}{'' if epsilon is None else f' {epsilon:g}'}.npz"
+    path = work / f"features {name}{'' if mean is None else f' {mean.noise_multiplier:.3f}'}.npz"
     if not path.is_file():
-        source, settings, architecture, share = CELLS[name]
+        source, settings, architecture, _ = CELLS[name]
         data = _load(source, settings, root)
         queries = tr.draw({"dead_leaves": 1, "stylegan": 1}, count=6000, like=data)
         backbone = architecture.fit(queries)
-        public = features_in_batches(backbone, queries.inputs, queries.batches, "original", "cpu")
-        whitening = Whitening.of(public)
-        if epsilon is not None:
-            mean = ClippedMean.for_share(share, epsilon, DELTA)
+        made = {"queries": features_in_batches(backbone, queries.inputs, queries.batches, "original", "cpu")}
+        if mean is not None:
             bound = bound_for(backbone, None, mean.noise_multiplier)
             units = unit_vectors(backbone, data.train_images, np.arange(data.records), bound)
             released = mean.mean(mean.release(units, ReplayNoise(0)))
             set_statistics(backbone, statistics_from(backbone, *released, bound))
-        splits = (data.train_images, data.test_images)
-        train, test = (np.concatenate(list(features_one_by_one(backbone, x, whitening.vectors))) for x in splits)
+        for part, images in (("train", data.train_images), ("test", data.test_images)):
+            made[part] = np.concatenate(list(features_one_by_one(backbone, images, np.copy)))
         path.parent.mkdir(parents=True, exist_ok=True)
-        labels = {"labels": data.train_labels, "test_labels": data.test_labels}
-        np.savez(path, train=train, test=test, queries=whitening.vectors(public), **labels)
+        np.savez(path, **made, labels=data.train_labels, test_labels=data.test_labels)
     with np.load(path) as kept:
-        labels = kept["labels"]
-        records = Records.of(kept["train"], labels, np.arange(len(labels)), int(labels.max()) + 1)
-        return records, kept["test"], kept["test_labels"]
+        return dict(kept)
 
 
 def _without_noise(records: Records) -> dict[str, np.ndarray]:

@@ -29,7 +29,7 @@ from terrine.planning import (
 )
 from terrine.privacy.accounting.gaussian import mu_of
 
-RICH = 4
+RICH = 8
 """Records of a unit from which on teachers that vote are better than sums."""
 
 

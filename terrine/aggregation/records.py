@@ -169,7 +169,7 @@ class Records:
 
     def through(self, lens: Floats) -> "Records":
         """The same records with vectors (A x) / ‖A x‖ for a matrix A [length, length]: of norm ≤ 1, whatever it is."""
-        vectors = np.empty_like(self.vectors)
+        vectors = np.empty(self.vectors.shape, np.float32)
         for block in _blocks(len(vectors)):
             with np.errstate(all="ignore"):
                 seen = _filled(self.vectors[block]) @ lens.T

@@ -1,0 +1,192 @@
+"""One table for all: what is learnt from the same vectors of the same records, by who trusts whom with what.
+
+    pip install opacus
+    python benchmarks/rivals.py [--root FOLDER] [--work FOLDER] [--data digits MNIST …] [--parties 0 20 200 1000]
+
+Every method reads the vectors that `aggregation.mechanism: gradients` sums (benchmarks/sums.py, public statistics), and
+has ε = 1, 2 and 6 at δ = 1e-5 with replayed noise, one draw. A record may be exchanged, but where a row says that it is
+added or removed: of DP-SGD that is what its own accountant says.
+
+Where `--parties` is 0, what does not depend on who holds which record: sums, DP-SGD with all records in one place
+(benchmarks/dp_sgd.py), and gradients without noise. For any other number, dealt evenly (IID) or by Dirichlet(0.1):
+
+- votes: each party deals its records to as many teachers as `terrine.planning` finds for all, one at least; they answer
+  6,000 synthetic queries, and the student is the preset's. They read the features that vectors are made of, 200 at
+  most, and but for CIFAR-10 under released moments, as in the presets, at 5 % of the budget (of many records, to which
+  their noise makes no difference, at 5 % of ε = 1, computed once).
+- DP-FedAvg (benchmarks/dp_fedavg.py) in 20 rounds of five steps of 4, which nobody has tuned.
+- a party alone, without noise: the mean of up to 50 parties that learn from their own records.
+
+All other settings are those of presets. Figures are kept in `--work`; what is there is not made
+again. The last thing printed are the rows of docs/measurements/rivals.json.
+"""
+
+import functools
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+import torch
+from cells import KEPT, Cells, common_options, datasets
+from dp_fedavg import FedAvgSettings
+from dp_fedavg import train as federated
+from sums import DELTA, EPSILONS, KINDS, features, right, vectors
+
+from terrine.aggregation.records import Records
+from terrine.aggregation.sums import Sums, mu_left
+from terrine.aggregation.votes import histograms_of
+from terrine.classifiers import LinearHead, predict
+from terrine.data.partition import dirichlet, iid
+from terrine.planning import plan
+from terrine.privacy.accounting.gaussian import mu_of, mu_squared
+from terrine.privacy.clipped_mean import ClippedMean
+from terrine.privacy.noise import ReplayNoise
+from terrine.students.answers import histogram_answers
+from terrine.students.linear import fit
+from terrine.teachers.kinds.linear import LinearTeachers
+from terrine.teachers.linear import LinearHeads, train_heads, vote
+
+DATA = {
+    "digits": "digits",
+    "MNIST": "MNIST",
+    "blood cells": "blood cells",
+    "PneumoniaMNIST": "PneumoniaMNIST",
+    "CIFAR-10 (JPEG copy)": "CIFAR-10 (JPEG copy), 500 features",
+}
+MOST_FEATURES, MANY = 200, 10_000  # of votes: features, and records
+QUIET = 1e4  # μ of noise that changes nothing
+TEACHERS = LinearTeachers(ridge=0.1)
+FEDERATED = FedAvgSettings(learning_rate=4.0, scale=1.0)
+APART = ("votes", "DP-FedAvg", "a party alone, no privacy")
+SPREADS: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
+    "IID": lambda labels, parties: iid(len(labels), parties, seed=0),
+    "Dirichlet(0.1)": lambda labels, parties: dirichlet(labels, parties, 0.1, seed=0),
+}
+
+
+class Study:
+    """A data set's vectors, and what is measured on them."""
+
+    def __init__(self, name: str, root: Path, work: Path) -> None:
+        self.name, self.root, self.work = name, root, work
+
+    @functools.cached_property
+    def own(self) -> tuple[Records, np.ndarray, np.ndarray]:
+        return vectors(DATA[self.name], self.root, self.work)
+
+    def summed(self, kind: Sums, mu: float) -> float:
+        records, *test = self.own
+        return right(kind.head(kind.release(records, mu, ReplayNoise(0)), mu), *test)
+
+    def sums(self, kind: Sums, added: bool) -> dict[str, float]:
+        cost = mu_squared(kind.course(1.0).event_added) ** 0.5 if added else 1.0
+        return {str(epsilon): self.summed(kind, mu_left(epsilon, DELTA) / cost) for epsilon in EPSILONS}
+
+    def dp_sgd(self) -> dict[str, float]:
+        import dp_sgd  # here, because it needs Opacus
+
+        records, test, labels = self.own
+        split, recipe, found = (
+            [torch.from_numpy(records.vectors), torch.from_numpy(test)],
+            dp_sgd.RECIPES["terrine"],
+            {},
+        )
+        names = type("Labels", (), {"train_labels": records.labels, "test_labels": labels, "classes": records.classes})
+        for epsilon in EPSILONS:
+            found[str(epsilon)] = dp_sgd.measure(split, names, "terrine", recipe, float(epsilon), 0)["accuracy"]
+        return found
+
+    def votes(self, parties: np.ndarray) -> dict[str, float]:
+        """parties: int64 [records]."""
+        found, records = {}, self.own[0]
+        for epsilon in EPSILONS:
+            mean, spent = None, 0.0
+            if not self.name.startswith("CIFAR"):
+                mean = ClippedMean.for_share(0.05, epsilon if len(parties) < MANY else 1, DELTA)
+                spent = mu_squared(mean.event) / mu_of(epsilon, DELTA) ** 2
+            kept = features(DATA[self.name], self.root, self.work, mean)
+            train, test, queries = (kept[part][:, :MOST_FEATURES] for part in ("train", "test", "queries"))
+            asked = {"classes": records.classes, "epsilon": epsilon, "delta": DELTA, "queries": len(queries)}
+            planned = plan(len(parties), moments=spent, **asked)
+            each = max(1, round(planned.teachers / (parties.max() + 1)))
+            _, teacher = np.unique(parties * each + iid(len(parties), each, seed=1), return_inverse=True)
+            count = int(teacher.max()) + 1
+            heads = self._heads(train, teacher, range(count))
+            counts = histograms_of(vote(heads, queries), asked["classes"])
+            noisy = counts + ReplayNoise(epsilon).gaussian(counts.shape, planned.sigma)
+            head = fit(queries, histogram_answers(noisy, count, planned.sigma), seed=0)
+            found[str(epsilon)] = self._accuracy(head, test, kept["test_labels"])
+        return found
+
+    def fedavg(self, parties: np.ndarray) -> dict[str, float]:
+        records, test, labels = self.own
+        made = functools.partial(
+            federated, records.vectors, records.labels, parties, int(parties.max()) + 1, records.classes, FEDERATED
+        )
+        return {
+            str(epsilon): self._accuracy(
+                made(epsilon=epsilon, delta=DELTA, noise=ReplayNoise(epsilon)).head, test, labels
+            )
+            for epsilon in EPSILONS
+        }
+
+    def alone(self, parties: np.ndarray) -> dict[str, float]:
+        records, test, labels = self.own
+        some = np.unique(parties)[:50]
+        each = [(found == labels).mean() for found in vote(self._heads(records.vectors, parties, some), test).T]
+        return dict.fromkeys(map(str, EPSILONS), float(np.mean(each)))
+
+    def _heads(self, rows: np.ndarray, teacher: np.ndarray, wanted: Iterable[int]) -> LinearHeads:
+        records = self.own[0]
+        return train_heads(rows, records.labels, teacher, list(map(int, wanted)), records.classes, TEACHERS, seed=0)
+
+    @staticmethod
+    def _accuracy(head: LinearHead, test: np.ndarray, labels: np.ndarray) -> float:
+        return float((predict(head, test).argmax(axis=1) == labels).mean())
+
+    def cells(self, number: int) -> dict[str, Callable[[], dict[str, float]]]:
+        """What is to be measured with so many parties, by what the rows of the table are called."""
+        if number:
+            found = {}
+            for spread, deal in SPREADS.items():
+                for method, measure in zip(APART, (self.votes, self.fedavg, self.alone), strict=True):
+                    found[f"{method} | {number:,}, {spread}"] = lambda deal=deal, measure=measure: measure(
+                        deal(self.own[0].labels, number)
+                    )
+            return found
+        moments, gradients = KINDS
+        return {
+            "moments | any": lambda: self.sums(moments, False),
+            "gradients | any": lambda: self.sums(gradients, False),
+            "gradients, added or removed | any": lambda: self.sums(gradients, True),
+            "DP-SGD, added or removed | one place": self.dp_sgd,
+            "no privacy | one place": lambda: dict.fromkeys(map(str, EPSILONS), self.summed(gradients, QUIET)),
+        }
+
+
+def shown(found: dict[str, float]) -> str:
+    """The accuracies of one method at all budgets, or the one that does not depend on them."""
+    texts = [f"{100 * found[str(epsilon)]:.1f}" for epsilon in EPSILONS]
+    return texts[0] if len(set(texts)) == 1 else " / ".join(texts)
+
+
+def main() -> None:
+    """Measure what is not known yet, and print the rows."""
+    parser = common_options(__doc__, root=datasets(), work=KEPT / "sums")
+    parser.add_argument("--data", choices=list(DATA), nargs="+", default=list(DATA))
+    parser.add_argument("--parties", type=int, nargs="+", default=[0, 20, 200, 1000])
+    options = parser.parse_args()
+    kept, rows = Cells(options.work / "rivals.jsonl"), {}
+    for name in options.data:
+        study = Study(name, options.root, options.work)
+        for number in options.parties:
+            for row, measure in study.cells(number).items():
+                if 2 * number > 1_435 and name == "digits":
+                    continue  # of which there are fewer than two for each party
+                rows.setdefault(row, {})[name] = shown(kept.get(f"{row} {name}", measure))
+    print(json.dumps([[*row.split(" | "), *(of.get(name, "") for name in DATA)] for row, of in rows.items()], indent=1))
+
+
+if __name__ == "__main__":
+    main()
