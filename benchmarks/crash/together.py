@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -61,4 +60,4 @@ def _charged(project: Path) -> list[Any]:
     changed = [
         stage for run in made for stage in changed_stages(project_root(), run, pipeline_of(resolve(project, run)))
     ]
-    return [len(account["releases"]), json.dumps(account["spent"]), ledger.verify(), left, len(made), changed]
+    return [len(account["releases"]), account["epsilon_spent"], ledger.verify(), left, len(made), changed]
