@@ -36,7 +36,8 @@ def ten_runs(folder: Path) -> tuple[Counter[str], Counter[str]]:
         if runs[-1].status != runs[-2].status:
             wrong["two ends of one run"] += 1
         # Which runs the budget covers is a matter of who comes first.
-        ended = sorted({seed: run.status or 0 for seed, run in zip(SEEDS, runs, strict=True)}.values())
+        statuses = [-1 if run.status is None else run.status for run in runs]
+        ended = sorted(dict(zip(SEEDS, statuses, strict=True)).values())
         outcomes.append(ended + answer_in(project, lambda project=project: _charged(project)))
         where["at once" if at_once else "in turns"] = ended.count(0)
         print(f"{'at once' if at_once else 'in turns'}: {outcomes[-1]}", flush=True)
