@@ -17,8 +17,10 @@ from flows.cli import (
     audit,
     check,
     compare,
+    doctor,
     export,
     images,
+    init,
     ledger,
     membership,
     params,
@@ -172,7 +174,7 @@ def datasets() -> None:
     console.print(", ".join(SOURCES.names()))
 
 
-_FIRST = (accounting, advise, audit, check, compare, export, images, ledger)
+_FIRST = (accounting, advise, audit, check, compare, doctor, export, images, init, ledger)
 for part in (*_FIRST, membership, params, party, predict, reproduce, serve, sweep, track, ui):
     part.register(app)
 

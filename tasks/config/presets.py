@@ -33,6 +33,7 @@ FOLDERS = ("ledger", "shared", "site", "source")
 GROUPS = {
     "your-own-": "To start from, with data of your own",
     "terrine-": "Terrine's own",
+    "pate-": "Scalable PATE",
     "diet-pate-": "DIET-PATE",
     "prom-pate-": "Prom-PATE, and Transfer-PATE as its rival",
     "transfer-pate-": "Prom-PATE, and Transfer-PATE as its rival",
@@ -235,4 +236,7 @@ def project_root() -> Path:
     for folder in (here, *here.parents):
         if (folder / "dvc.yaml").is_file() and (folder / "params.yaml").is_file():
             return folder
-    raise SettingError(f"{here} is not inside a Terrine project (no params.yaml and dvc.yaml here or above).")
+    raise SettingError(
+        f"{here} is not inside a Terrine project (no params.yaml and dvc.yaml here or above). Make one: "
+        "terrine init FOLDER"
+    )

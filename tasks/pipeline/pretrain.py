@@ -27,7 +27,7 @@ from terrine.models.architecture import REFERENCE_BATCHES
 from terrine.models.backbone import Backbone
 from terrine.models.files import load_backbone, save_backbone
 from terrine.models.kinds.scattering import PROJECTION_BATCHES
-from terrine.models.weights import FROM_TIMM, take_weights
+from terrine.models.weights import FROM_TIMM, INITIAL, take_weights
 
 SYNTHETIC = "synthetic images only"
 
@@ -108,9 +108,9 @@ def _weights(run: Run) -> Path | None:
 
 
 def _weights_digest(run: Run) -> str:
-    """Return what is known beforehand of weights from elsewhere: a file's digest, or that they are timm's."""
+    """Return what is known beforehand of weights that are not trained here: a file's digest, or whose they are."""
     weights = _weights(run)
-    if weights is None or str(weights) == FROM_TIMM:
+    if weights is None or str(weights) in (FROM_TIMM, INITIAL):
         return str(weights)
     path = run.path(weights)
     if not path.is_file():
@@ -125,6 +125,8 @@ def _origin(run: Run) -> str:
         return "nothing is learned"
     if weights is None:
         return _images_seen(run)
+    if str(weights) == INITIAL:
+        return "nothing: its weights are random"
     if str(weights) == FROM_TIMM:
         return f"non-private pretraining: the weights that timm publishes for {getattr(settings, 'architecture', None)}"
     return f"non-private pretraining: weights from {weights.name}, SHA-256 {_weights_digest(run)}"
@@ -149,7 +151,7 @@ def _fit(run: Run, backbone: Backbone, checkpoint: Path, device: torch.device) -
     """Train what has weights, then fit what has none to the queries; return the training's history."""
     settings, weights = run.params.backbone, _weights(run)
     if weights is not None:
-        take_weights(backbone, weights if str(weights) == FROM_TIMM else run.path(weights))
+        take_weights(backbone, weights if str(weights) in (FROM_TIMM, INITIAL) else run.path(weights))
         return []
     history = _train(run, backbone, checkpoint, device) if settings.has_weights else []
     if settings.reference is not None:

@@ -165,6 +165,25 @@ def _as_read(dataset: Dataset) -> np.ndarray:
     return sketch(*(digests_of_arrays(images, "read") for images in (dataset.train_images, dataset.test_images)))
 
 
+class ThreeSplits(ImageSource):
+    """Images that come with a validation split beside training and test."""
+
+    validation: Literal["keep", "drop"] = "keep"
+    """The validation split joins the training records, or is left out, as papers do that count the training split
+    alone. `pool=validation` makes it public instead."""
+
+    @property
+    def validation_split(self) -> Literal["keep", "pool", "drop"]:
+        """What becomes of the validation split."""
+        return "pool" if self.pool == "validation" else self.validation
+
+    @model_validator(mode="after")
+    def _one_use(self) -> ThreeSplits:
+        if self.pool == "validation" and self.validation == "drop":
+            raise ValueError("validation=drop leaves out the split that pool=validation makes public. Leave out one")
+        return self
+
+
 class Downloaded(Settings):
     """Settings of benchmarks whose official files lie in a folder, or are downloaded to it."""
 

@@ -149,9 +149,9 @@ class Architecture(Settings):
 class Trained(Architecture):
     """An architecture with weights."""
 
-    weights: Annotated[Path | None, AtHome(unless=(None, "timm"))] = None
+    weights: Annotated[Path | None, AtHome(unless=(None, "timm", "initial"))] = None
     """Weights from elsewhere instead of pretraining: a file (safetensors, or a state dict of torch), or `timm` for the
-    ones that timm publishes. The statement says so."""
+    ones that timm publishes. `initial`: nothing is pretrained, as in classic PATE. The statement says so."""
 
     @property
     def has_weights(self) -> bool:

@@ -1,4 +1,4 @@
-"""ResNet10 and ResNet18 for small images, without their last layer: 512 features."""
+"""ResNet10, ResNet18 and ResNet34 for small images, without their last layer: 512 features."""
 
 import torch
 import torch.nn.functional as F
@@ -8,11 +8,11 @@ from terrine import vision
 from terrine.errors import SettingError
 
 FEATURES = 512
-_BLOCKS = {10: (1, 1, 1, 1), 18: (2, 2, 2, 2)}
+_BLOCKS = {10: (1, 1, 1, 1), 18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
 
 
 def build_resnet(depth: int, channels: int, stem: str = "standard") -> nn.Module:
-    """Return a ResNet of `depth` 10 or 18 from float images [B, channels, H, W] to features [B, 512].
+    """Return a ResNet of `depth` 10, 18 or 34 from float images [B, channels, H, W] to features [B, 512].
 
     stem: `standard` is torchvision's 7x7 convolution of stride 2 and max pooling, which the DIET-PATE paper uses at
     28x28 too (Anonymous 2025, appendix); `small` is one 3x3 convolution of stride 1 and no pooling: better features of

@@ -22,15 +22,17 @@ from terrine.models.timm_network import TimmNetwork
 
 FROM_TIMM = "timm"
 """Instead of a file: the weights that timm publishes for its architecture."""
+INITIAL = "initial"
+"""Instead of a file: the random weights that a network is built with."""
 
 _CLASSIFIERS = ("fc.", "head.", "classifier.", "head_dist.", "last_linear.")
 
 
 def take_weights(backbone: Backbone, weights: Path) -> None:
-    """Give a backbone the weights that `Trained.weights` names: those that timm publishes, or those in a file."""
+    """Give a backbone the weights that `Trained.weights` names: timm's, those in a file, or the ones it has."""
     if str(weights) == FROM_TIMM:
         download_weights(backbone)
-    else:
+    elif str(weights) != INITIAL:
         load_weights(backbone, weights)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import model_validator
 
 from terrine.settings import Field, Unit
 from terrine.students.student import Student
@@ -23,8 +25,14 @@ class GradientStudent(Student):
 
     hidden: Annotated[int | None, Unit("units")] = Field(None, ge=1)
     """Of the head's hidden layer; null is a linear head."""
+    start: Literal["fitted", "shared"] = "fitted"
+    """The head at the beginning: the linear student's, or the random one that all teachers begin with, as published."""
     steps: Annotated[int, Unit("steps")] = Field(2000, ge=1)
     """Of Adam, at most."""
+    epochs: Annotated[int | None, Unit("passes")] = Field(None, ge=1)
+    """Over the answers, in the place of `steps`."""
+    schedule: Literal["cosine", "constant"] = "cosine"
+    """Of the learning rate."""
     train_batch: Annotated[int, Unit("answers")] = Field(128, ge=2)
     """How many make a step."""
     learning_rate: float | None = Field(None, gt=0)
@@ -41,6 +49,16 @@ class GradientStudent(Student):
     """Memory of the moving average of the weights, which is what is kept; 0 keeps the weights themselves."""
     patience: Annotated[int | None, Unit("evaluations")] = Field(5, ge=1)
     """On held-out answers, without an improvement, after which training ends; null never holds any out."""
+
+    @model_validator(mode="after")
+    def _shared_start(self) -> GradientStudent:
+        if self.start == "shared" and self.hidden is not None:
+            raise ValueError("start=shared is the teachers' head, which has no hidden layer. Set hidden to null")
+        return self
+
+    def total_steps(self, answers: int) -> int:
+        """Return how many steps a training on so many answers takes at most."""
+        return self.steps if self.epochs is None else self.epochs * -(-answers // self.train_batch)
 
     @property
     @abstractmethod

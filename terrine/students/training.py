@@ -2,7 +2,8 @@
 
 A student starts as the linear one: its head is fitted to the answers on the frozen backbone, and carried through the
 hidden layer where there is one. Heads that start at random would first undo what the backbone knows (Kumar et al.
-2022). Then every step minimises, by Adam with FixMatch's cosine schedule,
+2022); `start=shared` is for those who want that, as papers have it. Then every step minimises, by Adam with FixMatch's
+cosine schedule unless it is to be constant,
 
     mean over a batch of answers of the negative log-likelihood  +  prior / number of answers  +  a term of the kind
 
@@ -34,7 +35,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from terrine.classifiers import Head, head_from_module
+from terrine.classifiers import Head, head_from_module, initial_head
 from terrine.determinism.randomness import derive_seed, numpy_generator
 from terrine.device import reproducible
 from terrine.errors import SettingError
@@ -96,7 +97,7 @@ def train(
             _Training, material, settings, percent=percent, seed=seed, device=device, work=work, progress=progress
         )
         run = new(split, name="training")
-        run.go(settings.steps)
+        run.go(run.steps)
         record = run.record()
         if len(split.held_out) and (frozen or record["chosen_step"] == 0):
             run = new(everything, name="refit")
@@ -122,6 +123,7 @@ class _Training:
     ) -> None:
         self.settings, self.split, self.seed, self.name, self.progress = settings, split, seed, name, progress
         self.rows = np.asarray(material.rows)
+        self.steps = settings.total_steps(len(split.kept))
         self.answers = material.answers
         self.targets = torch.from_numpy(material.answers.targets).to(device)
         self.term = settings.term(material.answers.classes)
@@ -174,7 +176,7 @@ class _Training:
             self._restore(self.checkpoint)
 
     def _start(self, material: Material, percent: float, device: torch.device) -> Head:
-        """Return the head that the linear student of the kept answers has."""
+        """Return the head that the linear student of the kept answers has, or the one that teachers begin with."""
         kept = self.rows[self.split.kept]
         if percent == 0:
             features = material.features(device)[kept]
@@ -188,6 +190,8 @@ class _Training:
                 kept
             ]
         self.scale = mean_square_norm(features)
+        if self.settings.start == "shared":
+            return initial_head(features.shape[1], self.answers.classes, self.seed)
         return starting_head(
             features,
             self.answers.at(self.split.kept),
@@ -199,7 +203,7 @@ class _Training:
 
     def go(self, steps: int) -> None:
         """Train until `steps` are done or the held-out answers say stop; leave the weights that are to be kept."""
-        every = max(1, self.settings.steps // EVALUATIONS)
+        every = max(1, self.steps // EVALUATIONS)
         saved = reported = time.monotonic()
         judged = len(self.split.held_out) > 0
         with one_thread(self.backbone is None and self.device.type == "cpu"):
@@ -256,7 +260,9 @@ class _Training:
             others = draw(self.inputs.groups, self.term.ratio * settings.train_batch, generator)
             loss = loss + self.term.loss(self.inputs, others, derive_seed(step_seed, "unanswered"))
         for group in self.optimizer.param_groups:
-            group["lr"] = self.rate * math.cos(7 * math.pi * step / (16 * settings.steps))
+            group["lr"] = self.rate
+            if settings.schedule == "cosine":
+                group["lr"] *= math.cos(7 * math.pi * step / (16 * self.steps))
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self.optimizer.step()

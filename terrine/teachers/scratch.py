@@ -1,4 +1,4 @@
-"""Teachers trained from scratch: a whole network each, on their own records alone (classic PATE; 000_..., ablations).
+"""Teachers trained from scratch: a whole network each, on their own records alone (classic PATE, Papernot et al. 2017).
 
 Under `original` statistics a teacher votes with the batch-norm statistics of its own records, recorded with the final
 weights; under `current` statistics with those of the query batch at hand.

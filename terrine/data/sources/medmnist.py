@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from terrine.data.dataset import Dataset
-from terrine.data.source import Downloaded, ImageSource, Progress
+from terrine.data.source import Downloaded, Progress, ThreeSplits
 from terrine.data.sources.npz import from_arrays, read_arrays
 from terrine.errors import InputError
 from terrine.extras import from_extra
@@ -18,8 +18,8 @@ SIZES = (28, 64, 128, 224)
 _ARRAYS = {f"{split}_{array}" for split in ("train", "val", "test") for array in ("images", "labels")}
 
 
-class MedMNIST(Downloaded, ImageSource):
-    """A set of MedMNIST; its training and validation splits together are the training data.
+class MedMNIST(Downloaded, ThreeSplits):
+    """A set of MedMNIST; its validation split joins the training records unless `validation` or `pool` says otherwise.
 
     It is root/medmnist/NAME.npz or root/NAME.npz; for `size` 64, 128 or 224 NAME_64.npz and so on, and for any other
     size the largest published one that is not larger. chestmnist, whose images have several labels each, is refused.
@@ -58,7 +58,7 @@ class MedMNIST(Downloaded, ImageSource):
             str(found),
             class_names=[info["label"][str(index)] for index in range(len(info["label"]))],
             public_benchmark=True,
-            validation_apart=self.pool == "validation",
+            validation=self.validation_split,
         )
 
 

@@ -2,8 +2,8 @@
 
 One set, to be split:   images, labels; optional ids, groups, parties, class_names
 Split already:          train_images, train_labels, test_images, test_labels; optional val_images and val_labels (they
-                        join train), train_ids, val_ids, train_groups, val_groups, test_groups, train_parties,
-                        val_parties, class_names
+                        join train, or as `validation` says), train_ids, val_ids, train_groups, val_groups,
+                        test_groups, train_parties, val_parties, class_names
 
 Labels are integers 0..K-1 or text. Other arrays in the file are ignored. Nothing is unpickled.
 
@@ -23,7 +23,7 @@ from terrine.data.dataset import Dataset, from_one_set
 from terrine.data.images import to_uint8_nchw
 from terrine.data.labels import encode_groups, encode_labels, encode_names
 from terrine.data.parties import encode_parties
-from terrine.data.source import ImageSource, Own, Progress
+from terrine.data.source import Own, Progress, ThreeSplits
 from terrine.data.units import place_codes
 from terrine.errors import InputError
 
@@ -32,7 +32,7 @@ _ARRAYS = ("images", "labels", "ids", "groups", "parties")
 _KEYS = {f"{prefix}{array}" for prefix in ("", *_PREFIXES) for array in _ARRAYS}
 
 
-class Npz(Own, ImageSource):
+class Npz(Own, ThreeSplits):
     """Arrays in one .npz file; a file with `images` is split by `test_fraction` (`terrine.data.splits`)."""
 
     name: Literal["npz"] = "npz"
@@ -45,7 +45,7 @@ class Npz(Own, ImageSource):
             str(path),
             test_fraction=self.test_fraction,
             seed=seed,
-            validation_apart=self.pool == "validation",
+            validation=self.validation_split,
         )
 
 
@@ -79,12 +79,12 @@ def from_arrays(
     test_fraction: float = 0.0,
     seed: int = 0,
     public_benchmark: bool = False,
-    validation_apart: bool = False,
+    validation: Literal["keep", "pool", "drop"] = "keep",
 ) -> Dataset:
     """Return the dataset in `arrays`, named as in the module docstring; `where` says in errors where they come from.
 
-    test_fraction: of one set, which is to be split. validation_apart: the validation split does not join train but
-    becomes the dataset's public pool.
+    test_fraction: of one set, which is to be split. validation: whether the validation split joins train, becomes the
+    dataset's public pool, or is left out.
     """
     if class_names is None and "class_names" in arrays:
         class_names = [str(text) for text in arrays["class_names"].ravel()]
@@ -102,8 +102,9 @@ def from_arrays(
     held = {f"{prefix}parties": arrays.get(f"{prefix}parties") for prefix in prefixes if prefix != "test_"}
     known = {array: values for array, values in held.items() if values is not None}
     parties, party_names = encode_parties(known, where) if known else ({}, ())
-    pool = "val_" if validation_apart and "val_" in prefixes else None
-    train = [prefix for prefix in prefixes if prefix not in ("test_", pool)]
+    pool = "val_" if validation == "pool" and "val_" in prefixes else None
+    apart = {"test_"} if validation == "keep" else {"test_", "val_"}
+    train = [prefix for prefix in prefixes if prefix not in apart]
     ids = {f"{prefix}ids": arrays[f"{prefix}ids"] for prefix in train if f"{prefix}ids" in arrays}
     for array, values in {**labels, **groups, **parties, **ids}.items():
         prefix = array.removesuffix(array.rpartition("_")[2])

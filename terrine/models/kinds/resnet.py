@@ -6,9 +6,9 @@ from terrine.models.architecture import Built, Stemmed, Trained
 
 
 class ResNet(Stemmed, Trained):
-    """A residual network of 10 or 18 layers: 512 features (He et al. 2016, section 3)."""
+    """A residual network of 10, 18 or 34 layers: 512 features (He et al. 2016, section 3)."""
 
-    kind: Literal["resnet10", "resnet18"] = "resnet18"
+    kind: Literal["resnet10", "resnet18", "resnet34"] = "resnet18"
 
     def options(self, channels: int, size: int) -> dict[str, Any]:
         return {"stem": self.stem}

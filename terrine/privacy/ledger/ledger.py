@@ -20,11 +20,9 @@ Costs are composed from the recorded events, exactly; ε of different runs are n
 
 import contextlib
 import math
-import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,17 +38,15 @@ from terrine.privacy.ledger.account import Account, Budget
 from terrine.privacy.ledger.chain import Row, Tip
 from terrine.privacy.ledger.data import Fingerprint
 from terrine.privacy.ledger.database import Database
+from terrine.privacy.ledger.earlier_versions import is_adopted, known_as
 from terrine.privacy.ledger.identity import load_or_create_key, release_identity
 from terrine.privacy.ledger.locks import locked
 from terrine.privacy.ledger.release_store import ReleaseStore, StoredArrays
 from terrine.privacy.ledger.site import SiteMemory
-from terrine.privacy.ledger.standing import Standing
 from terrine.privacy.ledger.transaction import LedgerTransaction, Transactions
+from terrine.privacy.ledger.verification import refuse_older, verify, witness
 
 __all__ = ["Budget", "Ledger", "StoredRelease", "load_or_create_key", "release_identity"]
-
-
-_WITNESS = re.compile(r"(\d+) rows, head ([0-9a-f]{64})")
 
 IDENTITY = 2
 """How identities are made: of public things alone. Rows without this mark hold identities that were made of votes."""
@@ -279,7 +275,7 @@ class Ledger:
         if noise_kind not in ("secure", "replay"):
             raise SettingError(f"Noise is 'secure' or 'replay', got {noise_kind!r}.")
         if made_by is not None:
-            release_id = self._of_earlier_version(dataset, release_id, worst_case, noise_kind, made_by)
+            release_id = known_as(self._transactions, dataset, release_id, worst_case, noise_kind, made_by)
         path = self._releases.path(release_id)
         with self._exclusive(path, release_id):
             is_new, recorded = self._reserve(dataset, release_id, run, worst_case, noise_kind, data)
@@ -300,55 +296,12 @@ class Ledger:
         )
 
     def witness(self) -> str:
-        """One line about how far the ledger goes now, to be kept elsewhere: it says nothing without the key."""
-        head = self._transactions.transact(lambda transaction: transaction.head())
-        return f"Terrine ledger, {datetime.now(UTC):%Y-%m-%d}: {head.count} rows, head {head.mac}"
+        """One line about how far the ledger goes now, see `verification.witness`."""
+        return witness(self._transactions)
 
     def verify(self, witness: str = "") -> int:
-        """Check every row, the head, what it says that the rows add up to, and every release; return how many rows
-        there are.
-
-        Args:
-            witness: Lines that `witness` returned earlier, which the ledger must go on from.
-
-        Raises:
-            LedgerError: the first thing that is not as it was written.
-            SettingError: a witness that is none.
-        """
-        said = [(int(count), mac) for count, mac in _WITNESS.findall(witness)]
-        if witness and not said:
-            raise SettingError(f"{witness[:80]!r} is no line that `terrine ledger witness` printed.")
-
-        def work(transaction: LedgerTransaction) -> list[Row]:
-            rows = transaction.rows()
-            for count, mac in said:
-                if count > len(rows) or (count and rows[count - 1].mac != mac):
-                    raise LedgerError(
-                        f"The ledger is not the one that the witness saw, or an old copy of it: {count} rows were "
-                        f"written then, and {len(rows)} are there, of which none has that end. Nothing was released; "
-                        "restore the latest copy."
-                    )
-            transaction.check_records()
-            if Standing.of(rows) != transaction.standing:
-                raise LedgerError(
-                    "What the ledger's head says that accounts have spent is not what its rows add up to. Nothing was "
-                    "released; restore both from the same backup."
-                )
-            return rows
-
-        there = self._releases.files()  # before the rows: each of them was reserved by then
-        rows = self._transactions.transact(work)
-        noise = {row.release_id: str(row.content["noise"]) for row in rows if row.kind == "reserve"}
-        for row in rows:
-            if row.kind == "commit" and row.release_id is not None:
-                stored = self._releases.read(row.release_id, noise[row.release_id])
-                if stored is None or stored.digest != row.content["digest"]:
-                    raise LedgerError(
-                        f"The stored release {self._releases.path(row.release_id)} is missing or not the one that row "
-                        f"{row.position} committed: restore it from a backup."
-                    )
-        self._refuse_unknown(there, rows)
-        return len(rows)
+        """Check all there is, see `verification.verify`; return how many rows there are."""
+        return verify(self._transactions, self._releases, witness)
 
     def account(self, dataset: str) -> Account | None:
         """What a dataset may spend and has spent; None where it is not registered."""
@@ -413,7 +366,7 @@ class Ledger:
                     "released; restore the ledger from a backup."
                 )
             if known is None:
-                self._check_stored(transaction, there)
+                refuse_older(transaction, self._releases, there)
                 for each in standing.together(dataset):
                     each.check(worst_case, noise_kind)
                 if data is not None:
@@ -421,7 +374,7 @@ class Ledger:
                 transaction.append("reserve", dataset, release_id, body)
                 return True, None
             if (
-                (known.dataset != dataset and not _is_adopted(release_id, transaction.of_kind("adopt")))
+                (known.dataset != dataset and not is_adopted(release_id, transaction.of_kind("adopt")))
                 or known.content["noise"] != noise_kind
                 or (commit is None and not covers(from_json(known.content["event"]), worst_case, account.budget.delta))
             ):
@@ -456,30 +409,6 @@ class Ledger:
             self._memory.saw(identity, *end)
         return outcome
 
-    def _check_stored(self, transaction: LedgerTransaction, files: list[str]) -> None:
-        """Refuse where releases are stored that were not reserved: the ledger is older than the store.
-
-        That is so where there are more than were committed or are open; which they are takes longer to say.
-        """
-        unfinished = {
-            self._releases.path(name).name
-            for account in transaction.standing.accounts.values()
-            for name in account.reserved
-        }
-        if len(files) > transaction.standing.stored + len(unfinished and unfinished.intersection(files)):
-            self._refuse_unknown(files, transaction.of_kind("reserve"))
-
-    def _refuse_unknown(self, files: list[str], rows: Iterable[Row]) -> None:
-        """Refuse files of releases that no row reserved."""
-        known = {f"{row.release_id}.npz" for row in rows if row.kind == "reserve"}
-        if unknown := sorted(set(files) - known):
-            others = f", nor of {len(unknown) - 1} others" if len(unknown) > 1 else ""
-            raise LedgerError(
-                f"The release {self._store / unknown[0]} is stored, and the ledger knows nothing of it{others}: the "
-                "ledger is an old copy, or was emptied, and does not know what was spent since. Nothing was released; "
-                "restore the latest copy of the ledger."
-            )
-
     def _draw(
         self,
         release_id: str,
@@ -498,56 +427,6 @@ class Ledger:
             )
         released = {name: np.asarray(array) for name, array in arrays.items()}
         return self._releases.write(release_id, noise_kind, released, event, inputs)
-
-    def _of_earlier_version(
-        self, dataset: str, release_id: str, worst_case: Event, noise_kind: str, made_by: Callable[[str], bool]
-    ) -> str:
-        """The identity under which an earlier version of Terrine made this release, or the one that was asked for.
-
-        Which release is adopted is decided by what anyone may know: the account's rows, names of runs, parameters.
-        Several releases of one run, the rounds of an average, are asked for in the order in which they were made.
-        """
-        event = to_json(worst_case)
-
-        def known_as(transaction: LedgerTransaction) -> str | None:
-            adopted = transaction.find("adopt", release_id)
-            if adopted is not None:
-                return str(adopted.content["of"])
-            return None if transaction.find("reserve", release_id) is None else release_id
-
-        def candidates(transaction: LedgerTransaction) -> list[Row]:
-            rows = transaction.of_kind("reserve", transaction.standing.earlier) if transaction.standing.earlier else []
-            adopted = transaction.of_kind("adopt")
-            return [
-                row
-                for row in rows
-                if "identity" not in row.content
-                and (row.content["event"], row.content["noise"]) == (event, noise_kind)
-                and not _is_adopted(str(row.release_id), adopted)
-                and transaction.find("commit", str(row.release_id)) is not None
-            ]
-
-        def look(transaction: LedgerTransaction) -> tuple[str | None, list[Row]]:
-            known = known_as(transaction)
-            return known, [] if known else candidates(transaction)
-
-        known, rows = self._transactions.transact(look)
-        found = known or next((row.release_id for row in rows if made_by(row.content["run"])), None)
-        if known or found is None:
-            return known or release_id
-
-        def work(transaction: LedgerTransaction) -> str:
-            known = known_as(transaction)
-            row = next((row for row in candidates(transaction) if row.release_id == found), None)
-            if known or row is None:
-                return known or release_id
-            commit = transaction.find("commit", found)
-            assert commit is not None
-            event = commit.content["event"]
-            transaction.append("adopt", dataset, release_id, {"of": found, "from": row.dataset, "event": event})
-            return str(found)
-
-        return self._transactions.transact(work)
 
     def _commit(self, dataset: str, release_id: str, noise_kind: str, stored: StoredArrays, delta: float) -> float:
         """Record the realised cost unless it is recorded; ε of the dataset up to and including this release."""
@@ -595,10 +474,6 @@ def events_of(dataset: str, rows: Iterable[Row]) -> list[Event]:
         elif row.kind == "adopt" and row.content["from"] != dataset:
             spent[row.content["of"]] = from_json(row.content["event"])
     return list(spent.values())
-
-
-def _is_adopted(release_id: str, adoptions: Iterable[Row]) -> bool:
-    return any(row.content["of"] == release_id for row in adoptions)
 
 
 def _checked_epsilon(epsilon: float | None) -> float | None:

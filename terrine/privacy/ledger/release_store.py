@@ -51,12 +51,12 @@ class ReleaseStore:
     """A folder of releases, `<release_id>.npz`.
 
     Args:
-        folder: Where; made when it is missing.
+        folder: Where; made when it is missing. An attribute, too.
         key: The site's key.
     """
 
     def __init__(self, folder: Path, key: bytes) -> None:
-        self._folder = folder
+        self.folder = folder
         self._key = key
 
     def path(self, release_id: str) -> Path:
@@ -67,11 +67,11 @@ class ReleaseStore:
         """
         if not _NAME.fullmatch(release_id):
             raise LedgerError(f"A release is identified by letters, digits, '.', '_' and '-', got {release_id!r}.")
-        return self._folder / f"{release_id}.npz"
+        return self.folder / f"{release_id}.npz"
 
     def files(self) -> list[str]:
         """The names of the files of all releases that are here."""
-        return [name for name in os.listdir(self._folder) if name.endswith(".npz")]
+        return [name for name in os.listdir(self.folder) if name.endswith(".npz")]
 
     def read(self, release_id: str, noise_kind: str) -> StoredArrays | None:
         """The release as it was written, or None if it was not.

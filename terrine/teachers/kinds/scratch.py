@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from terrine.teachers.registry import TeacherContext
     from terrine.teachers.scratch import ScratchKind
 
-Architecture = Literal["small_cnn", "resnet10", "resnet18", "vgg9", "cryptonet", "pate_cnn"]
+Architecture = Literal["small_cnn", "resnet10", "resnet18", "resnet34", "vgg9", "cryptonet", "pate_cnn"]
 
 
 class ScratchTeachers(NetworkTeachers):

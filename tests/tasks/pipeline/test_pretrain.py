@@ -101,6 +101,15 @@ def test_parameters_that_are_not_set_do_not_change_which_backbone_it_is(tmp_path
     assert with_side.backbone.identity()["enlarge"] == 32
 
 
+def test_a_network_may_keep_its_initial_weights_as_in_classic_pate(tmp_path):
+    run = make(tmp_path, backbone={"kind": "pate_cnn", "weights": "initial"}, pretraining={"images": None})
+    pretrain.pretrain_backbone.fn(run)
+    built = pretrain._build(run).state_dict()
+    stored = pretrain.read_backbone(run.folders).state_dict()
+    assert all(torch.equal(stored[name], built[name]) for name in built)
+    assert read_json(run.folders.backbone / "manifest.json")["origin"] == "nothing: its weights are random"
+
+
 def test_weights_from_elsewhere_go_by_their_bytes_and_not_by_where_they_lie(tmp_path):
     def identity(name, content):
         (tmp_path / name).write_bytes(content)

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from terrine.data.dataset import Dataset
 from terrine.data.sources.npz import Npz
@@ -73,6 +74,16 @@ def test_records_without_ids_are_named_by_their_places_those_of_validation_apart
     assert np.array_equal(dataset.train_names, name_codes(expected))
     apart = load(saved(tmp_path, **SPLIT), pool="validation")
     assert np.array_equal(apart.train_names, place_codes(30))
+
+
+def test_the_validation_split_may_be_left_out(tmp_path: Path) -> None:
+    path = saved(tmp_path, **SPLIT)
+    left = load(path, validation="drop")
+    assert np.array_equal(left.train_names, place_codes(30))
+    assert np.array_equal(left.train_labels, LABELS[:30])
+    assert left.pool_images is None
+    with pytest.raises(ValidationError, match="validation=drop leaves out the split that pool=validation makes public"):
+        load(path, validation="drop", pool="validation")
 
 
 def test_ids_name_records_and_order_them(tmp_path: Path) -> None:

@@ -14,6 +14,10 @@ from packaging.utils import canonicalize_name
 
 from tests.conftest import REPOSITORY
 
+SOURCE = (
+    *("terrine", "tasks", "flows", "experiments", "*.toml", "README.md", "LICENSE"),
+    *("params.yaml", "prefect.yaml", ".dvcignore", ".dvc/config", "data/README.md"),
+)
 WITHOUT = "import sys; sys.modules.update(dict.fromkeys({absent!r}))\n"
 """What is installed here, and would not be in an empty environment, is not there."""
 
@@ -41,7 +45,7 @@ def wheel(tmp_path_factory):
     )
     source = folder / "source"
     listed = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard", "terrine", "tasks", "flows", "*.toml", "README.md", "LICENSE"],
+        ["git", "ls-files", "-co", "--exclude-standard", *SOURCE],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
@@ -138,6 +142,17 @@ def test_a_command_says_which_extra_it_needs_and_works_with_it(wheel, tmp_path, 
     assert result.returncode == (0 if said is None else 1), result.stderr
     if said is not None:
         assert result.stderr.strip() == said
+
+
+@pytest.mark.slow
+def test_a_project_begins_with_what_the_wheel_brings(wheel, tmp_path):
+    arguments = ["init", str(tmp_path / "clinic")]
+    said = run(wheel, tmp_path, absent_without(wheel, ("pipeline",)), COMMAND.format(arguments=arguments))
+    assert said.returncode == 0, said.stderr
+    assert "terrine run" in said.stdout
+    for name in ("params.yaml", "prefect.yaml", ".dvcignore", "data/README.md", "experiments/your-own-images.yaml"):
+        assert (tmp_path / "clinic" / name).read_bytes() == (REPOSITORY / name).read_bytes(), name
+    assert (tmp_path / "clinic" / "dvc.yaml").read_bytes() == (REPOSITORY / "dvc.yaml").read_bytes()
 
 
 NEEDS = {

@@ -29,11 +29,12 @@ def test_other_convolutions_are_not_replaced():
         SmallMapConv2d.like(nn.Conv2d(2, 2, 5))
 
 
+@pytest.mark.parametrize("depth", [18, 34])
 @torch.no_grad()
-def test_resnet18_computes_what_torchvisions_does_with_the_same_weights():
+def test_a_resnet_computes_what_torchvisions_does_with_the_same_weights(depth):
     torch.manual_seed(0)
-    network = build_resnet(18, 3).eval()
-    reference = torchvision.models.resnet18().eval()
+    network = build_resnet(depth, 3).eval()
+    reference = getattr(torchvision.models, f"resnet{depth}")().eval()
     reference.fc = nn.Identity()
     reference.load_state_dict(network.state_dict())
     for side in (28, 64):

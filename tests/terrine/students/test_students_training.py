@@ -10,7 +10,8 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from terrine.classifiers import LinearHead, MLPHead, predict
+from terrine.classifiers import LinearHead, MLPHead, initial_head, predict
+from terrine.determinism.randomness import derive_seed, numpy_generator
 from terrine.errors import ArtefactError, SettingError
 from terrine.models.backbone import features_in_batches
 from terrine.models.files import save_backbone
@@ -22,6 +23,7 @@ from terrine.students.kinds.full import FullStudent
 from terrine.students.kinds.linear import LinearStudent
 from terrine.students.kinds.vat import VATStudent
 from terrine.students.linear import fit
+from terrine.students.sampling import draw
 from terrine.students.student import STUDENTS
 from tests.terrine.students.students_help import (
     frozen_backbone,
@@ -73,6 +75,38 @@ def bytes_of(trained, folder: Path) -> bytes:
         save_backbone(trained.backbone, folder / "b.safetensors")
         content += (folder / "b.safetensors").read_bytes()
     return content
+
+
+AS_PUBLISHED = {
+    "start": "shared", "epochs": 5, "schedule": "constant", "train_batch": 16, "learning_rate": 1e-3, "l2": 0.0,
+    "ema": 0.0, "patience": None,
+}  # fmt: skip
+
+
+def test_training_as_published_is_that_of_adam_from_the_teachers_head():
+    """Against a loop of torch's own Adam on the same batches."""
+    material = some_material(frozen_backbone(), histograms=False)
+    trained = FinetuneStudent(trainable=0, **AS_PUBLISHED).train(material, seed=3)
+    answers = len(material.rows)
+    steps = 5 * -(-answers // 16)
+    assert trained.record["steps"] == steps
+    features = torch.from_numpy(material.features("cpu")[material.rows])
+    head = initial_head(features.shape[1], material.answers.classes, 3).module()
+    optimiser = torch.optim.Adam(head.parameters(), lr=1e-3)
+    for step in range(steps):
+        batch = draw([np.arange(answers)], 16, numpy_generator(derive_seed(3, "student step", step), "student batch"))
+        loss = torch.nn.functional.cross_entropy(
+            head(features[batch]), torch.from_numpy(material.answers.targets[batch]).argmax(1)
+        )
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    np.testing.assert_allclose(trained.head.weight, head.weight.detach().numpy(), atol=1e-5)
+
+
+def test_the_teachers_head_has_no_hidden_layer():
+    with pytest.raises(ValidationError, match="start=shared is the teachers' head"):
+        FinetuneStudent(start="shared", hidden=8)
 
 
 @pytest.mark.parametrize("histograms", [True, False], ids=["histograms", "labels"])

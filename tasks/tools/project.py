@@ -1,0 +1,108 @@
+"""`terrine init`: a project in a folder of its own, apart from Terrine's code, which pip upgrades.
+
+A project is what a fresh clone has beside the code: params.yaml, the presets, dvc.yaml, deployments, data/ in zones,
+and git and DVC that keep private data out. Whoever makes a project where there is one gets what is missing: presets
+that came with a later version, and a dvc.yaml of that version. Nothing else that is there is changed.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, files
+from pathlib import Path, PurePosixPath
+
+from tasks.config.presets import PRESETS
+from tasks.pipeline.graph import HEAD, MAIN
+from terrine.errors import SettingError
+from terrine.files import write_text
+
+SHARED = PurePosixPath("share", "terrine")
+"""Where a wheel lays what projects begin with, below its environment's folder (pyproject.toml, data-files)."""
+REPOSITORY = Path(__file__).resolve().parents[2]
+COPIED = ("params.yaml", "prefect.yaml", ".dvcignore", "data/README.md")
+DERIVED = f"*-{'[0-9a-f]' * 8}.yaml"
+"""Names of runs that were derived from presets."""
+IGNORED = f"""\
+__pycache__/
+# what a run leaves behind; DVC tracks the artefacts under data/, git tracks none of them
+/data/*
+!/data/README.md
+{PRESETS}/{DERIVED}
+/mlflow.db*
+/mlartifacts/
+/mlruns/
+/.prefect/
+"""
+README = """\
+# {name}
+
+A project of Terrine: private images in, a student and its privacy statement out.
+
+    terrine run                 # the run of params.yaml: handwritten digits that come with a package
+    terrine presets             # what else can be run; `your-own-images` is for a folder of your own
+
+`data/private` never leaves this machine; `data/release` is what may be published. `terrine params` lists every setting.
+"""
+
+
+def begin(folder: Path) -> list[str]:
+    """Lay out a project; return the names of the files that are new.
+
+    Args:
+        folder: An empty folder, or one to be made; or a project, which gets what it lacks.
+
+    Raises:
+        SettingError: a folder that holds something else, or git or DVC that cannot begin there.
+    """
+    folder = folder.resolve()
+    is_project = (folder / "params.yaml").is_file() and (folder / "dvc.yaml").is_file()
+    if folder.exists() and not is_project and (not folder.is_dir() or any(folder.iterdir())):
+        raise SettingError(f"{folder} is not empty, and no project. Choose another folder. Nothing was written.")
+    source = shipped()
+    texts = {"README.md": README.format(name=folder.name), ".gitignore": IGNORED}
+    texts |= {name: (source / name).read_text(encoding="utf-8") for name in COPIED}
+    texts |= {f"{PRESETS}/{path.name}": path.read_text(encoding="utf-8") for path in _presets(source)}
+    new = [name for name in texts if not (folder / name).exists()]
+    for name in new:
+        write_text(folder / name, texts[name])
+    write_text(folder / "dvc.yaml", MAIN.dvc_yaml(HEAD))
+    if shutil.which("git") and not (folder / ".git").exists():
+        _call(folder, "git", "init", "--quiet")
+    if not (folder / ".dvc").exists():
+        alone = [] if (folder / ".git").exists() else ["--no-scm"]
+        _call(folder, sys.executable, "-m", "dvc", "init", "--quiet", *alone)
+        (folder / ".dvc" / "config").write_text((source / ".dvc" / "config").read_text(encoding="utf-8"))
+    return new
+
+
+def shipped() -> Path:
+    """Return the folder that holds what projects begin with: the clone's, or the one that the wheel was unpacked to.
+
+    Raises SettingError where it is missing.
+    """
+    if (REPOSITORY / "pyproject.toml").is_file():
+        return REPOSITORY
+    try:
+        listed = files("terrine") or []
+    except PackageNotFoundError:
+        listed = []
+    for file in listed:
+        if file.parts[-3:] == (*SHARED.parts, "params.yaml"):
+            return Path(str(file.locate())).resolve().parent
+    raise SettingError("What a project begins with is not installed. Install Terrine again: pip install terrine")
+
+
+def _presets(source: Path) -> list[Path]:
+    """Return the presets that come with Terrine, and not the runs that a clone keeps beside them."""
+    own = source / PRESETS / ".gitignore"
+    named = own.read_text(encoding="utf-8").split() if own.is_file() else []
+    found = (path for path in (source / PRESETS).glob("*.yaml") if path.name not in named)
+    return sorted(path for path in found if not path.match(DERIVED))
+
+
+def _call(folder: Path, *command: str) -> None:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SettingError(f"`{' '.join(command)}` failed in {folder}: {(done.stderr or done.stdout).strip()}")

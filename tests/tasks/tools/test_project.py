@@ -1,0 +1,61 @@
+"""`terrine init`: a project in a folder of its own."""
+
+import subprocess
+
+import pytest
+
+from tasks.config.presets import presets
+from tasks.tools import project
+from tasks.tools.project import begin
+from terrine.errors import SettingError
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("projects") / "clinic"
+    begin(folder)
+    return folder
+
+
+def test_a_project_has_parameters_presets_and_git_and_dvc_that_keep_private_data_out(fresh, pytestconfig):
+    assert {preset.name for preset in presets(fresh)} >= {"terrine-digits", "your-own-images"}
+    assert (fresh / "dvc.yaml").read_text() == (pytestconfig.rootpath / "dvc.yaml").read_text()
+    assert (fresh / ".dvc" / "config").read_text() == (pytestconfig.rootpath / ".dvc" / "config").read_text()
+    secret = fresh / "data" / "private" / "secret"
+    secret.mkdir(parents=True)
+    (secret / "patient.npy").write_text("x")
+    (fresh / "experiments" / "terrine-digits-0123abcd.yaml").write_text("x")
+    listed = ["git", "ls-files", "--others", "--exclude-standard"]
+    seen = subprocess.run(listed, cwd=fresh, capture_output=True, text=True, check=True).stdout
+    assert "README.md" in seen
+    assert "patient" not in seen
+    assert "0123abcd" not in seen
+
+
+def test_a_project_of_an_earlier_version_gets_what_it_lacks_and_keeps_what_is_its_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(project, "_call", lambda *command: (tmp_path / "clinic" / ".dvc").mkdir(exist_ok=True))
+    folder = tmp_path / "clinic"
+    begin(folder)
+    (folder / "params.yaml").write_text("run: mine")
+    (folder / "dvc.yaml").write_text("of an earlier version")
+    (folder / "experiments" / "terrine-blood.yaml").unlink()
+    assert begin(folder) == ["experiments/terrine-blood.yaml"]
+    assert (folder / "params.yaml").read_text() == "run: mine"
+    assert (folder / "dvc.yaml").read_text() != "of an earlier version"
+    assert begin(folder) == []
+
+
+def test_a_folder_with_other_things_is_refused_and_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("x")
+    with pytest.raises(SettingError, match="is not empty, and no project"):
+        begin(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_runs_that_a_clone_keeps_are_not_taken_over(tmp_path, monkeypatch):
+    kept = tmp_path / "experiments"
+    kept.mkdir()
+    for name in ("terrine-digits", "clinic-a", "terrine-digits-0123abcd"):
+        (kept / f"{name}.yaml").write_text("description: x")
+    (kept / ".gitignore").write_text("# Runs with names of their own\nclinic-a.yaml\n")
+    assert [path.stem for path in project._presets(tmp_path)] == ["terrine-digits"]
