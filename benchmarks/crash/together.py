@@ -33,7 +33,11 @@ def ten_runs(folder: Path) -> tuple[Counter[str], Counter[str]]:
             if "Traceback" in run.said or run.status not in (0, 1):
                 wrong["traceback"] += 1
                 print(run.said[-3000:], flush=True)
-        ended = sorted(run.status for run in runs if run.status is not None)
+        if runs[-1].status != runs[-2].status:
+            wrong["two ends of one run"] += 1
+        # Which runs the budget covers is a matter of who comes first.
+        statuses = [-1 if run.status is None else run.status for run in runs]
+        ended = sorted(dict(zip(SEEDS, statuses, strict=True)).values())
         outcomes.append(ended + answer_in(project, lambda project=project: _charged(project)))
         where["at once" if at_once else "in turns"] = ended.count(0)
         print(f"{'at once' if at_once else 'in turns'}: {outcomes[-1]}", flush=True)
