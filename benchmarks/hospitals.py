@@ -1,9 +1,10 @@
-"""A rehearsal: five hospitals, a guardian and a student party, from the terms to five exported students.
+"""A rehearsal: five hospitals, a guardian and a student party, from the proposal to five exported students.
 
     python benchmarks/hospitals.py [--folder FOLDER] [--deadline 120]
 
 Each party has a folder of its own, which nobody else may read, and each runs as an operating-system user of its own
-where this is run by root (`setpriv`). They meet by the commands of docs/collaboration.md alone. On the way
+where this is run by root (`setpriv`). Everything is a command of docs/hospitals.md; what would be mailed is copied. The
+student party proposes, an authority enrols, all accept; `west` has its classes in another order. On the way
 
 - the hospital `east` comes with a certificate of another authority, is told so, and comes again with its own;
 - `south` is killed while it waits, and is started again;
@@ -19,6 +20,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -29,26 +31,26 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 from PIL import Image
 
-from flows.stages import run_stage
-from tasks.parties.init import init_from_run
 from tasks.parties.trial import free_endpoints
-from tasks.pipeline.dataset import read_dataset
-from tasks.runtime.run import open_run
 from tasks.runtime.store import read_json
 from terrine.collaboration.transport.credentials import create_authority, issue
+from terrine.data.source import load_dataset
 from terrine.privacy.ledger.ledger import Ledger, load_or_create_key
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 HOSPITALS = ("north", "south", "east", "west", "centre")
-LATE, RESTARTED, STRANGE = "centre", "south", "east"
+LATE, RESTARTED, STRANGE, TURNED = "centre", "south", "east", "west"
+EACH = 20
+"""Teachers of a hospital."""
+BUDGET = 16.0
 FIRST_USER = 20_001
 PRESET = "hospitals"
 SETTINGS = {
     "description": "scikit-learn's digits, dealt to five hospitals",
-    "partition": {"teachers": 100},
     "queries": {"count": 2000, "sources": {"dead_leaves": 1, "stylegan": 1}},
     "backbone": {"kind": "scattering", "projection": 80, "invariance": True},
     "teachers": {"optimiser": "ridge", "ridge": 0.1},
@@ -62,7 +64,9 @@ class Rehearsal:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.users = {name: FIRST_USER + place for place, name in enumerate(("guardian", "student", *HOSPITALS))}
+        self.users = {
+            name: FIRST_USER + place for place, name in enumerate(("guardian", "student", *HOSPITALS, "authority"))
+        }
         self.apart = os.geteuid() == 0 and shutil.which("setpriv") is not None
         self._running: list[subprocess.Popen[bytes]] = []
         self._start = time.monotonic()
@@ -74,8 +78,8 @@ class Rehearsal:
             os.chown(path.resolve() if path.is_symlink() else path, self.users[name], self.users[name])
         place.chmod(0o700)
 
-    def start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start `terrine party …` as a party's user, in its folder; what it says goes to log.txt there."""
+    def start(self, name: str, *arguments: str, within: str = "") -> subprocess.Popen[bytes]:
+        """Start `terrine party …` as a party's user, in its folder or one below; what it says goes to log.txt there."""
         place = (self.folder / name).resolve()
         user = str(self.users[name])
         above = ["setpriv", "--reuid", user, "--regid", user, "--clear-groups"] if self.apart else []
@@ -87,13 +91,20 @@ class Rehearsal:
         }
         with open(place / "log.txt", "ab") as log:
             words = [*above, sys.executable, "-m", "flows", "party", *arguments]
-            process = subprocess.Popen(words, cwd=place, env=environment, stdout=log, stderr=log, stdin=log)
+            process = subprocess.Popen(words, cwd=place / within, env=environment, stdout=log, stderr=log, stdin=log)
         self._running.append(process)
         return process
 
-    def run(self, name: str, *arguments: str, fails: str | None = None) -> None:
+    def run(self, name: str, *arguments: str, fails: str | None = None, within: str = "") -> None:
         """Run a command of a party to its end, which is a failure with these words where `fails` says so."""
-        self.wait(self.start(name, *arguments), name, fails=fails)
+        self.wait(self.start(name, *arguments, within=within), name, fails=fails)
+
+    def mail(self, source: str, sender: str, receiver: str, target: str) -> None:
+        """Bring a file of one party to another."""
+        place = self.folder / receiver / target
+        place.parent.mkdir(exist_ok=True)
+        shutil.copy(self.folder / sender / source, place)
+        self.own(receiver)
 
     def wait(
         self, process: subprocess.Popen[bytes], name: str, *, fails: str | None = None, limit: float = 600
@@ -143,67 +154,83 @@ def rehearsal(folder: Path) -> Iterator[Rehearsal]:
         scene.end()
 
 
-def lay_out(scene: Rehearsal, deadline: float) -> None:
-    """Agree on the terms, and give each hospital its folder with its own images; no two have one of them in common."""
-    project = scene.folder / "project"
-    (project / "experiments").mkdir(parents=True)
-    (project / "experiments" / f"{PRESET}.yaml").write_text(yaml.safe_dump(SETTINGS))
-    for name in ("params.yaml", "dvc.yaml"):
-        shutil.copy(REPOSITORY / name, project)
-    for stage in ("parameters", "dataset", "synthesize", "pretrain"):
-        run_stage(project, PRESET, stage)
-    run = open_run(project, PRESET)
-    os.chdir(project)
-    trial = scene.folder / "trial"
-    parties = len(HOSPITALS)
-    held = run.params.partition.teachers // parties
-    init_from_run(
-        trial,
-        PRESET,
-        parties=parties,
-        minimum=3 * held,
-        guardian="127.0.0.1:0",
-        student="127.0.0.1:0",
-        account="hospitals",
-        epsilon=2 * run.params.aggregation.epsilon,
-        edition="",
-        days=1,
-    )
-    dataset = read_dataset(run.folders)
-    names = dict(zip(sorted(path.name for path in trial.glob("party-*")), HOSPITALS, strict=True))
-    terms = yaml.safe_load((trial / "terms.yaml").read_text())
-    terms["teachers"] = {names[party]: count for party, count in terms["teachers"].items()}
-    for name in ("guardian", "student", *names):
-        hospital = names.get(name, name)
-        (trial / name).rename(scene.folder / hospital)
-        (scene.folder / hospital / "terms.yaml").write_text(yaml.safe_dump(terms, sort_keys=False))
-    public = scene.folder / "student"
-    for place, hospital in enumerate(HOSPITALS):
-        folder = scene.folder / hospital
-        shutil.rmtree(folder / "credentials")
-        issue(trial / "authority", folder / "credentials", hospital, "teacher", days=1)
-        for name in ("queries", "backbone"):
-            shutil.copytree(public / name, folder / name)
-        _write_images(dataset, place, folder / "images")
-        values = yaml.safe_load((folder / "party.yaml").read_text())
-        del values["votes"], values["unit"]
-        data = {"name": "folder", "path": str(folder / "images"), "size": run.params.data.size, "channels": 1}
-        values["own"] = {
-            "params": {"data": data, "teachers": run.params.teachers.model_dump(mode="json", exclude_defaults=True)},
-            "images": "queries",
-            "backbone": "backbone",
-        }
-        values["ledger"] = {"account": f"patients of {hospital}", "epsilon": 2 * run.params.aggregation.epsilon}
-        (folder / "party.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
+def agree(scene: Rehearsal, deadline: float) -> None:
+    """From the invitation to seven parties that have signed the same terms."""
     for name in scene.users:
-        scene.change(name, deadline=deadline, patience="10min")
+        (scene.folder / name).mkdir()
+    dataset = load_dataset("digits", size=8)
+    for place, hospital in enumerate(HOSPITALS):
+        chosen = slice(place, None, len(HOSPITALS))
+        own = scene.folder / hospital
+        _write_records(dataset.train_images[chosen], dataset.train_labels[chosen], own, turned=hospital == TURNED)
+    for name in scene.users:
         scene.own(name)
+    digest = _propose(scene, deadline)
+    scene.say("the student party has proposed, from public inputs alone")
+    _enrol(scene)
+    scene.say("seven parties have their certificates, by files that were mailed")
+    accepting = {}
+    for name in ("guardian", "student", *HOSPITALS):
+        scene.mail("project/lungs.zip", "student", name, "lungs.zip")
+        more = ["--account", "hospitals", "--budget", f"{BUDGET:g}"] if name == "guardian" else []
+        more = ["--data", "records.npz" if name == TURNED else "images"] if name in HOSPITALS else more
+        words = ("accept", "lungs.zip", "--as", name, "--folder", ".", "--expect", digest, "--yes", *more)
+        accepting[name] = scene.start(name, *words)
+    for name, process in accepting.items():
+        scene.wait(process, name)
+        if name != "guardian":
+            scene.mail("acceptance.json", name, "guardian", f"accepted/{name}.json")
+    for name in accepting:
+        scene.change(name, patience="10min")
+        if name in HOSPITALS:
+            scene.change(name, ledger={"account": f"patients of {name}", "epsilon": BUDGET})
+        scene.own(name)
+    scene.say("all have read the terms, had their own data checked, and signed")
 
 
-def _write_images(dataset: Any, place: int, folder: Path) -> None:
-    images, labels = dataset.train_images[place :: len(HOSPITALS)], dataset.train_labels[place :: len(HOSPITALS)]
+def _propose(scene: Rehearsal, deadline: float) -> str:
+    """Propose from a project of the student party's; return the digest that is told by telephone."""
+    project = scene.folder / "student" / "project"
+    subprocess.run([sys.executable, "-m", "flows", "init", str(project)], cwd=REPOSITORY, check=True)
+    preset = project / "experiments" / f"{PRESET}.yaml"
+    preset.write_text(yaml.safe_dump(SETTINGS))
+    scene.own("student")
+    endpoints = free_endpoints()
+    scene.run(
+        "student", "propose", "lungs", "--preset", PRESET, "--set", "data.name=folder", "--set", "data.size=8",
+        *(word for name in HOSPITALS for word in ("--teacher", f"{name}={EACH}")),
+        "--guardian", f"guardian@{endpoints.guardian}", "--student", f"student@{endpoints.student}",
+        "--classes", ",".join(map(str, range(10))), "--minimum", str(3 * EACH), "--deadline", f"{deadline:g}s",
+        "--archive", within="project",
+    )  # fmt: skip
+    found = re.findall(r"by another way: ([0-9a-f-]+)", scene.words("student"))
+    return str(found[-1])
+
+
+def _enrol(scene: Rehearsal) -> None:
+    """Give every party a certificate: a token by telephone, a request and its answer by mail."""
+    roles = {"guardian": "guardian", "student": "student", **dict.fromkeys(HOSPITALS, "teacher")}
+    scene.run("authority", "enrol", "authority", "authority")
+    named = (word for name, role in roles.items() for word in ("--party", f"{name}={role}"))
+    scene.run("authority", "enrol", "token", "authority", *named)
+    tokens = dict(re.findall(r"^(\w+) \(\w+\), until \S+: ([0-9a-f-]+)", scene.words("authority"), re.M))
+    for name, role in roles.items():
+        own, token = ("credentials", "--token"), tokens[name]
+        scene.run(name, "enrol", "request", own[0], "--name", name, "--role", role, own[1], token)
+        scene.mail("credentials/request.json", name, "authority", f"{name}.json")
+        scene.run("authority", "enrol", "sign", "authority", f"{name}.json")
+        scene.mail(f"authority/tokens/{name}.enrolment.json", "authority", name, "answer.json")
+        scene.run(name, "enrol", "install", own[0], "answer.json", own[1], token)
+
+
+def _write_records(images: np.ndarray, labels: np.ndarray, folder: Path, *, turned: bool) -> None:
+    """Write a hospital's records as class folders; or as arrays whose classes are in another order."""
+    if turned:
+        names = np.array([str(label) for label in reversed(range(10))])
+        np.savez(folder / "records.npz", images=images, labels=9 - labels, class_names=names)
+        return
     for number, (image, label) in enumerate(zip(images, labels, strict=True)):
-        path = folder / dataset.class_names[label] / f"{number:05d}.png"
+        path = folder / "images" / str(label) / f"{number:05d}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image[0]).save(path)
 
@@ -320,9 +347,9 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o755)
         with rehearsal(folder) as scene:
-            lay_out(scene, options.deadline)
             users = "each under a user of its own" if scene.apart else "under one user: this is not run by root"
-            scene.say(f"the terms, and a folder for each of seven parties, {users}")
+            scene.say(f"seven parties and an authority, {users}")
+            agree(scene, options.deadline)
             meet(scene)
             accuracies = finish(scene)
             check(scene)

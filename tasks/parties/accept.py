@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.config.values import merge, parse_assignment
-from tasks.parties.acceptance import accept_terms, read_acceptance
+from tasks.parties.acceptance import ACCEPTANCE, accept_terms, read_acceptance
 from tasks.parties.config import TERMS, OwnTeachers, read_party
 from tasks.parties.proposal import Proposal, as_yaml, digest_of
 from tasks.parties.terms_page import page
@@ -32,7 +32,7 @@ from terrine.errors import InputError, SettingError
 from terrine.files import atomic_file, private_folder
 from terrine.planning import UNITS_EACH
 
-ACCEPTANCE, PAGE, PROPOSAL, CREDENTIALS = "acceptance.json", "terms.txt", "proposal", "credentials"
+PAGE, PROPOSAL, CREDENTIALS = "terms.txt", "proposal", "credentials"
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,8 @@ from terrine.errors import InputError, SettingError
 from terrine.files import atomic_file
 from terrine.privacy.ledger.identity import canonical_json
 
+ACCEPTANCE = "acceptance.json"
+"""What a party signed, beside its party.yaml."""
 _LARGEST = 2**18
 
 

@@ -14,8 +14,9 @@ from typing import Any
 import yaml
 
 from tasks.config.values import read_yaml
+from tasks.parties.acceptance import ACCEPTANCE
 from tasks.parties.config import TERMS, PartyConfig, read_party
-from tasks.parties.standing import ACCEPTED, account_standing, answers_of, was_finished
+from tasks.parties.standing import account_standing, answers_of, was_finished
 from tasks.parties.state import OUTCOME, STANDING
 from tasks.parties.terms import Terms, certain
 from tasks.runtime.store import file_digest, read_json, write_text
@@ -85,7 +86,7 @@ def begin(path: Path, found: Next, queries: Path | None = None) -> Path:
     place.mkdir(parents=True, exist_ok=True, mode=0o700)
     terms = path.parent / str(read_yaml(path).get("terms", TERMS))
     write_text(place / TERMS, terms.read_text(encoding="utf-8"))
-    leaving = [config.state / OUTCOME, config.state / STANDING, path.parent / ACCEPTED]
+    leaving = [config.state / OUTCOME, config.state / STANDING, config.accepted, path.parent / ACCEPTANCE]
     if config.answers is not None:
         leaving.append(config.answers)
     if config.learn is not None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.config.values import digest
+from tasks.parties.acceptance import ACCEPTANCE
 from tasks.parties.config import PartyConfig, read_party
 from tasks.parties.state import OUTCOME, STANDING, kept_values
 from tasks.parties.student import ABOUT
@@ -18,9 +19,6 @@ from tasks.runtime.store import Folders
 from terrine.errors import TerrineError
 from terrine.privacy.ledger.identity import load_or_create_key
 from terrine.spans import span
-
-ACCEPTED = "acceptances"
-"""A folder beside party.yaml with a file of each party that has accepted the terms, JSON, in which it names itself."""
 
 
 def standing(path: Path) -> dict[str, Any]:
@@ -143,7 +141,8 @@ def _terms(config: PartyConfig) -> list[list[str]]:
 
 
 def _parties(config: PartyConfig, path: Path, session: dict[str, Any]) -> list[dict[str, str]]:
-    accepted = {(kept_values(one) or {}).get("party") for one in (path.parent / ACCEPTED).glob("*")}
+    files = [path.parent / ACCEPTANCE, *config.accepted.glob("*")]  # its own, and what the others mailed
+    accepted = {(kept_values(one) or {}).get("party") for one in files}
     rows = []
     for name, role in config.terms.roles().items():
         held = config.terms.teachers.get(name)

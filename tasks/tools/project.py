@@ -103,6 +103,9 @@ def _presets(source: Path) -> list[Path]:
 
 
 def _call(folder: Path, *command: str) -> None:
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise SettingError(f"`{' '.join(command)}` cannot be run in {folder}: {error.strerror}.") from error
     if done.returncode:
         raise SettingError(f"`{' '.join(command)}` failed in {folder}: {(done.stderr or done.stdout).strip()}")

@@ -170,11 +170,11 @@ def test_status_says_where_a_collaboration_stands_and_what_comes_next(tmp_path):
     found = standing(path)
     assert found["next"].startswith("terrine party vote --config")
     assert found["account"][-1][1].startswith("not charged")
-    accepted = tmp_path / "guardian" / "acceptances"
+    run(tmp_path, ["guardian", "student", "party-1", "party-3"])
+    accepted = tmp_path / "guardian" / "accepted"
     accepted.mkdir()
     (accepted / "mailed.json").write_text(json.dumps({"party": "party-1"}))
     (accepted / "damaged.json").write_text("{")
-    run(tmp_path, ["guardian", "student", "party-1", "party-3"])
     found = standing(path)
     states = {party["name"]: (party["accepted"], party["state"]) for party in found["parties"]}
     assert states["party-1"] == ("yes", "counted")
