@@ -158,7 +158,7 @@ def agree(scene: Rehearsal, deadline: float) -> None:
     """From the invitation to seven parties that have signed the same terms."""
     for name in scene.users:
         (scene.folder / name).mkdir()
-    dataset = load_dataset("digits", size=8)
+    dataset = load_dataset("digits")
     for place, hospital in enumerate(HOSPITALS):
         chosen = slice(place, None, len(HOSPITALS))
         own = scene.folder / hospital
@@ -197,7 +197,7 @@ def _propose(scene: Rehearsal, deadline: float) -> str:
     scene.own("student")
     endpoints = free_endpoints()
     scene.run(
-        "student", "propose", "lungs", "--preset", PRESET, "--set", "data.name=folder", "--set", "data.size=8",
+        "student", "propose", "lungs", "--preset", PRESET, "--set", "data.name=folder",
         *(word for name in HOSPITALS for word in ("--teacher", f"{name}={EACH}")),
         "--guardian", f"guardian@{endpoints.guardian}", "--student", f"student@{endpoints.student}",
         "--classes", ",".join(map(str, range(10))), "--minimum", str(3 * EACH), "--deadline", f"{deadline:g}s",
