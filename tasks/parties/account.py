@@ -69,24 +69,26 @@ class OwnAccount:
         )
 
     def standing(self) -> dict[str, Any]:
-        """What was spent, and what is left, as `tasks.parties.status` shows it."""
+        """What was spent, and what is left, as `tasks.parties.standing` shows it."""
         return standing_of(self._ledger, self._name, self._release, self._config)
 
 
-def standing_of(ledger: Ledger, name: str, release: str, config: PartyConfig) -> dict[str, Any]:
+def standing_of(ledger: Ledger | None, name: str, release: str, config: PartyConfig) -> dict[str, Any]:
     """Return an account's budget, what was spent and is left, and what the release of the terms would cost or has.
 
-    `state` of the release is `charged`, `reserved` or `not charged`. An account that was never opened has spent 0.
+    `state` of the release is `charged`, `reserved` or `not charged`. An account that was never opened has spent 0, and
+    so has one whose ledger was not begun (None).
     """
-    terms = config.terms
-    state = "charged" if ledger.committed(release) else "reserved" if ledger.reserved([release]) else "not charged"
-    account, worst = ledger.account(name), event_of(config, None)
+    terms, account, state = config.terms, None, "not charged"
+    if ledger is not None:
+        state = "charged" if ledger.committed(release) else "reserved" if ledger.reserved([release]) else state
+        account = ledger.account(name)
     budget = config.ledger.epsilon if config.ledger is not None else None
     return {
         "budget": budget if account is None else account.budget.epsilon,
         "spent": 0.0 if account is None else round_up(price(account.used(), terms.delta)),
         "left": budget if account is None else account.left(),
-        "price": round_up(price(worst, terms.delta)),
+        "price": round_up(price(event_of(config, None), terms.delta)),
         "delta": terms.delta,
         "unit": terms.unit,
         "state": state,

@@ -55,15 +55,13 @@ def account_standing(config: PartyConfig) -> dict[str, Any] | None:
     where nothing is known.
     """
     if config.ledger is not None:
+        from tasks.parties.account import OwnAccount, standing_of
         from terrine.privacy.ledger.ledger import Ledger
 
         if not config.ledger.key.is_file() or not config.ledger.store.is_dir():
-            return _before_any(config)
+            return standing_of(None, "", "", config)
         if config.role == "teacher":
-            from tasks.parties.account import OwnAccount
-
             return OwnAccount(config, create=False).standing()
-        from tasks.parties.account import standing_of
         from tasks.parties.guardian import account_in_ledger, noise_of, release_of
 
         key = load_or_create_key(config.ledger.key)
@@ -99,24 +97,6 @@ def was_finished(config: PartyConfig) -> bool:
 def _answers(config: PartyConfig) -> Path:
     assert config.answers is not None
     return config.answers / ABOUT
-
-
-def _before_any(config: PartyConfig) -> dict[str, Any]:
-    from tasks.parties.guardian import event_of
-    from terrine.privacy.accounting.gaussian import round_up
-    from terrine.privacy.accounting.pricing import price
-
-    assert config.ledger is not None
-    terms = config.terms
-    return {
-        "budget": config.ledger.epsilon,
-        "spent": 0.0,
-        "left": config.ledger.epsilon,
-        "price": round_up(price(event_of(config, None), terms.delta)),
-        "delta": terms.delta,
-        "unit": terms.unit,
-        "state": "not charged",
-    }
 
 
 def _of_these_terms(config: PartyConfig, name: str) -> dict[str, Any] | None:

@@ -21,20 +21,9 @@ from terrine.files import write_text
 SHARED = PurePosixPath("share", "terrine")
 """Where a wheel lays what projects begin with, below its environment's folder (pyproject.toml, data-files)."""
 REPOSITORY = Path(__file__).resolve().parents[2]
-COPIED = ("params.yaml", "prefect.yaml", ".dvcignore", "data/README.md")
+COPIED = ("params.yaml", "prefect.yaml", ".dvcignore", ".gitignore", "data/README.md")
 DERIVED = f"*-{'[0-9a-f]' * 8}.yaml"
 """Names of runs that were derived from presets."""
-IGNORED = f"""\
-__pycache__/
-# what a run leaves behind; DVC tracks the artefacts under data/, git tracks none of them
-/data/*
-!/data/README.md
-{PRESETS}/{DERIVED}
-/mlflow.db*
-/mlartifacts/
-/mlruns/
-/.prefect/
-"""
 README = """\
 # {name}
 
@@ -61,7 +50,7 @@ def begin(folder: Path) -> list[str]:
     if folder.exists() and not is_project and (not folder.is_dir() or any(folder.iterdir())):
         raise SettingError(f"{folder} is not empty, and no project. Choose another folder. Nothing was written.")
     source = shipped()
-    texts = {"README.md": README.format(name=folder.name), ".gitignore": IGNORED}
+    texts = {"README.md": README.format(name=folder.name)}
     texts |= {name: (source / name).read_text(encoding="utf-8") for name in COPIED}
     texts |= {f"{PRESETS}/{path.name}": path.read_text(encoding="utf-8") for path in _presets(source)}
     new = [name for name in texts if not (folder / name).exists()]

@@ -3,6 +3,7 @@
 import pytest
 import yaml
 
+from benchmarks.crash.project import TRANSCRIBED
 from flows.cli import run
 from tasks.pipeline.graph import MAIN
 from tasks.runtime.store import Folders, read_json
@@ -11,23 +12,7 @@ from tasks.transcription.graph import TRANSCRIPTION
 from terrine.errors import BudgetError, SettingError, TerrineError
 from tests.flows.conftest import command
 
-TINY = {
-    "description": "digits, for tests",
-    "data": {"name": "digits", "size": 8},
-    "partition": {"teachers": 4},
-    "tracking": {"register_student": False},
-    "runner": {"kind": "threads"},
-    "transcription": {
-        "iterations": 2,
-        "batch": 8,
-        "federated": True,
-        "per_task": 2,
-        "annotation": {"sigma": 6, "beta": 1.0, "limit": "clip", "distillation": "classic", "gradient_of": "scores"},
-        "teacher": {"architecture": "cryptonet", "epochs": 1},
-        "student": {"architecture": "cryptonet", "learning_rate": 0.01},
-        "generator": {"width": 4, "latent": 4, "inputs": "fresh"},
-    },
-}
+TINY = TRANSCRIBED | {"runner": {"kind": "threads"}}
 
 
 @pytest.fixture

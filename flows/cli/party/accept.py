@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tasks.pipeline.data_remarks import Remarks
     from terrine.data.survey import Survey
 
-console = printer()
+console = printer(soft_wrap=True)
 
 
 def register(party: typer.Typer) -> None:
@@ -60,16 +60,16 @@ def accept(
             account=account,
             budget=budget,
         )
-        _say(party.page)
+        console.print(party.page)
         survey, remarks = party.look()
         _show(survey, remarks)
         if remarks.refusals:
             raise SettingError("\n".join(remarks.refusals))
         if not yes and not typer.confirm(f"\nSign these terms as {name}, a {party.role}?"):
-            _say("Nothing was signed.")
+            console.print("Nothing was signed.")
             raise typer.Exit(1)
         accepted = accept(party)
-        _say(f"\nMail {accepted} back to whoever proposed. {_next(party.role, party.folder)}")
+        console.print(f"\nMail {accepted} back to whoever proposed. {_next(party.role, party.folder)}")
 
 
 def _next(role: str, folder: Path) -> str:
@@ -90,15 +90,11 @@ def _show(survey: Survey | None, remarks: Remarks) -> None:
         f"{name} {count:,}" for name, count in zip(survey.class_names, survey.train.tolist(), strict=True)
     )
     groups = "" if survey.groups is None else f", of {survey.groups[0]:,} groups"
-    _say(
+    console.print(
         f"\nThis party's own data (private)\n  {int(survey.train.sum()):,} records to learn from{groups}: {counts}\n"
         f"  {int(survey.test.sum()):,} held out for the test"
     )
     for sentence in remarks.notes:
-        _say(f"  Note: {sentence}")
+        console.print(f"  Note: {sentence}")
     for sentence in remarks.doubts:
-        _say(f"  Doubtful: {sentence}")
-
-
-def _say(text: str) -> None:
-    console.print(text, soft_wrap=True)
+        console.print(f"  Doubtful: {sentence}")

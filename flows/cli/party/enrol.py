@@ -9,7 +9,7 @@ import typer
 
 from flows.printing import printer
 
-console = printer()
+console = printer(soft_wrap=True)
 
 AuthorityArgument = Annotated[Path, typer.Argument(help="The folder of the authority. No party has it.")]
 FolderArgument = Annotated[Path, typer.Argument(help="The party's own folder of credentials, NAME/credentials.")]
@@ -36,7 +36,7 @@ def authority(
     from terrine.collaboration.transport.credentials import create_authority
 
     create_authority(folder, days=days)
-    _say(f"{folder}: an authority. Keep it where no party can read it, and back it up.")
+    console.print(f"{folder}: an authority. Keep it where no party can read it, and back it up.")
 
 
 def token(
@@ -51,7 +51,7 @@ def token(
         name, _, role = given.partition("=")
         made = make_token(folder, name, cast(Any, role), days=days)
         parts = [made.secret[place : place + 5] for place in range(0, len(made.secret), 5)]
-        _say(f"{name} ({role}), until {made.expires}: {'-'.join(parts)}")
+        console.print(f"{name} ({role}), until {made.expires}: {'-'.join(parts)}")
 
 
 def request(
@@ -63,7 +63,9 @@ def request(
     """At the party: make a key, which stays here, and a request for its certificate."""
     from terrine.collaboration.transport.enrolment import request
 
-    _say(f"Mail {request(folder, name, cast(Any, role), token)} to the authority. The key beside it stays here.")
+    console.print(
+        f"Mail {request(folder, name, cast(Any, role), token)} to the authority. The key beside it stays here."
+    )
 
 
 def sign(
@@ -74,7 +76,7 @@ def sign(
     """At the authority: answer a request, once for a token."""
     from terrine.collaboration.transport.enrolment import sign
 
-    _say(f"Mail {sign(folder, file, days=days)} back to the party.")
+    console.print(f"Mail {sign(folder, file, days=days)} back to the party.")
 
 
 def install(
@@ -86,8 +88,4 @@ def install(
     from terrine.collaboration.transport.enrolment import install
 
     own = install(folder, file, token)
-    _say(f"{folder}: credentials of {own.name}, a {own.identity.role}, good until {own.expires:%Y-%m-%d}.")
-
-
-def _say(text: str) -> None:
-    console.print(text, soft_wrap=True)
+    console.print(f"{folder}: credentials of {own.name}, a {own.identity.role}, good until {own.expires:%Y-%m-%d}.")

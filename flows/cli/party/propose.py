@@ -14,7 +14,7 @@ from terrine.spans import seconds
 if TYPE_CHECKING:
     from tasks.parties.propose import Wish
 
-console = printer()
+console = printer(soft_wrap=True)
 
 
 def register(party: typer.Typer) -> None:
@@ -56,11 +56,11 @@ def propose(
         raise typer.BadParameter(f"--deadline {error}.") from error
     wish = _wish(teacher, guardian, student, classes, minimum, edition, waits, overlap, records)
     proposal, doubt = propose(folder, preset, list(set_ or []), wish)
-    _say(page(proposal.terms, proposal.addresses, proposal.shown))
+    console.print(page(proposal.terms, proposal.addresses, proposal.shown))
     if doubt:
-        _say(f"\nDoubtful: {doubt}")
+        console.print(f"\nDoubtful: {doubt}")
     mailed = pack(folder) if archive else folder
-    _say(
+    console.print(
         f"\nMail {mailed} to every party, and tell each its digest by another way: {proposal.shown}.\n"
         f"Each then runs: terrine party accept {mailed.name} --as NAME --expect {proposal.shown}"
     )
@@ -96,7 +96,7 @@ def _wish(
     return Wish(
         teachers,
         *places,
-        class_names=None if classes is None else [name.strip() for name in classes.split(",")],
+        class_names=named(classes),
         minimum=minimum,
         edition=edition,
         deadline=deadline,
@@ -105,5 +105,6 @@ def _wish(
     )
 
 
-def _say(text: str) -> None:
-    console.print(text, soft_wrap=True)
+def named(classes: str | None) -> list[str] | None:
+    """Return the names that `--classes` lists."""
+    return None if classes is None else [name.strip() for name in classes.split(",")]

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from flows.cli.party.propose import named
 from flows.cli.party.vote import show
 from flows.printing import printer
 
@@ -46,7 +47,7 @@ def init(
         folder,
         preset,
         list(set_ or []),
-        class_names=None if classes is None else [name.strip() for name in classes.split(",")],
+        class_names=named(classes),
         parties=parties,
         minimum=minimum,
         guardian=guardian,

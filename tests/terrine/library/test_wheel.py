@@ -16,7 +16,7 @@ from tests.conftest import REPOSITORY
 
 SOURCE = (
     *("terrine", "tasks", "flows", "experiments", "*.toml", "README.md", "LICENSE"),
-    *("params.yaml", "prefect.yaml", ".dvcignore", ".dvc/config", "data/README.md"),
+    *("params.yaml", "prefect.yaml", ".dvcignore", ".gitignore", ".dvc/config", "data/README.md"),
 )
 WITHOUT = "import sys; sys.modules.update(dict.fromkeys({absent!r}))\n"
 """What is installed here, and would not be in an empty environment, is not there."""
