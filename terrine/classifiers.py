@@ -1,5 +1,8 @@
 """Heads: what turns a feature vector into one score per class; linear, with one hidden layer, or a forest.
 
+Of classes one is true, and scores become probabilities by a softmax. Of findings each may be true (`FindingsHead`), and
+each score becomes one by itself.
+
 A head is arrays with names, so it is stored without code, and every use of a stored head goes through what is here:
 
     >>> head = head_from_arrays(arrays)             # of the kind that the arrays' names tell
@@ -12,11 +15,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from terrine.determinism.parallel import side_by_side
 from terrine.determinism.randomness import torch_generator
@@ -32,6 +35,9 @@ class _Head:
     weight: np.ndarray
     bias: np.ndarray
 
+    findings: ClassVar[bool] = False
+    """Whether each score is of a finding that may be there or not, whatever the others are."""
+
     @property
     def features(self) -> int:
         """Number of features it takes."""
@@ -44,17 +50,21 @@ class _Head:
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Return the arrays by name, as a safetensors file holds them."""
-        return {name.replace("hidden_", "hidden."): getattr(self, name) for name in self.__dataclass_fields__}
+        return {self._stored(name): getattr(self, name) for name in self.__dataclass_fields__}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any]) -> Self:
         """Return the head that `to_arrays` described. Raises InputError when an array is missing or misshapen."""
-        names = [name.replace("hidden_", "hidden.") for name in cls.__dataclass_fields__]
+        names = [cls._stored(name) for name in cls.__dataclass_fields__]
         if not set(names) <= arrays.keys():
             raise InputError(
                 f"Such a head needs the arrays {', '.join(names)}; there are: {', '.join(sorted(arrays))}."
             )
         return cls(*(np.asarray(arrays[name], np.float32) for name in names))
+
+    @classmethod
+    def _stored(cls, name: str) -> str:
+        return name.replace("hidden_", "hidden.")
 
 
 @dataclass(frozen=True)
@@ -74,6 +84,16 @@ class LinearHead(_Head):
     def module(self) -> nn.Module:
         """Return a torch module with copies of the weights: features [B, features] to scores [B, classes]."""
         return _linear(self.weight, self.bias)
+
+
+class FindingsHead(LinearHead):
+    """A linear head whose scores are of findings: each says by itself how likely it is, 1 / (1 + e^−score)."""
+
+    findings = True
+
+    @classmethod
+    def _stored(cls, name: str) -> str:
+        return f"findings.{name}"
 
 
 @dataclass(frozen=True)
@@ -116,7 +136,7 @@ def head_from_arrays(arrays: Mapping[str, Any]) -> Head:
 
     Raises InputError when an array is missing, misshapen or unknown.
     """
-    kinds: dict[str, type[Head]] = {"hidden": MLPHead, "forest": ForestHead}
+    kinds: dict[str, type[Head]] = {"hidden": MLPHead, "forest": ForestHead, "findings": FindingsHead}
     found = {name.partition(".")[0] for name in arrays} & kinds.keys()
     head = kinds[min(found)].from_arrays(arrays) if found else LinearHead.from_arrays(arrays)
     unknown = sorted(set(arrays) - set(head.to_arrays()))
@@ -135,6 +155,11 @@ def head_from_module(module: nn.Module) -> Head:
     return LinearHead(*arrays(layers[0])) if len(layers) == 1 else MLPHead(*arrays(layers[0]), *arrays(layers[1]))
 
 
+def probabilities(scores: Tensor, findings: bool) -> Tensor:
+    """Return what scores [B, classes] say: how likely each class is, or each of the findings by itself."""
+    return torch.sigmoid(scores) if findings else torch.softmax(scores, dim=1)
+
+
 def predict(head: Head, features: np.ndarray) -> np.ndarray:
     """Return class probabilities, float32 [queries, classes], of features [queries, features].
 
@@ -148,7 +173,7 @@ def predict(head: Head, features: np.ndarray) -> np.ndarray:
     @torch.no_grad()
     def compute(first: int) -> np.ndarray:
         block = torch.tensor(features[first : first + _PREDICTION_BLOCK], dtype=torch.float32)
-        return torch.softmax(module(block), dim=1).numpy()
+        return probabilities(module(block), head.findings).numpy()
 
     blocks = list(side_by_side(compute, range(0, len(features), _PREDICTION_BLOCK)))
     return np.concatenate(blocks) if blocks else np.empty((0, head.classes), np.float32)

@@ -7,7 +7,7 @@ leaf holds shares of votes. The scores are the logarithms of the mean shares, so
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -40,6 +40,8 @@ class ForestHead:
     shares      float32 [nodes, classes], shares of votes
     importance  float32 [features], what a feature adds to the fit, summing to 1 (or 0 where no tree branches)
     """
+
+    findings: ClassVar[bool] = False
 
     root: np.ndarray
     feature: np.ndarray

@@ -80,6 +80,7 @@ def plan(
     teachers: int | None = None,
     counted: float = 0.0,
     moments: float = 0.0,
+    moved: int | None = None,
 ) -> Plan:
     """Choose the size of an ensemble and its noise.
 
@@ -94,6 +95,8 @@ def plan(
         counted: Standard deviation of the noise on `units`, where they were counted at the run's cost; 0 where they
             were declared.
         moments: The share of μ² that goes to a release of moments.
+        moved: How many answers of a query one unit moves, where a query has several findings, whatever their number:
+            noise is then that of so many answers, and takes the place of classes in the signal of each finding.
 
     Returns:
         The plan; whether it is of any use, `Plan.useful` says.
@@ -101,7 +104,7 @@ def plan(
     Raises:
         SettingError: an impossible budget.
     """
-    asked = QUERIES if queries is None else queries
+    asked, classes = QUERIES if queries is None else queries, classes if moved is None else moved
     mu = mu_of(epsilon, delta)
     spent = (counted**-2 if counted else 0.0) + moments * mu**2
     left = math.sqrt(mu**2 - spent) * _ROOM if spent else mu
@@ -109,7 +112,7 @@ def plan(
         # Fewer than there are, also where noise made them look more: a teacher more than units is refused.
         most = (units - 3 * counted) / UNITS_EACH[unit]
         teachers = max(2, math.floor(min(most, AMPLE * math.sqrt(classes) / left)))
-    sigma = calibrate(epsilon_of(left, delta) if spent else epsilon, delta, asked).sigma
+    sigma = calibrate(epsilon_of(left, delta) if spent else epsilon, delta, asked * (moved or 1)).sigma
     return Plan(teachers, sigma, asked, signal(teachers, left, classes), units)
 
 
@@ -126,7 +129,12 @@ def noise_of_count(epsilon: float, delta: float) -> float:
     return 1 / (mu_of(epsilon, delta) * math.sqrt(SHARE_OF_COUNT))
 
 
-def signal_of_sums(units: int, mu: float, *, classes: int, features: int) -> float:
+def knowing(teachers: int, records: int) -> float:
+    """Return how many of so many teachers have a record of a class, on average, that has so many."""
+    return teachers * -math.expm1(records * math.log1p(-1 / teachers)) if teachers > 1 else float(records > 0)
+
+
+def signal_of_sums(units: int, mu: float, *, classes: float, features: int) -> float:
     """Return how far sums over so many units rise above the noise of a budget μ. features: coordinates of a vector."""
     return units * mu / (classes * math.sqrt(features))
 
@@ -151,7 +159,7 @@ def advised_epsilon(
     return epsilon
 
 
-def advised_epsilon_of_sums(units: int, *, classes: int, features: int, delta: float) -> float:
+def advised_epsilon_of_sums(units: int, *, classes: float, features: int, delta: float) -> float:
     """Return the ε to advise for sums over so many units, rounded up to a half."""
     return _epsilon_for(ADVISED_OF_SUMS * classes * math.sqrt(features) / max(units, 1), delta)
 
@@ -161,9 +169,14 @@ def advised_units(epsilon: float, *, classes: int, delta: float, unit: Literal["
     return _tens(ADVISED * math.sqrt(classes) * UNITS_EACH[unit] / mu_of(epsilon, delta))
 
 
-def advised_units_of_sums(epsilon: float, *, classes: int, features: int, delta: float) -> int:
+def advised_units_of_sums(epsilon: float, *, classes: float, features: int, delta: float) -> int:
     """Return how many units to advise for a budget ε where they are summed, rounded up to tens."""
     return _tens(ADVISED_OF_SUMS * classes * math.sqrt(features) / mu_of(epsilon, delta))
+
+
+def epsilon_for_signal(wanted: float, signal: float, mu: float, delta: float) -> float:
+    """Return the ε, rounded up to a half, that makes of a signal at a budget μ the one that is wanted."""
+    return _epsilon_for(mu * wanted / signal, delta)
 
 
 def _epsilon_for(mu: float, delta: float) -> float:

@@ -5,14 +5,17 @@ Two families are below it. A `Mechanism` (`terrine.aggregation.mechanism`) answe
 """
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from terrine.aggregation.budget import Budget
 from terrine.privacy.accounting.events import Event, compose
 from terrine.privacy.statement import declare
-from terrine.settings import Settings
+from terrine.settings import Field, Settings, Unit
 
 NOTHING: Event = compose()
+
+_OF_FINDINGS = ("findings", "findings_bound")
+"""What is said of a mechanism only where there are several findings."""
 
 
 class Aggregation(Settings, ABC):
@@ -33,6 +36,11 @@ class Aggregation(Settings, ABC):
     noisy sums."""
 
     mechanism: str
+    findings: Annotated[int, Field(ge=1, repr=False)] = 1
+    """How many findings each query or record has, where it has several: those of data.findings; not for you to set."""
+    findings_bound: Annotated[int | None, Unit("findings"), Field(ge=1, repr=False)] = None
+    """With data.findings, the most findings that a teacher may say a query has, those that it is surest of: then one
+    unit moves fewer answers, and each has less noise (docs/several-findings.md). null: all of them."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
@@ -42,7 +50,9 @@ class Aggregation(Settings, ABC):
     @classmethod
     def parameters(cls) -> tuple[str, ...]:
         """Return the names of the mechanism's own parameters."""
-        return tuple(name for name in cls.model_fields if name not in ("mechanism", *Budget.model_fields))
+        return tuple(
+            name for name in cls.model_fields if name not in ("mechanism", *_OF_FINDINGS, *Budget.model_fields)
+        )
 
     @abstractmethod
     def worst_case(self, queries: int, epsilon: float, delta: float, spent: Event = NOTHING) -> Event:
@@ -50,7 +60,9 @@ class Aggregation(Settings, ABC):
 
     def describe(self) -> dict[str, Any]:
         """Name and parameters as JSON values: for the release and its statement."""
-        return {"mechanism": self.mechanism} | {name: getattr(self, name) for name in self.parameters()}
+        own = {"mechanism": self.mechanism} | {name: getattr(self, name) for name in self.parameters()}
+        several = {name: getattr(self, name) for name in _OF_FINDINGS} if self.findings > 1 else {}
+        return own | {name: value for name, value in several.items() if value is not None}
 
     def check(self, run: Any) -> None:
         """See `Settings.check`."""

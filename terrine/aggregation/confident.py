@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 
+from terrine.aggregation.findings import charged
 from terrine.aggregation.mechanism import (
     NOTHING,
     UNANSWERED,
@@ -69,19 +70,19 @@ class ConfidentGNMax(Mechanism):
 
     def cost(self, asked: int, answered: int) -> Event:
         """See `Mechanism.cost`."""
-        return compose(
-            RepeatedEvent(threshold_test(self.sigma1), asked), RepeatedEvent(vote_answer(self.sigma2), answered)
-        )
+        tests = self.charged(asked)
+        return self._event(tests, min(answered, tests))
 
     def worst_case(self, queries: int, epsilon: float, delta: float, spent: Event = NOTHING) -> Event:
         """See `Mechanism.worst_case`: every query tested and answered, or the run's whole budget."""
         budget = budget_after(spent, epsilon, delta)
-        return worst_case_of_tests(queries, threshold_test(self.sigma1), vote_answer(self.sigma2), budget)
+        return worst_case_of_tests(self.charged(queries), threshold_test(self.sigma1), vote_answer(self.sigma2), budget)
 
     def certain(self, queries: int, epsilon: float, delta: float, spent: Event = NOTHING) -> int:
         """See `Mechanism.certain`: as many as could all be tested and answered."""
         both = compose(threshold_test(self.sigma1), vote_answer(self.sigma2))
-        return affordable_repetitions(both, queries, budget_after(spent, epsilon, delta))
+        budget = budget_after(spent, epsilon, delta)
+        return self.reached(affordable_repetitions(both, self.charged(queries), budget), queries)
 
     def answer(
         self,
@@ -97,13 +98,21 @@ class ConfidentGNMax(Mechanism):
         test, answer = threshold_test(self.sigma1), vote_answer(self.sigma2)
         # Tests are drawn for all queries at once; those past the end of the budget are dropped unseen.
         passed = counts.max(axis=1) + noise.gaussian(len(counts), self.sigma1) >= self.threshold
-        asked = affordable_tests(passed, test, answer, budget_after(spent, epsilon, delta))
+        budget, query = budget_after(spent, epsilon, delta), {"findings": self.findings, "moved": self.moved}
+        asked = affordable_tests(passed, test, answer, budget, **query)
         passed[asked:] = False
         confident = np.flatnonzero(passed)
         labels = np.full(len(counts), UNANSWERED, dtype=np.int64)
         noisy = counts[confident] + noise.gaussian((len(confident), counts.shape[1]), self.sigma2)
         labels[confident] = noisy.argmax(axis=1)
-        return Answers(passed, labels, None, self.cost(asked, len(confident)), asked)
+        event = self._event(self.charged(asked), int(charged(passed, **query).sum()))
+        return Answers(passed, labels, None, event, asked)
+
+    def _event(self, tests: int, answers: int) -> Event:
+        """So many tests and answers that one unit can move."""
+        return compose(
+            RepeatedEvent(threshold_test(self.sigma1), tests), RepeatedEvent(vote_answer(self.sigma2), answers)
+        )
 
     def analysed(self) -> dict[str, Any] | None:
         """See `Mechanism.analysed`."""

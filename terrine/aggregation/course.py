@@ -41,7 +41,10 @@ class Course:
 
         ‖x xᵀ − x'x'ᵀ‖² = r⁴ + s⁴ − 2p²,   ‖x yᵀ − x'y'ᵀ‖² = r² + s² − 2p for equal labels, r² + s² for others,
 
-    at most 4 − 2p² − 2p ≤ 4.5 together, reached by vectors of length 1 of one label with p = −1/2. A unit of several
+    at most 4 − 2p² − 2p ≤ 4.5 together, reached by vectors of length 1 of one label with p = −1/2. Where a record may
+    have several findings, y and y' are of length 1 and q = y·y' is anything from −1 to 1: the second distance is
+    r² + s² − 2pq, and 4 − 2p² + 2|p| ≤ 4.5 again bounds both, reached there or by opposite labels with p = 1/2. So it
+    is one price, and added or removed such a record moves r⁴ + r² ≤ 2 as well. A unit of several
     records moves the mean of what they would, and means are no farther apart. So both cost μ² = 4.5/σ² at most, and
     2/σ² among those who only come and go.
 
@@ -56,6 +59,7 @@ class Course:
         clip: Largest length of a record's gradient.
         learning_rate: Step, in units of the one that ridge regression would take at once.
         sigma_gradients: Noise on each coordinate of a gradient.
+        findings: Whether labels are of several findings (`Records`): scores are then logistic ones, each by itself.
     """
 
     sigma: float
@@ -63,6 +67,7 @@ class Course:
     clip: float = 0.0
     learning_rate: float = 0.0
     sigma_gradients: float = 0.0
+    findings: bool = False
 
     @property
     def passes(self) -> int:
@@ -113,7 +118,7 @@ class Course:
 
     def descent(self, length: int) -> "Descent":
         """Begin the course."""
-        return Descent(length, self.sigma, self.learning_rate)
+        return Descent(length, self.sigma, self.learning_rate, findings=self.findings)
 
     def ends(self, released: Mapping[str, NDArray[Any]]) -> Floats:
         """Return the head that the course ends at, [length, classes]: of the arrays that were released, by name."""
@@ -145,10 +150,11 @@ class Descent:
         length: Coordinates of a vector.
         sigma: Noise on label moments.
         rate: Step.
+        findings: See `Course`.
     """
 
-    def __init__(self, length: int, sigma: float, rate: float) -> None:
-        self._length, self._sigma, self._rate = length, sigma, rate
+    def __init__(self, length: int, sigma: float, rate: float, *, findings: bool = False) -> None:
+        self._length, self._sigma, self._rate, self._findings = length, sigma, rate, findings
         self._heads: list[Floats] = []
 
     @property
@@ -169,7 +175,9 @@ class Descent:
         """Go on with what the next round released, in the order of `Course.noise`."""
         if not self._heads:
             second, labels = moments_from(numbers, self._length)
-            self._ridge = ridge(second, labels, self._sigma)
+            self._ridge = ridge(second, labels, self._sigma, findings=self._findings)
+            if self._findings:
+                self._rate *= math.sqrt(labels.shape[1])  # the gradient is that of a loss 1/√K as large
             values, vectors, penalty = _spectrum(second, self._sigma)
             # Where noise left no eigenvalue above 0, λ is all there is.
             square = float(np.average(1 / (values + penalty), weights=values + 1e-9 * penalty))
@@ -202,11 +210,15 @@ def moments_from(numbers: Floats, length: int) -> tuple[Floats, Floats]:
     return _symmetric(upper, length), labels.reshape(length, -1)
 
 
-def ridge(second: Floats, labels: Floats, sigma: float) -> Floats:
-    """Return the head [length, classes] of released moments by ridge regression."""
+def ridge(second: Floats, labels: Floats, sigma: float, *, findings: bool = False) -> Floats:
+    """Return the head [length, classes] of released moments by ridge regression.
+
+    Of K findings each is regressed by itself on 1 and −1, the released coordinates times √K.
+    """
     values, vectors, penalty = _spectrum(second, sigma)
     inverse = (vectors / (values + penalty)) @ vectors.T
-    return np.asarray(_SHARP * (inverse @ (labels - labels.mean(axis=1, keepdims=True))))
+    centred = labels * math.sqrt(labels.shape[1]) if findings else labels - labels.mean(axis=1, keepdims=True)
+    return np.asarray(_SHARP * (inverse @ centred))
 
 
 def _spectrum(second: Floats, sigma: float) -> tuple[Floats, Floats, float]:

@@ -46,4 +46,5 @@ class Gradients(Sums):
             self.clip,
             self.learning_rate,
             2 * self.clip * math.sqrt(self.rounds / (1 - self.share)) / mu,
+            self.findings > 1,
         )

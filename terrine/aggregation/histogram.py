@@ -53,11 +53,12 @@ class GaussianHistogram(Mechanism):
 
     def cost(self, asked: int, answered: int) -> Event:
         """See `Mechanism.cost`: all that are looked at are answered."""
-        return RepeatedEvent(vote_answer(self.sigma), asked)
+        return RepeatedEvent(vote_answer(self.sigma), self.charged(asked))
 
     def certain(self, queries: int, epsilon: float, delta: float, spent: Event = NOTHING) -> int:
         """See `Mechanism.certain`."""
-        return affordable_repetitions(vote_answer(self.sigma), queries, budget_after(spent, epsilon, delta))
+        budget = budget_after(spent, epsilon, delta)
+        return self.reached(affordable_repetitions(vote_answer(self.sigma), self.charged(queries), budget), queries)
 
     def answer(
         self,

@@ -56,7 +56,7 @@ class LNMax(Mechanism):
 
     def cost(self, asked: int, answered: int) -> Event:
         """See `Mechanism.cost`. A vote moved changes two counts by one each: two in L1 norm."""
-        return RepeatedEvent(LaplaceEvent(sensitivity=2.0, scale=self.scale), asked)
+        return RepeatedEvent(LaplaceEvent(sensitivity=2.0, scale=self.scale), self.charged(asked))
 
     def certain(self, queries: int, epsilon: float, delta: float, spent: Event = NOTHING) -> int:
         """See `Mechanism.certain`."""

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from terrine.aggregation.aggregation import NOTHING as NOTHING
 from terrine.aggregation.aggregation import Aggregation
+from terrine.aggregation.findings import charged, movable
 from terrine.aggregation.votes import HistogramArray
 from terrine.privacy.accounting.events import Event, GaussianEvent, RepeatedEvent, compose
 from terrine.privacy.accounting.gaussian import GaussianFilter, mu_squared
@@ -64,13 +65,33 @@ class Mechanism(Aggregation):
     reveals: ClassVar[Literal["argmax", "histogram", "sums"]] = "argmax"
 
     @property
+    def moved(self) -> int:
+        """How many of a query's `findings` answers one unit can move (`terrine.aggregation.findings`)."""
+        return movable(self.findings, self.findings_bound)
+
+    def charged(self, asked: int) -> int:
+        """How many of the first `asked` answers one unit can move: each, where a query is one question."""
+        queries, others = divmod(asked, self.findings)
+        return queries * self.moved + min(others, self.moved)
+
+    def reached(self, charged: int, most: int) -> int:
+        """How many of at most `most` answers, the first ones, can be given if so many are paid for."""
+        if charged >= self.charged(most):
+            return most
+        queries, others = divmod(charged, self.moved)
+        return queries * self.findings + others
+
+    @property
     @abstractmethod
     def deviation(self) -> float:
         """Standard deviation of the noise on each count of an answer, in votes."""
 
     @abstractmethod
     def cost(self, asked: int, answered: int) -> Event:
-        """What it costs to look at so many queries and to answer so many of them."""
+        """What it costs at most to look at so many queries and to answer so many of them.
+
+        Here and below, a question about a query, where it has several findings.
+        """
 
     @abstractmethod
     def certain(self, queries: int, epsilon: float, delta: float, spent: Event = NOTHING) -> int:
@@ -145,7 +166,9 @@ def affordable_repetitions(event: Event, most: int, budget: GaussianFilter) -> i
     return count
 
 
-def affordable_tests(passed: NDArray[np.bool_], test: Event, answer: Event, budget: GaussianFilter) -> int:
+def affordable_tests(
+    passed: NDArray[np.bool_], test: Event, answer: Event, budget: GaussianFilter, *, findings: int = 1, moved: int = 1
+) -> int:
     """How many queries, the first ones, can be tested and answered where they passed before the budget is met.
 
     A query is looked at only when there is room for its test *and* its answer, so the outcome of its test does not
@@ -156,9 +179,11 @@ def affordable_tests(passed: NDArray[np.bool_], test: Event, answer: Event, budg
         test: What every query looked at costs.
         answer: What every query that passed costs besides.
         budget: What is left.
+        findings: Of how many consecutive questions one unit moves at most `moved`: those about one query.
     """
-    answers_after = np.concatenate(([0], np.cumsum(passed[:-1]))) + 1
-    need = np.arange(1, len(passed) + 1) * mu_squared(test) + answers_after * mu_squared(answer)
+    tests = np.cumsum(charged(np.ones(len(passed), dtype=np.bool_), findings, moved))
+    answers_after = np.concatenate(([0], np.cumsum(charged(passed, findings, moved)[:-1]))) + 1
+    need = tests * mu_squared(test) + answers_after * mu_squared(answer)
     return int(np.searchsorted(need, budget.mu_squared_left * _ROOM, side="right")) if len(passed) else 0
 
 

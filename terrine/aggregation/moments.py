@@ -24,4 +24,4 @@ class Moments(Sums):
 
     def course(self, mu: float) -> Course:
         """See `Sums.course`: one round."""
-        return Course(sigma_of_moments(mu))
+        return Course(sigma_of_moments(mu), findings=self.findings > 1)

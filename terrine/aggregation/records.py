@@ -14,6 +14,9 @@ that its records have weights that sum to `WEIGHT`, equal ones up to one; of mor
 Sensitivities of sums over records hold for units unchanged: lengths and distances of means are at most those of what is
 averaged (Jensen).
 
+**Labels** are vectors of length 1 at most: of K classes one coordinate is 1 and the others are 0; of K findings, each
+of which a record has or has not, every coordinate is 1/√K or −1/√K, rounded towards zero.
+
 **Sums are exact.** Factors are whole multiples of `GRID`, weights are whole numbers, and as long as fewer than 2^53
 steps are added up in floating point the order of the sum does not matter; such parts are added up as 64-bit integers.
 So the sum over two parties' records is the sum of their sums, to the bit, and in fixed point as secret shares want it.
@@ -124,7 +127,7 @@ class Records:
 
     Attributes:
         vectors: float32 [records, length], multiples of GRID, of norm ≤ 1.
-        labels: int64 [records].
+        labels: int64 [records]; of several findings [records, classes], 0 or 1.
         weights: int64 [records]; those of one unit sum to WEIGHT.
         classes: Number of classes.
     """
@@ -146,7 +149,8 @@ class Records:
             raise InputError(
                 f"{len(vectors)} vectors, {len(known)} labels and {len(owners)} units do not fit together."
             )
-        if known.min() < 0 or known.max() >= classes:
+        several = known.shape[1:] == (classes,)
+        if not (several or known.ndim == 1) or known.min() < 0 or known.max() >= (2 if several else classes):
             raise InputError(f"Labels run from {known.min()} to {known.max()}, and there are {classes} classes.")
         for block in _blocks(len(vectors)):
             steps = vectors[block].astype(np.float64) / GRID
@@ -181,20 +185,32 @@ class Records:
         return self._sum(lambda block: self.vectors[block])
 
     def label_moments(self) -> Steps:
-        """Σ x yᵀ with y one for the label, in whole steps, int64 [length, classes]."""
-        return self._sum(lambda block: np.eye(self.classes, dtype=np.float32)[self.labels[block]])
+        """Σ x yᵀ with a record's label y as a vector of length 1, in whole steps, int64 [length, classes]."""
+
+        def vectors(block: slice) -> NDArray[np.float32]:
+            if self.labels.ndim == 1:
+                return np.eye(self.classes, dtype=np.float32)[self.labels[block]]
+            return on_grid((2.0 * self.labels[block] - 1) / np.sqrt(self.classes))
+
+        return self._sum(vectors)
 
     def gradients(self, weights: Floats, clip: float) -> Steps:
         """Σ x eᵀ in whole steps, int64 [length, classes], where x eᵀ is the gradient of the loss of a softmax head.
 
-        e = softmax(wᵀx) − y, scaled down to norm `clip` at most: the gradient's norm is ‖x‖ ‖e‖, so no larger.
+        e = softmax(wᵀx) − y, scaled down to norm `clip` at most: the gradient's norm is ‖x‖ ‖e‖, so no larger. Of K
+        findings the loss is the sum of K logistic ones over √K, so that e = (σ(wᵀx) − y) / √K with y of 0 and 1 has a
+        norm of 1 at most, however many there are.
         """
 
         def errors(block: slice) -> NDArray[np.float32]:
             scores = _filled(self.vectors[block]) @ weights
-            scores = np.exp(scores - scores.max(axis=1, keepdims=True))
-            errors = (scores / scores.sum(axis=1, keepdims=True))[: len(self.labels[block])]
-            errors[np.arange(len(errors)), self.labels[block]] -= 1
+            labels = self.labels[block]
+            if labels.ndim == 1:
+                scores = np.exp(scores - scores.max(axis=1, keepdims=True))
+                errors = (scores / scores.sum(axis=1, keepdims=True))[: len(labels)]
+                errors[np.arange(len(errors)), labels] -= 1
+            else:
+                errors = (0.5 + 0.5 * np.tanh(scores[: len(labels)] / 2) - labels) / np.sqrt(self.classes)
             norms = np.linalg.norm(errors, axis=1, keepdims=True)
             return on_grid(errors * np.minimum(1.0, clip * _SHORTER / np.maximum(norms, 1e-300)))
 

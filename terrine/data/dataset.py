@@ -13,6 +13,7 @@ import numpy as np
 
 from terrine.data.digest import keyed_digest
 from terrine.data.duplicates import duplicate_counts, exact_duplicates, shared_images
+from terrine.data.findings import counts_by_class
 from terrine.data.images import refuse_not_finite
 from terrine.data.labels import class_places
 from terrine.data.public import PUBLIC_BENCHMARKS
@@ -23,7 +24,7 @@ from terrine.errors import InputError
 
 
 class Labelled(NamedTuple):
-    """Images, uint8 [N, C, H, W] (or a table's rows, float32 [N, F]), with their labels, int64 [N]."""
+    """Images, uint8 [N, C, H, W] (or a table's rows, float32 [N, F]), with their labels, int64 [N] or [N, K]."""
 
     images: np.ndarray
     labels: np.ndarray
@@ -34,15 +35,15 @@ class Dataset:
     """Labelled images in a training split, which teachers see, and a test split, which only evaluation sees.
 
     train_images    uint8 [N, C, H, W]
-    train_labels    int64 [N], classes 0..K-1
+    train_labels    int64 [N], classes 0..K-1; or int64 [N, K], for each of K findings whether a record has it, 0 or 1
     train_names     int64 [N], the code of each record's name (`terrine.data.units`), or None: its place names it
     train_groups    int64 [N] or None, the code of each record's group; records of one group belong to one person, who
                     is then the unit of privacy
     test_images     uint8 [M, C, H, W]
-    test_labels     int64 [M]
+    test_labels     int64 [M], or [M, K]
     test_units      int64 [M], the code of each test record's group or name, by which a public pool is cut from the test
                     split, or None: its place names it
-    class_names     K distinct names
+    class_names     K distinct names, of classes or findings
     train_parties   int64 [N], 0..P-1, or None; which party holds a record, where the data say so
     party_names     P names of parties
     public_benchmark  whether its source says that anyone may read the data. That alone makes nothing public: the name
@@ -81,6 +82,11 @@ class Dataset:
     def classes(self) -> int:
         """Number of classes."""
         return len(self.class_names)
+
+    @property
+    def several(self) -> bool:
+        """Whether a record may have several findings at once (`terrine.data.findings`)."""
+        return self.train_labels.ndim == 2
 
     @property
     def public(self) -> bool:
@@ -152,8 +158,8 @@ class Dataset:
     def describe(self) -> dict[str, Any]:
         """Return a JSON-able description: shape, counts per class and split, groups, names that several records
         share, exact duplicates. Private."""
-        train_counts = np.bincount(self.train_labels, minlength=self.classes)
-        test_counts = np.bincount(self.test_labels, minlength=self.classes)
+        train_counts = counts_by_class(self.train_labels, self.classes)
+        test_counts = counts_by_class(self.test_labels, self.classes)
         return {
             "name": self.name,
             "public_benchmark": self.public_benchmark,
@@ -195,6 +201,14 @@ class Dataset:
         refuse_not_finite(rows, f"{self.name}: {name}")
 
     def _check_labels(self, split: str, labels: np.ndarray, images: np.ndarray) -> None:
+        if self.several:
+            expected = (len(images), self.classes)
+            if labels.dtype != np.int64 or labels.shape != expected or not np.isin(labels, (0, 1)).all():
+                raise InputError(
+                    f"{self.name}: {split}_labels is {labels.dtype} {list(labels.shape)}; of several findings it must "
+                    f"be int64 {list(expected)} of 0 and 1, a column for each finding."
+                )
+            return
         self._check_vector(f"{split}_labels", labels, f"{split}_images", images)
         outside = np.flatnonzero((labels < 0) | (labels >= self.classes))
         if len(outside):
@@ -204,7 +218,7 @@ class Dataset:
             )
 
     def _check_every_class(self) -> None:
-        counts = np.bincount(self.train_labels, minlength=self.classes)
+        counts = counts_by_class(self.train_labels, self.classes)
         empty = [name for name, count in zip(self.class_names, counts, strict=True) if count == 0]
         if empty:
             shown = ", ".join(f"'{name}'" for name in empty[:5]) + (", ..." if len(empty) > 5 else "")

@@ -1,7 +1,7 @@
 """Image files on disk, decoded into one array with bounded memory.
 
-Only the result grows with the number of files: [N, C, size, size] bytes. Full-size pictures exist for a moment, one
-per decoding thread.
+Only the result grows with the number of files, [N, C, size, size] bytes, and a large one may lie on disk
+(`terrine.data.large`). Full-size pictures exist for a moment, one per decoding thread.
 """
 
 import os
@@ -15,6 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from terrine.data.images import Files, Fit, windowed
+from terrine.data.large import empty
+from terrine.data.listed import Record
 from terrine.data.sketch import digest_of
 from terrine.data.source import Progress
 from terrine.errors import InputError
@@ -38,29 +41,59 @@ def read_images(
     *,
     size: int,
     channels: int,
+    fit: Fit = "stretch",
+    window: tuple[float, float] | None = None,
+    files: Files = "images",
+    progress: Progress | None = None,
+) -> np.ndarray:
+    """Return the image files as uint8 [N, C, size, size], in the order of `paths`.
+
+    Each is turned as its EXIF orientation says, and resized as `fit` says. `window`: see `open_picture`. Of DICOM files
+    with several frames the middle one is taken. `progress` is called with (files done, files in all). Raises
+    InputError that names the files that cannot be decoded.
+    """
+
+    def picture(record: Record) -> tuple[Image.Image, bytes]:
+        if files == "dicom":
+            from terrine.data.dicom_pixels import picture_at
+
+            return picture_at(record.path, None, window)
+        return open_picture(record.path.read_bytes(), size, channels, window), b""
+
+    records = [Record(path, "", "") for path in paths]
+    return read_pictures(records, picture, size=size, channels=channels, fit=fit, progress=progress)[0]
+
+
+def read_pictures(
+    records: Sequence[Record],
+    picture: Callable[[Record], tuple[Image.Image, bytes]],
+    *,
+    size: int,
+    channels: int,
+    fit: Fit = "stretch",
     progress: Progress | None = None,
     digests: np.ndarray | None = None,
-) -> np.ndarray:
-    """Return the images as uint8 [N, C, size, size], in the order of `paths`.
+    skip: bool = False,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return what `picture` shows of the records, uint8 [N, C, size, size], and their numbers, int64 [N].
 
-    Each is turned as its EXIF orientation says and resized bilinearly, antialiased; the whole image is kept, so one
-    that is not square is stretched. `progress` is called with (files done, files in all). `digests`, uint64 [N], gets
-    the digest of each file (`terrine.data.sketch`). Raises InputError that names the files that cannot be decoded.
+    Pictures are resized bilinearly, antialiased. `progress` is called with (files done, files in all). `digests`,
+    uint64 [N], gets the digest of each picture's contents (`terrine.data.sketch`). With `skip`, records that cannot be
+    shown are left out. Otherwise raises InputError that names their files; always where none is left.
     """
-    mode = "L" if channels == 1 else "RGB"
 
-    def read(path: Path) -> tuple[np.ndarray, int]:
-        if digests is None:
-            return _decode(path, size, mode), 0
-        contents = path.read_bytes()
-        return _decode(BytesIO(contents), size, mode), digest_of(contents, "file")
+    def read(record: Record) -> tuple[np.ndarray, int]:
+        image, contents = picture(record)
+        return fitted(image, size, channels, fit), 0 if digests is None else digest_of(contents, "file")
 
-    images = np.empty((len(paths), channels, size, size), dtype=np.uint8)
-    for index, (pixels, digest) in enumerate(_run(read, paths, progress)):
-        images[index] = pixels
+    images = empty((len(records), channels, size, size))
+    kept: list[int] = []
+    for number, (pixels, digest) in each_file(read, records, progress, skip=skip):
+        images[len(kept)] = pixels
         if digests is not None:
-            digests[index] = digest
-    return images
+            digests[len(kept)] = digest
+        kept.append(number)
+    return images[: len(kept)], np.array(kept, dtype=np.int64)
 
 
 def headers(paths: Sequence[Path]) -> Counter[tuple[int, int, str]]:
@@ -78,62 +111,101 @@ def headers(paths: Sequence[Path]) -> Counter[tuple[int, int, str]]:
         return Counter(known for known, failure in found if failure is None)
 
 
-def decode_image(data: bytes, *, size: int, channels: int, most_pixels: int) -> np.ndarray:
+def decode_image(
+    data: bytes,
+    *,
+    size: int,
+    channels: int,
+    most_pixels: int,
+    fit: Fit = "stretch",
+    window: tuple[float, float] | None = None,
+    files: Files = "images",
+) -> np.ndarray:
     """Return one encoded image, read like a file of `read_images`, as uint8 [channels, size, size].
 
-    Raises InputError when the bytes are no image, a damaged one, or one of more than `most_pixels`, which is then not
-    decoded.
+    DICOM files are not read: what comes over a network is not given to their codecs. Raises InputError when the bytes
+    are no image, a damaged one, or one of more than `most_pixels`, which is then not decoded.
     """
-    pixels, failure = _attempt(lambda encoded: _decode_bytes(encoded, size, channels, most_pixels), data)
+
+    def decode(encoded: bytes) -> np.ndarray:
+        if encoded[128:132] == b"DICM":
+            how = " (terrine predict)" if files == "dicom" else ""
+            raise InputError(f"is a DICOM file, which is read from a folder{how} and not sent")
+        with Image.open(BytesIO(encoded)) as image:  # reads the header only
+            width, height = image.size
+        if width * height > most_pixels:
+            raise InputError(f"has {width} x {height} pixels, more than {most_pixels:,}: send a smaller one")
+        return fitted(open_picture(encoded, size, channels, window), size, channels, fit)
+
+    pixels, failure = _attempt(decode, data)
     if failure is not None:
         raise InputError(f"The image {failure}.")
     return pixels
 
 
-def _decode_bytes(data: bytes, size: int, channels: int, most_pixels: int) -> np.ndarray:
-    with Image.open(BytesIO(data)) as image:  # reads the header only
-        width, height = image.size
-    if width * height > most_pixels:
-        raise InputError(f"has {width} x {height} pixels, more than {most_pixels:,}: send a smaller one")
-    return _decode(BytesIO(data), size, "L" if channels == 1 else "RGB")
+def open_picture(contents: bytes, size: int, channels: int, window: tuple[float, float] | None = None) -> Image.Image:
+    """Return an encoded image, upright and of 8 bits, in twice `size` or more where it has as many pixels.
 
-
-def _decode(path: Path | BytesIO, size: int, mode: str) -> np.ndarray:
-    """Return one file as uint8 [C, size, size]."""
-    with Image.open(path) as image:
-        if image.mode.startswith(_DEEP_MODES):
+    window: the values that become black and white in an image of more than 8 bits per pixel, which is refused without.
+    """
+    mode = "L" if channels == 1 else "RGB"
+    with Image.open(BytesIO(contents)) as image:
+        deep = image.mode.startswith(_DEEP_MODES)
+        if deep and window is None:
             raise InputError(
-                f"has more than 8 bits per pixel (mode {image.mode}): choose the range of values to show and save as "
-                "8 bits"
+                f"has more than 8 bits per pixel (mode {image.mode}): choose the range of values to show, "
+                "data.window=[low, high], or save as 8 bits"
             )
         # Lets the JPEG decoder skip detail that the small copy cannot show; other formats ignore it.
         image.draft(mode, (2 * size, 2 * size))
         upright = ImageOps.exif_transpose(image)
-        small = upright.convert(mode).resize((size, size), Image.Resampling.BILINEAR)
+        if deep and window is not None:
+            return Image.fromarray(windowed(np.asarray(upright), *window))
+        return upright.convert(mode)
+
+
+def fitted(image: Image.Image, size: int, channels: int, fit: Fit) -> np.ndarray:
+    """Return a picture as uint8 [channels, size, size]."""
+    image = image.convert("L" if channels == 1 else "RGB")
+    if fit == "crop":  # first: what is outside has no part in what is shown
+        side = min(image.size)
+        left, top = ((length - side) // 2 for length in image.size)
+        image = image.crop((left, top, left + side, top + side))
+    if fit == "pad":
+        small = ImageOps.pad(image, (size, size), Image.Resampling.BILINEAR)
+    else:
+        small = image.resize((size, size), Image.Resampling.BILINEAR)
     pixels = np.asarray(small)
-    return pixels[None] if mode == "L" else pixels.transpose(2, 0, 1)
+    return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
 
 
-def _run(function: Callable[[Path], Any], paths: Sequence[Path], progress: Progress | None) -> Iterator[Any]:
-    """Yield `function` of each path, in order, from a few threads; raise InputError that names the files it fails on.
+def each_file(
+    function: Callable[[Record], Any],
+    records: Sequence[Record],
+    progress: Progress | None = None,
+    *,
+    skip: bool = False,
+) -> Iterator[tuple[int, Any]]:
+    """Yield each record's number and its `function`, in order, from a few threads.
 
-    Decoding leaves the interpreter lock, so threads suffice. A chunk at a time keeps the results in flight few.
+    Decoding leaves the interpreter lock, so threads suffice. A chunk at a time keeps the results in flight few. Raises
+    InputError that names the files it fails on; with `skip`, those are left out, if others remain.
     """
     failures: list[str] = []
     with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
-        for start in range(0, len(paths), _CHUNK):
-            chunk = paths[start : start + _CHUNK]
-            for path, (result, failure) in zip(chunk, pool.map(partial(_attempt, function), chunk), strict=True):
+        for start in range(0, len(records), _CHUNK):
+            chunk = records[start : start + _CHUNK]
+            for number, (result, failure) in enumerate(pool.map(partial(_attempt, function), chunk), start):
                 if failure is None:
-                    yield result
+                    yield number, result
                 else:
-                    failures.append(f"{path} ({failure})")
+                    failures.append(f"{records[number].path} ({failure})")
             if progress is not None:
-                progress(start + len(chunk), len(paths))
-            if len(failures) >= _ENOUGH_FAILURES:
+                progress(start + len(chunk), len(records))
+            if len(failures) >= _ENOUGH_FAILURES and not skip:
                 break
-    if failures:
-        count = f"{len(failures)} of {len(paths)} image files cannot be used"
+    if failures and (not skip or len(failures) == len(records)):
+        count = f"{len(failures)} of {len(records)} image files cannot be used"
         more = f" and {len(failures) - 5} more" if len(failures) > 5 else ""
         raise InputError(f"{count}: {'; '.join(failures[:5])}{more}. Repair them, or remove them from the data.")
 

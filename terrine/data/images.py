@@ -4,6 +4,8 @@ Everything that enters Terrine as pixels passes through `to_uint8_nchw`, so that
 uint8 [N, C, H, W] with one channel (grey) or three (red, green, blue).
 """
 
+from typing import Literal
+
 import numpy as np
 
 from terrine.errors import InputError, SettingError
@@ -11,8 +13,15 @@ from terrine.errors import InputError, SettingError
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 """Of files that are taken for images."""
 
+Files = Literal["images", "dicom"]
+"""What files of records are: PNG, JPEG and the like, or DICOM."""
+
+Fit = Literal["stretch", "pad", "crop"]
+"""How an image that is not square becomes square: all of it stretched, or with black edges, or its middle alone."""
+
 # Images converted at a time: bounds the memory of intermediate floating-point copies.
 _CHUNK = 4096
+_STRIP = 2**20  # values windowed at a time
 
 # Weights of red, green and blue in a grey value (ITU-R BT.601, as Pillow and torchvision use them).
 _LUMA = (0.299, 0.587, 0.114)
@@ -92,24 +101,47 @@ def _refuse_outside(images: np.ndarray, name: str, highest: int, remedy: str, of
     )
 
 
-def resize(images: np.ndarray, size: int) -> np.ndarray:
+def windowed(values: np.ndarray, low: float, high: float, *, slope: float = 1.0, intercept: float = 0.0) -> np.ndarray:
+    """Return uint8 of the shape of `values`: slope * value + intercept from `low`, black, to `high`, white.
+
+    What is no number is black. Where low = high, all above is white. In strips: memory is the result's and little more.
+    """
+    shown = np.empty(values.shape, np.uint8)
+    flat, out = values.reshape(-1), shown.reshape(-1)
+    for start in range(0, flat.size, _STRIP):
+        strip = flat[start : start + _STRIP].astype(np.float64) * slope + (intercept - low)
+        strip = strip / (high - low) if high > low else np.sign(strip)
+        out[start : start + _STRIP] = np.rint(np.clip(np.nan_to_num(strip, nan=0.0), 0, 1) * 255)
+    return shown
+
+
+def resize(images: np.ndarray, size: int, fit: Fit = "stretch") -> np.ndarray:
     """Return uint8 [N, C, H, W] images as uint8 [N, C, size, size].
 
-    Bilinear, antialiased where the image shrinks. The whole image is kept: one that is not square is stretched.
+    Bilinear, antialiased where the image shrinks. One that is not square becomes square as `fit` says.
     """
     if size < 1:
         raise SettingError(f"data.size is {size}. An image has at least one pixel a side.")
     if images.shape[2:] == (size, size):
         return images
+    height, width = images.shape[2:]
+    tall, wide = size, size
+    if fit == "crop":
+        side, top, left = min(height, width), max(0, height - width) // 2, max(0, width - height) // 2
+        images = images[:, :, top : top + side, left : left + side]
+    elif fit == "pad":
+        tall, wide = (max(1, round(length * size / max(height, width))) for length in (height, width))
+    top, left = round((size - tall) / 2), round((size - wide) / 2)
     import torch  # here: a dataset that has its size already is read without it
 
-    resized = np.empty((*images.shape[:2], size, size), dtype=np.uint8)
+    resized = np.zeros((*images.shape[:2], size, size), dtype=np.uint8)
     for start in range(0, len(images), _CHUNK):
         chunk = torch.from_numpy(np.array(images[start : start + _CHUNK])).float()
         chunk = torch.nn.functional.interpolate(
-            chunk, size=(size, size), mode="bilinear", align_corners=False, antialias=True
+            chunk, size=(tall, wide), mode="bilinear", align_corners=False, antialias=True
         )
-        resized[start : start + _CHUNK] = chunk.round().clamp(0, 255).to(torch.uint8).numpy()
+        small = chunk.round().clamp(0, 255).to(torch.uint8).numpy()
+        resized[start : start + _CHUNK, :, top : top + tall, left : left + wide] = small
     return resized
 
 

@@ -51,12 +51,13 @@ def distance_by_chance(histograms: np.ndarray) -> float:
     return float((per_root * spread).mean()) if len(sizes) else 0.0
 
 
-def summarise(histograms: np.ndarray) -> dict[str, Any]:
+def summarise(histograms: np.ndarray, sizes: np.ndarray | None = None) -> dict[str, Any]:
     """Return a JSON-able summary: records and classes per teacher, teachers without some class, distances.
 
-    The mean distance, like the one by chance, is that of teachers who have records.
+    The mean distance, like the one by chance, is that of teachers who have records. sizes: int64 [teachers], records
+    of each, where a record may have several findings or none.
     """
-    sizes, seen = histograms.sum(axis=1), (histograms > 0).sum(axis=1)
+    sizes, seen = histograms.sum(axis=1) if sizes is None else sizes, (histograms > 0).sum(axis=1)
     distances = label_distances(histograms)[sizes > 0]
     return {
         "records_per_teacher": _spread(sizes),

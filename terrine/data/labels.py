@@ -91,8 +91,8 @@ def _column(name: str, values: np.ndarray, where: str) -> np.ndarray:
         return values[:, 0]
     if values.ndim == 2:
         raise InputError(
-            f"{where}: {name} has shape {list(values.shape)}: several labels per image. Terrine learns one class per "
-            "image; choose one column, or number the combinations."
+            f"{where}: {name} has shape {list(values.shape)}: several labels per image. Where each column is a finding "
+            "that an image has or has not, name them in data.findings; else choose one column."
         )
     if values.ndim != 1:
         raise InputError(f"{where}: {name} has shape {list(values.shape)}; it must be [N], one value per image.")

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from terrine.data import public
 from terrine.data.dataset import Dataset
-from terrine.data.images import resize, to_channels
+from terrine.data.images import Fit, resize, to_channels
 from terrine.data.pool import take_pool
 from terrine.data.sketch import digests_of_arrays, sketch
 from terrine.data.survey import Survey, survey_of
@@ -29,6 +29,17 @@ from terrine.settings import AtHome, Kinds, Settings, Unit
 
 Progress = Callable[[int, int], None]
 """Called with (files read, files in all)."""
+
+
+def rising(window: tuple[float, float]) -> tuple[float, float]:
+    """Return a window; raise ValueError for one that does not rise."""
+    if not window[0] < window[1]:
+        raise ValueError(f"its first value, {window[0]:g}, must be below its second, {window[1]:g}")
+    return window
+
+
+Window = Annotated[tuple[float, float], AfterValidator(rising)]
+"""The values that become black and white."""
 
 
 class Source(Settings):
@@ -64,6 +75,11 @@ class Source(Settings):
                 "Leave it out, and set ledger.account and ledger.epsilon"
             )
         return self
+
+    @property
+    def several(self) -> tuple[str, ...]:
+        """The findings that a record may have at once; none where every record is of one class."""
+        return getattr(self, "findings", ())
 
     @property
     def has_public_records(self) -> bool:
@@ -119,6 +135,8 @@ class ImageSource(Source):
     """Side that every image of the run is brought to."""
     channels: Literal[1, 3] = 1
     """Grey or colour, to which every image of the run is brought."""
+    fit: Fit = "stretch"
+    """How an image that is not square becomes square: stretched, padded with black, or cropped to its middle."""
     pool: Literal["validation", "test"] | None = None
     """Real images that you declare public, as the source `pool` of queries: the validation split, or a part of the test
     split. No record is in two of private records, pool and test images, and no test image is in the pool."""
@@ -138,7 +156,7 @@ class ImageSource(Source):
 
     def load(self, at: Path = Path(), *, seed: int = 0, progress: Progress | None = None) -> Dataset:
         def fitted(images: np.ndarray) -> np.ndarray:
-            return to_channels(resize(images, self.size), self.channels)
+            return to_channels(resize(images, self.size, self.fit), self.channels)
 
         dataset = self.read(at, seed, progress)
         known = None if self.public_benchmark else _as_read(dataset)
@@ -204,7 +222,7 @@ class Own(Split):
     """Settings of sources that read somebody's own records."""
 
     path: Annotated[Path, AtHome()]
-    """The user's own .npz file, image folder or CSV file (`name: npz`, `folder` or `table`)."""
+    """The user's own .npz file, image folder, CSV file or DICOMDIR (as `name` says)."""
 
 
 SOURCES = Kinds("data", Source, "terrine.data.sources", default="digits", key="name")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from terrine.data.dataset import Dataset
+from terrine.data.findings import counts_by_class
 from terrine.data.units import count_units
 
 
@@ -22,7 +23,9 @@ class Survey:
     groups       distinct groups of training records, and of test records; None where records have none
     public       records that their owner declares public, and asks about
     skipped      files that are no images, by suffix or name
+    several      training and test records, where one may have several findings, or none; None where each has a class
     geometry     images by width, height and mode, of `looked_at` files whose headers were read
+    remarks      what their source has to say about the files, in sentences
     """
 
     class_names: tuple[str, ...]
@@ -34,6 +37,13 @@ class Survey:
     skipped: Counter[str] = field(default_factory=Counter)
     geometry: Counter[tuple[int, int, str]] = field(default_factory=Counter)
     looked_at: int = 0
+    remarks: tuple[str, ...] = ()
+    several: tuple[int, int] | None = None
+
+    @property
+    def records(self) -> tuple[int, int]:
+        """How many training records there are, and test records."""
+        return self.several or (int(self.train.sum()), int(self.test.sum()))
 
     def units(self, unit: str) -> int:
         """Return how many units teachers learn from: groups, or names of records."""
@@ -44,7 +54,7 @@ def survey_of(dataset: Dataset) -> Survey:
     """Return the counts of a dataset that was read."""
 
     def by_class(labels: np.ndarray) -> np.ndarray:
-        return np.bincount(labels, minlength=dataset.classes)
+        return counts_by_class(labels, dataset.classes)
 
     groups = None
     if dataset.train_groups is not None:
@@ -57,4 +67,5 @@ def survey_of(dataset: Dataset) -> Survey:
         names=count_units(dataset.record_names),
         groups=groups,
         public=0 if dataset.pool_images is None else len(dataset.pool_images),
+        several=(len(dataset.train_labels), len(dataset.test_labels)) if dataset.several else None,
     )

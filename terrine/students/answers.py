@@ -35,7 +35,8 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 class ReleasedAnswers:
     """What was released about some queries, and what a student is fitted with.
 
-    targets: float32 [answers, classes]: shares of votes (noise included), or labels as one-hot rows.
+    targets: float32 [answers, classes]: shares of votes (noise included), or labels as one-hot rows; of several
+    findings [answers, findings, 2] (`terrine.students.findings`).
     fit_loss: what training minimises. held_out_loss: what judges a student on answers it was not fitted to; the same
     but for smoothing, which is a device of training. described: the likelihood in words and numbers.
     """
@@ -46,7 +47,7 @@ class ReleasedAnswers:
     described: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.targets.ndim != 2 or not np.isfinite(self.targets).all():
+        if self.targets.ndim not in (2, 3) or not np.isfinite(self.targets).all():
             raise InputError("Released answers must be finite numbers [answers, classes].")
 
     def __len__(self) -> int:
@@ -102,6 +103,12 @@ def released_answers(
         raise InputError(
             "No query was answered, so there is nothing to train a student on. Lower aggregation.threshold, raise "
             "sigma or epsilon."
+        )
+    if mechanism.findings > 1:
+        from terrine.students.findings import answers_of_findings
+
+        return answers_of_findings(
+            mechanism, settings, answered=answered, labels=labels, histograms=histograms, teachers=teachers
         )
     if mechanism.reveals == "histogram" and histograms is not None:
         return rows, histogram_answers(histograms[rows], teachers, mechanism.deviation)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from terrine.classifiers import LinearHead, predict
+from terrine.classifiers import FindingsHead, LinearHead, predict
 from terrine.determinism.parallel import side_by_side
 from terrine.determinism.randomness import numpy_generator
 from terrine.errors import InputError
@@ -60,7 +60,7 @@ def fit(
     inputs = torch.from_numpy(features).to(device)
     wanted = torch.from_numpy(targets).to(device)
     scale = float(np.einsum("qd,qd->", features, features, dtype=np.float64)) / len(features)
-    head = (inputs.new_zeros(wanted.shape[1], inputs.shape[1]), inputs.new_zeros(wanted.shape[1]))
+    head = (inputs.new_zeros(answers.classes, inputs.shape[1]), inputs.new_zeros(answers.classes))
 
     def choose_and_fit(l2: float | None) -> tuple[Tensor, Tensor]:
         if l2 is None and len(inputs) < _FEWEST_TO_CHOOSE:
@@ -82,7 +82,8 @@ def fit(
 
     # One worker: the sums of a fit are long, and several threads would round them differently from one.
     ((weight, bias),) = side_by_side(choose_and_fit, [l2], device)
-    return LinearHead(weight.cpu().numpy(), bias.cpu().numpy())
+    kind = FindingsHead if targets.ndim == 3 else LinearHead
+    return kind(weight.cpu().numpy(), bias.cpu().numpy())
 
 
 def _minimise(

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from terrine.aggregation.findings import Findings
 from terrine.aggregation.release import Votes
 from terrine.data.dataset import Dataset
 from terrine.data.partitions import Parts
@@ -140,6 +141,8 @@ def fit(
             f"teachers.kind={settings.kind} learn from one another, in rounds that are releases of their own: run them "
             "in the pipeline, which keeps account of both."
         )
+    if data.several:
+        raise SettingError(f"{data.name} has several findings: run it in the pipeline (docs/several-findings.md).")
     settings.refuse_shared_passes(device, public=data.public)
 
     def given() -> Backbone:
@@ -182,14 +185,15 @@ def cast_votes(
     classes: int,
     seed: int,
     device: torch.device,
+    findings: Findings | None = None,
 ) -> np.ndarray:
     """Return the votes of a block of teachers, trained or not: unsigned integers [queries, teachers].
 
-    numbers: of the queries among all that the run asks, int64 [queries]. states: where they are `stacked`, of one that
-    was not trained zeros.
+    Of several findings [queries · findings, teachers], as `kind` was told that there are. numbers: of the queries among
+    all that the run asks, int64 [queries]. states: where they are `stacked`, of one that was not trained zeros.
     """
     trained = [teacher for teacher in block if teacher not in untrained]
-    votes = votes_without_records(block, numbers, classes, seed=seed)
+    votes = votes_without_records(block, numbers, classes, seed=seed, findings=findings)
     if trained:
         # Stacked states share a product: those that were not trained keep their places in it, so that its shapes say
         # nothing about who they are.

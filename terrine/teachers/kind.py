@@ -39,7 +39,7 @@ class Records:
     inputs      features, or uint8 images [records, C, H, W], as the kind wants; a memory map will do. Features of a
                 backbone are `PrivateFeatures` of this very assignment. A plain float32 array [records, features] is
                 taken as `PrivateFeatures.of_rows`: whoever passes one says that no row depends on another record
-    labels      int64 [records], 0 .. classes - 1
+    labels      int64 [records], 0 .. classes - 1; of several findings int64 [records, classes], 0 or 1
     assignment  int64 [records], the teacher of each record
 
     Raises InputError when arrays do not fit together, or features were computed for another assignment.
@@ -51,15 +51,15 @@ class Records:
     classes: int
 
     def __post_init__(self) -> None:
-        if self.labels.shape != (len(self.inputs),) or self.assignment.shape != (len(self.inputs),):
+        records = (len(self.inputs),)
+        if self.labels.shape not in (records, (*records, self.classes)) or self.assignment.shape != records:
             raise InputError(
                 f"{len(self.inputs)} records, labels of shape {self.labels.shape} and an assignment of shape "
                 f"{self.assignment.shape} do not fit together. Give one label and one teacher per record."
             )
-        if len(self.labels) and not (self.labels.min() >= 0 and self.labels.max() < self.classes):
-            raise InputError(
-                f"labels run from {self.labels.min()} to {self.labels.max()}, outside 0..{self.classes - 1}."
-            )
+        most = self.classes - 1 if self.labels.ndim == 1 else 1
+        if len(self.labels) and not (self.labels.min() >= 0 and self.labels.max() <= most):
+            raise InputError(f"labels run from {self.labels.min()} to {self.labels.max()}, outside 0..{most}.")
         if isinstance(self.inputs, PrivateFeatures):
             self.inputs.check(self.assignment)
 

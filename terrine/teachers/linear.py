@@ -8,6 +8,11 @@ many at a time as a fixed amount of memory holds. Two ways to train (`LinearTeac
 - `ridge`: least squares on one-hot labels with a penalty, solved exactly. A teacher has far fewer records than
   features; the closed form then is one small Cholesky factor, and its teachers are better than Adam's.
 
+Of several findings at once (labels [records, findings]) a head has a score for each, by least squares on 0 and 1 or by
+the sum of a logistic loss each. A score says how much likelier the finding is than among the teacher's own records, and
+one above 0 is a vote yes; where votes are bounded, for the highest scores alone (`terrine.aggregation.findings`). Were
+yes said to what is likelier than not, few teachers would ever say it of a rare finding (docs/several-findings.md).
+
 Guarantees:
 - A teacher's head is a function of its own records, the settings, the seed and its number. No other teacher's record
   enters it, so one record touches one teacher.
@@ -20,6 +25,7 @@ Guarantees:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +35,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from terrine.aggregation.findings import Findings, bounded
 from terrine.classifiers import initial_head
 from terrine.determinism.parallel import side_by_side
 from terrine.determinism.randomness import derive_seed, torch_generator
@@ -85,8 +92,10 @@ class LinearKind:
     block = 1024
     least = 1
 
-    def __init__(self, settings: LinearTeachers | None = None, *, by_teacher: bool = False) -> None:
-        self.settings, self.by_teacher = settings or LinearTeachers(), by_teacher
+    def __init__(
+        self, settings: LinearTeachers | None = None, *, by_teacher: bool = False, findings: Findings | None = None
+    ) -> None:
+        self.settings, self.by_teacher, self.findings = settings or LinearTeachers(), by_teacher, findings
 
     def train(
         self, records: Records, teachers: Sequence[int], *, seed: int, device: torch.device | str = "cpu"
@@ -114,7 +123,7 @@ class LinearKind:
         """Return votes [queries, teachers]; see `vote`. A head's score of a query does not depend on its batch."""
         states = list(states)
         heads = LinearHeads(*(np.stack([state[name] for state in states]) for name in ("weight", "bias")))
-        return vote(heads, queries.inputs, device=device)
+        return vote(heads, queries.inputs, device=device, findings=self.findings)
 
 
 def train_heads(
@@ -134,7 +143,8 @@ def train_heads(
         memory map: by passing one the caller asserts that row i is a function of record i alone, or of records of its
         own teacher, as a table's columns and features computed image by image are; features under current statistics
         are not, unless no batch mixed teachers. Only the group's rows are read.
-    labels: int64 [records], 0 .. classes - 1. assignment: int64 [records], the teacher of each record.
+    labels: int64 [records], 0 .. classes - 1, or of several findings [records, classes], 0 or 1. assignment: int64
+        [records], the teacher of each record.
     teachers: numbers of the group's teachers. seed: of the run; a teacher's shuffles derive from it and its number.
 
     A teacher may lack a class: it learns that the class is rare. Raises InputError when arrays do not fit together, a
@@ -172,13 +182,14 @@ def train_heads(
 def _check(features: np.ndarray, labels: np.ndarray, assignment: np.ndarray, classes: int) -> None:
     if features.ndim != 2 or features.dtype != np.float32:
         raise InputError(f"features: float32 [records, features] expected, got {features.dtype} {features.shape}.")
-    if labels.shape != (len(features),) or assignment.shape != (len(features),):
+    if labels.shape not in ((len(features),), (len(features), classes)) or assignment.shape != (len(features),):
         raise InputError(
             f"features of {len(features)} records, labels of shape {labels.shape} and an assignment of shape "
             f"{assignment.shape} do not fit together. Give one label and one teacher per record."
         )
-    if len(labels) and not (labels.min() >= 0 and labels.max() < classes):
-        raise InputError(f"labels run from {labels.min()} to {labels.max()}, outside 0..{classes - 1}.")
+    most = classes - 1 if labels.ndim == 1 else 1
+    if len(labels) and not (labels.min() >= 0 and labels.max() <= most):
+        raise InputError(f"labels run from {labels.min()} to {labels.max()}, outside 0..{most}.")
 
 
 def _parts(rows: list[np.ndarray], features: int, device: torch.device) -> Iterator[list[int]]:
@@ -198,13 +209,15 @@ def _parts(rows: list[np.ndarray], features: int, device: torch.device) -> Itera
 def _solve_ridge(inputs: Tensor, targets: Tensor, classes: int, settings: LinearTeachers) -> tuple[Tensor, Tensor]:
     """Return weight [T, C, D] and bias [T, C] that minimise ‖Y − X Wᵀ − b‖² + ridge · s · ‖W‖², one-hot Y, free b.
 
-    inputs: [T, n, D]; targets: [T, n]; s is the mean squared norm of a centred record. Solved in the n x n dual when
-    there are fewer records than features, (X Xᵀ + ridge s) A = Y, Wᵀ = Xᵀ A, and in the D x D primal otherwise.
+    inputs: [T, n, D]; targets: [T, n], or [T, n, C] of findings, whose b makes the score of a mean record 0; s is the
+    mean squared norm of a centred record. Solved in the n x n dual when there are fewer records than features,
+    (X Xᵀ + ridge s) A = Y, Wᵀ = Xᵀ A, and in the D x D primal otherwise.
     """
     records, features = inputs.shape[1:]
     mean = inputs.mean(1, keepdim=True)
     centred = inputs - mean
-    one_hot = F.one_hot(targets, classes).to(inputs.dtype)
+    several = targets.ndim == 3
+    one_hot = targets.to(inputs.dtype) if several else F.one_hot(targets, classes).to(inputs.dtype)
     frequency = one_hot.mean(1, keepdim=True)
     one_hot -= frequency
     dual = records < features
@@ -219,8 +232,8 @@ def _solve_ridge(inputs: Tensor, targets: Tensor, classes: int, settings: Linear
     right = one_hot if dual else torch.bmm(centred.mT, one_hot)
     solution = torch.cholesky_solve(right.to(gram.dtype), factor).to(inputs.dtype)
     weight = torch.bmm(solution.mT, centred) if dual else solution.mT.contiguous()
-    bias = frequency - torch.bmm(mean, weight.mT)
-    return weight, bias[:, 0]
+    bias = -torch.bmm(mean, weight.mT)
+    return weight, (bias if several else frequency + bias)[:, 0]
 
 
 def _precise(device: torch.device) -> torch.dtype:
@@ -238,7 +251,8 @@ def _train_adam(
     starts = [heads[each] for each in seeds]
     weight = torch.from_numpy(np.stack([start.weight for start in starts])).to(device)
     bias = torch.from_numpy(np.stack([start.bias for start in starts])).to(device)
-    one_hot = F.one_hot(targets, classes).to(inputs.dtype)
+    several = targets.ndim == 3
+    one_hot = targets.to(inputs.dtype) if several else F.one_hot(targets, classes).to(inputs.dtype)
     generators = [torch_generator(seed, "teacher shuffle", teacher) for teacher in teachers]
     batch = min(settings.batch or records, records)
     states = [(weight, torch.zeros_like(weight), torch.zeros_like(weight))]
@@ -255,13 +269,22 @@ def _train_adam(
             own_inputs = inputs if index is None else _take(inputs, index)
             own_targets = one_hot if index is None else _take(one_hot, index)
             logits = torch.bmm(own_inputs, weight.mT) + bias[:, None]
-            error = (torch.softmax(logits, dim=2) - own_targets) / own_inputs.shape[1]
+            likely = _logistic(logits) if several else torch.softmax(logits, dim=2)
+            error = (likely - own_targets) / own_inputs.shape[1]
             gradient = torch.bmm(error.mT, own_inputs)
             if settings.weight_decay:
                 gradient += weight * settings.weight_decay
             _adam_step(states[0], gradient, settings.learning_rate, step)
             _adam_step(states[1], error.sum(1), settings.learning_rate, step)
+    if several:
+        odds = [math.log((yes + 0.5) / (records - yes + 0.5)) for yes in range(records + 1)]
+        bias = bias - bias.new_tensor(odds)[targets.sum(1)]
     return weight, bias
+
+
+def _logistic(scores: Tensor) -> Tensor:
+    """Return 1 / (1 + e^−score), of which no element's last bit hangs on its place among the others (`_adam_step`)."""
+    return torch.softmax(torch.stack([scores, torch.zeros_like(scores)], dim=-1), dim=-1)[..., 0]
 
 
 def start_seed(seed: int, teacher: int, initialisation: str) -> int:
@@ -291,18 +314,26 @@ def _adam_step(state: tuple[Tensor, Tensor, Tensor], gradient: Tensor, learning_
     value.sub_((first * (learning_rate / (1 - _BETA1**step))).div_(size))
 
 
-def vote(heads: LinearHeads, features: np.ndarray, *, device: torch.device | str = "cpu") -> np.ndarray:
+def vote(
+    heads: LinearHeads,
+    features: np.ndarray,
+    *,
+    device: torch.device | str = "cpu",
+    findings: Findings | None = None,
+) -> np.ndarray:
     """Return every teacher's class for every query: unsigned integers [queries, teachers], smallest type that fits.
 
     features: float32 [queries, features], an array or a memory map. One matrix product, taken in blocks of queries
     and teachers, so that the scores [queries, teachers, classes] are never held at once. Of equal scores the lower
-    class wins. Raises InputError when features do not fit the heads or are not finite.
+    class wins. Of several findings the votes are 0 or 1, [queries · findings, teachers]. Raises InputError when
+    features do not fit the heads or are not finite.
     """
     device = torch.device(device)
     teachers, classes, dimension = heads.weight.shape
     if features.ndim != 2 or features.shape[1] != dimension:
         raise InputError(f"features of shape {features.shape} do not fit heads on {dimension} features.")
-    votes = np.empty((len(features), teachers), vote_type(classes))
+    each = 1 if findings is None else findings.number
+    votes = np.empty((len(features) * each, teachers), vote_type(classes))
     for first in range(0, teachers, _TEACHER_BLOCK):
         block = slice(first, first + _TEACHER_BLOCK)
         weight = torch.tensor(heads.weight[block], device=device).flatten(0, 1)
@@ -313,7 +344,11 @@ def vote(heads: LinearHeads, features: np.ndarray, *, device: torch.device | str
             if not bool(torch.isfinite(queries.sum())):
                 raise InputError(f"features: one of the queries {start} to {start + len(queries) - 1} is not finite.")
             scores = torch.addmm(bias, queries, weight.T).view(len(queries), -1, classes)
-            votes[start : start + len(queries), block] = scores.argmax(2).cpu().numpy()
+            if findings is None:
+                votes[start : start + len(queries), block] = scores.argmax(2).cpu().numpy()
+                return
+            yes = bounded(scores.cpu().numpy(), findings.bound).transpose(0, 2, 1)
+            votes[start * each : (start + len(queries)) * each, block] = yes.reshape(-1, yes.shape[2])
 
         for _ in side_by_side(decide, range(0, len(features), _QUERY_BLOCK), device):
             pass

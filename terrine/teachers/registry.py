@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from terrine.aggregation.findings import Findings
 from terrine.settings import Kinds
 from terrine.teachers.teachers import Teachers
 
@@ -23,6 +24,7 @@ class TeacherContext:
     Averaged teachers also want the seed of the run (what they start from is public and shared), how many parties there
     are, and the averages of their rounds, loaded if wanted. by_teacher: features of records are a backbone's, so kinds
     that learn from features refuse all that were not computed teacher by teacher (`terrine.teachers.features`).
+    findings: where a record has several; None where it is of one class.
     """
 
     classes: int
@@ -33,3 +35,4 @@ class TeacherContext:
     parties: int = 0
     start: Callable[[], RoundState] | None = None
     by_teacher: bool = False
+    findings: Findings | None = None

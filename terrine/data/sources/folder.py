@@ -3,6 +3,8 @@
 Class folders           FOLDER/CLASS/anything.png                     split by test_fraction
 Class folders, split    FOLDER/train/CLASS/..., FOLDER/test/CLASS/... the split as given
 A table                 TABLE.csv with columns path, label and optionally group, party, split (train or test)
+A table of findings     With `data.findings`, instead of label a column for each finding (1, 0 or empty), or in label
+                        the findings of an image, separated by `;` or `|`; what `data.findings` does not name is ignored
 
 The name of a record (`terrine.data.units`) is the path of its file below its class folder, without the folder's own
 name, since that is its label; or the path that the table gives, made normal (`a/./b.png` is `a/b.png`). Records are in
@@ -16,152 +18,51 @@ folders.
 
 from __future__ import annotations
 
-import csv
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-
-from terrine.data.dataset import Dataset
+from terrine.data.image_table import inside, read_image_table
 from terrine.data.images import SUFFIXES
-from terrine.data.labels import encode_groups, encode_labels
-from terrine.data.parties import encode_parties
-from terrine.data.sketch import sketch
-from terrine.data.source import ImageSource, Own, Progress
-from terrine.data.splits import split_units
-from terrine.data.survey import Survey
-from terrine.data.units import count_units, name_codes
+from terrine.data.listed import Found, Listed, Record
+from terrine.data.source import Window
 from terrine.errors import InputError
 
-_COLUMNS = ("path", "label", "group", "split", "party")
-
-_HEADERS = 1_000
-"""About as many files are opened to see their sizes and modes: less than a second's work."""
+if TYPE_CHECKING:
+    from PIL import Image
 
 
-class _File(NamedTuple):
-    """An image file and what is known of it; `group`, `split` and `party` are empty when not given, for all alike."""
-
-    path: Path
-    name: str
-    label: str
-    group: str = ""
-    split: str = ""
-    party: str = ""
-
-
-class _Listing(NamedTuple):
-    """The files in the order of their names, what is known of each, and which of them teach: no image was opened."""
-
-    files: list[_File]
-    labels: np.ndarray
-    class_names: tuple[str, ...]
-    names: np.ndarray
-    groups: np.ndarray | None
-    train: np.ndarray
-    test: np.ndarray
-    parties: np.ndarray | None
-    party_names: tuple[str, ...]
-    skipped: Counter[str]
-
-    @property
-    def units(self) -> np.ndarray:
-        """What draws its side of the split: each file's group, or its name."""
-        return self.names if self.groups is None else self.groups
-
-
-class Folder(Own, ImageSource):
-    """Image files in class folders, or listed by a CSV table.
-
-    Classes are numbered in alphabetical order, or by value when all are integers. Unless the split is given,
-    `test_fraction` of the groups, or of the names, is held out (`terrine.data.splits`). Memory: the result and a few
-    pictures. An error names the file, or the line of the table, that cannot be used.
-    """
+class Folder(Listed):
+    """Image files in class folders, or listed by a CSV table."""
 
     name: Literal["folder"] = "folder"
+    window: Window | None = None
+    """[low, high]: the values that become black and white in images of more than 8 bits per pixel (PNG, TIFF), which
+    are refused without it. Images of 8 bits stay as they are."""
 
-    def read(self, at: Path = Path(), seed: int = 0, progress: Progress | None = None) -> Dataset:
-        from terrine.data.image_files import read_images
+    @property
+    def limits(self) -> tuple[float, float] | None:
+        """The values that become black and white."""
+        return self.window
 
-        there = self._listed(at, seed)
-        train, test, labels = there.train, there.test, there.labels
-        # Read in this order, the two splits are views of one array: the images exist once.
-        digests = np.empty(len(train) + len(test), np.uint64)
-        images = read_images(
-            [there.files[index].path for index in np.concatenate([train, test])],
-            size=self.size,
-            channels=self.channels,
-            progress=progress,
-            digests=digests,
-        )
-        return Dataset(
-            name=(at / self.path).stem,
-            train_images=images[: len(train)],
-            train_labels=labels[train],
-            train_groups=None if there.groups is None else there.groups[train],
-            test_images=images[len(train) :],
-            test_labels=labels[test],
-            class_names=there.class_names,
-            train_parties=there.parties,
-            party_names=there.party_names,
-            train_names=there.names[train],
-            test_units=there.units[test],
-            sketch=sketch(digests),
-        )
-
-    def survey(self, at: Path = Path(), *, seed: int = 0) -> Survey:
-        from terrine.data.image_files import headers
-
-        there = self._listed(at, seed)
-        train, test, classes = there.train, there.test, len(there.class_names)
-        every = max(1, len(there.files) // _HEADERS)
-        geometry = headers([file.path for file in there.files[::every]])
-        return Survey(
-            there.class_names,
-            np.bincount(there.labels[train], minlength=classes),
-            np.bincount(there.labels[test], minlength=classes),
-            names=count_units(there.names[train]),
-            groups=None
-            if there.groups is None
-            else (count_units(there.groups[train]), count_units(there.groups[test])),
-            skipped=there.skipped,
-            geometry=geometry,
-            looked_at=geometry.total(),
-        )
-
-    def _listed(self, at: Path, seed: int) -> _Listing:
-        """List the files and draw the split; no image is opened."""
+    def found(self, at: Path) -> Found:
         path = at / self.path
-        files, skipped = (_read_table(path), Counter[str]()) if path.suffix.lower() == ".csv" else _walk(path)
-        files.sort(key=lambda file: (file.name, file.label))
-        first, where = files[0], str(path)
-        class_names = _class_names([file.label for file in files])
-        labels = encode_labels({"label": np.array([file.label for file in files])}, class_names, where)[0]["label"]
-        names = name_codes(file.name for file in files)
-        groups = None
-        if first.group:
-            groups = encode_groups({"group": np.array([file.group for file in files])}, where)["group"]
-        units = names if groups is None else groups
-        if first.split:
-            in_test = np.array([file.split == "test" for file in files])
-            train, test = np.flatnonzero(~in_test), np.flatnonzero(in_test)
-            _check_split(train, test, groups, files, where)
-        else:
-            train, test = split_units(units, self.test_fraction, seed=seed)
-        parties: np.ndarray | None = None
-        party_names: tuple[str, ...] = ()
-        if first.party:
-            # Where the split is given, a party that has test images only is no party of the training data.
-            known = train if first.split else np.arange(len(files))
-            held, party_names = encode_parties({"party": np.array([files[index].party for index in known])}, where)
-            parties = held["party"] if first.split else held["party"][train]
-        return _Listing(files, labels, class_names, names, groups, train, test, parties, party_names, skipped)
+        if path.suffix.lower() == ".csv":
+            return Found(read_image_table(path, self.findings), Counter())
+        if self.findings:
+            raise InputError(f"{path} is no table: an image in a class folder has one class. List findings in a CSV.")
+        return Found(*_walk(path))
+
+    def picture(self, record: Record) -> tuple[Image.Image, bytes]:
+        from terrine.data.image_files import open_picture
+
+        contents = record.path.read_bytes()
+        return open_picture(contents, self.size, self.channels, self.window), contents
 
 
-def _walk(folder: Path) -> tuple[list[_File], Counter[str]]:
+def _walk(folder: Path) -> tuple[list[Record], Counter[str]]:
     """List class folders, or the class folders in `train` and `test` when these are the only folders.
 
     Returns the images, and how many files of which kind below the folder are none.
@@ -181,7 +82,7 @@ def _walk(folder: Path) -> tuple[list[_File], Counter[str]]:
             f"{folder} holds no class folders. Put the images of each class into a subfolder named after the class, or "
             "point data.path at a CSV file with columns path and label."
         )
-    listing: list[_File] = []
+    listing: list[Record] = []
     skipped = Counter(_kind_of_file(file.name) for file in folder.iterdir() if file.is_file())
     for class_folder, split in class_folders:
         real, before = class_folder.resolve(), len(listing)
@@ -192,8 +93,8 @@ def _walk(folder: Path) -> tuple[list[_File], Counter[str]]:
             name = Path(entry.path).relative_to(class_folder)
             # What is no link lies where it seems to; resolving every path would take longer than reading the images.
             linked = class_folder.is_symlink() or entry.is_symlink()
-            path = _inside(folder, Path(entry.path), entry.path) if linked else real / name
-            listing.append(_File(path, name.as_posix(), class_folder.name, split=split))
+            path = inside(folder, Path(entry.path), entry.path) if linked else real / name
+            listing.append(Record(path, name.as_posix(), class_folder.name, split=split))
         if len(listing) == before:
             raise InputError(
                 f"The class folder {class_folder} holds no image ({_suffixes_in(class_folder)}). Add images "
@@ -210,106 +111,6 @@ def _files_below(folder: Path) -> Iterator[os.DirEntry[str]]:
                 yield from _files_below(Path(entry.path))
             elif entry.is_file():
                 yield entry
-
-
-def _read_table(table: Path) -> list[_File]:
-    """List the rows of a CSV file; every complaint names the line."""
-    if not table.is_file():
-        raise InputError(f"There is no file {table}. Point data.path at a CSV file with columns path and label.")
-    listing = []
-    lines: dict[Path, int] = {}
-    try:
-        with table.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file, strict=True, skipinitialspace=True)
-            columns = _check_columns(table, reader.fieldnames)
-            for row in reader:
-                place = f"{table}, line {reader.line_num}"
-                values = _values(row, columns, place)
-                path = _inside(table.parent, Path(values["path"]), place, relative=True)
-                if path in lines:
-                    raise InputError(
-                        f"{place}: {values['path']} is listed in line {lines[path]} already. List it once."
-                    )
-                lines[path] = reader.line_num
-                name = Path(os.path.normpath(values.pop("path"))).as_posix()
-                listing.append(_File(path, name, **values))
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{table} is no CSV file in UTF-8 ({error}). Save it as CSV, UTF-8, commas.") from error
-    if not listing:
-        raise InputError(f"{table} lists no images. Give one line per image below the line with the column names.")
-    return listing
-
-
-def _check_columns(table: Path, header: Sequence[str] | None) -> set[str]:
-    columns = set(header or ())
-    if not {"path", "label"} <= columns:
-        raise InputError(
-            f"{table} has the columns {', '.join(header or ()) or '(none)'}. Its first line must name path and label, "
-            "and optionally group, party and split, separated by commas."
-        )
-    return columns & set(_COLUMNS)
-
-
-def _values(row: Mapping[str | None, str | None], columns: set[str], place: str) -> dict[str, str]:
-    """Return the stripped values of one row, none of them empty."""
-    values = {column: (row[column] or "").strip() for column in columns}
-    empty = sorted(column for column, value in values.items() if not value)
-    if empty:
-        remedy = " A record that stands alone gets a group of its own." if empty == ["group"] else ""
-        raise InputError(f"{place} has no {' and no '.join(empty)}. Fill it in, or remove the line.{remedy}")
-    if None in row:
-        raise InputError(f"{place} has more values than columns. Put a text with a comma into double quotes.")
-    if values.get("split", "train") not in ("train", "test"):
-        raise InputError(f"{place} has split '{values['split']}'. It must be train or test.")
-    return values
-
-
-def _inside(folder: Path, path: Path, place: str, *, relative: bool = False) -> Path:
-    """Return the real path of an image, after refusing one that is not a file inside `folder`.
-
-    With `relative` the path is one that a table gives, relative to `folder`.
-    """
-    if relative and path.is_absolute():
-        raise InputError(
-            f"{place}: {path} is an absolute path. Write paths relative to the folder of the table, {folder}, and keep "
-            "the images inside it."
-        )
-    try:
-        real = (folder / path if relative else path).resolve()
-        is_file = real.is_file()
-    except (OSError, RuntimeError, ValueError) as error:  # a loop of links, a name that is too long
-        raise InputError(f"{place}: {path} is no usable path ({error}). Correct it or remove the line.") from error
-    if not real.is_relative_to(folder.resolve()):
-        raise InputError(
-            f"{place}: {path} leads outside {folder}, to {real}. Copy the image into that folder; links and '..' that "
-            "leave it are not followed."
-        )
-    if not is_file:
-        raise InputError(f"{place}: there is no file {path} in {folder}. Correct the path or remove the line.")
-    return real
-
-
-def _check_split(
-    train: np.ndarray, test: np.ndarray, groups: np.ndarray | None, files: list[_File], where: str
-) -> None:
-    if len(train) == 0 or len(test) == 0:
-        raise InputError(
-            f"{where}: the given split has {len(train)} training and {len(test)} test images. Each needs some; or "
-            "leave the split out, and data.test_fraction of the records is held out."
-        )
-    if groups is not None:
-        shared = train[np.isin(groups[train], groups[test])]
-        if len(shared):
-            raise InputError(
-                f"{where}: group '{files[shared[0]].group}' is in train and in test ({len(shared)} training images "
-                "are concerned). A person must be in one split only: move those images."
-            )
-
-
-def _class_names(labels: list[str]) -> tuple[str, ...]:
-    """Return the distinct labels, in alphabetical order, or by value when all are integers."""
-    distinct = sorted(set(labels))
-    return tuple(sorted(distinct, key=int) if all(name.isdecimal() for name in distinct) else distinct)
 
 
 def _subfolders(folder: Path) -> list[Path]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from terrine.data.dataset import Dataset
+from terrine.data.findings import SeveralFindings
 from terrine.data.source import Downloaded, Progress, ThreeSplits
 from terrine.data.sources.npz import from_arrays, read_arrays
 from terrine.errors import InputError
@@ -18,11 +19,12 @@ SIZES = (28, 64, 128, 224)
 _ARRAYS = {f"{split}_{array}" for split in ("train", "val", "test") for array in ("images", "labels")}
 
 
-class MedMNIST(Downloaded, ThreeSplits):
+class MedMNIST(SeveralFindings, Downloaded, ThreeSplits):
     """A set of MedMNIST; its validation split joins the training records unless `validation` or `pool` says otherwise.
 
     It is root/medmnist/NAME.npz or root/NAME.npz; for `size` 64, 128 or 224 NAME_64.npz and so on, and for any other
-    size the largest published one that is not larger. chestmnist, whose images have several labels each, is refused.
+    size the largest published one that is not larger. chestmnist, whose images have several findings each, wants
+    `findings`.
     """
 
     # Written down, because importing medmnist to list them takes a second and makes a folder in the user's home.
@@ -36,14 +38,16 @@ class MedMNIST(Downloaded, ThreeSplits):
             import medmnist  # a second; only who asks for one of these sets pays it
 
         info, root = medmnist.INFO[self.name], at / self.root
-        if "multi-label" in info["task"]:
+        if ("multi-label" in info["task"]) != bool(self.findings):
+            known = ", ".join(info["label"].values())
             raise InputError(
-                f"{self.name} gives several labels to an image ({len(info['label'])} findings), and Terrine learns one "
-                "class per image. Make an npz file with one finding as the label (data.name: npz)."
+                f"An image of {self.name} is of one class ({known}). Leave out data.findings."
+                if self.findings
+                else f"{self.name} gives several findings to an image. Set data.findings to two or more of {known}."
             )
         native = max((side for side in SIZES if side <= self.size), default=SIZES[0])
         file = f"{self.name}.npz" if native == SIZES[0] else f"{self.name}_{native}.npz"
-        places = [root / "medmnist" / file, root / file]
+        places = places_of(root, file)
         found = next((place for place in places if place.is_file()), None)
         if found is None:
             if not self.download:
@@ -59,7 +63,13 @@ class MedMNIST(Downloaded, ThreeSplits):
             class_names=[info["label"][str(index)] for index in range(len(info["label"]))],
             public_benchmark=True,
             validation=self.validation_split,
+            findings=self.findings,
         )
+
+
+def places_of(root: Path, file: str) -> list[Path]:
+    """Return where a set's file is looked for."""
+    return [root / "medmnist" / file, root / file]
 
 
 def _download(info: dict[str, Any], place: Path, native: int) -> Path:

@@ -5,7 +5,8 @@ Split already:          train_images, train_labels, test_images, test_labels; op
                         join train, or as `validation` says), train_ids, val_ids, train_groups, val_groups,
                         test_groups, train_parties, val_parties, class_names
 
-Labels are integers 0..K-1 or text. Other arrays in the file are ignored. Nothing is unpickled.
+Labels are integers 0..K-1 or text; with `data.findings` they are 0 or 1, a column for each finding, whose names are
+`class_names`, or without these those of `data.findings`. Other arrays in the file are ignored. Nothing is unpickled.
 
 The name of a record (`terrine.data.units`) is its entry in `ids`, integers or texts of which none occurs twice; records
 are then in the order of these texts. Without ids it is its place in the array, one of the validation split apart.
@@ -20,6 +21,7 @@ from typing import Literal
 import numpy as np
 
 from terrine.data.dataset import Dataset, from_one_set
+from terrine.data.findings import SeveralFindings, encode_findings
 from terrine.data.images import to_uint8_nchw
 from terrine.data.labels import encode_groups, encode_labels, encode_names
 from terrine.data.parties import encode_parties
@@ -32,7 +34,7 @@ _ARRAYS = ("images", "labels", "ids", "groups", "parties")
 _KEYS = {f"{prefix}{array}" for prefix in ("", *_PREFIXES) for array in _ARRAYS}
 
 
-class Npz(Own, ThreeSplits):
+class Npz(SeveralFindings, Own, ThreeSplits):
     """Arrays in one .npz file; a file with `images` is split by `test_fraction` (`terrine.data.splits`)."""
 
     name: Literal["npz"] = "npz"
@@ -46,6 +48,7 @@ class Npz(Own, ThreeSplits):
             test_fraction=self.test_fraction,
             seed=seed,
             validation=self.validation_split,
+            findings=self.findings,
         )
 
 
@@ -80,22 +83,23 @@ def from_arrays(
     seed: int = 0,
     public_benchmark: bool = False,
     validation: Literal["keep", "pool", "drop"] = "keep",
+    findings: Sequence[str] = (),
 ) -> Dataset:
     """Return the dataset in `arrays`, named as in the module docstring; `where` says in errors where they come from.
 
     test_fraction: of one set, which is to be split. validation: whether the validation split joins train, becomes the
-    dataset's public pool, or is left out.
+    dataset's public pool, or is left out. findings: of several at once those that are wanted.
     """
     if class_names is None and "class_names" in arrays:
         class_names = [str(text) for text in arrays["class_names"].ravel()]
     prefixes = [""] if "images" in arrays else [prefix for prefix in _PREFIXES if f"{prefix}images" in arrays]
     _require_arrays(arrays, prefixes, where)
     images = {prefix: to_uint8_nchw(arrays[f"{prefix}images"], f"{where}: {prefix}images") for prefix in prefixes}
-    labels, names = encode_labels(
-        {f"{prefix}labels": arrays[f"{prefix}labels"] for prefix in prefixes},
-        class_names,
-        where,
-    )
+    given_labels = {f"{prefix}labels": arrays[f"{prefix}labels"] for prefix in prefixes}
+    if findings:
+        labels, names = encode_findings(given_labels, class_names, findings, where), tuple(findings)
+    else:
+        labels, names = encode_labels(given_labels, class_names, where)
     given = {f"{prefix}groups": arrays[f"{prefix}groups"] for prefix in prefixes if f"{prefix}groups" in arrays}
     groups = encode_groups(given, where) if given else {}
     # Whose the test records are is nobody's business: only teachers have parties.

@@ -30,4 +30,4 @@ class LinearTeachers(FeatureTeachers, GradientTeachers):
         """See `Teachers.build`."""
         from terrine.teachers.linear import LinearKind
 
-        return LinearKind(self, by_teacher=context.by_teacher)
+        return LinearKind(self, by_teacher=context.by_teacher, findings=context.findings)

@@ -65,6 +65,57 @@ def test_no_unit_moves_the_moments_by_more_than_is_charged_and_one_moves_them_by
     assert 0.999 * JOINT < most <= JOINT
 
 
+def units_with_findings(count: int) -> list[Records]:
+    """Single units whose records have any of three findings: at random, and those that move most."""
+    generator = np.random.default_rng(6)
+    found = []
+    for _ in range(count):
+        vectors = generator.normal(size=(generator.integers(1, 4), 4))
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True) / (1 - 1e-9)
+        found.append(of(vectors, generator.integers(0, 2, (len(vectors), CLASSES)), np.zeros(len(vectors))))
+    return found + [
+        of(np.array([[math.cos(angle), math.sin(angle), 0, 0]]) * (1 - 1e-9), np.array([labels]))
+        for angle in np.linspace(0, math.pi, 37)
+        for labels in itertools.product((0, 1), repeat=CLASSES)
+    ]
+
+
+def test_of_several_findings_moments_move_by_what_is_charged_for_classes_and_by_all_of_it() -> None:
+    units = units_with_findings(40)
+    assert 0.999 * ALONE < max(distance(unit, None) for unit in units) <= ALONE
+    most = max(distance(one, other) for one, other in itertools.combinations(units, 2))
+    assert 0.999 * JOINT < most <= JOINT
+
+
+@pytest.mark.parametrize("clip", [0.2, 1.0])
+def test_of_several_findings_no_gradient_is_longer_than_is_charged_and_it_is_that_of_logistic_losses(
+    clip: float,
+) -> None:
+    weights = np.random.default_rng(0).normal(size=(4, CLASSES)) * 9
+    units = units_with_findings(60)
+    gradients = [unit.gradients(weights, clip) * STEP for unit in units]
+    assert 0.98 * clip < max(map(np.linalg.norm, gradients)) <= clip
+    unit = next(each for each in units if len(each.labels) == 1)
+    error = (1 / (1 + np.exp(-unit.vectors @ weights)) - unit.labels) / math.sqrt(CLASSES)
+    error *= min(1.0, clip / np.linalg.norm(error))
+    np.testing.assert_allclose(unit.gradients(weights, clip) * STEP, unit.vectors.T @ error, atol=3 * GRID)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_head_tells_every_finding_by_itself(name: str) -> None:
+    generator = np.random.default_rng(2)
+    labels = (generator.random((20_000, CLASSES)) < (0.5, 0.2, 0.4)).astype(np.int64)
+    vectors = generator.normal(size=(20_000, 6))
+    vectors[:, :CLASSES] += 3.0 * labels - 1.5
+    vectors[:, 5] = 3
+    vectors *= (1 - 1e-9) / np.linalg.norm(vectors, axis=1, keepdims=True)
+    kind = KINDS[name].model_copy(update={"findings": CLASSES})
+    mu = mu_left(2.0, 1e-5)
+    scores = vectors @ kind.head(kind.release(of(vectors, labels), mu, ReplayNoise(0)), mu)
+    right = ((scores > 0) == labels).mean(axis=0)
+    assert (right > 0.88).all()
+
+
 @pytest.mark.parametrize("lens", [np.eye(4), np.diag([1e60, 1, 1e-9, 0]), np.full((4, 4), np.nan)], ids=str)
 @pytest.mark.parametrize("clip", [0.2, 1.0])
 def test_no_unit_moves_a_gradient_by_more_than_is_charged(clip: float, lens: np.ndarray) -> None:

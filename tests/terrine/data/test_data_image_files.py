@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from terrine.data import large
 from terrine.data.image_files import read_images
 from terrine.errors import InputError
 
@@ -88,3 +89,52 @@ def test_sixteen_bits_per_pixel_are_refused_with_the_reason(tmp_path: Path) -> N
     path = saved(tmp_path / "deep.png", GENERATOR.integers(0, 4096, (8, 8)).astype(np.uint16))
     with pytest.raises(InputError, match=r"deep\.png \(has more than 8 bits per pixel \(mode I;16\): choose the range"):
         read_images([path], size=8, channels=1)
+
+
+def test_a_window_says_what_is_black_and_white_in_images_of_more_bits(tmp_path: Path) -> None:
+    deep = GENERATOR.integers(0, 2**16, (9, 9), dtype=np.uint16)
+    flat = saved(tmp_path / "flat.png", GENERATOR.integers(0, 256, (9, 9), dtype=np.uint8))
+    expected = np.rint(np.clip((deep.astype(float) - 1000) / 30000, 0, 1) * 255)
+    for path in (saved(tmp_path / "deep.png", deep), saved(tmp_path / "deep.tif", deep)):
+        read = read_images([path, flat], size=9, channels=1, window=(1000, 31000))
+        assert np.array_equal(read[0, 0], expected)
+        assert np.array_equal(read[1, 0], np.asarray(Image.open(flat)))
+    half = saved(tmp_path / "half.tif", deep.astype(np.float32) / 2)
+    assert np.array_equal(read_images([half], size=9, channels=1, window=(500, 15500))[0, 0], expected)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_images_that_are_not_square_are_stretched_padded_or_cropped(tmp_path: Path, channels: int) -> None:
+    wide = np.zeros((10, 30), np.uint8)
+    wide[:, :10], wide[:, 10:20], wide[:, 20:] = 50, 100, 200
+    path = saved(tmp_path / "wide.png", wide)
+    stretched, padded, cropped = (
+        read_images([path], size=30, channels=channels, fit=fit)[0, -1] for fit in ("stretch", "pad", "crop")
+    )
+    assert np.array_equal(stretched, np.repeat(wide, 3, axis=0))
+    assert np.array_equal(padded[10:20], wide)
+    assert not padded[:10].any()
+    assert not padded[20:].any()
+    assert (cropped == 100).all()
+
+
+def test_large_arrays_lie_in_a_file_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large, "LARGE", 100)
+    pictures = GENERATOR.integers(0, 256, (20, 4, 4), dtype=np.uint8)
+    paths = [saved(tmp_path / f"{number}.png", picture) for number, picture in enumerate(pictures)]
+    assert not isinstance(read_images(paths, size=4, channels=1), np.memmap)
+    with large.on_disk(tmp_path / "work"):
+        mapped = read_images(paths, size=4, channels=1)
+        assert isinstance(mapped, np.memmap)
+        assert not isinstance(read_images(paths[:6], size=4, channels=1), np.memmap)
+    assert np.array_equal(mapped[:, 0], pictures)
+    assert not list((tmp_path / "work").iterdir())
+
+
+def test_a_disk_without_room_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(large.os, "posix_fallocate", full)
+    with large.on_disk(tmp_path), pytest.raises(InputError, match=r"has no room for 0\.3 GiB of images \(No space"):
+        large.empty((2**28 + 1,))

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from terrine.data.image_files import fitted
 from terrine.data.images import resize, to_channels, to_uint8_nchw
 from terrine.errors import InputError, SettingError
 
@@ -92,6 +93,17 @@ def test_resizing_agrees_with_pillow(height: int, width: int, size: int) -> None
         for c in range(3):
             expected = np.asarray(Image.fromarray(images[n, c]).resize((size, size), Image.Resampling.BILINEAR))
             assert np.abs(resized[n, c].astype(int) - expected).max() <= 1
+
+
+@pytest.mark.parametrize("fit", ["pad", "crop"])
+@pytest.mark.parametrize(("height", "width"), [(30, 20), (20, 30), (8, 24), (21, 10), (20, 20)])
+def test_arrays_are_padded_and_cropped_as_files_are(height: int, width: int, fit: str) -> None:
+    images = random_images(4, 3, height, width)
+    arrays = resize(images, 12, fit)
+    files = [fitted(Image.fromarray(image.transpose(1, 2, 0)), 12, 3, fit) for image in images]
+    assert np.abs(arrays.astype(int) - files).max() <= 1
+    black = (arrays == 0).all(axis=(0, 1))
+    assert black.any() == (fit == "pad" and height != width)
 
 
 def test_resizing_is_the_same_for_one_image_and_for_many() -> None:

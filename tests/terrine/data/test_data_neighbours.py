@@ -8,6 +8,8 @@ the split with the same teacher, who must see the rest of its records in the sam
 import csv
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import cache
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +18,10 @@ from PIL import Image
 
 from terrine.data.dataset import Dataset
 from terrine.data.partition import iid
+from terrine.data.sources.dicom import Dicom
 from terrine.data.sources.folder import Folder
 from terrine.data.sources.medmnist import MedMNIST
+from terrine.data.sources.nifti import Nifti
 from terrine.data.sources.npz import Npz
 from terrine.data.sources.table import Table
 
@@ -102,6 +106,44 @@ def csv_with_groups(root: Path, records: list[Record]) -> Read:
 
 def csv_with_split(root: Path, records: list[Record]) -> Read:
     return csv_of_images(root, records, ["split", "group"])
+
+
+def dicom_by_patient(root: Path, records: list[Record]) -> Read:
+    (root / "in").mkdir(exist_ok=True)
+    rows = ["sop,label"]
+    for place, record in enumerate(records):
+        (root / "in" / f"IM{place}").write_bytes(dicom_file(record.image.tobytes(), record.group, uid_of(record.name)))
+        rows.append(f"{uid_of(record.name)},{CLASSES[record.label]}")
+    (root / "list.csv").write_text("\n".join(rows))
+    return read(Dicom(path=root / "in", labels=root / "list.csv", size=8, window=(0, 255)).read())
+
+
+@cache
+def dicom_file(image: bytes, patient: str, uid: str) -> bytes:
+    dicoms = pytest.importorskip("tests.terrine.data.dicoms")
+    dicoms.made(np.frombuffer(image, np.uint8).reshape(4, 4), patient, uid).save_as(file := BytesIO())
+    return file.getvalue()
+
+
+def uid_of(name: str) -> str:
+    return f"1.2.{int.from_bytes(name.encode(), 'big')}"
+
+
+def nifti_by_subject(root: Path, records: list[Record]) -> Read:
+    rows = ["path,label,group"]
+    for record in records:
+        (root / f"{record.name}.nii").write_bytes(nifti_file(record.image.tobytes()))
+        rows.append(f"{record.name}.nii,{CLASSES[record.label]},{record.group}")
+    (root / "list.csv").write_text("\n".join(rows))
+    return read(Nifti(path=root / "list.csv", size=8, window=(0, 255)).read())
+
+
+@cache
+def nifti_file(image: bytes) -> bytes:
+    nibabel = pytest.importorskip("nibabel")
+    # As it is seen, the right and the front come first.
+    voxels = np.frombuffer(image, np.uint8).reshape(4, 4).T[::-1, ::-1, None]
+    return nibabel.Nifti1Image(voxels, np.eye(4)).to_bytes()
 
 
 def arrays(records: list[Record], prefix: str = "") -> dict[str, np.ndarray]:
@@ -204,7 +246,7 @@ def save(path: Path, record: Record) -> None:
 
 
 NAMED = [class_folders, split_class_folders, csv_of_images, npz_with_ids, table_with_ids]
-GROUPED = [csv_with_groups, csv_with_split, npz_with_groups, table_with_groups]
+GROUPED = [csv_with_groups, csv_with_split, npz_with_groups, table_with_groups, dicom_by_patient, nifti_by_subject]
 PLACED = [npz_by_place, split_npz, medmnist_like, benchmark_like, table_by_number]
 
 Form = Callable[[Path, list[Record]], Read]
@@ -316,7 +358,7 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Form], Read]:
 def test_one_unit_moves_no_other(before: Callable[[Form], Read], tmp_path: Path, form: Form, step: Step, victim: int):
     after_records = step(RECORDS, victim)
     units = ["group"] if form in GROUPED else ["record"]
-    if form is csv_with_groups or form is csv_with_split:
+    if form in (csv_with_groups, csv_with_split, dicom_by_patient, nifti_by_subject):
         units.append("record")  # records have names of their own here
     for unit in units:
         concerned = of_the_step(RECORDS, after_records, unit)

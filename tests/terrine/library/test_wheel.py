@@ -9,10 +9,15 @@ import zipfile
 from email.parser import HeaderParser
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tasks.runtime.store import write_json
+from tasks.serving.pages import write_pages
+from terrine.deployment.signature import public_pem
 from tests.conftest import REPOSITORY
+from tests.student_folders import make_statement, make_student
 
 SOURCE = (
     *("terrine", "tasks", "flows", "experiments", "*.toml", "README.md", "LICENSE"),
@@ -144,6 +149,23 @@ def test_a_command_says_which_extra_it_needs_and_works_with_it(wheel, tmp_path, 
         assert result.stderr.strip() == said
 
 
+def test_who_receives_a_release_checks_it_with_what_its_extra_brings(wheel, tmp_path):
+    release, key = tmp_path / "release", Ed25519PrivateKey.generate()
+    write_json(release / "privacy.json", make_statement(make_student(release / "student")))
+    write_pages(release, ["fr"], key)
+    (tmp_path / "site.pem").write_bytes(public_pem(key.public_key()))
+    verify = COMMAND.format(arguments=["verify", "release", "--key", "site.pem"])
+    absent = absent_without(wheel, ("statement",))
+    assert {"mlflow", "dvc", "prefect", "PIL", "pandas", "grpc"} <= absent
+    said = run(wheel, tmp_path, absent, verify)
+    assert said.returncode == 0, said.stdout + said.stderr
+    assert "Nothing is wrong." in said.stdout
+    (release / "statement-fr.html").write_text("<p>")
+    said = run(wheel, tmp_path, absent, verify)
+    assert (said.returncode, said.stderr) == (1, "")
+    assert "statement-fr.html  It is not the one that was signed" in said.stdout
+
+
 @pytest.mark.slow
 def test_a_project_begins_with_what_the_wheel_brings(wheel, tmp_path):
     arguments = ["init", str(tmp_path / "clinic")]
@@ -157,6 +179,8 @@ def test_a_project_begins_with_what_the_wheel_brings(wheel, tmp_path):
 
 NEEDS = {
     "tr.load_dataset('folder', path='images')": "PIL",
+    "import terrine.data.dicom_header": "pydicom",
+    "import terrine.data.nifti_pixels": "nibabel",
     "tr.load_dataset('table', path='table.csv', target='class')": "pandas",
     "tr.load_dataset('bloodmnist')": "medmnist",
     "tr.load_dataset('mnist')": "torchvision",
@@ -174,4 +198,5 @@ def test_what_needs_more_than_the_science_names_the_extra(wheel, tmp_path):
     answers = said.stdout.splitlines()
     assert len(answers) == len(NEEDS), said
     for answer, package in zip(answers, NEEDS.values(), strict=True):
-        assert f"need the package {package}, which is not installed: pip install 'terrine[pipeline]'." in answer, said
+        extra = "medical" if package in ("pydicom", "nibabel") else "pipeline"
+        assert f"need the package {package}, which is not installed: pip install 'terrine[{extra}]'." in answer, said

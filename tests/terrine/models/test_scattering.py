@@ -106,6 +106,14 @@ def test_features_with_a_gradient_are_those_without_whatever_the_number_of_chunk
     assert torch.isfinite(torch.autograd.grad(features.square().sum(), moving)[0]).all()
 
 
+def test_large_images_are_convolved_a_few_at_a_time_each_as_by_itself():
+    images = torch.rand(17, 128, 128, generator=torch.Generator().manual_seed(0))
+    transform = _Convolutions(4)
+    together = transform(images)
+    assert together.shape == (17, 1 + 2 * 4 + 4**2, 32, 32)
+    assert torch.equal(together, torch.cat([transform(image[None]) for image in images]))
+
+
 def test_there_are_81_maps_of_7x7_at_28x28():
     assert ScatteringNetwork(1, 28, 0, 8, None).coefficients(torch.rand(2, 1, 28, 28)).shape == (2, 81, 7, 7)
 

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from terrine.errors import InputError, SettingError
+from terrine.privacy.accounting.events import RepeatedEvent
+from terrine.privacy.accounting.gaussian import mu_squared
 from terrine.privacy.noise import ReplayNoise
 from terrine.privacy.noised_accuracy import NoisedAccuracy, epsilon_for, shares_of_units
 
@@ -32,6 +34,43 @@ def test_no_change_of_one_unit_moves_the_sums_by_more_than_the_event_says():
     limit = NoisedAccuracy(5.0).event.sensitivity
     assert max(moved) == limit
     assert np.linalg.norm(sums([*others, 1.0]) - sums(others)) == pytest.approx(limit, abs=1e-5)
+
+
+def test_no_change_of_one_unit_moves_the_sums_of_a_column_by_more_than_one_of_the_events():
+    """Its contents, its subgroup or both, or its being there: over all columns no more than is charged, and it is."""
+    mechanism = NoisedAccuracy(5.0, (2, 3))
+    said = [(share, *place) for share in (0.0, 0.3, 0.5, 1.0) for place in itertools.product((-1, 0, 1), (-1, 0, 1, 2))]
+
+    def released(*units):
+        shares, *places = map(np.array, zip((0.25, 0, 2), (1.0, 1, 0), *units, strict=True))
+        return mechanism.release(shares, Silence(), places)
+
+    moved = [released(one) - released(other) for one, other in itertools.product(said, repeat=2)]
+    moved += [released(one) - released() for one in said]
+    for first, last in ((0, 2), (2, 6), (6, 12)):
+        assert max(np.linalg.norm(difference[first:last]) for difference in moved) == 1.0
+    assert mechanism.event == RepeatedEvent(NoisedAccuracy(5.0).event, 3)
+    assert max(np.square(difference).sum() for difference in moved) == pytest.approx(25 * mu_squared(mechanism.event))
+
+
+def test_figures_of_subgroups_lie_within_their_intervals_as_often_as_they_say():
+    generator, noise = np.random.default_rng(0), ReplayNoise(2)
+    shares, place = (generator.random(400) < 0.8).astype(float), generator.integers(-1, 2, 400)
+    mechanism = NoisedAccuracy.for_budget(1.0, 1e-5, [2])
+    assert mechanism.sigma == pytest.approx(np.sqrt(2) * NoisedAccuracy.for_budget(1.0, 1e-5).sigma)
+    found = [mechanism.of_subgroups(mechanism.release(shares, noise, [place]))[0] for _ in range(2000)]
+    for value in (0, 1):
+        truth = shares[place == value].mean()
+        held = np.mean([abs(one[value].accuracy - truth) <= one[value].plus_minus for one in found])
+        assert held >= 0.94
+        assert np.mean([one[value].units for one in found]) == pytest.approx((place == value).sum(), abs=1)
+        assert np.mean([one[value].accuracy for one in found]) == pytest.approx(truth, abs=0.01)
+
+
+def test_places_are_one_number_for_each_unit_and_column():
+    for places in ([], [np.zeros(2, int)], [np.zeros(3, int)] * 2):
+        with pytest.raises(InputError, match="1 columns of subgroups"):
+            NoisedAccuracy(1.0, (2,)).release(np.ones(3), Silence(), places)
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.05, 1e-5), (0.5, 1e-5), (3.0, 1e-6)])

@@ -221,3 +221,12 @@ def test_what_has_no_known_losses_is_refused_and_priced_by_the_other_bounds() ->
         loss_epsilon(LNMAX, 0.0)
     with pytest.raises(SettingError):
         loss_delta(LNMAX, -1.0)
+
+
+@pytest.mark.parametrize("part", [LaplaceEvent(2.0, 1000.0), RandomisedResponseEvent(0.01, 3)])
+def test_what_is_repeated_too_often_for_any_lattice_is_priced_by_the_other_bounds(part: Event) -> None:
+    """A file of somebody else's may say so, and pricing it must end."""
+    event = RepeatedEvent(part, 10**12)
+    with pytest.raises(UnsupportedEventError, match="repeated so often"):
+        loss_epsilon(event, 1e-5)
+    assert 1e5 < epsilon_of_event(event, 1e-5) <= pure_epsilon(event)

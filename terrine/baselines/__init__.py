@@ -1,0 +1,1 @@
+"""Rivals: what others do with the same records, and what tables compare with."""

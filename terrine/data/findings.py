@@ -1,0 +1,101 @@
+"""Labels of records that may have several findings at once, as users write them and as numbers of 0 and 1.
+
+A dataset's labels are int64 [N], one class each, or int64 [N, K], for each of K findings whether a record has it; its
+class names are then the findings'. What counts labels by class reads either through `labelled`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from pydantic import Field, field_validator
+
+from terrine.errors import InputError
+from terrine.settings import Settings
+
+SEPARATORS = re.compile(r"[;|]")
+"""Between the findings of one cell; NIH's ChestX-ray14 has the latter."""
+_YES, _NO = {"1", "1.0", "true", "yes"}, {"0", "0.0", "false", "no", ""}
+
+
+class SeveralFindings(Settings):
+    """Settings of sources whose records may have several findings at once."""
+
+    findings: tuple[str, ...] = Field(())
+    """Names of two findings or more that a record may have at once: then teachers vote on each, and the student says of
+    each how likely it is (docs/several-findings.md). Empty: every record is of one class."""
+
+    @field_validator("findings")
+    @classmethod
+    def _two_distinct(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if len(value) == 1 or len(set(value)) < len(value) or not all(name.strip() == name != "" for name in value):
+            raise ValueError(
+                f"{list(value)} are not two or more names, all distinct. Of one finding alone, make classes: a label "
+                "such as `yes` or `no`"
+            )
+        return value
+
+
+def labelled(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return every pair of a record and a class that it has, int64 [pairs] each: one of each record, or its findings.
+
+    labels: int64 [N], or of several findings [N, K].
+    """
+    if labels.ndim == 1:
+        return np.arange(len(labels)), labels
+    records, findings = np.nonzero(labels)
+    return records, findings
+
+
+def counts_by_class(labels: np.ndarray, classes: int) -> np.ndarray:
+    """Return how many records have each class or finding, int64 [classes]."""
+    return np.bincount(labelled(labels)[1], minlength=classes)
+
+
+def encode_findings(
+    labels: Mapping[str, np.ndarray], names: Sequence[str] | None, wanted: Sequence[str], where: str
+) -> dict[str, np.ndarray]:
+    """Return the labels of each split as int64 [N, len(wanted)], the columns of the findings that are wanted.
+
+    labels: by the name of an array its values, 0 and 1, [N, columns]. names: of the columns; None: they are those
+    wanted. Raises InputError, naming `where` and the array, for other values or shapes and for unknown names.
+    """
+    known = list(wanted if names is None else names)
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        raise InputError(f"{where} has no finding '{unknown[0]}'. It has {', '.join(known)}: correct data.findings.")
+    columns = [known.index(name) for name in wanted]
+    found = {}
+    for array, values in labels.items():
+        if values.ndim != 2 or values.shape[1] != len(known):
+            raise InputError(
+                f"{where}: {array} has shape {list(values.shape)}, and data.findings wants one column for each of "
+                f"{len(known)} findings ({', '.join(known)})."
+            )
+        if values.dtype.kind not in "biuf" or not np.isin(values, (0, 1)).all():
+            raise InputError(f"{where}: {array} holds other values than 0 (not there) and 1 (there). Correct them.")
+        found[array] = values[:, columns].astype(np.int64)
+    return found
+
+
+def findings_in_cell(text: str, wanted: Sequence[str]) -> list[str]:
+    """Return which of the findings that are wanted a cell names: "edema;effusion", or none where it is empty."""
+    named = {part.strip() for part in SEPARATORS.split(text)}
+    return [name for name in wanted if name in named]
+
+
+def findings_in_columns(cells: Mapping[str, str], wanted: Sequence[str], place: str) -> list[str]:
+    """Return which of the findings a row's cells have. Raises InputError, naming `place`, for what is no yes or no."""
+    found = []
+    for name in wanted:
+        text = cells[name].strip().lower()
+        if text not in _YES | _NO:
+            raise InputError(
+                f"{place}: {name} is '{cells[name]}'. A finding is 1 (there), 0 or empty (not there): decide what "
+                "anything else is, such as CheXpert's -1 for uncertain."
+            )
+        if text in _YES:
+            found.append(name)
+    return found

@@ -1,0 +1,225 @@
+"""Sources of image files that are listed first and decoded later, one by one: by class folder, CSV table or headers.
+
+A source lists its records (`Listed.found`) and shows one of them as a picture (`Listed.picture`). What follows is the
+same for all: records are put in the order of their names, classes numbered, the split drawn or taken as it is given.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from terrine.data.dataset import Dataset
+from terrine.data.findings import SeveralFindings, counts_by_class
+from terrine.data.labels import encode_groups, encode_labels
+from terrine.data.parties import encode_parties
+from terrine.data.sketch import sketch
+from terrine.data.source import ImageSource, Own, Progress
+from terrine.data.splits import split_units
+from terrine.data.survey import Survey
+from terrine.data.units import count_units, name_codes
+from terrine.errors import InputError
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+AND = "\n"
+"""Between the findings of a record: in no name, since a cell has none."""
+
+_HEADERS = 1_000
+"""About as many files are opened to see their sizes and modes: less than a second's work."""
+
+
+class Record(NamedTuple):
+    """An image file, or a frame of one, and what is known of it.
+
+    `label` is its class, or of several findings those it has. `group`, `split` and `party` are empty when not given,
+    for all alike. Private, and `name` and `group` may be texts that nobody else must see: only their codes are kept,
+    and errors name the path.
+    """
+
+    path: Path
+    name: str
+    label: str
+    group: str = ""
+    split: str = ""
+    party: str = ""
+    frame: int = 0
+
+
+class Found(NamedTuple):
+    """What a source lists.
+
+    records   at least one
+    skipped   files that are passed over, by kind
+    geometry  records by width, height and mode; None: to be looked up in the files' headers
+    remarks   sentences for the data's keeper
+    """
+
+    records: list[Record]
+    skipped: Counter[str]
+    geometry: Counter[tuple[int, int, str]] | None = None
+    remarks: tuple[str, ...] = ()
+
+
+class Listing(NamedTuple):
+    """The records in the order of their names, what is known of each, and which of them teach."""
+
+    found: Found
+    labels: np.ndarray
+    class_names: tuple[str, ...]
+    names: np.ndarray
+    groups: np.ndarray | None
+    train: np.ndarray
+    test: np.ndarray
+    parties: np.ndarray | None
+    party_names: tuple[str, ...]
+
+    @property
+    def units(self) -> np.ndarray:
+        """What draws its side of the split: each record's group, or its name."""
+        return self.names if self.groups is None else self.groups
+
+
+class Listed(SeveralFindings, Own, ImageSource):
+    """Image files of somebody's own.
+
+    Classes are numbered in alphabetical order, or by value when all are integers. Unless the split is given,
+    `test_fraction` of the groups, or of the names, is held out (`terrine.data.splits`). Memory: the result and a few
+    pictures. An error names the file, or the line of the table, that cannot be used.
+    """
+
+    @abstractmethod
+    def found(self, at: Path) -> Found:
+        """List the records; `at` is where relative paths start. Raises InputError for files that cannot be used."""
+
+    @abstractmethod
+    def picture(self, record: Record) -> tuple[Image.Image, bytes]:
+        """Return a record as an upright picture of 8 bits, and its contents, by which it is known again.
+
+        Raises InputError that says, without the path, what is wrong with the file.
+        """
+
+    @property
+    def passes_over(self) -> bool:
+        """Whether files that cannot be decoded are left out."""
+        return False
+
+    def read(self, at: Path = Path(), seed: int = 0, progress: Progress | None = None) -> Dataset:
+        from terrine.data.image_files import read_pictures
+
+        there = self._listed(at, seed)
+        # Read in this order, the two splits are views of one array: the images exist once.
+        order = np.concatenate([there.train, there.test])
+        digests = np.empty(len(order), np.uint64)
+        records = there.found.records
+        images, kept = read_pictures(
+            [records[index] for index in order],
+            self.picture,
+            size=self.size,
+            channels=self.channels,
+            fit=self.fit,
+            progress=progress,
+            digests=digests,
+            skip=self.passes_over,
+        )
+        teaching = kept < len(there.train)
+        count, train, test = int(teaching.sum()), order[kept[teaching]], order[kept[~teaching]]
+        return Dataset(
+            name=(at / self.path).stem,
+            train_images=images[:count],
+            train_labels=there.labels[train],
+            train_groups=None if there.groups is None else there.groups[train],
+            test_images=images[count:],
+            test_labels=there.labels[test],
+            class_names=there.class_names,
+            train_parties=None if there.parties is None else there.parties[kept[teaching]],
+            party_names=there.party_names,
+            train_names=there.names[train],
+            test_units=there.units[test],
+            sketch=sketch(digests[: len(kept)]),
+        )
+
+    def survey(self, at: Path = Path(), *, seed: int = 0) -> Survey:
+        there = self._listed(at, seed)
+        train, test, classes = there.train, there.test, len(there.class_names)
+        geometry = there.found.geometry
+        if geometry is None:
+            from terrine.data.image_files import headers
+
+            every = max(1, len(there.labels) // _HEADERS)
+            geometry = headers([record.path for record in there.found.records[::every]])
+        return Survey(
+            there.class_names,
+            counts_by_class(there.labels[train], classes),
+            counts_by_class(there.labels[test], classes),
+            names=count_units(there.names[train]),
+            groups=None
+            if there.groups is None
+            else (count_units(there.groups[train]), count_units(there.groups[test])),
+            skipped=there.found.skipped,
+            geometry=geometry,
+            looked_at=geometry.total(),
+            remarks=there.found.remarks,
+            several=(len(train), len(test)) if self.findings else None,
+        )
+
+    def _listed(self, at: Path, seed: int) -> Listing:
+        """List the records and draw the split; no image is decoded."""
+        found, where = self.found(at), str(at / self.path)
+        records = found.records
+        records.sort(key=lambda record: (record.name, record.label, record.frame))
+        first = records[0]
+        if class_names := self.findings:
+            held = [record.label.split(AND) for record in records]
+            labels = np.array([[name in own for name in class_names] for own in held], np.int64)
+        else:
+            class_names = _class_names([record.label for record in records])
+            texts = {"label": np.array([record.label for record in records])}
+            labels = encode_labels(texts, class_names, where)[0]["label"]
+        names = name_codes(record.name for record in records)
+        groups = None
+        if first.group:
+            groups = encode_groups({"group": np.array([record.group for record in records])}, where)["group"]
+        units = names if groups is None else groups
+        if first.split:
+            in_test = np.array([record.split == "test" for record in records])
+            train, test = np.flatnonzero(~in_test), np.flatnonzero(in_test)
+            _check_split(train, test, groups, records, where)
+        else:
+            train, test = split_units(units, self.test_fraction, seed=seed)
+        parties: np.ndarray | None = None
+        party_names: tuple[str, ...] = ()
+        if first.party:
+            # Where the split is given, a party that has test images only is no party of the training data.
+            known = train if first.split else np.arange(len(records))
+            held, party_names = encode_parties({"party": np.array([records[index].party for index in known])}, where)
+            parties = held["party"] if first.split else held["party"][train]
+        return Listing(found, labels, class_names, names, groups, train, test, parties, party_names)
+
+
+def _check_split(
+    train: np.ndarray, test: np.ndarray, groups: np.ndarray | None, records: list[Record], where: str
+) -> None:
+    if len(train) == 0 or len(test) == 0:
+        raise InputError(
+            f"{where}: the given split has {len(train)} training and {len(test)} test images. Each needs some; or "
+            "leave the split out, and data.test_fraction of the records is held out."
+        )
+    if groups is not None:
+        shared = train[np.isin(groups[train], groups[test])]
+        if len(shared):
+            raise InputError(
+                f"{where}: the group of {records[shared[0]].path} is in train and in test ({len(shared)} training "
+                "images are concerned). A person must be in one split only: move those images."
+            )
+
+
+def _class_names(labels: list[str]) -> tuple[str, ...]:
+    """Return the distinct labels, in alphabetical order, or by value when all are integers."""
+    distinct = sorted(set(labels))
+    return tuple(sorted(distinct, key=int) if all(name.isdecimal() for name in distinct) else distinct)

@@ -1,0 +1,151 @@
+"""One slice or projection of a NIfTI volume as a picture of 8 bits, read slice by slice.
+
+Sizes are compared with the bytes that are there before anything is read; errors say nothing of a header.
+"""
+
+from __future__ import annotations
+
+import gzip
+import logging
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import numpy as np
+
+from terrine.data.images import windowed
+from terrine.errors import InputError
+from terrine.extras import from_extra
+
+with from_extra("medical", "NIfTI files"):
+    from nibabel import Nifti1Image, Nifti2Image
+    from nibabel.fileholders import FileHolder
+    from nibabel.orientations import io_orientation
+    from PIL import Image
+
+logging.getLogger("nibabel").setLevel(logging.CRITICAL + 1)
+
+PLANES = ("sagittal", "coronal", "axial")
+MOST_BYTES = 2**31
+"""Of a volume; a CT of a whole body has half of it."""
+_MOST_READ = 2**28  # bytes at a time: a slice
+_MOST_DEFLATED = 1032  # a gzip's contents are so many times as long as it, at most
+_KINDS = {348: Nifti1Image, 540: Nifti2Image}
+
+
+class _Bounded:
+    """A file of which no more is read at a time than a slice needs, whatever a header asks for."""
+
+    def __init__(self, file: Any) -> None:
+        self.seek, self.tell, self.write, self._file = file.seek, file.tell, file.write, file
+
+    def read(self, size: int = -1) -> bytes:
+        if not 0 <= size <= _MOST_READ:
+            raise ValueError("more than a slice is asked for")
+        return self._file.read(size)
+
+
+def shape_of(path: Path) -> tuple[int, ...]:
+    """Return the numbers of voxels from left to right, back to front and feet to head. Raises InputError."""
+    with _volume(path) as (volume, axes, _):
+        return tuple(volume.shape[axis] for axis in axes)
+
+
+def picture_of(
+    path: Path,
+    plane: str,
+    view: Literal["middle", "max", "mean"] | int,
+    window: tuple[float, float] | None,
+    percentiles: tuple[float, float],
+) -> tuple[Image.Image, bytes]:
+    """Return a picture of mode L as it is usually seen, the patient's right or front on the left, and its values.
+
+    view: the slice of the plane that is shown, counted from the left, the back or the feet, or what is made of all.
+    window: the values that become black and white; None: the picture's own `percentiles`. What is no number is black.
+    Raises InputError without the path.
+    """
+    with _volume(path) as (volume, axes, rising):
+        across = axes[PLANES.index(plane)]
+        depth = volume.shape[across]
+        if isinstance(view, int) and view >= depth:
+            raise InputError(f"has {depth} {plane} slices, and data.view={view} is none of them, counted from 0")
+        place = depth // 2 if view == "middle" else view
+        if isinstance(place, int) and not rising[across]:
+            place = depth - 1 - place
+        try:
+            values = _flat(volume, across, place)
+        except Exception as error:  # gzip and nibabel raise errors of many kinds
+            raise InputError("is damaged: its voxels cannot be read") from error
+    finite = values[np.isfinite(values)]
+    if not finite.size:
+        raise InputError("holds no finite number in what is to be shown")
+    low, high = (float(end) for end in window or np.percentile(finite, percentiles))
+    first, second = (axis for axis in range(3) if axis != across)
+    values = values[:: -1 if rising[first] else 1, :: -1 if rising[second] else 1]
+    if axes.index(first) < axes.index(second):
+        values = values.T
+    return Image.fromarray(windowed(np.ascontiguousarray(values), low, high)), values.tobytes()
+
+
+def _flat(volume: Any, across: int, place: int | str) -> np.ndarray:
+    """Return a slice, or the maximum or mean of all, across an axis of the array; a slice along the last at a time."""
+
+    of_one = [0] * (len(volume.shape) - 3)
+
+    def slab(number: int) -> np.ndarray:
+        return np.asarray(volume.dataobj[(slice(None), slice(None), number, *of_one)], np.float64)
+
+    if isinstance(place, int):
+        if across == 2:
+            return slab(place)
+        return np.stack([slab(number).take(place, across) for number in range(volume.shape[2])], axis=1)
+    if across != 2:
+        reduced = [getattr(slab(number), place)(axis=across) for number in range(volume.shape[2])]
+        return np.stack(reduced, axis=1)
+    total = slab(0)
+    for number in range(1, volume.shape[2]):
+        total = np.maximum(total, slab(number)) if place == "max" else total + slab(number)
+    return total if place == "max" else total / volume.shape[2]
+
+
+@contextmanager
+def _volume(path: Path) -> Iterator[tuple[Any, list[int], list[bool]]]:
+    """Open a volume; yield it, the axis of its array for each of `PLANES`, and whether each axis of the array rises
+    towards the right, the front or the head."""
+    packed = path.name.lower().endswith(".gz")
+    with (gzip.open if packed else open)(path, "rb") as file:
+        try:
+            volume = _header(file)
+            orientation = None if volume is None else io_orientation(volume.affine)
+        except Exception as error:
+            raise InputError("is damaged: its header cannot be read") from error
+        if volume is None or orientation is None:
+            raise InputError("is no NIfTI file: it does not begin as one")
+        shape, kind = volume.shape, volume.get_data_dtype()
+        if len(shape) < 3 or math.prod(shape[3:]) != 1 or kind.kind not in "iuf":
+            raise InputError("is no single volume of numbers: save one volume of a series, without colours")
+        size = math.prod(shape) * kind.itemsize
+        if min(shape) < 1 or size > MOST_BYTES or shape[0] * shape[1] * 8 > _MOST_READ:
+            raise InputError(f"claims no voxels, or more than {MOST_BYTES / 2**30:g} GiB of them")
+        if size + volume.dataobj.offset > path.stat().st_size * (_MOST_DEFLATED if packed else 1):
+            raise InputError("is cut off, or claims more voxels than it holds")
+        if not np.isfinite(orientation).all():
+            raise InputError("does not say how its axes lie in the patient")
+        yield (
+            volume,
+            [orientation[:, 0].tolist().index(axis) for axis in range(3)],
+            [direction > 0 for direction in orientation[:, 1]],
+        )
+
+
+def _header(file: IO[bytes]) -> Any:
+    head = file.read(4)
+    kind = _KINDS.get(int.from_bytes(head, "little")) or _KINDS.get(int.from_bytes(head, "big"))
+    file.seek(0)
+    if kind is None or b"n+" not in file.read(348):
+        return None
+    file.seek(0)
+    holder = FileHolder(fileobj=_Bounded(file))
+    return kind.from_file_map({"image": holder, "header": holder})

@@ -1,0 +1,193 @@
+"""DICOM files as hospitals have them: a folder of any names, or a DICOMDIR, with a CSV of labels.
+
+The CSV names images by `sop`, `series` or `study`: SOP instance UIDs, or those of series or studies, all of whose
+images then have the label. Optional columns are split and party. Files without a label are passed over.
+
+The group of an image is its PatientID, so all images of a patient are one unit under `privacy.unit: group`. Two
+patients whose IDs are alike, from different issuers, are one unit, too, which is safe. The name of an image is its SOP
+instance UID: neither path nor label has a part in it, and all frames of a file share it. Of the header nothing is kept
+but codes of these two (`terrine.data.units`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import AfterValidator
+
+from terrine.data.image_table import inside, rows_of
+from terrine.data.listed import Found, Listed, Record
+from terrine.data.source import rising
+from terrine.errors import InputError
+from terrine.settings import AtHome
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from terrine.data.dicom_header import Header
+
+_KEYS = ("sop", "series", "study")
+_OTHERS = re.compile(r"\.(?!dcm$|dicom$|ima$)[a-z][a-z0-9]{1,5}$", re.IGNORECASE)
+"""The end of a name that says that a file is something else; UIDs end in digits."""
+
+
+WINDOWS = {
+    "lung": (-600, 1500),
+    "mediastinum": (40, 400),
+    "soft-tissue": (50, 350),
+    "abdomen": (60, 400),
+    "liver": (60, 160),
+    "bone": (400, 1800),
+    "brain": (40, 80),
+    "subdural": (75, 215),
+    "stroke": (40, 40),
+}
+"""Centre and width in Hounsfield units of the windows that CT is usually read in."""
+
+
+def _window(window: str | tuple[float, float] | None) -> str | tuple[float, float] | None:
+    if isinstance(window, str) and window not in WINDOWS:
+        raise ValueError(f"'{window}' is no window: use {', '.join(WINDOWS)}, or [low, high]")
+    return rising(window) if isinstance(window, tuple) else window
+
+
+class Dicom(Listed):
+    """DICOM images, labelled by a CSV; patients are the groups."""
+
+    name: Literal["dicom"] = "dicom"
+    labels: Annotated[Path, AtHome()]
+    """A CSV file with the columns `sop`, `series` or `study` (UIDs) and `label`, and optionally split and party."""
+    window: Annotated[str | tuple[float, float] | None, AfterValidator(_window)] = None
+    """The values that become black and white: a window of CT by its name (lung, mediastinum, soft-tissue, abdomen,
+    liver, bone, brain, subdural, stroke), or [low, high] after rescaling (Hounsfield units in CT). null: as each file
+    says, or else from its least to its greatest value. Colours stay as they are."""
+    frames: Literal["first", "middle", "all"] = "middle"
+    """Of files with several frames: one, or all as records that share a name and a patient."""
+    unreadable: Literal["refuse", "skip"] = "refuse"
+    """What is done where files cannot be used: nothing is read, or they are passed over."""
+
+    @property
+    def limits(self) -> tuple[float, float] | None:
+        """The values that become black and white, as numbers."""
+        if isinstance(self.window, str):
+            centre, width = WINDOWS[self.window]
+            return centre - width / 2, centre + width / 2
+        return self.window
+
+    @property
+    def passes_over(self) -> bool:
+        return self.unreadable == "skip"
+
+    def found(self, at: Path) -> Found:
+        from terrine.data.dicom_header import read_header
+        from terrine.data.image_files import each_file
+
+        root = at / self.path
+        paths, skipped = _in_directory(root) if root.is_file() else files_in(root)
+        rows, key = _labels(at / self.labels, self.findings)
+        files = [Record(path, "", "") for path in paths]
+        read = dict(each_file(lambda record: read_header(record.path), files, skip=self.passes_over))
+        headers = [header for header in read.values() if header is not None]
+        _refuse_twice(headers)
+        labelled = [header for header in headers if getattr(header, key) in rows]
+        for what, count in (
+            ("DICOM files that cannot be used", len(paths) - len(read)),
+            ("DICOM files without an image", len(read) - len(headers)),
+            ("DICOM images without a label", len(headers) - len(labelled)),
+        ):
+            if count:
+                skipped[what] += count
+        used = {getattr(header, key) for header in labelled}
+        unused = [place for uid, (place, _) in rows.items() if uid not in used]
+        if unused and (not self.passes_over or not used):
+            raise InputError(f"{unused[0]}: no image in {root} has this {key} UID, nor have {len(unused) - 1} others.")
+        return Found(
+            [
+                Record(header.path, header.sop, group=header.patient, frame=frame, **rows[getattr(header, key)][1])
+                for header in labelled
+                for frame in _frames(header, self.frames)
+            ],
+            skipped,
+            Counter((header.columns, header.rows, "L" if header.grey else "RGB") for header in labelled),
+            tuple(_on_text(labelled)),
+        )
+
+    def picture(self, record: Record) -> tuple[Image.Image, bytes]:
+        from terrine.data.dicom_pixels import picture_at
+
+        return picture_at(record.path, record.frame, self.limits)
+
+
+def _frames(header: Header, which: str) -> range:
+    if which == "all":
+        return range(header.frames)
+    first = header.frames // 2 if which == "middle" else 0
+    return range(first, first + 1)
+
+
+def _labels(table: Path, findings: Sequence[str]) -> tuple[dict[str, tuple[str, dict[str, Any]]], str]:
+    """Return the rows of the CSV by UID, each with its place, and the column that the UIDs are in."""
+    rows: dict[str, tuple[str, dict[str, Any]]] = {}
+    key = ""
+    for _, place, values in rows_of(table, _KEYS, ("party", "split"), findings):
+        key = next(name for name in _KEYS if name in values)
+        if (uid := values.pop(key)) in rows:
+            raise InputError(f"{place} has the {key} UID of {rows[uid][0].rpartition(', ')[2]}. List it once.")
+        rows[uid] = place, values
+    return rows, key
+
+
+def files_in(folder: Path) -> tuple[list[Path], Counter[str]]:
+    """List the files below a folder, at any depth, that may be DICOM by their names, and count the others."""
+    if not folder.is_dir():
+        raise InputError(f"There is no folder {folder}. Point data.path at a folder of DICOM files, or at a DICOMDIR.")
+    paths, skipped = [], Counter[str]()
+    for here, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            path = Path(here, name)
+            if name.startswith(".") or name.upper() == "DICOMDIR" or _OTHERS.search(name):
+                skipped[path.suffix.lower() or name] += 1
+            else:
+                paths.append(inside(folder, path, str(path)) if path.is_symlink() else path)
+    if not paths:
+        raise InputError(f"{folder} holds no DICOM file. Point data.path at a folder of DICOM files, or at a DICOMDIR.")
+    return paths, skipped
+
+
+def _in_directory(path: Path) -> tuple[list[Path], Counter[str]]:
+    """List the images that a DICOMDIR names, which must lie in its folder."""
+    from terrine.data.dicom_header import list_directory
+
+    entries = list_directory(path)
+    if not entries:
+        raise InputError(f"{path} lists no images. Name the folder of the files instead.")
+    return [
+        inside(path.parent, Path(*parts), f"{path}, image {number}", relative=True)
+        for number, parts in enumerate(entries, 1)
+    ], Counter()
+
+
+def _refuse_twice(headers: list[Header]) -> None:
+    first: dict[str, Path] = {}
+    for header in headers:
+        if (other := first.setdefault(header.sop, header.path)) != header.path:
+            raise InputError(f"{other} and {header.path} are one image, or claim to be: remove one of them.")
+
+
+def _on_text(headers: list[Header]) -> list[str]:
+    burned, silent = (sum(header.burned is said for header in headers) for said in (True, None))
+    remarks = []
+    if burned:
+        remarks.append(f"{burned:,} images say that text is burned into them (BurnedInAnnotation): it may name people.")
+    if silent:
+        remarks.append(
+            f"{silent:,} images of ultrasound or secondary capture do not say whether text is burned into them "
+            "(BurnedInAnnotation): look whether names are."
+        )
+    return remarks

@@ -1,0 +1,256 @@
+"""How good a classifier is where one class is rare: balanced accuracy, AUC, sensitivity at a given specificity.
+
+Each comes with a 95 % interval for what another sample of as many units would have shown. On private records all of it
+is a private figure: no ε covers it.
+
+- A rate of independent records has Wilson's interval (Wilson 1927), their mean over classes what follows from those
+  (Zou & Donner 2008).
+- An AUC has that of DeLong et al. 1988, on the logit scale, so that it stays within [0, 1].
+- Where several records show one patient, they are not independent of each other: what each record contributes to a
+  figure is summed over the patient first (Obuchowski 1997).
+- A sensitivity at a given specificity has percentiles of `DRAWS` bootstrap samples, of records within their classes or
+  of whole patients (Efron & Tibshirani 1993): its threshold is drawn anew as well.
+- Where nothing varies, as when all is right, these would be empty. Then it is Wilson's for as many units as the
+  smallest class has, for which no AUC varies more than a rate does (van Dantzig 1951).
+
+A class is told from all others by its odds, and the AUC of several classes is the mean over them (one-vs-rest, macro).
+A class of which there is no record has no figure, and no part in a mean.
+
+    >>> auc(np.array([False, False, True, True]), np.array([0.1, 0.4, 0.35, 0.8])).value
+    0.75
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.special import expit, logit
+from scipy.stats import binomtest, norm, rankdata
+
+from terrine.determinism.randomness import numpy_generator
+from terrine.errors import InputError
+
+CONFIDENCE = 0.95
+DRAWS, BINS = 1000, 15
+_BLOCK = 1 << 23
+"""Weights that are held at a time."""
+
+
+class Measured(NamedTuple):
+    """A figure in [0, 1], its interval at `CONFIDENCE`, and how that was found."""
+
+    value: float
+    low: float
+    high: float
+    method: str
+
+
+def rate(right: np.ndarray, units: np.ndarray | None = None) -> Measured | None:
+    """Return how often `right`, bool [records], is true: an accuracy, or of one class's records its sensitivity.
+
+    units: int64 [records], which records belong together; None where all are independent. None is returned of no
+    record.
+    """
+    if not len(right):
+        return None
+    value = float(right.mean())
+    if _apart(units):
+        return Measured(value, *_wilson(value, len(right)), "Wilson")
+    return _linearised(value, (right - value) / len(right), np.zeros(len(right), np.int64), units, "linearised")
+
+
+def balanced_accuracy(labels: np.ndarray, predictions: np.ndarray, units: np.ndarray | None = None) -> Measured:
+    """Return the mean over classes of the share of a class's records that are predicted; both int64 [records]."""
+    present, own = np.unique(labels, return_inverse=True)
+    right, counts = labels == predictions, np.bincount(own)
+    shares = np.bincount(own, weights=right) / counts
+    value = float(shares.mean())
+    if not _apart(units):
+        return _linearised(value, (right - shares[own]) / counts[own] / len(present), own, units, "linearised")
+    low, high = np.transpose([_wilson(share, count) for share, count in zip(shares, counts, strict=True)])
+    down, up = (float(np.sqrt(np.square(end - shares).sum()) / len(present)) for end in (low, high))
+    return Measured(value, max(value - down, 0.0), min(value + up, 1.0), "Wilson")
+
+
+def auc(positive: np.ndarray, scores: np.ndarray, units: np.ndarray | None = None) -> Measured | None:
+    """Return the area under the ROC curve: how often a positive record scores above another one, ties counting half.
+
+    positive: bool [records]. scores: float [records]. None where one of the two kinds is missing.
+    """
+    if positive.all() or not positive.any():
+        return None
+    return _linearised(*_area(positive, scores), positive.astype(np.int64), units, "DeLong")
+
+
+def macro_auc(labels: np.ndarray, probabilities: np.ndarray, units: np.ndarray | None = None) -> Measured | None:
+    """Return the mean over classes of the AUC of a class against all others; of two classes, their one AUC.
+
+    labels: int64 [records]. probabilities: [records, classes]. None where there are records of one class alone.
+    """
+    present, own = np.unique(labels, return_inverse=True)
+    if len(present) < 2:
+        return None
+    areas = [_area(labels == number, odds(probabilities, number)) for number in present]
+    value, influence = (np.mean([area[part] for area in areas], axis=0) for part in (0, 1))
+    return _linearised(float(value), influence, own, units, "DeLong")
+
+
+def sensitivity_at(
+    positive: np.ndarray, scores: np.ndarray, specificity: float = 0.9, units: np.ndarray | None = None
+) -> Measured | None:
+    """Return the share of positive records above the least threshold that `specificity` of all others do not exceed.
+
+    positive: bool [records]. scores: float [records]. None where one of the two kinds is missing.
+    """
+    if positive.all() or not positive.any():
+        return None
+    own = np.arange(len(positive)) if units is None else np.unique(units, return_inverse=True)[1]
+    strata = [np.flatnonzero(part) for part in (positive, ~positive)] if _apart(units) else [np.unique(own)]
+    others = np.flatnonzero(~positive)
+    others = others[np.argsort(scores[others], kind="stable")]
+
+    def sensitivity(weights: np.ndarray) -> np.ndarray:
+        """Of weights of units, [draws, units]; NaN where a draw has none of one kind."""
+        stay = np.cumsum(weights[:, own[others]], axis=1, dtype=np.int32)
+        place = (stay >= specificity * stay[:, -1:] * (1 - 1e-12)).argmax(axis=1)
+        above = scores[positive] > scores[others[place]][:, None]
+        found = weights[:, own[positive]]
+        total = np.where(stay[:, -1] > 0, found.sum(axis=1), 0)
+        return np.divide((found * above).sum(axis=1), total, out=np.full(len(found), np.nan), where=total > 0)
+
+    value = float(sensitivity(np.ones((1, own.max() + 1), np.int16))[0])
+    generator, found, size = numpy_generator(0, "bootstrap"), [], max(1, _BLOCK // len(positive))
+    for first in range(0, DRAWS, size):
+        weights = np.zeros((min(size, DRAWS - first), own.max() + 1), np.int16)
+        for members in strata:
+            for row in weights:
+                row[members] = np.bincount(generator.integers(len(members), size=len(members)), minlength=len(members))
+        found.append(sensitivity(weights))
+    low, high = np.nanquantile(np.concatenate(found), [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    if low == high:
+        return Measured(value, *_wilson(value, len(np.unique(own[positive]))), "Wilson, of its own units")
+    return Measured(value, float(low), float(high), f"bootstrap of {'records' if _apart(units) else 'groups'}")
+
+
+def odds(probabilities: np.ndarray, number: int) -> np.ndarray:
+    """Return the odds of a class against all others, [records]: they differ where probabilities near 1 are rounded."""
+    others = np.delete(probabilities, number, axis=1).sum(axis=1, dtype=np.float64)
+    with np.errstate(divide="ignore"):
+        return np.asarray(probabilities[:, number] / others)
+
+
+def calibration_error(labels: np.ndarray, probabilities: np.ndarray) -> float:
+    """Return how far the largest probability is from how often it is right, the mean over records (Guo et al. 2017).
+
+    Both are means within `BINS` bins of that probability. labels: int64 [records]. probabilities: [records, classes].
+    """
+    sure, right = probabilities.max(axis=1), probabilities.argmax(axis=1) == labels
+    place = np.minimum((sure * BINS).astype(np.int64), BINS - 1)
+    return float(np.abs(np.bincount(place, weights=right - sure.astype(np.float64))).sum() / len(labels))
+
+
+def measures(
+    labels: np.ndarray,
+    probabilities: np.ndarray,
+    class_names: list[str],
+    units: np.ndarray | None = None,
+    specificity: float = 0.9,
+) -> dict[str, Any]:
+    """Return all figures of a classifier as JSON values, with their intervals.
+
+    Args:
+        labels: int64 [records].
+        probabilities: float [records, classes].
+        class_names: What the classes are called.
+        units: int64 [records], which records belong together; None where all are independent.
+        specificity: At which sensitivities are given.
+
+    Raises:
+        InputError: arrays that do not belong together, or no record.
+    """
+    if not len(labels) or probabilities.shape != (len(labels), len(class_names)):
+        raise InputError(
+            f"Figures of {len(class_names)} classes take probabilities [records, {len(class_names)}] and as many "
+            f"labels, at least one; got shapes {list(probabilities.shape)} and {list(labels.shape)}."
+        )
+    predictions = probabilities.argmax(axis=1)
+    by_class = []
+    for number, name in enumerate(class_names):
+        positive, score = labels == number, odds(probabilities, number)
+        own = None if units is None else units[positive]
+        by_class.append(
+            {
+                "class": name,
+                "sensitivity": as_json(rate(predictions[positive] == number, own)),
+                "auc": as_json(auc(positive, score, units)),
+                "sensitivity_at_specificity": as_json(sensitivity_at(positive, score, specificity, units)),
+            }
+        )
+    return {
+        "confidence": CONFIDENCE,
+        "specificity": specificity,
+        "independent": "records" if _apart(units) else "groups",
+        "accuracy": as_json(rate(predictions == labels, units)),
+        "balanced_accuracy": as_json(balanced_accuracy(labels, predictions, units)),
+        "auc": as_json(macro_auc(labels, probabilities, units)),
+        "calibration_error": calibration_error(labels, probabilities),
+        "by_class": by_class,
+    }
+
+
+def as_json(measured: Measured | None) -> dict[str, Any] | None:
+    """Return a figure by the names of its parts, None of what has none."""
+    return None if measured is None else measured._asdict()
+
+
+def _apart(units: np.ndarray | None) -> bool:
+    """Return whether no two records belong together."""
+    return units is None or len(np.unique(units)) == len(units)
+
+
+def _wilson(value: float, count: int) -> tuple[float, float]:
+    interval = binomtest(round(value * count), count).proportion_ci(CONFIDENCE, method="wilson")
+    return float(interval.low), float(interval.high)
+
+
+def _area(positive: np.ndarray, scores: np.ndarray) -> tuple[float, np.ndarray]:
+    """Return an AUC and what each record contributes to its deviation, [records]."""
+    ranks = rankdata(scores)
+    influence = np.empty(len(scores))
+    for own in (positive, ~positive):
+        others = len(scores) - own.sum()
+        influence[own] = (ranks[own] - rankdata(scores[own])) / others  # the share of the others that are below
+    value = influence[positive].mean()
+    influence[~positive] = 1 - influence[~positive]
+    influence -= value
+    return float(value), influence / np.where(positive, positive.sum(), (~positive).sum())
+
+
+def _linearised(
+    value: float, influence: np.ndarray, classes: np.ndarray, units: np.ndarray | None, method: str
+) -> Measured:
+    """Return a figure with the interval of its linear part, a sum over independent units.
+
+    Args:
+        value: The figure.
+        influence: What each record contributes to its deviation, [records]; their sum over a class is 0.
+        classes: int64 [records], 0..K-1, none of them empty.
+        units: int64 [records], or None.
+        method: What its interval is called where records are independent.
+    """
+    counts = np.bincount(classes)
+    if _apart(units):
+        own, correction = classes, counts / np.maximum(counts - 1, 1)
+        variance, smallest = float(np.bincount(own, weights=influence**2) @ correction), counts.min()
+    else:
+        own = np.unique(units, return_inverse=True)[1]
+        sums = np.bincount(own, weights=influence)
+        variance = float(np.square(sums).sum() * len(sums) / max(len(sums) - 1, 1))
+        smallest = min(len(np.unique(own[classes == number])) for number in range(len(counts)))
+        method = f"{method}, by groups"
+    if smallest < 2 or variance < 1e-18 or not 0 < value < 1:
+        return Measured(value, *_wilson(value, smallest), "Wilson, of the smallest class")
+    step = norm.ppf((1 + CONFIDENCE) / 2) * np.sqrt(variance) / (value * (1 - value))
+    low, high = (float(expit(logit(value) + side)) for side in (-step, step))
+    return Measured(value, low, high, method)
