@@ -21,9 +21,11 @@ from terrine.data.partitions import partition as partition
 from terrine.data.source import ImageSource as ImageSource
 from terrine.data.source import Source as Source
 from terrine.data.source import load_dataset as load_dataset
+from terrine.data.sources.dicom import Dicom as Dicom
 from terrine.data.sources.digits import Digits as Digits
 from terrine.data.sources.folder import Folder as Folder
 from terrine.data.sources.medmnist import MedMNIST as MedMNIST
+from terrine.data.sources.nifti import Nifti as Nifti
 from terrine.data.sources.npz import Npz as Npz
 from terrine.data.sources.table import Table as Table
 from terrine.data.sources.torchvision import Torchvision as Torchvision

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,8 +41,12 @@ def make_student(
     statistics: str = "current",
     channels: int = 1,
     moments: bool = False,
+    **more: object,
 ) -> Path:
-    """Write a student with random weights, and running statistics that differ from every batch's, to `folder`."""
+    """Write a student with random weights, and running statistics that differ from every batch's, to `folder`.
+
+    more: what else its manifest says.
+    """
     folder.mkdir(parents=True)
     backbone = build_backbone(kind, channels=channels, size=SIZE, seed=1, **KINDS.get(kind, {}))
     generator = torch.Generator().manual_seed(2)
@@ -73,6 +78,7 @@ def make_student(
         "class_names": [f"class {number}" for number in range(CLASSES)],
         "size": SIZE,
         "channels": channels,
+        **more,
     }
     (folder / MANIFEST).write_text(json.dumps(seal(folder, description)))
     return folder
@@ -107,14 +113,15 @@ def make_table_student(folder: Path, *, forest: bool = False) -> Path:
     return folder
 
 
-def make_statement(folder: Path) -> dict:
+def make_statement(folder: Path, **changes: Any) -> dict:
     """Write the privacy statement of a student in `folder` where it belongs, beside it; return what it says."""
-    content = PrivacyStatement(
-        run="clinic", release_id="01", dataset="23", unit="record", trust_model="central",
-        event=RepeatedEvent(vote_answer(40.0), 100), delta=1e-5, delta_slack=0.0, epsilon_budget=3.0,
-        epsilon_dataset=3.0, noise="secure", mechanism={"mechanism": "gnmax", "sigma": 40.0}, teachers=50, queries=100,
-        asked=100, answered=100, answered_per_class=(100, 0, 0, 0), partition_digest="45", partition_disjoint=True,
-        public_inputs=(), code_version="1",
-    ).to_dict()  # fmt: skip
+    values: dict[str, Any] = {
+        "run": "clinic", "release_id": "01", "dataset": "23", "unit": "record", "trust_model": "central",
+        "event": RepeatedEvent(vote_answer(40.0), 100), "delta": 1e-5, "delta_slack": 0.0, "epsilon_budget": 3.0,
+        "epsilon_dataset": 3.0, "noise": "secure", "mechanism": {"mechanism": "gnmax", "sigma": 40.0}, "teachers": 50,
+        "queries": 100, "asked": 100, "answered": 100, "answered_per_class": (100, 0, 0, 0), "partition_digest": "45",
+        "partition_disjoint": True, "public_inputs": (), "code_version": "1",
+    }  # fmt: skip
+    content = PrivacyStatement(**(values | changes)).to_dict()
     (folder.parent / "privacy.json").write_text(json.dumps(content))
     return content

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
+from tasks.runtime.run import Run
 from tasks.runtime.store import Folders, read_json
 
 
@@ -12,6 +14,36 @@ def released_accuracy(folders: Folders) -> dict[str, Any] | None:
     path = folders.accuracy
     found = read_json(path) if path.is_file() else {}
     return found if found.get("accuracy") is not None else None
+
+
+def known_accuracy(run: Run) -> dict[str, float]:
+    """Return what anybody may know of a run's accuracy: all of a benchmark's, else what was released with noise."""
+    released = released_accuracy(run.folders)
+    known = {}
+    if run.params.data.public_benchmark:
+        found = read_json(run.folders.evaluation)
+        known["accuracy"] = found["accuracy"]
+        rare = found.get("measures", {})  # of a run that an earlier version evaluated there are none
+        known |= {name: of["value"] for name in ("balanced_accuracy", "auc") if (of := rare.get(name))}
+        if found.get("auc") is not None:  # of several findings, the mean
+            known["auc"] = found["auc"]
+            entries = [entry for entry in found["per_class"] if entry["auc"] is not None]
+            known |= {f"auc/{number}_{_metric(entry['class'])}": entry["auc"] for number, entry in enumerate(entries)}
+    if released is not None:
+        known |= {"accuracy_released": released["accuracy"], "accuracy_released_plus_minus": released["plus_minus"]}
+    return known
+
+
+def _metric(name: str) -> str:
+    """Return a class's name as MLflow takes it in that of a metric."""
+    return re.sub(r"[^\w .-]", "_", name)
+
+
+def shown_measure(measured: dict[str, Any] | None) -> str:
+    """Write a figure of `terrine.measures` with its interval: 0.957 (0.941 to 0.968); a dash for one that is none."""
+    if measured is None:
+        return "–"
+    return "{value:.3f} ({low:.3f} to {high:.3f})".format(**measured)
 
 
 def shown_accuracy(accuracy: float, plus_minus: float) -> str:

@@ -59,6 +59,11 @@ def plain(value: Any) -> str:
     return str(value)
 
 
+def code(name: str) -> str:
+    """Write a name that comes from data for Markdown, which then does nothing with what it holds."""
+    return f"`{' '.join(name.replace('`', chr(39)).split())}`"
+
+
 def bar_rows(
     names: Sequence[str], values: Sequence[float], texts: Sequence[str] | None = None, longest: float | None = None
 ) -> list[dict[str, Any]]:
@@ -78,7 +83,7 @@ def bar_rows(
 def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
+        autoescape=lambda name: name is None or not name.endswith(".md"),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -90,6 +95,7 @@ def _environment() -> Environment:
         "probability": probability,
         "bound": bound,
         "plain": plain,
+        "code": code,
     }
     return environment
 

@@ -17,6 +17,7 @@ from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_json, write_text
 from terrine.aggregation.aggregation import Aggregation
 from terrine.aggregation.registry import MECHANISMS
+from terrine.errors import ArtefactError
 from terrine.privacy.accounting.events import UnsupportedEventError, from_json
 from terrine.privacy.accounting.gaussian import delta_of, mu_of
 from terrine.privacy.accounting.loss_distribution import loss_delta
@@ -47,6 +48,8 @@ PARAMETER_TEXTS = {
     "discriminator": "Whom the generator learned from instead of the student: it has seen the teacher itself",
     "block": "Parties whose models were averaged to vote as one",
     "overlap": "At how many institutions the data of one person may be; ε protects who is at so many",
+    "findings": "How many findings each image was asked about: each a question with the answers no and yes",
+    "findings_bound": "The most findings that a teacher may say an image has; one unit moves twice as many answers",
     "select": "What was asked first: chosen from released answers and public images alone",
 }
 
@@ -54,9 +57,13 @@ PARAMETER_TEXTS = {
 def read_statement(path: Path) -> dict[str, Any]:
     """Return the statement in a privacy.json, checked, as the present version says it.
 
-    Raises SettingError where it is not what Terrine wrote.
+    Raises ArtefactError where it is not what Terrine wrote.
     """
-    return statement_from(read_json(path)).to_dict()
+    try:
+        return statement_from(read_json(path)).to_dict()
+    # Figures of other kinds and sizes than any statement has do not get as far as being compared.
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, MemoryError) as error:
+        raise ArtefactError(f"{path} is not what Terrine wrote: {error}") from error
 
 
 def render_statement(statement: Mapping[str, Any], class_names: Sequence[str]) -> str:
@@ -78,7 +85,7 @@ def write_statement(run: Run, statement: PrivacyStatement, class_names: Sequence
 
 def statement_texts(statement: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the templates say about a statement in words, all of it derived from the statement."""
-    mechanism = dict(statement["mechanism"])
+    mechanism = dict(sorted(statement["mechanism"].items()))  # as privacy.json has it
     name = mechanism.pop("mechanism", "unknown")
     if counted := mechanism.get("counted"):
         kind_of_unit = "groups" if statement["unit"] == "group" else "records"

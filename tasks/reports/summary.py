@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from tasks.reports.accuracy import released_accuracy, shown_accuracy
+from tasks.reports.accuracy import known_accuracy, released_accuracy, shown_accuracy, shown_measure
 from tasks.reports.statement_page import read_statement
 from tasks.runtime.identity import changes_told
 from tasks.runtime.run import Run
@@ -36,8 +36,13 @@ def result_lines(run: Run, *own: tuple[str, str]) -> Text:
     evaluation = read_json(run.folders.evaluation)
     lines: list[tuple[str | Text, str | Text]] = []
     lines.append(("accuracy (private test split)", f"{100 * evaluation['accuracy']:.2f} %"))
+    if evaluation.get("auc") is not None:
+        lines.append(("area under the ROC curve, mean over findings", f"{evaluation['auc']:.4f}"))
     if "served" in evaluation:
         lines.append(("accuracy as served, each image by itself", f"{100 * evaluation['served']['accuracy']:.2f} %"))
+    if "measures" in evaluation:
+        rare = [shown_measure(evaluation["measures"][name]) for name in ("balanced_accuracy", "auc")]
+        lines.append(("balanced accuracy, AUC (private)", ", ".join(rare)))
     released = released_accuracy(run.folders)
     if released is not None:
         shown = shown_accuracy(released["accuracy"], released["plus_minus"])
@@ -75,6 +80,27 @@ def result_lines(run: Run, *own: tuple[str, str]) -> Text:
         [Text(f"Run {run.name}", style="bold")]
         + [Text.assemble("  ", name, " " * (widest - len(name) + 2), value) for name, value in lines]
     )
+
+
+def for_anybody(run: Run) -> str:
+    """Return a finished run as a table in Markdown that anybody may read: what was released, and where it lies."""
+    statement, accuracy = read_statement(run.folders.statement), known_accuracy(run)
+    rows = {"ε": "none: **NOT PRIVATE**"}
+    if statement["private"]:
+        rows["ε"] = f"{statement['epsilon_guaranteed']:g} at δ = {statement['delta']:g}, per {statement['unit']}"
+    if "accuracy" in accuracy:
+        rows["accuracy (test split)"] = f"{100 * accuracy['accuracy']:.2f} %"
+    if "accuracy_released" in accuracy:
+        shown = shown_accuracy(accuracy["accuracy_released"], accuracy["accuracy_released_plus_minus"])
+        rows["accuracy released"] = shown
+    rows |= {"answered / asked": f"{statement['answered']:,} / {statement['queries']:,}"}
+    rows |= {"teachers": f"{statement['teachers']:,}"}
+    for name, path in (
+        ("privacy statement", run.folders.release / "statement.html"),
+        ("report (private)", run.folders.report),
+    ):
+        rows[name] = f"`{path.relative_to(run.root)}`"
+    return "\n".join([f"| run | {run.name} |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())])
 
 
 def _alarm(text: str) -> Text:

@@ -14,6 +14,7 @@ import numpy as np
 
 from tasks.runtime.store import atomic_folder, write_json
 from tasks.serving.guarantee import guarantee
+from tasks.serving.pages import FIGURES, SIGNATURE, pages_in
 from tasks.serving.rows import export_table, refuse_image_options
 from tasks.serving.student_source import read_reference
 from terrine.deployment.export import Format, export_student
@@ -22,8 +23,6 @@ from terrine.deployment.model import REFERENCE, StudentModel, check_student
 from terrine.deployment.network import ServingStatistics
 from terrine.deployment.rows import takes_table
 from terrine.errors import InputError
-
-STATEMENT = ("privacy.json", "statement.html")
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ def export_folder(
             write_json(folder / MANIFEST, seal(folder, described | _description(check_seal(student), exported)))
         return exported
     manifest = check_student(student)
-    own = read_reference(reference, size=manifest["size"], channels=manifest["channels"])
+    own = read_reference(reference, manifest)
     exported = []
     with atomic_folder(target) as folder:
         _copy_student(student, folder)
@@ -106,7 +105,7 @@ def _description(manifest: dict[str, Any], exported: list[Exported]) -> dict[str
 def _copy_student(student: Path, folder: Path) -> None:
     # Copies, not links: what leaves the project must not share its bytes with DVC's cache.
     shutil.copytree(student, folder / "student", copy_function=shutil.copyfile)
-    for name in STATEMENT:
+    for name in (FIGURES, SIGNATURE, *pages_in(student.parent)):
         if (student.parent / name).is_file():
             shutil.copyfile(student.parent / name, folder / name)
 

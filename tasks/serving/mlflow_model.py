@@ -31,6 +31,9 @@ CODE = Path(__file__).with_name("student_pyfunc.py")
 PACKAGES = ("mlflow", "numpy", "torch", "torchvision", "timm", "safetensors")
 """What a model needs beside its own copy of the package terrine."""
 
+CANDIDATE = "candidate"
+"""The alias of the version that was registered last."""
+
 _EXAMPLES = 2
 
 
@@ -81,6 +84,7 @@ def log_student_models(run: Run) -> str | None:
     }
     for name, value in tags.items():
         client.set_model_version_tag(run.name, str(version), name, str(value))
+    client.set_registered_model_alias(run.name, CANDIDATE, str(version))
     return str(version)
 
 

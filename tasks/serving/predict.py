@@ -17,7 +17,10 @@ from terrine.errors import ArtefactError
 
 @dataclass(frozen=True)
 class Prediction:
-    """The answer for one file: the likeliest class, its probability, and the probabilities of all classes by name."""
+    """The answer for one file: the likeliest class, its probability, and the probabilities of all classes by name.
+
+    Of several findings the label is those likelier than not (`StudentModel.label`).
+    """
 
     file: Path
     label: str
@@ -36,27 +39,27 @@ def open_student(
     Raises what `StudentModel.load` and `read_images` raise.
     """
     manifest = check_student(folder)
-    own = read_reference(reference, size=manifest["size"], channels=manifest["channels"])
+    own = read_reference(reference, manifest)
     return StudentModel.load(folder, statistics, reference=own, device=resolve_device(device))
 
 
 def predict_files(model: StudentModel, paths: Sequence[Path]) -> list[Prediction]:
     """Return predictions for image files and for all images in folders, in order, answered as one request.
 
-    Files are read as the pipeline reads a folder of images: turned by EXIF, resized as a whole, grey or colour as the
-    student takes them. Raises InputError naming files that cannot be read.
+    Files are read as the pipeline read the records: images turned by EXIF, or DICOM files, resized as a whole, grey or
+    colour as the student takes them. Raises InputError naming files that cannot be read.
     """
     if model.takes_rows:
         raise ArtefactError(
             f"This student takes rows of a table, and carries no {ENCODING} that says how they are encoded: it was "
             "written by an older version. Train it again: run the stage 'student'."
         )
-    files = image_files(paths)
-    probabilities = model.predict(read_images(files, size=model.size, channels=model.channels))
+    files = image_files(paths, model.reading["files"])
+    probabilities = model.predict(read_images(files, **model.reading))
     names = model.class_names
     return [
         Prediction(
-            file, names[row.argmax()], float(row.max()), {name: float(p) for name, p in zip(names, row, strict=True)}
+            file, model.label(row), float(row.max()), {name: float(p) for name, p in zip(names, row, strict=True)}
         )
         for file, row in zip(files, probabilities, strict=True)
     ]

@@ -112,7 +112,7 @@ def scoring_app(
             raise HTTPException(400, str(error)) from error
         return {
             "predictions": probabilities.tolist(),
-            "labels": [student.class_names[number] for number in probabilities.argmax(axis=1)],
+            "labels": [student.label(row) for row in probabilities],
             "class_names": student.class_names,
             "files": names,
             "privacy": in_short(about),
@@ -149,7 +149,7 @@ def _answer(body: bytes, content: str, student: StudentModel) -> tuple[list[str 
 
 def _decode(name: str | None, data: bytes, student: StudentModel) -> np.ndarray:
     try:
-        return decode_image(data, size=student.size, channels=student.channels, most_pixels=MOST_PIXELS)
+        return decode_image(data, most_pixels=MOST_PIXELS, **student.reading)
     except InputError as error:
         raise error if name is None else InputError(f"{name[:80]}: {error}") from error
 

@@ -53,7 +53,7 @@ def build_app(
     manifest, table = check_student(student), takes_table(student)
     if table:
         refuse_image_options(statistics, reference)
-    own = read_reference(reference, size=manifest["size"], channels=manifest["channels"])
+    own = read_reference(reference, manifest)
     with tempfile.TemporaryDirectory(prefix="terrine-serve-") as name:
         folder = Path(name)
         settings: dict[str, Any] = {"device": device}

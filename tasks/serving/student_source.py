@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from tasks.runtime.run import chosen_run
 from terrine.data.image_files import read_images
-from terrine.data.images import SUFFIXES
+from terrine.data.images import SUFFIXES, Files
+from terrine.deployment.model import reading
 from terrine.errors import ArtefactError, InputError, SettingError
 
 
@@ -58,14 +60,18 @@ def _from_mlflow(model: str) -> Path:
     return students[0]
 
 
-def image_files(paths: Sequence[Path]) -> list[Path]:
-    """Return the image files among `paths`; of folders all images in them, at any depth, sorted.
+def image_files(paths: Sequence[Path], kind: Files = "images") -> list[Path]:
+    """Return the image files among `paths`; of folders all images of this kind in them, at any depth, sorted.
 
     Raises InputError when a path does not exist or when there is no image.
     """
     files: list[Path] = []
     for path in paths:
-        if path.is_dir():
+        if path.is_dir() and kind == "dicom":
+            from terrine.data.sources.dicom import files_in
+
+            files += sorted(files_in(path)[0])
+        elif path.is_dir():
             inside = (file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
             files += sorted(inside)
         elif path.is_file():
@@ -77,11 +83,13 @@ def image_files(paths: Sequence[Path]) -> list[Path]:
     return files
 
 
-def read_reference(path: Path | None, *, size: int, channels: int) -> np.ndarray | None:
-    """Return own reference images, uint8 [R, channels, size, size]: those of a folder or file; None for no path."""
+def read_reference(path: Path | None, manifest: dict[str, Any]) -> np.ndarray | None:
+    """Return own reference images of the student with this manifest, uint8 [R, channels, size, size]: those of a folder
+    or file; None for no path."""
     if path is None:
         return None
-    images = read_images(image_files([path]), size=size, channels=channels)
+    how = reading(manifest)
+    images = read_images(image_files([path], how["files"]), **how)
     if len(images) < 2:
         raise InputError(f"{path} holds one image. Reference images must be several; 64 or more work well.")
     return images

@@ -65,6 +65,7 @@ def onnx_metadata(model: StudentModel) -> dict[str, str]:
         "input_dtype": "float32" if model.takes_rows else "uint8",
         "input_range": "any finite number" if model.takes_rows else "0 to 255",
         "student_sha256": json.dumps(model.description["digests"]),
+        **({"probabilities": "of each finding by itself"} if model.findings else {}),
     }
 
 

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from terrine.classifiers import Head, head_from_arrays
+from terrine.data.images import Files, Fit
 from terrine.deployment.images import check_images, check_rows
 from terrine.deployment.manifest import check_seal
 from terrine.deployment.network import REFERENCE_WEIGHT, ServingStatistics, StudentNetwork
@@ -78,6 +79,7 @@ class StudentModel:
         self.channels, self.size = backbone.channels, backbone.size
         self.takes_rows = backbone.describe()["kind"] == "columns"
         self.shape: tuple[int, ...] = (self.channels,) if self.takes_rows else (self.channels, self.size, self.size)
+        self.reading = reading(description | {"size": self.size, "channels": self.channels})
         self.class_names: list[str] = [str(name) for name in description["class_names"]]
         self.description = description
         self.statistics: ServingStatistics = statistics
@@ -165,6 +167,18 @@ class StudentModel:
         self._side_by_side(compute, parts)
         return result
 
+    @property
+    def findings(self) -> bool:
+        """Whether each probability is of a finding that may be there or not, whatever the others are."""
+        return self.network.findings
+
+    def label(self, probabilities: np.ndarray) -> str:
+        """Return what an image's probabilities [classes] say: its class; or its findings above a half, if any."""
+        if not self.findings:
+            return self.class_names[int(probabilities.argmax())]
+        found = [name for name, each in zip(self.class_names, probabilities, strict=True) if each > 0.5]
+        return "; ".join(found)
+
     def _check(self, images: np.ndarray) -> np.ndarray:
         return check_rows(images, self.channels) if self.takes_rows else check_images(images, self.channels, self.size)
 
@@ -215,6 +229,24 @@ def check_student(folder: Path) -> dict[str, Any]:
             "or no such thing. Get the folder again from where it was published."
         )
     return manifest
+
+
+def reading(manifest: dict[str, Any]) -> dict[str, Any]:
+    """Return how image files become what a student takes, as its records did: arguments of `read_images`.
+
+    Raises ArtefactError where the manifest says what is no such thing.
+    """
+    given = manifest.get("reading", {})
+    given = given if isinstance(given, dict) else {"fit": None}
+    fit, window, files = given.get("fit", "stretch"), given.get("window"), given.get("files", "images")
+    numbers = window is None or (
+        isinstance(window, list) and len(window) == 2 and all(type(end) in (int, float) for end in window)
+    )
+    known = fit in get_args(Fit) and files in get_args(Files)
+    if not known or not numbers or (window is not None and not window[0] < window[1]):
+        raise ArtefactError("The student's manifest does not say how images are read. Get its folder again.")
+    sides = {"size": manifest["size"], "channels": manifest["channels"]}
+    return {**sides, "fit": fit, "window": None if window is None else tuple(window), "files": files}
 
 
 def _refuse_not_finite(folder: Path, weights: dict[str, Tensor]) -> None:

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from terrine.classifiers import Head
+from terrine.classifiers import Head, probabilities
 from terrine.deployment.normalisation import freeze_statistics, single_statistics, weighted_statistics
 from terrine.models.backbone import Backbone, as_float
 from terrine.models.statistics import batch_statistics
@@ -43,7 +43,7 @@ class StudentNetwork(nn.Module):
         self.reference_weight = reference_weight
         self.statistics = statistics
         self.backbone = copy.deepcopy(backbone.network)
-        self.head = head.module()
+        self.head, self.findings = head.module(), head.findings
         if statistics in ("single", "frozen"):
             if reference is None:
                 raise ValueError(f"{statistics} statistics are made of reference images, and none were given")
@@ -55,7 +55,7 @@ class StudentNetwork(nn.Module):
         images = as_float(images)
         with self._statistics():
             features = self.backbone(images)
-        return torch.softmax(self.head(features.float()), dim=1)
+        return probabilities(self.head(features.float()), self.findings)
 
     @torch.no_grad()
     def filled(self, images: Tensor, reference: Tensor) -> Tensor:
@@ -69,7 +69,7 @@ class StudentNetwork(nn.Module):
         batch = torch.cat([as_float(images), as_float(reference)])
         with weighted_statistics(weights.to(batch)):
             features = self.backbone(batch)[:count]
-        return torch.softmax(self.head(features.float()), dim=1)
+        return probabilities(self.head(features.float()), self.findings)
 
     def _statistics(self) -> AbstractContextManager[None]:
         if self.statistics == "current":

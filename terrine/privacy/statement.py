@@ -60,6 +60,7 @@ MECHANISM_FIELDS = (
     {"mechanism", "sigma", "scale", "threshold", "sigma1", "sigma2", "surprise", "confidence", "select"}
     | {"epsilon", "delta", "rounds", "clip", "noise_multiplier", "samples", "top_k", "beta", "block", "averaging"}
     | {"discriminator", "counted", "moments", "numbers", "learning_rate", "share", "overlap"}
+    | {"findings", "findings_bound"}
 )
 BESIDES = {"counted": "the noisy number of {unit}s", "moments": "the noisy moments of private images"}
 """What the event of a release covers besides its answers, by the field of the mechanism that says so."""
@@ -289,7 +290,8 @@ def statement_from(content: Mapping[str, Any]) -> PrivacyStatement:
 
 def summary_sentence(statement: PrivacyStatement) -> str:
     """The guarantee in a few sentences for whoever has to approve the release."""
-    answers = f"{statement.answered} answers, released for {statement.asked} of {statement.queries} queries"
+    asked = "questions, one for each finding of a query" if "findings" in statement.mechanism else "queries"
+    answers = f"{statement.answered} answers, released for {statement.asked} of {statement.queries} {asked}"
     if numbers := statement.mechanism.get("numbers"):
         answers = f"{numbers:,} sums over all records, with noise"
     if statement.epsilon_guaranteed is None:

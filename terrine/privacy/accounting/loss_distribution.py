@@ -97,7 +97,7 @@ def loss_epsilon(event: Event, delta: float) -> float:
         delta: δ in (0, 1).
 
     Raises:
-        UnsupportedEventError: `event` holds something else.
+        UnsupportedEventError: `event` holds something else, or is repeated so often that no lattice holds the sum.
         SettingError: δ outside (0, 1).
     """
     if not 0 < delta < 1:
@@ -178,6 +178,8 @@ class _Losses:
             first, last = self._window()
             if last - first < _POINTS:
                 break
+            if step > most:
+                raise UnsupportedEventError("No lattice of losses is long enough for what is repeated so often.")
             step = self.h * max(2.0, (last - first) / _POINTS)
         self._convolve(first, last)
 

@@ -324,6 +324,20 @@ class Ledger:
 
         return self._transactions.transact(work)
 
+    def stored(self, release_id: str) -> dict[str, NDArray[Any]]:
+        """The arrays of a committed release, their seal checked, without anything being drawn or charged.
+
+        Raises:
+            LedgerError: it is not committed, or its file is missing or damaged.
+        """
+        reserved, committed = self._transactions.transact(
+            lambda transaction: [transaction.find(kind, release_id) for kind in ("reserve", "commit")]
+        )
+        found = self._releases.read(release_id, reserved.content["noise"]) if reserved and committed else None
+        if committed is None or found is None or found.digest != committed.content["digest"]:
+            raise LedgerError(f"The release {release_id} is not committed, or its file is missing.")
+        return found.arrays
+
     def rows(self) -> list[Row]:
         """All rows, verified, in order."""
         return self._transactions.transact(lambda transaction: transaction.rows())

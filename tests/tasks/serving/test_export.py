@@ -15,11 +15,16 @@ from tests.student_folders import images, make_statement, make_student
 onnxruntime = pytest.importorskip("onnxruntime", reason="ONNX needs the extra packages of terrine[onnx]")
 
 
+HANDED_OVER = ("statement-de.html", "statement-de.pdf", "model-card.md", "signature.json")
+"""What `terrine statement --sign` adds to a release."""
+
+
 @pytest.fixture
 def student(tmp_path):
     folder = make_student(tmp_path / "release" / "student", "small_cnn")
     make_statement(folder)
-    (tmp_path / "release" / "statement.html").write_text("<p>statement</p>")
+    for name in ("statement.html", *HANDED_OVER):
+        (tmp_path / "release" / name).write_text("<p>statement</p>")
     return folder
 
 
@@ -28,6 +33,7 @@ def test_an_export_holds_files_that_answer_like_the_student_digests_and_statemen
     assert [item.file for item in exported] == ["student-frozen.onnx", "student-frozen.pt2"]
     manifest = check_seal(tmp_path / "out")
     assert {"student-frozen.onnx", "student-frozen.pt2", "privacy.json", "statement.html"} <= set(manifest["digests"])
+    assert set(HANDED_OVER) <= set(manifest["digests"])
     told = (tmp_path / "out" / "privacy.json").read_bytes()
     assert told == (tmp_path / "release" / "privacy.json").read_bytes()
     batch = images(5)

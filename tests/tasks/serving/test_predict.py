@@ -6,8 +6,9 @@ from PIL import Image
 
 from tasks.serving.predict import open_student, predict_files
 from tasks.serving.student_source import image_files, student_folder
-from terrine.data.image_files import read_images
-from terrine.errors import InputError, SettingError
+from terrine.data.image_files import decode_image, read_images
+from terrine.data.images import windowed
+from terrine.errors import ArtefactError, InputError, SettingError
 from tests.student_folders import images, make_student
 
 
@@ -62,3 +63,35 @@ def test_a_student_is_found_in_an_export_and_only_one_source_is_taken(student):
     assert student_folder(folder=student) == student
     with pytest.raises(SettingError, match="Give one of"):
         student_folder(run="a", folder=student)
+
+
+def test_files_are_read_as_the_students_records_were(tmp_path):
+    make_student(tmp_path / "padded", reading={"fit": "pad", "window": [0, 4000]})
+    deep = np.random.default_rng(0).integers(0, 4000, (30, 20), dtype=np.uint16)
+    Image.fromarray(deep).save(tmp_path / "deep.png")
+    model = open_student(tmp_path / "padded")
+    expected = model.predict(read_images([tmp_path / "deep.png"], size=12, channels=1, fit="pad", window=(0, 4000)))
+    assert list(predict_files(model, [tmp_path / "deep.png"])[0].probabilities.values()) == expected[0].tolist()
+    for number, strange in enumerate(
+        ({"fit": "roll"}, {"window": [4, 4]}, {"window": ["a", "b"]}, {"files": "all"}, {"files": []}, ["pad"])
+    ):
+        folder = make_student(tmp_path / f"strange {number}", reading=strange)
+        with pytest.raises(ArtefactError, match="does not say how images are read"):
+            open_student(folder)
+
+
+def test_a_student_of_dicom_files_is_asked_about_dicom_files(tmp_path):
+    dicoms = pytest.importorskip("tests.terrine.data.dicoms")
+    make_student(tmp_path / "student", reading={"window": [0, 400], "files": "dicom"})
+    frames = np.random.default_rng(0).integers(0, 500, (3, 20, 20), dtype=np.uint16)
+    path = dicoms.saved(dicoms.made(frames), tmp_path / "scans" / "IM0001")
+    model = open_student(tmp_path / "student")
+    middle = Image.fromarray(windowed(frames[1], 0, 400)).resize((12, 12), Image.Resampling.BILINEAR)
+    expected = model.predict(np.asarray(middle)[None, None])
+    (found,) = predict_files(model, [path.parent])
+    assert (found.file, list(found.probabilities.values())) == (path, expected[0].tolist())
+    Image.fromarray(frames[1]).save(tmp_path / "exported.png")
+    with pytest.raises(InputError, match="is no DICOM file"):
+        predict_files(model, [tmp_path / "exported.png"])
+    with pytest.raises(InputError, match=r"which is read from a folder \(terrine predict\) and not sent"):
+        decode_image(path.read_bytes(), most_pixels=10**6, **model.reading)

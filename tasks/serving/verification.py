@@ -1,0 +1,227 @@
+"""Check a published statement as whoever receives it: without the ledger, the site's secrets or anything private.
+
+Its figures are computed anew from the events in it; pages are drawn anew from it; the student beside it is compared
+with its seal; and all of that with what the site signed. What agrees with itself may still be somebody else's: only a
+key that came on another way tells from whom it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tasks.reports.board_page import Mark
+from tasks.reports.statement_page import read_statement
+from tasks.runtime.store import file_digest
+from tasks.serving.pages import FIGURES, SIGNATURE, class_names, drawn, pages_in
+from terrine.aggregation.mechanism import Mechanism
+from terrine.aggregation.registry import MECHANISMS, mechanism_of
+from terrine.deployment.manifest import MANIFEST
+from terrine.deployment.signature import Signature, fingerprint, read_signature
+from terrine.errors import ArtefactError, InputError, TerrineError
+from terrine.privacy.accounting.events import (
+    Event,
+    GaussianEvent,
+    NonPrivateEvent,
+    RandomisedResponseEvent,
+    RepeatedEvent,
+    counts,
+    from_json,
+    of_several,
+)
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+_FAULTS = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, MemoryError)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at: what, whether it holds (None: it could not be told), and a sentence."""
+
+    what: str
+    holds: bool | None
+    told: str
+
+
+def verify_statement(path: Path, trusted: Ed25519PublicKey | None = None) -> list[Check]:
+    """Check the statement in a folder, or that a file in it is about: its figures, pages, student and signature.
+
+    Args:
+        path: The folder of a release, its privacy.json, or one of its pages.
+        trusted: The site's key, as it came on another way (`terrine.deployment.signature.public_key`).
+
+    Raises:
+        InputError: there is no statement.
+    """
+    folder = path if path.is_dir() else path.parent
+    statement_file = path if path.suffix == ".json" and path.name != SIGNATURE else folder / FIGURES
+    if not statement_file.is_file() or not path.exists():
+        raise InputError(f"There is no statement {statement_file if path.exists() else path}. Name a release's folder.")
+    if path.is_file() and path not in (statement_file, folder / SIGNATURE) and path.name not in pages_in(folder):
+        raise InputError(f"{path} has no name that Terrine gives to a page. Keep the files of a release as they came.")
+    statement, checks = _figures(statement_file)
+    signature: Signature | None = None
+    if (folder / SIGNATURE).is_file():
+        try:
+            signature = read_signature(folder / SIGNATURE)
+            signature.check(trusted)
+            whom = (
+                "the key that you gave" if trusted else "the key that it carries; whose that is was not checked (--key)"
+            )
+            checks.append(Check("signature", True, f"Of {signature.when:%Y-%m-%d}, {signature.key}: {whom}."))
+        except TerrineError as error:
+            checks.append(Check("signature", False, str(error)))
+    elif trusted is not None:
+        checks.append(
+            Check("signature", False, f"There is no {SIGNATURE}, so nothing is signed by {fingerprint(trusted)}.")
+        )
+    else:
+        checks.append(Check("signature", None, "There is none: whole at most, and nobody answers for it."))
+    classes = _student(folder, signature, checks)
+    _files(statement_file, statement, signature, classes, checks)
+    return checks
+
+
+def _figures(path: Path) -> tuple[dict[str, Any] | None, list[Check]]:
+    """Compute the statement's figures from its events, and its events from its mechanism."""
+    try:
+        statement = read_statement(path)
+        event = from_json(statement["event"])
+        told = f"NOT PRIVATE, as it says: {statement['warning']}"
+        if statement["private"]:
+            told = f"{statement['epsilon']:.4f} at δ = {statement['delta']:g}, computed anew from {_said(event)}."
+    except (TerrineError, *_FAULTS) as error:
+        return None, [Check("ε", False, str(error))]
+    return statement, [Check("ε", True, told), _mechanism(statement, event)]
+
+
+def _mechanism(statement: Mapping[str, Any], event: Event) -> Check:
+    try:
+        expected = None if isinstance(event, NonPrivateEvent) else _expected(statement)
+    except (TerrineError, *_FAULTS) as error:
+        return Check("mechanism", False, f"Its parameters are those of none: {error}")
+    if expected is None:
+        return Check("mechanism", None, "Its events were not compared with its parameters.")
+    found = counts(event)
+    agree = all(found.get(part) == count for part, count in counts(expected).items())
+    told = f"Its parameters are those of {_said(expected)}" + ("." if agree else f", and it lists {_said(event)}.")
+    return Check("mechanism", agree, told)
+
+
+def _expected(statement: Mapping[str, Any]) -> Event | None:
+    """Return the event that a mechanism's parameters and the number of answers make; None where they do not tell it.
+
+    Where a student's own label may be an answer, or records were summed, they do not; nor where of a query's answers no
+    more are charged than a unit can move, and how many it has depends on tests.
+    """
+    described, asked, answered = statement["mechanism"], statement["asked"], statement["answered"]
+    name = described.get("mechanism")
+    match name:
+        case "annotation":
+            return RepeatedEvent(GaussianEvent(2.0, described["sigma"]), answered)
+        case "answers":
+            return RepeatedEvent(RandomisedResponseEvent(described["epsilon"], described["top_k"]), answered)
+        case "labels":
+            return RandomisedResponseEvent(described["epsilon"], len(statement["answered_per_class"]))
+    if name not in MECHANISMS.names():
+        return None
+    kind = MECHANISMS.of(name)
+    if not issubclass(kind, Mechanism) or kind.informed:
+        return None
+    mechanism = mechanism_of(described)
+    assert isinstance(mechanism, Mechanism)
+    if mechanism.moved < mechanism.findings and answered < asked:
+        return None
+    return of_several(mechanism.cost(asked, answered), int(described.get("overlap", 1)))
+
+
+def _said(event: Event) -> str:
+    """Return an event for people: 8,000 × Gaussian(sensitivity 1.414, sigma 78)."""
+
+    def part(one: Event) -> str:
+        values = ", ".join(f"{name} {value:.4g}" for name, value in vars(one).items() if isinstance(value, int | float))
+        return f"{type(one).__name__.removesuffix('Event')}({values})"
+
+    return " + ".join(f"{count:,} × {part(one)}" for one, count in counts(event).items()) or "nothing at all"
+
+
+def _student(folder: Path, signature: Signature | None, checks: list[Check]) -> list[str] | None:
+    """Check the student beside a statement; return the names of its classes."""
+    try:
+        classes = class_names(folder)
+    except (TerrineError, *_FAULTS) as error:
+        checks.append(Check("student", False, str(error)))
+        return None
+    if classes is None:
+        checks.append(Check("student", None, "It is not here."))
+        return None
+    digest = file_digest(folder / "student" / MANIFEST)
+    if signature is not None and signature.student != digest:
+        checks.append(Check("student", False, "It is not the one that was signed: its manifest has another digest."))
+    else:
+        whom = "of the statement's release" + (", and the one that was signed" if signature is not None else "")
+        checks.append(Check("student", True, f"Every file is as its manifest says; it is {whom}."))
+    return classes
+
+
+def _files(
+    path: Path,
+    statement: dict[str, Any] | None,
+    signature: Signature | None,
+    classes: list[str] | None,
+    checks: list[Check],
+) -> None:
+    """Compare the statement and every page beside it with what was signed, and pages with what is drawn of it."""
+    signed = {} if signature is None else signature.files
+    if signature is not None:
+        told = "The statement is the one that was signed."
+        if signed.get(FIGURES) != file_digest(path):
+            told = f"{path.name} is not the one that was signed: it has another digest."
+        elif statement is not None and signature.release != statement["release_id"]:
+            told = f"What was signed is about the release {signature.release[:16]}."
+        checks.append(Check(path.name, told.startswith("The statement"), told))
+    there = pages_in(path.parent)
+    for name in there:
+        try:
+            checks.append(_page(path.parent / name, statement, signature, classes))
+        except (TerrineError, *_FAULTS) as error:
+            checks.append(Check(name, False, f"It cannot be compared: {error}"))
+    checks += [
+        Check(name, None, "It was signed, and is not here.") for name in sorted(signed.keys() - {*there, FIGURES})
+    ]
+
+
+def _page(
+    path: Path, statement: dict[str, Any] | None, signature: Signature | None, classes: list[str] | None
+) -> Check:
+    mark, here = None, version("terrine")
+    if signature is not None:
+        if path.name not in signature.files:
+            return Check(path.name, False, "It was not signed.")
+        if signature.files[path.name] != file_digest(path):
+            return Check(path.name, False, "It is not the one that was signed: it has another digest.")
+        mark = Mark(signature.when, signature.key)
+    page = None if statement is None else drawn(path.name, statement, classes, mark)
+    if page is not None and path.read_bytes() == page.encode():
+        return Check(path.name, True, "It says what privacy.json says" + (", as signed." if signature else "."))
+    if page is not None and (signature is None or signature.terrine == here):
+        return Check(
+            path.name,
+            False,
+            f"It is not what Terrine {here} draws of {FIGURES}: somebody changed it, or another version drew it.",
+        )
+    if signature is None:
+        return Check(path.name, None, "It cannot be drawn anew here, and nothing is signed: do not rely on it.")
+    return Check(path.name, True, "It is the one that was signed.")
+
+
+def refuse_wrong(checks: list[Check]) -> None:
+    """Raise ArtefactError that names the first thing that is wrong."""
+    for check in checks:
+        if check.holds is False:
+            raise ArtefactError(f"{check.what}: {check.told}")

@@ -1,0 +1,298 @@
+"""The page for an ethics board: all languages say the same, every kind of statement has words, nothing is typed."""
+
+import json
+import re
+import string
+from datetime import UTC, datetime
+
+import pytest
+
+from tasks.reports.board_page import Mark, board_page, done, pdf_of, shown
+from tasks.reports.language import Language, languages
+from tasks.reports.pages import TEMPLATES
+from tasks.reports.statement_page import guesses_in_a_hundred
+from terrine.errors import SettingError
+from terrine.privacy.accounting.events import (
+    GaussianEvent,
+    LaplaceEvent,
+    NonPrivateEvent,
+    RandomisedResponseEvent,
+    RepeatedEvent,
+    compose,
+    of_several,
+    vote_answer,
+)
+from terrine.privacy.statement import statement_from
+from tests.tasks.pipeline.test_report import Page, check_offline
+from tests.terrine.privacy.test_privacy_statement import statement
+
+MARK = Mark(datetime(2026, 3, 1, tzinfo=UTC), "01ab 23cd")
+VOTES = {"mechanism": "histogram", "sigma": 40.0}
+ALL = {"asked": 286}  # and answered
+ANSWERS = RepeatedEvent(vote_answer(40.0), 286)
+KINDS = {
+    "histogram": {"mechanism": VOTES, "event": ANSWERS, **ALL},
+    "gnmax": {"mechanism": VOTES | {"mechanism": "gnmax"}, "event": ANSWERS, "unit": "group", "epsilon_account": 6.0}
+    | ALL,
+    "confident": {},
+    "interactive": {"mechanism": {"mechanism": "interactive", "surprise": 50.0, "rounds": 2}},
+    "lnmax": {
+        "mechanism": {"mechanism": "lnmax", "scale": 400.0},
+        "event": RepeatedEvent(LaplaceEvent(2.0, 400.0), 286),
+    }
+    | ALL,
+    "moments and count": {
+        "mechanism": VOTES
+        | {"counted": {"units": 1234, "sigma": 9.0}, "moments": {"numbers": 4051, "noise_multiplier": 30.0}},
+        "event": compose(GaussianEvent(1.0, 9.0), GaussianEvent(2.0, 30.0), ANSWERS),
+    }
+    | ALL,
+    "findings": {
+        "mechanism": VOTES | {"findings": 4, "findings_bound": 1},
+        "event": RepeatedEvent(vote_answer(40.0), 144),  # two of each of 71 queries, and the first two of another
+        **ALL,
+    },
+    "findings, tested": {
+        "mechanism": {"mechanism": "confident", "threshold": 90.0, "sigma1": 60.0, "sigma2": 40.0}
+        | {"findings": 4, "findings_bound": 1}
+    },
+    "averages": {
+        "mechanism": VOTES | {"averaging": {"mode": "private", "averages": 3}, "block": 5},
+        "event": compose(RepeatedEvent(GaussianEvent(2.0, 90.0), 3), ANSWERS),
+    }
+    | ALL,
+    "sums": {
+        "mechanism": {"mechanism": "moments", "numbers": 12345, "sigma": 3.0},
+        "event": GaussianEvent(2.0, 3.0),
+        "event_added": GaussianEvent(1.0, 3.0),
+    },
+    "gradients": {
+        "mechanism": {"mechanism": "gradients", "numbers": 12345, "rounds": 4},
+        "event": GaussianEvent(2.0, 3.0),
+    },
+    "annotation": {
+        "mechanism": {"mechanism": "annotation", "sigma": 100.0, "beta": 1.0, "samples": 286},
+        "event": RepeatedEvent(GaussianEvent(2.0, 100.0), 286),
+        "epsilon_claimed": 0.05,
+        "teachers": 1,
+    },
+    "answers": {
+        "mechanism": {"mechanism": "answers", "epsilon": 0.01, "top_k": 3},
+        "event": RepeatedEvent(RandomisedResponseEvent(0.01, 3), 286),
+    },
+    "labels": {
+        "mechanism": {"mechanism": "labels", "epsilon": 1.0},
+        "event": RandomisedResponseEvent(1.0, 3),
+        "unit": "label",
+    },
+    "overlap": {
+        "mechanism": VOTES | {"overlap": 2},
+        "event": of_several(ANSWERS, 2),
+        **ALL,
+        "trust_model": "parties",
+        "epsilon_account": 10.0,
+    },
+    "a plugin's": {"mechanism": {"mechanism": "somebody's own"}},
+    "all figures": {
+        "epsilon_sanitised": 2.0,
+        "epsilon_tuning": 5.0,
+        "epsilon_budget": 4.0,
+        "epsilon_dataset": 4.5,
+        "audit_epsilon": 0.71239,
+        "audit_confidence": 0.95,
+        "delta": 2.5e-9,
+    },
+    "replayed": {"noise": "replay"},
+    "overlapping parts": {"partition_disjoint": False},
+    "no guarantee": {
+        "mechanism": VOTES | {"averaging": {}},
+        "event": NonPrivateEvent(),
+        "epsilon_budget": 9e9,
+        "epsilon_dataset": 9e9,
+        "epsilon_claimed": 1.0,
+    },
+    "a wide limit": {
+        "event": GaussianEvent(100.0, 1.0),
+        "epsilon_budget": 1e5,
+        "epsilon_dataset": 1e5,
+        "mechanism": VOTES,
+    },
+}
+
+
+def made(name, **changes):
+    budgets = {"epsilon_budget": 9.5, "epsilon_dataset": 9.5} if "event" in KINDS[name] else {}
+    return statement(**{**budgets, **KINDS[name], **changes}).to_dict()
+
+
+CONTENTS = {name: json.loads(json.dumps(made(name))) for name in KINDS}
+
+
+PAGES = {name: {code: board_page(content, code, MARK) for code in languages()} for name, content in CONTENTS.items()}
+
+
+def used(message: str) -> set[str]:
+    return {name for _, name, _, _ in string.Formatter().parse(message) if name}
+
+
+def text_of(page: str) -> str:
+    shown_text = "".join(data for data, _ in Page(re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)).texts)
+    return re.sub(r"\s+", " ", shown_text)
+
+
+@pytest.mark.parametrize("code", languages())
+def test_every_language_has_the_same_messages_with_the_same_placeholders(code):
+    own, english = Language.of(code).messages, Language.of("en").messages
+    assert own.keys() == english.keys()
+    assert own["format"].keys() == english["format"].keys()
+    assert len(own["months"]) == 12
+    for key, message in english.items():
+        if isinstance(message, str):
+            assert used(own[key]) == used(message), key
+            assert message.count("<strong>") == own[key].count("<strong>") == own[key].count("</strong>"), key
+            assert own[key].strip()
+
+
+def test_every_message_is_said_somewhere_and_every_value_is_in_a_message_or_on_the_page():
+    language = Language.of("en")
+    template = (TEMPLATES / "board.html").read_text(encoding="utf-8")
+    keys = {key for key, message in language.messages.items() if isinstance(message, str)}
+    said = {key for content in CONTENTS.values() for key in done(content)}
+    said |= set(re.findall(r'(?:say|point|row)\("(\w+)"', template)) | {
+        "runs_open",
+        "runs_account",
+        "unsigned",
+        "signed",
+    }
+    said |= {f"{part}_{unit}" for part in ("who", "worlds", "outside") for unit in ("record", "group", "label")}
+    said |= {"trust_central", "trust_parties", "broken_replay", "broken_partition", "broken_method", "row_none"}
+    assert said - {f"{part}_" for part in ("who", "worlds", "outside", "trust")} == keys
+    values = shown(CONTENTS["confident"], language, MARK, 60.0).keys()
+    placeholders = {name for key in keys for name in used(language.messages[key])}
+    assert placeholders | set(re.findall(r"shown\.(\w+)", template)) == values
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_kind_of_statement_has_a_page_in_every_language(name):
+    content = CONTENTS[name]
+    pages = PAGES[name]
+    for code, page in pages.items():
+        check_offline(page)
+        assert f'<html lang="{code}">' in page
+        text = text_of(page)
+        assert content["run"] in text
+        assert content["release_id"] in text
+        assert not re.search(r"[{}]|\b(None|nan|inf)\b", text)
+        assert ("NOT PRIVATE" in text) == (not content["private"])
+        if content["private"]:
+            assert Language.of(code).number(content["epsilon_guaranteed"], 4).replace("\u202f", " ") in text
+            assert Language.of(code).number(guesses_in_a_hundred(content), 1) in text
+    assert len(set(pages.values())) == len(languages())
+
+
+def test_a_run_that_guarantees_nothing_prints_no_epsilon():
+    for name in ("replayed", "overlapping parts", "no guarantee"):
+        text = text_of(PAGES[name]["en"])
+        assert "2.5427" not in text
+        assert "What is guaranteed" not in text
+        assert "part of ε" not in text
+        assert "what is published" not in text
+        assert "ε guaranteednone" in text
+    reasons = [text_of(PAGES[name]["de"]) for name in ("replayed", "overlapping parts", "no guarantee")]
+    for text, reason in zip(reasons, ("Startwert", "überschneiden", "keine differenzielle Privatheit"), strict=True):
+        assert reason in text
+
+
+def test_what_holds_only_sometimes_is_said_only_then():
+    def text(name):
+        return text_of(PAGES[name]["en"])
+
+    assert "the guarantee is the budget that was fixed beforehand, ε = 3.0000. Of it, ε = 2.5427 was used" in text(
+        "confident"
+    )
+    assert "the budget that was fixed" not in text("histogram")
+    assert "must not collude" in text("overlap")
+    assert "up to 2 of the institutions" in text("overlap")
+    assert "institutions" not in text("histogram")
+    assert "this limit is wide" in text("a wide limit").lower()
+    assert "this limit is wide" not in text("histogram").lower()
+    assert "The images themselves are not protected." in text("labels")
+    assert "4,051 figures" in text("moments and count")
+    assert "12,345 noisy sums" in text("sums")
+    for name in ("sums", "labels", "annotation", "answers"):
+        assert "put to the vote" not in text(name)
+    assert "Random noise" not in text("no guarantee")
+    assert "chosen by looking" not in text("all figures")
+    assert "0.7123, with 95 % confidence" in text("all figures")
+    assert "at most 2.5 × 10⁻⁹, that is 1 in 400,000,000" in text("all figures")
+    assert "the limit is ε = 6.0000" in text("gnmax")
+    assert "somebody's own" in text("a plugin's")
+
+
+def test_a_changed_figure_changes_every_page():
+    """No figure is typed into a template or a message."""
+    for changes in ({"teachers": 251}, {"epsilon_dataset": 9.25}, {"delta": 2e-5}, {"queries": 1001}, {"run": "other"}):
+        other = made("overlap", **changes)
+        for code in languages():
+            assert board_page(other, code, MARK) != PAGES["overlap"][code], changes
+
+
+def test_numbers_and_dates_are_written_as_each_language_does():
+    german, french, spanish, english = (Language.of(code) for code in ("de", "fr", "es", "en"))
+    assert [language.number(1234.5, 1) for language in (english, german)] == ["1,234.5", "1.234,5"]
+    assert [language.number(12345) for language in (french, spanish)] == ["12\u202f345", "12\u202f345"]
+    assert [language.number(1234) for language in (french, spanish)] == ["1\u202f234", "1234"]
+    assert [language.exact(1e-5) for language in (english, german)] == ["0.00001", "0,00001"]
+    assert german.exact(1.25e-20) == "1,25\xa0·\xa010⁻²⁰"
+    assert english.exact(0) == "0"
+    assert english.percent(0.95) == "95\xa0%"
+    first = datetime(2026, 3, 1, tzinfo=UTC)
+    assert [language.date(first).replace("\xa0", " ") for language in (english, german, french, spanish)] == [
+        "1 March 2026", "1. März 2026", "1er mars 2026", "1 de marzo de 2026",
+    ]  # fmt: skip
+
+
+def test_the_factor_is_e_to_the_epsilon_rounded_up():
+    language = Language.of("en")
+    assert [language.factor(value) for value in (0.0, 0.5, 3.0, 7.9878)] == ["1", "1.65", "20.1", "2,950"]
+    assert language.factor(1000.0) == "1.98\xa0×\xa010⁴³⁴"
+
+
+def test_a_language_that_there_is_none_of_is_refused_in_a_sentence():
+    with pytest.raises(SettingError, match=r"no statements in 'it'.*de, en, es, fr"):
+        Language.of("it")
+
+
+def test_names_from_outside_are_escaped():
+    page = board_page({**CONTENTS["histogram"], "run": "<script>{epsilon}"}, "fr")
+    assert "&lt;script&gt;{epsilon}" in page
+
+
+@pytest.mark.parametrize("code", languages())
+def test_the_longest_statement_fits_two_sheets(code, tmp_path):
+    try:
+        from weasyprint import HTML
+    except (ImportError, OSError):  # OSError: of libraries of the system
+        pytest.skip("weasyprint, or the pango that it needs, is not installed")
+
+    mechanism = {**KINDS["moments and count"]["mechanism"], "mechanism": "interactive", "overlap": 3, "averaging": {}}
+    content = made("all figures", mechanism=mechanism, trust_model="parties", unit="group", epsilon_account=10.0)
+    page = board_page(content, code, MARK)
+    assert code != "de" or pdf_of(page).startswith(b"%PDF")
+    assert len(HTML(string=page).render().pages) <= 2
+
+
+def test_what_is_missing_for_a_pdf_is_said_in_a_sentence(monkeypatch):
+    import sys
+
+    from terrine.extras import MissingExtraError
+
+    monkeypatch.setitem(sys.modules, "weasyprint", None)
+    with pytest.raises(MissingExtraError, match=r"weasyprint.*terrine\[pdf\]"):
+        pdf_of("<p>")
+
+
+def test_statements_of_these_tests_are_statements():
+    for name, content in CONTENTS.items():
+        if name != "no guarantee":
+            assert statement_from(content).to_dict() == content
