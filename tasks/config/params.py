@@ -9,6 +9,7 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator, mo
 
 from tasks.config.collaboration import Collaboration
 from tasks.config.evaluation import Evaluation
+from tasks.config.findings import check_findings
 from tasks.config.ledger import LedgerSettings
 from tasks.config.pretraining import Pretraining
 from tasks.config.privacy import WITH_MOMENTS, Privacy
@@ -47,7 +48,9 @@ class Params(Settings):
     pretraining: Pretraining = Pretraining()
     teachers: TEACHERS.union() = LinearTeachers()  # type: ignore[valid-type]
     """The models that vote."""
-    aggregation: MECHANISMS.union(with_budget) = with_budget(GaussianHistogram)(sigma=27)  # type: ignore[valid-type]
+    aggregation: MECHANISMS.union(with_budget) = Field(  # type: ignore[valid-type]
+        with_budget(GaussianHistogram)(sigma=27), validate_default=True
+    )
     """The mechanism that turns votes into a release, with the budget of the run."""
     collaboration: Collaboration = Collaboration()
     student: STUDENTS.union() = LinearStudent()  # type: ignore[valid-type]
@@ -59,6 +62,12 @@ class Params(Settings):
     """Of a run that is a transcription; null for all others."""
     tracking: Tracking = Field(Tracking(), validate_default=True)
     """The last, for what its private_metrics are by default hangs on the others."""
+
+    @field_validator("aggregation")
+    @classmethod
+    def _asked_about_each_finding(cls, value: Any, info: ValidationInfo) -> Any:
+        data = info.data.get("data")
+        return value if data is None else value.model_copy(update={"findings": len(data.several) or 1})
 
     @field_validator("tracking")
     @classmethod
@@ -101,6 +110,7 @@ class Params(Settings):
                 "queries.select=guided moves the pixels of images, and data.name=table has none. Set queries.select to "
                 "order, balanced, uncertain or diverse"
             )
+        check_findings(self)
         for name in type(self).model_fields:
             section = getattr(self, name)
             if isinstance(section, Settings):

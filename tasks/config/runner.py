@@ -19,6 +19,9 @@ class Runner(Settings):
     address: Annotated[str | None, AtHome()] = Field(None, min_length=1)
     """Where an existing cluster listens: Dask's scheduler (tcp://host:8786) or Ray's head (ray://host:10001)."""
 
+    elsewhere: Annotated[dict[str, str], AtHome()] = Field(default_factory=dict)
+    """Stages that a deployment of your Prefect server makes on other machines: {teach: stage/gpu}."""
+
     @model_validator(mode="after")
     def _address_of_a_cluster(self) -> Runner:
         if self.address is None:

@@ -53,7 +53,8 @@ def agreed(
     if settings.reveals == "sums":
         length = query_features(run, "original").shape[1] + 1
         course = settings.course(mu_left(settings.epsilon, settings.delta) / overlap)
-        about = {key: value for key, value in asdict(course).items() if course.rounds or key == "sigma"}
+        said = {key: value for key, value in asdict(course).items() if key in Terms.model_fields}
+        about = {key: value for key, value in said.items() if course.rounds or key == "sigma"}
         most = FixedPoint(length, len(class_names), course).most_units // total
         about |= {"length": length, "records": records or most, "mechanism": settings.mechanism}
         queries = asked = 1

@@ -1,20 +1,22 @@
 """The next edition of a collaboration: the same terms under another name, and room in the party's folder for it.
 
 What an edition left is kept in `editions/NAME` beside party.yaml: its terms, the outcome of its session, and at the
-student party its answers and its student. Every party does this for itself, and all come to the same terms.
+student party its answers and its student. Every party does this for itself, and all come to the same terms. A party
+that signed the terms of the edition before signs these.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from tasks.config.values import read_yaml
-from tasks.parties.acceptance import ACCEPTANCE
+from tasks.config.values import digest, read_yaml
+from tasks.parties.acceptance import ACCEPTANCE, accept_terms, read_acceptance
 from tasks.parties.config import TERMS, PartyConfig, read_party
 from tasks.parties.standing import account_standing, answers_of, was_finished
 from tasks.parties.state import OUTCOME, STANDING
@@ -86,7 +88,7 @@ def begin(path: Path, found: Next, queries: Path | None = None) -> Path:
     place.mkdir(parents=True, exist_ok=True, mode=0o700)
     terms = path.parent / str(read_yaml(path).get("terms", TERMS))
     write_text(place / TERMS, terms.read_text(encoding="utf-8"))
-    leaving = [config.state / OUTCOME, config.state / STANDING, config.accepted, path.parent / ACCEPTANCE]
+    leaving = [config.state / OUTCOME, config.state / STANDING, config.accepted]
     if config.answers is not None:
         leaving.append(config.answers)
     if config.learn is not None:
@@ -96,9 +98,20 @@ def begin(path: Path, found: Next, queries: Path | None = None) -> Path:
             os.replace(one, place / one.name)
     if queries is not None:
         _name_queries(path, queries)
+    if (path.parent / ACCEPTANCE).exists():
+        _sign(path.parent / ACCEPTANCE, config, found.terms, place)
     # The last step: until here the party is in the edition before.
     write_text(terms, yaml.safe_dump(found.terms.public(), sort_keys=False, allow_unicode=True))
     return place
+
+
+def _sign(path: Path, config: PartyConfig, terms: Terms, place: Path) -> None:
+    """Sign the next terms, and lay aside what was signed of those before."""
+    credentials = config.own_credentials()
+    signed = read_acceptance(path, credentials.authority)
+    if signed.terms == digest(config.terms.public(), 64):
+        shutil.copy(path, place)
+    accept_terms(path, credentials, terms, signed.proposal)
 
 
 def _place(path: Path, edition: str) -> Path:

@@ -29,7 +29,8 @@ from tasks.reports.accuracy import shown_accuracy
 from tasks.reports.statement_page import read_statement
 from tasks.runtime.run import Run
 from tasks.runtime.store import Folders, atomic_file, atomic_folder, link, read_json, write_json
-from tasks.serving.export import STATEMENT, export_folder
+from tasks.serving.export import export_folder
+from tasks.serving.pages import STATEMENT
 from terrine.deployment.model import check_student
 from terrine.errors import ArtefactError, InputError, SettingError
 from terrine.privacy.noised_accuracy import CONFIDENCE

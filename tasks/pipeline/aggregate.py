@@ -21,6 +21,7 @@ from tasks.pipeline.private_figures import private_figures
 from tasks.pipeline.public_inputs import public_inputs
 from tasks.pipeline.released_accuracy import check_use_of_accuracy
 from tasks.pipeline.sums import release_sums, sums_over_records
+from tasks.pipeline.teach import findings_of
 from tasks.pipeline.vote import read_votes
 from tasks.reports.statement_page import write_statement
 from tasks.runtime.accounts import data_of, ledger_account, noise_source, open_account
@@ -37,6 +38,7 @@ from tasks.runtime.releases import (
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import atomic_folder, file_digest, read_json, write_array, write_json, write_table
+from terrine.aggregation.findings import answer_names, histograms_of_findings
 from terrine.aggregation.release import about_answers, asked, release_histograms
 from terrine.aggregation.rounds import LaterVotes
 from terrine.aggregation.votes import histograms_of
@@ -68,7 +70,12 @@ def release_answers(run: Run) -> None:
         return
     votes_manifest = read_json(run.folders.votes / "manifest.json")
     votes = read_votes(run.folders)
-    histograms = histograms_of(votes, votes_manifest["classes"])
+    findings = findings_of(run)
+    histograms = (
+        histograms_of(votes, votes_manifest["classes"])
+        if findings is None
+        else histograms_of_findings(votes, findings.number, findings.bound)
+    )
     mechanism = run.params.aggregation
     inputs = inputs_of_answers(run, votes)
     check_use_of_accuracy(run)
@@ -91,7 +98,8 @@ def release_answers(run: Run) -> None:
     _write_private_figures(run, votes_manifest, histograms, release)
     tell_change(run, "answers", release, inputs)
     forget_votes(run)
-    write_statement(run, privacy_statement(run, votes_manifest, release), votes_manifest["class_names"])
+    names = answer_names(votes_manifest["class_names"], findings is not None)
+    write_statement(run, privacy_statement(run, votes_manifest, release), names)
 
 
 def release_once(run: Run, votes: np.ndarray, histograms: np.ndarray, inputs: Inputs) -> StoredRelease:
@@ -135,7 +143,7 @@ def _averaging(run: Run) -> dict[str, Any]:
     return about_averages(run) | ({"block": teachers.block} if blocks else {})
 
 
-def _spent_before(run: Run) -> Event:
+def spent_before(run: Run) -> Event:
     """Return what the run spent before anybody voted: on counting its units, on moments and on averages.
 
     Averages without noise have no price. Votes after them are then answered as if they alone were what a record
@@ -149,7 +157,7 @@ def _spent_before(run: Run) -> Event:
 def _before(run: Run) -> dict[str, Any]:
     """Return what `release_histograms` and `about_answers` want to know of what came before the answers."""
     return {
-        "before": _spent_before(run),
+        "before": spent_before(run),
         "drawn_before": coordinates_released(run) + numbers_of_moments(run) + (run.params.privacy.counted > 0),
         "unprotected": run.params.teachers.unprotected,
     }
@@ -172,8 +180,10 @@ def write_answers(
 ) -> None:
     """Write released answers, with what is said of them: `teachers`, `classes` and `class_names` of the votes."""
     arrays, guided = release.arrays, _guided(run, release)
+    numbers, findings = np.arange(len(arrays["labels"])), run.params.aggregation.findings
     table = {
-        "query": np.arange(len(arrays["labels"])),
+        "query": numbers // findings,
+        **({"finding": numbers % findings} if findings > 1 else {}),
         "round": arrays["round"],
         "answered": arrays["answered"],
         "label": arrays["labels"],

@@ -11,9 +11,10 @@ from tasks.runtime.store import read_json, read_table
 
 
 def pool_truth(run: Run) -> np.ndarray | None:
-    """Return the true class of every query, int64 [queries], -1 where it is no real image; None without a pool."""
+    """Return the true class of every query, int64 [queries], -1 where it is no real image; None without a pool, and
+    where an image has several findings."""
     labels = read_pool_labels(run.folders)
-    if labels is None:
+    if labels is None or run.params.data.several:
         return None
     batches = read_json(run.folders.images / "manifest.json")["batches"]
     order = pool_order(run.params.seed, len(labels))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from tasks.config.params import Params
@@ -26,15 +27,18 @@ class Remarks:
     notes: list[str] = field(default_factory=list)
 
 
-def remarks_on(survey: Survey, params: Params, teachers: int) -> Remarks:
-    """Return what there is to say of a survey of the data that the parameters name, dealt to so many teachers."""
+def remarks_on(survey: Survey, params: Params, teachers: int, said: Collection[str] = ()) -> Remarks:
+    """Return what there is to say of a survey of the data that the parameters name, dealt to so many teachers.
+
+    said: names of classes of which it was said already that they are rare.
+    """
     remarks = Remarks()
-    _on_classes(remarks, survey, params, teachers)
+    _on_classes(remarks, survey, params, teachers, said)
     _on_files(remarks, survey, params)
     return remarks
 
 
-def _on_classes(remarks: Remarks, survey: Survey, params: Params, teachers: int) -> None:
+def _on_classes(remarks: Remarks, survey: Survey, params: Params, teachers: int, said: Collection[str]) -> None:
     """Name classes that hardly any teacher will see."""
     counts = dict(zip(survey.class_names, survey.train.tolist(), strict=True))
     missing = [name for name, count in counts.items() if count == 0]
@@ -49,16 +53,17 @@ def _on_classes(remarks: Remarks, survey: Survey, params: Params, teachers: int)
             f"{_listed(single)}: one training record each, so that one teacher of {teachers} has ever seen it. Add "
             "records, or remove the class. To go on all the same: --anyway."
         )
-    records = int(survey.train.sum())
+    records = survey.records[0]
     if params.privacy.unit == "record" and survey.names < records:
         remarks.notes.append(
             f"The {records:,} training records have {survey.names:,} names: files of one name in several class "
             "folders count as one unit, and stay together. Give each its own name if they are different images."
         )
-    rare = [name for name, count in counts.items() if 1 < count < RARE * survey.train.mean()]
+    rare = [name for name, count in counts.items() if 1 < count < RARE * survey.train.mean() and name not in said]
     if rare:
         remarks.notes.append(
-            f"Few teachers will have a record of {_listed(rare)}: a student will hardly ever answer so."
+            f"Few records are of {_listed(rare)} beside those of other classes: a student will hardly ever answer so, "
+            "noise or not."
         )
     untested = [name for name, count in zip(counts, survey.test.tolist(), strict=True) if count == 0]
     if untested:
@@ -67,12 +72,13 @@ def _on_classes(remarks: Remarks, survey: Survey, params: Params, teachers: int)
 
 def _on_files(remarks: Remarks, survey: Survey, params: Params) -> None:
     """Say what is done with images of several kinds."""
+    remarks.notes += survey.remarks
     modes = {mode for _, _, mode in survey.geometry}
     deep = sorted(mode for mode in modes if mode.startswith(("I", "F")))
-    if deep:
+    if deep and getattr(params.data, "window", None) is None:
         remarks.refusals.append(
             f"There are images of more than 8 bits per pixel (mode {', '.join(deep)}): choose the range of values to "
-            "show and save them as 8 bits."
+            "show, data.window=[low, high], or save them as 8 bits."
         )
     if len(modes) > 1:
         remarks.notes.append(

@@ -13,6 +13,7 @@ from tasks.runtime.run import SPLIT_SEED, Run
 from tasks.runtime.step import step
 from tasks.runtime.store import Folders, atomic_folder, read_array, read_json, write_array, write_json
 from terrine.data.dataset import Dataset, fingerprint
+from terrine.data.large import on_disk
 from terrine.data.pool import check_disjoint
 from terrine.errors import SettingError
 
@@ -26,7 +27,8 @@ def prepare_dataset(run: Run) -> None:
 
     Everything is checked before the first byte is written; a bad file leaves what was there as it was.
     """
-    write_prepared(run, load_dataset(run))
+    with on_disk(run.folders.work):
+        write_prepared(run, load_dataset(run))
 
 
 def write_prepared(run: Run, dataset: Dataset) -> None:

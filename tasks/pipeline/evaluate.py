@@ -13,12 +13,15 @@ from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.party_accuracy import write_party_accuracy
 from tasks.pipeline.released_accuracy import release_accuracy
 from tasks.pipeline.student import read_student
+from tasks.pipeline.subgroups import by_subgroup, subgroups_of
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import read_json, write_json
+from terrine.data.dataset import Dataset
 from terrine.deployment.manifest import MANIFEST
 from terrine.deployment.model import StudentModel
 from terrine.device import resolve_device
+from terrine.measures import auc, measures
 from terrine.students.fitted import FittedStudent
 
 NOTICE = "PRIVATE evaluation: computed on the private test split, covered by no guarantee. Do not publish."
@@ -26,18 +29,29 @@ NOTICE = "PRIVATE evaluation: computed on the private test split, covered by no 
 
 @step("evaluate")
 def evaluate_student(run: Run) -> None:
-    """Write accuracy, accuracy per class and the confusion matrix on the test split; of a public pool, its answers'.
+    """Write accuracy, accuracy per class, the confusion matrix and `terrine.measures` on the test split; of a public
+    pool, its answers'.
+
+    Of several findings, accuracy and area under the ROC curve of each.
 
     `accuracy` is that of the student in batches, with the statistics it was trained with; `served` that of what
     `terrine predict` and `serve` answer with unless told otherwise, one image at a time, where this is another.
     """
     dataset = read_dataset(run.folders)
-    predictions = probabilities(run, dataset.test_images).argmax(axis=1)
-    found = figures(dataset.test_labels, predictions, list(dataset.class_names))
+    subgroups = subgroups_of(run, dataset)
+    said, names = probabilities(run, dataset.test_images), list(dataset.class_names)
+    if dataset.several:
+        found = figures_of_findings(dataset.test_labels, said, names)
+    else:
+        found = figures(dataset.test_labels, said.argmax(axis=1), names)
+        units = belonging(dataset)
+        found["measures"] = measures(dataset.test_labels, said, names, units, run.params.evaluation.specificity)
+        found["subgroups"] = by_subgroup(subgroups, dataset.test_labels, said.argmax(axis=1), units)
     served = StudentModel.load(run.folders.student, device=resolve_device(run.params.device))
     own = read_json(run.folders.student / MANIFEST)["statistics"]
     if served.statistics != own:
-        right = served.predict(dataset.test_images).argmax(axis=1) == dataset.test_labels
+        said = served.predict(dataset.test_images)
+        right = ((said > 0.5) if dataset.several else said.argmax(axis=1)) == dataset.test_labels
         found["served"] = {"statistics": served.statistics, "accuracy": float(right.mean())}
     answers = answer_figures(run)
     # Where earlier versions wrote these very figures, and nobody would look for them any more.
@@ -53,6 +67,11 @@ def probabilities(run: Run, images: np.ndarray) -> np.ndarray:
     device = resolve_device(run.params.device)
     student = FittedStudent(backbone, head, manifest["statistics"], run.params.student.batch, device)
     return student.predict_proba(images)
+
+
+def belonging(dataset: Dataset) -> np.ndarray | None:
+    """Return which test records show the same person, int64 [records]; None where the data do not say."""
+    return None if dataset.train_groups is None else dataset.test_units
 
 
 def figures(labels: np.ndarray, predictions: np.ndarray, class_names: list[str]) -> dict[str, object]:
@@ -74,4 +93,38 @@ def figures(labels: np.ndarray, predictions: np.ndarray, class_names: list[str])
             for number in range(classes)
         ],
         "confusion": confusion.tolist(),
+    }
+
+
+def figures_of_findings(labels: np.ndarray, said: np.ndarray, names: list[str]) -> dict[str, object]:
+    """Return accuracy, sensitivity, specificity and area under the ROC curve of each finding; of the first and the last
+    the mean.
+
+    labels: int64 [images, findings], 0 or 1. said: how likely each finding is; above a half it is taken for there. The
+    area is the chance that of two images, of which one has the finding, it is the likelier: None where all have it, or
+    none; the mean is over the others.
+    """
+    yes, there = said > 0.5, labels == 1
+    right = (yes == there).mean(axis=0)
+    found = [auc(truth, scores) for truth, scores in zip(there.T, said.T, strict=True)]
+    areas = [None if area is None else float(area.value) for area in found]
+    per_class = [
+        {
+            "class": name,
+            "count": int(there[:, number].sum()),
+            "accuracy": float(right[number]),
+            "sensitivity": float(yes[there[:, number], number].mean()) if there[:, number].any() else None,
+            "specificity": float(1 - yes[~there[:, number], number].mean()) if not there[:, number].all() else None,
+            "auc": areas[number],
+        }
+        for number, name in enumerate(names)
+    ]
+    among = [area for area in areas if area is not None]
+    return {
+        "notice": NOTICE,
+        "images": len(labels),
+        "accuracy": float(right.mean()),
+        "auc": float(np.mean(among)) if among else None,
+        "per_class": per_class,
+        "confusion": None,
     }

@@ -15,9 +15,16 @@ def _always(_params: Params) -> bool:
     return True
 
 
+PLOTS = {
+    "release/plots/spending.csv": "x: answered, y: epsilon, title: ε against answered queries",
+    "release/plots/classes.csv": "x: answers, y: class, template: bar_horizontal, title: released answers by class",
+    "release/plots/training.csv": "x: step, y: held_out_loss, title: loss of the student on held-out answers",
+}
+
 MAIN = Pipeline(
     result="tasks.reports.summary:result",
     is_default=True,
+    plots=PLOTS,
     stages=(
         PARAMETERS,
         Stage(
@@ -70,10 +77,11 @@ MAIN = Pipeline(
         ),
         Stage(
             "vote",
-            tasks="tasks.pipeline.vote:collect_votes",
-            settings="teachers.statistics aggregation.mechanism",
+            tasks="tasks.pipeline.vote:cast_block tasks.pipeline.vote:collect_votes",
+            settings="teachers.statistics aggregation.mechanism aggregation.findings aggregation.findings_bound",
             needs="private/teachers public/backbone public/images",
             makes="private/votes",
+            fans_out=lambda params: params.teachers.inputs == "images",  # heads vote as one product, in seconds
         ),
         Stage(
             "aggregate",
@@ -94,11 +102,14 @@ MAIN = Pipeline(
         Stage(
             "evaluate",
             comment="reads the private test split; exact figures stay private, a noised one is charged",
-            tasks="tasks.pipeline.evaluate:evaluate_student",
+            tasks="tasks.pipeline.evaluate:evaluate_student tasks.pipeline.figures:write_metrics"
+            " tasks.pipeline.figures:write_plots",
             settings="seed student.statistics student.batch partition.kind evaluation privacy aggregation.delta"
             " aggregation.noise",
-            needs="release/student release/answers private/dataset private/partition public/images",
-            makes="private/evaluation.json private/party_accuracy.json release/accuracy.json",
+            needs="release/student release/answers release/privacy.json private/dataset private/partition"
+            " public/images",
+            makes="private/evaluation.json private/party_accuracy.json release/accuracy.json release/metrics.json"
+            " release/plots",
         ),
         Stage(
             "distance",

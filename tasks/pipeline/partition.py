@@ -11,6 +11,7 @@ from tasks.runtime.step import step
 from tasks.runtime.store import Folders, atomic_folder, read_array, write_array, write_json
 from terrine.data import partition as partitions
 from terrine.data.duplicates import exact_duplicates
+from terrine.data.findings import labelled
 from terrine.data.label_mix import label_histograms, summarise
 from terrine.data.partitions import protected_groups
 
@@ -29,13 +30,15 @@ def deal_records(run: Run) -> None:
     groups = protected_groups(dataset, run.params.privacy.unit)
     assignment = settings.deal(dataset, groups, run.params.seed)
     proof = partitions.check(assignment, settings.teachers, groups, exact_duplicates(dataset.train_images))
-    histograms = label_histograms(assignment, dataset.train_labels, settings.teachers, dataset.classes)
+    records, classes = labelled(dataset.train_labels)
+    histograms = label_histograms(assignment[records], classes, settings.teachers, dataset.classes)
+    sizes = np.bincount(assignment, minlength=settings.teachers)
     manifest = {
         **proof,
         "hash": partitions.partition_hash(assignment, site_key(run)),
         **settings.model_dump(mode="json"),
         "parties": list(dataset.party_names) if settings.kind == "party" else None,
-        "labels": summarise(histograms),
+        "labels": summarise(histograms, sizes),
     }
     with atomic_folder(run.folders.partition) as folder:
         write_array(folder / "assignment.npy", assignment)

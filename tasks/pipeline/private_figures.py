@@ -42,10 +42,11 @@ def data_dependent_epsilon(
     """Return the realised data-dependent ε and its order, where the analysis applies.
 
     It bounds what a *label* gives away when teachers agree. A noisy histogram gives the counts themselves, agreed or
-    not, so for the Gaussian histogram there is no such figure; nor is there one for Interactive-GNMax's second round.
+    not, so for the Gaussian histogram there is no such figure; nor is there one for Interactive-GNMax's second round,
+    or for several findings.
     """
     analysed = mechanism.analysed()
-    if analysed is None or not release.arrays["answered"].any():
+    if analysed is None or mechanism.findings > 1 or not release.arrays["answered"].any():
         return {}
     asked = release.arrays["round"] != NEVER
     question = Question(**analysed, delta=delta, weighting="realised")

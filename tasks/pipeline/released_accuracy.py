@@ -9,6 +9,9 @@ Each image is classified by itself, under statistics in which no other image has
 has the same bits in any batch. Under those of a batch, as `evaluate` may use them, one image more would move the
 answers to all others. So it is the accuracy of the student as it answers single images. A group counts once, by the
 share of its records.
+
+With `evaluation.released_subgroups` the same release says the accuracy of each of these, too. A unit counts for the
+value that most of its records have (of equally many, for the first of them), or for none.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from tasks.pipeline.dataset import read_dataset
+from tasks.pipeline.subgroups import subgroups_of
 from tasks.reports.accuracy import shown_accuracy
 from tasks.runtime.accounts import release_at_price
 from tasks.runtime.identity import tell_change
@@ -29,13 +33,20 @@ from terrine.data.dataset import Dataset
 from terrine.data.digest import keyed_digest
 from terrine.data.units import count_units
 from terrine.deployment.manifest import MANIFEST
-from terrine.errors import SettingError
+from terrine.errors import InputError, SettingError
 from terrine.privacy.accounting.events import to_json
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.ledger.ledger import StoredRelease
 from terrine.privacy.noise import delta_slack
-from terrine.privacy.noised_accuracy import CONFIDENCE, NoisedAccuracy, epsilon_for, shares_of_units
+from terrine.privacy.noised_accuracy import (
+    CONFIDENCE,
+    NO_SUBGROUP,
+    Estimate,
+    NoisedAccuracy,
+    epsilon_for,
+    shares_of_units,
+)
 
 WORST = 0.10
 """An accuracy that is known less well tells no two runs apart, and is not released."""
@@ -67,7 +78,10 @@ def check_use_of_accuracy(run: Run) -> None:
     """Refuse, before anything is charged, an accuracy that would be useless. Raises SettingError."""
     mechanism = accuracy_of(run.params)
     if mechanism is not None:
-        _check_use(run, mechanism, count_units(held_out_units(run, read_dataset(run.folders))))
+        dataset = read_dataset(run.folders)
+        units = held_out_units(run, dataset)
+        _check_use(run, mechanism, count_units(units))
+        _places(run, dataset, units)
 
 
 def _check_use(run: Run, mechanism: NoisedAccuracy, units: int) -> None:
@@ -93,18 +107,40 @@ def release_accuracy(run: Run, dataset: Dataset) -> None:
     units = held_out_units(run, dataset)
     _check_use(run, mechanism, count_units(units))
     shares = shares_of_units(_right(run, dataset), units)
+    places = _places(run, dataset, units)
+    looked_at = {"shares": (shares, "<f8"), **{f"column {number}": (one, "<i8") for number, one in enumerate(places)}}
     inputs = {
-        "accuracy": keyed_digest("terrine noised accuracy 1", {"shares": (shares, "<f8")}, site_key(run)),
+        "accuracy": keyed_digest("terrine noised accuracy 1", looked_at, site_key(run)),
         "student": file_digest(run.folders.student / MANIFEST),
     }
     noise = noise_of(run, "accuracy")
 
     def draw() -> dict[str, np.ndarray]:
-        return {"sums": mechanism.release(shares, noise)}
+        return {"sums": mechanism.release(shares, noise, places)}
 
     release = release_at_price(run, identity_in_ledger(run, "accuracy"), mechanism.event, noise, draw, inputs)
     tell_change(run, "accuracy", release, inputs)
     write_json(run.folders.accuracy, _about(run, mechanism, release))
+
+
+def _places(run: Run, dataset: Dataset, units: np.ndarray) -> list[np.ndarray]:
+    """Return for each column of released subgroups which of its values each unit counts for, int64 [units]."""
+    wanted = run.params.evaluation.released_subgroups
+    said, found = subgroups_of(run, dataset), []
+    for column, values in wanted.items():
+        if column not in said:
+            raise InputError(
+                f"evaluation.released_subgroups names {column}, and evaluation.subgroups has {', '.join(said)}. "
+                "Nothing was charged."
+            )
+        place = np.full(len(units), len(values))
+        for number, value in enumerate(values):
+            place[said[column] == value] = number
+        _, own = np.unique(units, return_inverse=True)
+        counts = np.bincount(own * (len(values) + 1) + place, minlength=(own.max() + 1) * (len(values) + 1))
+        most = counts.reshape(-1, len(values) + 1).argmax(axis=1)
+        found.append(np.where(most == len(values), NO_SUBGROUP, most).astype(np.int64))
+    return found
 
 
 def _right(run: Run, dataset: Dataset) -> np.ndarray:
@@ -118,7 +154,8 @@ def _right(run: Run, dataset: Dataset) -> np.ndarray:
 
 def _about(run: Run, mechanism: NoisedAccuracy, release: StoredRelease) -> dict[str, Any]:
     """Return the content of accuracy.json: a function of public settings and of what the ledger holds."""
-    estimate, settings = mechanism.estimate(release.arrays["sums"]), run.params
+    sums, settings = release.arrays["sums"], run.params
+    estimate = mechanism.estimate(sums)
     delta, unit, noise = settings.aggregation.delta, settings.privacy.unit, settings.aggregation.noise
     epsilon = round_up(price(release.event, delta))
     guarantee = (
@@ -128,15 +165,21 @@ def _about(run: Run, mechanism: NoisedAccuracy, release: StoredRelease) -> dict[
         if noise == "secure"
         else "NOT PRIVATE: the noise was replayed from a seed and can be subtracted again."
     )
+    columns = zip(settings.evaluation.released_subgroups.items(), mechanism.of_subgroups(sums), strict=True)
+    subgroups = {
+        column: [{"subgroup": value, **_known(one)} for value, one in zip(values, estimates, strict=True)]
+        for (column, values), estimates in columns
+    }
     return {
         "accuracy": estimate.accuracy,
         "plus_minus": estimate.plus_minus,
         "confidence": CONFIDENCE,
         "units": estimate.units,
         "unit": unit,
+        **({"subgroups": subgroups} if subgroups else {}),
         "epsilon": epsilon if noise == "secure" else None,
         "delta": delta,
-        "delta_slack": delta_slack(2, epsilon),
+        "delta_slack": delta_slack(len(release.arrays["sums"]), epsilon),
         "event": to_json(release.event),
         "noise": noise,
         "release_id": release.release_id,
@@ -145,3 +188,10 @@ def _about(run: Run, mechanism: NoisedAccuracy, release: StoredRelease) -> dict[
         f"{shown_accuracy(estimate.accuracy, estimate.plus_minus)} of cases: one figure with noise, the interval that "
         f"noise leaves at {CONFIDENCE:.0%}, every {unit} counting alike, each image answered by itself. {guarantee}",
     }
+
+
+def _known(estimate: Estimate) -> dict[str, Any]:
+    """Return what is published of a subgroup: no accuracy where noise leaves nothing of it."""
+    if estimate.plus_minus > 1:
+        return {"accuracy": None, "plus_minus": None, "units": estimate.units}
+    return {"accuracy": estimate.accuracy, "plus_minus": estimate.plus_minus, "units": estimate.units}

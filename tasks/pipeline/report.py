@@ -20,7 +20,7 @@ from tasks.config.values import flat
 from tasks.pipeline.distance import distance_rows
 from tasks.pipeline.graph import MAIN
 from tasks.pipeline.guided.queries import read_all_queries
-from tasks.reports.accuracy import released_accuracy
+from tasks.reports.accuracy import released_accuracy, shown_measure
 from tasks.reports.charts import stacked_histogram
 from tasks.reports.pages import bar_rows, count, percent, plain, render
 from tasks.reports.partition_figures import partition_figures
@@ -40,6 +40,7 @@ from tasks.runtime.step import step
 from tasks.runtime.store import read_array, read_json, read_table, write_text
 from tasks.runtime.timing import timings
 from tasks.runtime.versioning import lock_digest
+from terrine.aggregation.findings import answer_names
 from terrine.aggregation.registry import MECHANISMS
 from terrine.device import resolve_device
 
@@ -74,7 +75,10 @@ def write_report(run: Run) -> None:
         "votes": None if run.params.aggregation.reveals == "sums" else votes_shown(run, statement, manifest),
         "evaluation": evaluation(read_json(run.folders.evaluation)),
         "released": released_accuracy(run.folders),
-        **private_tables(read_json(run.folders.accounting / "figures.json"), manifest["class_names"]),
+        **private_tables(
+            read_json(run.folders.accounting / "figures.json"),
+            answer_names(manifest["class_names"], bool(run.params.data.several)),
+        ),
         "distances": distance_rows(run.folders),
         "partition": partition_figures(run),
         **stage_costs(timings(run)),
@@ -91,10 +95,11 @@ def votes_shown(run: Run, statement: dict[str, Any], manifest: dict[str, Any]) -
     """Return what the page shows of queries and of votes on them."""
     answers = read_table(run.folders.answers / "answers.parquet")
     histograms = read_array(run.folders.accounting / "histograms.npy")
+    names = answer_names(manifest["class_names"], bool(run.params.data.several))
     return {
         "counts_released": MECHANISMS.of(manifest["mechanism"]).reveals == "histogram",
-        "sheets": sheets(run, answers, manifest),
-        "released_per_class": bar_rows(manifest["class_names"], statement["answered_per_class"]),
+        "sheets": [] if run.params.data.several else sheets(run, answers, manifest),
+        "released_per_class": bar_rows(names, statement["answered_per_class"]),
         "consensus": consensus(histograms, answers["answered"].to_numpy(), answers["round"].to_numpy() >= 0),
     }
 
@@ -115,11 +120,36 @@ def sheets(run: Run, answers: pd.DataFrame, manifest: dict[str, Any]) -> list[Co
     )
 
 
+def evaluation_of_findings(figures: dict[str, Any]) -> dict[str, Any]:
+    """Prepare the evaluation's figures of several findings: bars of the area under the ROC curve of each."""
+    entries, images = figures["per_class"], figures["images"]
+    shares = [entry["count"] / max(images, 1) for entry in entries]
+    areas = [entry["auc"] or 0.0 for entry in entries]
+    texts = [
+        f"{plain(entry['auc'])}; {percent(entry['accuracy'])} right, {entry['count']:,} have it" for entry in entries
+    ]
+    return {
+        "findings": True,
+        "answers": figures.get("answers"),
+        "accuracy": figures["accuracy"],
+        "auc": figures["auc"],
+        "images": images,
+        # Of a mean over images, which are independent of one another, as their findings are not: at most this.
+        "standard_error": float(np.sqrt(figures["accuracy"] * (1 - figures["accuracy"]) / max(images, 1))),
+        "largest_class": float(np.mean([max(share, 1 - share) for share in shares])),
+        "measures": None,
+        "subgroups": [],
+        "per_class": bar_rows([entry["class"] for entry in entries], areas, texts, longest=1.0),
+    }
+
+
 def evaluation(figures: dict[str, Any]) -> dict[str, Any]:
     """Prepare the evaluation's figures: accuracy with its standard error, bars per class, and the confusion matrix.
 
     A matrix of many classes becomes a picture and a list of the most frequent errors.
     """
+    if figures["confusion"] is None:
+        return evaluation_of_findings(figures)
     confusion = np.array(figures["confusion"], dtype=np.int64)
     names = [entry["class"] for entry in figures["per_class"]]
     accuracy, images = figures["accuracy"], int(confusion.sum())
@@ -129,11 +159,14 @@ def evaluation(figures: dict[str, Any]) -> dict[str, Any]:
     order = np.argsort(-errors, axis=None, kind="stable")[:WORST_CONFUSIONS]
     worst = [(int(place // len(names)), int(place % len(names))) for place in order if errors.flat[place]]
     return {
+        "findings": False,
         "accuracy": accuracy,
         "answers": figures.get("answers"),
         "images": images,
         "standard_error": float(np.sqrt(accuracy * (1 - accuracy) / max(images, 1))),
         "largest_class": float(confusion.sum(axis=1).max() / max(images, 1)),
+        "measures": measured_rows(figures.get("measures")),
+        "subgroups": subgroup_rows(figures.get("subgroups", {})),
         "per_class": bar_rows(names, [value or 0.0 for value in accuracies], texts, longest=1.0),
         "names": names,
         "confusion": confusion_rows(confusion, names) if len(names) <= WIDEST_TABLE else None,
@@ -143,6 +176,35 @@ def evaluation(figures: dict[str, Any]) -> dict[str, Any]:
             {"shown": names[shown], "said": names[said], "count": int(errors[shown, said])} for shown, said in worst
         ],
     }
+
+
+def measured_rows(found: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return figures of `terrine.measures` as the page shows them: of all classes together, then of each."""
+    if found is None:
+        return None
+    columns = ("sensitivity", "auc", "sensitivity_at_specificity")
+    whole = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "auc": "AUC"}
+    return {
+        "facts": [
+            (text, shown_measure(found[name]), found[name]["method"]) for name, text in whole.items() if found[name]
+        ],
+        "classes": [(row["class"], [shown_measure(row[column]) for column in columns]) for row in found["by_class"]],
+        **{name: found[name] for name in ("calibration_error", "confidence", "specificity", "independent")},
+    }
+
+
+def subgroup_rows(found: dict[str, list[dict[str, Any]]]) -> list[tuple[str, str, int, str, str]]:
+    """Return what the page shows of each subgroup, the worst of a column first."""
+    return [
+        (
+            column,
+            row["subgroup"],
+            row["records"],
+            *(shown_measure(row[name]) for name in ("accuracy", "balanced_accuracy")),
+        )
+        for column, rows in found.items()
+        for row in sorted(rows, key=lambda row: row["accuracy"]["value"])
+    ]
 
 
 def confusion_rows(confusion: np.ndarray, names: list[str]) -> list[dict[str, Any]]:

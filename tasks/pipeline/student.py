@@ -31,6 +31,7 @@ from tasks.runtime.store import (
     write_json,
     write_tensors,
 )
+from terrine.aggregation.findings import ANSWERS
 from terrine.aggregation.mechanism import Mechanism
 from terrine.aggregation.registry import mechanism_of
 from terrine.classifiers import Head, head_from_arrays
@@ -70,6 +71,7 @@ def train_student(run: Run) -> None:
             "class_names": released["class_names"],
             "size": run.params.data.size,
             "channels": run.params.data.channels,
+            **told_of_reading(run.params.data),
             "training": trained.record,
         }
         write_json(folder / MANIFEST, seal(folder, description))
@@ -96,6 +98,16 @@ def _trained(run: Run) -> tuple[TrainedStudent, dict[str, Any]]:
     return trained, released
 
 
+def told_of_reading(data: Any) -> dict[str, Any]:
+    """Return how files of records became images, where not by stretching: so are those that are asked about."""
+    told: dict[str, Any] = {"fit": data.fit} if getattr(data, "fit", "stretch") != "stretch" else {}
+    if (limits := getattr(data, "limits", None)) is not None:
+        told["window"] = list(limits)
+    if data.name == "dicom":
+        told["files"] = "dicom"
+    return {"reading": told} if told else {}
+
+
 def _encoding(run: Run) -> dict[str, Any]:
     """Return how the table's columns become features, as public rows showed it, and which columns become none."""
     data = run.params.data
@@ -115,7 +127,8 @@ def read_answers(run: Run) -> tuple[np.ndarray, ReleasedAnswers, dict[str, Any]]
     assert isinstance(mechanism, Mechanism)
     counts = None
     if mechanism.reveals == "histogram":
-        counts = table[[f"count_{number}" for number in range(classes)]].to_numpy()
+        each = len(ANSWERS) if mechanism.findings > 1 else classes
+        counts = table[[f"count_{number}" for number in range(each)]].to_numpy()
     rows, answers = released_answers(
         mechanism,
         run.params.student,

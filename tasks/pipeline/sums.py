@@ -49,9 +49,10 @@ from tasks.runtime.store import (
     write_tensors,
 )
 from terrine.aggregation.course import Course, moments_in_steps
+from terrine.aggregation.findings import answer_names
 from terrine.aggregation.records import Records, Whitening, row_type
 from terrine.aggregation.sums import mu_left
-from terrine.classifiers import LinearHead
+from terrine.classifiers import FindingsHead, LinearHead
 from terrine.deployment.model import MOMENTS
 from terrine.errors import SettingError
 from terrine.models.moments import set_statistics
@@ -112,7 +113,8 @@ def release_sums(run: Run, release_id: str) -> None:
     with atomic_folder(run.folders.accounting) as folder:
         write_json(folder / "figures.json", {"notice": NOTICE})
     tell_change(run, "answers", release, inputs)
-    write_statement(run, _statement(run, release, course, numbers, slack, len(names)), names)
+    answers = answer_names(names, bool(run.params.data.several))
+    write_statement(run, _statement(run, release, course, numbers, slack, len(answers)), answers)
     shutil.rmtree(_work(run, statistics), ignore_errors=True)
 
 
@@ -156,7 +158,8 @@ def student_of_sums(run: Run) -> tuple[TrainedStudent, dict[str, Any]]:
     backbone = None
     if (path := run.folders.answers / MOMENTS).is_file():
         set_statistics(backbone := read_backbone(run.folders), read_tensors(path))
-    return TrainedStudent(LinearHead(weight.astype(np.float32), bias.astype(np.float32)), backbone), about
+    kind = FindingsHead if about.get("findings") else LinearHead
+    return TrainedStudent(kind(weight.astype(np.float32), bias.astype(np.float32)), backbone), about
 
 
 def records_of(run: Run) -> Records:

@@ -41,7 +41,9 @@ from tasks.runtime.store import (
     write_json,
     write_tensors,
 )
+from terrine.aggregation.findings import Findings
 from terrine.data.dataset import Dataset
+from terrine.data.findings import labelled
 from terrine.device import resolve_device
 from terrine.errors import ArtefactError
 from terrine.teachers.averaging.kind import RoundState
@@ -103,7 +105,14 @@ def teacher_context(run: Run) -> TeacherContext:
         parties=run.params.partition.teachers,
         start=lambda: read_start(run.folders),
         by_teacher=run.params.backbone.kind != "columns",
+        findings=findings_of(run),
     )
+
+
+def findings_of(run: Run) -> Findings | None:
+    """Return how many findings a record may have at once, and a teacher may name; None where records have classes."""
+    settings = run.params.aggregation
+    return Findings(settings.findings, settings.findings_bound) if run.params.data.several else None
 
 
 def read_start(folders: Folders) -> RoundState:
@@ -283,8 +292,9 @@ def _joined(parts: list[Arrays], trained: np.ndarray, teachers: int) -> Arrays:
 
 def _missing_a_class(run: Run) -> int:
     dataset = read_dataset(run.folders)
+    records, classes = labelled(dataset.train_labels)
     count = teachers_missing_a_class(
-        dataset.train_labels, read_assignment(run.folders), run.params.partition.teachers, dataset.classes
+        classes, read_assignment(run.folders)[records], run.params.partition.teachers, dataset.classes
     )
     if count and run.params.tracking.private_metrics:  # else a private figure, which no log may show
         _logger.warning("%d of %d teachers never saw a record of some class.", count, run.params.partition.teachers)

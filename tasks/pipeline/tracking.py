@@ -20,7 +20,7 @@ from tasks.pipeline.distance import distance_metrics
 from tasks.pipeline.graph import MAIN
 from tasks.pipeline.report import reproduce_command
 from tasks.pipeline.synthesize import drawing_cost
-from tasks.reports.accuracy import released_accuracy
+from tasks.reports.accuracy import known_accuracy, released_accuracy
 from tasks.reports.comparison import Compared, along_the_front, comparison_page, own_settings, series
 from tasks.reports.statement_page import read_statement
 from tasks.runtime.databases import lay_out
@@ -147,7 +147,7 @@ def _log(
                 **tags,
             }
         )
-        known = {name: value for name, value in (metrics | _accuracy(run)).items() if value is not None}
+        known = {name: value for name, value in (metrics | known_accuracy(run)).items() if value is not None}
         mlflow.log_metrics(known | stage_costs(run, pipeline))
         _log_queries(statement)
         mlflow.log_artifact(str(run.folders.public_parameters))
@@ -246,20 +246,9 @@ def _compared(run: Any) -> Compared:
     )
 
 
-def _accuracy(run: Run) -> dict[str, float]:
-    """Return what may be known of a run's accuracy: all of a public benchmark's, else what was released with noise."""
-    released = released_accuracy(run.folders)
-    known = {}
-    if run.params.data.public_benchmark:
-        known["accuracy"] = read_json(run.folders.evaluation)["accuracy"]
-    if released is not None:
-        known |= {"accuracy_released": released["accuracy"], "accuracy_released_plus_minus": released["plus_minus"]}
-    return known
-
-
 def _note(run: Run, statement: Mapping[str, Any], artefacts: str) -> str:
     """Return, in Markdown, what a run guarantees, the command that makes it again, and where to read on."""
-    accuracy = {name: f"{100 * value:.2f} %" for name, value in _accuracy(run).items()}
+    accuracy = {name: f"{100 * value:.2f} %" for name, value in known_accuracy(run).items()}
     figures = [
         f"**ε = {statement['epsilon_guaranteed']:g}** at δ = {statement['delta']:g} per {statement['unit']}"
         if statement["private"]

@@ -16,40 +16,51 @@ from tasks.config.values import digest
 from tasks.pipeline.features import query_features
 from tasks.pipeline.sums import sums_over_records
 from tasks.pipeline.synthesize import read_queries
-from tasks.pipeline.teach import read_states, read_teachers_manifest, teacher_kind
+from tasks.pipeline.teach import findings_of, read_states, read_teachers_manifest, teacher_kind
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import Folders, atomic_folder, file_digest, read_array, read_json, write_array, write_json
+from terrine.aggregation.findings import answer_names
 from terrine.device import resolve_device
 from terrine.queries import Queries
 from terrine.teachers.fitted import cast_votes
 from terrine.teachers.kind import TeacherKind
 
 
-@step("vote")
-def collect_votes(run: Run) -> None:
-    """Write votes, unsigned integers [queries, teachers], in query order; of sums over records, about no query."""
+def blocks(run: Run) -> list[range]:
+    """Return the teachers that vote together, block by block; none of sums over records."""
     if sums_over_records(run):
-        _write_votes(run, np.empty((0, run.params.partition.teachers), np.uint8))
-        return
-    teachers = read_teachers_manifest(run.folders)["teachers"]
-    kind = teacher_kind(run)
-    queries = teachers_queries(run, run.params.teachers.inputs)
-    work = work_folder(run)
-    device = resolve_device(run.params.device)
-    blocks = [range(first, min(first + kind.block, teachers)) for first in range(0, teachers, kind.block)]
-    columns = []
-    for block in blocks:
-        path = work / f"votes-{block.start:06d}.npy"
-        if not path.is_file():
-            votes = block_votes(run, kind, block, queries, np.arange(len(queries.inputs)), device)
-            if len(blocks) == 1:
-                columns.append(votes)
-                break
-            write_array(path, votes)
-        columns.append(read_array(path))
-    _write_votes(run, np.concatenate(columns, axis=1))
-    shutil.rmtree(work, ignore_errors=True)
+        return []
+    teachers, most = read_teachers_manifest(run.folders)["teachers"], teacher_kind(run).block
+    return [range(first, min(first + most, teachers)) for first in range(0, teachers, most)]
+
+
+@step("vote", retries=2)
+def cast_block(run: Run, block: range) -> None:
+    """Write the votes of a block of teachers, unless they are there."""
+    path = _block_file(run, block)
+    if not path.is_file():
+        queries, device = teachers_queries(run, run.params.teachers.inputs), resolve_device(run.params.device)
+        write_array(path, block_votes(run, teacher_kind(run), block, queries, np.arange(len(queries.inputs)), device))
+
+
+@step("votes")
+def collect_votes(run: Run) -> None:
+    """Write votes, unsigned integers [queries, teachers], in query order; of sums over records, about no query.
+
+    Blocks that nobody has cast are cast here.
+    """
+    cast = []
+    for block in blocks(run):
+        cast_block.fn(run, block)
+        cast.append(read_array(_block_file(run, block)))
+    _write_votes(run, np.concatenate(cast or [np.empty((0, run.params.partition.teachers), np.uint8)], axis=1))
+    if cast:
+        shutil.rmtree(work_folder(run), ignore_errors=True)
+
+
+def _block_file(run: Run, block: range) -> Path:
+    return work_folder(run) / f"votes-{block.start:06d}.npy"
 
 
 def block_votes(
@@ -69,6 +80,7 @@ def block_votes(
         classes=len(read_json(run.folders.dataset / "manifest.json")["class_names"]),
         seed=run.params.seed,
         device=device,
+        findings=findings_of(run),
     )
 
 
@@ -89,6 +101,7 @@ def work_folder(run: Run) -> Path:
             "backbone": file_digest(folders.backbone / "backbone.safetensors"),
             "queries": file_digest(folders.images / "manifest.json"),
             "statistics": run.params.teachers.statistics,
+            **({"findings": findings_of(run)} if run.params.data.several else {}),
         }
     )
     return folders.work / f"vote-{identity}"
@@ -103,7 +116,7 @@ def _write_votes(run: Run, votes: np.ndarray) -> None:
             {
                 "queries": votes.shape[0],
                 "teachers": votes.shape[1],
-                "classes": len(class_names),
+                "classes": len(answer_names(class_names, bool(run.params.data.several))),
                 "class_names": class_names,
                 "batches": file_digest(run.folders.images / "manifest.json"),
             },

@@ -5,9 +5,10 @@ An artefact is written zone/name here: `private/votes` is data/private/<run>/vot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from tasks.config.params import Params
@@ -15,6 +16,10 @@ from terrine.errors import TerrineError
 
 SETTINGS, CODE = "private/parameters.yaml", "private/code.json"
 """What every stage reads: the run's parameters, and digests of the code that its stages use."""
+METRICS, STUDENT = "release/metrics.json", "release/student"
+
+VAULT = "terrine-private"
+"""The DVC remote to which private artefacts are pushed, where the operator named one so; else they never are."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,7 @@ PARAMETERS = Stage(
     makes=f"{SETTINGS} {CODE} public/parameters.yaml",
     comment="the public ones are without what names files, machines and data",
 )
-"""The first stage of either pipeline. It alone reads params.yaml, and what it makes is not cached."""
+"""The first stage of either pipeline. It alone reads params.yaml."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,8 @@ class Pipeline:
     """module:function that refuses, before any work, a run that could not be completed."""
     is_default: bool = False
     """Whether dvc.yaml is this graph, for the run that params.yaml names. Any other run is made in selected/."""
+    plots: Mapping[str, str] = field(default_factory=dict)
+    """Tables that DVC plots, with how."""
 
     @property
     def names(self) -> list[str]:
@@ -78,12 +85,37 @@ class Pipeline:
         """The stages that neither need nor make a private artefact; settings are none."""
         return {stage.name for stage in self.stages if "private/" not in f"{stage.needs} {stage.makes}"}
 
-    def dvc_yaml(self, head: str, wdir: str = "") -> str:
-        """Return the text of a pipeline file for the run that DVC knows as `run`; wdir: its way to the project."""
-        return f"{head}\nstages:\n" + "\n".join(_declaration(stage, wdir) for stage in self.stages)
+    def dvc_yaml(self, head: str, wdir: str = "", *, vault: bool = False) -> str:
+        """Return the text of a pipeline file for the run that DVC knows as `run`.
+
+        wdir: its way to the project. vault: whether private artefacts have a remote of their own, `VAULT`.
+        """
+        stages = "\n".join(_declaration(stage, wdir, vault) for stage in self.stages)
+        return f"{head}\nstages:\n{stages}\n" + "\n".join(self._shown(wdir and f"{wdir}/")) + "\n"
+
+    def _shown(self, before: str) -> list[str]:
+        """Return the lines of a pipeline file that say what DVC's tables and plots show: nothing private."""
+
+        def path(artefact: str) -> str:
+            return before + _path(artefact).replace("${item}", "${run}")
+
+        plots = [f"  - {path(table)}: {{{how}}}" for table, how in self.plots.items()]
+        return [
+            *("metrics:", f"  - {path(METRICS)}"),
+            *(["plots:", *plots] if plots else []),
+            "artifacts:",
+            f'  student: {{path: "{path(STUDENT)}", type: model, desc: what may be published}}',
+        ]
 
 
-def _declaration(stage: Stage, wdir: str) -> str:
+def has_vault(root: Path) -> bool:
+    """Tell whether DVC's configuration of a project names a remote for private artefacts."""
+    from dvc.config import Config
+
+    return (root / ".dvc").is_dir() and VAULT in Config(str(root / ".dvc"))["remote"]
+
+
+def _declaration(stage: Stage, wdir: str, vault: bool) -> str:
     """Return the lines of a stage in a pipeline file."""
     params = [f"{_path(SETTINGS)}: [{', '.join(stage.settings.split())}]", f"{_path(CODE)}: [{stage.name}]"]
     lines = [
@@ -94,7 +126,7 @@ def _declaration(stage: Stage, wdir: str) -> str:
         f"      cmd: terrine stage {stage.name} --run ${{item}}",
         *_entries("params", ["params.yaml:"] if stage is PARAMETERS else params),
         *_entries("deps", [_path(artefact) for artefact in stage.needs.split()]),
-        *_entries("outs", [_path(artefact) + _options(stage, artefact) for artefact in stage.makes.split()]),
+        *_entries("outs", [_path(artefact) + _options(artefact, vault) for artefact in stage.makes.split()]),
     ]
     return "\n".join([*lines, ""])
 
@@ -108,9 +140,10 @@ def _path(artefact: str) -> str:
     return f"data/{zone}/${{item}}/{name}" if zone in ("private", "public", "release") else artefact
 
 
-def _options(stage: Stage, artefact: str) -> str:
-    options = ["cache: false"] * (stage is PARAMETERS) + ["push: false"] * artefact.startswith("private/")
-    return f": {{{', '.join(options)}}}" if options else ""
+def _options(artefact: str, vault: bool) -> str:
+    # What persists is in no cache of DVC's of runs: `push --run-cache` would send settings, digests and sizes along.
+    where = f", remote: {VAULT}" if vault else ", push: false"
+    return f": {{persist: true{where * artefact.startswith('private/')}}}"
 
 
 def load(name: str) -> Any:

@@ -55,9 +55,10 @@ _UPSTREAM: dict[Kind, tuple[str, ...]] = {
 
 _ELSEWHERE: dict[str, set[str]] = {
     # Where files lie, not what is in them; the edition has a place of its own.
-    "data": {"root", "path", "download", "public_benchmark", "edition"},
+    "data": {"root", "path", "labels", "download", "public_benchmark", "edition"},
     "teachers": {"per_task"},
     "privacy": {"anyway"},
+    "evaluation": {"specificity", "subgroups"},
     "collaboration": {"deadline", "patience", "guardian", "student"},
     "transcription": {"per_task", "epsilon", "delta"},
 }
@@ -98,7 +99,7 @@ def upstream(params: Params, kind: Kind) -> dict[str, Any]:
         if name == "transcription":
             values = _of_transcription(values, kind)
         if name == "data" and kind == "labels":
-            values = {key: value for key, value in values.items() if key not in ("size", "channels")}
+            values = {key: value for key, value in values.items() if key not in ("size", "channels", "fit")}
         if values:
             chosen[name] = values
     return chosen

@@ -10,6 +10,7 @@ operator alone, before the ledger is touched: a run that is refused releases not
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,7 @@ def planned(
         teachers=given.get(("partition", "teachers"), params.partition.teachers),
         counted=noise_on_count(params) if counts_units(run) else 0.0,
         moments=params.privacy.moments,
+        moved=budget.moved if params.data.several else None,
     )
 
 
@@ -186,9 +188,10 @@ def _refuse_what_has_no_plan(run: Run) -> None:
 def hopeless(run: Run, chosen: Plan, survey: Survey) -> str:
     """Say why no student would come of it, and what would help: for the operator alone."""
     params, classes = run.params, len(survey.class_names)
+    sharing = params.aggregation.moved if params.data.several else classes
     unit, epsilon, delta = params.privacy.unit, params.aggregation.epsilon, params.aggregation.delta
     units = survey.units(unit)
-    about = {"classes": classes, "delta": delta, "unit": unit}
+    about = {"classes": sharing, "delta": delta, "unit": unit}
     return _hopeless(
         run,
         units,
@@ -211,7 +214,9 @@ def refuse_hopeless_sums(run: Run, units: int, classes: int, features: int) -> N
 
 def hopeless_sums(run: Run, units: int, classes: int, features: int) -> str | None:
     """Say why no head would come of a run's sums, and what would help; None where one will, or data are public."""
-    params, about = run.params, {"classes": classes, "features": features}
+    # Of K findings each is one of K coordinates of a label of length 1, of all records (`terrine.aggregation.course`).
+    sharing = math.sqrt(classes) if run.params.data.several else classes
+    params, about = run.params, {"classes": sharing, "features": features}
     epsilon, delta = params.aggregation.epsilon, params.aggregation.delta
     strength = signal_of_sums(units, mu_of(epsilon, delta), **about)
     if params.data.public_benchmark or strength >= ENOUGH_OF_SUMS:
@@ -235,8 +240,9 @@ def _hopeless(run: Run, units: int, classes: int, why: str, larger: float, more:
     ]
     if unit == "group":
         remedies.append("privacy.unit=record, if what is to be protected is one image, not a person with all of hers")
+    what = "findings" if run.params.data.several else "classes"
     return (
-        f"{units:,} {unit}s are too few for {classes} classes at ε = {epsilon:g}: {why}, and a student would learn "
+        f"{units:,} {unit}s are too few for {classes} {what} at ε = {epsilon:g}: {why}, and a student would learn "
         f"little but noise. Nothing was released and nothing was charged. What would do: {'; or '.join(remedies)}. To "
         "go on all the same: --anyway."
     )

@@ -69,9 +69,10 @@ def identity_in_ledger(run: Run, kind: Kind, *index: int) -> str:
 def worst_cases(params: Params, queries: int | None = None) -> dict[Kind, Event]:
     """Return what a run releases, in its order, with the most that each may cost: from parameters alone.
 
-    queries: how many images there are to ask about, where that is known to be other than `queries.count`.
+    queries: how many images there are to ask about, where that is known to be other than `queries.count`; of several
+        findings how many questions.
     """
-    budget, count = params.aggregation, queries or params.queries.count
+    budget, count = params.aggregation, queries or params.queries.count * params.aggregation.findings
     if params.teachers.unprotected:
         found: dict[Kind, Event] = {"answers": NonPrivateEvent()}
     else:
@@ -157,8 +158,10 @@ def moments_of(params: Params) -> ClippedMean | None:
 
 def accuracy_of(params: Params) -> NoisedAccuracy | None:
     """Return the mechanism by which a run releases an accuracy, None where it releases none."""
-    epsilon = params.evaluation.epsilon
-    return None if epsilon is None else NoisedAccuracy.for_budget(epsilon, params.aggregation.delta)
+    epsilon, columns = params.evaluation.epsilon, params.evaluation.released_subgroups
+    if epsilon is None:
+        return None
+    return NoisedAccuracy.for_budget(epsilon, params.aggregation.delta, [len(values) for values in columns.values()])
 
 
 def spent_on_counting(params: Params) -> Event:

@@ -78,6 +78,10 @@ class Folders:
     """Private figures: how well the student does on the private test split."""
     accuracy = _Place("release", "accuracy.json")
     """The accuracy that was released with noise, or that none was."""
+    metrics = _Place("release", "metrics.json")
+    """ε and accuracy as DVC shows them, as far as anybody may know them."""
+    plots = _Place("release", "plots")
+    """Tables that DVC plots."""
     start = _Place("public", "start")
     """Of a transcription: the public beginnings, a generator and what its student is built on."""
     labels = _Place("private", "labels")

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from tasks.config.presets import SELECTED, named_run
 from tasks.runtime import leftovers
 from tasks.runtime.code import write_code
-from tasks.runtime.graph import Pipeline
+from tasks.runtime.graph import Pipeline, has_vault
 from tasks.runtime.locks import FOLDER, locked, making, of_project
 from tasks.runtime.parameters import write_parameters
 from tasks.runtime.run import Run
@@ -75,7 +75,7 @@ def _in_dvc_yaml(root: Path, run: str, pipeline: Pipeline) -> bool:
 
 
 def _pipeline_file(root: Path, run: str, pipeline: Pipeline) -> str:
-    return pipeline.dvc_yaml(HEAD.format(run=run, named=named_run(root)), wdir="..")
+    return pipeline.dvc_yaml(HEAD.format(run=run, named=named_run(root)), wdir="..", vault=has_vault(root))
 
 
 def _lock_of(root: Path, run: str, pipeline: Pipeline) -> Path:
@@ -190,7 +190,7 @@ def commit(root: Path, run: str, stage: str, pipeline: Pipeline) -> None:
     with _stages(root, run, pipeline, [stage]) as (made,):
         from dvc.stage.serialize import to_lockfile
 
-        made.save()
+        made.save(run_cache=False)
         _drop_damaged(made)
         made.commit()
         _sync(made)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tasks.config.findings import refuse_findings
 from terrine.aggregation.aggregation import Aggregation
 from terrine.aggregation.mechanism import Mechanism
 from terrine.errors import SettingError
@@ -72,6 +73,7 @@ def audit(
             f"terrine audit is for mechanisms that count votes, and mechanism={mechanism.mechanism} adds up records. "
             "Use terrine membership."
         )
+    refuse_findings(mechanism, "terrine audit")
     if not 0 < confidence < 1:
         raise SettingError(f"confidence must lie strictly between 0 and 1, got {confidence!r}.")
     pairs = canaries(mechanism, teachers)

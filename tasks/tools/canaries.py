@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from tasks.config.findings import refuse_findings
 from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.partition import read_assignment
 from tasks.pipeline.synthesize import read_queries
@@ -326,6 +327,7 @@ def _check_auditable(run: Run, shadows: int) -> None:
         raise SettingError(
             f"In the run {run.name} nobody votes: canaries are for mechanisms that count votes. Use terrine membership."
         )
+    refuse_findings(params.aggregation, "terrine audit --canaries")
     if params.partition.kind not in ("iid", "party"):
         raise SettingError(
             f"partition.kind={params.partition.kind} reads labels, so a canary would move other records; it is for "

@@ -28,7 +28,16 @@ from terrine.advice import RICH
 from terrine.aggregation.histogram import GaussianHistogram
 from terrine.data.survey import Survey
 from terrine.errors import LedgerError, TerrineError
-from terrine.planning import ENOUGH, Plan, signal, signal_of_sums
+from terrine.planning import (
+    ENOUGH,
+    ENOUGH_OF_SUMS,
+    Plan,
+    epsilon_for_signal,
+    knowing,
+    shown,
+    signal,
+    signal_of_sums,
+)
 from terrine.privacy.accounting.events import compose
 from terrine.privacy.accounting.gaussian import mu_of, mu_squared
 from terrine.privacy.accounting.pricing import price
@@ -36,8 +45,10 @@ from terrine.privacy.ledger.account import Account, Budget
 
 START, RECORDS, QUERIES = 60.0, 2.2, 5.0
 """Seconds of a run that hang on no image, and how often it goes through its records and its queries."""
-PER_PIXEL, LARGE = 6e-7, 3.0
-"""Seconds of the scattering transform for a pixel, on two cores, and how many times that above 32 pixels a side."""
+MOST_CLASSES = 8
+"""Of which it is said that they vanish."""
+PER_PIXEL = 6e-7
+"""Seconds of the scattering transform for a pixel, on two cores."""
 
 
 @dataclass
@@ -81,9 +92,9 @@ class Finding:
         if self.plan is None and self.strength is None:
             return None
         queries = self.plan.queries if self.plan is not None else params.queries.count
-        images = RECORDS * self.survey.train.sum() + self.survey.test.sum() + QUERIES * queries
+        images = RECORDS * self.survey.records[0] + self.survey.records[1] + QUERIES * queries
         pixels = images * params.data.channels * params.data.size**2
-        return (START + PER_PIXEL * pixels * (LARGE if params.data.size > 32 else 1.0)) / 60
+        return (START + PER_PIXEL * pixels) / 60
 
     @property
     def stops(self) -> list[str]:
@@ -109,7 +120,10 @@ def look_at(root: Path, name: str) -> Finding:
             _look_at_votes(found, unknown)
         if not run.params.teachers.unprotected:
             _look_at_account(found, unknown)
-    remarks = remarks_on(survey, run.params, found.plan.teachers if found.plan else run.params.partition.teachers)
+    vanishing = vanishing_classes(found)
+    found.notes += list(vanishing.values())[:MOST_CLASSES]
+    teachers = found.plan.teachers if found.plan else run.params.partition.teachers
+    remarks = remarks_on(survey, run.params, teachers, vanishing)
     found.refusals += remarks.refusals
     found.doubts += remarks.doubts
     found.notes += remarks.notes
@@ -125,13 +139,15 @@ def _look_at_votes(found: Finding, automatic: list[tuple[str, str]]) -> None:
             found.doubts.append(hopeless(run, found.plan, found.survey))
     elif isinstance(mechanism, GaussianHistogram):
         before = compose(spent_on_counting(params), spent_on_moments(params))
-        asked = mechanism.certain(params.queries.count, mechanism.epsilon, mechanism.delta, before)
+        answers = params.queries.count * mechanism.findings
+        asked = mechanism.certain(answers, mechanism.epsilon, mechanism.delta, before)
         mu = math.sqrt(mu_squared(mechanism.cost(asked, asked))) if asked else 0.0
-        strength = signal(params.partition.teachers, mu, len(found.survey.class_names))
-        found.plan = Plan(params.partition.teachers, mechanism.sigma, asked, strength, 0)
-        if asked < params.queries.count:
+        sharing = mechanism.moved if params.data.several else len(found.survey.class_names)
+        strength = signal(params.partition.teachers, mu, sharing)
+        found.plan = Plan(params.partition.teachers, mechanism.sigma, asked // mechanism.findings, strength, 0)
+        if asked < answers:
             found.notes.append(
-                f"The budget pays for {asked:,} of {params.queries.count:,} answers at sigma = {mechanism.sigma:g}. "
+                f"The budget pays for {asked:,} of {answers:,} answers at sigma = {mechanism.sigma:g}. "
                 "aggregation.sigma=auto takes the noise at which it pays for all."
             )
         if not params.data.public_benchmark and not found.plan.useful:
@@ -163,12 +179,47 @@ def _look_at_sums(found: Finding) -> None:
     )
     if sentence := hopeless_sums(run, units, features=features, **about):
         found.doubts.append(sentence)
-    if params.privacy.unit == "group" and found.survey.train.sum() >= RICH * units:
+    if params.privacy.unit == "group" and found.survey.records[0] >= RICH * units:
         found.notes.append(
-            f"Each of your groups has {found.survey.train.sum() / units:.0f} records or so. Sums hear a group once; "
+            f"Each of your groups has {found.survey.records[0] / units:.0f} records or so. Sums hear a group once; "
             "teachers that vote learn from all of its records, and are more accurate where groups are large: "
             "aggregation.mechanism=auto takes them."
         )
+
+
+def vanishing_classes(found: Finding) -> dict[str, str]:
+    """Say by name of each class that so few teachers, or sums, know of that noise drowns it, and what would do.
+
+    The signal of a class is that of the teachers who have a record of it, or of sums over its records alone, by
+    `terrine.planning`: no class can say more, however good teachers are. Nothing is said where nothing is learnt at
+    all. For the operator alone: it hangs on counts.
+    """
+    params, survey, said = found.run.params, found.survey, {}
+    mu = mu_of(params.aggregation.epsilon, params.aggregation.delta)
+    for name, count in zip(survey.class_names, survey.train.tolist(), strict=True):
+        if found.plan is not None and found.plan.useful:
+            enough, knowing_it = ENOUGH, knowing(found.plan.teachers, count)
+            strength = found.plan.signal * knowing_it / found.plan.teachers
+            why = (
+                f"its votes drown: about {knowing_it:,.0f} of {found.plan.teachers:,} teachers will have one, under "
+                f"noise of {found.plan.sigma:,.0f} votes on every count"
+            )
+        elif found.strength is not None and found.strength >= ENOUGH_OF_SUMS:
+            share = count / survey.train.sum()
+            enough, strength = ENOUGH_OF_SUMS, found.strength * len(survey.class_names) * share
+            why = "its sums drown"
+        else:
+            continue
+        if not 0 < strength < enough:
+            continue
+        larger = epsilon_for_signal(enough, strength, mu, params.aggregation.delta)
+        said[name] = (
+            f"Class '{name}' ({count:,} records): at ε = {params.aggregation.epsilon:g} {why}, a signal of "
+            f"{shown(strength)} where {enough:g} is needed, and the student will hardly ever answer so. What would do: "
+            f"ε = {larger:g}; or about {math.ceil(count * enough / strength):,} records of it; or to merge it with "
+            "another class."
+        )
+    return said
 
 
 def _look_at_account(found: Finding, automatic: list[tuple[str, str]]) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from tasks.config.findings import refuse_findings
 from tasks.config.params import Params
 from tasks.config.values import digest
 from tasks.pipeline.dataset import read_dataset
@@ -53,6 +54,7 @@ def audit_student(
     """
     if shadows < FEWEST:
         raise SettingError(f"An attack needs at least {FEWEST} shadow runs, not {shadows}.")
+    refuse_findings(run.params.aggregation, "terrine membership")
     if not run.folders.statement.is_file():
         raise ArtefactError(f"The run {run.name} has released nothing yet: make it first (terrine run).")
     _check_attackable(run.params.transcription)

@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 
 from tasks.config.presets import PRESETS
 from tasks.pipeline.graph import HEAD, MAIN
+from tasks.runtime.graph import has_vault
 from terrine.errors import SettingError
 from terrine.files import write_text
 
@@ -40,14 +41,16 @@ def begin(folder: Path) -> list[str]:
     """Lay out a project; return the names of the files that are new.
 
     Args:
-        folder: An empty folder, or one to be made; or a project, which gets what it lacks.
+        folder: An empty folder (that may have data/, as where zones are volumes of a container), or one to be made; or
+            a project, which gets what it lacks.
 
     Raises:
         SettingError: a folder that holds something else, or git or DVC that cannot begin there.
     """
     folder = folder.resolve()
     is_project = (folder / "params.yaml").is_file() and (folder / "dvc.yaml").is_file()
-    if folder.exists() and not is_project and (not folder.is_dir() or any(folder.iterdir())):
+    others = {path.name for path in folder.iterdir()} - {"data", ".home"} if folder.is_dir() else {folder}
+    if folder.exists() and not is_project and others:
         raise SettingError(f"{folder} is not empty, and no project. Choose another folder. Nothing was written.")
     source = shipped()
     texts = {"README.md": README.format(name=folder.name)}
@@ -56,7 +59,7 @@ def begin(folder: Path) -> list[str]:
     new = [name for name in texts if not (folder / name).exists()]
     for name in new:
         write_text(folder / name, texts[name])
-    write_text(folder / "dvc.yaml", MAIN.dvc_yaml(HEAD))
+    write_text(folder / "dvc.yaml", MAIN.dvc_yaml(HEAD, vault=has_vault(folder)))
     if shutil.which("git") and not (folder / ".git").exists():
         _call(folder, "git", "init", "--quiet")
     if not (folder / ".dvc").exists():

@@ -25,6 +25,7 @@ from PIL import Image
 from torch import Tensor
 
 from tasks.config.values import digest
+from tasks.pipeline.student import told_of_reading
 from tasks.reports.statement_page import write_statement
 from tasks.runtime.identity import Inputs, remembered, tell_change
 from tasks.runtime.progress import progress_reporter
@@ -354,6 +355,7 @@ def _write_student(session: Session, release: StoredRelease) -> None:
             "class_names": names,
             "size": data.size,
             "channels": data.channels,
+            **told_of_reading(data),
             "training": {"iterations": session.settings.iterations, "batch": session.settings.batch},
         }
         write_json(folder / MANIFEST, seal(folder, description))

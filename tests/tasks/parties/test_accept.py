@@ -9,9 +9,11 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
+from tasks.parties import editions
 from tasks.parties.accept import accept, candidate
 from tasks.parties.acceptance import accepted_by
 from tasks.parties.config import read_party
+from tasks.parties.editions import begin, look_ahead
 from tasks.parties.proposal import read_proposal, write_proposal
 from terrine.collaboration.transport.credentials import CredentialError, create_authority, issue
 from terrine.errors import InputError, SettingError
@@ -174,6 +176,32 @@ def test_a_guardian_begins_no_session_with_who_accepted_something_else(guardian,
         held.write_text(json.dumps(good | change))
         with pytest.raises(InputError, match=sentence):
             config.own_credentials()
+
+
+def test_the_next_edition_is_signed_by_who_accepted_the_first_also_when_it_was_broken_off(
+    guardian, enrolled, proposal, tmp_path, monkeypatch
+):
+    data, folder = records(tmp_path / "own.npz"), enrolled("north")
+    first = accept(candidate(proposal, "north", folder=folder, data=data)).read_bytes()
+    plain = editions.write_text
+
+    def stop_at_the_last_step(path, text):
+        if path == folder / "terms.yaml":
+            raise KeyboardInterrupt
+        plain(path, text)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(editions, "write_text", stop_at_the_last_step)
+        with pytest.raises(KeyboardInterrupt):
+            begin(folder / "party.yaml", look_ahead(folder / "party.yaml", "2"))
+    _, kept = (begin(place / "party.yaml", look_ahead(place / "party.yaml", "2")) for place in (guardian, folder))
+    assert (kept / "acceptance.json").read_bytes() == first
+    (guardian / "accepted").mkdir()
+    shutil.copy(folder / "acceptance.json", guardian / "accepted" / "north.json")
+    read_party(guardian / "party.yaml").own_credentials()
+    (guardian / "accepted" / "north.json").write_bytes(first)
+    with pytest.raises(SettingError, match="north accepted other terms"):
+        read_party(guardian / "party.yaml").own_credentials()
 
 
 def test_parties_that_accepted_two_proposals_of_the_same_terms_are_told(guardian, proposal, enrolled, tmp_path):

@@ -14,7 +14,9 @@ from tasks.runtime.identity import changes_told
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_json
 from terrine.data.dataset import Dataset
-from terrine.errors import SettingError
+from terrine.data.units import name_codes
+from terrine.errors import InputError, SettingError
+from terrine.privacy.accounting.pricing import price
 from terrine.privacy.noised_accuracy import NoisedAccuracy
 
 VALUES = {
@@ -71,6 +73,46 @@ def test_it_is_drawn_and_charged_once_and_says_how_far_it_may_be_off(make):
     other = make({"student": {"l2": 7.0}})
     assert release(other)["release_id"] != first["release_id"]
     assert len(charged(run)) == 2
+
+
+def test_subgroups_that_were_declared_are_released_in_the_same_draw_by_unit(make, tmp_path):
+    units = name_codes(str(number // 2) for number in range(2000))  # a thousand people with two records each
+    # The first 60 % of records are right. Young people are the first half; every tenth is of no declared age.
+    ages = {str(number): "none" if number % 10 == 9 else "young" if number < 500 else "old" for number in range(1000)}
+    lines = [f"{name},{age},{'a' if int(name) % 2 else 'b'}" for name, age in ages.items()]
+    (tmp_path / "who.csv").write_text("\n".join(["group,age,site", *lines]))
+    wanted = {"released_subgroups": {"age": ["old", "young"], "site": ["a", "b"]}, "subgroups": "who.csv"}
+    changes = {"evaluation": wanted, "privacy": {"unit": "group"}}
+    run = make(changes, records=2000, groups=units, test_units=units)
+    check_use_of_accuracy(run)
+    found = release(run)
+    assert charged(run) == [NoisedAccuracy.for_budget(0.5, 1e-5, [2, 2]).event]
+    assert price(charged(run)[0], 1e-5) == pytest.approx(0.5, rel=1e-6)
+    truth = {("age", "old"): 0.2, ("age", "young"): 1.0, ("site", "a"): 0.6, ("site", "b"): 0.6}
+    for column, entries in found["subgroups"].items():
+        for entry in entries:
+            assert abs(entry["accuracy"] - truth[column, entry["subgroup"]]) <= 2 * entry["plus_minus"] < 0.4
+    assert found["subgroups"]["age"][0]["units"] == pytest.approx(450, abs=100)
+    assert release(run) == found
+    assert len(charged(run)) == 1
+    with pytest.raises(
+        InputError, match=r"names scanner, and evaluation\.subgroups has age, site\. Nothing was charged"
+    ):
+        check_use_of_accuracy(
+            make(
+                {**changes, "evaluation": wanted | {"released_subgroups": {"scanner": ["x"]}}},
+                records=2000,
+                groups=units,
+                test_units=units,
+            )
+        )
+    for given, sentence in (
+        ({"epsilon": None}, "needs evaluation.epsilon"),
+        ({"subgroups": None}, "needs evaluation.epsilon"),
+        ({"released_subgroups": {"age": ["a", "a"]}}, "each named once"),
+    ):
+        with pytest.raises(SettingError, match=sentence):
+            make({"evaluation": wanted | given})
 
 
 def test_without_a_price_nothing_is_released_and_no_ledger_is_opened(make):

@@ -16,10 +16,12 @@ from PIL import Image
 from tasks.config.presets import derive
 from tasks.pipeline.graph import MAIN
 from tasks.pipeline.report import reproduce_command, write_report
+from tasks.pipeline.subgroups import by_subgroup
 from tasks.reports.statement_page import guesses_in_a_hundred, render_statement
 from tasks.runtime.parameters import write_parameters
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_array, write_json, write_table
+from terrine.measures import measures
 from terrine.privacy.accounting.events import ComposedEvent, LaplaceEvent, RepeatedEvent, threshold_test, vote_answer
 from terrine.privacy.statement import PrivacyStatement, PublicInput, released_per_class
 
@@ -256,6 +258,23 @@ def test_the_headline_numbers_are_those_of_the_artefacts(tmp_path):
         "of 48 queries asked, 60 prepared",
     ):
         assert text in html, text
+
+
+def test_figures_for_rare_classes_stand_with_their_intervals(tmp_path):
+    run = make_run(tmp_path, class_names=("healthy", "ill"))
+    labels = np.arange(80) // 70
+    chances = np.c_[1 - 0.4 * labels, 0.4 * labels] + np.linspace(0, 0.3, 80)[:, None] * [-1, 1]
+    found = measures(labels, chances, ["healthy", "ill"], units=np.arange(80) // 2)
+    sites = {"site": np.where(np.arange(80) % 4 < 2, "north", "south")}
+    own = by_subgroup(sites, labels, chances.argmax(axis=1), None)
+    write_json(run.folders.evaluation, read_json(run.folders.evaluation) | {"measures": found, "subgroups": own})
+    page = Page(written(run))
+    for row in (found["balanced_accuracy"], found["by_class"][1]["sensitivity_at_specificity"]):
+        assert any("evaluation" in names for names in page.places(f"{row['value']:.3f} ({row['low']:.3f} to"))
+    assert page.places("of as many groups would show")
+    assert page.places("at 90 % specificity")
+    assert page.places("Whose data differ")
+    assert page.places("south")
 
 
 def test_replayed_noise_is_announced_on_both_pages(tmp_path):

@@ -215,7 +215,18 @@ def test_the_evaluation_is_of_the_students_own_backbone(prepared, tmp_path):
     order = numpy_generator(0, "evaluation order").permutation(len(test.test_labels))
     features = features_in_batches(own, test.test_images, np.array_split(order, 1), "current")
     expected = (predict(head, features).argmax(1) == test.test_labels).mean()
-    assert figures["accuracy"] == pytest.approx(expected, abs=1e-9)
+    assert figures["accuracy"] == figures["measures"]["accuracy"]["value"] == pytest.approx(expected, abs=1e-9)
+    assert figures["measures"]["independent"] == "records"
+
+
+def test_test_images_belong_together_where_the_data_have_groups_and_not_where_they_have_names(prepared, tmp_path):
+    run = prepared("small_cnn", tmp_path)
+    dataset.prepare_dataset.fn(run)
+    test = dataset.read_dataset(run.folders)
+    assert test.test_units is not None
+    assert evaluate.belonging(test) is None
+    grouped = replace(test, train_groups=test.train_names)
+    np.testing.assert_array_equal(evaluate.belonging(grouped), test.test_units)
 
 
 def test_what_is_released_of_the_accuracy_is_found_image_by_image_whatever_its_company(prepared, tmp_path):

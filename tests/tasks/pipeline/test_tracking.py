@@ -10,6 +10,7 @@ from flows.cli.track import track
 from tasks.config.params import validate
 from tasks.pipeline import tracking
 from tasks.pipeline.graph import MAIN
+from tasks.reports.accuracy import known_accuracy
 from tasks.runtime.parameters import write_parameters
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_json, write_text
@@ -66,3 +67,11 @@ def project(tmp_path, monkeypatch):
     (tmp_path / "params.yaml").write_text("run: small\n")
     monkeypatch.setenv("TERRINE_ROOT", str(tmp_path))
     return tmp_path
+
+
+def test_areas_of_findings_are_metrics_of_public_data_under_names_that_mlflow_takes(run):
+    entries = [{"class": "Pleural (other)", "auc": 0.7}, {"class": "mass", "auc": None}]
+    write_json(run.folders.evaluation, {"accuracy": 0.8, "auc": 0.7, "per_class": entries})
+    assert known_accuracy(run) == {"accuracy": 0.8, "auc": 0.7, "auc/0_Pleural _other_": 0.7}
+    private = validate({"data": {"public_benchmark": False}, "ledger": {"account": "a", "epsilon": 1}})
+    assert known_accuracy(Run(run.root, run.name, private)) == {}

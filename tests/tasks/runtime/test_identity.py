@@ -142,6 +142,7 @@ def test_labels_are_randomised_once_whatever_is_learned_from_them(tmp_path, chan
         ({"tracking": {"experiment": "another"}}, True),
         ({"student": {"l2": 1.0}}, False),
         ({"evaluation": {"epsilon": 0.6}}, False),
+        ({"evaluation": {"specificity": 0.95}}, True),
         ({"aggregation": {"sigma": 21}}, False),
         ({"data": {"edition": "2"}}, False),
     ],

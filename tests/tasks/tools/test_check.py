@@ -1,5 +1,7 @@
 """`terrine check`: what is seen before any work, and what it refuses."""
 
+import re
+
 import numpy as np
 import pytest
 import yaml
@@ -14,6 +16,7 @@ from tasks.runtime.releases import noise_of, releases_of
 from tasks.runtime.run import Run
 from tasks.tools.check import look_at
 from terrine.errors import InputError
+from terrine.planning import knowing
 from terrine.privacy.accounting.pricing import price
 
 
@@ -147,6 +150,44 @@ def test_a_class_of_one_image_is_refused_and_a_rare_one_named(project):
     _images(project / "images" / "single", 1)
     found = look_at(project, derive(project, "own", ["data.test_fraction=0.05"]))
     assert any("'single': one training record" in sentence for sentence in found.stops)
+
+
+def _looked_at(project, *settings):
+    return look_at(project, derive(project, "own", [*settings, "data.test_fraction=0.05", "ledger.epsilon=99"]))
+
+
+def _vanishing(project, *settings):
+    found = _looked_at(project, *settings)
+    assert not found.stops
+    return [note for note in found.notes if note.startswith("Class '")]
+
+
+def test_a_class_whose_votes_or_sums_drown_is_named_with_what_would_do(project):
+    _images(project / "images" / "sandal", 20)
+    (note,) = _vanishing(project, "aggregation.epsilon=8")
+    found = re.fullmatch(
+        r"Class 'sandal' \((\d+) records\): at ε = 8 its votes drown: about (\d+) of (\d+) teachers will have one, "
+        r"under noise of \d+ votes on every count, a signal of ([\d.]+) where 32 is needed, .* ε = ([\d.]+); .*",
+        note,
+    )
+    records, known, teachers, strength, epsilon = map(float, found.groups())
+    assert known <= records <= 20
+    every = _looked_at(project, "aggregation.epsilon=8").plan.signal
+    assert known / teachers * every == pytest.approx(strength, rel=0.05)
+    as_many = f"partition.teachers={teachers:g}"
+    assert _vanishing(project, as_many, f"aggregation.epsilon={epsilon}") == []
+    assert len(_vanishing(project, as_many, f"aggregation.epsilon={epsilon - 2}")) == 1
+    (summed,) = _vanishing(project, *SUMMED, "aggregation.epsilon=1")
+    assert "its sums drown, a signal of 0." in summed
+    _images(project / "images" / "sandal", 190)
+    assert _vanishing(project, "aggregation.epsilon=8") == []
+
+
+def test_the_teachers_that_know_a_class_are_as_many_as_dealing_its_records_finds():
+    generator = np.random.default_rng(0)
+    for teachers, records in ((200, 37), (50, 400), (1, 3), (20, 0)):
+        dealt = [len(np.unique(generator.integers(teachers, size=records))) for _ in range(400)]
+        assert knowing(teachers, records) == pytest.approx(np.mean(dealt), abs=0.5)
 
 
 @pytest.mark.parametrize(

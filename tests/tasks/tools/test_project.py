@@ -13,6 +13,7 @@ from terrine.errors import SettingError
 @pytest.fixture(scope="module")
 def fresh(tmp_path_factory):
     folder = tmp_path_factory.mktemp("projects") / "clinic"
+    (folder / "data" / "private").mkdir(parents=True)  # as where zones are volumes of a container
     begin(folder)
     return folder
 

@@ -1,0 +1,88 @@
+"""figures: what DVC's tables and plots show of a run. They are released, so nothing private is in them.
+
+ε is the statement's; an accuracy is shown as far as anybody may know it (`tasks.reports.accuracy`); all else is
+computed from what was released.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tasks.pipeline.aggregate import spent_before
+from tasks.pipeline.sums import sums_over_records
+from tasks.reports.accuracy import known_accuracy
+from tasks.runtime.run import Run
+from tasks.runtime.step import step
+from tasks.runtime.store import atomic_folder, read_json, read_table, write_json, write_text
+from terrine.aggregation.findings import answer_names
+from terrine.aggregation.mechanism import Mechanism
+from terrine.aggregation.registry import mechanism_of
+from terrine.aggregation.rounds import NEVER
+from terrine.deployment.manifest import MANIFEST
+from terrine.privacy.accounting.events import compose
+from terrine.privacy.accounting.gaussian import round_up
+from terrine.privacy.accounting.pricing import price
+
+POINTS = 50
+"""Of the curve of ε."""
+
+
+@step("metrics")
+def write_metrics(run: Run) -> None:
+    """Write ε, the number of answers and the accuracy of a run, under the names that MLflow has them by."""
+    statement = read_json(run.folders.statement)
+    found = {name: statement[name] for name in ("epsilon", "epsilon_guaranteed", "answered")} | known_accuracy(run)
+    write_json(run.folders.metrics, {name: value for name, value in found.items() if value is not None})
+
+
+@step("plots")
+def write_plots(run: Run) -> None:
+    """Write the tables that DVC plots: ε by answers, answers by class, and how the student learnt.
+
+    A table without rows is of a run that has no such figures: sums, which nobody asks for one by one, or a student that
+    is not trained step by step.
+    """
+    manifest, statement = read_json(run.folders.answers / "manifest.json"), read_json(run.folders.statement)
+    history = read_json(run.folders.student / MANIFEST)["training"].get("history", [])
+    with atomic_folder(run.folders.plots) as folder:
+        _write(folder / "spending.csv", ("answered", "epsilon"), spending(run, manifest))
+        names = answer_names(manifest["class_names"], bool(run.params.data.several))
+        counts = zip(names, statement["answered_per_class"], strict=False)
+        _write(folder / "classes.csv", ("class", "answers"), counts)
+        _write(
+            folder / "training.csv",
+            ("step", "held_out_loss"),
+            ([each["step"], each["held_out_loss"]] for each in history),
+        )
+
+
+def spending(run: Run, manifest: dict[str, Any]) -> list[tuple[int, float]]:
+    """Return (answered queries, ε spent by then) in the order they were asked in; none where nothing is guaranteed."""
+    if sums_over_records(run) or run.params.teachers.unprotected:
+        return []
+    table, mechanism = read_table(run.folders.answers / "answers.parquet"), mechanism_of(manifest)
+    assert isinstance(mechanism, Mechanism)
+    table = table[table["round"] != NEVER].sort_values(["round", "query"], kind="stable")
+    answered = table["answered"].to_numpy()
+    # A student's own label that is confirmed costs no answer.
+    paid = answered & ~table["reinforced"].to_numpy() if "reinforced" in table else answered
+    before, delta = spent_before(run), run.params.aggregation.delta
+    return [
+        (
+            int(answered[:asked].sum()),
+            round_up(price(compose(before, mechanism.cost(int(asked), int(paid[:asked].sum()))), delta)),
+        )
+        for asked in np.unique(np.linspace(0, len(answered), POINTS + 1).astype(int)[1:])
+    ]
+
+
+def _write(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([columns, *rows])
+    write_text(path, text.getvalue())

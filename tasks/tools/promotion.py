@@ -1,0 +1,137 @@
+"""Promotion: which registered student is the champion, the one that MLflow's users are to take.
+
+A version becomes `candidate` when it is registered. `champion` it becomes here alone: when its statement is signed by
+this site and everything verifies as it would for a stranger, and when the ledger, which no stranger has, agrees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tasks.pipeline.tracking import lay_out_database
+from tasks.reports.statement_page import read_statement
+from tasks.runtime.accounts import ledger_before
+from tasks.runtime.keys import site_signing_key
+from tasks.runtime.locks import locked, of_project
+from tasks.runtime.run import Run
+from tasks.runtime.store import file_digest, read_json, read_table
+from tasks.serving.mlflow_model import log_student_models, quiet
+from tasks.serving.pages import CARD, SIGNATURE, pages_in
+from tasks.serving.verification import refuse_wrong, verify_statement
+from terrine.deployment.manifest import MANIFEST, check_seal
+from terrine.deployment.signature import read_signature
+from terrine.errors import ArtefactError, LedgerError, SettingError
+from terrine.privacy.accounting.events import counts, from_json
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+CHAMPION = "champion"
+_LONGEST = 5000
+"""Characters that MLflow keeps of a description."""
+
+
+@dataclass(frozen=True)
+class Promoted:
+    """What became the champion, and which version was it before."""
+
+    version: str
+    before: str | None
+
+
+def promote(run: Run) -> Promoted:
+    """Make a finished run's student the champion of the registered model of the run's name.
+
+    Raises:
+        SettingError: the run is NOT PRIVATE.
+        ArtefactError: its statement is not signed by this site, or something in the release does not verify; or MLflow
+            holds another student.
+        LedgerError: the ledger is damaged, or does not know this release as the statement tells it.
+    """
+    import mlflow
+
+    folder = run.folders.release
+    if not (folder / SIGNATURE).is_file():
+        raise ArtefactError(
+            f"The statement of {run.name} is not signed. Sign it first: terrine statement {run.name} --sign"
+        )
+    refuse_wrong(verify_statement(folder, site_signing_key(run).public_key()))
+    statement = read_statement(run.folders.statement)
+    if not statement["private"]:
+        raise SettingError(f"{run.name} is not promoted. {statement['summary']}")
+    check_ledger(run, statement)
+    lay_out_database(run)
+    with locked(of_project(run.root, "tracking")), quiet():
+        mlflow.set_tracking_uri(run.database(run.params.tracking.uri))
+        client = mlflow.MlflowClient()
+        version = _registered(run, client) or _register(run)
+        held = Path(mlflow.artifacts.download_artifacts(f"models:/{run.name}/{version}"), "artifacts", "student")
+        check_seal(held)
+        if file_digest(held / MANIFEST) != file_digest(run.folders.student / MANIFEST):
+            raise ArtefactError(f"Version {version} of {run.name} in MLflow holds another student than the run's.")
+        model = client.get_registered_model(run.name)
+        before = model.aliases.get(CHAMPION)
+        card = (folder / CARD).read_text(encoding="utf-8")
+        client.update_model_version(run.name, version, card if len(card) <= _LONGEST else _shortened(card))
+        client.set_model_version_tag(run.name, version, "signed_by", read_signature(folder / SIGNATURE).key)
+        identity = client.get_model_version(run.name, version).run_id
+        for name in (SIGNATURE, *pages_in(folder)):
+            client.log_artifact(identity, str(folder / name), "release")
+        client.set_registered_model_alias(run.name, CHAMPION, version)
+    return Promoted(version, None if before is None else str(before))
+
+
+def check_ledger(run: Run, statement: Mapping[str, Any]) -> None:
+    """Raise LedgerError unless the run's ledger is intact and holds this very release, at this price."""
+    ledger = ledger_before(run)
+    if ledger is None:
+        raise LedgerError(f"There is no ledger here that could agree with the statement of {run.name}.")
+    ledger.verify()
+    identity = statement["release_id"]
+    rows = {row.kind: row for row in ledger.rows() if row.release_id == identity}
+    known = {row.dataset for row in ledger.rows() if identity in (row.release_id, row.content.get("of"))}
+    if "commit" not in rows:
+        raise LedgerError(f"The ledger has not committed the release {identity[:16]} that the statement is about.")
+    if statement["dataset"] not in known or rows["reserve"].content["noise"] != statement["noise"]:
+        raise LedgerError(f"The ledger knows the release {identity[:16]} of another account, or with other noise.")
+    charged, stated = counts(from_json(rows["commit"].content["event"])), counts(from_json(statement["event"]))
+    if any(stated.get(part, 0) < count for part, count in charged.items()):
+        raise LedgerError(f"The ledger charged more for the release {identity[:16]} than the statement says it cost.")
+    arrays, answers = ledger.stored(identity), run.folders.answers / "answers.parquet"
+    voted = "labels" in arrays and answers.is_file()
+    if voted and not np.array_equal(read_table(answers)["label"], arrays["labels"]):
+        raise LedgerError(f"The answers in {answers.parent} are not those that the ledger keeps as released.")
+
+
+def _registered(run: Run, client: MlflowClient) -> str | None:
+    """Return the youngest version of this very student and statement, None where there is none."""
+    wanted = {
+        "statement_sha256": file_digest(run.folders.statement),
+        "student_sha256": file_digest(run.folders.student / MANIFEST),
+    }
+    found = client.search_model_versions(f"name = '{run.name}'")
+    return max((str(one.version) for one in found if wanted.items() <= one.tags.items()), key=int, default=None)
+
+
+def _register(run: Run) -> str:
+    """Register the student under the run that MLflow has of it."""
+    import mlflow
+
+    record: Path = run.folders.private / "tracking.json"
+    if not record.is_file():
+        raise ArtefactError(f"MLflow does not know {run.name}. Log it first: terrine track {run.name}")
+    with mlflow.start_run(run_id=read_json(record)["run_id"]):
+        version = log_student_models(run)
+    if version is None:
+        raise ArtefactError(f"MLflow registered no version of {run.name}. Log it again: terrine track {run.name}")
+    return version
+
+
+def _shortened(card: str) -> str:
+    ending = f"\n\n… The whole card is in the run's artefacts, release/{CARD}."
+    return card[: _LONGEST - len(ending)] + ending
