@@ -19,12 +19,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from flows.printing import printer
-from tasks.config.presets import shown_assignment
+from flows.server import SECONDS
+from tasks.config.presets import runs, shown_assignment
 from tasks.config.values import flat, parse_assignment, read_yaml
 from terrine.errors import SettingError, TerrineError
 
-POOL = "terrine"
-START_SECONDS = 120
+POOL, TRY = "terrine", "try"
+START_SECONDS = SECONDS
 
 OVERRIDABLE = (
     *("seed", "device", "partition", "queries", "backbone", "pretraining", "teachers", "aggregation", "student"),
@@ -152,7 +153,10 @@ def deploy_local(root: Path, deployment: str, *, port: int | None, keep: bool) -
         console.print(f"Deployments of prefect.yaml are registered in work pool '{POOL}'.")
         with _background(["worker", "start", "--pool", POOL, "--type", "process"], environment, root, worker_log):
             console.print(f"Worker started (log {worker_log.relative_to(root)}). Running terrine/{deployment} ...")
-            _prefect("deployment", "run", f"terrine/{deployment}", "--watch", environment=environment, root=root)
+            words = ["deployment", "run", f"terrine/{deployment}", "--watch"]
+            if deployment == TRY:  # of a run that is complete there would be nothing to see
+                words += ["--param", f'overrides=["queries.count=1000", "seed={len(runs(root)) + 1}"]']
+            _prefect(*words, environment=environment, root=root)
             console.print(f"Deployment terrine/{deployment} completed.", style="green")
             if keep:
                 console.print("Server and worker stay until Ctrl-C.")

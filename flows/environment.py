@@ -1,5 +1,6 @@
 """Settings of the libraries that work for us: no telemetry, no noise at exit. A value the user set stays."""
 
+import contextlib
 import os
 
 DEFAULTS = {
@@ -20,6 +21,18 @@ DEFAULTS = {
 
 
 def prepare_environment() -> None:
-    """Set what is not set yet. Call it before Prefect, DVC, MLflow or torch is imported."""
+    """Set what is not set yet. Call it before Prefect, DVC, MLflow or torch is imported.
+
+    Who has no home that can be written to, as the user of a container, has one in the project, and a name: all of these
+    keep files there.
+    """
+    if not os.access(os.path.expanduser("~"), os.W_OK):
+        home = os.path.join(os.environ.get("TERRINE_ROOT") or os.getcwd(), ".home")
+        with contextlib.suppress(OSError):  # whoever needs it says so; DVC would make it for everybody
+            os.makedirs(home, 0o700, exist_ok=True)
+        os.environ |= {"HOME": home, "DVC_SITE_CACHE_DIR": os.path.join(home, "dvc")}
+        if not os.access("/tmp", os.W_OK):
+            os.environ.setdefault("TMPDIR", home)
+        os.environ.setdefault("USER", f"user-{os.getuid()}")
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)

@@ -12,10 +12,11 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 from prefect import flow, get_run_logger
+from prefect.artifacts import create_markdown_artifact
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import (
     TaskRunFilter,
@@ -24,6 +25,8 @@ from prefect.client.schemas.filters import (
     TaskRunFilterStateType,
 )
 from prefect.client.schemas.objects import StateType
+from prefect.context import FlowRunContext
+from prefect.deployments import run_deployment
 from prefect.runtime import deployment, flow_run
 from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from prefect.states import Cancelled
@@ -37,7 +40,10 @@ from flows.runners import device_per_task, task_runner
 from flows.stages import run_stage
 from flows.stopping import at_the_end
 from tasks.config.presets import derive, project_root, resolve, selected_run, shown_assignment
+from tasks.reports.summary import for_anybody
+from tasks.runtime.run import open_run
 from tasks.transcription.graph import pipeline_of
+from terrine.errors import SettingError, TerrineError
 
 without_heartbeat = partial(temporary_settings, {PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
 """For flows whose caller says that they are alive, or whose server dies with them: at its end, a flow waits for up to a
@@ -82,9 +88,37 @@ def _stage(root: str, run: str, stage: str) -> None:
 
 
 def run_stage_as_flow(root: Path, run: str, stage: str) -> None:
-    """Run one stage as a flow of its own name, with the run's task runner where the stage fans out."""
-    options: dict[str, Any] = {"name": stage, "flow_run_name": run}
+    """Run one stage as a flow of its own name, here or by the deployment that `runner.elsewhere` names for it."""
     params = resolve(root, run)
+    names = pipeline_of(params).names
+    # Where DVC asks for a stage, no flow above it says of which run.
+    place = f"{'' if FlowRunContext.get() else f'{run} '}{names.index(stage) + 1}/{len(names)} {stage}"
+    other = params.runner.elsewhere.get(stage)
+    if other is None or server.is_own():
+        _make_here(root, run, stage, place)
+        return
+    made = run_deployment(other, parameters={"run": run, "stage": stage}, flow_run_name=f"{run} {place}")
+    if made.state is None or not made.state.is_completed():
+        ended = "nothing" if made.state is None else f"{made.state.name}: {made.state.message}"
+        raise TerrineError(f"Stage {stage} was to be made by the deployment {other}, and ended as {ended}")
+
+
+@flow(name="stage", validate_parameters=False)
+def stage_for_another(run: str, stage: str) -> None:
+    """Make a stage of a run for the flow that makes the run, and holds its locks, on another machine.
+
+    Raises SettingError where no flow waits for it.
+    """
+    shorten_users_errors()
+    if flow_run.parent_flow_run_id is None:
+        raise SettingError("A stage is made for a run that waits for it: set runner.elsewhere there, and start that.")
+    _make_here(project_root(), run, stage, stage)
+
+
+def _make_here(root: Path, run: str, stage: str, place: str) -> None:
+    """Run one stage as a flow, with the run's task runner where the stage fans out."""
+    params = resolve(root, run)
+    options: dict[str, Any] = {"name": stage, "flow_run_name": place}
     if not pipeline_of(params)[stage].fans_out(params):
         with without_heartbeat():
             _stage.with_options(**options)(str(root), run, stage)
@@ -116,4 +150,23 @@ def pipeline(preset: str | None = None, overrides: list[str] | None = None, sele
     run = derive(root, preset or selected_run(root), overrides or [])
     with cancelled_when_stopped():
         walk(root, run, run_stage_as_flow, get_run_logger(), selects=selects)
+    create_markdown_artifact(
+        for_anybody(open_run(root, run)), key=f"run-{run}", description="What was released, and where it lies"
+    )
     return run
+
+
+@flow(name="sweep")
+def sweep(
+    vary: list[str],
+    preset: str | None = None,
+    overrides: list[str] | None = None,
+    select: Literal["none", "evaluation", "released"] = "none",
+) -> None:
+    """Make a run of every combination of values, as `terrine sweep` does: see `flows.cli.sweep`, and errors there."""
+    from flows.cli.sweep import sweep as search  # the command line, which imports flows
+
+    shorten_users_errors()
+    if deployment.id is not None:
+        check_overrides(project_root(), [*vary, *(overrides or [])])
+    search(vary, preset, overrides, select)

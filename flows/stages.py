@@ -75,6 +75,13 @@ def _teach(run: Run, execute: Executor) -> None:
     execute.run(teach.collect_teachers, run)
 
 
+def _vote(run: Run, execute: Executor) -> None:
+    from tasks.pipeline import vote
+
+    over_groups(run, execute, vote.cast_block, vote.blocks(run))
+    execute.run(vote.collect_votes, run)
+
+
 def _teach_clients(run: Run, execute: Executor) -> None:
     from tasks.transcription import clients
     from tasks.transcription import teach as transcribe_teach
@@ -108,6 +115,7 @@ SPREAD: Mapping[Stage, Callable[[Run, Executor], None]] = {
     MAIN["synthesize"]: _synthesize,
     MAIN["average"]: _average,
     MAIN["teach"]: _teach,
+    MAIN["vote"]: _vote,
     TRANSCRIPTION["teach"]: _teach_clients,
     TRANSCRIPTION["transcribe"]: _transcribe,
 }

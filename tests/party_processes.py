@@ -21,23 +21,7 @@ from terrine.aggregation.records import Records, noised, on_grid, row_type
 from terrine.aggregation.votes import histograms_of
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(
-    [
-        "tasks.parties.guardian",
-        "tasks.parties.student",
-        "tasks.parties.teacher",
-        # What they import when they need it: a second of work in each.
-        "cryptography.hazmat.backends.openssl.backend",
-        "numpy.random",
-        "scipy.optimize",
-        "scipy.special",
-        "sqlalchemy.dialects.sqlite",
-        "terrine.aggregation.histogram",
-        "terrine.aggregation.registry",
-        "terrine.aggregation.rounds",
-        "terrine.privacy.accounting.calibrate",
-    ]
-)
+_context.set_forkserver_preload(["tests.party_modules"])
 
 SEED = 11
 CLASSES = 4

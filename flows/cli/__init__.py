@@ -15,6 +15,7 @@ from flows.cli import (
     accounting,
     advise,
     audit,
+    board,
     check,
     compare,
     doctor,
@@ -26,8 +27,10 @@ from flows.cli import (
     params,
     party,
     predict,
+    promote,
     reproduce,
     serve,
+    statement,
     sweep,
     track,
     ui,
@@ -36,7 +39,7 @@ from flows.environment import prepare_environment
 from flows.logs import LoggedError
 from flows.printing import printer
 from flows.stopping import stoppable
-from terrine.errors import TerrineError
+from terrine.errors import SettingError, TerrineError
 
 app = typer.Typer(
     name="terrine",
@@ -140,6 +143,11 @@ def stage(
     from tasks.runtime.store import Folders
 
     root = project_root()
+    if "/.dvc/tmp/exps/" in f"{root.as_posix()}/":
+        raise SettingError(
+            "`dvc exp run --temp` and `--queue` make a run in a copy of the project, where the ledger is not: its "
+            "budget would be spent a second time. Use `dvc exp run` alone. Nothing was made."
+        )
     chosen = run or selected_run(root)
     with making(root, chosen):
         leftovers.remove(leftovers.of_a_run(Folders(root, chosen)))
@@ -155,7 +163,7 @@ def stage(
 
 @app.command("deploy-local")
 def deploy_local_command(
-    deployment: Annotated[str, typer.Option(help="A deployment of prefect.yaml.")] = "default",
+    deployment: Annotated[str, typer.Option(help="A deployment of prefect.yaml.")] = "try",
     port: Annotated[int | None, typer.Option(help="Port of the server; default 4200, or a free one.")] = None,
     keep: Annotated[bool, typer.Option(help="Leave server and worker running until Ctrl-C.")] = False,
 ) -> None:
@@ -174,8 +182,8 @@ def datasets() -> None:
     console.print(", ".join(SOURCES.names()))
 
 
-_FIRST = (accounting, advise, audit, check, compare, doctor, export, images, init, ledger)
-for part in (*_FIRST, membership, params, party, predict, reproduce, serve, sweep, track, ui):
+_FIRST = (accounting, advise, audit, board, check, compare, doctor, export, images, init, ledger)
+for part in (*_FIRST, membership, params, party, predict, promote, reproduce, serve, statement, sweep, track, ui):
     part.register(app)
 
 

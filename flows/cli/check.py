@@ -70,7 +70,7 @@ def show(found: Finding, console: Console, *, findings: bool = True) -> None:
         table.add_row(
             "groups (private)", f"{taught:,} to learn from; {held_out:,} of your {taught + held_out:,} are test"
         )
-    table.add_row("classes (private)", _classes(found))
+    table.add_row("findings (private)" if survey.several else "classes (private)", _classes(found))
     if survey.skipped:
         passed = ", ".join(f"{count:,} {kind}" for kind, count in survey.skipped.most_common(6))
         table.add_row("passed over", f"{passed}: no images")
@@ -95,7 +95,7 @@ def show(found: Finding, console: Console, *, findings: bool = True) -> None:
 def _records(found: Finding) -> str:
     survey = found.survey
     public = f", {survey.public:,} public and asked about" if survey.public else ""
-    return f"{int(survey.train.sum()):,} to learn from, {int(survey.test.sum()):,} held out for the test{public}"
+    return f"{survey.records[0]:,} to learn from, {survey.records[1]:,} held out for the test{public}"
 
 
 def _classes(found: Finding) -> str:

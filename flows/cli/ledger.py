@@ -114,7 +114,10 @@ def verify(
     store: StoreOption = None,
     key: KeyOption = None,
 ) -> None:
-    """Check the chain of rows, its end, what it adds up to, and every stored release."""
+    """Check the chain of rows, its end, what it adds up to, and every stored release.
+
+    A release that somebody sent is checked with `terrine verify`.
+    """
     from tasks.tools.ledger import open_existing, said_by_witness
 
     opened, _ = open_existing(url, store, key)

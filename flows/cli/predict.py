@@ -36,7 +36,7 @@ def predict(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
 ) -> None:
-    """Say which class each image is of, or each row of a table, and how likely that is.
+    """Say which class each image is of, or each row of a table, and how likely that is; of several findings each.
 
     Each is answered by itself, unless under --statistics current. A table has the columns that the student learned
     from, in any order.
@@ -58,9 +58,21 @@ def predict(
     if student.note:
         printer(stderr=True).print(student.note, style="yellow", soft_wrap=True)
     if as_json:
-        typer.echo(json.dumps([_values(prediction) for prediction in predictions], indent=2, ensure_ascii=False))
+        typer.echo(
+            json.dumps(
+                [_values(prediction, student.findings) for prediction in predictions], indent=2, ensure_ascii=False
+            )
+        )
     elif as_csv:
-        typer.echo(_csv(predictions, student.class_names), nl=False)
+        typer.echo(_csv(predictions, student.class_names, student.findings), nl=False)
+    elif student.findings:
+        table = Table(Column("image", overflow="fold"), "finding", "score", box=None, pad_edge=False)
+        for prediction in predictions:
+            shown = str(prediction.file)
+            for name, score in sorted(prediction.probabilities.items(), key=lambda pair: -pair[1]):
+                table.add_row(shown, name, f"{100 * score:.1f} %")
+                shown = ""
+        printer().print(table)
     else:
         table = Table(Column("image", overflow="fold"), "class", "probability", box=None, pad_edge=False)
         for prediction in predictions:
@@ -91,7 +103,9 @@ def _print_rows(files: list[RowPredictions], as_json: bool, as_csv: bool) -> Non
         printer().print(table)
 
 
-def _values(prediction: Prediction) -> dict[str, object]:
+def _values(prediction: Prediction, findings: bool) -> dict[str, object]:
+    if findings:
+        return {"image": str(prediction.file), "findings": prediction.probabilities}
     return {
         "image": str(prediction.file),
         "class": prediction.label,
@@ -100,11 +114,13 @@ def _values(prediction: Prediction) -> dict[str, object]:
     }
 
 
-def _csv(predictions: list[Prediction], names: list[str]) -> str:
+def _csv(predictions: list[Prediction], names: list[str], findings: bool) -> str:
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(["image", "class", "probability", *(f"probability of {name}" for name in names)])
+    likeliest = [] if findings else ["class", "probability"]
+    writer.writerow(["image", *likeliest, *(f"probability of {name}" for name in names)])
     for prediction in predictions:
         values = [f"{prediction.probabilities[name]:.6f}" for name in names]
-        writer.writerow([str(prediction.file), prediction.label, f"{prediction.probability:.6f}", *values])
+        said = [] if findings else [prediction.label, f"{prediction.probability:.6f}"]
+        writer.writerow([str(prediction.file), *said, *values])
     return stream.getvalue()

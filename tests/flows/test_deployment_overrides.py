@@ -30,6 +30,7 @@ from terrine.errors import SettingError
         "tracking.private_metrics=true",
         "tracking.uri=http://elsewhere",
         "runner.address=tcp://elsewhere:8786",
+        "runner.elsewhere={aggregate: stage/other}",
         "backbone.weights=/srv/weights.pt",
         "transcription.teacher.file=/srv/teacher",
     ],
@@ -66,9 +67,31 @@ def test_the_flow_asks_where_a_deployment_starts_it_and_only_there(
         "walk": lambda *_, **__: None,
         "cancelled_when_stopped": nullcontext,
         "get_run_logger": lambda: None,
+        "create_markdown_artifact": lambda *_, **__: None,
+        "for_anybody": str,
+        "open_run": lambda root, run: run,
         "shorten_users_errors": lambda: None,
     }.items():
         monkeypatch.setattr(flow, name, value)
     with pytest.raises(SettingError) if deployment else nullcontext():
         flow.pipeline.fn("digits", ["ledger.account=others"])
     assert made == ([] if deployment else [["ledger.account=others"]])
+
+
+@pytest.mark.parametrize(
+    ("vary", "overrides"), [(["ledger.epsilon=5,6"], None), (["student.l2=0.1,1"], ["aggregation.noise=replay"])]
+)
+def test_a_sweep_that_a_deployment_starts_varies_what_may_be_overridden(
+    vary: list[str], overrides: list[str] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flows.cli import sweep as cli
+
+    made = []
+    monkeypatch.setattr(cli, "sweep", lambda *given: made.append(given))
+    monkeypatch.setattr(flow, "project_root", lambda: tmp_path)
+    monkeypatch.setattr(flow, "deployment", SimpleNamespace(id="id of a deployment"))
+    with pytest.raises(SettingError, match="A deployment may not override"):
+        flow.sweep.fn(vary, None, overrides)
+    assert not made
+    flow.sweep.fn(["student.l2=0.1,1"], "digits")
+    assert made == [(["student.l2=0.1,1"], "digits", None, "none")]

@@ -95,6 +95,25 @@ def test_votes_are_the_same_bytes_from_a_dask_cluster(prepared, prefect_server, 
     assert votes_after(project) == expected
 
 
+@pytest.mark.slow
+def test_votes_of_networks_are_the_same_bytes_in_blocks_spread_over_processes(prepared, prefect_server, monkeypatch):
+    from tasks.pipeline import vote
+    from tasks.pipeline.graph import MAIN
+
+    project, _ = prepared
+    networks = {"kind": "scratch", "architecture": "small_cnn", "epochs": 1, "per_task": TEACHERS}
+    run = settle(project, teachers=networks, runner={"kind": "processes", "workers": 2})
+    assert MAIN["vote"].fans_out(run.params)
+    run_stage(project, "small", "teach")
+    run_stage(project, "small", "vote")
+    expected = (run.folders.votes / "votes.npy").read_bytes()
+    shutil.rmtree(run.folders.votes)
+    monkeypatch.setattr(vote.teacher_kind(run).__class__, "block", 7)
+    assert len(vote.blocks(run)) == 4
+    run_stage_as_flow(project, "small", "vote")
+    assert (run.folders.votes / "votes.npy").read_bytes() == expected
+
+
 def process_ids(cluster):
     """Return the process ids of a cluster's workers."""
     with Client(cluster, set_as_default=False) as client:

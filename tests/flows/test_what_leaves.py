@@ -11,6 +11,7 @@ from tasks.config.presets import derive, resolve
 from tasks.config.values import read_yaml
 from tasks.pipeline.graph import MAIN
 from tasks.pipeline.tracking import stage_costs
+from tasks.reports.summary import for_anybody
 from tasks.runtime.run import Run, open_run
 from tasks.runtime.store import Folders, read_json
 from tasks.transcription.graph import TRANSCRIPTION
@@ -110,6 +111,20 @@ def test_of_private_data_mlflow_has_no_private_figure_no_digest_of_private_files
     artefacts = {path.name for path in (clinic.root / "mlartifacts").rglob("*")}
     assert "accuracy.json" in artefacts
     assert "evaluation.json" not in artefacts | {path.name for path in published(clinic.root)}
+
+
+def test_of_private_data_dvc_shows_no_accuracy_but_the_one_with_noise(clinic):
+    metrics, released = read_json(clinic.folders.metrics), read_json(clinic.folders.accuracy)
+    noised = {"accuracy_released", "accuracy_released_plus_minus"}
+    assert set(metrics) == {"epsilon", "epsilon_guaranteed", "answered"} | noised
+    assert metrics["accuracy_released"] == released["accuracy"]
+
+
+def test_of_private_data_prefects_page_has_no_accuracy_but_the_one_with_noise(clinic):
+    table, released = for_anybody(clinic), read_json(clinic.folders.accuracy)
+    assert f"| accuracy released | {100 * released['accuracy']:.1f} ± " in table
+    assert "test split" not in table
+    assert not [secret for secret in (*SECRETS, str(clinic.root)) if secret in table]
 
 
 def test_mlflow_has_what_was_set_and_no_default_and_the_queries_but_no_private_data(clinic):

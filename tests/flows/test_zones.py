@@ -16,9 +16,12 @@ PIPELINES = {"main": MAIN, "transcription": TRANSCRIPTION}
 MAY_CROSS = {
     "main": {
         "aggregate": {"answers", "privacy.json", "statement.html"},
-        "evaluate": {"accuracy.json"},  # the accuracy with noise
+        "evaluate": {"accuracy.json", "metrics.json", "plots"},  # an accuracy with noise; what was released, as tables
     },
-    "transcription": {"transcribe": {"annotations", "generator", "student", "privacy.json", "statement.html"}},
+    "transcription": {
+        "transcribe": {"annotations", "generator", "student", "privacy.json", "statement.html"},
+        "evaluate": {"metrics.json"},
+    },
 }
 """The stages that read private and write elsewhere, and what they may write there."""
 

@@ -28,8 +28,10 @@ def again(
 ) -> None:
     """Begin another edition of the same terms. What it costs and what remains is shown first; every party runs this.
 
-    What this edition left (terms, outcome, answers, student) is kept in editions/ beside party.yaml.
+    What this edition left (terms, outcome, answers, student) is kept in editions/ beside party.yaml. A party that has
+    accepted a proposal signs the new terms, too.
     """
+    from tasks.parties.acceptance import ACCEPTANCE
     from tasks.parties.editions import begin, look_ahead
 
     found = look_ahead(config, edition, queries)
@@ -54,3 +56,5 @@ def again(
         "terrine party vote.",
         soft_wrap=True,
     )
+    if (signed := config.with_name(ACCEPTANCE)).exists():
+        console.print(f"These terms are signed: mail {signed} to the guardian, as you did before.", soft_wrap=True)

@@ -1,0 +1,102 @@
+"""`terrine statement` and `terrine verify`: what a release guarantees, for who decides and for who receives it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Column, Table
+from rich.text import Text
+
+from flows.printing import printer
+
+_SHOWN = {True: ("ok", "green"), False: ("wrong", "red"), None: ("–", "yellow")}
+
+
+def register(app: typer.Typer) -> None:
+    """Add `statement` and `verify` to the command line."""
+    app.command()(statement)
+    app.command()(verify)
+
+
+def statement(
+    run: Annotated[str | None, typer.Argument(help="A run with a release; default: the one selected last.")] = None,
+    language: Annotated[
+        list[str] | None, typer.Option("--language", help="en, de, fr or es; may be repeated. Default: all of them.")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Write one page, of one language, to this file instead.")] = None,
+    pdf: Annotated[Path | None, typer.Option(help="The same as PDF.")] = None,
+    sign: Annotated[
+        bool, typer.Option("--sign", help="Sign statement, pages and student with the site's key, made on first use.")
+    ] = False,
+    export_key: Annotated[
+        Path | None, typer.Option("--export-key", help="Write the public half of the site's key to this file.")
+    ] = None,
+) -> None:
+    """Write the pages about a release for an ethics board, in its language: beside the statement, or where you say.
+
+    Whoever receives them checks them with `terrine verify`.
+    """
+    from tasks.reports.language import languages
+    from tasks.runtime.keys import site_signing_key
+    from tasks.runtime.run import chosen_run
+    from tasks.serving.pages import write_pages, write_single
+    from terrine.errors import ArtefactError, SettingError
+    from terrine.files import write_text
+
+    console, made = printer(soft_wrap=True), chosen_run(run)
+    if export_key is not None:
+        from terrine.deployment.signature import fingerprint, public_pem
+
+        public = site_signing_key(made).public_key()
+        write_text(export_key, public_pem(public).decode())
+        console.print(
+            f"Written: {export_key}, the key {fingerprint(public)}. Hand it over on another way than releases."
+        )
+        if not (sign or html or pdf or language):
+            return
+    if not made.folders.statement.is_file():
+        raise ArtefactError(f"Run {made.name} has no statement yet. Make it first: terrine run --preset {made.name}")
+    if html is not None or pdf is not None:
+        if sign or len(language or []) > 1:
+            raise SettingError("--html and --pdf write one page, of one --language; --sign signs those in the release.")
+        write_single(made.folders.release, (language or ["en"])[0], html, pdf)
+        console.print(f"Written: {', '.join(str(file) for file in (html, pdf) if file is not None)}")
+        return
+    key = site_signing_key(made) if sign else None
+    written = write_pages(made.folders.release, list(dict.fromkeys(language or languages())), key)
+    if written.no_pdf is not None:
+        console.print(written.no_pdf, style="yellow")
+    console.print(f"Written to {made.folders.release}: {', '.join(written.files)}")
+    if written.key is not None:
+        console.print(f"Signed with the site's key {written.key}. Its public half: terrine statement --export-key FILE")
+
+
+def verify(
+    statement: Annotated[Path, typer.Argument(help="A release's folder, its privacy.json, or a page beside it.")],
+    key: Annotated[
+        Path | None,
+        typer.Option("--key", help="The site's public key, or a certificate of it, that came on another way."),
+    ] = None,
+) -> None:
+    """Check a release that you received: ε from its events, every page, the student and the signature.
+
+    Needs no project and nothing private. (A site checks its own ledger with `terrine ledger verify`.)
+    """
+    from tasks.serving.verification import verify_statement
+    from terrine.deployment.signature import public_key
+
+    checks, console = verify_statement(statement, None if key is None else public_key(key)), printer()
+    table = Table(Column(no_wrap=True), Column(no_wrap=True), Column(overflow="fold"), box=None, show_header=False)
+    for check in checks:
+        word, style = _SHOWN[check.holds]
+        table.add_row(Text(word, style=style), check.what, check.told)
+    console.print(table)
+    wrong = sum(check.holds is False for check in checks)
+    if wrong:
+        console.print(f"{wrong} of {len(checks)} are wrong. Do not rely on it; ask the site for it again.", style="red")
+        raise typer.Exit(1)
+    console.print(
+        "Nothing is wrong." + ("" if key else " From whom it is was not checked: that needs the site's --key.")
+    )

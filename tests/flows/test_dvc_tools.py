@@ -1,0 +1,116 @@
+"""A run as DVC's own commands show it: metrics, plots, the model, experiments."""
+
+import csv
+import json
+import shutil
+
+import pytest
+import yaml
+
+from tasks.pipeline.graph import MAIN
+from tasks.runtime.graph import VAULT
+from tasks.runtime.store import Folders, read_json
+from tests.conftest import REPOSITORY
+from tests.flows.conftest import command, set_small
+
+
+@pytest.fixture
+def in_git(finished):
+    """The finished project with everything committed that git does not ignore."""
+    shutil.copy(REPOSITORY / ".gitignore", finished)
+    for words in (["config", "user.name", "Ada"], ["config", "user.email", "ada@example.org"], ["add", "--all"]):
+        command(finished, "git", *words)
+    command(finished, "git", "commit", "--quiet", "--message", "a finished run")
+    return finished
+
+
+@pytest.mark.slow
+def test_metrics_plots_and_the_model_are_the_runs(finished):
+    folders = Folders(finished, "small")
+    statement, evaluation = read_json(folders.statement), read_json(folders.evaluation)
+    (shown,) = json.loads(command(finished, "dvc", "metrics", "show", "--json")).values()
+    (figures,) = [file["data"] for file in shown["data"].values()]
+    assert figures == {
+        "accuracy": evaluation["accuracy"],
+        **{name: evaluation["measures"][name]["value"] for name in ("auc", "balanced_accuracy")},
+        "answered": statement["answered"],
+        "epsilon": statement["epsilon"],
+        "epsilon_guaranteed": statement["epsilon_guaranteed"],
+    }
+    plots = json.loads(command(finished, "dvc", "plots", "show", "--json"))
+    names = {path.rpartition("/")[2]: plot for path, plot in plots["data"].items()}
+    assert names.keys() == {"spending.csv", "classes.csv", "training.csv"}
+    assert len(names["classes.csv"][0]["content"]["data"]["values"]) == len(statement["answered_per_class"])
+    assert "errors" not in plots
+    model = yaml.safe_load((finished / "dvc.yaml").read_text())["artifacts"]["student"]
+    assert model["path"] == "data/release/${run}/student"
+
+
+@pytest.mark.slow
+def test_what_is_plotted_ends_where_the_statement_is(finished):
+    folders = Folders(finished, "small")
+    statement = read_json(folders.statement)
+
+    def rows(name):
+        with open(folders.plots / name, encoding="utf-8") as file:
+            return list(csv.DictReader(file))
+
+    spent = [(int(row["answered"]), float(row["epsilon"])) for row in rows("spending.csv")]
+    assert spent == sorted(spent)
+    assert spent[-1] == (statement["answered"], statement["epsilon"])
+    assert [int(row["answers"]) for row in rows("classes.csv")] == statement["answered_per_class"]
+
+
+@pytest.mark.slow
+def test_an_experiment_is_charged_once_shown_beside_the_run_and_commits_nothing_private(in_git):
+    words = ("dvc", "exp", "run", "--name", "half", "-S", "experiments/small.yaml:aggregation.epsilon=4")
+    command(in_git, *words, "evaluate@small")
+    (account,) = json.loads(command(in_git, "terrine", "ledger", "show", "--json"))
+    assert len(account["releases"]) == 2
+    shown = json.loads(command(in_git, "dvc", "exp", "show", "--json"))
+    (run,) = [each for each in shown if each["rev"] != "workspace"]
+    (experiment,) = [each["revs"][0]["data"] for each in run["experiments"]]
+    found = [
+        (
+            each["metrics"]["data/release/small/metrics.json"]["data"]["epsilon"],
+            each["params"]["data/private/small/parameters.yaml"]["data"]["aggregation"]["epsilon"],
+        )
+        for each in (run["data"], experiment)
+    ]
+    assert [asked for _, asked in found] == [8, 4]
+    assert all(0 < spent <= asked for spent, asked in found)
+    (commit,) = command(in_git, "git", "for-each-ref", "--format=%(objectname)", "refs/exps/*/*/half").split()
+    files = command(in_git, "git", "ls-tree", "-r", "--name-only", commit).split()
+    assert "experiments/small.yaml" in files
+    assert not [file for file in files if file.startswith("data/")]
+
+
+def test_no_run_is_kept_in_a_cache_that_would_be_pushed_with_its_settings():
+    """DVC's cache of runs holds settings, digests and sizes of private files; what persists is not in it."""
+    for stage in yaml.safe_load(MAIN.dvc_yaml(""))["stages"].values():
+        assert all(options["persist"] for out in stage["do"]["outs"] for options in out.values())
+
+
+def test_private_artefacts_go_to_a_remote_of_their_own_and_only_where_one_is_named(project):
+    from tasks.config.presets import derive
+    from tasks.runtime.versioning import select
+
+    def options():
+        select(project, derive(project, "small", ["seed=3"]), MAIN)
+        stages = yaml.safe_load((project / "selected" / "dvc.yaml").read_text())["stages"].values()
+        outs = [out for stage in stages for each in stage["do"]["outs"] for out in each.items()]
+        return [(path.split("/")[1], {key: how[key] for key in how if key != "persist"}) for path, how in outs]
+
+    set_small(project)
+    assert all(how == ({"push": False} if zone == "private" else {}) for zone, how in options())
+    command(project, "dvc", "remote", "add", VAULT, "s3://vault/terrine")
+    assert all(how == ({"remote": VAULT} if zone == "private" else {}) for zone, how in options())
+
+
+def test_a_copy_without_the_ledger_makes_no_stage(project):
+    from tests.flows.conftest import make_project
+
+    copy = make_project(project / ".dvc" / "tmp" / "exps" / "tmp1")
+    with pytest.raises(AssertionError, match="where the ledger is not"):
+        command(copy, "terrine", "stage", "parameters", "--run", "small")
+    assert not (copy / "data").exists()

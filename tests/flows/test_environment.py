@@ -1,0 +1,40 @@
+"""Where libraries keep their files: in the user's home, or in the project where the user has none."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from flows.environment import prepare_environment
+
+
+@pytest.fixture(autouse=True)
+def in_a_project(tmp_path, monkeypatch):
+    """A project, and an environment that is put back."""
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    for name in ("TERRINE_ROOT", "DVC_SITE_CACHE_DIR", "USER"):
+        os.environ.pop(name, None)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("home", ["/no/such/home", "/proc/1/no", "relative/and/missing"])
+def test_who_has_no_home_has_one_in_the_project_and_a_name(tmp_path, home):
+    os.environ["HOME"] = home
+    prepare_environment()
+    assert Path.home() == tmp_path / ".home"
+    assert Path(os.environ["DVC_SITE_CACHE_DIR"]).is_relative_to(tmp_path)
+    assert str(os.getuid()) in os.environ["USER"]
+    assert Path.home().stat().st_mode & 0o777 == 0o700
+
+
+def test_a_folder_that_cannot_be_written_to_is_no_fault_yet():
+    os.environ |= {"HOME": "/no/such/home", "TERRINE_ROOT": "/proc/1"}
+    prepare_environment()
+    assert os.environ["HOME"] == "/proc/1/.home"
+
+
+def test_a_home_that_can_be_written_to_stays(tmp_path):
+    os.environ["HOME"] = str(tmp_path)
+    prepare_environment()
+    assert os.environ["HOME"] == str(tmp_path)
+    assert "DVC_SITE_CACHE_DIR" not in os.environ

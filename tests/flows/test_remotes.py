@@ -1,0 +1,111 @@
+"""Remotes of DVC: what is public and released in one, what is private in another or nowhere, and a clone of both."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from flows.deploy import free_port
+from tasks.pipeline.graph import HEAD, MAIN
+from tasks.runtime.graph import VAULT
+from tests.flows.conftest import command
+
+KEY = "terrine-vault"
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory):
+    """An S3 store of its own process on this machine, with two buckets; a client of it."""
+    pytest.importorskip("dvc_s3", reason="dvc-s3 is not installed: pip install 'terrine[s3]'")
+    pytest.importorskip("moto.server", reason="moto is not installed: pip install 'moto[server]'")
+    import botocore.session
+    from botocore.exceptions import BotoCoreError
+
+    log, port = tmp_path_factory.mktemp("s3") / "log", free_port(0)
+    with open(log, "wb") as stream, pytest.MonkeyPatch.context() as patch:
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            patch.setenv(name, "of no account")
+        words = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+        process = subprocess.Popen(words, stdout=stream, stderr=stream)
+        url = f"http://127.0.0.1:{port}"
+        client = botocore.session.get_session().create_client("s3", endpoint_url=url, region_name="us-east-1")
+        for attempt in range(240):
+            try:
+                client.create_bucket(Bucket="public")
+                break
+            except BotoCoreError:
+                if attempt == 239 or process.poll() is not None:
+                    raise
+                time.sleep(0.5)
+        client.create_bucket(Bucket="vault")
+        yield client, url
+        os.kill(process.pid, signal.SIGTERM)
+        process.wait()
+
+
+def in_git(project: Path, url: str, *, vault: bool) -> None:
+    """Name remotes for a project's artefacts, and commit what git does not ignore."""
+    for name, bucket in (("public", "public"), (VAULT, "vault"))[: 1 + vault]:
+        command(project, "dvc", "remote", "add", "--force", name, f"s3://{bucket}/terrine")
+        command(project, "dvc", "remote", "modify", name, "endpointurl", url)
+    command(project, "dvc", "remote", "default", "public")
+    if vault:
+        command(project, "dvc", "remote", "modify", VAULT, "sse", "aws:kms")
+        command(project, "dvc", "remote", "modify", VAULT, "sse_kms_key_id", KEY)
+    (project / "dvc.yaml").write_text(MAIN.dvc_yaml(HEAD, vault=vault))
+    (project / ".gitignore").write_text("/data/\n/mlflow.db\n/mlartifacts/\n")
+    for words in (["config", "user.name", "Ada"], ["config", "user.email", "ada@example.org"], ["add", "--all"]):
+        command(project, "git", *words)
+    command(project, "git", "commit", "--quiet", "--message", "a finished run")
+
+
+def objects_of(project: Path, zone: str) -> set[str]:
+    """Return what DVC calls the files of a zone: MD5 digests, of folders those of their files too."""
+    found = set()
+    for stage in yaml.safe_load((project / "dvc.lock").read_text())["stages"].values():
+        for out in stage["outs"]:
+            if out["path"].startswith(f"data/{zone}/"):
+                found.add(out["md5"])
+                kept = project / ".dvc" / "cache" / "files" / "md5" / out["md5"][:2] / out["md5"][2:]
+                if kept.suffix == ".dir":
+                    found |= {each["md5"] for each in json.loads(kept.read_text())}
+    return found
+
+
+def stored(client, bucket: str) -> set[str]:
+    keys = [entry["Key"] for entry in client.list_objects_v2(Bucket=bucket).get("Contents", [])]
+    assert all(key.startswith("terrine/files/md5/") for key in keys), "settings of runs lie beside the files"
+    return {"".join(key.split("/")[-2:]) for key in keys}
+
+
+@pytest.mark.slow
+def test_private_artefacts_are_in_their_own_remote_alone_and_a_clone_has_nothing_to_make(s3, finished, tmp_path):
+    client, url = s3
+    in_git(finished, url, vault=False)
+    command(finished, "dvc", "push", "--run-cache")
+    private = objects_of(finished, "private") - objects_of(finished, "public") - objects_of(finished, "release")
+    public = objects_of(finished, "public") | objects_of(finished, "release")
+    assert len(private) > 10
+    assert stored(client, "public") == public
+    assert not private & public
+
+    in_git(finished, url, vault=True)
+    assert json.loads(command(finished, "dvc", "status", "--json")) == {}
+    command(finished, "dvc", "push", "--run-cache")
+    assert stored(client, "public") == public
+    assert stored(client, "vault") == objects_of(finished, "private")
+    for entry in client.list_objects_v2(Bucket="vault")["Contents"]:
+        about = client.head_object(Bucket="vault", Key=entry["Key"])
+        assert (about["ServerSideEncryption"], about["SSEKMSKeyId"]) == ("aws:kms", KEY)
+
+    clone = tmp_path / "clone"
+    command(finished, "git", "clone", "--quiet", str(finished), str(clone))
+    command(clone, "dvc", "pull")
+    assert "Data and pipelines are up to date" in command(clone, "dvc", "repro")
+    assert not (clone / "data" / "private" / "ledger").exists()
