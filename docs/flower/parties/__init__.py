@@ -1,0 +1,1 @@
+"""A Terrine collaboration whose steps Flower starts at all parties."""
