@@ -6,7 +6,7 @@ BIN := $(CURDIR)/$(VENV)/bin
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(1 + len(os.sched_getaffinity(0)))')
 export PATH := $(BIN):$(PATH)
 
-.PHONY: run test crash fuzz lint install ui deploy-local clean
+.PHONY: run test quick crash fuzz lint docs install constraints ui deploy-local clean
 
 run: $(VENV)/installed
 	@terrine run
@@ -14,6 +14,10 @@ run: $(VENV)/installed
 # Tests start hundreds of Python processes: where bytecode is not kept, each would compile the project anew.
 test: $(VENV)/installed lint
 	@OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+# Within a minute, the tests nearest to what is not committed yet (else to the last commit; BASE=main: to all since).
+quick: $(VENV)/installed
+	@OMP_NUM_THREADS=1 python -m tests.quick $(if $(BASE),--base $(BASE))
 
 # Not part of the tests: all of it takes a night. PARTS="disks power" TIMES=3 makes it shorter.
 PARTS ?= runs transcriptions parties disks power together
@@ -30,6 +34,10 @@ lint: $(VENV)/installed
 	@lint-imports --no-cache > $(VENV)/lint-imports.log || (cat $(VENV)/lint-imports.log; exit 1)
 	@mypy -p terrine.privacy -p terrine.aggregation
 
+# The site, in build/site/: each link and anchor must lead somewhere. It opens from the folder, without a network.
+docs: $(VENV)/installed
+	@NO_MKDOCS_2_WARNING=1 mkdocs build --quiet --strict
+
 install: $(VENV)/installed
 
 # The stamp is younger than pyproject.toml exactly when what it asks for is installed.
@@ -37,8 +45,12 @@ $(VENV)/installed: pyproject.toml
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	@$(VENV)/bin/python -m pip install --quiet --upgrade pip
 	@echo "Installing into $(VENV): a few minutes the first time."
-	@$(VENV)/bin/python -m pip install --quiet -e '.[dev]'
+	@$(VENV)/bin/python -m pip install --quiet $(if $(LOCKED),-c constraints.txt) -e '.[dev]'
 	@touch $@
+
+# The versions that are installed here, for `make install LOCKED=1`; +cpu and the like name a build, which each machine has its own of.
+constraints: $(VENV)/installed
+	@(echo "# make constraints: what the tests were run with"; pip freeze --exclude-editable | sed 's/+[a-z0-9.]*$$//') > constraints.txt
 
 ui: $(VENV)/installed
 	@terrine ui

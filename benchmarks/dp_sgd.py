@@ -21,18 +21,17 @@ on MNIST.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from cells import KEPT, Cells, common_options, datasets, spread
-from scipy.stats import norm
 from torch import Tensor, nn
 
 import terrine
 from terrine.aggregation.records import Whitening
+from terrine.baselines.dp_sgd import Recipe, exchanged
 from terrine.data.source import load_dataset
 from terrine.models.backbone import Backbone, as_float, features_in_batches
 from terrine.models.one_by_one import features_one_by_one
@@ -41,21 +40,10 @@ from terrine.models.scattering import ScatteringNetwork
 DELTA, QUERIES, FEATURES = 1e-5, 6_000, 200
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """How a model is trained: expected records in a batch, passes over the data, rate, clipping norm."""
-
-    batch: int
-    epochs: int
-    rate: float
-    clip: float
-    momentum: float = 0.9
-
-
 RECIPES = {
     "scatternet": Recipe(batch=4096, epochs=25, rate=8.0, clip=0.1),
     "cnn": Recipe(batch=512, epochs=40, rate=0.5, clip=0.1),
-    "terrine": Recipe(batch=1024, epochs=10, rate=8.0, clip=0.5),
+    "terrine": Recipe(),
 }
 
 
@@ -136,19 +124,11 @@ def train(
                 optimiser.step()
     rounds = sum(steps for _, _, steps in engine.accountant.history)
     ((sigma, rate, _),) = engine.accountant.history
-    return {"epsilon": float(engine.get_epsilon(DELTA)), "exchanged": exchanged(sigma, rate, rounds), "sigma": sigma}
-
-
-def exchanged(sigma: float, rate: float, rounds: int) -> float:
-    """Return ε at `DELTA` of so many rounds where one record is exchanged; see above. rate: q."""
-    from dp_accounting.pld.privacy_loss_distribution import from_two_probability_mass_functions
-
-    edges = np.linspace(-10 * sigma - 1, 10 * sigma + 1, 4_001)
-    none, one = (np.diff(norm.cdf(edges, loc=shift, scale=sigma)) for shift in (0.0, 1.0))
-    upper = (1 - rate) * none + rate * one
-    masses = [dict(enumerate(np.log(np.maximum(side, 1e-300)))) for side in (upper[::-1], upper)]
-    pair = from_two_probability_mass_functions(*masses, value_discretization_interval=3e-4)
-    return float(pair.self_compose(rounds).get_epsilon_for_delta(DELTA))
+    return {
+        "epsilon": float(engine.get_epsilon(DELTA)),
+        "exchanged": exchanged(sigma, rate, rounds, DELTA, step=3e-4),
+        "sigma": sigma,
+    }
 
 
 def measure(

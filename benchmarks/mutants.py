@@ -68,7 +68,7 @@ PRIVACY_TESTS = (
     "tests/flows/test_zones.py",
     "tests/flows/test_what_leaves.py",
 )
-HARNESS = tuple(f"tests/neighbours/test_neighbours_{name}.py" for name in ("formats", "kinds", "release"))
+HARNESS = tuple(f"tests/neighbours/test_neighbours_{name}.py" for name in ("findings", "formats", "kinds", "release"))
 AUDITS: dict[str, tuple[str, ...]] = {
     "gnmax": ("--mechanism", "gnmax"),
     "histogram": ("--mechanism", "histogram", "--runs", "2000"),

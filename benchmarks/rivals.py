@@ -33,18 +33,15 @@ from dp_fedavg import FedAvgSettings
 from dp_fedavg import train as federated
 from sums import DELTA, EPSILONS, KINDS, features, right, vectors
 
+from tasks.tools.board import QUIET, TEACHERS, student_of_votes
 from terrine.aggregation.records import Records
 from terrine.aggregation.sums import Sums, mu_left
-from terrine.aggregation.votes import histograms_of
 from terrine.classifiers import LinearHead, predict
 from terrine.data.partition import dirichlet, iid
 from terrine.planning import plan
 from terrine.privacy.accounting.gaussian import mu_of, mu_squared
 from terrine.privacy.clipped_mean import ClippedMean
 from terrine.privacy.noise import ReplayNoise
-from terrine.students.answers import histogram_answers
-from terrine.students.linear import fit
-from terrine.teachers.kinds.linear import LinearTeachers
 from terrine.teachers.linear import LinearHeads, train_heads, vote
 
 DATA = {
@@ -55,8 +52,6 @@ DATA = {
     "CIFAR-10 (JPEG copy)": "CIFAR-10 (JPEG copy), 500 features",
 }
 MOST_FEATURES, MANY = 200, 10_000  # of votes: features, and records
-QUIET = 1e4  # μ of noise that changes nothing
-TEACHERS = LinearTeachers(ridge=0.1)
 FEDERATED = FedAvgSettings(learning_rate=4.0, scale=1.0)
 APART = ("votes", "DP-FedAvg", "a party alone, no privacy")
 SPREADS: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
@@ -106,17 +101,14 @@ class Study:
                 mean = ClippedMean.for_share(0.05, epsilon if len(parties) < MANY else 1, DELTA)
                 spent = mu_squared(mean.event) / mu_of(epsilon, DELTA) ** 2
             kept = features(DATA[self.name], self.root, self.work, mean)
-            train, test, queries = (kept[part][:, :MOST_FEATURES] for part in ("train", "test", "queries"))
-            asked = {"classes": records.classes, "epsilon": epsilon, "delta": DELTA, "queries": len(queries)}
+            asked = {"classes": records.classes, "epsilon": epsilon, "delta": DELTA, "queries": len(kept["queries"])}
             planned = plan(len(parties), moments=spent, **asked)
             each = max(1, round(planned.teachers / (parties.max() + 1)))
-            _, teacher = np.unique(parties * each + iid(len(parties), each, seed=1), return_inverse=True)
-            count = int(teacher.max()) + 1
-            heads = self._heads(train, teacher, range(count))
-            counts = histograms_of(vote(heads, queries), asked["classes"])
-            noisy = counts + ReplayNoise(epsilon).gaussian(counts.shape, planned.sigma)
-            head = fit(queries, histogram_answers(noisy, count, planned.sigma), seed=0)
-            found[str(epsilon)] = self._accuracy(head, test, kept["test_labels"])
+            teacher = parties * each + iid(len(parties), each, seed=1)
+            student = student_of_votes(kept, teacher, asked["classes"], MOST_FEATURES)
+            found[str(epsilon)] = self._accuracy(
+                student(planned, epsilon), kept["test"][:, :MOST_FEATURES], kept["test_labels"]
+            )
         return found
 
     def fedavg(self, parties: np.ndarray) -> dict[str, float]:

@@ -4,24 +4,41 @@
 
 Teachers were taught before (`terrine party teach`), so votes are drawn at random here, most of them for one class. The
 answers must be those of the plaintext mechanism on the same votes and noise, or the script fails. Printed is a row of a
-Markdown table: seconds from the start of the first process to the release, the peak memory of the largest party, and
+Markdown table: seconds from the start of the first process to the release, the peak memory of the largest process, and
 the bytes that each institution sends to guardian and student party.
+
+With `--together 100`, a hundred institutions share a process, each with its own threads, certificate and connections.
+Two hundred were measured so. Of a thousand that came at once, fewer than half were connected after five minutes.
 """
 
 import argparse
 import os
+import subprocess
+import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from collaboration import PeakMemory
 
 from tasks.parties.config import read_party
+from tasks.parties.process import run_party
 from tasks.parties.student import read_arrays
 from tasks.parties.terms import Terms
-from tasks.parties.trial import free_endpoints, lay_out, run_trial, teachers_of_parties
+from tasks.parties.trial import (
+    LOG,
+    PartyProcess,
+    configs_in,
+    end_all,
+    free_endpoints,
+    lay_out,
+    run_trial,
+    start_party,
+    teachers_of_parties,
+    wait_for,
+)
 from terrine.aggregation.votes import histograms_of
 from terrine.collaboration.protocol.teacher import Teacher
 from terrine.privacy.noise import ReplayNoise
@@ -62,13 +79,49 @@ def plain_answers(terms: Terms, votes: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return passed, np.where(passed, noisy.argmax(axis=1), -1)
 
 
+def run_together(folder: Path, together: int, limit: float) -> None:
+    """Run a trial in which so many teacher parties share a process, and wait for all of them."""
+    guardian, student, *teachers = configs_in(folder)
+    parties = [start_party(guardian), start_party(student)]
+    for first in range(0, len(teachers), together):
+        group = teachers[first : first + together]
+        with open(group[0].parent / LOG, "ab") as stream:
+            program = [sys.executable, __file__, "--carry", *map(str, group)]
+            process = subprocess.Popen(program, stdout=stream, stderr=stream)
+        parties.append(PartyProcess(group[0], process, group[0].parent / LOG))
+    try:
+        wait_for(parties, limit)
+    finally:
+        end_all(parties)
+    for party in parties:
+        if party.process.returncode != 0:
+            raise SystemExit(f"{party.name}: {party.words()}")
+
+
+def carry(configs: list[Path]) -> None:
+    """Run parties in threads of this process; exit with 1 where one of them failed."""
+    counted = []
+    parties = [threading.Thread(target=lambda path=path: counted.append(run_party(path))) for path in configs]
+    for party in parties:
+        party.start()
+    for party in parties:
+        party.join()
+    sys.exit(len(counted) != len(configs))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parties", type=int, default=50)
     parser.add_argument("--held", type=int, default=4, help="teachers of each")
     parser.add_argument("--queries", type=int, default=10_000)
     parser.add_argument("--mechanism", default="histogram", choices=["histogram", "confident"])
+    parser.add_argument("--together", type=int, help="institutions that share a process; each has its own without this")
+    parser.add_argument("--carry", type=Path, nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.carry:
+        carry(options.carry)
+    from collaboration import PeakMemory  # and torch with it, which those who are carried have no use for
+
     terms = terms_of(options.parties, options.held, options.queries, options.mechanism)
     generator = np.random.default_rng(0)
     truth = generator.integers(CLASSES, size=(options.queries, 1))
@@ -89,7 +142,10 @@ def main() -> None:
             np.save(folder / name / "votes.npy", own)
         start = time.perf_counter()
         with PeakMemory() as memory:
-            run_trial(folder, limit=900.0)
+            if options.together:
+                run_together(folder, options.together, limit=900.0)
+            else:
+                run_trial(folder, limit=900.0)
         seconds = time.perf_counter() - start
         found = read_arrays(read_party(folder / terms.student / "party.yaml"))
         for name, expected in zip(("passed", "result"), plain_answers(terms, votes), strict=True):

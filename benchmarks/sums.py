@@ -19,11 +19,9 @@ import numpy as np
 from cells import KEPT, Cells, common_options, datasets, spread
 
 import terrine as tr
-from terrine.aggregation.records import Records, Whitening
+from tasks.tools.features import kept_features, vectors_of
+from terrine.aggregation.records import Records
 from terrine.aggregation.sums import Sums, mu_left
-from terrine.models.backbone import features_in_batches
-from terrine.models.moments import bound_for, set_statistics, statistics_from, unit_vectors
-from terrine.models.one_by_one import features_one_by_one
 from terrine.privacy.accounting.events import compose
 from terrine.privacy.accounting.gaussian import mu_squared
 from terrine.privacy.clipped_mean import ClippedMean
@@ -79,11 +77,7 @@ def vectors(
     name: str, root: Path, work: Path, mean: ClippedMean | None = None
 ) -> tuple[Records, np.ndarray, np.ndarray]:
     """The records, and vectors and labels of the test images. Arguments as of `features`."""
-    kept = features(name, root, work, mean)
-    whitening = Whitening.of(kept["queries"])
-    train, test = (whitening.vectors(kept[part]) for part in ("train", "test"))
-    labels = kept["labels"]
-    return Records.of(train, labels, np.arange(len(labels)), int(labels.max()) + 1), test, kept["test_labels"]
+    return vectors_of(features(name, root, work, mean))
 
 
 def features(name: str, root: Path, work: Path, mean: ClippedMean | None = None) -> dict[str, np.ndarray]:
@@ -91,24 +85,9 @@ def features(name: str, root: Path, work: Path, mean: ClippedMean | None = None)
 
     mean: by which moments are released that private images are normalised by; None: by those of the queries.
     """
+    source, settings, architecture, _ = CELLS[name]
     path = work / f"features {name}{'' if mean is None else f' {mean.noise_multiplier:.3f}'}.npz"
-    if not path.is_file():
-        source, settings, architecture, _ = CELLS[name]
-        data = _load(source, settings, root)
-        queries = tr.draw({"dead_leaves": 1, "stylegan": 1}, count=6000, like=data)
-        backbone = architecture.fit(queries)
-        made = {"queries": features_in_batches(backbone, queries.inputs, queries.batches, "original", "cpu")}
-        if mean is not None:
-            bound = bound_for(backbone, None, mean.noise_multiplier)
-            units = unit_vectors(backbone, data.train_images, np.arange(data.records), bound)
-            released = mean.mean(mean.release(units, ReplayNoise(0)))
-            set_statistics(backbone, statistics_from(backbone, *released, bound))
-        for part, images in (("train", data.train_images), ("test", data.test_images)):
-            made[part] = np.concatenate(list(features_one_by_one(backbone, images, np.copy)))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        np.savez(path, **made, labels=data.train_labels, test_labels=data.test_labels)
-    with np.load(path) as kept:
-        return dict(kept)
+    return kept_features(lambda: _load(source, settings, root), architecture, path, mean)
 
 
 def _without_noise(records: Records) -> dict[str, np.ndarray]:

@@ -1,0 +1,140 @@
+"""What a run costs by the number of records: seconds of the processors and memory of every stage, from 10,000 up.
+
+    PYTHONPATH=. python benchmarks/scale.py [--records 10000 100000 1000000] [--work FOLDER] [--out docs/scaling.svg]
+
+Grey images of 28 x 28 are drawn into an .npz file, ten classes, and a run is made of them in a fresh project, a teacher
+for every 100 records, with as many queries whatever the number of records. Seconds are those of the processors, which
+other work on the machine changes little; memory is the most that the process held, pages of mapped files included.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import yaml
+from cells import KEPT, Cells, common_options
+
+from benchmarks.crash.project import environment, small_project
+from benchmarks.pate_figures import canvas, save
+from terrine.determinism.randomness import numpy_generator
+
+TEST, CLASSES, PER_TEACHER = 2_000, 10, 100
+BLOCK = 10_000
+MEASURED = """
+import json, os, sys
+import flows.stages as stages
+plain, spent = stages.carry_out, {}
+def carry_out(stage, *given):
+    before = os.times()
+    plain(stage, *given)
+    spent[stage.name] = sum(os.times()[:4]) - sum(before[:4])
+    open("spent.json", "w").write(json.dumps(spent))
+stages.carry_out = carry_out
+from flows.__main__ import main
+main()
+"""
+
+
+def preset(records: int) -> dict[str, object]:
+    """Return a run on so many records that is as dear as any other but for them."""
+    return {
+        "description": "drawn records",
+        "data": {"name": "npz", "path": "records.npz", "size": 28, "channels": 1},
+        "partition": {"teachers": records // PER_TEACHER},
+        "queries": {"count": 2_000},
+        "backbone": {"kind": "scattering", "projection": 100},
+        "teachers": {"optimiser": "ridge"},
+        "aggregation": {"mechanism": "histogram", "sigma": 50, "epsilon": 4},
+        "ledger": {"account": "drawn", "epsilon": 8},
+        "privacy": {"anyway": True},
+        "tracking": {"register_student": False},
+    }
+
+
+def draw(path: Path, records: int) -> None:
+    """Draw images that a class's pattern shows through, block by block."""
+    patterns = numpy_generator(0, "patterns").integers(0, 128, (CLASSES, 1, 28, 28), dtype=np.uint8)
+    total = records + TEST
+    labels = numpy_generator(0, "labels").integers(0, CLASSES, total)
+    images = np.empty((total, 1, 28, 28), np.uint8)
+    for first in range(0, total, BLOCK):
+        here = slice(first, first + BLOCK)
+        noise = numpy_generator(0, "noise", first).integers(0, 128, images[here].shape, dtype=np.uint8)
+        images[here] = patterns[labels[here]] + noise
+    np.savez(
+        path,
+        train_images=images[TEST:],
+        train_labels=labels[TEST:],
+        test_images=images[:TEST],
+        test_labels=labels[:TEST],
+    )
+
+
+def measure(records: int) -> dict[str, object]:
+    """Make a run on so many records, and return what its stages cost."""
+    with tempfile.TemporaryDirectory(prefix="terrine-scale-") as folder:
+        project = small_project(Path(folder) / "project")
+        draw(project / "records.npz", records)
+        (project / "experiments" / "drawn.yaml").write_text(yaml.safe_dump(preset(records)))
+        program = [sys.executable, "-c", MEASURED, "run", "--preset", "drawn", "--no-server"]
+        done = subprocess.run(
+            program, cwd=project, env=environment(project), capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            sys.exit(f"{done.stdout}{done.stderr}")
+        spent = json.loads((project / "spent.json").read_text())
+        timings = project / "data" / "private" / "drawn" / "timings"
+        known = [json.loads(path.read_text()) for path in timings.glob("*.json")]
+        return {
+            "records": records,
+            "processors": spent,
+            "memory": {each["stage"]: each["memory_mb"] for each in known},
+            "clock": {each["stage"]: each["seconds"] for each in known},
+            "load": os.getloadavg()[0],
+        }
+
+
+def slope(fewer: dict[str, object], more: dict[str, object], stage: str) -> float:
+    """Return d log seconds / d log records between two runs."""
+    seconds = [max(run["processors"][stage], 0.01) for run in (fewer, more)]
+    return float(np.log(seconds[1] / seconds[0]) / np.log(more["records"] / fewer["records"]))
+
+
+def figure(runs: list[dict[str, object]], path: Path) -> None:
+    """Draw seconds and memory by the number of records."""
+    drawing, (left, right) = canvas()
+    for stage in runs[-1]["processors"]:
+        if runs[-1]["processors"][stage] >= 1:
+            at = [run["records"] for run in runs]
+            left.plot(at, [run["processors"][stage] for run in runs], "o-", label=stage)
+            right.plot(at, [run["memory"][stage] / 1000 for run in runs], "o-", label=stage)
+    left.set(xscale="log", yscale="log", xlabel="records", ylabel="seconds of the processors")
+    right.set(xscale="log", ylim=0, xlabel="records", ylabel="memory, GB")
+    drawing.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncol=9, fontsize=9)
+    save(drawing, path)
+
+
+def main() -> None:
+    """Print a row of a Markdown table for each stage, and draw the figure."""
+    parser = common_options(__doc__, work=KEPT)
+    parser.add_argument("--out", type=Path, default=Path("docs/scaling.svg"))
+    parser.add_argument("--records", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
+    options = parser.parse_args()
+    kept = Cells(options.work / "scale.jsonl")
+    runs = [kept.get(f"{records} records", lambda records=records: measure(records)) for records in options.records]
+    sizes = [f"{run['records']:,}" for run in runs]
+    print(f"| stage | {' | '.join(sizes)} | slope | {' | '.join(f'GB at {size}' for size in sizes)} |")
+    for stage in runs[-1]["processors"]:
+        cells = [f"{run['processors'][stage]:.1f}" for run in runs]
+        cells += [f"{slope(runs[-2], runs[-1], stage):.2f}" if len(runs) > 1 else "–"]
+        cells += [f"{run['memory'][stage] / 1000:.2f}" for run in runs]
+        print(f"| {stage} | {' | '.join(cells)} |")
+    figure(runs, options.out)
+
+
+if __name__ == "__main__":
+    main()
