@@ -181,7 +181,7 @@ def file_doors(folder: Path) -> Iterator[tuple[str, Door, list[bytes]]]:
     from tasks.parties.state import PartyState
     from tasks.tools.vote_files import read_answered, read_histograms
     from terrine.data.csv_file import read_csv_file
-    from terrine.data.image_files import read_images
+    from terrine.data.pictures.files import read_images
     from terrine.data.sources.npz import Npz
 
     def of_file(name: str, read: Callable[[Path], object]) -> Door:

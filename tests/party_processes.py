@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.parties.terms import Terms
+from tasks.parties.agreement.terms import Terms
 from tasks.parties.trial import CONFIG, PartyProcess, free_endpoints, lay_out, teachers_of_parties
 from terrine.aggregation.records import Records, noised, on_grid, row_type
 from terrine.aggregation.votes import histograms_of

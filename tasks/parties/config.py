@@ -13,8 +13,8 @@ from pydantic import Field, ValidationError, model_validator
 
 from tasks.config.privacy import Privacy
 from tasks.config.values import read_yaml
-from tasks.parties.acceptance import accepted_by
-from tasks.parties.terms import Terms, sentence_of
+from tasks.parties.agreement.acceptance import accepted_by
+from tasks.parties.agreement.terms import Terms, sentence_of
 from terrine.collaboration.transport.credentials import Credentials, Role, load_credentials
 from terrine.errors import SettingError
 from terrine.settings import Settings

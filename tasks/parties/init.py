@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tasks.config.presets import project_root, selected_run
-from tasks.parties.accept import PROPOSAL
-from tasks.parties.proposal import Proposal
-from tasks.parties.propose import Wish, check_address, propose, teachers_of_preset
+from tasks.parties.agreement.accept import PROPOSAL
+from tasks.parties.agreement.proposal import Proposal
+from tasks.parties.agreement.propose import Wish, check_address, propose, teachers_of_preset
+from tasks.parties.agreement.terms import Terms
 from tasks.parties.release import VOTES
-from tasks.parties.terms import Terms
 from tasks.parties.trial import Endpoints, free_endpoints, lay_out, teachers_of_parties
 from terrine.errors import SettingError
 

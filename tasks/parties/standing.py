@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.config.values import digest
-from tasks.parties.acceptance import ACCEPTANCE
+from tasks.parties.agreement.acceptance import ACCEPTANCE
 from tasks.parties.config import PartyConfig, read_party
 from tasks.parties.state import OUTCOME, STANDING, kept_values
 from tasks.parties.student import ABOUT

@@ -14,8 +14,8 @@ import numpy as np
 
 from tasks.config.params import Params, validate
 from tasks.config.values import merge
+from tasks.parties.agreement.terms import Terms
 from tasks.parties.config import OwnTeachers
-from tasks.parties.terms import Terms
 from tasks.pipeline import dataset, partition, sums, teach, vote
 from tasks.pipeline.features import query_features
 from tasks.runtime.run import Run

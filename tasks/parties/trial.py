@@ -26,9 +26,9 @@ from typing import Any
 
 import yaml
 
+from tasks.parties.agreement.terms import Terms
 from tasks.parties.config import TERMS
 from tasks.parties.process import LOG
-from tasks.parties.terms import Terms
 from terrine.collaboration.transport.credentials import KEY, Role, create_authority, issue
 from terrine.errors import SettingError, TerrineError
 from terrine.files import atomic_file

@@ -14,12 +14,12 @@ import pandas as pd
 from tasks.pipeline.advise import adviser
 from tasks.pipeline.advise import describe as describe_order
 from tasks.pipeline.averaging.files import about_averages, coordinates_released, spent_on_averages
+from tasks.pipeline.figures.private_figures import private_figures
+from tasks.pipeline.figures.released_accuracy import check_use_of_accuracy
 from tasks.pipeline.guided.queries import Guide, write_guided
 from tasks.pipeline.guided.votes import check_voters, forget_votes, votes_on
 from tasks.pipeline.moments import about_moments, numbers_of_moments, release_moments, write_moments
-from tasks.pipeline.private_figures import private_figures
 from tasks.pipeline.public_inputs import public_inputs
-from tasks.pipeline.released_accuracy import check_use_of_accuracy
 from tasks.pipeline.sums import release_sums, sums_over_records
 from tasks.pipeline.teach import findings_of
 from tasks.pipeline.vote import read_votes

@@ -1,19 +1,19 @@
 """evaluate: how well the student does on the private test split.
 
 The figures are functions of private test records and are not covered by ε: they stay private, and are marked wherever
-they appear. The one that may be published has noise and a price (`tasks.pipeline.released_accuracy`).
+they appear. The one that may be published has noise and a price (`tasks.pipeline.figures.released_accuracy`).
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from tasks.pipeline.answer_accuracy import answer_figures
 from tasks.pipeline.dataset import read_dataset
-from tasks.pipeline.party_accuracy import write_party_accuracy
-from tasks.pipeline.released_accuracy import release_accuracy
+from tasks.pipeline.figures.answer_accuracy import answer_figures
+from tasks.pipeline.figures.party_accuracy import write_party_accuracy
+from tasks.pipeline.figures.released_accuracy import release_accuracy
+from tasks.pipeline.figures.subgroups import by_subgroup, subgroups_of
 from tasks.pipeline.student import read_student
-from tasks.pipeline.subgroups import by_subgroup, subgroups_of
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import read_json, write_json

@@ -102,8 +102,8 @@ MAIN = Pipeline(
         Stage(
             "evaluate",
             comment="reads the private test split; exact figures stay private, a noised one is charged",
-            tasks="tasks.pipeline.evaluate:evaluate_student tasks.pipeline.figures:write_metrics"
-            " tasks.pipeline.figures:write_plots",
+            tasks="tasks.pipeline.evaluate:evaluate_student tasks.pipeline.figures.tables:write_metrics"
+            " tasks.pipeline.figures.tables:write_plots",
             settings="seed student.statistics student.batch partition.kind evaluation privacy aggregation.delta"
             " aggregation.noise",
             needs="release/student release/answers release/privacy.json private/dataset private/partition"

@@ -19,6 +19,7 @@ import numpy as np
 from tasks.config.values import digest
 from tasks.pipeline.dataset import protected_units, read_dataset
 from tasks.pipeline.features import query_features
+from tasks.pipeline.figures.released_accuracy import check_use_of_accuracy
 from tasks.pipeline.moments import (
     about_moments,
     numbers_of_moments,
@@ -29,7 +30,6 @@ from tasks.pipeline.moments import (
 from tasks.pipeline.partition import read_assignment
 from tasks.pipeline.pretrain import read_backbone
 from tasks.pipeline.public_inputs import public_inputs
-from tasks.pipeline.released_accuracy import check_use_of_accuracy
 from tasks.reports.statement_page import write_statement
 from tasks.runtime.accounts import ledger_account, noise_source, open_account, release_at_price
 from tasks.runtime.assurance import assurance

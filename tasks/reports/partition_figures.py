@@ -79,7 +79,7 @@ def figures(manifest: dict[str, Any], histograms: np.ndarray, class_names: list[
 
 
 def accuracy_figures(content: dict[str, Any]) -> dict[str, Any] | None:
-    """Draw the student's accuracy on each party's records (`tasks.pipeline.party_accuracy`); None: all are alike."""
+    """Draw the student's accuracy on each party's records (`figures.party_accuracy`); None: all are alike."""
     if content["parties"] is None:
         return None
     values = np.array([value for value in content["parties"] if value is not None])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.serving.student_source import image_files, read_reference
-from terrine.data.image_files import read_images
+from terrine.data.pictures.files import read_images
 from terrine.deployment.model import StudentModel, check_student
 from terrine.deployment.network import ServingStatistics
 from terrine.deployment.rows import ENCODING

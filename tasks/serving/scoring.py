@@ -26,7 +26,7 @@ from tasks.reports.pages import render
 from tasks.serving.door import Door
 from tasks.serving.openapi import company, in_short, openapi, service_title
 from tasks.serving.rows import add_rows
-from terrine.data.image_files import decode_image
+from terrine.data.pictures.files import decode_image
 from terrine.deployment.model import StudentModel
 from terrine.deployment.rows import TableStudent
 from terrine.errors import InputError, first_line

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from tasks.runtime.run import chosen_run
-from terrine.data.image_files import read_images
 from terrine.data.images import SUFFIXES, Files
+from terrine.data.pictures.files import read_images
 from terrine.deployment.model import reading
 from terrine.errors import ArtefactError, InputError, SettingError
 

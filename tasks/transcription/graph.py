@@ -63,7 +63,7 @@ TRANSCRIPTION = Pipeline(
         Stage(
             "evaluate",
             comment="reads the private test split; exact figures stay private",
-            tasks="tasks.pipeline.evaluate:evaluate_student tasks.pipeline.figures:write_metrics",
+            tasks="tasks.pipeline.evaluate:evaluate_student tasks.pipeline.figures.tables:write_metrics",
             settings="student.batch",
             needs="release/student release/privacy.json private/dataset",
             makes="private/evaluation.json release/metrics.json",

@@ -45,8 +45,8 @@ def accept(
     yes: Annotated[bool, typer.Option("--yes", help="Sign without asking.")] = False,
 ) -> None:
     """Accept a proposal: read it as a page, have the own data checked, and sign it. Nothing is trained or charged."""
-    from tasks.parties.accept import accept, candidate
-    from tasks.parties.proposal import opened
+    from tasks.parties.agreement.accept import accept, candidate
+    from tasks.parties.agreement.proposal import opened
     from terrine.errors import SettingError
 
     with opened(proposal, expect) as read:

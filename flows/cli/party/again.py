@@ -31,8 +31,8 @@ def again(
     What this edition left (terms, outcome, answers, student) is kept in editions/ beside party.yaml. A party that has
     accepted a proposal signs the new terms, too.
     """
-    from tasks.parties.acceptance import ACCEPTANCE
-    from tasks.parties.editions import begin, look_ahead
+    from tasks.parties.agreement.acceptance import ACCEPTANCE
+    from tasks.parties.agreement.editions import begin, look_ahead
 
     found = look_ahead(config, edition, queries)
     terms, account = found.terms, found.account

@@ -12,7 +12,7 @@ from flows.printing import printer
 from terrine.spans import seconds
 
 if TYPE_CHECKING:
-    from tasks.parties.propose import Wish
+    from tasks.parties.agreement.propose import Wish
 
 console = printer(soft_wrap=True)
 
@@ -46,9 +46,9 @@ def propose(
     archive: Annotated[bool, typer.Option("--archive", help="Pack it into one file as well, FOLDER.zip.")] = False,
 ) -> None:
     """Propose a collaboration: from a preset and public inputs alone, nobody's records are read."""
-    from tasks.parties.proposal import archive as pack
-    from tasks.parties.propose import propose
-    from tasks.parties.terms_page import page
+    from tasks.parties.agreement.proposal import archive as pack
+    from tasks.parties.agreement.propose import propose
+    from tasks.parties.agreement.terms_page import page
 
     try:
         waits = seconds(deadline)
@@ -77,7 +77,7 @@ def _wish(
     overlap: int,
     records: int | None,
 ) -> Wish:
-    from tasks.parties.propose import Wish
+    from tasks.parties.agreement.propose import Wish
 
     teachers: dict[str, int] = {}
     for given in teacher:

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator
 
-from terrine.data.image_table import inside, rows_of
-from terrine.data.listed import Found, Listed, Record
+from terrine.data.pictures.listed import Found, Listed, Record
+from terrine.data.pictures.table import inside, rows_of
 from terrine.data.source import rising
 from terrine.errors import InputError
 from terrine.settings import AtHome
@@ -29,7 +29,7 @@ from terrine.settings import AtHome
 if TYPE_CHECKING:
     from PIL import Image
 
-    from terrine.data.dicom_header import Header
+    from terrine.data.pictures.dicom_header import Header
 
 _KEYS = ("sop", "series", "study")
 _OTHERS = re.compile(r"\.(?!dcm$|dicom$|ima$)[a-z][a-z0-9]{1,5}$", re.IGNORECASE)
@@ -84,8 +84,8 @@ class Dicom(Listed):
         return self.unreadable == "skip"
 
     def found(self, at: Path) -> Found:
-        from terrine.data.dicom_header import read_header
-        from terrine.data.image_files import each_file
+        from terrine.data.pictures.dicom_header import read_header
+        from terrine.data.pictures.files import each_file
 
         root = at / self.path
         paths, skipped = _in_directory(root) if root.is_file() else files_in(root)
@@ -118,7 +118,7 @@ class Dicom(Listed):
         )
 
     def picture(self, record: Record) -> tuple[Image.Image, bytes]:
-        from terrine.data.dicom_pixels import picture_at
+        from terrine.data.pictures.dicom_pixels import picture_at
 
         return picture_at(record.path, record.frame, self.limits)
 
@@ -162,7 +162,7 @@ def files_in(folder: Path) -> tuple[list[Path], Counter[str]]:
 
 def _in_directory(path: Path) -> tuple[list[Path], Counter[str]]:
     """List the images that a DICOMDIR names, which must lie in its folder."""
-    from terrine.data.dicom_header import list_directory
+    from terrine.data.pictures.dicom_header import list_directory
 
     entries = list_directory(path)
     if not entries:

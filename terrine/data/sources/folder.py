@@ -24,9 +24,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from terrine.data.image_table import inside, read_image_table
 from terrine.data.images import SUFFIXES
-from terrine.data.listed import Found, Listed, Record
+from terrine.data.pictures.listed import Found, Listed, Record
+from terrine.data.pictures.table import inside, read_image_table
 from terrine.data.source import Window
 from terrine.errors import InputError
 
@@ -56,7 +56,7 @@ class Folder(Listed):
         return Found(*_walk(path))
 
     def picture(self, record: Record) -> tuple[Image.Image, bytes]:
-        from terrine.data.image_files import open_picture
+        from terrine.data.pictures.files import open_picture
 
         contents = record.path.read_bytes()
         return open_picture(contents, self.size, self.channels, self.window), contents

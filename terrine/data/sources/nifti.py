@@ -1,7 +1,7 @@
 """NIfTI volumes (.nii, .nii.gz) that a CSV lists: one slice or projection of each becomes an image.
 
 The CSV has the columns path and label, and possibly group (the subject), party and split; the rules for paths are those
-of `terrine.data.image_table`.
+of `terrine.data.pictures.table`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from terrine.data.image_table import read_image_table
-from terrine.data.listed import Found, Listed, Record
+from terrine.data.pictures.listed import Found, Listed, Record
+from terrine.data.pictures.table import read_image_table
 from terrine.data.source import Window
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ class Nifti(Listed):
     """Of the values in a picture, which become black and white where `window` is null."""
 
     def found(self, at: Path) -> Found:
-        from terrine.data.image_files import each_file
-        from terrine.data.nifti_pixels import PLANES, shape_of
+        from terrine.data.pictures.files import each_file
+        from terrine.data.pictures.nifti_pixels import PLANES, shape_of
 
         records = read_image_table(at / self.path, self.findings)
         across = PLANES.index(self.plane)
@@ -47,6 +47,6 @@ class Nifti(Listed):
         return Found(records, Counter(), sizes)
 
     def picture(self, record: Record) -> tuple[Image.Image, bytes]:
-        from terrine.data.nifti_pixels import picture_of
+        from terrine.data.pictures.nifti_pixels import picture_of
 
         return picture_of(record.path, self.plane, self.view, self.window, self.percentiles)

@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from tasks.parties.propose import Wish, propose
+from tasks.parties.agreement.propose import Wish, propose
 
 PRESET = {
     "data": {"name": "folder", "path": "nowhere", "size": 8, "channels": 1},

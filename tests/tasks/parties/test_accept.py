@@ -9,12 +9,12 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from tasks.parties import editions
-from tasks.parties.accept import accept, candidate
-from tasks.parties.acceptance import accepted_by
+from tasks.parties.agreement import editions
+from tasks.parties.agreement.accept import accept, candidate
+from tasks.parties.agreement.acceptance import accepted_by
+from tasks.parties.agreement.editions import begin, look_ahead
+from tasks.parties.agreement.proposal import read_proposal, write_proposal
 from tasks.parties.config import read_party
-from tasks.parties.editions import begin, look_ahead
-from tasks.parties.proposal import read_proposal, write_proposal
 from terrine.collaboration.transport.credentials import CredentialError, create_authority, issue
 from terrine.errors import InputError, SettingError
 

@@ -9,7 +9,7 @@ import yaml
 
 from flows.stages import run_through
 from tasks.config.params import lay_over, validate
-from tasks.parties.agreed import agreed
+from tasks.parties.agreement.agreed import agreed
 from tasks.parties.config import GuardianLedger, OwnTeachers, PartyConfig, read_party
 from tasks.parties.finishing import finish_student, finish_teacher
 from tasks.parties.learning import learn

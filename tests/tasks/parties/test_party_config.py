@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tasks.parties.agreement.terms import Terms
 from tasks.parties.config import read_party
-from tasks.parties.terms import Terms
 from tasks.parties.trial import free_endpoints, lay_out, teachers_of_parties
 from terrine.collaboration.transport.credentials import CredentialError
 from terrine.errors import SettingError

@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from tasks.parties import finishing
+from tasks.parties.agreement.editions import begin, look_ahead
 from tasks.parties.config import read_party
-from tasks.parties.editions import begin, look_ahead
 from tasks.parties.finishing import finish_teacher, mean_accuracy
 from tasks.parties.standing import standing
 from tasks.parties.teaching import kept, teach_before

@@ -6,8 +6,8 @@ import zipfile
 
 import pytest
 
+from tasks.parties.agreement.proposal import archive, opened, read_proposal
 from tasks.parties.config import read_party
-from tasks.parties.proposal import archive, opened, read_proposal
 from terrine.errors import InputError, SettingError
 from terrine.privacy.accounting.pricing import price
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tasks.config.params import validate
-from tasks.pipeline.party_accuracy import party_figures, some_of_each, write_party_accuracy
+from tasks.pipeline.figures.party_accuracy import party_figures, some_of_each, write_party_accuracy
 from tasks.reports.partition_figures import accuracy_figures
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_array

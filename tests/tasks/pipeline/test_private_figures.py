@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tasks.pipeline.private_figures import private_figures
+from tasks.pipeline.figures.private_figures import private_figures
 from tasks.runtime.store import write_json
 from terrine.aggregation.registry import mechanism_of
 from terrine.privacy.accounting import data_dependent, renyi

@@ -8,8 +8,8 @@ from flows.stages import run_through
 from tasks.config.params import lay_over, validate
 from tasks.config.values import merge
 from tasks.pipeline import synthesize
-from tasks.pipeline.answer_accuracy import pool_truth
 from tasks.pipeline.dataset import read_dataset, read_pool_labels
+from tasks.pipeline.figures.answer_accuracy import pool_truth
 from tasks.pipeline.student import student_pool
 from tasks.runtime.run import SPLIT_SEED, Run
 from tasks.runtime.store import read_json, read_table, write_json

@@ -5,9 +5,9 @@ import pytest
 
 from tasks.config.params import validate
 from tasks.config.values import merge
-from tasks.pipeline import released_accuracy
 from tasks.pipeline.dataset import read_dataset, write_dataset
-from tasks.pipeline.released_accuracy import check_use_of_accuracy, held_out_units, release_accuracy
+from tasks.pipeline.figures import released_accuracy
+from tasks.pipeline.figures.released_accuracy import check_use_of_accuracy, held_out_units, release_accuracy
 from tasks.reports import accuracy as shown
 from tasks.runtime.accounts import open_account
 from tasks.runtime.identity import changes_told

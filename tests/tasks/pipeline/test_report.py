@@ -14,9 +14,9 @@ import yaml
 from PIL import Image
 
 from tasks.config.presets import derive
+from tasks.pipeline.figures.subgroups import by_subgroup
 from tasks.pipeline.graph import MAIN
 from tasks.pipeline.report import reproduce_command, write_report
-from tasks.pipeline.subgroups import by_subgroup
 from tasks.reports.statement_page import guesses_in_a_hundred, render_statement
 from tasks.runtime.parameters import write_parameters
 from tasks.runtime.run import Run

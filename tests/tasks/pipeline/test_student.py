@@ -11,7 +11,7 @@ import torch
 from tasks.config.params import lay_over, validate
 from tasks.config.values import merge
 from tasks.pipeline import dataset, evaluate, pretrain, student, synthesize
-from tasks.pipeline.released_accuracy import _right
+from tasks.pipeline.figures.released_accuracy import _right
 from tasks.runtime.run import Run
 from tasks.runtime.store import file_digest, read_json, read_table, write_json, write_table
 from terrine.classifiers import predict

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tasks.config.params import public_parameters, validate
-from tasks.pipeline.subgroups import NOT_SAID, by_subgroup, subgroups_of
+from tasks.pipeline.figures.subgroups import NOT_SAID, by_subgroup, subgroups_of
 from tasks.runtime.run import Run
 from terrine.data.dataset import Dataset
 from terrine.data.units import name_codes

@@ -6,8 +6,8 @@ from PIL import Image
 
 from tasks.serving.predict import open_student, predict_files
 from tasks.serving.student_source import image_files, student_folder
-from terrine.data.image_files import decode_image, read_images
 from terrine.data.images import windowed
+from terrine.data.pictures.files import decode_image, read_images
 from terrine.errors import ArtefactError, InputError, SettingError
 from tests.student_folders import images, make_student
 

@@ -4,9 +4,9 @@ from io import BytesIO
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageFile
 
-from terrine.data.image_files import decode_image, read_images
+from terrine.data.pictures.files import decode_image, read_images
 from terrine.errors import InputError
 
 
@@ -30,6 +30,12 @@ def test_bytes_are_read_like_a_file(tmp_path, kind, channels):
 def test_what_is_no_image_is_refused_with_a_sentence(data):
     with pytest.raises(InputError, match=r"The image is (no image|damaged)"):
         decode_image(data, size=16, channels=1, most_pixels=600)
+
+
+def test_half_an_image_is_refused_whatever_another_library_made_of_pillow(monkeypatch):
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
+    with pytest.raises(InputError, match=r"The image is damaged"):
+        decode_image(encoded(np.zeros((30, 20), np.uint8))[:-30], size=16, channels=1, most_pixels=600)
 
 
 def test_a_small_file_with_many_pixels_is_not_decoded():

@@ -179,8 +179,8 @@ def test_a_project_begins_with_what_the_wheel_brings(wheel, tmp_path):
 
 NEEDS = {
     "tr.load_dataset('folder', path='images')": "PIL",
-    "import terrine.data.dicom_header": "pydicom",
-    "import terrine.data.nifti_pixels": "nibabel",
+    "import terrine.data.pictures.dicom_header": "pydicom",
+    "import terrine.data.pictures.nifti_pixels": "nibabel",
     "tr.load_dataset('table', path='table.csv', target='class')": "pandas",
     "tr.load_dataset('bloodmnist')": "medmnist",
     "tr.load_dataset('mnist')": "torchvision",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from tasks.parties.terms import Terms, certain, checked
+from tasks.parties.agreement.terms import Terms, certain, checked
 from tasks.pipeline.features import query_features
 from tasks.runtime.run import Run
 from tasks.runtime.store import file_digest, read_json

@@ -16,10 +16,10 @@ from tasks.config.automatic import AUTO, take_out
 from tasks.config.params import Params, lay_over, published, validate
 from tasks.config.presets import of_the_project, project_root, read_preset
 from tasks.config.values import digest, merge, parse_assignment
-from tasks.parties.agreed import agreed
+from tasks.parties.agreement.agreed import agreed
+from tasks.parties.agreement.proposal import Proposal, read_proposal, write_proposal
+from tasks.parties.agreement.terms import Terms
 from tasks.parties.config import OwnTeachers
-from tasks.parties.proposal import Proposal, read_proposal, write_proposal
-from tasks.parties.terms import Terms
 from tasks.parties.training import own_params
 from tasks.pipeline import pretrain, synthesize
 from tasks.runtime.run import SPLIT_SEED, Run, refuse_transcription

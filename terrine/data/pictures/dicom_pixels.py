@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from terrine.data.dicom_header import GREY, PALETTE, BoundedFile, Header, read_header
 from terrine.data.images import windowed
+from terrine.data.pictures.dicom_header import GREY, PALETTE, BoundedFile, Header, read_header
 from terrine.errors import InputError
 from terrine.extras import from_extra
 

@@ -16,11 +16,11 @@ from typing import Any
 import yaml
 
 from tasks.config.values import digest, read_yaml
-from tasks.parties.acceptance import ACCEPTANCE, accept_terms, read_acceptance
+from tasks.parties.agreement.acceptance import ACCEPTANCE, accept_terms, read_acceptance
+from tasks.parties.agreement.terms import Terms, certain
 from tasks.parties.config import TERMS, PartyConfig, read_party
 from tasks.parties.standing import account_standing, answers_of, was_finished
 from tasks.parties.state import OUTCOME, STANDING
-from tasks.parties.terms import Terms, certain
 from tasks.runtime.store import file_digest, read_json, write_text
 from terrine.errors import BudgetError, InputError, SettingError
 

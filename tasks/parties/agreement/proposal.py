@@ -7,7 +7,7 @@
     backbone/           the public backbone
 
 The digest of proposal.json is the proposal's. Whoever changes a byte of it changes this digest: parties compare it by
-telephone, or each with what the others have signed (`tasks.parties.acceptance`).
+telephone, or each with what the others have signed (`tasks.parties.agreement.acceptance`).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from typing import Any
 import yaml
 
 from tasks.config.values import digest, read_yaml
+from tasks.parties.agreement.terms import Terms, checked
 from tasks.parties.config import TERMS
-from tasks.parties.terms import Terms, checked
 from tasks.runtime.store import file_digest, link, read_json, write_json, write_text
 from terrine.errors import InputError
 

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tasks.config.values import digest
-from tasks.parties.terms import Terms
+from tasks.parties.agreement.terms import Terms
 from terrine.collaboration.transport.credentials import (
     CredentialError,
     Credentials,

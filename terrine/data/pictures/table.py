@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from terrine.data.findings import findings_in_cell, findings_in_columns
-from terrine.data.listed import AND, Record
+from terrine.data.pictures.listed import AND, Record
 from terrine.errors import InputError
 
 OPTIONAL = ("group", "party", "split")

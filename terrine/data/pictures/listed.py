@@ -110,7 +110,7 @@ class Listed(SeveralFindings, Own, ImageSource):
         return False
 
     def read(self, at: Path = Path(), seed: int = 0, progress: Progress | None = None) -> Dataset:
-        from terrine.data.image_files import read_pictures
+        from terrine.data.pictures.files import read_pictures
 
         there = self._listed(at, seed)
         # Read in this order, the two splits are views of one array: the images exist once.
@@ -149,7 +149,7 @@ class Listed(SeveralFindings, Own, ImageSource):
         train, test, classes = there.train, there.test, len(there.class_names)
         geometry = there.found.geometry
         if geometry is None:
-            from terrine.data.image_files import headers
+            from terrine.data.pictures.files import headers
 
             every = max(1, len(there.labels) // _HEADERS)
             geometry = headers([record.path for record in there.found.records[::every]])

@@ -17,14 +17,14 @@ import numpy as np
 
 from terrine.data.images import Files, Fit, windowed
 from terrine.data.large import empty
-from terrine.data.listed import Record
+from terrine.data.pictures.listed import Record
 from terrine.data.sketch import digest_of
 from terrine.data.source import Progress
 from terrine.errors import InputError
 from terrine.extras import from_extra
 
 with from_extra("pipeline", "Image files"):
-    from PIL import Image, ImageOps, UnidentifiedImageError
+    from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 # Files handed to the threads at a time, between two reports of progress.
 _CHUNK = 512
@@ -55,7 +55,7 @@ def read_images(
 
     def picture(record: Record) -> tuple[Image.Image, bytes]:
         if files == "dicom":
-            from terrine.data.dicom_pixels import picture_at
+            from terrine.data.pictures.dicom_pixels import picture_at
 
             return picture_at(record.path, None, window)
         return open_picture(record.path.read_bytes(), size, channels, window), b""
@@ -149,6 +149,9 @@ def open_picture(contents: bytes, size: int, channels: int, window: tuple[float,
     window: the values that become black and white in an image of more than 8 bits per pixel, which is refused without.
     """
     mode = "L" if channels == 1 else "RGB"
+    ImageFile.LOAD_TRUNCATED_IMAGES = (
+        False  # a library in this process may have set it (WeasyPrint does): no half image
+    )
     with Image.open(BytesIO(contents)) as image:
         deep = image.mode.startswith(_DEEP_MODES)
         if deep and window is None:

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
-from tasks.parties.terms import Terms
+from tasks.parties.agreement.terms import Terms
 from tasks.reports.pages import plain
 from tasks.reports.statement_page import guesses_in_a_hundred, statement_texts
 from terrine.aggregation.registry import MECHANISMS

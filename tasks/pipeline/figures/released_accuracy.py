@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from tasks.pipeline.dataset import read_dataset
-from tasks.pipeline.subgroups import subgroups_of
+from tasks.pipeline.figures.subgroups import subgroups_of
 from tasks.reports.accuracy import shown_accuracy
 from tasks.runtime.accounts import release_at_price
 from tasks.runtime.identity import tell_change

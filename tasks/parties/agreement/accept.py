@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from tasks.config.values import merge, parse_assignment
-from tasks.parties.acceptance import ACCEPTANCE, accept_terms, read_acceptance
+from tasks.parties.agreement.acceptance import ACCEPTANCE, accept_terms, read_acceptance
+from tasks.parties.agreement.proposal import Proposal, as_yaml, digest_of
+from tasks.parties.agreement.terms_page import page
 from tasks.parties.config import TERMS, OwnTeachers, read_party
-from tasks.parties.proposal import Proposal, as_yaml, digest_of
-from tasks.parties.terms_page import page
 from tasks.parties.training import check_public, own_params
 from tasks.parties.trial import CONFIG
 from tasks.pipeline.data_remarks import Remarks, remarks_on

@@ -1,0 +1,1 @@
+"""What parties agree on before anything is computed: a proposal, terms, acceptances, and the next edition."""
