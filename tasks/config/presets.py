@@ -47,20 +47,6 @@ YOURS = "Your presets"
 
 
 @dataclass(frozen=True)
-class PaperRow:
-    """What a paper prints for the system that a preset is: for people to compare, never part of a run."""
-
-    where: str
-    """Its table or section."""
-    accuracy: float
-    """In per cent."""
-    spread: float = 0.0
-    """What stands after ±."""
-    epsilon: float | None = None
-    """By the paper's own account."""
-
-
-@dataclass(frozen=True)
 class Preset:
     """A named choice of parts, or, where it is made from another, a run."""
 
@@ -69,8 +55,6 @@ class Preset:
     overrides: dict[str, Any]
     made_from: str | None = None
     """Of a run the preset that it is made from."""
-    paper: PaperRow | None = None
-    """Of a paper's system what the paper has; not inherited by what rests on it."""
 
     @property
     def group(self) -> str:
@@ -129,17 +113,13 @@ def read_preset(root: Path, name: str, above: tuple[str, ...] = ()) -> Preset:
         raise SettingError(f"There is no preset '{name}'.{near} `terrine presets` lists them.")
     values = read_yaml(path)
     description, base = str(values.pop("description", "")).strip(), values.pop("base", None)
-    try:
-        paper = PaperRow(**values.pop("paper")) if "paper" in values else None
-    except TypeError as error:
-        raise SettingError(f"{path}: paper needs where and accuracy, and takes spread and epsilon.") from error
     derived = DERIVED_NAME.match(name)
     made_from = values.pop("preset", derived and derived["preset"])
     if base is not None:
         if base in (name, *above):
             raise SettingError(f"{path}: base is {base}, which rests on {name} itself. Name another preset, or none.")
         values = lay_over(read_preset(root, str(base), (*above, name)).overrides, values)
-    return Preset(name, description, values, made_from, paper)
+    return Preset(name, description, values, made_from)
 
 
 def named_run(root: Path) -> str:

@@ -79,16 +79,6 @@ def test_presets_ask_and_answer_as_the_papers_tables_say(project, name, teachers
     assert (mechanism.sigma1, mechanism.sigma2, params.queries.count) == (sigma1, sigma2, queries)
 
 
-def test_what_a_paper_prints_is_no_parameter_and_is_not_handed_on(project):
-    paper = read_preset(project, "diet-pate-mnist").paper
-    assert (paper.where, paper.accuracy, paper.epsilon) == ("section 5.1", 90.18, 6)
-    assert "paper" not in read_preset(project, "diet-pate-mnist").overrides
-    assert read_preset(project, "diet-pate-mnist-small").paper is None
-    (project / "experiments" / "mine.yaml").write_text("base: terrine-digits\npaper: {acuracy: 90}\n")
-    with pytest.raises(SettingError, match="paper needs where and accuracy"):
-        read_preset(project, "mine")
-
-
 @pytest.mark.parametrize(
     ("name", "beta", "teacher"), [("dpsd-mnist", 1e-3, "resnet34"), ("dpsd-cifar10", 5e-3, "resnet34")]
 )

@@ -1,0 +1,45 @@
+"""What papers print, and the runs that make it here."""
+
+import pytest
+
+from tasks.config.papers import papers, published
+from tasks.config.presets import read_preset, with_assignments
+from terrine.errors import SettingError
+from tests.conftest import REPOSITORY
+
+
+@pytest.mark.parametrize("name", papers())
+def test_every_row_of_a_paper_is_a_run_that_can_be_made(name):
+    paper = papers()[name]
+    runs = [with_assignments(REPOSITORY, read_preset(REPOSITORY, row.preset), list(row.sets))[1] for row in paper.rows]
+    for row, params in zip(paper.rows, runs, strict=True):
+        assert 0 < row.accuracy < 100
+        assert row.of_a_preset or row.reduced or row.sets
+        assert params.data.name == "mnist" or row.preset != "ttac-mnist"
+    keys = [(row.table, row.row, row.preset, row.sets) for row in paper.rows]
+    assert len(set(keys)) == len(keys)
+
+
+@pytest.mark.parametrize("name", papers())
+def test_what_a_paper_refers_to_is_there(name):
+    paper = papers()[name]
+    assert (REPOSITORY / paper.page).is_file()
+    for command in paper.elsewhere.values():
+        program, script, *_ = command.split()
+        assert program == "terrine" or (REPOSITORY / script).is_file(), command
+
+
+def test_a_paper_prints_something_for_a_preset_that_is_its_system_alone():
+    row = published("diet-pate-mnist")
+    assert (row.table, row.accuracy, row.epsilon) == ("Section 5.1", 90.18, 6)
+    assert published("diet-pate-mnist-small") is None
+    assert published("terrine-digits") is None
+
+
+def test_a_table_that_is_not_there_is_refused_with_those_that_are():
+    ttac = papers()["ttac"]
+    assert {row.table for row in ttac.chosen("Table 1")} == {"Table 1"}
+    with pytest.raises(SettingError, match=r"no rows of 'Table 2' here, but of Table 1"):
+        ttac.chosen("Table 2")
+    with pytest.raises(SettingError, match=r"Figure 2 of ttac is made by python benchmarks/heterogeneous.py"):
+        ttac.chosen("Figure 2")
