@@ -1,0 +1,128 @@
+"""Folders of images with a CSV of numbers or grades, drawn or made of MNIST, and what they can be predicted to without
+privacy.
+
+    python benchmarks/ordered_targets.py draw ages ages 12000             # discs that grow with age, 0 to 100 years
+    python benchmarks/ordered_targets.py draw turned turned 12000 ROOT    # MNIST digits turned by -60 to 60 degrees
+    python benchmarks/ordered_targets.py draw grades grades 12000         # dots on a disc, by their number 0 to 4
+    python benchmarks/ordered_targets.py plain RUN                        # of a finished run, on its own backbone
+
+ROOT is where MNIST lies, or is downloaded to. `plain` fits ridge regressions to the private features of a run, with no
+noise anywhere, and says the error on its test split beside the student's: of the numbers themselves, and of saying the
+mean. What came out is in docs/ordered-targets.md.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+SIDE = 32
+SHARES = (0.45, 0.12, 0.2, 0.17, 0.06)
+"""Of grades, about as in RetinaMNIST."""
+DOTS = (0, 2, 5, 10, 18)
+
+
+def _disc(radius: float, generator: np.random.Generator) -> np.ndarray:
+    """Return an ellipse of this mean radius, float [SIDE, SIDE] from 0 to 1, with a soft edge, at no fixed place."""
+    y, x = np.mgrid[:SIDE, :SIDE]
+    (left, top), turn = SIDE / 2 + generator.normal(0, 1.5, 2), generator.uniform(0, np.pi)
+    long = np.exp(generator.normal(0, 0.15))
+    along = (x - left) * np.cos(turn) + (y - top) * np.sin(turn)
+    across = (y - top) * np.cos(turn) - (x - left) * np.sin(turn)
+    return 1 / (1 + np.exp(2 * (np.hypot(along / long, across * long) - radius)))
+
+
+def ages(count: int, generator: np.random.Generator) -> tuple[np.ndarray, list[float]]:
+    """Return images, uint8 [count, SIDE, SIDE], of discs whose radius grows with age, but not alike for all."""
+    numbers = generator.uniform(0, 100, count).round(1)
+    images = [
+        generator.uniform(90, 220) * _disc(3 + 0.09 * age + generator.normal(0, 0.5), generator)
+        + generator.uniform(10, 60)
+        + generator.normal(0, 15, (SIDE, SIDE))
+        for age in numbers
+    ]
+    return np.clip(images, 0, 255).astype(np.uint8), numbers.tolist()
+
+
+def grades(count: int, generator: np.random.Generator) -> tuple[np.ndarray, list[int]]:
+    """Return images, uint8 [count, SIDE, SIDE], of discs with bright dots, the more the higher the grade."""
+    labels, images = generator.choice(len(SHARES), count, p=SHARES), []
+    for grade in labels:
+        image = 90 * _disc(13, generator) + 20 + generator.normal(0, 6, (SIDE, SIDE))
+        for _ in range(generator.poisson(DOTS[grade]) if grade else 0):
+            top, left = generator.integers(6, SIDE - 7, 2)
+            image[top : top + 2, left : left + 2] += generator.uniform(60, 120)
+        images.append(image)
+    return np.clip(images, 0, 255).astype(np.uint8), labels.tolist()
+
+
+def turned(count: int, generator: np.random.Generator, root: str) -> tuple[np.ndarray, list[float]]:
+    """Return images, uint8 [count, SIDE, SIDE], of digits, each another one, turned by so many degrees."""
+    from terrine.data.source import load_dataset
+
+    data = load_dataset("mnist", root=Path(root))
+    chosen, angles = generator.permutation(len(data.train_images))[:count], generator.uniform(-60, 60, count).round(1)
+    images = []
+    for digit, angle in zip(chosen, angles, strict=True):
+        canvas = Image.new("L", (SIDE, SIDE))
+        canvas.paste(Image.fromarray(data.train_images[digit, 0]), (2, 2))
+        images.append(np.asarray(canvas.rotate(angle, Image.Resampling.BILINEAR)))
+    return np.stack(images), angles.tolist()
+
+
+def draw(kind: str, target: str, count: str, *root: str) -> None:
+    """Write the images, and `table.csv` beside them with the columns path and label."""
+    images, labels = {"ages": ages, "grades": grades, "turned": turned}[kind](
+        int(count), np.random.default_rng(0), *root
+    )
+    folder = Path(target)
+    (folder / "images").mkdir(parents=True)
+    lines = ["path,label"]
+    for number, (image, label) in enumerate(zip(images, labels, strict=True)):
+        Image.fromarray(image).save(folder / "images" / f"{number:05d}.png")
+        lines.append(f"images/{number:05d}.png,{label}")
+    (folder / "table.csv").write_text("\n".join(lines) + "\n")
+
+
+def plain(name: str) -> None:
+    """Print errors: the student's, and without privacy of a softmax of classes, of a ridge of numbers, of the mean."""
+    from sklearn.linear_model import LogisticRegression, Ridge
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    from tasks.pipeline.dataset import read_dataset
+    from tasks.pipeline.pretrain import read_backbone
+    from tasks.runtime.run import open_run
+    from tasks.runtime.store import read_json
+    from terrine.models.backbone import features_in_batches
+
+    run = open_run(Path(), name)
+    dataset, backbone = read_dataset(run.folders), read_backbone(run.folders)
+    scale = dataset.scale
+    assert scale is not None
+
+    def features(images: np.ndarray) -> np.ndarray:
+        batches = np.array_split(np.arange(len(images)), -(-len(images) // 500))
+        return features_in_batches(backbone, images, batches, "current", "cpu")
+
+    train, test = features(dataset.train_images), features(dataset.test_images)
+    truth = dataset.test_labels.astype(float) if dataset.test_numbers is None else dataset.test_numbers
+    known = dataset.train_labels if dataset.test_numbers is None else scale.middles[dataset.train_labels]
+    ridge = make_pipeline(StandardScaler(), Ridge(10.0)).fit(train, known)
+    softmax = make_pipeline(StandardScaler(), LogisticRegression(C=0.1, max_iter=300)).fit(train, dataset.train_labels)
+    likely = softmax.predict_proba(test)
+    said = scale.classes(likely) if dataset.test_numbers is None else scale.numbers(likely)
+    low = scale.edges[0] if scale.edges else 0.0
+    found = {
+        "student": read_json(run.folders.evaluation)["order"]["mean_absolute_error"]["value"],
+        "softmax of all records": np.abs(said - truth).mean(),
+        "ridge of all records": np.abs(np.clip(ridge.predict(test), low, low + scale.span) - truth).mean(),
+        "the mean": np.abs(known.mean() - truth).mean(),
+    }
+    for what, error in found.items():
+        print(f"{what}: {error:.3f}")
+
+
+if __name__ == "__main__":
+    {"draw": draw, "plain": plain}[sys.argv[1]](*sys.argv[2:])
