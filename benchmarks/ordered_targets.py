@@ -5,10 +5,13 @@ privacy.
     python benchmarks/ordered_targets.py draw turned turned 12000 ROOT    # MNIST digits turned by -60 to 60 degrees
     python benchmarks/ordered_targets.py draw grades grades 12000         # dots on a disc, by their number 0 to 4
     python benchmarks/ordered_targets.py plain RUN                        # of a finished run, on its own backbone
+    python benchmarks/ordered_targets.py forms ages 5 8                   # 5 bins at ε = 8 in three forms; or turned
 
 ROOT is where MNIST lies, or is downloaded to. `plain` fits ridge regressions to the private features of a run, with no
 noise anywhere, and says the error on its test split beside the student's: of the numbers themselves, and of saying the
-mean. What came out is in docs/ordered-targets.md.
+mean. `forms` compares at one price, on 6,000 images with 60 teachers and 1,000 queries: votes on one of K bins, of
+which a softmax student learns, or one that tells what lies above each boundary; and votes on K - 1 boundaries that are
+answered as findings. What came out is in docs/ordered-targets.md.
 """
 
 import sys
@@ -124,5 +127,65 @@ def plain(name: str) -> None:
         print(f"{what}: {error:.3f}")
 
 
+def forms(kind: str, bins: str, epsilon: str, *root: str) -> None:
+    """Print the error of each form on 1,500 test images, with noise that costs the same."""
+    from functools import partial
+
+    from terrine.aggregation.findings import Findings, histograms_of_findings
+    from terrine.aggregation.votes import histograms_of
+    from terrine.data.dataset import Dataset
+    from terrine.data.ordered import Scale
+    from terrine.models.backbone import features_in_batches
+    from terrine.models.kinds.scattering import Scattering
+    from terrine.privacy.accounting.gaussian import mu_of
+    from terrine.students.answers import ReleasedAnswers, histogram_answers, ordered_answers
+    from terrine.students.findings import share_loss
+    from terrine.students.linear import fit, predict
+    from terrine.synthetic.queries import draw as draw_queries
+    from terrine.teachers.kinds.linear import LinearTeachers
+    from terrine.teachers.linear import LinearHeads, train_heads, vote
+
+    generator, teachers, number = np.random.default_rng(1), 60, int(bins)
+    images, labels = {"ages": ages, "turned": turned}[kind](7500, generator, *root)
+    images, truth = images[:, None], np.array(labels)
+    edges = np.linspace(0, 100, number + 1) if kind == "ages" else np.linspace(-60, 60, number + 1)
+    scale = Scale.of(bins=tuple(edges.tolist()))
+    own, test, places = images[:6000], images[6000:], scale.places(truth[:6000])
+    data = Dataset("drawn", own, places, None, test, scale.places(truth[6000:]), scale.names)
+    queries = [draw_queries(name, count=500, like=data, seed=0) for name in ("dead_leaves", "stylegan")]
+    backbone = Scattering(projection=200).fit(queries[0])
+
+    def features(rows: np.ndarray) -> np.ndarray:
+        batches = np.array_split(np.arange(len(rows)), len(rows) // 500)
+        return features_in_batches(backbone, rows, batches, "current", "cpu")
+
+    learnt, asked = features(own), np.concatenate([features(query.inputs) for query in queries])
+    tested, assignment = features(test), generator.integers(0, teachers, len(own))
+    sigma = float(np.sqrt(2 * len(asked)) / mu_of(float(epsilon), 1e-5))
+    settings, everyone = LinearTeachers(ridge=0.3), list(range(teachers))
+    votes = vote(train_heads(learnt, places, assignment, everyone, number, settings, seed=0), asked)
+    noisy = histograms_of(votes, number) + generator.normal(0, sigma, (len(asked), number))
+    said = {
+        "bins, softmax": predict(fit(asked, histogram_answers(noisy, teachers, sigma), 0.3, seed=0), tested),
+        "bins, boundaries": predict(fit(asked, ordered_answers(noisy, teachers, sigma), 0.3, seed=0), tested),
+    }
+    above = (places[:, None] > np.arange(number - 1)).astype(np.int64)
+    heads = train_heads(learnt, above, assignment, everyone, number - 1, settings, seed=0)
+    usual = np.stack([above[assignment == teacher].mean(axis=0) for teacher in everyone])
+    heads = LinearHeads(heads.weight, (heads.bias + usual - 0.5).astype(np.float32))
+    answers = histograms_of_findings(vote(heads, asked, findings=Findings(number - 1)), number - 1, None)
+    louder = sigma * np.sqrt(number - 1)
+    told = answers + generator.normal(0, louder, answers.shape)
+    shares = ((told[:, 1] - told[:, 0]) / teachers + 1) / 2
+    targets = np.stack([shares, np.ones_like(shares)], 1).reshape(len(asked), number - 1, 2).astype(np.float32)
+    loss = partial(share_loss, weight=(teachers / louder) ** 2)
+    likely = np.sort(predict(fit(asked, ReleasedAnswers(targets, loss, loss), 0.3, seed=0), tested))[:, ::-1]
+    ends = np.ones((len(likely), 1))
+    said["boundaries as findings"] = np.hstack([ends, likely]) - np.hstack([likely, 0 * ends])
+    for form, probabilities in said.items():
+        print(f"{form}: {np.abs(scale.numbers(probabilities) - truth[6000:]).mean():.2f}")
+    print(f"the median: {np.abs(np.median(truth) - truth[6000:]).mean():.2f}")
+
+
 if __name__ == "__main__":
-    {"draw": draw, "plain": plain}[sys.argv[1]](*sys.argv[2:])
+    {"draw": draw, "plain": plain, "forms": forms}[sys.argv[1]](*sys.argv[2:])

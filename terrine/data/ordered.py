@@ -64,6 +64,10 @@ class Scale:
         """The largest error that there can be."""
         return self.edges[-1] - self.edges[0] if self.edges else len(self.names) - 1.0
 
+    def closeness(self, said: np.ndarray, truth: np.ndarray) -> np.ndarray:
+        """Return 1 where numbers are the true ones and 0 where no error is larger, float64 [N] from 0 to 1."""
+        return np.asarray(np.clip(1 - np.abs(said - truth) / self.span, 0, 1), dtype=np.float64)
+
     def places(self, numbers: np.ndarray) -> np.ndarray:
         """Return the bin of each number, int64: the first or the last of one outside the edges."""
         return np.searchsorted(self.edges[1:-1], numbers, side="right").astype(np.int64)

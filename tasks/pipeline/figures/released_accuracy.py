@@ -169,7 +169,7 @@ def _right(run: Run, dataset: Dataset) -> np.ndarray:
     if scale is None or dataset.test_numbers is None:
         decided = said.argmax(axis=1) if scale is None else scale.classes(said)
         return np.asarray(decided == dataset.test_labels)
-    return np.clip(1 - np.abs(scale.numbers(said) - dataset.test_numbers) / scale.span, 0, 1)
+    return scale.closeness(scale.numbers(said), dataset.test_numbers)
 
 
 def _about(run: Run, mechanism: NoisedAccuracy, release: StoredRelease) -> dict[str, Any]:

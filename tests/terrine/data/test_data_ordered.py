@@ -15,6 +15,7 @@ from terrine.data.pool import take_pool
 from terrine.data.source import load_dataset
 from terrine.data.sources.folder import Folder
 from terrine.errors import InputError
+from terrine.privacy.noised_accuracy import NoisedAccuracy, shares_of_units
 
 EDGES = (0, 20, 40, 60)
 LABELS = ["0", "19.9", "20", "55", "60", "3e1", "7", "41"]
@@ -162,3 +163,36 @@ def test_the_number_is_the_median_of_evenly_filled_bins_and_the_class_the_one_of
     graded = Scale.of(GRADES)
     assert graded.numbers(np.array([[0.5, 0.25, 0.25]])).tolist() == [0.75]
     assert (graded.span, scale.span) == (2, 13.5)
+
+
+def test_whatever_one_record_says_no_other_moves_to_another_bin_and_no_edge_moves(tmp_path: Path) -> None:
+    before = read(table(tmp_path, LABELS), bins=EDGES)
+    for victim in range(6):
+        for other in ("0", "60", "33.3"):
+            after = read(table(tmp_path, [*LABELS[:victim], other, *LABELS[victim + 1 :]]), bins=EDGES)
+            assert (after.class_names, after.scale) == (before.class_names, before.scale)
+            moved = np.flatnonzero(after.train_labels != before.train_labels)
+            assert set(moved) <= {victim}
+
+
+def test_a_unit_moves_the_sums_of_a_released_error_by_no_more_than_is_charged() -> None:
+    class NoNoise:
+        def gaussian(self, count: int, sigma: float) -> np.ndarray:
+            return np.zeros(count)
+
+    scale, mechanism = Scale.of(bins=EDGES), NoisedAccuracy.for_budget(1.0, 1e-5)
+    # A unit of one or two records, each with what is true and what the student says: as far apart as can be.
+    pairs = [(truth, said) for truth in (0, 30, 60) for said in (0, 17.5, 60)]
+    contents = [None, *([pair] for pair in pairs), *([pairs[0], pair] for pair in pairs)]
+
+    def sums(content: Any) -> np.ndarray:
+        records = [(0, pair) for pair in ([] if content is None else content)] + [(1, (20, 40)), (2, (60, 55))]
+        truth, said = (np.array([pair[part] for _, pair in records], float) for part in (0, 1))
+        shares = shares_of_units(scale.closeness(said, truth), np.array([unit for unit, _ in records]))
+        return mechanism.release(shares, NoNoise())
+
+    found = [sums(content) for content in contents]
+    apart = max(np.linalg.norm(one - other) for one in found for other in found)
+    assert 0.999 < apart <= mechanism.event.sensitivity
+    # One unit alone, without noise, and what is made of it: the mean of errors 0, 20 and 5.
+    assert scale.span * (1 - mechanism.estimate(found[1]).accuracy) == pytest.approx(25 / 3, abs=1e-3)
