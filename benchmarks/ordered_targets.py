@@ -5,7 +5,7 @@ privacy.
     python benchmarks/ordered_targets.py draw turned turned 12000 ROOT    # MNIST digits turned by -60 to 60 degrees
     python benchmarks/ordered_targets.py draw grades grades 12000         # dots on a disc, by their number 0 to 4
     python benchmarks/ordered_targets.py plain RUN                        # of a finished run, on its own backbone
-    python benchmarks/ordered_targets.py forms ages 5 8                   # 5 bins at ε = 8 in three forms; or turned
+    python benchmarks/ordered_targets.py forms ages                       # in three forms; or forms turned ROOT
 
 ROOT is where MNIST lies, or is downloaded to. `plain` fits ridge regressions to the private features of a run, with no
 noise anywhere, and says the error on its test split beside the student's: of the numbers themselves, and of saying the
@@ -15,7 +15,9 @@ answered as findings. What came out is in docs/ordered-targets.md.
 """
 
 import sys
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -127,42 +129,66 @@ def plain(name: str) -> None:
         print(f"{what}: {error:.3f}")
 
 
-def forms(kind: str, bins: str, epsilon: str, *root: str) -> None:
-    """Print the error of each form on 1,500 test images, with noise that costs the same."""
-    from functools import partial
+SEEDS = 5
 
-    from terrine.aggregation.findings import Findings, histograms_of_findings
-    from terrine.aggregation.votes import histograms_of
+
+def forms(kind: str, *root: str) -> None:
+    """Print the error of each form on 1,500 test images at one price, its mean and deviation over seeds."""
     from terrine.data.dataset import Dataset
     from terrine.data.ordered import Scale
     from terrine.models.backbone import features_in_batches
     from terrine.models.kinds.scattering import Scattering
-    from terrine.privacy.accounting.gaussian import mu_of
-    from terrine.students.answers import ReleasedAnswers, histogram_answers, ordered_answers
-    from terrine.students.findings import share_loss
-    from terrine.students.linear import fit, predict
     from terrine.synthetic.queries import draw as draw_queries
-    from terrine.teachers.kinds.linear import LinearTeachers
-    from terrine.teachers.linear import LinearHeads, train_heads, vote
 
-    generator, teachers, number = np.random.default_rng(1), 60, int(bins)
-    images, labels = {"ages": ages, "turned": turned}[kind](7500, generator, *root)
-    images, truth = images[:, None], np.array(labels)
-    edges = np.linspace(0, 100, number + 1) if kind == "ages" else np.linspace(-60, 60, number + 1)
-    scale = Scale.of(bins=tuple(edges.tolist()))
-    own, test, places = images[:6000], images[6000:], scale.places(truth[:6000])
-    data = Dataset("drawn", own, places, None, test, scale.places(truth[6000:]), scale.names)
-    queries = [draw_queries(name, count=500, like=data, seed=0) for name in ("dead_leaves", "stylegan")]
+    images, labels = {"ages": ages, "turned": turned}[kind](7500, np.random.default_rng(1), *root)
+    images, truth, low, high = images[:, None], np.array(labels), *((0, 100) if kind == "ages" else (-60, 60))
+    like = Dataset(kind, images[:6000], np.arange(6000) % 2, None, images[6000:], np.arange(1500) % 2, ("a", "b"))
+    queries = [draw_queries(name, count=500, like=like, seed=0) for name in ("dead_leaves", "stylegan")]
     backbone = Scattering(projection=200).fit(queries[0])
 
     def features(rows: np.ndarray) -> np.ndarray:
         batches = np.array_split(np.arange(len(rows)), len(rows) // 500)
         return features_in_batches(backbone, rows, batches, "current", "cpu")
 
-    learnt, asked = features(own), np.concatenate([features(query.inputs) for query in queries])
-    tested, assignment = features(test), generator.integers(0, teachers, len(own))
-    sigma = float(np.sqrt(2 * len(asked)) / mu_of(float(epsilon), 1e-5))
-    settings, everyone = LinearTeachers(ridge=0.3), list(range(teachers))
+    rows = (features(images[:6000]), np.concatenate([features(query.inputs) for query in queries]))
+    tested = features(images[6000:])
+    print(f"the median: {np.abs(np.median(truth) - truth[6000:]).mean():.2f}")
+    for number in (5, 10):
+        scale = Scale.of(bins=tuple(np.linspace(low, high, number + 1).tolist()))
+        for epsilon in (8.0, 3.0):
+            said = [in_forms(*rows, tested, scale, truth[:6000], epsilon, seed) for seed in range(SEEDS)]
+            for form in said[0]:
+                errors = [np.abs(scale.numbers(one[form]) - truth[6000:]).mean() for one in said]
+                print(
+                    f"{number} bins, ε = {epsilon:g}, {form}: {np.mean(errors):.2f} ± {np.std(errors):.2f}", flush=True
+                )
+
+
+def in_forms(
+    learnt: np.ndarray,
+    asked: np.ndarray,
+    tested: np.ndarray,
+    scale: Any,
+    truth: np.ndarray,
+    epsilon: float,
+    seed: int,
+) -> dict[str, np.ndarray]:
+    """Return the students' probabilities of bins, [images, bins], by the form that their answers had.
+
+    learnt, asked, tested: features of private records, queries and test images. truth: the records' numbers.
+    """
+    from terrine.aggregation.findings import Findings, histograms_of_findings
+    from terrine.aggregation.votes import histograms_of
+    from terrine.privacy.accounting.gaussian import mu_of
+    from terrine.students.answers import ReleasedAnswers, histogram_answers, ordered_answers
+    from terrine.students.findings import share_loss
+    from terrine.students.linear import fit, predict
+    from terrine.teachers.kinds.linear import LinearTeachers
+    from terrine.teachers.linear import LinearHeads, train_heads, vote
+
+    generator, teachers, number, places = np.random.default_rng(seed), 60, len(scale.names), scale.places(truth)
+    assignment, everyone = generator.integers(0, teachers, len(learnt)), list(range(teachers))
+    sigma, settings = float(np.sqrt(2 * len(asked)) / mu_of(epsilon, 1e-5)), LinearTeachers(ridge=0.3)
     votes = vote(train_heads(learnt, places, assignment, everyone, number, settings, seed=0), asked)
     noisy = histograms_of(votes, number) + generator.normal(0, sigma, (len(asked), number))
     said = {
@@ -181,10 +207,7 @@ def forms(kind: str, bins: str, epsilon: str, *root: str) -> None:
     loss = partial(share_loss, weight=(teachers / louder) ** 2)
     likely = np.sort(predict(fit(asked, ReleasedAnswers(targets, loss, loss), 0.3, seed=0), tested))[:, ::-1]
     ends = np.ones((len(likely), 1))
-    said["boundaries as findings"] = np.hstack([ends, likely]) - np.hstack([likely, 0 * ends])
-    for form, probabilities in said.items():
-        print(f"{form}: {np.abs(scale.numbers(probabilities) - truth[6000:]).mean():.2f}")
-    print(f"the median: {np.abs(np.median(truth) - truth[6000:]).mean():.2f}")
+    return said | {"boundaries as findings": np.hstack([ends, likely]) - np.hstack([likely, 0 * ends])}
 
 
 if __name__ == "__main__":

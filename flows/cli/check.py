@@ -102,10 +102,10 @@ def _records(found: Finding) -> str:
 
 def _classes(found: Finding) -> str:
     survey = found.survey
-    counts = sorted(zip(survey.train.tolist(), survey.class_names, strict=True))
-    ordered = list(zip(survey.train.tolist(), survey.class_names, strict=True))[:12]
-    shown_first = counts[:-13:-1] if found.run.params.data.scale is None else ordered
-    shown = ", ".join(f"{name} {count:,}" for count, name in shown_first)
+    listed = list(zip(survey.train.tolist(), survey.class_names, strict=True))
+    counts = sorted(listed)
+    first = counts[:-13:-1] if found.run.params.data.scale is None else listed[:12]
+    shown = ", ".join(f"{name} {count:,}" for count, name in first)
     more = f", ... ({len(counts)} in all)" if len(counts) > 12 else ""
     return f"{shown}{more}; the smallest is {counts[0][1]} with {counts[0][0]:,}"
 
