@@ -1,7 +1,7 @@
 """Heads: what turns a feature vector into one score per class; linear, with one hidden layer, or a forest.
 
 Of classes one is true, and scores become probabilities by a softmax. Of findings each may be true (`FindingsHead`), and
-each score becomes one by itself.
+each score becomes one by itself. Of classes in an order a head may tell what lies above each boundary (`OrderedHead`).
 
 A head is arrays with names, so it is stored without code, and every use of a stored head goes through what is here:
 
@@ -27,6 +27,7 @@ from terrine.errors import InputError
 from terrine.forest import ForestHead
 
 _PREDICTION_BLOCK = 4096
+_LEAST = 1e-7
 
 
 class _Head:
@@ -96,6 +97,35 @@ class FindingsHead(LinearHead):
         return f"findings.{name}"
 
 
+class OrderedHead(LinearHead):
+    """A linear head whose K − 1 scores are of the boundaries between K classes in an order (McCullagh 1980).
+
+    1 / (1 + e^−score) is how likely a class above the boundary is; in their falling order (Chernozhukov et al. 2010)
+    these differ by how likely each class is. The module gives the logarithms of that, whose softmax is the same again.
+    """
+
+    @property
+    def classes(self) -> int:
+        return self.weight.shape[0] + 1
+
+    @classmethod
+    def _stored(cls, name: str) -> str:
+        return f"ordered.{name}"
+
+    def module(self) -> nn.Module:
+        """Return a torch module with copies of the weights: features [B, features] to scores [B, classes]."""
+        return nn.Sequential(_linear(self.weight, self.bias), _Ordered())
+
+
+class _Ordered(nn.Module):
+    """Scores of boundaries [B, K − 1] to logarithms of the probabilities of classes [B, K]."""
+
+    def forward(self, scores: Tensor) -> Tensor:
+        above = torch.sigmoid(scores.sort(dim=1, descending=True).values)
+        ends = torch.ones_like(above[:, :1])
+        return (torch.cat([ends, above], 1) - torch.cat([above, 0 * ends], 1)).clamp(min=_LEAST).log()
+
+
 @dataclass(frozen=True)
 class MLPHead(_Head):
     """Scores are `weight` max(0, `hidden_weight` x + `hidden_bias`) + `bias`, all float32.
@@ -136,7 +166,12 @@ def head_from_arrays(arrays: Mapping[str, Any]) -> Head:
 
     Raises InputError when an array is missing, misshapen or unknown.
     """
-    kinds: dict[str, type[Head]] = {"hidden": MLPHead, "forest": ForestHead, "findings": FindingsHead}
+    kinds: dict[str, type[Head]] = {
+        "hidden": MLPHead,
+        "forest": ForestHead,
+        "findings": FindingsHead,
+        "ordered": OrderedHead,
+    }
     found = {name.partition(".")[0] for name in arrays} & kinds.keys()
     head = kinds[min(found)].from_arrays(arrays) if found else LinearHead.from_arrays(arrays)
     unknown = sorted(set(arrays) - set(head.to_arrays()))

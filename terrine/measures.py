@@ -156,6 +156,7 @@ def measures(
     class_names: list[str],
     units: np.ndarray | None = None,
     specificity: float = 0.9,
+    predictions: np.ndarray | None = None,
 ) -> dict[str, Any]:
     """Return all figures of a classifier as JSON values, with their intervals.
 
@@ -165,6 +166,7 @@ def measures(
         class_names: What the classes are called.
         units: int64 [records], which records belong together; None where all are independent.
         specificity: At which sensitivities are given.
+        predictions: The classes that are said, int64 [records]; None: the likeliest.
 
     Raises:
         InputError: arrays that do not belong together, or no record.
@@ -174,7 +176,7 @@ def measures(
             f"Figures of {len(class_names)} classes take probabilities [records, {len(class_names)}] and as many "
             f"labels, at least one; got shapes {list(probabilities.shape)} and {list(labels.shape)}."
         )
-    predictions = probabilities.argmax(axis=1)
+    predictions = probabilities.argmax(axis=1) if predictions is None else predictions
     by_class = []
     for number, name in enumerate(class_names):
         positive, score = labels == number, odds(probabilities, number)

@@ -70,7 +70,9 @@ def show(found: Finding, console: Console, *, findings: bool = True) -> None:
         table.add_row(
             "groups (private)", f"{taught:,} to learn from; {held_out:,} of your {taught + held_out:,} are test"
         )
-    table.add_row("findings (private)" if survey.several else "classes (private)", _classes(found))
+    scale = found.run.params.data.scale
+    what = "classes" if scale is None else "bins" if scale.edges else "grades"
+    table.add_row("findings (private)" if survey.several else f"{what} (private)", _classes(found))
     if survey.skipped:
         passed = ", ".join(f"{count:,} {kind}" for kind, count in survey.skipped.most_common(6))
         table.add_row("passed over", f"{passed}: no images")
@@ -100,8 +102,10 @@ def _records(found: Finding) -> str:
 
 def _classes(found: Finding) -> str:
     survey = found.survey
-    counts = sorted(zip(survey.train.tolist(), survey.class_names, strict=True))
-    shown = ", ".join(f"{name} {count:,}" for count, name in reversed(counts[-12:]))
+    listed = list(zip(survey.train.tolist(), survey.class_names, strict=True))
+    counts = sorted(listed)
+    first = counts[:-13:-1] if found.run.params.data.scale is None else listed[:12]
+    shown = ", ".join(f"{name} {count:,}" for count, name in first)
     more = f", ... ({len(counts)} in all)" if len(counts) > 12 else ""
     return f"{shown}{more}; the smallest is {counts[0][1]} with {counts[0][0]:,}"
 

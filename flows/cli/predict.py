@@ -36,7 +36,8 @@ def predict(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
 ) -> None:
-    """Say which class each image is of, or each row of a table, and how likely that is; of several findings each.
+    """Say which class each image is of, or each row of a table, and how likely that is; of several findings each; of
+    classes that have an order the number, too.
 
     Each is answered by itself, unless under --statistics current. A table has the columns that the student learned
     from, in any order.
@@ -64,7 +65,7 @@ def predict(
             )
         )
     elif as_csv:
-        typer.echo(_csv(predictions, student.class_names, student.findings), nl=False)
+        typer.echo(_csv(predictions, student.class_names, student.findings, student.scale is not None), nl=False)
     elif student.findings:
         table = Table(Column("image", overflow="fold"), "finding", "score", box=None, pad_edge=False)
         for prediction in predictions:
@@ -74,9 +75,13 @@ def predict(
                 shown = ""
         printer().print(table)
     else:
-        table = Table(Column("image", overflow="fold"), "class", "probability", box=None, pad_edge=False)
+        scale = student.scale
+        middle = ["class"] if scale is None else ["number", "bin"] if scale.edges else ["grade", "mean grade"]
+        table = Table(Column("image", overflow="fold"), *middle, "probability", box=None, pad_edge=False)
         for prediction in predictions:
-            table.add_row(str(prediction.file), prediction.label, f"{100 * prediction.probability:.1f} %")
+            said = [prediction.label] if scale is None else [prediction.label, f"{prediction.number:.4g}"]
+            said = said[::-1] if middle[0] == "number" else said
+            table.add_row(str(prediction.file), *said, f"{100 * prediction.probability:.1f} %")
         printer().print(table)
 
 
@@ -109,18 +114,21 @@ def _values(prediction: Prediction, findings: bool) -> dict[str, object]:
     return {
         "image": str(prediction.file),
         "class": prediction.label,
+        **({} if prediction.number is None else {"number": prediction.number}),
         "probability": prediction.probability,
         "probabilities": prediction.probabilities,
     }
 
 
-def _csv(predictions: list[Prediction], names: list[str], findings: bool) -> str:
+def _csv(predictions: list[Prediction], names: list[str], findings: bool, ordered: bool) -> str:
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    likeliest = [] if findings else ["class", "probability"]
+    likeliest = [] if findings else [*(["number"] if ordered else []), "class", "probability"]
     writer.writerow(["image", *likeliest, *(f"probability of {name}" for name in names)])
     for prediction in predictions:
         values = [f"{prediction.probabilities[name]:.6f}" for name in names]
         said = [] if findings else [prediction.label, f"{prediction.probability:.6f}"]
+        if ordered:
+            said.insert(0, f"{prediction.number:.6g}")
         writer.writerow([str(prediction.file), *said, *values])
     return stream.getvalue()

@@ -11,6 +11,7 @@ from tasks.config.collaboration import Collaboration
 from tasks.config.evaluation import Evaluation
 from tasks.config.findings import check_findings
 from tasks.config.ledger import LedgerSettings
+from tasks.config.ordered import check_order
 from tasks.config.pretraining import Pretraining
 from tasks.config.privacy import WITH_MOMENTS, Privacy
 from tasks.config.queries import Queries
@@ -111,6 +112,7 @@ class Params(Settings):
                 "order, balanced, uncertain or diverse"
             )
         check_findings(self)
+        check_order(self)
         for name in type(self).model_fields:
             section = getattr(self, name)
             if isinstance(section, Settings):

@@ -95,6 +95,8 @@ def own_params(own: OwnTeachers, terms: Terms, held: int) -> Params:
     params = validate(merge(merge(_ELSEWHERE, own.params), fixed))
     if isinstance(params.teachers, AveragedTeachers) and params.teachers.averaging != "none":
         raise SettingError("own.params.teachers: teachers that learn from one another are not for parties.")
+    if params.data.scale is not None:
+        raise SettingError("own.params.data: terms name classes and no order. Leave out grades and bins.")
     return params.model_copy(update={"partition": params.partition.model_copy(update={"teachers": held})})
 
 

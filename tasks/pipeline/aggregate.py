@@ -30,6 +30,7 @@ from tasks.runtime.identity import Inputs, about_release, check_queries, made_by
 from tasks.runtime.keys import site_key
 from tasks.runtime.releases import (
     about_counting,
+    about_order,
     check_releases,
     identity_in_ledger,
     spent_on_counting,
@@ -241,6 +242,7 @@ def privacy_statement(run: Run, votes_manifest: dict[str, Any], release: StoredR
             **settings.describe(),
             **describe_order(run),
             **_averaging(run),
+            **about_order(run.params),
             **about_counting(run.params),
             **about_moments(run),
         },

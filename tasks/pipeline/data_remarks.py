@@ -43,12 +43,18 @@ def _on_classes(remarks: Remarks, survey: Survey, params: Params, teachers: int,
     counts = dict(zip(survey.class_names, survey.train.tolist(), strict=True))
     missing = [name for name, count in counts.items() if count == 0]
     single = [name for name, count in counts.items() if count == 1]
-    if missing:
+    if params.data.scale is not None:  # all of its classes were named beforehand
+        if missing or single:
+            few = _listed(missing + single)
+            remarks.notes.append(
+                f"No training record is of {few}, or one: no student will answer so. That does no harm."
+            )
+    elif missing:
         remarks.refusals.append(
             f"No training record is of {_listed(missing)}, and no teacher can learn it: add records, give the split "
             "yourself, or remove the class."
         )
-    if single:
+    if single and params.data.scale is None:
         remarks.doubts.append(
             f"{_listed(single)}: one training record each, so that one teacher of {teachers} has ever seen it. Add "
             "records, or remove the class. To go on all the same: --anyway."

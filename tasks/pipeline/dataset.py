@@ -14,11 +14,12 @@ from tasks.runtime.step import step
 from tasks.runtime.store import Folders, atomic_folder, read_array, read_json, write_array, write_json
 from terrine.data.dataset import Dataset, fingerprint
 from terrine.data.large import on_disk
+from terrine.data.ordered import Scale
 from terrine.data.pool import check_disjoint
 from terrine.errors import SettingError
 
 _ARRAYS = ("train_images", "train_labels", "train_names", "test_images", "test_labels")
-_OPTIONAL = ("train_groups", "train_parties", "test_units")
+_OPTIONAL = ("train_groups", "train_parties", "test_units", "test_numbers")
 
 
 @step("dataset")
@@ -91,6 +92,7 @@ def read_dataset(folders: Folders) -> Dataset:
         public_benchmark=manifest["public_benchmark"],
         party_names=tuple(manifest.get("party_names", ())),
         column_names=None if manifest.get("columns") is None else tuple(manifest["columns"]),
+        scale=Scale(tuple(manifest["class_names"]), tuple(manifest["scale"]["edges"])) if "scale" in manifest else None,
         **{"train_groups": None, **arrays},
     )
 

@@ -6,6 +6,8 @@ they appear. The one that may be published has noise and a price (`tasks.pipelin
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from tasks.pipeline.dataset import read_dataset
@@ -18,10 +20,12 @@ from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import read_json, write_json
 from terrine.data.dataset import Dataset
+from terrine.data.ordered import Scale
 from terrine.deployment.manifest import MANIFEST
 from terrine.deployment.model import StudentModel
 from terrine.device import resolve_device
 from terrine.measures import auc, measures
+from terrine.measures_of_order import measures_of_order
 from terrine.students.fitted import FittedStudent
 
 NOTICE = "PRIVATE evaluation: computed on the private test split, covered by no guarantee. Do not publish."
@@ -32,7 +36,7 @@ def evaluate_student(run: Run) -> None:
     """Write accuracy, accuracy per class, the confusion matrix and `terrine.measures` on the test split; of a public
     pool, its answers'.
 
-    Of several findings, accuracy and area under the ROC curve of each.
+    Of several findings, accuracy and area under the ROC curve of each; of classes in an order, how far off it is.
 
     `accuracy` is that of the student in batches, with the statistics it was trained with; `served` that of what
     `terrine predict` and `serve` answer with unless told otherwise, one image at a time, where this is another.
@@ -43,16 +47,23 @@ def evaluate_student(run: Run) -> None:
     if dataset.several:
         found = figures_of_findings(dataset.test_labels, said, names)
     else:
-        found = figures(dataset.test_labels, said.argmax(axis=1), names)
-        units = belonging(dataset)
-        found["measures"] = measures(dataset.test_labels, said, names, units, run.params.evaluation.specificity)
-        found["subgroups"] = by_subgroup(subgroups, dataset.test_labels, said.argmax(axis=1), units)
+        units, decided = belonging(dataset), decide(dataset, said)
+        found = figures(dataset.test_labels, decided, names)
+        found["measures"] = measures(
+            dataset.test_labels, said, names, units, run.params.evaluation.specificity, decided
+        )
+        found["subgroups"] = by_subgroup(subgroups, dataset.test_labels, decided, units)
+        if dataset.scale is not None:
+            found["order"] = figures_of_order(dataset, dataset.scale, said, units)
     served = StudentModel.load(run.folders.student, device=resolve_device(run.params.device))
     own = read_json(run.folders.student / MANIFEST)["statistics"]
     if served.statistics != own:
         said = served.predict(dataset.test_images)
-        right = ((said > 0.5) if dataset.several else said.argmax(axis=1)) == dataset.test_labels
+        right = decide(dataset, said) == dataset.test_labels
         found["served"] = {"statistics": served.statistics, "accuracy": float(right.mean())}
+        if dataset.scale is not None:
+            own_error = figures_of_order(dataset, dataset.scale, said, None)["mean_absolute_error"]
+            found["served"]["mean_absolute_error"] = own_error["value"]
     answers = answer_figures(run)
     # Where earlier versions wrote these very figures, and nobody would look for them any more.
     (run.folders.release / run.folders.evaluation.name).unlink(missing_ok=True)
@@ -67,6 +78,28 @@ def probabilities(run: Run, images: np.ndarray) -> np.ndarray:
     device = resolve_device(run.params.device)
     student = FittedStudent(backbone, head, manifest["statistics"], run.params.student.batch, device)
     return student.predict_proba(images)
+
+
+def decide(dataset: Dataset, said: np.ndarray) -> np.ndarray:
+    """Return what probabilities [images, classes] say: the likeliest class, of those in an order the median, int64
+    [images]; or which findings are likelier than not, bool [images, findings]."""
+    if dataset.several:
+        return said > 0.5
+    return said.argmax(axis=1) if dataset.scale is None else dataset.scale.classes(said)
+
+
+def figures_of_order(dataset: Dataset, scale: Scale, said: np.ndarray, units: np.ndarray | None) -> dict[str, Any]:
+    """Return `terrine.measures_of_order` of probabilities [images, classes] on the test split."""
+    labels, numbers = dataset.test_labels, dataset.test_numbers
+    return measures_of_order(
+        labels.astype(np.float64) if numbers is None else numbers,
+        scale.numbers(said),
+        labels,
+        scale.classes(said),
+        largest=scale.span,
+        numbers=numbers is not None,
+        units=units,
+    )
 
 
 def belonging(dataset: Dataset) -> np.ndarray | None:

@@ -20,7 +20,7 @@ from tasks.config.values import flat
 from tasks.pipeline.distance import distance_rows
 from tasks.pipeline.graph import MAIN
 from tasks.pipeline.guided.queries import read_all_queries
-from tasks.reports.accuracy import released_accuracy, shown_measure
+from tasks.reports.accuracy import OF_ORDER, released_accuracy, released_error, shown_measure
 from tasks.reports.charts import stacked_histogram
 from tasks.reports.pages import bar_rows, count, percent, plain, render
 from tasks.reports.partition_figures import partition_figures
@@ -74,7 +74,7 @@ def write_report(run: Run) -> None:
         "answers": manifest,
         "votes": None if run.params.aggregation.reveals == "sums" else votes_shown(run, statement, manifest),
         "evaluation": evaluation(read_json(run.folders.evaluation)),
-        "released": released_accuracy(run.folders),
+        "released": released_accuracy(run.folders) or released_error(run.folders),
         **private_tables(
             read_json(run.folders.accounting / "figures.json"),
             answer_names(manifest["class_names"], bool(run.params.data.several)),
@@ -137,6 +137,7 @@ def evaluation_of_findings(figures: dict[str, Any]) -> dict[str, Any]:
         # Of a mean over images, which are independent of one another, as their findings are not: at most this.
         "standard_error": float(np.sqrt(figures["accuracy"] * (1 - figures["accuracy"]) / max(images, 1))),
         "largest_class": float(np.mean([max(share, 1 - share) for share in shares])),
+        "order": None,
         "measures": None,
         "subgroups": [],
         "per_class": bar_rows([entry["class"] for entry in entries], areas, texts, longest=1.0),
@@ -165,6 +166,7 @@ def evaluation(figures: dict[str, Any]) -> dict[str, Any]:
         "images": images,
         "standard_error": float(np.sqrt(accuracy * (1 - accuracy) / max(images, 1))),
         "largest_class": float(confusion.sum(axis=1).max() / max(images, 1)),
+        "order": order_rows(figures.get("order")),
         "measures": measured_rows(figures.get("measures")),
         "subgroups": subgroup_rows(figures.get("subgroups", {})),
         "per_class": bar_rows(names, [value or 0.0 for value in accuracies], texts, longest=1.0),
@@ -191,6 +193,16 @@ def measured_rows(found: dict[str, Any] | None) -> dict[str, Any] | None:
         "classes": [(row["class"], [shown_measure(row[column]) for column in columns]) for row in found["by_class"]],
         **{name: found[name] for name in ("calibration_error", "confidence", "specificity", "independent")},
     }
+
+
+def order_rows(found: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return figures of classes that have an order as the page shows them; None where they have none."""
+    if found is None:
+        return None
+    facts = [
+        (text, shown_measure(found[name]), (found[name] or {}).get("method", "")) for name, text in OF_ORDER.items()
+    ]
+    return {"facts": facts, **{name: found[name] for name in ("of", "confidence", "error_of_the_median")}}
 
 
 def subgroup_rows(found: dict[str, list[dict[str, Any]]]) -> list[tuple[str, str, int, str, str]]:

@@ -72,6 +72,7 @@ def train_student(run: Run) -> None:
             "size": run.params.data.size,
             "channels": run.params.data.channels,
             **told_of_reading(run.params.data),
+            **({} if run.params.data.scale is None else {"scale": run.params.data.scale.described()}),
             "training": trained.record,
         }
         write_json(folder / MANIFEST, seal(folder, description))
@@ -137,6 +138,7 @@ def read_answers(run: Run) -> tuple[np.ndarray, ReleasedAnswers, dict[str, Any]]
         histograms=counts,
         teachers=released["teachers"],
         classes=classes,
+        ordered=run.params.data.scale is not None and run.params.student.kind == "linear",
     )
     return rows, answers, released
 

@@ -36,7 +36,13 @@ from tasks.runtime.assurance import assurance
 from tasks.runtime.identity import Inputs, about_release, check_queries, remembered, tell_change
 from tasks.runtime.parameters import refuse_hopeless_sums
 from tasks.runtime.progress import progress_reporter
-from tasks.runtime.releases import about_counting, check_releases, spent_on_counting, spent_on_moments
+from tasks.runtime.releases import (
+    about_counting,
+    about_order,
+    check_releases,
+    spent_on_counting,
+    spent_on_moments,
+)
 from tasks.runtime.run import Run
 from tasks.runtime.store import (
     atomic_folder,
@@ -234,7 +240,13 @@ def _statement(
         unit=run.params.privacy.unit,
         trust_model="parties" if settings.where == "parties" else "central",
         noise=settings.noise,
-        mechanism={**described, "numbers": numbers, **about_counting(run.params), **about_moments(run)},
+        mechanism={
+            **described,
+            "numbers": numbers,
+            **about_order(run.params),
+            **about_counting(run.params),
+            **about_moments(run),
+        },
         event=compose(before, release.event),
         event_added=None if run.params.privacy.unit == "label" else compose(before, course.event_added),
         delta=settings.delta,

@@ -20,7 +20,7 @@ from tasks.pipeline.distance import distance_metrics
 from tasks.pipeline.graph import MAIN
 from tasks.pipeline.report import reproduce_command
 from tasks.pipeline.synthesize import drawing_cost
-from tasks.reports.accuracy import known_accuracy, released_accuracy
+from tasks.reports.accuracy import known_accuracy, released_accuracy, released_error
 from tasks.reports.comparison import Compared, along_the_front, comparison_page, own_settings, series
 from tasks.reports.statement_page import read_statement
 from tasks.runtime.databases import lay_out
@@ -154,7 +154,7 @@ def _log(
         evaluated = [run.folders.evaluation] if run.params.data.public_benchmark else []
         for path in (run.folders.statement, run.folders.statement.with_name("statement.html"), *evaluated):
             mlflow.log_artifact(str(path), "release")
-        if released_accuracy(run.folders) is not None:
+        if (released_accuracy(run.folders) or released_error(run.folders)) is not None:
             mlflow.log_artifact(str(run.folders.accuracy), "release")
         for folder in (run.folders.student, *released):
             mlflow.log_artifacts(str(folder), f"release/{folder.name}")

@@ -8,12 +8,27 @@ from typing import Any
 from tasks.runtime.run import Run
 from tasks.runtime.store import Folders, read_json
 
+OF_ORDER = {
+    "mean_absolute_error": "mean absolute error",
+    "within_one": "right, or next to it",
+    "quadratic_kappa": "quadratic weighted kappa",
+    "spearman": "Spearman's rank correlation",
+}
+"""Figures of classes that have an order (`terrine.measures_of_order`), and what they are called."""
+
 
 def released_accuracy(folders: Folders) -> dict[str, Any] | None:
     """Return what was released about a run's accuracy, the content of accuracy.json, None where nothing was."""
     path = folders.accuracy
     found = read_json(path) if path.is_file() else {}
     return found if found.get("accuracy") is not None else None
+
+
+def released_error(folders: Folders) -> dict[str, Any] | None:
+    """Return what was released about a run's mean absolute error, the content of accuracy.json, None where nothing."""
+    path = folders.accuracy
+    found = read_json(path) if path.is_file() else {}
+    return found if found.get("mean_absolute_error") is not None else None
 
 
 def known_accuracy(run: Run) -> dict[str, float]:
@@ -25,12 +40,16 @@ def known_accuracy(run: Run) -> dict[str, float]:
         known["accuracy"] = found["accuracy"]
         rare = found.get("measures", {})  # of a run that an earlier version evaluated there are none
         known |= {name: of["value"] for name in ("balanced_accuracy", "auc") if (of := rare.get(name))}
+        order = found.get("order", {})
+        known |= {name: order[name]["value"] for name in OF_ORDER if order.get(name)}
         if found.get("auc") is not None:  # of several findings, the mean
             known["auc"] = found["auc"]
             entries = [entry for entry in found["per_class"] if entry["auc"] is not None]
             known |= {f"auc/{number}_{_metric(entry['class'])}": entry["auc"] for number, entry in enumerate(entries)}
     if released is not None:
         known |= {"accuracy_released": released["accuracy"], "accuracy_released_plus_minus": released["plus_minus"]}
+    if (error := released_error(run.folders)) is not None:
+        known |= {"error_released": error["mean_absolute_error"], "error_released_plus_minus": error["plus_minus"]}
     return known
 
 

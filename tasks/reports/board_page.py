@@ -57,7 +57,7 @@ def done(statement: Mapping[str, Any]) -> list[str]:
     if not statement["private"] and _reason(statement) == "method":
         return []
     name = str(mechanism.get("mechanism"))
-    extras = [key for key in ("averaging", "moments", "counted") if key in mechanism]
+    extras = [key for key in ("bins", "grades", "averaging", "moments", "counted") if key in mechanism]
     if "numbers" in mechanism:
         first = ["sums_gradients" if name == "gradients" else "sums_moments"]
     elif name in _TRANSCRIPTIONS and name not in MECHANISMS.names():
@@ -106,6 +106,8 @@ def shown(statement: Mapping[str, Any], language: Language, mark: Mark | None, g
         **{name: language.number(statement[name]) for name in ("teachers", "queries", "asked", "answered")},
         "numbers": language.number(mechanism.get("numbers", 0)),
         "moments": language.number(mechanism.get("moments", {}).get("numbers", 0)),
+        "bins": "; ".join(language.exact(edge) for edge in mechanism.get("bins", ())),
+        "grades": language.number(mechanism.get("grades", 0)),
         "overlap": language.number(mechanism.get("overlap", 1)),
         "date": "" if mark is None else language.date(mark.when),
         "key": "" if mark is None else mark.key,

@@ -50,6 +50,8 @@ PARAMETER_TEXTS = {
     "overlap": "At how many institutions the data of one person may be; ε protects who is at so many",
     "findings": "How many findings each image was asked about: each a question with the answers no and yes",
     "findings_bound": "The most findings that a teacher may say an image has; one unit moves twice as many answers",
+    "bins": "Edges of the bins that numbers were asked about in, stated beforehand: a bin is a class",
+    "grades": "How many classes there are, which are grades in an order",
     "select": "What was asked first: chosen from released answers and public images alone",
 }
 

@@ -7,7 +7,13 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from tasks.reports.accuracy import known_accuracy, released_accuracy, shown_accuracy, shown_measure
+from tasks.reports.accuracy import (
+    known_accuracy,
+    released_accuracy,
+    released_error,
+    shown_accuracy,
+    shown_measure,
+)
 from tasks.reports.statement_page import read_statement
 from tasks.runtime.identity import changes_told
 from tasks.runtime.run import Run
@@ -43,6 +49,14 @@ def result_lines(run: Run, *own: tuple[str, str]) -> Text:
     if "measures" in evaluation:
         rare = [shown_measure(evaluation["measures"][name]) for name in ("balanced_accuracy", "auc")]
         lines.append(("balanced accuracy, AUC (private)", ", ".join(rare)))
+    if (order := evaluation.get("order")) is not None:
+        shown = ", ".join(shown_measure(order[name]) for name in ("mean_absolute_error", "quadratic_kappa"))
+        lines.append((f"mean absolute error of {order['of']}, weighted kappa (private)", shown))
+        lines.append(("the same, were all called the median (private)", f"{order['error_of_the_median']:.3f}"))
+    if (error := released_error(run.folders)) is not None:
+        price = "NOT PRIVATE" if error["epsilon"] is None else f"for ε = {error['epsilon']:g}"
+        shown = f"{error['mean_absolute_error']:.4g} ± {error['plus_minus']:.2g}, {price}"
+        lines.append(("mean absolute error released", shown))
     released = released_accuracy(run.folders)
     if released is not None:
         shown = shown_accuracy(released["accuracy"], released["plus_minus"])
@@ -93,6 +107,9 @@ def for_anybody(run: Run) -> str:
     if "accuracy_released" in accuracy:
         shown = shown_accuracy(accuracy["accuracy_released"], accuracy["accuracy_released_plus_minus"])
         rows["accuracy released"] = shown
+    if "error_released" in accuracy:
+        shown = f"{accuracy['error_released']:.4g} ± {accuracy['error_released_plus_minus']:.2g}"
+        rows["mean absolute error released"] = shown
     rows |= {"answered / asked": f"{statement['answered']:,} / {statement['queries']:,}"}
     rows |= {"teachers": f"{statement['teachers']:,}"}
     for name, path in (

@@ -175,6 +175,14 @@ def spent_on_moments(params: Params) -> Event:
     return compose() if mechanism is None else mechanism.event
 
 
+def about_order(params: Params) -> dict[str, Any]:
+    """Return how a statement says that classes have an order: the edges of bins, or how many grades there are."""
+    scale = params.data.scale
+    if scale is None:
+        return {}
+    return {"bins": list(scale.edges)} if scale.edges else {"grades": len(scale.names)}
+
+
 def about_counting(params: Params) -> dict[str, Any]:
     """Return how a statement says that units were counted with noise; nothing where they were not."""
     if not params.privacy.counted:

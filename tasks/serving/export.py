@@ -97,6 +97,7 @@ def _description(manifest: dict[str, Any], exported: list[Exported]) -> dict[str
     return {
         "output": {"name": "probabilities", "dtype": "float32", "shape": ["batch", len(manifest["class_names"])]},
         "class_names": manifest["class_names"],
+        **({"scale": manifest["scale"]} if "scale" in manifest else {}),
         "exports": [asdict(item) for item in exported],
         "versions": {name: importlib.metadata.version(name) for name in ("torch", "onnx") if _installed(name)},
     }

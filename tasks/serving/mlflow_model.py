@@ -105,7 +105,7 @@ def quiet() -> Iterator[None]:
 def _pyfunc(student: Path) -> dict[str, Any]:
     """Return what MLflow's save_model and log_model are told about the student."""
     from mlflow.models import ModelSignature
-    from mlflow.types import Schema, TensorSpec
+    from mlflow.types import DataType, ParamSchema, ParamSpec, Schema, TensorSpec
 
     if not (student / REFERENCE).is_file():
         raise ArtefactError(
@@ -121,13 +121,17 @@ def _pyfunc(student: Path) -> dict[str, Any]:
     signature = ModelSignature(
         Schema([TensorSpec(np.dtype("float32"), (-1, *images.shape[1:]))]),
         Schema([TensorSpec(np.dtype("float32"), (-1, len(manifest["class_names"])))]),
+        ParamSchema([ParamSpec("numbers", DataType.boolean, False)]) if "scale" in manifest else None,
     )
     return {
         **_common(student),
         "signature": signature,
         "input_example": example,
         "model_config": {"statistics": None, "reference": None, "device": "cpu"},
-        "metadata": {"class_names": manifest["class_names"], "statistics": StudentModel.load(student).statistics},
+        "metadata": {
+            **{name: manifest[name] for name in ("class_names", "scale") if name in manifest},
+            "statistics": StudentModel.load(student).statistics,
+        },
     }
 
 

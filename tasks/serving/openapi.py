@@ -34,12 +34,14 @@ def openapi(student: StudentModel, about: dict[str, Any], most_bytes: int) -> di
     """Return the document, JSON values. about: what GET /model returns. most_bytes: the largest body of a request."""
     names = [str(name) for name in student.class_names]
     share = 1 / len(names)
+    said = _array({"type": "number"}, "the number, or mean grade, of each image: only where classes have an order")
     answer = {
         "type": "object",
         "required": ["predictions", "labels", "class_names", "files", "privacy"],
         "properties": {
             "predictions": _array(_array({"type": "number"}, "a probability for each class"), "a row for each image"),
             "labels": _array({"type": "string"}, "the likeliest class of each image"),
+            **({} if student.scale is None else {"numbers": said}),
             "class_names": _array({"type": "string"}, "what the columns of predictions stand for"),
             "files": _array({"type": ["string", "null"]}, "the name that each image came with"),
             "privacy": {"type": ["object", "null"], "description": "ε, δ, unit and the statement's SHA-256"},
@@ -48,6 +50,7 @@ def openapi(student: StudentModel, about: dict[str, Any], most_bytes: int) -> di
     example = {
         "predictions": [[round(share, 3) for _ in names]],
         "labels": names[:1],
+        **({} if student.scale is None else {"numbers": student.scale.middles[:1].tolist()}),
         "class_names": names,
         "files": [None],
         "privacy": in_short(about),

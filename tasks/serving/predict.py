@@ -19,13 +19,15 @@ from terrine.errors import ArtefactError
 class Prediction:
     """The answer for one file: the likeliest class, its probability, and the probabilities of all classes by name.
 
-    Of several findings the label is those likelier than not (`StudentModel.label`).
+    Of several findings the label is those likelier than not, of classes that have an order the median; the number is
+    then what these say together (`terrine.data.ordered`).
     """
 
     file: Path
     label: str
     probability: float
     probabilities: dict[str, float]
+    number: float | None = None
 
 
 def open_student(
@@ -56,10 +58,9 @@ def predict_files(model: StudentModel, paths: Sequence[Path]) -> list[Prediction
         )
     files = image_files(paths, model.reading["files"])
     probabilities = model.predict(read_images(files, **model.reading))
-    names = model.class_names
-    return [
-        Prediction(
-            file, model.label(row), float(row.max()), {name: float(p) for name, p in zip(names, row, strict=True)}
-        )
-        for file, row in zip(files, probabilities, strict=True)
-    ]
+    numbers = [None] * len(files) if model.scale is None else model.scale.numbers(probabilities).tolist()
+    found = []
+    for file, row, number in zip(files, probabilities, numbers, strict=True):
+        label, each = model.label(row), {name: float(p) for name, p in zip(model.class_names, row, strict=True)}
+        found.append(Prediction(file, label, float(row.max()) if number is None else each[label], each, number))
+    return found

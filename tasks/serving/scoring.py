@@ -113,6 +113,7 @@ def scoring_app(
         return {
             "predictions": probabilities.tolist(),
             "labels": [student.label(row) for row in probabilities],
+            **({} if student.scale is None else {"numbers": student.scale.numbers(probabilities).tolist()}),
             "class_names": student.class_names,
             "files": names,
             "privacy": in_short(about),

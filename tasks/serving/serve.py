@@ -76,6 +76,7 @@ def about(student: Path, model: StudentModel | TableStudent) -> dict[str, Any]:
     takes = {"columns": model.about()} if table else {"shape": list(model.shape), "statistics": model.statistics}
     return {
         "class_names": model.class_names,
+        **({} if table or model.scale is None else {"scale": model.scale.described()}),
         **takes,
         "digests": read_json(student / MANIFEST)["digests"],
         "privacy": guarantee(student),

@@ -22,7 +22,9 @@ from terrine.errors import InputError
 class PyfuncStudent(mlflow.pyfunc.PythonModel):
     """Class probabilities, float32 [B, classes], of images, float32 [B, C, size, size] in [0, 1].
 
-    The student of a table takes a data frame with the table's columns, and returns one: see `TableStudent.answers`.
+    Of classes that have an order, `params={"numbers": True}` asks for what they say together: the number, or mean
+    grade, float64 [B]. The student of a table takes a data frame with the table's columns, and returns one: see
+    `TableStudent.answers`.
 
     model_config: `statistics` (null: one under which no answer depends on company), `reference`, the path of a .npy
     file with uint8 images that replace the stored reference images, or null, and `device` (auto, cpu, cuda, mps).
@@ -44,7 +46,10 @@ class PyfuncStudent(mlflow.pyfunc.PythonModel):
         try:
             if isinstance(self.student, TableStudent):
                 return self.student.answers(model_input, "The request")
-            return self.student.predict(np.asarray(model_input))
+            probabilities = self.student.predict(np.asarray(model_input))
+            if self.student.scale is not None and (params or {}).get("numbers"):
+                return self.student.scale.numbers(probabilities)
+            return probabilities
         except InputError as error:
             raise MlflowException(str(error), error_code=BAD_REQUEST) from error
 

@@ -217,7 +217,7 @@ def vanishing_classes(found: Finding) -> dict[str, str]:
             f"Class '{name}' ({count:,} records): at ε = {params.aggregation.epsilon:g} {why}, a signal of "
             f"{shown(strength)} where {enough:g} is needed, and the student will hardly ever answer so. What would do: "
             f"ε = {larger:g}; or about {math.ceil(count * enough / strength):,} records of it; or to merge it with "
-            "another class."
+            f"{'the one beside it' if params.data.scale is not None else 'another class'}."
         )
     return said
 

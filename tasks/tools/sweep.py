@@ -156,6 +156,12 @@ def check_selection(candidates: list[Candidate], selection: Selection) -> None:
             "(docs/tuning.md). Or release accuracies with noise (--set evaluation.epsilon=0.5), and use --select "
             "released."
         )
+    numbers = any(scale is not None and scale.edges for scale in (each.params.data.scale for each in candidates))
+    if selection == "released" and numbers:
+        raise SettingError(
+            "--select released compares accuracies, and runs with data.bins release errors instead. Use --select none, "
+            "and choose by what each accuracy.json says."
+        )
     if selection == "released" and any(candidate.params.evaluation.epsilon is None for candidate in candidates):
         raise SettingError(
             "--select released chooses by accuracies that are released with noise, and there are none. Add --set "

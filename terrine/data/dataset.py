@@ -16,6 +16,7 @@ from terrine.data.duplicates import duplicate_counts, exact_duplicates, shared_i
 from terrine.data.findings import counts_by_class
 from terrine.data.images import refuse_not_finite
 from terrine.data.labels import class_places
+from terrine.data.ordered import Scale
 from terrine.data.public import PUBLIC_BENCHMARKS
 from terrine.data.sketch import digests_of_arrays, sketch
 from terrine.data.splits import split_units
@@ -54,6 +55,9 @@ class Dataset:
     pool_labels     int64 [P] or None: their labels, for evaluation alone
     sketch          uint64 [S] or None: digests of some of its records, by which a ledger knows the data again
                     (`terrine.data.sketch`); None of public data, which have no budget
+    scale           the order of its classes, all of which were named beforehand (`terrine.data.ordered`), or None
+    test_numbers    float64 [M] or None: where classes are bins, the numbers that test_labels are the bins of
+    remarks         what their source has to say about the labels, in sentences for the data's keeper
     """
 
     name: str
@@ -72,6 +76,9 @@ class Dataset:
     train_names: np.ndarray | None = None
     test_units: np.ndarray | None = None
     sketch: np.ndarray | None = None
+    scale: Scale | None = None
+    test_numbers: np.ndarray | None = None
+    remarks: tuple[str, ...] = ()
 
     @property
     def records(self) -> int:
@@ -116,6 +123,8 @@ class Dataset:
         names are others.
         """
         places = class_places(self.class_names, names)
+        if self.scale is not None and tuple(names) != self.class_names:
+            raise InputError(f"{self.name}: {', '.join(self.class_names)} have this very order. Agree on it.")
         pool = None if self.pool_labels is None else places[self.pool_labels]
         return replace(
             self,
@@ -152,6 +161,8 @@ class Dataset:
         ):
             if values is not None:
                 self._check_vector(name, values, "train_images", self.train_images)
+        if self.test_numbers is not None and self.test_numbers.shape != (len(self.test_images),):
+            raise InputError(f"{self.name}: test_numbers must be one for each of {len(self.test_images)} test images.")
         if self.test_units is not None:
             self._check_vector("test_units", self.test_units, "test_images", self.test_images)
 
@@ -164,6 +175,7 @@ class Dataset:
             "name": self.name,
             "public_benchmark": self.public_benchmark,
             "shape": list(self.train_images.shape[1:]),
+            **({} if self.scale is None else {"scale": self.scale.described()}),
             **({} if self.column_names is None else {"columns": list(self.column_names)}),
             "records": {"train": len(self.train_images), "test": len(self.test_images)},
             "classes": {
@@ -218,6 +230,8 @@ class Dataset:
             )
 
     def _check_every_class(self) -> None:
+        if self.scale is not None:
+            return  # named beforehand, whether there are such records or not
         counts = counts_by_class(self.train_labels, self.classes)
         empty = [name for name, count in zip(self.class_names, counts, strict=True) if count == 0]
         if empty:
@@ -248,11 +262,14 @@ def from_one_set(
     record_names: np.ndarray | None = None,
     parties: np.ndarray | None = None,
     party_names: tuple[str, ...] = (),
+    scale: Scale | None = None,
+    numbers: np.ndarray | None = None,
+    remarks: tuple[str, ...] = (),
 ) -> Dataset:
     """Return the dataset of one set of records, uint8 [N, C, H, W] and int64 [N], split by `splits.split_units`.
 
     Groups are held out whole. Without `record_names`, int64 [N], the name of a record is its place in `images`: the
-    places that remain in training are its names there.
+    places that remain in training are its names there. numbers: float64 [N], where labels are their bins on `scale`.
     """
     own = place_codes(len(images)) if record_names is None else record_names
     units = own if groups is None else groups
@@ -270,6 +287,9 @@ def from_one_set(
         party_names=party_names,
         train_names=own[train],
         test_units=units[test],
+        scale=scale,
+        test_numbers=None if numbers is None else numbers[test],
+        remarks=remarks,
     )
 
 
@@ -292,6 +312,7 @@ def fingerprint(dataset: Dataset, key: bytes) -> str:
             "train_groups": (dataset.train_groups, "<i8"),
             "test_images": (dataset.test_images, records),
             "test_labels": (dataset.test_labels, "<i8"),
+            **({} if dataset.test_numbers is None else {"test_numbers": (dataset.test_numbers, "<f8")}),
         },
         key,
     )

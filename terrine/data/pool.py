@@ -52,6 +52,7 @@ def take_pool(dataset: Dataset, source: Literal["validation", "test"], fraction:
         test_images=dataset.test_images[test],
         test_labels=dataset.test_labels[test],
         test_units=None if dataset.test_units is None else dataset.test_units[test],
+        test_numbers=None if dataset.test_numbers is None else dataset.test_numbers[test],
         pool_images=images,
         pool_labels=labels,
     )

@@ -22,6 +22,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator, mod
 from terrine.data import public
 from terrine.data.dataset import Dataset
 from terrine.data.images import Fit, resize, to_channels
+from terrine.data.ordered import Scale
 from terrine.data.pool import take_pool
 from terrine.data.sketch import digests_of_arrays, sketch
 from terrine.data.survey import Survey, survey_of
@@ -80,6 +81,11 @@ class Source(Settings):
     def several(self) -> tuple[str, ...]:
         """The findings that a record may have at once; none where every record is of one class."""
         return getattr(self, "findings", ())
+
+    @property
+    def scale(self) -> Scale | None:
+        """The order of its classes; None where they have none."""
+        return None
 
     @property
     def has_public_records(self) -> bool:

@@ -68,4 +68,5 @@ def survey_of(dataset: Dataset) -> Survey:
         groups=groups,
         public=0 if dataset.pool_images is None else len(dataset.pool_images),
         several=(len(dataset.train_labels), len(dataset.test_labels)) if dataset.several else None,
+        remarks=dataset.remarks,
     )

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from terrine.classifiers import Head, head_from_arrays
 from terrine.data.images import Files, Fit
+from terrine.data.ordered import Scale
 from terrine.deployment.images import check_images, check_rows
 from terrine.deployment.manifest import check_seal
 from terrine.deployment.network import REFERENCE_WEIGHT, ServingStatistics, StudentNetwork
@@ -81,6 +82,7 @@ class StudentModel:
         self.shape: tuple[int, ...] = (self.channels,) if self.takes_rows else (self.channels, self.size, self.size)
         self.reading = reading(description | {"size": self.size, "channels": self.channels})
         self.class_names: list[str] = [str(name) for name in description["class_names"]]
+        self.scale = scale_of(description)
         self.description = description
         self.statistics: ServingStatistics = statistics
         self.device = torch.device(device)
@@ -173,7 +175,12 @@ class StudentModel:
         return self.network.findings
 
     def label(self, probabilities: np.ndarray) -> str:
-        """Return what an image's probabilities [classes] say: its class; or its findings above a half, if any."""
+        """Return what an image's probabilities [classes] say: its class; or its findings above a half, if any.
+
+        Of classes that have an order it is the median (`terrine.data.ordered`).
+        """
+        if self.scale is not None:
+            return self.class_names[int(self.scale.classes(probabilities[None])[0])]
         if not self.findings:
             return self.class_names[int(probabilities.argmax())]
         found = [name for name, each in zip(self.class_names, probabilities, strict=True) if each > 0.5]
@@ -229,6 +236,21 @@ def check_student(folder: Path) -> dict[str, Any]:
             "or no such thing. Get the folder again from where it was published."
         )
     return manifest
+
+
+def scale_of(manifest: dict[str, Any]) -> Scale | None:
+    """Return the order of a student's classes; None where they have none.
+
+    Raises ArtefactError where the manifest says what is no such thing.
+    """
+    told = manifest.get("scale")
+    if told is None:
+        return None
+    names, edges = manifest["class_names"], told.get("edges") if isinstance(told, dict) else None
+    numbers = isinstance(edges, list) and all(type(edge) in (int, float) and abs(edge) < float("inf") for edge in edges)
+    if not numbers or (edges and (len(edges) != len(names) + 1 or sorted(set(edges)) != edges)):
+        raise ArtefactError("The student's manifest does not say what order its classes have. Get its folder again.")
+    return Scale(tuple(map(str, names)), tuple(map(float, edges)))
 
 
 def reading(manifest: dict[str, Any]) -> dict[str, Any]:

@@ -152,10 +152,10 @@ class NoisedAccuracy:
         return Estimate(min(max(accuracy, 0.0), 1.0), self.plus_minus(units, weight), max(units, 0.0))
 
 
-def shares_of_units(right: NDArray[np.bool_], units: NDArray[np.int64]) -> NDArray[np.float64]:
+def shares_of_units(right: NDArray[np.bool_ | np.float64], units: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return for each unit the share of its records that are right, float64 [units].
 
-    right: bool [records]. units: int64 [records], which records belong together.
+    right: bool [records], or how right each is, from 0 to 1. units: int64 [records], which records belong together.
     """
     _, own = np.unique(units, return_inverse=True)
     return np.asarray(np.bincount(own, weights=right) / np.bincount(own), dtype=np.float64)

@@ -60,7 +60,7 @@ MECHANISM_FIELDS = (
     {"mechanism", "sigma", "scale", "threshold", "sigma1", "sigma2", "surprise", "confidence", "select"}
     | {"epsilon", "delta", "rounds", "clip", "noise_multiplier", "samples", "top_k", "beta", "block", "averaging"}
     | {"discriminator", "counted", "moments", "numbers", "learning_rate", "share", "overlap"}
-    | {"findings", "findings_bound"}
+    | {"findings", "findings_bound", "bins", "grades"}
 )
 BESIDES = {"counted": "the noisy number of {unit}s", "moments": "the noisy moments of private images"}
 """What the event of a release covers besides its answers, by the field of the mechanism that says so."""

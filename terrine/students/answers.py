@@ -1,7 +1,8 @@
 """Released answers and how likely a student makes them: noisy histograms, or labels.
 
-The three likelihoods, per query, with scores f(x) and p = softmax(f(x)):
+The likelihoods, per query, with scores f(x) and p = softmax(f(x)):
 
+- `boundary_loss`: the same of what lies above each boundary between classes in an order (`ordered_answers`);
 - `histogram_loss`: a released histogram is h = n + N(0, σ²I). Its expected share of votes n/N is modelled as p, so the
   negative log-likelihood is ‖h/N − p‖² / 2(σ/N)² (up to a constant).
 - `smoothed_loss`: cross-entropy with the label, a share of which is spread evenly over all classes.
@@ -36,7 +37,8 @@ class ReleasedAnswers:
     """What was released about some queries, and what a student is fitted with.
 
     targets: float32 [answers, classes]: shares of votes (noise included), or labels as one-hot rows; of several
-    findings [answers, findings, 2] (`terrine.students.findings`).
+    findings [answers, findings, 2] (`terrine.students.findings`); of classes in an order [answers, classes − 1], shares
+    of votes above each boundary.
     fit_loss: what training minimises. held_out_loss: what judges a student on answers it was not fitted to; the same
     but for smoothing, which is a device of training. described: the likelihood in words and numbers.
     """
@@ -45,6 +47,7 @@ class ReleasedAnswers:
     fit_loss: Loss
     held_out_loss: Loss
     described: dict[str, Any] = field(default_factory=dict)
+    ordered: bool = False
 
     def __post_init__(self) -> None:
         if self.targets.ndim not in (2, 3) or not np.isfinite(self.targets).all():
@@ -55,7 +58,7 @@ class ReleasedAnswers:
 
     @property
     def classes(self) -> int:
-        """Number of classes."""
+        """Number of classes, or of boundaries between them."""
         return self.targets.shape[1]
 
     def at(self, positions: np.ndarray) -> ReleasedAnswers:
@@ -66,6 +69,11 @@ class ReleasedAnswers:
 def histogram_loss(scores: Tensor, shares: Tensor, weight: float) -> Tensor:
     """Return weight · ‖softmax(scores) − shares‖² per query [B]; the weight of a likelihood is ½ (N/σ)²."""
     return (torch.softmax(scores, dim=1) - shares).square().sum(1) * weight
+
+
+def boundary_loss(scores: Tensor, shares: Tensor, weights: Tensor) -> Tensor:
+    """Return Σ weights · (σ(scores) − shares)² over the boundaries between classes of each query, [B]."""
+    return ((torch.sigmoid(scores) - shares).square() * weights.to(scores)).sum(1)
 
 
 def smoothed_loss(scores: Tensor, one_hot: Tensor, smoothing: float = 0.0) -> Tensor:
@@ -90,11 +98,13 @@ def released_answers(
     histograms: np.ndarray | None,
     teachers: int,
     classes: int,
+    ordered: bool = False,
 ) -> tuple[np.ndarray, ReleasedAnswers]:
     """Return the numbers of the answered queries, int64, and their answers in the same order, for a student.
 
     mechanism: how they were answered. settings: the student's. answered: bool [queries]. labels: int64 [queries].
-    histograms: noisy counts [queries, classes] of a mechanism that reveals them.
+    histograms: noisy counts [queries, classes] of a mechanism that reveals them. ordered: whether classes have an order
+    that the student is to make use of.
 
     Raises InputError when no query was answered.
     """
@@ -111,7 +121,8 @@ def released_answers(
             mechanism, settings, answered=answered, labels=labels, histograms=histograms, teachers=teachers
         )
     if mechanism.reveals == "histogram" and histograms is not None:
-        return rows, histogram_answers(histograms[rows], teachers, mechanism.deviation)
+        make = ordered_answers if ordered else histogram_answers
+        return rows, make(histograms[rows], teachers, mechanism.deviation)
     transition = transition_matrix(mechanism.deviation, teachers, classes) if settings.forward_correction else None
     return rows, label_answers(labels[rows], classes, smoothing=settings.label_smoothing, transition=transition)
 
@@ -127,6 +138,26 @@ def histogram_answers(histograms: np.ndarray, teachers: int, sigma: float) -> Re
     loss = partial(histogram_loss, weight=0.5 * (teachers / sigma) ** 2)
     described = {"answers": "histograms", "teachers": int(teachers), "sigma": float(sigma)}
     return ReleasedAnswers(shares.astype(np.float32), loss, loss, described)
+
+
+def ordered_answers(histograms: np.ndarray, teachers: int, sigma: float) -> ReleasedAnswers:
+    """Return noisy histograms [queries, classes] of classes in an order as answers about the boundaries between them.
+
+    Votes sum to `teachers`, so what counts sum to beyond that is noise, and goes from each alike. The m upper counts of
+    K then hold the votes above a boundary and noise of variance σ²·m·(1 − m/K). Each boundary is taken as an answer of
+    its own, with that variance: a composite likelihood (Varin et al. 2011), for noises of two boundaries go together.
+    Raises what `histogram_answers` raises.
+    """
+    plain, classes = histogram_answers(histograms, teachers, sigma), histograms.shape[1]
+    counts = np.asarray(histograms, np.float64)
+    counts = counts - (counts.sum(axis=1, keepdims=True) - teachers) / classes
+    above = np.cumsum(counts[:, ::-1], axis=1)[:, -2::-1] / teachers
+    upper = np.arange(classes - 1, 0, -1)
+    weights = 0.5 * (teachers / sigma) ** 2 / (upper * (1 - upper / classes))
+    loss = partial(boundary_loss, weights=torch.from_numpy(weights))
+    return ReleasedAnswers(
+        above.astype(np.float32), loss, loss, plain.described | {"answers": "ordered histograms"}, ordered=True
+    )
 
 
 def label_answers(

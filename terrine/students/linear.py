@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from terrine.classifiers import FindingsHead, LinearHead, predict
+from terrine.classifiers import FindingsHead, LinearHead, OrderedHead, predict
 from terrine.determinism.parallel import side_by_side
 from terrine.determinism.randomness import numpy_generator
 from terrine.errors import InputError
@@ -82,7 +82,7 @@ def fit(
 
     # One worker: the sums of a fit are long, and several threads would round them differently from one.
     ((weight, bias),) = side_by_side(choose_and_fit, [l2], device)
-    kind = FindingsHead if targets.ndim == 3 else LinearHead
+    kind = FindingsHead if targets.ndim == 3 else OrderedHead if answers.ordered else LinearHead
     return kind(weight.cpu().numpy(), bias.cpu().numpy())
 
 

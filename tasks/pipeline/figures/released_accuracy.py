@@ -10,6 +10,12 @@ has the same bits in any batch. Under those of a batch, as `evaluate` may use th
 answers to all others. So it is the accuracy of the student as it answers single images. A group counts once, by the
 share of its records.
 
+Of numbers in bins (`terrine.data.ordered`) a mean absolute error is released instead: a unit's share a is then
+1 − e/L, where e is the mean absolute error over its records and L the distance of the outer edges, which are public.
+Truths and answers lie between these, so 0 ≤ a ≤ 1, and a hangs on the unit's own records and the public student alone:
+all that `terrine.privacy.noised_accuracy` asks of a share. So its derivation holds as it stands, and L·(1 − a) with
+L times the interval is post-processing.
+
 With `evaluation.released_subgroups` the same release says the accuracy of each of these, too. A unit counts for the
 value that most of its records have (of equally many, for the first of them), or for none.
 """
@@ -20,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from tasks.config.params import Params
 from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.figures.subgroups import subgroups_of
 from tasks.reports.accuracy import shown_accuracy
@@ -90,9 +97,11 @@ def _check_use(run: Run, mechanism: NoisedAccuracy, units: int) -> None:
     if plus_minus > WORST:
         settings = run.params
         enough = round_up(epsilon_for(WORST, units, settings.aggregation.delta), 2)
+        what = "a mean error" if _of_numbers(settings) else "an accuracy"
+        points = "% of the largest possible error" if _of_numbers(settings) else "percentage points"
         raise SettingError(
-            f"evaluation.epsilon={settings.evaluation.epsilon:g} would release an accuracy that is known to "
-            f"±{100 * plus_minus:.0f} percentage points: {units:,} {settings.privacy.unit}s are held out, too few for "
+            f"evaluation.epsilon={settings.evaluation.epsilon:g} would release {what} that is known to "
+            f"±{100 * plus_minus:.0f} {points}: {units:,} {settings.privacy.unit}s are held out, too few for "
             f"so much noise. ±{100 * WORST:.0f} points take evaluation.epsilon={enough:g}, or hold out more "
             "(data.test_fraction); or leave it out with evaluation.epsilon=null. Nothing was charged."
         )
@@ -123,6 +132,11 @@ def release_accuracy(run: Run, dataset: Dataset) -> None:
     write_json(run.folders.accuracy, _about(run, mechanism, release))
 
 
+def _of_numbers(params: Params) -> bool:
+    """Return whether what is released is the mean absolute error of numbers, not how often a class is right."""
+    return params.data.scale is not None and bool(params.data.scale.edges)
+
+
 def _places(run: Run, dataset: Dataset, units: np.ndarray) -> list[np.ndarray]:
     """Return for each column of released subgroups which of its values each unit counts for, int64 [units]."""
     wanted = run.params.evaluation.released_subgroups
@@ -144,12 +158,18 @@ def _places(run: Run, dataset: Dataset, units: np.ndarray) -> list[np.ndarray]:
 
 
 def _right(run: Run, dataset: Dataset) -> np.ndarray:
-    """Return which test records the student is right about, bool [records], each by itself."""
+    """Return how right the student is about each test record by itself, [records] from 0 to 1: whether it is, or of a
+    number the share of the largest possible error that it is not off."""
     from terrine.deployment.model import StudentModel  # with torch, which a stage that only asks for the price spares
 
-    model = StudentModel.load(run.folders.student, device="cpu")
-    right: np.ndarray = model.predict(np.asarray(dataset.test_images)).argmax(axis=1) == dataset.test_labels
-    return right
+    said, scale = (
+        StudentModel.load(run.folders.student, device="cpu").predict(np.asarray(dataset.test_images)),
+        dataset.scale,
+    )
+    if scale is None or dataset.test_numbers is None:
+        decided = said.argmax(axis=1) if scale is None else scale.classes(said)
+        return np.asarray(decided == dataset.test_labels)
+    return scale.closeness(scale.numbers(said), dataset.test_numbers)
 
 
 def _about(run: Run, mechanism: NoisedAccuracy, release: StoredRelease) -> dict[str, Any]:
@@ -170,9 +190,15 @@ def _about(run: Run, mechanism: NoisedAccuracy, release: StoredRelease) -> dict[
         column: [{"subgroup": value, **_known(one)} for value, one in zip(values, estimates, strict=True)]
         for (column, values), estimates in columns
     }
+    about = {"accuracy": estimate.accuracy, "plus_minus": estimate.plus_minus}
+    told = f"the student is right in {shown_accuracy(estimate.accuracy, estimate.plus_minus)} of cases"
+    if _of_numbers(settings) and settings.data.scale is not None:
+        span = settings.data.scale.span
+        error, known_to = span * (1 - estimate.accuracy), span * estimate.plus_minus
+        about = {"accuracy": None, "mean_absolute_error": error, "plus_minus": known_to, "largest_error": span}
+        told = f"the student's mean absolute error is {error:.4g} ± {known_to:.2g}"
     return {
-        "accuracy": estimate.accuracy,
-        "plus_minus": estimate.plus_minus,
+        **about,
         "confidence": CONFIDENCE,
         "units": estimate.units,
         "unit": unit,
@@ -184,8 +210,7 @@ def _about(run: Run, mechanism: NoisedAccuracy, release: StoredRelease) -> dict[
         "noise": noise,
         "release_id": release.release_id,
         "epsilon_dataset": round_up(release.epsilon_total),
-        "summary": f"On the {unit}s that were held out the student is right in "
-        f"{shown_accuracy(estimate.accuracy, estimate.plus_minus)} of cases: one figure with noise, the interval that "
+        "summary": f"On the {unit}s that were held out {told}: one figure with noise, the interval that "
         f"noise leaves at {CONFIDENCE:.0%}, every {unit} counting alike, each image answered by itself. {guarantee}",
     }
 

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from terrine.data.dataset import Dataset
-from terrine.data.findings import SeveralFindings, counts_by_class
+from terrine.data.findings import counts_by_class
 from terrine.data.labels import encode_groups, encode_labels
+from terrine.data.ordered import OrderedLabels, grades_of, numbers_of, on_clipped
 from terrine.data.parties import encode_parties
 from terrine.data.sketch import sketch
 from terrine.data.source import ImageSource, Own, Progress
@@ -78,6 +79,8 @@ class Listing(NamedTuple):
     test: np.ndarray
     parties: np.ndarray | None
     party_names: tuple[str, ...]
+    numbers: np.ndarray | None = None
+    remarks: tuple[str, ...] = ()
 
     @property
     def units(self) -> np.ndarray:
@@ -85,7 +88,7 @@ class Listing(NamedTuple):
         return self.names if self.groups is None else self.groups
 
 
-class Listed(SeveralFindings, Own, ImageSource):
+class Listed(OrderedLabels, Own, ImageSource):
     """Image files of somebody's own.
 
     Classes are numbered in alphabetical order, or by value when all are integers. Unless the split is given,
@@ -142,6 +145,8 @@ class Listed(SeveralFindings, Own, ImageSource):
             train_names=there.names[train],
             test_units=there.units[test],
             sketch=sketch(digests[: len(kept)]),
+            scale=self.scale,
+            test_numbers=None if there.numbers is None else there.numbers[test],
         )
 
     def survey(self, at: Path = Path(), *, seed: int = 0) -> Survey:
@@ -164,7 +169,7 @@ class Listed(SeveralFindings, Own, ImageSource):
             skipped=there.found.skipped,
             geometry=geometry,
             looked_at=geometry.total(),
-            remarks=there.found.remarks,
+            remarks=(*there.found.remarks, *there.remarks),
             several=(len(train), len(test)) if self.findings else None,
         )
 
@@ -174,13 +179,21 @@ class Listed(SeveralFindings, Own, ImageSource):
         records = found.records
         records.sort(key=lambda record: (record.name, record.label, record.frame))
         first = records[0]
-        if class_names := self.findings:
+        numbers, remarks = None, ()
+        if self.scale is not None:
+            class_names, texts = self.scale.names, [record.label for record in records]
+            if self.bins:
+                numbers, clipped = numbers_of(texts, self, lambda row: records[row].path)
+                labels, remarks = self.scale.places(numbers), on_clipped(clipped, len(records))
+            else:
+                labels = grades_of(texts, self.scale, lambda row: records[row].path)
+        elif class_names := self.findings:
             held = [record.label.split(AND) for record in records]
             labels = np.array([[name in own for name in class_names] for own in held], np.int64)
         else:
             class_names = _class_names([record.label for record in records])
-            texts = {"label": np.array([record.label for record in records])}
-            labels = encode_labels(texts, class_names, where)[0]["label"]
+            given = {"label": np.array([record.label for record in records])}
+            labels = encode_labels(given, class_names, where)[0]["label"]
         names = name_codes(record.name for record in records)
         groups = None
         if first.group:
@@ -199,7 +212,7 @@ class Listed(SeveralFindings, Own, ImageSource):
             known = train if first.split else np.arange(len(records))
             held, party_names = encode_parties({"party": np.array([records[index].party for index in known])}, where)
             parties = held["party"] if first.split else held["party"][train]
-        return Listing(found, labels, class_names, names, groups, train, test, parties, party_names)
+        return Listing(found, labels, class_names, names, groups, train, test, parties, party_names, numbers, remarks)
 
 
 def _check_split(

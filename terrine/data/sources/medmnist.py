@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from terrine.data.dataset import Dataset
-from terrine.data.findings import SeveralFindings
+from terrine.data.ordered import OrderedLabels
 from terrine.data.source import Downloaded, Progress, ThreeSplits
 from terrine.data.sources.npz import from_arrays, read_arrays
 from terrine.errors import InputError
@@ -19,12 +19,12 @@ SIZES = (28, 64, 128, 224)
 _ARRAYS = {f"{split}_{array}" for split in ("train", "val", "test") for array in ("images", "labels")}
 
 
-class MedMNIST(SeveralFindings, Downloaded, ThreeSplits):
+class MedMNIST(OrderedLabels, Downloaded, ThreeSplits):
     """A set of MedMNIST; its validation split joins the training records unless `validation` or `pool` says otherwise.
 
     It is root/medmnist/NAME.npz or root/NAME.npz; for `size` 64, 128 or 224 NAME_64.npz and so on, and for any other
     size the largest published one that is not larger. chestmnist, whose images have several findings each, wants
-    `findings`.
+    `findings`; retinamnist's five classes are `grades`, [0, 1, 2, 3, 4].
     """
 
     # Written down, because importing medmnist to list them takes a second and makes a folder in the user's home.
@@ -63,7 +63,7 @@ class MedMNIST(SeveralFindings, Downloaded, ThreeSplits):
             class_names=[info["label"][str(index)] for index in range(len(info["label"]))],
             public_benchmark=True,
             validation=self.validation_split,
-            findings=self.findings,
+            kind=self,
         )
 
 

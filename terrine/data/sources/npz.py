@@ -6,7 +6,9 @@ Split already:          train_images, train_labels, test_images, test_labels; op
                         test_groups, train_parties, val_parties, class_names
 
 Labels are integers 0..K-1 or text; with `data.findings` they are 0 or 1, a column for each finding, whose names are
-`class_names`, or without these those of `data.findings`. Other arrays in the file are ignored. Nothing is unpickled.
+`class_names`, or without these those of `data.findings`; with `data.grades` texts, or integers that number
+`class_names`, or without these the grades; with `data.bins` numbers. Other arrays in the file are ignored. Nothing is
+unpickled.
 
 The name of a record (`terrine.data.units`) is its entry in `ids`, integers or texts of which none occurs twice; records
 are then in the order of these texts. Without ids it is its place in the array, one of the validation split apart.
@@ -21,9 +23,10 @@ from typing import Literal
 import numpy as np
 
 from terrine.data.dataset import Dataset, from_one_set
-from terrine.data.findings import SeveralFindings, encode_findings
+from terrine.data.findings import encode_findings
 from terrine.data.images import to_uint8_nchw
-from terrine.data.labels import encode_groups, encode_labels, encode_names
+from terrine.data.labels import class_places, encode_groups, encode_labels, encode_names
+from terrine.data.ordered import OrderedLabels, numbers_of, on_clipped
 from terrine.data.parties import encode_parties
 from terrine.data.source import Own, Progress, ThreeSplits
 from terrine.data.units import place_codes
@@ -34,7 +37,7 @@ _ARRAYS = ("images", "labels", "ids", "groups", "parties")
 _KEYS = {f"{prefix}{array}" for prefix in ("", *_PREFIXES) for array in _ARRAYS}
 
 
-class Npz(SeveralFindings, Own, ThreeSplits):
+class Npz(OrderedLabels, Own, ThreeSplits):
     """Arrays in one .npz file; a file with `images` is split by `test_fraction` (`terrine.data.splits`)."""
 
     name: Literal["npz"] = "npz"
@@ -48,7 +51,7 @@ class Npz(SeveralFindings, Own, ThreeSplits):
             test_fraction=self.test_fraction,
             seed=seed,
             validation=self.validation_split,
-            findings=self.findings,
+            kind=self,
         )
 
 
@@ -83,21 +86,32 @@ def from_arrays(
     seed: int = 0,
     public_benchmark: bool = False,
     validation: Literal["keep", "pool", "drop"] = "keep",
-    findings: Sequence[str] = (),
+    kind: OrderedLabels | None = None,
 ) -> Dataset:
     """Return the dataset in `arrays`, named as in the module docstring; `where` says in errors where they come from.
 
     test_fraction: of one set, which is to be split. validation: whether the validation split joins train, becomes the
-    dataset's public pool, or is left out. findings: of several at once those that are wanted.
+    dataset's public pool, or is left out. kind: what labels are, where not classes without order.
     """
+    kind = OrderedLabels() if kind is None else kind
     if class_names is None and "class_names" in arrays:
         class_names = [str(text) for text in arrays["class_names"].ravel()]
     prefixes = [""] if "images" in arrays else [prefix for prefix in _PREFIXES if f"{prefix}images" in arrays]
     _require_arrays(arrays, prefixes, where)
     images = {prefix: to_uint8_nchw(arrays[f"{prefix}images"], f"{where}: {prefix}images") for prefix in prefixes}
     given_labels = {f"{prefix}labels": arrays[f"{prefix}labels"] for prefix in prefixes}
-    if findings:
-        labels, names = encode_findings(given_labels, class_names, findings, where), tuple(findings)
+    numbers: dict[str, np.ndarray] = {}
+    remarks: tuple[str, ...] = ()
+    if kind.findings:
+        labels, names = encode_findings(given_labels, class_names, kind.findings, where), kind.findings
+    elif kind.bins:
+        assert kind.scale is not None
+        numbers, remarks = _numbers(given_labels, kind, where)
+        labels, names = {array: kind.scale.places(own) for array, own in numbers.items()}, kind.scale.names
+    elif kind.grades:
+        labels, own_names = encode_labels(given_labels, class_names or kind.grades, where)
+        places, names = class_places(own_names, kind.grades), kind.grades
+        labels = {array: places[own] for array, own in labels.items()}
     else:
         labels, names = encode_labels(given_labels, class_names, where)
     given = {f"{prefix}groups": arrays[f"{prefix}groups"] for prefix in prefixes if f"{prefix}groups" in arrays}
@@ -141,6 +155,9 @@ def from_arrays(
             record_names=names_of_records,
             parties=joined_parties,
             party_names=party_names,
+            scale=kind.scale,
+            numbers=ordered(numbers, "labels") if numbers else None,
+            remarks=remarks,
         )
     _refuse_shared_groups(groups, train, where)
     return Dataset(
@@ -157,7 +174,25 @@ def from_arrays(
         pool_images=None if pool is None else images[pool],
         pool_labels=None if pool is None else labels[f"{pool}labels"],
         train_names=names_of_records,
+        scale=kind.scale,
+        test_numbers=numbers.get("test_labels"),
+        remarks=remarks,
     )
+
+
+def _numbers(
+    labels: Mapping[str, np.ndarray], kind: OrderedLabels, where: str
+) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+    """Return labels as numbers within the outer edges, float64 [N] by array, and what there is to say of others."""
+    found, beyond = {}, 0
+    for array, values in labels.items():
+        if values.ndim > 2 or values.size != len(values):
+            raise InputError(f"{where}: {array} has shape {list(values.shape)}; data.bins wants one number per image.")
+        found[array], clipped = numbers_of(
+            values.ravel().tolist(), kind, lambda row, array=array: f"{where}: {array}[{row}]"
+        )
+        beyond += clipped
+    return found, on_clipped(beyond, sum(map(len, found.values())))
 
 
 def _places(prefixes: list[str], images: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -1,0 +1,183 @@
+"""Runs on drawn images with ages or grades, through the real stages, to the command that predicts numbers."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from flows.cli import app
+from flows.stages import run_through
+from tasks.config.params import lay_over, validate
+from tasks.pipeline.evaluate import evaluate_student
+from tasks.pipeline.report import write_report
+from tasks.reports.accuracy import known_accuracy, released_accuracy, released_error
+from tasks.reports.statement_page import read_statement
+from tasks.reports.summary import for_anybody, result
+from tasks.runtime.run import Run
+from tasks.runtime.store import read_json, read_table
+from tasks.serving.mlflow_model import _pyfunc
+from tasks.serving.scoring import _answer
+from tasks.tools.check import look_at
+from terrine.deployment.export import export_student
+from terrine.deployment.model import StudentModel, scale_of
+from terrine.errors import ArtefactError, SettingError
+from terrine.privacy.accounting.events import counts, from_json, vote_answer
+
+EDGES = [0.0, 20.0, 40.0, 60.0, 80.0]
+SIDE = 8
+VALUES: dict[str, Any] = {
+    "data": {"name": "npz", "path": "drawn.npz", "size": SIDE, "bins": EDGES, "pool": "test", "pool_fraction": 0.4},
+    "partition": {"teachers": 90},
+    "queries": {"count": 80, "batch": 40, "sources": {"pool": 1}},
+    "backbone": {"projection": 40},
+    "teachers": {"statistics": "original"},
+    "student": {"statistics": "original"},
+    "aggregation": {"mechanism": "histogram", "sigma": 5, "epsilon": 30},
+    "evaluation": {"epsilon": 4},
+    "ledger": {"account": "drawn", "epsilon": 1000},
+}
+
+
+def draw(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Return images, uint8 [count, 8, 8], that have the more contrast the older, and ages from 0 to 80."""
+    generator = np.random.default_rng(seed)
+    ages = generator.uniform(0, 80, count).round(2)
+    images = 128 + generator.normal(0, 1, (count, SIDE, SIDE)) * (2 + 0.6 * ages[:, None, None])
+    return np.clip(images, 0, 255).astype(np.uint8), ages
+
+
+def run_of(root: Path, labels: Any = None, **sections: Any) -> Run:
+    images, ages = draw(1100)
+    labels = ages if labels is None else labels(ages)
+    np.savez(
+        root / "drawn.npz",
+        train_images=images[300:],
+        train_labels=labels[300:],
+        test_images=images[:300],
+        test_labels=labels[:300],
+    )
+    return Run(root, "drawn", validate(lay_over(VALUES, sections)))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    run = run_of(tmp_path_factory.mktemp("drawn"))
+    run_through(run, "dataset", "distance")
+    return run
+
+
+def labels_released(run: Run) -> np.ndarray:
+    return np.asarray(read_table(run.folders.answers / "answers.parquet")["label"])
+
+
+def test_the_student_is_far_better_than_the_median_and_its_error_is_released_at_its_price(made: Run) -> None:
+    found = read_json(made.folders.evaluation)["order"]
+    error = found["mean_absolute_error"]
+    assert error["value"] < 0.6 * found["error_of_the_median"]
+    assert error["low"] < error["value"] < error["high"]
+    assert found["spearman"]["value"] > 0.7
+    released = released_error(made.folders)
+    assert released is not None
+    assert released_accuracy(made.folders) is None
+    assert (released["largest_error"], released["accuracy"], released["epsilon"]) == (80.0, None, 4)
+    assert abs(released["mean_absolute_error"] - error["value"]) < 2 * released["plus_minus"] + 1
+    assert 0 < released["plus_minus"] < 4
+    assert "mean absolute error is" in released["summary"]
+    assert known_accuracy(made) == {
+        "error_released": released["mean_absolute_error"],
+        "error_released_plus_minus": released["plus_minus"],
+    }
+
+
+def test_the_statement_says_edges_and_costs_what_classes_cost(made: Run) -> None:
+    statement = read_statement(made.folders.statement)
+    assert statement["mechanism"]["bins"] == EDGES
+    assert counts(from_json(statement["event"])) == {vote_answer(5.0): 80}
+    assert statement["answered_per_class"] == np.bincount(labels_released(made), minlength=4).tolist()
+
+
+def test_predict_serve_mlflow_and_export_say_the_number(made: Run, tmp_path: Path) -> None:
+    images, ages = draw(60, seed=5)
+    (tmp_path / "photos").mkdir()
+    for number, image in enumerate(images):
+        Image.fromarray(image).save(tmp_path / "photos" / f"{number:02d}.png")
+    command = ["predict", str(tmp_path / "photos"), "--folder", str(made.folders.student)]
+    told = json.loads(CliRunner().invoke(app, [*command, "--json"]).output)
+    said = np.array([entry["number"] for entry in told])
+    assert np.abs(said - ages).mean() < 12
+    for entry in told:
+        low, high = map(float, entry["class"].split(" to "))
+        assert low <= entry["number"] <= high
+        assert entry["probability"] == entry["probabilities"][entry["class"]]
+    header, first = CliRunner().invoke(app, [*command, "--csv"]).output.splitlines()[:2]
+    assert header.startswith("image,number,class,probability,probability of 0 to 20")
+    assert float(first.split(",")[1]) == pytest.approx(said[0], rel=1e-4)
+    assert f"{said[0]:.4g}" in CliRunner().invoke(app, command).output
+    model = StudentModel.load(made.folders.student)
+    _, served = _answer((tmp_path / "photos" / "00.png").read_bytes(), "image/png", model)
+    assert model.scale is not None
+    assert model.scale.numbers(served)[0] == pytest.approx(said[0])
+    assert _pyfunc(made.folders.student)["signature"].params.params[0].name == "numbers"
+    assert export_student(model, [tmp_path / "student.pt2"], images[:, None])[0] < 1e-4
+    for edges in ([0, 1], [0, 3, 2, 5, 6], "none", [0, 1, 2, 3, None]):
+        with pytest.raises(ArtefactError, match="what order its classes have"):
+            scale_of({"class_names": model.class_names, "scale": {"edges": edges}})
+
+
+def test_the_report_and_the_summary_show_the_error(made: Run) -> None:
+    (made.root / "experiments").mkdir()
+    (made.root / "experiments" / "drawn.yaml").write_text("description: drawn ages\n")
+    (made.root / "dvc.lock").touch()
+    write_report.fn(made)
+    page = made.folders.report.read_text()
+    assert all(text in page for text in ("How far off it is", "quadratic weighted kappa", "mean absolute error is"))
+    assert "mean absolute error of numbers" in result(made).plain
+    assert "mean absolute error released" in for_anybody(made)
+
+
+def test_grades_are_judged_by_how_far_a_wrong_one_is_off_and_release_an_accuracy(tmp_path: Path) -> None:
+    def grades(ages: np.ndarray) -> np.ndarray:
+        return np.array(["none", "mild", "severe"])[(ages > 30).astype(int) + (ages > 60)]
+
+    own = {"data": {"bins": [], "grades": ["none", "mild", "severe"]}, "aggregation": {"mechanism": "gnmax"}}
+    run = run_of(tmp_path, grades, **own)
+    run_through(run, "dataset", "distance")
+    found = read_json(run.folders.evaluation)
+    order = found["order"]
+    assert order["of"] == "grades"
+    assert order["mean_absolute_error"]["value"] < 0.75 * order["error_of_the_median"]
+    assert order["within_one"]["value"] >= found["accuracy"] == found["measures"]["accuracy"]["value"]
+    assert released_accuracy(run.folders) is not None
+    assert released_error(run.folders) is None
+    assert read_statement(run.folders.statement)["mechanism"]["grades"] == 3
+    evaluate_student.fn(run)
+    assert read_json(run.folders.evaluation) == found
+
+
+def test_an_empty_bin_is_a_note_of_the_check_and_not_a_refusal(tmp_path: Path) -> None:
+    (tmp_path / "experiments").mkdir()
+    run_of(tmp_path)
+    values = lay_over(VALUES, {"data": {"bins": [*EDGES, 120.0]}})
+    (tmp_path / "experiments" / "drawn.yaml").write_text(json.dumps(values))
+    (tmp_path / "params.yaml").write_text("run: drawn\n")
+    found = look_at(tmp_path, "drawn")
+    assert found.refusals == []
+    assert any("No training record is of '80 to 120'" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ({"transcription": {"annotation": {"sigma": 3}}, "evaluation": {"epsilon": None}}, "data.bins is for runs"),
+        ({"aggregation": {"where": "parties"}, "privacy": {"units": 9}}, "does not go with aggregation.where=parties"),
+        ({"evaluation": {"subgroups": "a.csv", "released_subgroups": {"sex": ["f", "m"]}}}, "accuracies of classes"),
+    ],
+)
+def test_what_means_nothing_with_an_order_is_refused_in_a_sentence(sections: dict[str, Any], said: str) -> None:
+    with pytest.raises(SettingError, match=said) as refused:
+        validate(lay_over(VALUES, sections))
+    assert "\n" not in str(refused.value)
