@@ -114,6 +114,16 @@ def test_large_images_are_convolved_a_few_at_a_time_each_as_by_itself():
     assert torch.equal(together, torch.cat([transform(image[None]) for image in images]))
 
 
+@pytest.mark.parametrize(("size", "orientations"), [(36, 8), (62, 4), (97, 8), (224, 2)])
+def test_spectra_equal_convolutions_and_an_image_has_its_bits_in_any_company(size, orientations):
+    images = torch.rand(3, 1, size, size, generator=torch.Generator().manual_seed(size))
+    network = ScatteringNetwork(1, size, 0, orientations, None)
+    by_spectra = network.coefficients(images)
+    torch.testing.assert_close(by_spectra, network.coefficients(images.requires_grad_()), atol=2e-6, rtol=1e-4)
+    alone = [network.coefficients(image[None].detach()) for image in images.flip(0)]
+    assert torch.equal(by_spectra, torch.cat(alone).flip(0))
+
+
 def test_there_are_81_maps_of_7x7_at_28x28():
     assert ScatteringNetwork(1, 28, 0, 8, None).coefficients(torch.rand(2, 1, 28, 28)).shape == (2, 81, 7, 7)
 
