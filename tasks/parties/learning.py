@@ -102,6 +102,7 @@ def params_of(folders: Folders, config: PartyConfig) -> Params:
     mine: dict[str, Any] = {} if len(shape) != 4 else {"data": {"name": "folder", "path": "elsewhere"}}
     if len(shape) == 4:
         mine["data"] |= {"channels": shape[1], "size": in_json(size_of(shape))}
+        mine["data"] |= {"fit": terms.fit, "window": terms.window}
     if terms.fixed_point is not None:
         mine["student"] = {"kind": "sums"}
     return validate(merge(merge(mine, own.params), fixed))

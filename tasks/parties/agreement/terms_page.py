@@ -69,13 +69,18 @@ def _asked(terms: Terms) -> list[str]:
     described = {key: value for key, value in terms.described.describe().items() if terms.public().get(key) is not None}
     parameters = statement_texts(_statement(terms, described))["mechanism_parameters"]
     images = "rows" if terms.size is None else f"{in_words(terms.size)}, {'grey' if terms.channels == 1 else 'colour'}"
+    made = {"pad": "padded with black where they have another shape", "crop": "cropped to their middle"}
+    read = [made[terms.fit]] if terms.fit in made else []
+    if terms.window is not None:
+        read.append("black at {:g} and white at {:g} where they have more than 8 bits".format(*terms.window))
+    told = [f"Pictures of records are {', and '.join(read)}."] if read else []
     asked = (
         f"{terms.asked:,} of {terms.queries:,} public images ({images}), none of them anybody's records. Classes, by "
         f"label: {', '.join(terms.class_names)}."
         if terms.fixed_point is None
         else f"{terms.numbers:,} sums over records ({images}). Classes, by label: {', '.join(terms.class_names)}."
     )
-    return [asked, kind.text, *(f"{name} = {plain(value)}: {text}." for name, value, text in parameters)]
+    return [asked, *told, kind.text, *(f"{name} = {plain(value)}: {text}." for name, value, text in parameters)]
 
 
 def _statement(terms: Terms, described: Mapping[str, Any]) -> dict[str, Any]:
