@@ -10,6 +10,7 @@ tracebacks (their kinds below the table), by how much the process's memory grew 
 
 import argparse
 import contextlib
+import gzip
 import io
 import json
 import logging
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +26,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import psutil
+import pydicom
 import yaml
 
 from terrine.errors import TerrineError
@@ -252,6 +255,41 @@ def file_doors(folder: Path) -> Iterator[tuple[str, Door, list[bytes]]]:
     yield "states of parties", party_state, [saved]
 
 
+def medical_doors(folder: Path) -> Iterator[tuple[str, Door, list[bytes]]]:
+    """Files of scanners, by the functions that read one: what calls them makes a sentence of any error."""
+    import nibabel
+
+    from terrine.data.pictures import dicom_pixels, nifti_pixels
+    from terrine.data.pictures.files import fitted
+    from tests.terrine.data.dicoms import REAL, made
+
+    folder.mkdir()
+    generator = np.random.default_rng(0)
+    warnings.simplefilter("ignore")  # pydicom's, of values that are none
+
+    def written(dataset: "pydicom.FileDataset") -> bytes:
+        dataset.save_as(stream := io.BytesIO(), enforce_file_format=True)
+        return stream.getvalue()
+
+    def scan(data: bytes) -> None:
+        (folder / "IM1").write_bytes(data)
+        fitted(dicom_pixels.picture_at(folder / "IM1", None, None)[0], 8, 1, "pad")
+
+    slices = generator.integers(0, 4000, (3, 12, 9), np.uint16)
+    plain = [written(made(slices[0], RescaleSlope=1, RescaleIntercept=-1024)), written(made(slices))]
+    real = [(REAL / f"MR_small{kind}.dcm").read_bytes() for kind in ("", "_RLE", "_jp2klossless", "_jpeg_ls_lossless")]
+    yield "DICOM files", scan, [*plain, *real]
+
+    def volume(name: str, data: bytes) -> None:
+        (folder / name).write_bytes(data)
+        fitted(nifti_pixels.picture_of(folder / name, "axial", "middle", None, (1.0, 99.0))[0], 8, 1, "pad")
+
+    voxels = generator.integers(0, 999, (7, 6, 5)).astype(np.int16)
+    whole = [kind(voxels, np.diag([2, 2, 2, 1])).to_bytes() for kind in (nibabel.Nifti1Image, nibabel.Nifti2Image)]
+    yield "NIfTI files", lambda data: volume("a.nii", data), whole
+    yield "NIfTI files, gzipped", lambda data: volume("a.nii.gz", gzip.compress(data, 1)), whole
+
+
 def student_doors(folder: Path) -> Iterator[tuple[str, Door, list[bytes]]]:
     """Files of a student's folder, changed under a seal that fits."""
     from tasks.serving.guarantee import guarantee
@@ -337,7 +375,13 @@ def main() -> None:
     bad, told = False, []
     with tempfile.TemporaryDirectory(prefix="terrine-fuzz-") as place:
         folder = Path(place)
-        groups = (frame_doors(), file_doors(folder), student_doors(folder / "students"), http_doors(folder / "http"))
+        groups = (
+            frame_doors(),
+            file_doors(folder),
+            medical_doors(folder / "scans"),
+            student_doors(folder / "students"),
+            http_doors(folder / "http"),
+        )
         for name, door, seeds in (entry for group in groups for entry in group):
             if not any(part in name for part in arguments.doors):
                 continue

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from terrine.geometry import in_words
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -118,7 +120,7 @@ def _geometry(found: Finding) -> str:
     others = len(survey.geometry) - 3
     more = f", and {others} other sizes or modes" if others > 0 else ""
     every = f" (of {survey.looked_at:,} that were looked at)"
-    return f"{kinds}{more}{every}; all become {data.size} x {data.size}, {'grey' if data.channels == 1 else 'colour'}"
+    return f"{kinds}{more}{every}; all become {in_words(data.size)}, {'grey' if data.channels == 1 else 'colour'}"
 
 
 def _votes(found: Finding) -> str:

@@ -30,6 +30,7 @@ from terrine.aggregation.mechanism import Mechanism
 from terrine.aggregation.records import Whitening
 from terrine.aggregation.release import about_answers
 from terrine.errors import ArtefactError, InputError, SettingError
+from terrine.geometry import in_json, size_of
 from terrine.privacy.accounting.events import of_several
 from terrine.privacy.ledger.ledger import StoredRelease
 from terrine.privacy.noise import delta_slack
@@ -100,7 +101,8 @@ def params_of(folders: Folders, config: PartyConfig) -> Params:
     shape = read_queries(folders).images.shape
     mine: dict[str, Any] = {} if len(shape) != 4 else {"data": {"name": "folder", "path": "elsewhere"}}
     if len(shape) == 4:
-        mine["data"] |= {"channels": shape[1], "size": shape[2]}
+        mine["data"] |= {"channels": shape[1], "size": in_json(size_of(shape))}
+        mine["data"] |= {"fit": terms.fit, "window": terms.window}
     if terms.fixed_point is not None:
         mine["student"] = {"kind": "sums"}
     return validate(merge(merge(mine, own.params), fixed))

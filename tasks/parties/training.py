@@ -14,6 +14,7 @@ import numpy as np
 
 from tasks.config.params import Params, validate
 from tasks.config.values import merge
+from tasks.parties.agreement.reading import pictures_of
 from tasks.parties.agreement.terms import Terms
 from tasks.parties.config import OwnTeachers
 from tasks.pipeline import dataset, partition, sums, teach, vote
@@ -83,14 +84,7 @@ def own_params(own: OwnTeachers, terms: Terms, held: int) -> Params:
     given = own.params.get("partition", {}).get("teachers", held)
     if given != held:
         raise SettingError(f"own.params.partition.teachers={given}, and the terms say this party holds {held}.")
-    geometry = {key: getattr(terms, key) for key in ("size", "channels") if getattr(terms, key) is not None}
-    for key, agreed in geometry.items():
-        if (said := own.params.get("data", {}).get(key, agreed)) != agreed:
-            raise SettingError(
-                f"own.params.data.{key}={said}, and the terms say {agreed}: teachers would learn from images of "
-                f"another geometry than they are asked about. Set it to {agreed}, or leave it out."
-            )
-    fixed = {"data": geometry, "partition": {"teachers": max(held, 2)}}
+    fixed = {"data": pictures_of(terms, own.params.get("data", {})), "partition": {"teachers": max(held, 2)}}
     # Parameters know of two teachers at least; a party may hold one.
     params = validate(merge(merge(_ELSEWHERE, own.params), fixed))
     if isinstance(params.teachers, AveragedTeachers) and params.teachers.averaging != "none":

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from tasks.config.params import Params
 from terrine.data.survey import Survey
+from terrine.geometry import in_json, sides
 
 RARE = 1 / 5
 """A class is named that has less than this share of an average class's records."""
@@ -101,9 +102,10 @@ def _on_files(remarks: Remarks, survey: Survey, params: Params) -> None:
         remarks.notes.append("Images of 1 bit per pixel are black and white drawings: check that they are no masks.")
     size = getattr(params.data, "size", None)
     largest = max((max(width, height) for width, height, _ in survey.geometry), default=None)
-    if size and largest and largest < size:
+    if size and largest and largest < min(sides(size)):
         remarks.notes.append(
-            f"No image is larger than {largest} pixels: data.size={largest} would say as much as {size}, in less time."
+            f"No image is larger than {largest} pixels: data.size={largest} would say as much as {in_json(size)}, "
+            "in less time."
         )
     if modes == {"L"} and params.data.channels == 3:
         remarks.notes.append("All images are grey: data.channels=1 would say as much as 3, in less time.")

@@ -8,6 +8,7 @@ carries it.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -81,4 +82,4 @@ def numbers_of_moments(run: Run) -> int:
     network = read_backbone(run.folders).network
     assert isinstance(network, ScatteringNetwork)
     coefficients = network.standardise.num_features
-    return coefficients + coefficients // network.grid**2 + 1
+    return coefficients + coefficients // math.prod(network.grid) + 1

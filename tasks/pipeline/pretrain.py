@@ -22,6 +22,7 @@ from tasks.runtime.step import step
 from tasks.runtime.store import Folders, file_digest, link, read_json, write_json
 from terrine.device import resolve_device
 from terrine.errors import InputError
+from terrine.geometry import in_json
 from terrine.mapped import Rows
 from terrine.models.architecture import REFERENCE_BATCHES
 from terrine.models.backbone import Backbone
@@ -47,7 +48,7 @@ def backbone_identity(run: Run) -> str:
     parts = {
         "seed": run.params.seed,
         "channels": run.params.data.channels,
-        "size": run.params.data.size,
+        "size": in_json(run.params.data.size),
         "backbone": settings.identity(),
         "pretraining": run.params.pretraining.model_dump(mode="json", exclude={"checkpoint_minutes"})
         if settings.pretrained_here

@@ -39,6 +39,7 @@ from terrine.deployment.manifest import MANIFEST, check_seal, seal
 from terrine.deployment.model import MOMENTS
 from terrine.deployment.rows import ENCODING
 from terrine.device import resolve_device
+from terrine.geometry import in_json
 from terrine.models.backbone import Backbone
 from terrine.models.files import load_backbone, save_backbone
 from terrine.students.answers import ReleasedAnswers, released_answers
@@ -69,7 +70,7 @@ def train_student(run: Run) -> None:
             "release": released["release_id"],
             "statistics": settings.statistics,
             "class_names": released["class_names"],
-            "size": run.params.data.size,
+            "size": in_json(run.params.data.size),
             "channels": run.params.data.channels,
             **told_of_reading(run.params.data),
             **({} if run.params.data.scale is None else {"scale": run.params.data.scale.described()}),

@@ -72,6 +72,7 @@ from terrine.students.material import TrainedStudent
 SUMS = "sums.safetensors"
 """Among the answers: the noisy sums, and the public map from features to the vectors that were summed."""
 NOTICE = "PRIVATE: there are no votes, and so no figures of them."
+_ROWS = 32 * BLOCK
 
 
 def sums_over_records(run: Run) -> bool:
@@ -203,13 +204,15 @@ def _records(run: Run, whitening: Whitening, statistics: dict[str, np.ndarray] |
         set_statistics(backbone, statistics)
     if not path.is_file():
         report, count = progress_reporter("private-features"), len(dataset.train_labels)
-        vectors = np.empty((count, whitening.length), np.float32)
-        blocks = features_one_by_one(backbone, dataset.train_images, whitening.vectors)
-        for number, block in enumerate(blocks):
-            first = number * BLOCK
-            vectors[first : first + len(block)] = block
-            report((first + len(block)) / count, f"features of {first + len(block):,} of {count:,} images")
-        write_array(path, vectors)
+        # Part by part, each in a file: what is cut short after hours goes on where it was.
+        parts = {path.with_name(f"vectors-{first}.npy"): first for first in range(0, count, _ROWS)}
+        for part, first in parts.items():
+            rows = np.arange(first, min(first + _ROWS, count))
+            if not part.is_file():
+                blocks = features_one_by_one(backbone, dataset.train_images, whitening.vectors, rows)
+                write_array(part, np.concatenate(list(blocks)))
+            report((rows[-1] + 1) / count, f"features of {rows[-1] + 1:,} of {count:,} images")
+        write_array(path, np.concatenate([read_array(part) for part in parts]))
     return Records.of(
         read_array(path, memory_map=True), dataset.train_labels, protected_units(run, dataset), dataset.classes
     )

@@ -31,6 +31,7 @@ from tasks.runtime.store import Folders, atomic_folder, file_digest, link, read_
 from terrine.determinism.randomness import derive_seed, numpy_generator
 from terrine.device import resolve_device
 from terrine.errors import ArtefactError, SettingError
+from terrine.geometry import in_json, pixels
 from terrine.mapped import MappedRows, Segment
 from terrine.queries import Queries, in_turns
 from terrine.synthetic import registry
@@ -66,7 +67,7 @@ def plan(run: Run) -> list[Draw]:
     if not run.params.data.of_images:
         return []
     size, channels = run.params.data.size, run.params.data.channels
-    shard = max(1, min(SHARD, SHARD_BYTES // (channels * size * size)))
+    shard = max(1, min(SHARD, SHARD_BYTES // (channels * pixels(size))))
     wanted: dict[str, Images | None] = {"queries": run.params.queries, "pretraining": run.params.pretraining.images}
     draws = []
     for purpose, images in wanted.items():
@@ -83,7 +84,7 @@ def plan(run: Run) -> list[Draw]:
 
 def shard_path(run: Run, draw: Draw) -> Path:
     """Return where a shard lies, named by everything its bytes depend on."""
-    geometry = {"seed": run.params.seed, "size": run.params.data.size, "channels": run.params.data.channels}
+    geometry = {"seed": run.params.seed, "size": in_json(run.params.data.size), "channels": run.params.data.channels}
     identity = digest(
         {
             **geometry,
@@ -185,7 +186,7 @@ def assemble_images(run: Run, draws: list[Draw]) -> None:
                 entry = {"file": name, "kind": POOL, "count": len(part), "sha256": file_digest(folder / name)}
                 shards.setdefault(purpose, []).append(entry)
         manifest = {
-            "size": run.params.data.size,
+            "size": in_json(run.params.data.size),
             "channels": run.params.data.channels,
             "seed": run.params.seed,
             "shards": shards,

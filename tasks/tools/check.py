@@ -28,6 +28,7 @@ from terrine.advice import RICH
 from terrine.aggregation.histogram import GaussianHistogram
 from terrine.data.survey import Survey
 from terrine.errors import LedgerError, TerrineError
+from terrine.geometry import pixels
 from terrine.planning import (
     ENOUGH,
     ENOUGH_OF_SUMS,
@@ -93,8 +94,8 @@ class Finding:
             return None
         queries = self.plan.queries if self.plan is not None else params.queries.count
         images = RECORDS * self.survey.records[0] + self.survey.records[1] + QUERIES * queries
-        pixels = images * params.data.channels * params.data.size**2
-        return (START + PER_PIXEL * pixels) / 60
+        seconds = START + PER_PIXEL * images * params.data.channels * pixels(params.data.size)
+        return seconds / 60
 
     @property
     def stops(self) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 
 from terrine.errors import InputError, SettingError
+from terrine.geometry import Size, sides
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 """Of files that are taken for images."""
@@ -17,7 +18,7 @@ Files = Literal["images", "dicom"]
 """What files of records are: PNG, JPEG and the like, or DICOM."""
 
 Fit = Literal["stretch", "pad", "crop"]
-"""How an image that is not square becomes square: all of it stretched, or with black edges, or its middle alone."""
+"""How an image of another shape gets the run's: all of it stretched, or with black edges, or its middle alone."""
 
 # Images converted at a time: bounds the memory of intermediate floating-point copies.
 _CHUNK = 4096
@@ -115,26 +116,37 @@ def windowed(values: np.ndarray, low: float, high: float, *, slope: float = 1.0,
     return shown
 
 
-def resize(images: np.ndarray, size: int, fit: Fit = "stretch") -> np.ndarray:
-    """Return uint8 [N, C, H, W] images as uint8 [N, C, size, size].
+def middle(height: int, width: int, size: Size) -> tuple[int, int, int, int]:
+    """Return top, left, height and width of the largest part of the shape of `size` in an image's middle."""
+    tall, wide = sides(size)
+    part = min(height, max(1, width * tall // wide)), min(width, max(1, height * wide // tall))
+    return (height - part[0]) // 2, (width - part[1]) // 2, *part
 
-    Bilinear, antialiased where the image shrinks. One that is not square becomes square as `fit` says.
+
+def resize(images: np.ndarray, size: Size, fit: Fit = "stretch") -> np.ndarray:
+    """Return uint8 [N, C, H, W] images as uint8 of height and width `size`.
+
+    Bilinear, antialiased where the image shrinks. One of another shape is brought to it as `fit` says.
     """
-    if size < 1:
+    wanted = sides(size)
+    if min(wanted) < 1:
         raise SettingError(f"data.size is {size}. An image has at least one pixel a side.")
-    if images.shape[2:] == (size, size):
+    if images.shape[2:] == wanted:
         return images
     height, width = images.shape[2:]
-    tall, wide = size, size
+    tall, wide = wanted
     if fit == "crop":
-        side, top, left = min(height, width), max(0, height - width) // 2, max(0, width - height) // 2
-        images = images[:, :, top : top + side, left : left + side]
+        top, left, inner, across = middle(height, width, size)
+        images = images[:, :, top : top + inner, left : left + across]
     elif fit == "pad":
-        tall, wide = (max(1, round(length * size / max(height, width))) for length in (height, width))
-    top, left = round((size - tall) / 2), round((size - wide) / 2)
+        if height * wanted[1] >= width * wanted[0]:
+            wide = max(1, round(width * wanted[0] / height))
+        else:
+            tall = max(1, round(height * wanted[1] / width))
+    top, left = round((wanted[0] - tall) / 2), round((wanted[1] - wide) / 2)
     import torch  # here: a dataset that has its size already is read without it
 
-    resized = np.zeros((*images.shape[:2], size, size), dtype=np.uint8)
+    resized = np.zeros((*images.shape[:2], *wanted), dtype=np.uint8)
     for start in range(0, len(images), _CHUNK):
         chunk = torch.from_numpy(np.array(images[start : start + _CHUNK])).float()
         chunk = torch.nn.functional.interpolate(

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from terrine.data import public
 from terrine.data.dataset import Dataset
@@ -26,6 +27,7 @@ from terrine.data.ordered import Scale
 from terrine.data.pool import take_pool
 from terrine.data.sketch import digests_of_arrays, sketch
 from terrine.data.survey import Survey, survey_of
+from terrine.geometry import Size, as_size
 from terrine.settings import AtHome, Kinds, Settings, Unit
 
 Progress = Callable[[int, int], None]
@@ -41,6 +43,19 @@ def rising(window: tuple[float, float]) -> tuple[float, float]:
 
 Window = Annotated[tuple[float, float], AfterValidator(rising)]
 """The values that become black and white."""
+
+
+def known_size(said: Any) -> Size:
+    """Return the size that is meant; raise an error that pydantic words for what is none."""
+    pair = said if isinstance(said, list | tuple) else [said, said]
+    whole = [
+        int(side) if isinstance(side, str | float) and str(side).removesuffix(".0").isdigit() else side for side in pair
+    ]
+    if len(pair) != 2 or not all(type(side) is int and 8 <= side <= 320 for side in whole):
+        raise PydanticCustomError(
+            "size", "a side is a whole number greater than or equal to 8 and at most 320: give one, or [height, width]"
+        )
+    return as_size(whole)
 
 
 class Source(Settings):
@@ -137,12 +152,12 @@ class Source(Settings):
 class ImageSource(Source):
     """Images, brought to one geometry."""
 
-    size: Annotated[int, Unit("pixels")] = Field(28, ge=8, le=320)
-    """Side that every image of the run is brought to."""
+    size: Annotated[Size, BeforeValidator(known_size), Unit("pixels")] = 28
+    """Side that every image of the run is brought to, 8 to 320; or `[height, width]`, where they are not square."""
     channels: Literal[1, 3] = 1
     """Grey or colour, to which every image of the run is brought."""
     fit: Fit = "stretch"
-    """How an image that is not square becomes square: stretched, padded with black, or cropped to its middle."""
+    """How an image of another shape gets this one: stretched, padded with black, or cropped to its middle."""
     pool: Literal["validation", "test"] | None = None
     """Real images that you declare public, as the source `pool` of queries: the validation split, or a part of the test
     split. No record is in two of private records, pool and test images, and no test image is in the pool."""

@@ -6,20 +6,22 @@ import numpy as np
 
 from terrine.data.images import refuse_not_finite
 from terrine.errors import InputError
+from terrine.geometry import Size, sides
 
 
-def check_images(images: np.ndarray, channels: int, size: int) -> np.ndarray:
-    """Return a batch of images as uint8 or float32 [B, channels, size, size], contiguous, after checking it.
+def check_images(images: np.ndarray, channels: int, size: Size) -> np.ndarray:
+    """Return a batch of images as uint8 or float32 [B, channels, *size], contiguous, after checking it.
 
     images: uint8, 0 to 255, or floating point in [0, 1]. Raises InputError that says what is wrong: another dtype or
     shape, no image at all, NaN or an infinity, values outside the range.
     """
-    expected = f"[images, {channels}, {size}, {size}]"
+    height, width = sides(size)
+    expected = f"[images, {channels}, {height}, {width}]"
     if images.dtype != np.uint8 and images.dtype.kind != "f":
         raise InputError(
             f"The images have dtype {images.dtype}. Send uint8 values from 0 to 255, or floating point from 0 to 1."
         )
-    if images.ndim != 4 or images.shape[1:] != (channels, size, size):
+    if images.ndim != 4 or images.shape[1:] != (channels, height, width):
         raise InputError(
             f"The images have shape {list(images.shape)}, and this student takes {expected}: resize them, and give one "
             "image as a batch of one."

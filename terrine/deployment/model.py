@@ -25,6 +25,7 @@ from terrine.deployment.images import check_images, check_rows
 from terrine.deployment.manifest import check_seal
 from terrine.deployment.network import REFERENCE_WEIGHT, ServingStatistics, StudentNetwork
 from terrine.errors import ArtefactError, SettingError
+from terrine.geometry import as_size, is_size
 from terrine.models.backbone import Backbone
 from terrine.models.files import load_backbone
 from terrine.models.moments import set_statistics
@@ -79,7 +80,7 @@ class StudentModel:
     ) -> None:
         self.channels, self.size = backbone.channels, backbone.size
         self.takes_rows = backbone.describe()["kind"] == "columns"
-        self.shape: tuple[int, ...] = (self.channels,) if self.takes_rows else (self.channels, self.size, self.size)
+        self.shape: tuple[int, ...] = (self.channels,) if self.takes_rows else backbone.shape
         self.reading = reading(description | {"size": self.size, "channels": self.channels})
         self.class_names: list[str] = [str(name) for name in description["class_names"]]
         self.scale = scale_of(description)
@@ -228,7 +229,8 @@ def check_student(folder: Path) -> dict[str, Any]:
     names = manifest.get("class_names")
     if (
         not (isinstance(names, list) and names and all(isinstance(name, str | int) for name in names))
-        or not all(type(manifest.get(field)) is int and manifest[field] > 0 for field in ("size", "channels"))
+        or not is_size(manifest.get("size"))
+        or not (type(manifest.get("channels")) is int and manifest["channels"] > 0)
         or not isinstance(manifest.get("statistics"), str)
     ):
         raise ArtefactError(
@@ -267,7 +269,7 @@ def reading(manifest: dict[str, Any]) -> dict[str, Any]:
     known = fit in get_args(Fit) and files in get_args(Files)
     if not known or not numbers or (window is not None and not window[0] < window[1]):
         raise ArtefactError("The student's manifest does not say how images are read. Get its folder again.")
-    sides = {"size": manifest["size"], "channels": manifest["channels"]}
+    sides = {"size": as_size(manifest["size"]), "channels": manifest["channels"]}
     return {**sides, "fit": fit, "window": None if window is None else tuple(window), "files": files}
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from terrine.errors import InputError
+from terrine.geometry import Size, pixels
 
 COUNT = 64
 """Reference images that are stored with a student."""
@@ -39,6 +40,6 @@ def choose_reference(probabilities: np.ndarray, count: int = COUNT) -> np.ndarra
     return np.lexsort((labels, rank))[:count].astype(np.int64)
 
 
-def affordable(size: int, channels: int, count: int = COUNT) -> int:
+def affordable(size: Size, channels: int, count: int = COUNT) -> int:
     """Return how many reference images of this geometry to store: `count`, fewer where they would be many megabytes."""
-    return max(16, min(count, _MOST_BYTES // (channels * size * size)))
+    return max(16, min(count, _MOST_BYTES // (channels * pixels(size))))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from terrine.errors import SettingError
+from terrine.geometry import Size, size_of
 from terrine.settings import AtHome, Kinds, Settings, Unit
 
 if TYPE_CHECKING:
@@ -58,12 +59,12 @@ class Architecture(Settings):
         """The images that what is not trained is fitted to; None where there is no such part."""
         return None
 
-    def side(self, size: int) -> int | None:
-        """Return the side at which images of side `size` enter the network; None where building it finds out."""
+    def side(self, size: Size) -> Size | None:
+        """Return the size at which images of size `size` enter the network; None where building it finds out."""
         return size
 
-    def build(self, channels: int, size: int, seed: int) -> Backbone:
-        """Return the backbone for images [B, channels, size, size] with its initial weights, on the CPU.
+    def build(self, channels: int, size: Size, seed: int) -> Backbone:
+        """Return the backbone for images [B, channels, *size] with its initial weights, on the CPU.
 
         Raises SettingError for an architecture that does not take such images.
         """
@@ -90,7 +91,7 @@ class Architecture(Settings):
                 f"A backbone of kind={self.kind} has weights: name a file of them, weights=..., or pretrain one on "
                 "synthetic images (`terrine.pretraining.simclr.pretrain`, or the pipeline's stage `pretrain`)."
             )
-        channels, size = queries.images.shape[1], queries.images.shape[-1]
+        channels, size = queries.images.shape[1], size_of(queries.images.shape)
         backbone = self.build(channels, size, seed)
         if weights is None:
             self.adapt(backbone, queries.images, queries.batches, seed=seed, device=device)
@@ -110,12 +111,12 @@ class Architecture(Settings):
 
             fit_reference(backbone, images, batches[:REFERENCE_BATCHES], device)
 
-    def options(self, channels: int, size: int) -> dict[str, Any]:
+    def options(self, channels: int, size: Size) -> dict[str, Any]:
         """Return what `network` is given, and the backbone's description holds: JSON values."""
         return {}
 
     @staticmethod
-    def network(kind: str, channels: int, size: int, seed: int) -> Built:
+    def network(kind: str, channels: int, size: Size, seed: int) -> Built:
         """Return the network of this kind, initialised from torch's global generator, and its number of features.
 
         The options are keywords. Raises SettingError for impossible ones.
@@ -183,7 +184,7 @@ class Enlarged(Settings):
     enlarge: Annotated[int | None, Unit("pixels")] = Field(None, ge=8, le=1024)
     """Side to which images are resized first; null is as little as the architecture needs."""
 
-    def side(self, size: int) -> int | None:
+    def side(self, size: Size) -> int | None:
         """Return the side at which images enter the network."""
         return self.enlarge
 

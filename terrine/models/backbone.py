@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from terrine.determinism.parallel import side_by_side
 from terrine.errors import InputError, SettingError
+from terrine.geometry import Size, as_size, sides
 from terrine.mapped import Rows
 from terrine.models.concatenated import ConcatenatedNetwork
 from terrine.models.statistics import Statistics, batch_statistics
@@ -45,9 +46,14 @@ class Backbone(nn.Module):
         return int(self._architecture["channels"])
 
     @property
-    def size(self) -> int:
-        """Side of the images in pixels."""
-        return int(self._architecture["size"])
+    def size(self) -> Size:
+        """Side of the images in pixels, or height and width."""
+        return as_size(self._architecture["size"])
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of the images."""
+        return self.channels, *sides(self.size)
 
     def describe(self) -> dict[str, Any]:
         """Return what `build_backbone` needs to build this architecture again: kind, channels, size and options."""
@@ -93,10 +99,9 @@ class Backbone(nn.Module):
             return self.network(as_float(images)).float()
 
     def _check(self, images: Tensor) -> None:
-        expected = (self.channels, self.size, self.size)
-        if images.dim() != 4 or tuple(images.shape[1:]) != expected:
+        if images.dim() != 4 or tuple(images.shape[1:]) != self.shape:
             raise InputError(
-                f"The backbone '{self._architecture['kind']}' takes images of shape (B, {str(expected)[1:]} and was "
+                f"The backbone '{self._architecture['kind']}' takes images of shape (B, {str(self.shape)[1:]} and was "
                 f"given {tuple(images.shape)}. Resize the images, or build the backbone for their size."
             )
 

@@ -8,6 +8,7 @@ from safetensors import SafetensorError, safe_open
 
 from terrine.errors import ArtefactError
 from terrine.files import atomic_file
+from terrine.geometry import as_size
 from terrine.models.backbone import Backbone
 from terrine.models.registry import build_backbone
 
@@ -39,7 +40,11 @@ def load_backbone(path: Path) -> Backbone:
         architecture = json.loads(metadata[_METADATA_KEY])
         options = architecture["options"]
         backbone = build_backbone(
-            architecture["kind"], channels=architecture["channels"], size=architecture["size"], seed=0, **options
+            architecture["kind"],
+            channels=architecture["channels"],
+            size=as_size(architecture["size"]),
+            seed=0,
+            **options,
         )
         backbone.network.load_state_dict(state)
     except (SafetensorError, KeyError, ValueError, RuntimeError) as error:

@@ -65,10 +65,10 @@ def bound_for(backbone: Backbone, units: int | None, noise_multiplier: float) ->
 
 @torch.no_grad()
 def image_vectors(network: ScatteringNetwork, images: Tensor, bound: float) -> Tensor:
-    """Return the vectors [B, D + maps] of images [B, C, size, size], before they are clipped to norm 1."""
+    """Return the vectors [B, D + maps] of images [B, C, H, W], before they are clipped to norm 1."""
     layer = network.standardise
     z = (network.described(as_float(images)) - layer.running_mean) * (layer.running_var + layer.eps).rsqrt()
-    squares = (z.square() - 1).view(len(z), -1, network.grid**2).mean(2)
+    squares = (z.square() - 1).view(len(z), -1, math.prod(network.grid)).mean(2)
     return torch.cat([z, squares], 1) / (bound * math.sqrt(z.shape[1]))
 
 
@@ -82,7 +82,7 @@ def unit_vectors(backbone: Backbone, images: Rows, units: np.ndarray, bound: flo
 
     def block(first: int) -> np.ndarray:
         chosen = order[first : first + _BLOCK]
-        taken = torch.zeros((_BLOCK, backbone.channels, backbone.size, backbone.size), dtype=torch.uint8)
+        taken = torch.zeros((_BLOCK, *backbone.shape), dtype=torch.uint8)
         taken[: len(chosen)] = torch.from_numpy(np.ascontiguousarray(images[chosen]))
         return image_vectors(network, taken, bound)[: len(chosen)].double().numpy()
 
@@ -111,7 +111,7 @@ def statistics_from(backbone: Backbone, mean: np.ndarray, noise: float, bound: f
     own_mean, own_variance = (
         statistic.cpu().double().numpy() for statistic in (layer.running_mean, layer.running_var + layer.eps)
     )
-    scale, places = bound * math.sqrt(len(own_mean)), network.grid**2
+    scale, places = bound * math.sqrt(len(own_mean)), math.prod(network.grid)
     first, second = np.split(mean * scale, [len(own_mean)])
     noise_variance = (scale * noise) ** 2
     by_map = np.square(first).reshape(-1, places).mean(1) - noise_variance

@@ -22,7 +22,7 @@ BLOCK = 64
 def features_one_by_one(
     backbone: Backbone, images: Rows, then: Callable[[np.ndarray], np.ndarray], order: np.ndarray | None = None
 ) -> Iterator[np.ndarray]:
-    """Yield `then` of the features [BLOCK, features] of uint8 images [N, C, size, size], without what fills a block.
+    """Yield `then` of the features [BLOCK, features] of uint8 images [N, C, H, W], without what fills a block.
 
     then: of which row i is a function of row i. order: int64, the numbers of the images that are wanted; None: of all.
     """
@@ -31,7 +31,7 @@ def features_one_by_one(
 
     def block(first: int) -> np.ndarray:
         chosen = wanted[first : first + BLOCK]
-        filled = torch.zeros((BLOCK, backbone.channels, backbone.size, backbone.size), dtype=torch.uint8)
+        filled = torch.zeros((BLOCK, *backbone.shape), dtype=torch.uint8)
         filled[: len(chosen)] = torch.from_numpy(np.ascontiguousarray(images[chosen]))
         return then(network.features(filled, "original").numpy())[: len(chosen)]
 

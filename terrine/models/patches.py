@@ -20,6 +20,7 @@ from torch import Tensor
 from terrine.determinism.parallel import side_by_side
 from terrine.determinism.randomness import torch_generator
 from terrine.errors import SettingError
+from terrine.geometry import Size
 from terrine.mapped import Rows
 from terrine.models.projected import ProjectedNetwork
 
@@ -41,7 +42,9 @@ class PatchNetwork(ProjectedNetwork):
     kernels: Tensor
     offset: Tensor
 
-    def __init__(self, channels: int, size: int, seed: int, words: int, mirrored: bool, projection: int | None) -> None:
+    def __init__(
+        self, channels: int, size: Size, seed: int, words: int, mirrored: bool, projection: int | None
+    ) -> None:
         if words < 2 or words % 2:
             raise SettingError(f"patches: words is {words}, and must be an even number from 2 on.")
         super().__init__("patches", 2 * words * PARTS**2 // (1 + mirrored), projection, seed)

@@ -11,6 +11,7 @@ import torch
 
 from terrine.determinism.randomness import derive_seed
 from terrine.errors import SettingError
+from terrine.geometry import Size, in_json, sides
 from terrine.models.architecture import ARCHITECTURES
 from terrine.models.backbone import Backbone
 from terrine.models.identity import ColumnsBackbone
@@ -22,8 +23,8 @@ _initialising = threading.RLock()
 """Initial weights come from torch's global generator: one thread at a time."""
 
 
-def build_backbone(kind: str, *, channels: int, size: int, seed: int, **options: Any) -> Backbone:
-    """Return the backbone `kind` for images [B, channels, size, size], on the CPU, with initial weights from `seed`.
+def build_backbone(kind: str, *, channels: int, size: Size, seed: int, **options: Any) -> Backbone:
+    """Return the backbone `kind` for images [B, channels, *size], on the CPU, with initial weights from `seed`.
 
     The weights depend on (kind, channels, size, options, seed) alone; torch's global generator is left as it was.
     `columns` is the backbone of a table of `channels` columns, with `size` 1, and takes rows instead of images.
@@ -38,8 +39,10 @@ def build_backbone(kind: str, *, channels: int, size: int, seed: int, **options:
                 "timm."
             )
         return build_backbone("timm", channels=channels, size=size, seed=seed, architecture=kind, **options)
-    if not SMALLEST <= size <= LARGEST:
-        raise SettingError(f"backbone: images of side {size}. Backbones take sides from {SMALLEST} to {LARGEST}.")
+    if not SMALLEST <= min(sides(size)) <= max(sides(size)) <= LARGEST:
+        raise SettingError(
+            f"backbone: images of side {in_json(size)}. Backbones take sides from {SMALLEST} to {LARGEST}."
+        )
     if channels not in (1, 3):
         raise SettingError(f"backbone: images of {channels} channels. Backbones take 1 (grey) or 3 (colour).")
     network = ARCHITECTURES.of(kind).network
@@ -52,4 +55,4 @@ def build_backbone(kind: str, *, channels: int, size: int, seed: int, **options:
     with _initialising, torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, f"backbone {kind}"))
         built, features = network(kind, channels, size, seed, **options)
-    return Backbone(built, features, {"kind": kind, "channels": channels, "size": size, "options": options})
+    return Backbone(built, features, {"kind": kind, "channels": channels, "size": in_json(size), "options": options})

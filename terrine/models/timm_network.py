@@ -8,10 +8,11 @@ from torch import Tensor, nn
 
 from terrine import vision
 from terrine.errors import SettingError, first_line
+from terrine.geometry import Size, in_json, sides, size_of
 
 
 class TimmNetwork(nn.Module):
-    """timm's `name` from float images [B, channels, size, size] to its pooled features [B, `feature_dim`].
+    """timm's `name` from float images [B, channels, *size] to its pooled features [B, `feature_dim`].
 
     Images in [0, 1] are standardised as timm's own weights for the architecture expect them; grey ones by the mean over
     its colours. How, is stored with the weights.
@@ -20,20 +21,20 @@ class TimmNetwork(nn.Module):
     None feeds them as they are. Raises SettingError when the architecture cannot take the images.
     """
 
-    def __init__(self, name: str, channels: int, size: int, enlarge: int | None = None) -> None:
+    def __init__(self, name: str, channels: int, size: Size, enlarge: int | None = None) -> None:
         super().__init__()
         self.side = enlarge
-        side = enlarge or size
-        self.model = _create(name, channels, side)
+        size = enlarge or size
+        self.model = _create(name, channels, size)
         for key, values in zip(("mean", "deviation"), _standardisation(self.model, channels), strict=True):
             self.register_buffer(key, torch.tensor(values).reshape(1, -1, 1, 1))
         try:
             with torch.no_grad():
-                features = self.model.eval()(torch.zeros(2, channels, side, side))
+                features = self.model.eval()(torch.zeros(2, channels, *sides(size)))
         except (RuntimeError, ValueError, AssertionError) as error:
             raise SettingError(
-                f"backbone: timm's '{name}' cannot take images of side {side} ({first_line(error)}). Set enlarge to a "
-                "larger side, 64 or 224 say: images are then resized before they enter."
+                f"backbone: timm's '{name}' cannot take images of side {in_json(size)} ({first_line(error)}). Set "
+                "enlarge to a larger side, 64 or 224 say: images are then resized before they enter."
             ) from error
         self.feature_dim = int(features.shape[1])
 
@@ -47,15 +48,15 @@ class TimmNetwork(nn.Module):
         super()._load_from_state_dict(state, prefix, *others)
 
     def forward(self, images: Tensor) -> Tensor:
-        if self.side is not None and self.side != images.shape[-1]:
+        if self.side is not None and self.side != size_of(images.shape):
             images = F.interpolate(images, size=(self.side, self.side), mode="bilinear", align_corners=False)
         return self.model((images - self.mean) / self.deviation)
 
 
-def _create(name: str, channels: int, side: int) -> Any:
+def _create(name: str, channels: int, size: Size) -> Any:
     arguments = {"pretrained": False, "num_classes": 0, "in_chans": channels}
     try:
-        return vision.timm.create_model(name, img_size=side, **arguments)  # transformers fix their grid when built
+        return vision.timm.create_model(name, img_size=size, **arguments)  # transformers fix their grid when built
     except (TypeError, AssertionError):
         return vision.timm.create_model(name, **arguments)
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from terrine import vision
 from terrine.errors import InputError, SettingError
+from terrine.geometry import in_json
 from terrine.models.backbone import Backbone
 from terrine.models.timm_network import TimmNetwork
 
@@ -57,7 +58,7 @@ def load_weights(backbone: Backbone, path: Path) -> None:
         name = misshapen[0]
         raise InputError(
             f"{path}: '{name}' is {list(state[name].shape)} where {kind} for images of {backbone.channels} channels "
-            f"and side {backbone.size} has {list(own[name].shape)}. Set data.channels, backbone.stem and "
+            f"and side {in_json(backbone.size)} has {list(own[name].shape)}. Set data.channels, backbone.stem and "
             "backbone.enlarge as the weights were made."
         )
     target.load_state_dict({name: state[name] for name in own if name in state}, strict=False)

@@ -8,7 +8,7 @@ same numbers and each apply their own rows.
 Crop, resize and flip are linear and act on rows and columns separately, and so does the blur: each is two small
 matrices per image and a batched matrix product, fast at these sizes on any device and deterministic on a GPU.
 
-    >>> views = draw_views(len(images), images.shape[-1], ViewSettings(), seed=0, device=images.device)
+    >>> views = draw_views(len(images), 28, ViewSettings(), seed=0, device=images.device)
     >>> first = apply_views(images, views)
 """
 
@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from terrine.geometry import Size, sides
 from terrine.models.backbone import as_float
 
 _CROP_ATTEMPTS = 10
@@ -76,8 +77,8 @@ class Views:
         return replace(self, **mine)
 
 
-def draw_views(count: int, size: int, settings: ViewSettings, *, seed: int, device: torch.device | str) -> Views:
-    """Draw `count` views of square images of side `size`, from `seed` alone (on one kind of device).
+def draw_views(count: int, size: Size, settings: ViewSettings, *, seed: int, device: torch.device | str) -> Views:
+    """Draw `count` views of images of size `size`, from `seed` alone (on one kind of device).
 
     The order of brightness, contrast, saturation and hue is random, but one for all images of the call.
     """
@@ -106,34 +107,38 @@ def draw_views(count: int, size: int, settings: ViewSettings, *, seed: int, devi
         grey=uniform(0, 1) < settings.grey_probability,
         sigma=uniform(*settings.blur_sigma),
         colour_order=tuple(torch.randperm(4, generator=on_host).tolist()),
-        blur_radius=int(settings.blur_kernel * size) // 2,
+        blur_radius=int(settings.blur_kernel * min(sides(size))) // 2,
     )
 
 
-def _draw_crops(count: int, size: int, settings: ViewSettings, generator: torch.Generator) -> tuple[Tensor, ...]:
+def _draw_crops(count: int, size: Size, settings: ViewSettings, generator: torch.Generator) -> tuple[Tensor, ...]:
     """Return top, left, height and width [count] in whole pixels: the first of ten draws that fits, else the image."""
     uniform = torch.rand(4, count, _CROP_ATTEMPTS, generator=generator, device=generator.device)
     (smallest, largest), (narrowest, widest) = settings.crop_area, map(math.log, settings.crop_ratio)
-    area = size * size * (uniform[0] * (largest - smallest) + smallest)
+    tall, wide = sides(size)
+    area = tall * wide * (uniform[0] * (largest - smallest) + smallest)
     ratio = torch.exp(uniform[1] * (widest - narrowest) + narrowest)
     width, height = (area * ratio).sqrt().round(), (area / ratio).sqrt().round()
-    fits = (width >= 1) & (width <= size) & (height >= 1) & (height <= size)
+    fits = (width >= 1) & (width <= wide) & (height >= 1) & (height <= tall)
     first = fits.int().argmax(1, keepdim=True)
     none = ~fits.any(1)
 
     def chosen(values: Tensor, otherwise: float) -> Tensor:
         return torch.where(none, otherwise, values.gather(1, first).squeeze(1))
 
-    height, width = chosen(height, size), chosen(width, size)
-    top, left = (torch.floor(uniform[2 + axis, :, 0] * (size + 1 - side)) for axis, side in enumerate((height, width)))
+    height, width = chosen(height, tall), chosen(width, wide)
+    top, left = (
+        torch.floor(uniform[2 + axis, :, 0] * (whole + 1 - side))
+        for axis, (whole, side) in enumerate(((tall, height), (wide, width)))
+    )
     return top, left, height, width
 
 
 def apply_views(images: Tensor, views: Views) -> Tensor:
     """Return views, float [B, C, H, W] in [0, 1], of `images` [B, C, H, W], uint8 or float, on their device."""
-    size = images.shape[-1]
-    rows = _crop_matrices(views.top, views.height, size)
-    columns = _crop_matrices(views.left, views.width, size)
+    tall, wide = images.shape[-2:]
+    rows = _crop_matrices(views.top, views.height, tall)
+    columns = _crop_matrices(views.left, views.width, wide)
     columns = torch.where(views.flip[:, None, None], columns.flip(1), columns)
     result = _along_both_axes(as_float(images), rows, columns)
     for operation in views.colour_order:
@@ -141,8 +146,8 @@ def apply_views(images: Tensor, views: Views) -> Tensor:
     if images.shape[1] == 3:
         result = torch.where(_spread(views.grey), _grey(result), result)
     if views.blur_radius:
-        blur = _blur_matrices(views.sigma, views.blur_radius, size)
-        result = _along_both_axes(result, blur, blur)
+        along = [_blur_matrices(views.sigma, views.blur_radius, side) for side in (tall, wide)]
+        result = _along_both_axes(result, *along)
     return result
 
 

@@ -26,6 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 from terrine.determinism.randomness import derive_seed, numpy_generator
 from terrine.device import reproducible
 from terrine.errors import InputError, SettingError
+from terrine.geometry import size_of
 from terrine.mapped import Rows
 from terrine.models.backbone import Backbone
 from terrine.pretraining.augment import ViewSettings, apply_views, draw_views
@@ -136,7 +137,7 @@ def _take_step(
     views = []
     for which in range(2):
         view_seed = derive_seed(seed, "simclr views", run.step, which)
-        drawn = draw_views(count * processes, images.shape[-1], VIEWS, seed=view_seed, device=device)
+        drawn = draw_views(count * processes, size_of(images.shape), VIEWS, seed=view_seed, device=device)
         views.append(apply_views(images, drawn.rows(mine)))
     batch = torch.cat(views)
     if device.type == "cuda":
@@ -213,10 +214,9 @@ class _Source:
 
 
 def _check(backbone: Backbone, images: Rows, settings: SimCLRSettings, processes: int) -> None:
-    expected = (backbone.channels, backbone.size, backbone.size)
-    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1:] != expected:
+    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1:] != backbone.shape:
         raise InputError(
-            f"Pretraining takes uint8 images of shape (N, {str(expected)[1:]} for this backbone, and was given "
+            f"Pretraining takes uint8 images of shape (N, {str(backbone.shape)[1:]} for this backbone, and was given "
             f"{images.dtype} of shape {images.shape}."
         )
     if len(images) < settings.batch:

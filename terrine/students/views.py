@@ -55,7 +55,7 @@ def augment(images: Tensor, augmentation: Augmentation, generator: torch.Generat
 
     `generator` lives on the CPU, so a seed gives the same changes on every device.
     """
-    count, size = len(images), images.shape[-1]
+    count = len(images)
 
     def uniform(low: float, high: float, columns: int = 1) -> Tensor:
         return (torch.rand(count, columns, generator=generator) * (high - low) + low).to(images.device)
@@ -70,15 +70,17 @@ def augment(images: Tensor, augmentation: Augmentation, generator: torch.Generat
     if augmentation.brightness:
         views = views * uniform(1 - augmentation.brightness, 1 + augmentation.brightness)[:, :, None, None]
     if augmentation.erase:
-        views = _erase(views, uniform(0, augmentation.erase), uniform(0, 1, 2), size)
+        views = _erase(views, uniform(0, augmentation.erase), uniform(0, 1, 2))
     return views.clamp(0, 1)
 
 
-def _erase(views: Tensor, share: Tensor, centre: Tensor, size: int) -> Tensor:
-    """Fill a square of side `share` [B, 1] of the image's around `centre` [B, 2] in [0, 1] with the image's mean."""
-    places = (torch.arange(size, device=views.device) + 0.5) / size
-    inside = (places - centre[:, :, None]).abs() <= share[:, :, None] / 2  # [B, 2, size]
-    square = inside[:, 0, :, None] & inside[:, 1, None, :]
+def _erase(views: Tensor, share: Tensor, centre: Tensor) -> Tensor:
+    """Fill `share` [B, 1] of the image's height and width around `centre` [B, 2] in [0, 1] with the image's mean."""
+    rows, columns = (
+        ((torch.arange(side, device=views.device) + 0.5) / side - centre[:, axis, None]).abs() <= share / 2
+        for axis, side in enumerate(views.shape[-2:])
+    )
+    square = rows[:, :, None] & columns[:, None, :]
     return torch.where(square[:, None], views.mean((1, 2, 3), keepdim=True), views)
 
 

@@ -24,6 +24,7 @@ import torch.nn.functional as F
 
 from terrine.determinism.randomness import numpy_generator
 from terrine.errors import InputError, SettingError
+from terrine.geometry import Size, sides, size_of
 from terrine.mapped import Rows
 from terrine.models.backbone import as_float, features_in_batches
 from terrine.models.registry import build_backbone
@@ -167,10 +168,10 @@ def scattering_extractor(channels: int, device: torch.device | str = "cpu") -> E
     """
 
     def features(images: np.ndarray) -> np.ndarray:
-        side = min(SIDE, images.shape[-1])
-        backbone = build_backbone("scattering", channels=channels, size=side, seed=_SEED, projection=_FEATURES)
-        if side < images.shape[-1]:
-            images = _reduced(images, side)
+        size = size_of([min(SIDE, side) for side in images.shape[-2:]])
+        backbone = build_backbone("scattering", channels=channels, size=size, seed=_SEED, projection=_FEATURES)
+        if size != size_of(images.shape):
+            images = _reduced(images, size)
         batches = np.array_split(np.arange(len(images)), max(1, -(-len(images) // _BATCH)))
         return features_in_batches(backbone, images, batches, "original", device)
 
@@ -182,9 +183,9 @@ def columns_extractor() -> Extractor:
     return Extractor("columns", lambda rows: rows)
 
 
-def _reduced(images: np.ndarray, side: int) -> np.ndarray:
+def _reduced(images: np.ndarray, size: Size) -> np.ndarray:
     parts = [
-        F.adaptive_avg_pool2d(as_float(torch.from_numpy(images[first : first + _BATCH])), side).mul(255).round()
+        F.adaptive_avg_pool2d(as_float(torch.from_numpy(images[first : first + _BATCH])), sides(size)).mul(255).round()
         for first in range(0, len(images), _BATCH)
     ]
     return torch.cat(parts).to(torch.uint8).numpy()

@@ -9,6 +9,7 @@ import numpy as np
 
 from terrine.determinism.randomness import derive_seed
 from terrine.errors import SettingError
+from terrine.geometry import Size, in_json, size_of
 from terrine.queries import Queries, in_turns, shares
 from terrine.synthetic import registry
 
@@ -23,7 +24,7 @@ def draw(
     *,
     count: int,
     like: Dataset | None = None,
-    size: int = 28,
+    size: Size = 28,
     channels: int = 1,
     seed: int = 0,
     batch: int = 500,
@@ -34,15 +35,15 @@ def draw(
     Args:
         programs: The name of an image program (`terrine.synthetic.programs`), or programs with their weights.
         count: How many images.
-        like: A dataset whose side and channels they get, instead of `size` and `channels`.
-        size: Side in pixels, 8 to 320.
+        like: A dataset whose size and channels they get, instead of `size` and `channels`.
+        size: Side in pixels, 8 to 320, or height and width.
         channels: 1 for grey, 3 for colour.
         seed: Equal seeds draw equal images on every machine.
         batch: Most images of one program that share their batch statistics.
         device: Where they are drawn.
 
     Returns:
-        Queries of uint8 images [count, channels, size, size].
+        Queries of uint8 images [count, channels, *size].
 
     Raises:
         SettingError: an unknown program, an impossible size, or a table to be like.
@@ -50,7 +51,7 @@ def draw(
     if like is not None:
         if like.column_names is not None:
             raise SettingError(f"{like.name} is a table, and image programs draw no rows: ask about rows of its own.")
-        channels, size = like.train_images.shape[1:3]
+        channels, size = like.train_images.shape[1], size_of(like.train_images.shape)
     weights = {programs: 1.0} if isinstance(programs, str) else dict(programs)
     counts = shares(count, weights)
     drawn = {
@@ -68,7 +69,14 @@ def draw(
         for kind, number in counts.items()
     }
     turns = in_turns(counts, batch)
-    origin = {"programs": weights, "count": count, "size": size, "channels": channels, "seed": seed, "batch": batch}
+    origin = {
+        "programs": weights,
+        "count": count,
+        "size": in_json(size),
+        "channels": channels,
+        "seed": seed,
+        "batch": batch,
+    }
     return Queries(
         np.concatenate([drawn[kind][start : start + number] for kind, start, number in turns]),
         np.split(np.arange(count), np.cumsum([number for _, _, number in turns])[:-1]),

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from terrine.errors import SettingError, did_you_mean
+from terrine.geometry import Size, in_json, sides
 from terrine.synthetic.program import Program, programs
 from terrine.synthetic.programs.mixup import Mixup
 
@@ -39,9 +40,11 @@ def program(kind: str) -> Program:
 
 
 def draw(
-    kind: str, *, seed: int, first: int, count: int, size: int, channels: int, device: str | torch.device = "cpu"
+    kind: str, *, seed: int, first: int, count: int, size: Size, channels: int, device: str | torch.device = "cpu"
 ) -> Tensor:
-    """Draw images `first` .. `first + count - 1` of the program `kind`: uint8 [count, channels, size, size].
+    """Draw images `first` .. `first + count - 1` of the program `kind`: uint8 [count, channels, *size].
+
+    Images that are not square are the middle of square ones, of the longer side.
 
     The same (kind, seed, image number, size, channels) gives the same bytes whatever the range it is drawn in and
     whichever device draws it. Work happens on `device` and the result stays there; MPS has no float64, so there the
@@ -50,9 +53,12 @@ def draw(
     Raises SettingError for an unknown kind, a size outside 8..320, channels other than 1 and 3, or a negative range.
     """
     chosen = program(kind)
-    if not SMALLEST_SIZE <= size <= LARGEST_SIZE:
+    height, width = sides(size)
+    side = max(height, width)
+    if not SMALLEST_SIZE <= min(height, width) <= side <= LARGEST_SIZE:
         raise SettingError(
-            f"image program '{kind}': size {size} is outside {SMALLEST_SIZE}..{LARGEST_SIZE} pixels; choose one inside."
+            f"image program '{kind}': size {in_json(size)} is outside {SMALLEST_SIZE}..{LARGEST_SIZE} pixels; choose "
+            "one inside."
         )
     if channels not in (1, 3):
         raise SettingError(f"image program '{kind}': {channels} channels were asked for; use 1 (grey) or 3 (colour).")
@@ -63,8 +69,9 @@ def draw(
     device = torch.device(device)
     worker = torch.device("cpu") if device.type == "mps" else device
     if count == 0:
-        return torch.empty((0, channels, size, size), dtype=torch.uint8, device=device)
+        return torch.empty((0, channels, height, width), dtype=torch.uint8, device=device)
     # Half precision from a caller's autocast would break the exactness on which equal bytes rest.
     with torch.no_grad(), torch.autocast(worker.type, enabled=False):
-        images = chosen(seed, torch.arange(first, first + count, device=worker), size, channels)
-    return images.to(device)
+        images = chosen(seed, torch.arange(first, first + count, device=worker), side, channels)
+    top, left = (side - height) // 2, (side - width) // 2
+    return images[:, :, top : top + height, left : left + width].contiguous().to(device)

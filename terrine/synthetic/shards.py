@@ -33,6 +33,7 @@ import torch
 from terrine.determinism.parallel import side_by_side
 from terrine.errors import ArtefactError, SettingError
 from terrine.files import atomic_file
+from terrine.geometry import Size, as_size, in_json, pixels, sides
 from terrine.mapped import MappedRows, Segment
 from terrine.synthetic.registry import VERSION, draw, program
 
@@ -51,14 +52,14 @@ class Stretch:
 
     kind: str
     seed: int
-    size: int
+    size: Size
     channels: int
     first: int
     count: int
 
     def describe(self) -> dict[str, Any]:
         """Return the stretch and the version of the programs, as a shard's record holds them."""
-        return {**asdict(self), "version": VERSION}
+        return {**asdict(self), "size": in_json(self.size), "version": VERSION}
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Recipe:
     kind: str
     count: int
     seed: int
-    size: int
+    size: Size
     channels: int
     shard: int = 0
 
@@ -84,7 +85,7 @@ class Recipe:
     @property
     def image_bytes(self) -> int:
         """Bytes of one image."""
-        return max(1, self.channels * self.size * self.size)
+        return max(1, self.channels * pixels(self.size))
 
     def plan(self) -> list[range]:
         """Return the image numbers of each shard."""
@@ -214,11 +215,14 @@ def finish(folder: Path, recipe: Recipe) -> None:
         shards.append(entry)
     for leftover in folder.glob(".*.tmp"):
         leftover.unlink(missing_ok=True)
-    _write_json(folder / MANIFEST, {**asdict(recipe), "version": VERSION, "dtype": "uint8", "shards": shards})
+    _write_json(
+        folder / MANIFEST,
+        {**asdict(recipe), "size": in_json(recipe.size), "version": VERSION, "dtype": "uint8", "shards": shards},
+    )
 
 
 class ImageSet(MappedRows):
-    """A finished set: a read-only view [count, channels, size, size] of its shards, with the recipe they came from."""
+    """A finished set: a read-only view [count, channels, *size] of its shards, with the recipe they came from."""
 
     def __init__(self, recipe: Recipe, segments: list[Segment]) -> None:
         super().__init__(segments)
@@ -236,10 +240,11 @@ def open_shards(folder: Path) -> ImageSet:
     manifest = _read_record(folder / MANIFEST)
     if manifest is None:
         raise ArtefactError(f"{folder} holds no complete image set (no {MANIFEST}). Write the set again; it resumes.")
-    recipe = Recipe(**{name: manifest[name] for name in ("kind", "count", "seed", "size", "channels", "shard")})
+    said = {name: manifest[name] for name in ("kind", "count", "seed", "size", "channels", "shard")}
+    recipe = Recipe(**said | {"size": as_size(said["size"])})
     segments = [Segment(folder / entry["file"], 0, entry["count"]) for entry in manifest["shards"]]
     images = ImageSet(recipe, segments)
-    shape = (recipe.count, recipe.channels, recipe.size, recipe.size)
+    shape = (recipe.count, recipe.channels, *sides(recipe.size))
     if images.shape != shape or images.dtype != np.uint8:
         raise ArtefactError(f"{folder} holds {images.dtype} {images.shape} where the manifest says uint8 {shape}.")
     return images
@@ -253,8 +258,8 @@ def file_digest(path: Path) -> str:
 
 def _blocks(stretch: Stretch, device: str | torch.device, progress: Callable[[int], None] | None) -> Iterator[bytes]:
     """Yield the bytes of a shard's .npy file: the header, then slice after slice of images."""
-    yield _npy_header((stretch.count, stretch.channels, stretch.size, stretch.size))
-    image_bytes = max(1, stretch.channels * stretch.size * stretch.size)
+    yield _npy_header((stretch.count, stretch.channels, *sides(stretch.size)))
+    image_bytes = max(1, stretch.channels * pixels(stretch.size))
     on_cpu = torch.device(device).type in ("cpu", "mps")
     at_a_time = max(1, min(PART, PART_BYTES // image_bytes) if on_cpu else SLICE_BYTES // image_bytes)
     end = stretch.first + stretch.count

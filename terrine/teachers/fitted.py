@@ -21,6 +21,7 @@ from terrine.aggregation.release import Votes
 from terrine.data.dataset import Dataset
 from terrine.data.partitions import Parts
 from terrine.errors import SettingError
+from terrine.geometry import size_of
 from terrine.models.backbone import Backbone, features_in_batches
 from terrine.privacy.statement import PublicInput
 from terrine.queries import Queries
@@ -161,7 +162,7 @@ def fit(
             else PrivateFeatures.of_rows(inputs)
         )
     records = Records(inputs, data.train_labels, parts.assignment, data.classes)
-    channels, size = data.train_images.shape[1], data.train_images.shape[-1]
+    channels, size = data.train_images.shape[1], size_of(data.train_images.shape)
     kind = settings.build(
         TeacherContext(data.classes, channels, size, given, seed, parts.teachers, by_teacher=by_teacher)
     )

@@ -38,6 +38,7 @@ from terrine.determinism.parallel import side_by_side
 from terrine.determinism.randomness import numpy_generator, torch_generator
 from terrine.device import fixed_kernels
 from terrine.errors import ArtefactError, InputError, SettingError
+from terrine.geometry import in_words
 from terrine.models.backbone import Backbone, as_float
 from terrine.models.grouped_statistics import grouped_statistics
 from terrine.models.statistics import batch_statistics
@@ -76,7 +77,9 @@ class PromptKind:
         # faster, forth and back.
         self.backbone = copy.deepcopy(backbone).requires_grad_(False).to(memory_format=torch.channels_last)
         self.settings, self.prompt, self.classes = settings, settings.prompt, classes
-        self.canvas = int(getattr(backbone.network, "side", None) or backbone.size)
+        self.canvas = getattr(backbone.network, "side", None) or backbone.size
+        if not isinstance(self.canvas, int):
+            raise SettingError(f"Prompts take square images, and these have {in_words(self.canvas)}.")
         inner = self.prompt.inner
         self.inner = max(1, round(INNER_SHARE * self.canvas)) if inner is None else inner
         if not 1 <= self.inner < self.canvas and (self.prompt.mask or self.inner != self.canvas):

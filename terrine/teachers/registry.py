@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from terrine.aggregation.findings import Findings
+from terrine.geometry import Size
 from terrine.settings import Kinds
 from terrine.teachers.teachers import Teachers
 
@@ -29,7 +30,7 @@ class TeacherContext:
 
     classes: int
     channels: int
-    size: int
+    size: Size
     backbone: Callable[[], Backbone]
     seed: int = 0
     parties: int = 0

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from terrine.geometry import Size
 from terrine.models.backbone import as_float
 from terrine.models.registry import build_backbone
 from terrine.models.statistics import Statistics, has_batch_norm, record_statistics
@@ -29,7 +30,7 @@ class ScratchKind(NetworkKind):
 
     settings: ScratchTeachers
 
-    def __init__(self, settings: ScratchTeachers, channels: int, size: int, classes: int) -> None:
+    def __init__(self, settings: ScratchTeachers, channels: int, size: Size, classes: int) -> None:
         super().__init__(settings, classes)
         self.channels, self.size = channels, size
 

@@ -243,6 +243,10 @@ class Transcription(Settings):
         """Raise ValueError where the rest of the parameters does not allow this."""
         if run.data.name == "table":
             raise ValueError("data.name=table has no images that a generator could make. Use a dataset of images")
+        if not isinstance(run.data.size, int):
+            raise ValueError(
+                f"a generator makes square images, and data.size={list(run.data.size)}. Set data.size to one number"
+            )
         budget = run.ledger.epsilon
         if not self.teacher.anyone_may_know:
             self._check_private_file(budget, run.ledger.account, bool(run.tracking.private_metrics))

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from tasks.parties.agreement.reading import how_read
 from tasks.parties.agreement.terms import Terms, certain, checked
 from tasks.pipeline.features import query_features
 from tasks.runtime.run import Run
@@ -79,6 +80,7 @@ def agreed(
             "query_shards": [shard["sha256"] for shard in shards],
             "size": images.get("size"),
             "channels": images.get("channels"),
+            **how_read(run.params.data),
             "backbone": file_digest(run.folders.backbone / "backbone.safetensors"),
             "class_names": list(class_names),
             **about,

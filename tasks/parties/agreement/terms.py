@@ -13,14 +13,17 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 
 from terrine.aggregation.course import Course
 from terrine.aggregation.fixed_point import FixedPoint
 from terrine.aggregation.registry import MECHANISMS, mechanism_of
 from terrine.collaboration.protocol.party import Agreement
 from terrine.collaboration.transport.credentials import CredentialError, Role, check_name
+from terrine.data.images import Fit
+from terrine.data.source import Window
 from terrine.errors import SettingError
+from terrine.geometry import Size, as_size, in_json, is_size
 from terrine.privacy.accounting.events import Event, of_several
 from terrine.privacy.accounting.gaussian import epsilon_of, mu_of
 from terrine.settings import Settings
@@ -54,8 +57,13 @@ class Terms(Settings):
     """Of the manifest of the query images: their order, their batches."""
     query_shards: list[Digest] = Field(min_length=1)
     """Of the bytes of each file of query images, in order."""
-    size: int | None = Field(None, ge=1)
-    """Side of every image, in pixels; of a table's rows none."""
+    size: Annotated[Size, AfterValidator(as_size)] | None = None
+    """Side of every image, in pixels, or height and width; of a table's rows none."""
+    fit: Fit = "stretch"
+    """How a record's picture of another shape gets this one."""
+    window: Window | None = None
+    """The values that become black and white in pictures of more than 8 bits, DICOM's after rescaling; None where each
+    file says it, and where 8 bits are all there is."""
     channels: Literal[1, 3] | None = None
     """Grey or colour; of a table's rows none."""
     backbone: Digest
@@ -90,6 +98,13 @@ class Terms(Settings):
     """Seconds that the guardian waits for teacher parties, from when it begins; None where its party.yaml says it."""
     version: str = Field(default_factory=lambda: version("terrine"))
     """Of Terrine, which all parties have: another may train other teachers of the same records."""
+
+    @field_validator("size")
+    @classmethod
+    def _size_has_pixels(cls, value: Size | None) -> Size | None:
+        if value is not None and not is_size(value):
+            raise ValueError(f"size={in_json(value)} has no pixels: give the side of images, or height and width")
+        return value
 
     @field_validator("teachers")
     @classmethod
@@ -189,8 +204,9 @@ class Terms(Settings):
         about = self.public() | {"classes": self.classes}
         for key in ("class_names", "query_shards", "size", "channels", "backbone", "deadline", "version"):
             del about[key]
-        if self.overlap == 1:
-            del about["overlap"]
+        for key, usual in (("overlap", 1), ("fit", "stretch"), ("window", None)):
+            if about[key] == usual:
+                del about[key]
         return about
 
     def event(self, passed: int | None = None) -> Event:

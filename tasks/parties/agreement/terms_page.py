@@ -11,6 +11,7 @@ from tasks.reports.pages import plain
 from tasks.reports.statement_page import guesses_in_a_hundred, statement_texts
 from terrine.aggregation.registry import MECHANISMS
 from terrine.collaboration.transport.credentials import Role
+from terrine.geometry import in_words
 from terrine.privacy.accounting.events import to_json
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
@@ -67,16 +68,19 @@ def _asked(terms: Terms) -> list[str]:
     kind = MECHANISMS.of(terms.mechanism)
     described = {key: value for key, value in terms.described.describe().items() if terms.public().get(key) is not None}
     parameters = statement_texts(_statement(terms, described))["mechanism_parameters"]
-    images = (
-        "rows" if terms.size is None else f"{terms.size} x {terms.size}, {'grey' if terms.channels == 1 else 'colour'}"
-    )
+    images = "rows" if terms.size is None else f"{in_words(terms.size)}, {'grey' if terms.channels == 1 else 'colour'}"
+    made = {"pad": "padded with black where they have another shape", "crop": "cropped to their middle"}
+    read = [made[terms.fit]] if terms.fit in made else []
+    if terms.window is not None:
+        read.append("black at {:g} and white at {:g} where they have more than 8 bits".format(*terms.window))
+    told = [f"Pictures of records are {', and '.join(read)}."] if read else []
     asked = (
         f"{terms.asked:,} of {terms.queries:,} public images ({images}), none of them anybody's records. Classes, by "
         f"label: {', '.join(terms.class_names)}."
         if terms.fixed_point is None
         else f"{terms.numbers:,} sums over records ({images}). Classes, by label: {', '.join(terms.class_names)}."
     )
-    return [asked, kind.text, *(f"{name} = {plain(value)}: {text}." for name, value, text in parameters)]
+    return [asked, *told, kind.text, *(f"{name} = {plain(value)}: {text}." for name, value, text in parameters)]
 
 
 def _statement(terms: Terms, described: Mapping[str, Any]) -> dict[str, Any]:

@@ -58,7 +58,10 @@ def picture_of(header: Header, frame: int, window: Window) -> tuple[Image.Image,
             _take_groups(about, frame)
     except InputError:
         raise
-    except Exception:  # codecs and pydicom raise errors of many kinds, with values of the header in them
+    except BaseException as error:  # codecs and pydicom raise errors of many kinds, with values of the header in them
+        if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
+            raise
+        # Also what is no Exception: a codec in Rust that panics would end the run.
         raise InputError("is damaged: its pixels cannot be decoded") from None
     if stored.shape[:2] != (header.rows, header.columns):
         raise InputError("has pixels of another size than its header says")

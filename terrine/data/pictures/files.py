@@ -1,6 +1,6 @@
 """Image files on disk, decoded into one array with bounded memory.
 
-Only the result grows with the number of files, [N, C, size, size] bytes, and a large one may lie on disk
+Only the result grows with the number of files, [N, C, *size] bytes, and a large one may lie on disk
 (`terrine.data.large`). Full-size pictures exist for a moment, one per decoding thread.
 """
 
@@ -15,13 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from terrine.data.images import Files, Fit, windowed
+from terrine.data.images import Files, Fit, middle, windowed
 from terrine.data.large import empty
 from terrine.data.pictures.listed import Record
 from terrine.data.sketch import digest_of
 from terrine.data.source import Progress
 from terrine.errors import InputError
 from terrine.extras import from_extra
+from terrine.geometry import Size, sides
 
 with from_extra("pipeline", "Image files"):
     from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
@@ -39,14 +40,14 @@ _DEEP_MODES = ("I", "F")
 def read_images(
     paths: Sequence[Path],
     *,
-    size: int,
+    size: Size,
     channels: int,
     fit: Fit = "stretch",
     window: tuple[float, float] | None = None,
     files: Files = "images",
     progress: Progress | None = None,
 ) -> np.ndarray:
-    """Return the image files as uint8 [N, C, size, size], in the order of `paths`.
+    """Return the image files as uint8 [N, C, *size], in the order of `paths`.
 
     Each is turned as its EXIF orientation says, and resized as `fit` says. `window`: see `open_picture`. Of DICOM files
     with several frames the middle one is taken. `progress` is called with (files done, files in all). Raises
@@ -68,14 +69,14 @@ def read_pictures(
     records: Sequence[Record],
     picture: Callable[[Record], tuple[Image.Image, bytes]],
     *,
-    size: int,
+    size: Size,
     channels: int,
     fit: Fit = "stretch",
     progress: Progress | None = None,
     digests: np.ndarray | None = None,
     skip: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return what `picture` shows of the records, uint8 [N, C, size, size], and their numbers, int64 [N].
+    """Return what `picture` shows of the records, uint8 [N, C, *size], and their numbers, int64 [N].
 
     Pictures are resized bilinearly, antialiased. `progress` is called with (files done, files in all). `digests`,
     uint64 [N], gets the digest of each picture's contents (`terrine.data.sketch`). With `skip`, records that cannot be
@@ -86,7 +87,7 @@ def read_pictures(
         image, contents = picture(record)
         return fitted(image, size, channels, fit), 0 if digests is None else digest_of(contents, "file")
 
-    images = empty((len(records), channels, size, size))
+    images = empty((len(records), channels, *sides(size)))
     kept: list[int] = []
     for number, (pixels, digest) in each_file(read, records, progress, skip=skip):
         images[len(kept)] = pixels
@@ -114,14 +115,14 @@ def headers(paths: Sequence[Path]) -> Counter[tuple[int, int, str]]:
 def decode_image(
     data: bytes,
     *,
-    size: int,
+    size: Size,
     channels: int,
     most_pixels: int,
     fit: Fit = "stretch",
     window: tuple[float, float] | None = None,
     files: Files = "images",
 ) -> np.ndarray:
-    """Return one encoded image, read like a file of `read_images`, as uint8 [channels, size, size].
+    """Return one encoded image, read like a file of `read_images`, as uint8 [channels, *size].
 
     DICOM files are not read: what comes over a network is not given to their codecs. Raises InputError when the bytes
     are no image, a damaged one, or one of more than `most_pixels`, which is then not decoded.
@@ -143,12 +144,12 @@ def decode_image(
     return pixels
 
 
-def open_picture(contents: bytes, size: int, channels: int, window: tuple[float, float] | None = None) -> Image.Image:
+def open_picture(contents: bytes, size: Size, channels: int, window: tuple[float, float] | None = None) -> Image.Image:
     """Return an encoded image, upright and of 8 bits, in twice `size` or more where it has as many pixels.
 
     window: the values that become black and white in an image of more than 8 bits per pixel, which is refused without.
     """
-    mode = "L" if channels == 1 else "RGB"
+    mode, (height, width) = "L" if channels == 1 else "RGB", sides(size)
     ImageFile.LOAD_TRUNCATED_IMAGES = (
         False  # a library in this process may have set it (WeasyPrint does): no half image
     )
@@ -160,24 +161,23 @@ def open_picture(contents: bytes, size: int, channels: int, window: tuple[float,
                 "data.window=[low, high], or save as 8 bits"
             )
         # Lets the JPEG decoder skip detail that the small copy cannot show; other formats ignore it.
-        image.draft(mode, (2 * size, 2 * size))
+        image.draft(mode, (2 * width, 2 * height))
         upright = ImageOps.exif_transpose(image)
         if deep and window is not None:
             return Image.fromarray(windowed(np.asarray(upright), *window))
         return upright.convert(mode)
 
 
-def fitted(image: Image.Image, size: int, channels: int, fit: Fit) -> np.ndarray:
-    """Return a picture as uint8 [channels, size, size]."""
-    image = image.convert("L" if channels == 1 else "RGB")
+def fitted(image: Image.Image, size: Size, channels: int, fit: Fit) -> np.ndarray:
+    """Return a picture as uint8 [channels, *size]."""
+    image, (height, width) = image.convert("L" if channels == 1 else "RGB"), sides(size)
     if fit == "crop":  # first: what is outside has no part in what is shown
-        side = min(image.size)
-        left, top = ((length - side) // 2 for length in image.size)
-        image = image.crop((left, top, left + side, top + side))
+        top, left, inner, across = middle(image.height, image.width, size)
+        image = image.crop((left, top, left + across, top + inner))
     if fit == "pad":
-        small = ImageOps.pad(image, (size, size), Image.Resampling.BILINEAR)
+        small = ImageOps.pad(image, (width, height), Image.Resampling.BILINEAR)
     else:
-        small = image.resize((size, size), Image.Resampling.BILINEAR)
+        small = image.resize((width, height), Image.Resampling.BILINEAR)
     pixels = np.asarray(small)
     return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
 

@@ -50,6 +50,14 @@ WINDOWS = {
 """Centre and width in Hounsfield units of the windows that CT is usually read in."""
 
 
+def limits_of(window: str) -> tuple[float, float] | None:
+    """Return the values that a window of CT shows as black and white; None for a name that none has."""
+    if window not in WINDOWS:
+        return None
+    centre, width = WINDOWS[window]
+    return centre - width / 2, centre + width / 2
+
+
 def _window(window: str | tuple[float, float] | None) -> str | tuple[float, float] | None:
     if isinstance(window, str) and window not in WINDOWS:
         raise ValueError(f"'{window}' is no window: use {', '.join(WINDOWS)}, or [low, high]")
@@ -74,10 +82,7 @@ class Dicom(Listed):
     @property
     def limits(self) -> tuple[float, float] | None:
         """The values that become black and white, as numbers."""
-        if isinstance(self.window, str):
-            centre, width = WINDOWS[self.window]
-            return centre - width / 2, centre + width / 2
-        return self.window
+        return limits_of(self.window) if isinstance(self.window, str) else self.window
 
     @property
     def passes_over(self) -> bool:

@@ -12,6 +12,7 @@ from terrine.data.source import Downloaded, Progress, ThreeSplits
 from terrine.data.sources.npz import from_arrays, read_arrays
 from terrine.errors import InputError
 from terrine.extras import from_extra
+from terrine.geometry import largest
 
 SIZES = (28, 64, 128, 224)
 """Sides in pixels that MedMNIST publishes."""
@@ -45,7 +46,7 @@ class MedMNIST(OrderedLabels, Downloaded, ThreeSplits):
                 if self.findings
                 else f"{self.name} gives several findings to an image. Set data.findings to two or more of {known}."
             )
-        native = max((side for side in SIZES if side <= self.size), default=SIZES[0])
+        native = max((side for side in SIZES if side <= largest(self.size)), default=SIZES[0])
         file = f"{self.name}.npz" if native == SIZES[0] else f"{self.name}_{native}.npz"
         places = places_of(root, file)
         found = next((place for place in places if place.is_file()), None)

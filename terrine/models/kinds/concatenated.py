@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from terrine.geometry import Size
 from terrine.models.architecture import ARCHITECTURES, Architecture, Built, Enlarged, Projected, Stemmed
 from terrine.models.kinds.timm import Timm, known_to_timm
 
@@ -51,14 +52,14 @@ class Concatenated(Projected, Stemmed, Enlarged, Architecture):
     def reference(self) -> Literal["queries"]:
         return "queries"
 
-    def side(self, size: int) -> int | None:
+    def side(self, size: Size) -> Size | None:
         return self.enlarge or size
 
-    def options(self, channels: int, size: int) -> dict[str, Any]:
+    def options(self, channels: int, size: Size) -> dict[str, Any]:
         return {"parts": [{"kind": part.kind, **part.options(channels, size)} for part in self.architectures]}
 
     @staticmethod
-    def network(kind: str, channels: int, size: int, seed: int, *, parts: Sequence[Mapping[str, Any]] = ()) -> Built:
+    def network(kind: str, channels: int, size: Size, seed: int, *, parts: Sequence[Mapping[str, Any]] = ()) -> Built:
         """Return the network of parts, {"kind": a name, option: value, ...} each."""
         from terrine.models.concatenated import ConcatenatedNetwork
         from terrine.models.registry import build_backbone

@@ -1,7 +1,9 @@
 """CryptoNet-ReLU: the small network on which encrypted inference is compared (Anonymous 2025, table 13)."""
 
+import math
 from typing import Literal
 
+from terrine.geometry import Size, sides
 from terrine.models.architecture import Built, Trained
 
 FEATURES = 100
@@ -16,7 +18,7 @@ class CryptoNet(Trained):
     kind: Literal["cryptonet"] = "cryptonet"
 
     @staticmethod
-    def network(kind: str, channels: int, size: int, seed: int) -> Built:
+    def network(kind: str, channels: int, size: Size, seed: int) -> Built:
         from torch import nn
 
         network = nn.Sequential(
@@ -26,7 +28,7 @@ class CryptoNet(Trained):
             nn.Conv2d(5, 50, 5, stride=2, padding=2),
             nn.AvgPool2d(3, stride=1, padding=1, count_include_pad=False),
             nn.Flatten(),
-            nn.Linear(50 * ((size + 3) // 4) ** 2, FEATURES),
+            nn.Linear(50 * math.prod((side + 3) // 4 for side in sides(size)), FEATURES),
             nn.ReLU(inplace=True),
         )
         return network, FEATURES

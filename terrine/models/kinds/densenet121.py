@@ -3,6 +3,7 @@
 from typing import Any, Literal
 
 from terrine.errors import SettingError
+from terrine.geometry import Size, in_json, sides
 from terrine.models.architecture import Built, Stemmed, Trained
 
 SMALLEST_STANDARD = 32
@@ -14,19 +15,19 @@ class DenseNet121(Stemmed, Trained):
 
     kind: Literal["densenet121"] = "densenet121"
 
-    def options(self, channels: int, size: int) -> dict[str, Any]:
-        return {"stem": self.stem if size >= SMALLEST_STANDARD else "small"}
+    def options(self, channels: int, size: Size) -> dict[str, Any]:
+        return {"stem": self.stem if min(sides(size)) >= SMALLEST_STANDARD else "small"}
 
     @staticmethod
-    def network(kind: str, channels: int, size: int, seed: int, *, stem: str = "small") -> Built:
+    def network(kind: str, channels: int, size: Size, seed: int, *, stem: str = "small") -> Built:
         from torch import nn
 
         from terrine import vision
 
-        if stem == "standard" and size < SMALLEST_STANDARD:
+        if stem == "standard" and min(sides(size)) < SMALLEST_STANDARD:
             raise SettingError(
                 f"densenet121: the standard stem needs images of side {SMALLEST_STANDARD} or more, and these have "
-                f"{size}. Use stem 'small'."
+                f"{in_json(size)}. Use stem 'small'."
             )
         network = vision.torchvision.models.densenet121()
         width = network.features.conv0.out_channels

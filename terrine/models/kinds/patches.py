@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
+from terrine.geometry import Size
 from terrine.models.architecture import Architecture, Built, Projected
 from terrine.models.kinds.scattering import PROJECTION_BATCHES, Deformations
 from terrine.settings import Unit
@@ -49,14 +50,14 @@ class Patches(Projected, Architecture):
         learn_projection(backbone, images, own, seed=seed, device=device, deformations=self.deformations)
         super().adapt(backbone, images, batches, seed=seed, device=device)
 
-    def options(self, channels: int, size: int) -> dict[str, Any]:
+    def options(self, channels: int, size: Size) -> dict[str, Any]:
         return {"words": self.words, "mirrored": self.mirrored, "projection": self.projection}
 
     @staticmethod
     def network(
         kind: str,
         channels: int,
-        size: int,
+        size: Size,
         seed: int,
         *,
         words: int = 400,

@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from terrine.geometry import Size, sides
 from terrine.models.architecture import Built, Trained
 
 FEATURES = 384
@@ -18,7 +19,7 @@ class PateCNN(Trained):
     kind: Literal["pate_cnn"] = "pate_cnn"
 
     @staticmethod
-    def network(kind: str, channels: int, size: int, seed: int) -> Built:
+    def network(kind: str, channels: int, size: Size, seed: int) -> Built:
         from torch import nn
 
         layers: list[nn.Module] = []
@@ -27,5 +28,6 @@ class PateCNN(Trained):
             nn.init.kaiming_normal_(convolution.weight, nonlinearity="relu")
             nn.init.zeros_(convolution.bias)
             layers += [convolution, nn.ReLU(inplace=True), nn.MaxPool2d(2)]
-        layers += [nn.Flatten(), nn.Linear(128 * (size // 4) ** 2, FEATURES), nn.ReLU(inplace=True)]
+        height, width = sides(size)
+        layers += [nn.Flatten(), nn.Linear(128 * (height // 4) * (width // 4), FEATURES), nn.ReLU(inplace=True)]
         return nn.Sequential(*layers), FEATURES

@@ -2,6 +2,7 @@
 
 from typing import Any, Literal
 
+from terrine.geometry import Size
 from terrine.models.architecture import Built, Stemmed, Trained
 
 
@@ -10,11 +11,11 @@ class ResNet(Stemmed, Trained):
 
     kind: Literal["resnet10", "resnet18", "resnet34"] = "resnet18"
 
-    def options(self, channels: int, size: int) -> dict[str, Any]:
+    def options(self, channels: int, size: Size) -> dict[str, Any]:
         return {"stem": self.stem}
 
     @staticmethod
-    def network(kind: str, channels: int, size: int, seed: int, *, stem: str = "standard") -> Built:
+    def network(kind: str, channels: int, size: Size, seed: int, *, stem: str = "standard") -> Built:
         from terrine.models.resnet import FEATURES, build_resnet
 
         return build_resnet(int(kind.removeprefix("resnet")), channels, stem), FEATURES

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from terrine.geometry import Size
 from terrine.models.architecture import Architecture, Built, Projected
 from terrine.settings import Settings, Unit
 
@@ -70,12 +71,12 @@ class Scattering(Projected, Architecture):
             learn_projection(backbone, images, own, seed=seed, device=device, deformations=self.deformations)
         super().adapt(backbone, images, batches, seed=seed, device=device)
 
-    def options(self, channels: int, size: int) -> dict[str, Any]:
+    def options(self, channels: int, size: Size) -> dict[str, Any]:
         return {"projection": self.projection}
 
     @staticmethod
     def network(
-        kind: str, channels: int, size: int, seed: int, *, orientations: int = 8, projection: int | None = 1000
+        kind: str, channels: int, size: Size, seed: int, *, orientations: int = 8, projection: int | None = 1000
     ) -> Built:
         from terrine.models.scattering import ScatteringNetwork
 

@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from terrine.geometry import Size
 from terrine.models.architecture import Built, Trained
 
 FEATURES = 128
@@ -18,7 +19,7 @@ class SmallCNN(Trained):
     kind: Literal["small_cnn"] = "small_cnn"
 
     @staticmethod
-    def network(kind: str, channels: int, size: int, seed: int) -> Built:
+    def network(kind: str, channels: int, size: Size, seed: int) -> Built:
         from torch import nn
 
         layers: list[nn.Module] = []

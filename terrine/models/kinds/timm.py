@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from terrine.errors import SettingError
+from terrine.geometry import Size, in_json, largest
 from terrine.models.architecture import Built, Enlarged, Trained
 
 SIDES = (32, 64, 128, 224)
@@ -34,12 +35,12 @@ class Timm(Enlarged, Trained):
             )
         return self
 
-    def options(self, channels: int, size: int) -> dict[str, Any]:
+    def options(self, channels: int, size: Size) -> dict[str, Any]:
         return {"architecture": self.architecture} | enlarged(self.architecture, self.enlarge, channels, size)
 
     @staticmethod
     def network(
-        kind: str, channels: int, size: int, seed: int, *, architecture: str, enlarge: int | None = None
+        kind: str, channels: int, size: Size, seed: int, *, architecture: str, enlarge: int | None = None
     ) -> Built:
         from terrine.models.timm_network import TimmNetwork
 
@@ -52,11 +53,11 @@ class TinyViT(Enlarged, Trained):
 
     kind: Literal["tiny_vit"] = "tiny_vit"
 
-    def options(self, channels: int, size: int) -> dict[str, Any]:
+    def options(self, channels: int, size: Size) -> dict[str, Any]:
         return enlarged(_TINY_VIT, self.enlarge, channels, size)
 
     @staticmethod
-    def network(kind: str, channels: int, size: int, seed: int, *, enlarge: int | None = None) -> Built:
+    def network(kind: str, channels: int, size: Size, seed: int, *, enlarge: int | None = None) -> Built:
         return Timm.network(kind, channels, size, seed, architecture=_TINY_VIT, enlarge=enlarge)
 
 
@@ -67,7 +68,7 @@ def known_to_timm(name: str) -> bool:
     return vision.timm.is_model(name)
 
 
-def enlarged(architecture: str, side: int | None, channels: int, size: int) -> dict[str, int]:
+def enlarged(architecture: str, side: int | None, channels: int, size: Size) -> dict[str, int]:
     """Return the option to enlarge images to `side`, or to the smallest side that works; none where none is needed.
 
     Raises SettingError for an architecture that takes the images at no side tried.
@@ -77,16 +78,18 @@ def enlarged(architecture: str, side: int | None, channels: int, size: int) -> d
     if side is not None:
         return {"enlarge": side}
     error: SettingError | None = None
-    for enlarge in ({}, *({"enlarge": side} for side in SIDES if side > size)):
+    for enlarge in ({}, *({"enlarge": side} for side in SIDES if side > largest(size))):
         try:
             build_backbone("timm", channels=channels, size=size, seed=0, architecture=architecture, **enlarge)
         except SettingError as refused:
             error = refused
             continue
         if enlarge:
-            _logger.info("%s does not take images of side %d: enlarged to %d.", architecture, size, enlarge["enlarge"])
+            _logger.info(
+                "%s does not take images of side %s: enlarged to %d.", architecture, in_json(size), enlarge["enlarge"]
+            )
         return enlarge
     raise SettingError(
-        f"backbone: {architecture} takes images of side {size} neither as they are nor enlarged to "
+        f"backbone: {architecture} takes images of side {in_json(size)} neither as they are nor enlarged to "
         f"{', '.join(map(str, SIDES))} ({error}). Set backbone.enlarge to the side it was made for."
     )

@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from terrine.geometry import Size
 from terrine.models.architecture import Built, Trained
 
 FEATURES = 512
@@ -18,7 +19,7 @@ class VGG9(Trained):
     kind: Literal["vgg9"] = "vgg9"
 
     @staticmethod
-    def network(kind: str, channels: int, size: int, seed: int) -> Built:
+    def network(kind: str, channels: int, size: Size, seed: int) -> Built:
         from torch import nn
 
         layers: list[nn.Module] = []

@@ -64,6 +64,11 @@ class PromptTeachers(Teachers):
     def check(self, run: Any) -> None:
         """Raise ValueError for an image that leaves no frame on a canvas whose side is known."""
         super().check(run)
+        if not isinstance(run.data.size, int):
+            raise ValueError(
+                f"teachers.kind=prompt puts square images on a square canvas, and data.size={list(run.data.size)}. Set "
+                "data.size to one number"
+            )
         canvas, inner = run.backbone.side(run.data.size), self.prompt.inner
         if canvas is not None and inner is not None and inner >= canvas + (not self.prompt.mask):
             raise ValueError(

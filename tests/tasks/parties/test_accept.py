@@ -9,13 +9,17 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
+from tasks.config.params import validate
 from tasks.parties.agreement import editions
 from tasks.parties.agreement.accept import accept, candidate
 from tasks.parties.agreement.acceptance import accepted_by
 from tasks.parties.agreement.editions import begin, look_ahead
 from tasks.parties.agreement.proposal import read_proposal, write_proposal
+from tasks.parties.agreement.terms_page import page
 from tasks.parties.config import read_party
+from tasks.parties.training import own_params
 from terrine.collaboration.transport.credentials import CredentialError, create_authority, issue
+from terrine.collaboration.transport.link import difference
 from terrine.errors import InputError, SettingError
 
 
@@ -130,6 +134,78 @@ def test_what_a_party_could_not_be_is_refused(name, given, sentence, proposal, t
     given = given | ({"data": tmp_path / given["data"]} if "data" in given else {})
     with pytest.raises(SettingError, match=sentence):
         candidate(proposal, name, folder=tmp_path, **given).look()
+
+
+WINDOWED = {"size": (10, 12), "fit": "pad", "window": (-1350.0, 150.0)}
+
+
+def pacs(folder):
+    """A folder of CT slices of 20 x 16, and the labels of their studies; what the terms say of pictures is not set."""
+    from tests.terrine.data.dicoms import made, saved  # needs pydicom
+
+    generator, lines = np.random.default_rng(0), ["study,label"]
+    for number in range(60):
+        pixels = generator.integers(0, 2000, (20, 16), np.uint16)
+        scan = made(pixels, f"P{number}", f"1.2.{number}.1", f"1.2.{number}", RescaleSlope=1, RescaleIntercept=-1400)
+        saved(scan, folder / f"IM{number}")
+        lines.append(f"1.2.{number},{('ill', 'well')[number % 2]}")
+    (folder.parent / "labels.csv").write_text("\n".join(lines))
+    return [f"data={{name: dicom, path: {folder}, labels: {folder.parent / 'labels.csv'}}}"]
+
+
+def test_dicom_and_other_files_become_pictures_as_the_terms_say(other, tmp_path):
+    pytest.importorskip("pydicom")
+    read = other(**WINDOWED)
+    assert "black at -1350 and white at 150" in (told := " ".join(page(read.terms, read.addresses, "x").split()))
+    assert "10 x 12, grey" in told
+    assert "padded with black" in told
+    north = candidate(read, "north", assignments=pacs(tmp_path / "pacs"))
+    south = candidate(read, "south", data=records(tmp_path / "own.npz"))
+    shown = {}
+    for party in (north, south):
+        _, remarks = party.look()
+        assert not remarks.refusals
+        data = own_params(party._own, read.terms, read.terms.teachers[party.name]).data
+        assert (data.size, data.fit, data.channels) == ((10, 12), "pad", 1)
+        shown[party.name] = data.load().train_images
+    assert data.name == "npz"
+    # 20 x 16 becomes 10 x 8 between black edges, and all that is below the window is black, too.
+    assert (shown["north"][..., [0, 1, 10, 11]] == 0).all()
+    first = north.params["data"] | {"size": [10, 12], "channels": 1, "fit": "pad", "window": "lung"}
+    lung = validate({"data": first, "ledger": {"account": "a", "epsilon": 8}}).data.load().train_images
+    assert (shown["north"] == lung).all()
+    assert (shown["south"] > 0).any(axis=(0, 1)).all()
+
+
+@pytest.mark.parametrize(
+    ("own", "sentence"),
+    [
+        ("data.window=bone", r"data\.window=\[-500\.0, 1300\.0\], and the terms say \[-1350\.0, 150\.0\]"),
+        ("data.window=[0, 80]", r"data\.window=\[0, 80\], and the terms say \[-1350\.0, 150\.0\]"),
+        ("data.fit=crop", r"data\.fit=crop, and the terms say pad"),
+        ("data.size=[12, 10]", r"data\.size=\[12, 10\], and the terms say \[10, 12\]"),
+        ("data.window=lung", None),
+    ],
+)
+def test_a_party_is_told_both_values_where_its_pictures_would_be_others(own, sentence, other, tmp_path):
+    read = other(**WINDOWED)
+    given = ["data={name: dicom, path: pacs, labels: labels.csv}", own]
+    party = candidate(read, "north", assignments=given)
+    if sentence is None:
+        assert own_params(party._own, read.terms, 12).data.limits == (-1350.0, 150.0)
+        return
+    with pytest.raises(SettingError, match=sentence):
+        own_params(party._own, read.terms, 12)
+
+
+def test_the_peer_is_named_both_windows_too_and_usual_pictures_leave_a_release_its_name(proposal):
+    ours = proposal.terms.model_copy(update=WINDOWED)
+    theirs = ours.model_copy(update={"window": (0.0, 80.0), "fit": "crop"})
+    said = difference(ours.public(), theirs.public(), ("north", "south"))
+    assert "-1350" in said
+    assert "80.0" in said
+    assert {"fit", "window", "size"}.isdisjoint(proposal.terms.identity())
+    assert ours.identity() != theirs.identity() != proposal.terms.identity()
 
 
 def test_a_party_signs_with_its_own_key_and_one_proposal_in_one_folder(proposal, other, enrolled, authority, tmp_path):

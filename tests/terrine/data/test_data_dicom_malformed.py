@@ -53,9 +53,11 @@ def patched(old: bytes, new: bytes, pixels: np.ndarray = PIXELS, **elements: obj
     return make
 
 
-def compressed(syntax: str, stream: bytes, frames: int = 1, given: int = 1) -> Callable[[Path], None]:
+def compressed(
+    syntax: str, stream: bytes, frames: int = 1, given: int = 1, kind: type = np.uint8
+) -> Callable[[Path], None]:
     def make(path: Path) -> None:
-        dataset = made(PIXELS.astype(np.uint8), NumberOfFrames=frames)
+        dataset = made(PIXELS.astype(kind), NumberOfFrames=frames)
         dataset.file_meta.TransferSyntaxUID = syntax
         dataset.PixelData = encapsulate([stream] * given)
         dataset["PixelData"].is_undefined_length = True
@@ -86,6 +88,13 @@ def nested(depth: int) -> Callable[[Path], None]:
         path.write_bytes(whole[:place] + begin * depth + whole[place:])
 
     return make
+
+
+def overlong() -> bytes:
+    """Two segments of RLE, of 16 x 16 pixels of 16 bits; the second ends one run too late, at which a codec panics."""
+    whole, end = bytes([127]) + bytes(128), bytes([126]) + bytes(127) + bytes([200, 1])
+    segments = whole * 2, whole + end
+    return struct.pack("<16I", 2, 64, 64 + len(segments[0]), *[0] * 13) + b"".join(segments)
 
 
 def siz(rows: int, columns: int) -> bytes:
@@ -145,6 +154,7 @@ MALFORMED: dict[str, tuple[Callable[[Path], None], str]] = {
     "a huge number of frames": (of(FRAMES, NumberOfFrames=2**31 - 1), "no NumberOfFrames"),
     "less than one frame": (of(FRAMES, NumberOfFrames=-1), "no NumberOfFrames"),
     "fewer compressed frames than it says": (compressed(RLELossless, b"\0" * 64, frames=2, given=1), "cut off"),
+    "an RLE that a codec panics at": (compressed(RLELossless, overlong(), kind=np.uint16), "cannot be decoded"),
     "an RLE of nothing": (compressed(RLELossless, b"\0" * 64), "cannot be decoded"),
     "a JPEG 2000 of another size": (compressed(JPEG2000Lossless, siz(60000, 60000)), "another size"),
     "a JPEG of another size": (compressed(JPEGBaseline8Bit, sof(65535, 65535)), "another size"),

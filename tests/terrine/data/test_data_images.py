@@ -5,6 +5,7 @@ from PIL import Image
 from terrine.data.images import resize, to_channels, to_uint8_nchw
 from terrine.data.pictures.files import fitted
 from terrine.errors import InputError, SettingError
+from terrine.geometry import Size, sides
 
 
 def random_images(*shape: int) -> np.ndarray:
@@ -84,26 +85,29 @@ def test_a_layout_that_can_be_read_two_ways_is_refused() -> None:
         to_uint8_nchw(random_images(5, 3, 8, 3), "images")
 
 
-@pytest.mark.parametrize(("height", "width", "size"), [(28, 28, 12), (8, 8, 28), (20, 30, 16)])
-def test_resizing_agrees_with_pillow(height: int, width: int, size: int) -> None:
+@pytest.mark.parametrize(("height", "width", "size"), [(28, 28, 12), (8, 8, 28), (20, 30, 16), (20, 30, (30, 12))])
+def test_resizing_agrees_with_pillow(height: int, width: int, size: Size) -> None:
     images = random_images(4, 3, height, width)
     resized = resize(images, size)
-    assert resized.shape == (4, 3, size, size)
+    assert resized.shape == (4, 3, *sides(size))
     for n in range(4):
         for c in range(3):
-            expected = np.asarray(Image.fromarray(images[n, c]).resize((size, size), Image.Resampling.BILINEAR))
+            expected = np.asarray(Image.fromarray(images[n, c]).resize(sides(size)[::-1], Image.Resampling.BILINEAR))
             assert np.abs(resized[n, c].astype(int) - expected).max() <= 1
 
 
 @pytest.mark.parametrize("fit", ["pad", "crop"])
 @pytest.mark.parametrize(("height", "width"), [(30, 20), (20, 30), (8, 24), (21, 10), (20, 20)])
-def test_arrays_are_padded_and_cropped_as_files_are(height: int, width: int, fit: str) -> None:
+@pytest.mark.parametrize("size", [12, (18, 12), (10, 30)])
+def test_arrays_are_padded_and_cropped_as_files_are(height: int, width: int, size: Size, fit: str) -> None:
     images = random_images(4, 3, height, width)
-    arrays = resize(images, 12, fit)
-    files = [fitted(Image.fromarray(image.transpose(1, 2, 0)), 12, 3, fit) for image in images]
+    arrays = resize(images, size, fit)
+    assert arrays.shape[2:] == sides(size)
+    files = [fitted(Image.fromarray(image.transpose(1, 2, 0)), size, 3, fit) for image in images]
     assert np.abs(arrays.astype(int) - files).max() <= 1
     black = (arrays == 0).all(axis=(0, 1))
-    assert black.any() == (fit == "pad" and height != width)
+    same = height * sides(size)[1] == width * sides(size)[0]
+    assert black.any() == (fit == "pad" and not same)
 
 
 def test_resizing_is_the_same_for_one_image_and_for_many() -> None:

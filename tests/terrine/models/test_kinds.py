@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from terrine.errors import SettingError
+from terrine.geometry import sides
 from terrine.models import registry
 from terrine.models.architecture import ARCHITECTURES
 from terrine.models.files import load_backbone, save_backbone
@@ -19,12 +20,12 @@ def settings(kind, **own):
 
 
 @pytest.mark.parametrize("kind", [kind for kind in ARCHITECTURES.names() if kind not in ("columns", "tiny_vit")])
-@pytest.mark.parametrize("size", [8, 28])
+@pytest.mark.parametrize("size", [8, 28, (20, 12)])
 def test_every_kind_takes_small_images_and_says_whether_there_is_anything_to_train(kind, size):
     own = settings(kind)
     backbone = own.build(1, size, seed=0)
     assert backbone.describe()["kind"] == kind
-    assert backbone.features(torch.rand(2, 1, size, size), "current").shape == (2, backbone.feature_dim)
+    assert backbone.features(torch.rand(2, 1, *sides(size)), "current").shape == (2, backbone.feature_dim)
     assert any(value.requires_grad for value in backbone.parameters()) == own.has_weights
 
 

@@ -1,5 +1,7 @@
 """Moments of images: one vector of every unit that no other unit moves, and the statistics that follow from them."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -73,7 +75,7 @@ def test_without_noise_statistics_are_means_of_places_and_deviations_of_maps(bac
     mean = units_of(backbone, batch, np.arange(120)).mean(0)
     statistics = statistics_from(backbone, mean, 0.0, 1.5)
     np.testing.assert_allclose(statistics["mean"], logs.mean(0), atol=1e-4)
-    places = backbone.network.grid**2
+    places = math.prod(backbone.network.grid)
     ratio = (logs.var(0) / (layer.running_var.double().numpy() + layer.eps)).reshape(-1, places).mean(1)
     expected = np.repeat(ratio, places) * (layer.running_var.double().numpy() + layer.eps) - layer.eps
     np.testing.assert_allclose(statistics["variance"], expected, rtol=1e-3, atol=1e-5)
@@ -82,7 +84,7 @@ def test_without_noise_statistics_are_means_of_places_and_deviations_of_maps(bac
 def test_noise_makes_no_variance_negative_and_maps_are_drawn_together_by_as_much_as_it_drove_them_apart(backbone):
     layer = backbone.network.standardise
     length = layer.num_features
-    noise = np.random.default_rng(0).normal(size=length + length // backbone.network.grid**2) * 0.02
+    noise = np.random.default_rng(0).normal(size=length + length // math.prod(backbone.network.grid)) * 0.02
     apart, together = (statistics_from(backbone, noise, known, 1.5)["variance"] for known in (0.0, 0.02))
     assert min(apart.min(), together.min()) >= 0
     spread = [
@@ -95,7 +97,7 @@ def test_noise_makes_no_variance_negative_and_maps_are_drawn_together_by_as_much
 def test_means_that_are_all_noise_are_drawn_to_the_public_ones(backbone):
     layer = backbone.network.standardise
     length = layer.num_features
-    noise = np.random.default_rng(0).normal(size=length + length // backbone.network.grid**2) * 0.02
+    noise = np.random.default_rng(0).normal(size=length + length // math.prod(backbone.network.grid)) * 0.02
     away = [
         np.linalg.norm(statistics_from(backbone, noise, known, 1.5)["mean"] - layer.running_mean.numpy())
         for known in (0.0, 0.02)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from terrine.geometry import sides
 from terrine.models.scattering import ScatteringNetwork, _Convolutions, _Quadrants, morlet, orientation_order
 from terrine.models.statistics import batch_statistics, record_statistics
 
@@ -76,9 +77,9 @@ def test_both_ways_of_computing_it_equal_the_definition(size, orientations):
         np.testing.assert_allclose(transform(batch).numpy(), expected, atol=2e-6)
 
 
-@pytest.mark.parametrize("size", [4, 20, 28, 32])
+@pytest.mark.parametrize("size", [4, 20, 28, 32, (12, 28), (32, 8)])
 def test_matrix_products_equal_convolutions(size):
-    images = torch.rand(5, size, size, generator=torch.Generator().manual_seed(0))
+    images = torch.rand(5, *sides(size), generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(_Quadrants(size, 8)(images), _Convolutions(8)(images), atol=2e-6, rtol=1e-4)
 
 
@@ -114,6 +115,16 @@ def test_large_images_are_convolved_a_few_at_a_time_each_as_by_itself():
     assert torch.equal(together, torch.cat([transform(image[None]) for image in images]))
 
 
+@pytest.mark.parametrize(("size", "orientations"), [(36, 8), (62, 4), ((97, 21), 8), ((30, 64), 2), (224, 2)])
+def test_spectra_equal_convolutions_and_an_image_has_its_bits_in_any_company(size, orientations):
+    images = torch.rand(3, 1, *sides(size), generator=torch.Generator().manual_seed(0))
+    network = ScatteringNetwork(1, size, 0, orientations, None)
+    by_spectra = network.coefficients(images)
+    torch.testing.assert_close(by_spectra, network.coefficients(images.requires_grad_()), atol=2e-6, rtol=1e-4)
+    alone = [network.coefficients(image[None].detach()) for image in images.flip(0)]
+    assert torch.equal(by_spectra, torch.cat(alone).flip(0))
+
+
 def test_there_are_81_maps_of_7x7_at_28x28():
     assert ScatteringNetwork(1, 28, 0, 8, None).coefficients(torch.rand(2, 1, 28, 28)).shape == (2, 81, 7, 7)
 
@@ -136,12 +147,12 @@ def test_a_mirrored_image_has_the_mirrored_transform_with_mirrored_angles():
     torch.testing.assert_close(mirrored[:, 1:9], straight[:, partner].flip(-1), atol=1e-6, rtol=1e-4)
 
 
-@pytest.mark.parametrize(("size", "grid"), [(8, 2), (27, 7), (30, 8), (48, 8)])
+@pytest.mark.parametrize(("size", "grid"), [(8, (2, 2)), (27, (7, 7)), (30, (8, 8)), (48, (8, 8)), ((48, 21), (8, 6))])
 def test_any_size_is_padded_or_averaged_to_a_bounded_grid(size, grid):
     network = ScatteringNetwork(3, size, 0, orientations=2, projection=None).eval()
-    images = torch.rand(3, 3, size, size, generator=torch.Generator().manual_seed(0))
-    assert network.coefficients(images).shape == (3, 3 * 9, grid, grid)
-    assert network(images).shape == (3, network.feature_dim) == (3, 27 * grid * grid)
+    images = torch.rand(3, 3, *sides(size), generator=torch.Generator().manual_seed(0))
+    assert network.coefficients(images).shape == (3, 3 * 9, *grid)
+    assert network(images).shape == (3, network.feature_dim) == (3, 27 * math.prod(grid))
 
 
 def test_channels_are_scattered_one_by_one():

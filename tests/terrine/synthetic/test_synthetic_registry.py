@@ -1,6 +1,7 @@
 """What holds for every image program: equal bytes however they are drawn, and clear errors."""
 
 import hashlib
+import re
 
 import pytest
 import torch
@@ -74,6 +75,11 @@ def test_every_program_draws_any_size_in_grey_and_in_colour(kind, size, channels
     assert drawn.flatten(2).to(torch.float32).std(2).min() > 0
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_images_that_are_not_square_are_the_middle_of_square_ones(kind):
+    assert torch.equal(images(kind, 0, 3, (33, 12), 3), images(kind, 0, 3, 33, 3)[:, :, :, 10:22])
+
+
 @pytest.mark.parametrize("kind", list(programs()))
 def test_the_largest_size_is_drawn(kind):
     assert images(kind, 0, 1, 320, 1).shape == (1, 1, 320, 320)
@@ -104,9 +110,9 @@ def test_no_images_are_an_empty_batch():
     assert images("stylegan", 0, 0, 28, 1).shape == (0, 1, 28, 28)
 
 
-@pytest.mark.parametrize("size", [0, 7, 321])
+@pytest.mark.parametrize("size", [0, 7, 321, [7, 28], [28, 321]])
 def test_a_size_out_of_range_is_refused(size):
-    with pytest.raises(SettingError, match=f"size {size} is outside 8..320"):
+    with pytest.raises(SettingError, match=re.escape(f"size {size} is outside 8..320")):
         images("gaussian", 0, 1, size)
 
 

@@ -1,0 +1,51 @@
+"""Images that are not square, from the look at them to a student that is asked about files of any shape."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from flows.stages import run_through
+from tasks.config.params import lay_over, validate
+from tasks.pipeline.report import write_report
+from tasks.runtime.run import Run
+from tasks.runtime.store import read_json, write_text
+from terrine.data.pictures.files import read_images
+from terrine.deployment.model import StudentModel
+from terrine.errors import InputError, SettingError
+
+VALUES = {
+    "data": {"name": "digits", "size": [24, 16]},
+    "partition": {"teachers": 7},
+    "queries": {"count": 200, "batch": 50, "sources": {"dead_leaves": 1, "stylegan": 1}},
+    "backbone": {"kind": "scattering", "projection": 40},
+    "aggregation": {"mechanism": "moments", "epsilon": 8},
+    "student": {"kind": "sums"},
+    "device": "cpu",
+}
+
+
+def test_a_run_of_images_that_are_not_square_ends_in_a_student_that_takes_such_images(tmp_path):
+    run = Run(tmp_path, "tall", validate(VALUES))
+    run_through(run, "dataset", "distance")
+    assert read_json(run.folders.evaluation)["accuracy"] > 0.75
+    assert read_json(run.folders.images / "manifest.json")["size"] == [24, 16]
+    assert read_json(run.folders.student / "manifest.json")["size"] == [24, 16]
+    write_text(tmp_path / "experiments" / "tall.yaml", "description: tall\n")
+    write_report.fn(run)
+    student = StudentModel.load(run.folders.student)
+    picture = np.random.default_rng(0).integers(0, 256, (50, 30), dtype=np.uint8)
+    Image.fromarray(picture).save(tmp_path / "one.png")
+    images = read_images([tmp_path / "one.png"], **student.reading)
+    assert images.shape == (1, 1, 24, 16)
+    assert student.predict(images).shape == (1, 10)
+    with pytest.raises(InputError, match=r"takes \[images, 1, 24, 16\]"):
+        student.predict(np.zeros((1, 1, 16, 24), np.uint8))
+
+
+def test_a_square_is_one_number_however_it_is_said_and_prompts_take_no_other():
+    said = validate(lay_over(VALUES, {"data": {"size": [16, 16]}}))
+    assert said == validate(lay_over(VALUES, {"data": {"size": 16}}))
+    assert said.data.size == 16
+    voted = {"aggregation": {"mechanism": "histogram", "sigma": 5}, "student": {"kind": "linear"}}
+    with pytest.raises(SettingError, match=r"Set data\.size to one number"):
+        validate(lay_over(VALUES, voted | {"teachers": {"kind": "prompt"}}))
