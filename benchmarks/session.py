@@ -7,11 +7,12 @@ answers must be those of the plaintext mechanism on the same votes and noise, or
 Markdown table: seconds from the start of the first process to the release, the peak memory of the largest process, and
 the bytes that each institution sends to guardian and student party.
 
-With `--together 100`, a hundred institutions share a process, each with its own threads, certificate and connections.
-Two hundred were measured so. Of a thousand that came at once, fewer than half were connected after five minutes.
+With `--together 100`, a hundred institutions share a process, each with its own host, certificate and connections.
+Then a second row has the memory of the two servers, and processor seconds of guardian, student party and institutions.
 """
 
 import argparse
+import contextlib
 import os
 import subprocess
 import sys
@@ -43,7 +44,7 @@ from terrine.aggregation.votes import histograms_of
 from terrine.collaboration.protocol.teacher import Teacher
 from terrine.privacy.noise import ReplayNoise
 
-CLASSES, SEED = 10, 7
+CLASSES, SEED, LIMIT = 10, 7, 900.0
 
 
 def terms_of(parties: int, held: int, queries: int, mechanism: str) -> Terms:
@@ -79,8 +80,11 @@ def plain_answers(terms: Terms, votes: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return passed, np.where(passed, noisy.argmax(axis=1), -1)
 
 
-def run_together(folder: Path, together: int, limit: float) -> None:
-    """Run a trial in which so many teacher parties share a process, and wait for all of them."""
+def run_together(folder: Path, together: int, limit: float) -> list[tuple[float, float]]:
+    """Run a trial in which so many teacher parties share a process, and wait for all of them.
+
+    Returns processor seconds and peak megabytes of guardian, student party and every other process (Linux).
+    """
     guardian, student, *teachers = configs_in(folder)
     parties = [start_party(guardian), start_party(student)]
     for first in range(0, len(teachers), together):
@@ -89,13 +93,33 @@ def run_together(folder: Path, together: int, limit: float) -> None:
             program = [sys.executable, __file__, "--carry", *map(str, group)]
             process = subprocess.Popen(program, stdout=stream, stderr=stream)
         parties.append(PartyProcess(group[0], process, group[0].parent / LOG))
+    over, used = threading.Event(), [(0.0, 0.0)] * len(parties)
+
+    def watch() -> None:
+        while not over.wait(0.1):
+            for place, party in enumerate(parties):
+                with contextlib.suppress(OSError, IndexError):
+                    used[place] = _used(party.process.pid)
+
+    watching = threading.Thread(target=watch)
+    watching.start()
     try:
         wait_for(parties, limit)
     finally:
+        over.set()
+        watching.join()
         end_all(parties)
     for party in parties:
         if party.process.returncode != 0:
             raise SystemExit(f"{party.name}: {party.words()}")
+    return used
+
+
+def _used(process: int) -> tuple[float, float]:
+    """Processor seconds and peak megabytes of a process; OSError or IndexError for one that has ended."""
+    stat = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
+    peak = [line for line in Path(f"/proc/{process}/status").read_text().splitlines() if line.startswith("VmHWM")]
+    return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK"), int(peak[0].split()[1]) / 1024
 
 
 def carry(configs: list[Path]) -> None:
@@ -135,7 +159,7 @@ def main() -> None:
             free_endpoints(),
             guardian={"ledger": {"account": "benchmark", "epsilon": None}, "noise": "replay", "replay_seed": SEED},
             teachers={name: {"votes": "votes.npy", "unit": "record"} for name in terms.teachers},
-            common={"deadline": 300.0, "patience": 300.0},
+            common={"deadline": LIMIT, "patience": LIMIT},
         )
         parts = np.split(votes, options.parties, axis=1)
         for name, own in zip(terms.teachers, parts, strict=True):
@@ -143,9 +167,9 @@ def main() -> None:
         start = time.perf_counter()
         with PeakMemory() as memory:
             if options.together:
-                run_together(folder, options.together, limit=900.0)
+                used = run_together(folder, options.together, LIMIT)
             else:
-                run_trial(folder, limit=900.0)
+                run_trial(folder, limit=LIMIT)
         seconds = time.perf_counter() - start
         found = read_arrays(read_party(folder / terms.student / "party.yaml"))
         for name, expected in zip(("passed", "result"), plain_answers(terms, votes), strict=True):
@@ -160,6 +184,13 @@ def main() -> None:
         f"| {terms.mechanism} | {options.parties} | {terms.total} | {options.queries:,} | {seconds:.1f} "
         f"| {memory.megabytes:.0f} | {sent / 1e6:.1f} |"
     )
+    if options.together:
+        (guardian, student), others = used[:2], used[2:]
+        print("\n| MB of guardian / student party | processor seconds of both | of an institution |\n|---|---|---:|")
+        print(
+            f"| {guardian[1]:.0f} / {student[1]:.0f} | {guardian[0]:.0f} / {student[0]:.0f} "
+            f"| {sum(seconds for seconds, _ in others) / options.parties:.2f} |"
+        )
 
 
 if __name__ == "__main__":

@@ -383,9 +383,9 @@ class GuardianHost(Host):
         party = self._guardian
         if party is None:
             return
-        present = party.present or []
+        present, end = party.present or [], time.monotonic() + _LINGER
         for teacher in self.config.terms.teachers:
-            heard = self.wire.flush(teacher, 0.2 if teacher in present else 0.01)
+            heard = self.wire.flush(teacher, 0.2 if teacher in present and time.monotonic() < end else 0.01)
             if heard and self._noted == self.wire.session:
                 self._knows.add(teacher)
         with contextlib.suppress(TerrineError):

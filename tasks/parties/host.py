@@ -37,7 +37,6 @@ from terrine.spans import span
 
 log = logging.getLogger("terrine.party")
 
-_TICK = 0.5
 _FLUSH = 5.0  # seconds that a last word is given to arrive
 _SOON, _MINUTE = 2.0, 60.0  # seconds between lines about who is there: when that changes, and when it does not
 _NAMED = 8
@@ -56,7 +55,10 @@ class Host(ABC):
         wire: Its connections.
         party: The state machine of the current session; None between sessions.
         outcome: What `run` will return; None while the session is under way.
+        tick: Seconds after which it looks at the clock, when nothing happens.
     """
+
+    tick = 0.5
 
     def __init__(self, config: PartyConfig) -> None:
         self.config = config
@@ -82,7 +84,7 @@ class Host(ABC):
             try:
                 self.begin()
                 while self.outcome is None:
-                    event = self.wire.next(_TICK)
+                    event = self.wire.next(self.tick)
                     if event is not None:
                         # Whoever is turned away is nobody to wait for.
                         if not isinstance(event, Malformed | Asked):
@@ -150,10 +152,13 @@ class Host(ABC):
 
     def _say_where_it_stands(self) -> None:
         """Say who is there and who is missing when that has changed, and once a minute."""
+        silent = time.monotonic() - self._said_at
+        if silent < _SOON:
+            return
         here = [peer for peer in self.peers() if peer in self._here]
         missing = [peer for peer in self.peers() if peer not in self._here]
-        standing, since = f"{self.doing()}. {_listed('Here', here)} {_listed('Missing', missing)}", self._said_at
-        if time.monotonic() - since < (_SOON if standing != self._said_of else _MINUTE):
+        standing = f"{self.doing()}. {_listed('Here', here)} {_listed('Missing', missing)}"
+        if standing == self._said_of and silent < _MINUTE:
             return
         log.info("%s: %s", self.name, standing)
         self._said_at, self._said_of = time.monotonic(), standing

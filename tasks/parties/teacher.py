@@ -30,6 +30,8 @@ _SHARES = "shares-{}"
 class TeacherHost(Host):
     """See `Host`. The outcome says whether the party's votes were counted."""
 
+    tick = 2.0  # it waits for others, and has nothing to do at a time of its own
+
     def __init__(self, config: PartyConfig) -> None:
         credentials = config.own_credentials()
         self._account = _own_account(config)

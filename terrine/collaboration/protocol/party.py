@@ -20,7 +20,7 @@ import hashlib
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
@@ -153,7 +153,8 @@ class Agreement:
     @cached_property
     def digest(self) -> bytes:
         """SHA-256 of the agreement's canonical JSON: 32 bytes."""
-        return hashlib.sha256(canonical_json(asdict(self))).digest()
+        about = {field.name: getattr(self, field.name) for field in fields(self)}
+        return hashlib.sha256(canonical_json(about)).digest()
 
     @cached_property
     def substance(self) -> bytes:

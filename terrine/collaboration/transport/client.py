@@ -7,7 +7,7 @@ import contextlib
 import random
 import time
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 import grpc.aio
@@ -23,17 +23,34 @@ from terrine.collaboration.transport.link import (
     checked_greeting,
 )
 from terrine.collaboration.transport.node import Node
-from terrine.collaboration.transport.stream import GREETING_SECONDS, METHOD, OPTIONS, SERVICE, pump
+from terrine.collaboration.transport.stream import GREETING_SECONDS, HELD_SECONDS, METHOD, OPTIONS, SERVICE, pump
 from terrine.spans import span
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 _LONGEST_OF_ALL, _SHARE_OF_ABSENCE = 30.0, 1 / 20
 """A peer that is away for hours is tried less often: as seldom as this share of its absence, and these seconds."""
+_ANSWERED = 60.0
+"""Seconds in which a peer is to answer at first. Where a thousand come at once they queue, and whoever gives up too soon
+and comes again makes the queue longer."""
 _ELSEWHERE = "has been in no session with us"
 
 
 class _GivenUpError(Exception):
-    """Another attempt to connect would end as the last one did; the text says why."""
+    """No other attempt is made; the text says why, and goes on where the peer and its address were named."""
+
+
+class _Attempt(NamedTuple):
+    """How one stream to the peer ended.
+
+    Attributes:
+        greeted: Whether the peer answered at all: then the connection is good for another stream.
+        reached: Whether it was in our session.
+        why: Why the stream ended.
+    """
+
+    greeted: bool
+    reached: bool
+    why: str
 
 
 class Client:
@@ -53,29 +70,40 @@ class Client:
         self._address = address
         self._convenes = convenes
         self._patience = patience
+        self._greeting = self._soonest = min(_ANSWERED, max(GREETING_SECONDS, patience))
+        self._pause, self._since = _FIRST_PAUSE, time.monotonic()
 
     async def run(self) -> None:
         """Connect, and connect again, until this is cancelled or the peer has been out of reach for too long."""
         own = self._node.credentials
         tls = grpc.ssl_channel_credentials(own.authority, own.key, own.certificate)
         options = [*OPTIONS, ("grpc.ssl_target_name_override", self._link.peer)]
-        pause, since = _FIRST_PAUSE, time.monotonic()
-        while True:
-            changed = self._node.changed
-            try:
+        try:
+            while True:
+                # The handshake is what costs: as long as the peer answers, stream after stream takes one connection.
                 async with grpc.aio.secure_channel(self._address, tls, options=options) as channel:
-                    call = channel.stream_stream(f"/{SERVICE}/{METHOD}")()
-                    reached, why = await self._attend(call)
-            except _GivenUpError as error:
-                return self._give_up(f": {error}")
-            if reached:
-                pause, since = _FIRST_PAUSE, time.monotonic()
-            away = time.monotonic() - since
-            if away > self._patience:
-                return self._give_up(self._out_of_reach(why))
-            with contextlib.suppress(TimeoutError):  # a session that begins is one that the peer may be in by now
-                await asyncio.wait_for(changed.wait(), pause * (0.5 + random.random()))
-            pause = min(2 * pause, max(_LONGEST_PAUSE, min(_LONGEST_OF_ALL, away * _SHARE_OF_ABSENCE)))
+                    while await self._attempt(channel):
+                        pass
+        except _GivenUpError as error:
+            self._give_up(str(error))
+
+    async def _attempt(self, channel: Any) -> bool:
+        """One stream and the pause after it: whether the connection is good for another.
+
+        Raises _GivenUpError where there is to be none.
+        """
+        changed = self._node.changed
+        greeted, reached, why = await self._attend(channel.stream_stream(f"/{SERVICE}/{METHOD}")(), changed)
+        if reached:
+            self._pause, self._since = _FIRST_PAUSE, time.monotonic()
+        away = time.monotonic() - self._since
+        if away > self._patience:
+            raise _GivenUpError(self._out_of_reach(why))
+        with contextlib.suppress(TimeoutError):  # a session that begins is one that the peer may be in by now
+            await asyncio.wait_for(changed.wait(), self._pause * (0.5 + random.random()))
+        longest = max(_LONGEST_PAUSE, min(_LONGEST_OF_ALL, away * _SHARE_OF_ABSENCE))
+        self._pause = min(2 * self._pause, longest)
+        return greeted
 
     def _give_up(self, why: str) -> None:
         peer = self._link.peer
@@ -93,38 +121,42 @@ class Client:
             return sentence + f"Our own certificate expired on {expires:%Y-%m-%d %H:%M} UTC: ask for another."
         return sentence + "Is it running, and is the address right?"
 
-    async def _attend(self, call: Any) -> tuple[bool, str]:
-        """One stream to the peer: whether it was one in our session, and why it ended.
+    async def _attend(self, call: Any, changed: asyncio.Event) -> _Attempt:
+        """One stream to the peer, which ends when a session begins here (`changed`).
 
         Raises _GivenUpError where another attempt would end as this one did.
         """
         node, link = self._node, self._link
-        reached, why = False, "the connection ended"
+        greeted, reached, why = False, False, "the connection ended"
         try:
             await call.write(node.hello(link))
-            first = await asyncio.wait_for(call.read(), GREETING_SECONDS)
+            first = await asyncio.wait_for(call.read(), self._greeting)
             if first is not grpc.aio.EOF:
                 hello = checked_greeting(first, node.terms, node.credentials.name)
                 if (hello["name"], hello["role"]) != (link.peer, link.role):
                     raise Refusal(f"It says it is the {hello['role']} {hello['name']!r}.")
+                greeted, self._greeting = True, self._soonest
                 if hello["session"] is None or hello["session"] != node.session:
                     if self._convenes and hello["session"] is not None:
-                        await self._offer(hello)
-                    return False, _ELSEWHERE
+                        self._offer(hello)
+                    await self._wait(call, changed)
+                    return _Attempt(greeted, reached, _ELSEWHERE)
                 reached = True
                 # A stream that `begin` cancels must not take the loop of reconnections with it.
                 link.stream = node.start(self._stay(call, hello))
                 await asyncio.wait([link.stream])
                 if link.stream.cancelled():
-                    return True, "a new session began"
+                    return _Attempt(greeted, reached, "a new session began")
                 if isinstance(error := link.stream.exception(), Fault):
                     raise error
         except TimeoutError:
-            return reached, f"it did not greet within {GREETING_SECONDS:g} s"
+            why = f"it did not greet within {self._greeting:g} s"
+            self._greeting = max(self._soonest, min(2 * self._greeting, self._patience))
+            return _Attempt(greeted, reached, why)
         except Fault as error:
-            raise _GivenUpError(f"{error}.") from error
+            raise _GivenUpError(f": {error}.") from error
         except Refusal as error:
-            raise _GivenUpError(f"it is not for us. {error}") from error
+            raise _GivenUpError(f": it is not for us. {error}") from error
         except (grpc.RpcError, grpc.aio.BaseError, grpc.aio.UsageError, asyncio.InvalidStateError) as error:
             why = str(error)
         finally:
@@ -133,16 +165,23 @@ class Client:
             call.cancel()
         if ended:
             why = _meaning(await call.code(), await call.details() or "", link.peer)
-        return reached, why
+        return _Attempt(greeted and not ended, reached, why)
 
-    async def _offer(self, hello: dict[str, Any]) -> None:
-        """Tell the host of the session that the peer is in, once, and give it a moment to take it over."""
-        changed = self._node.changed
+    async def _wait(self, call: Any, changed: asyncio.Event) -> None:
+        """Leave a stream open that is in no session of ours until something changes here or there."""
+        ours, theirs = asyncio.ensure_future(changed.wait()), asyncio.ensure_future(call.read())
+        try:
+            await asyncio.wait([ours, theirs], timeout=HELD_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in (ours, theirs):
+                one.cancel()
+            await asyncio.gather(ours, theirs, return_exceptions=True)
+
+    def _offer(self, hello: dict[str, Any]) -> None:
+        """Tell the host of the session that the peer is in, once."""
         if self._link.offered != hello["session"]:
             self._link.offered = hello["session"]
             self._node.emit(SessionOffered(self._link.peer, hello["session"], hello["greeting"]))
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(changed.wait(), _LONGEST_PAUSE)
 
     async def _stay(self, call: Any, hello: dict[str, Any]) -> None:
         self._node.meet(self._link, hello)
@@ -158,13 +197,13 @@ def _meaning(code: grpc.StatusCode, details: str, peer: str) -> str:
         case grpc.StatusCode.OK:
             return "the connection ended"
         case grpc.StatusCode.PERMISSION_DENIED | grpc.StatusCode.INVALID_ARGUMENT:
-            raise _GivenUpError(f"it refused us. {details}")
+            raise _GivenUpError(f": it refused us. {details}")
         case grpc.StatusCode.RESOURCE_EXHAUSTED if "larger than max" in details:
-            raise _GivenUpError(f"it took no message of that size: {details}.")
+            raise _GivenUpError(f": it took no message of that size: {details}.")
     if "CERTIFICATE_VERIFY_FAILED" in details:
-        raise _GivenUpError("its certificate was not signed by the authority we trust, or it has expired.")
+        raise _GivenUpError(": its certificate was not signed by the authority we trust, or it has expired.")
     if "Hostname Verification" in details or "Peer name" in details:
-        raise _GivenUpError(f"its certificate is not that of {peer!r}: another party listens at this address.")
+        raise _GivenUpError(f": its certificate is not that of {peer!r}: another party listens at this address.")
     if "tlsv1" in details or "TLSV1" in details or "SSLV3_ALERT" in details or "CERTIFICATE" in details.upper():
-        raise _GivenUpError("it did not accept our certificate: it trusts another authority, or ours has expired.")
+        raise _GivenUpError(": it did not accept our certificate: it trusts another authority, or ours has expired.")
     return (details or str(code))[:200]

@@ -265,6 +265,8 @@ def parsed_note(body: bytes) -> dict[str, Any]:
 
 def difference(ours: dict[str, Any], theirs: Any, names: tuple[str, str]) -> str:
     """What the terms of two parties of these names disagree on, with both values; empty where they agree."""
+    if ours == theirs:
+        return ""
     own, other = _flat(ours), _flat(theirs)
     keys = [key for key in {**own, **other} if own.get(key) != other.get(key)]
     said = [

@@ -23,7 +23,7 @@ from terrine.collaboration.transport.link import (
     checked_greeting,
 )
 from terrine.collaboration.transport.node import Node
-from terrine.collaboration.transport.stream import GREETING_SECONDS, METHOD, OPTIONS, SERVICE, pump
+from terrine.collaboration.transport.stream import GREETING_SECONDS, HELD_SECONDS, METHOD, OPTIONS, SERVICE, pump
 
 _SILENT = 4
 """Connections of one party that may be open before they have greeted. Of those that have, the newest lives."""
@@ -104,7 +104,9 @@ class Server:
             await context.write(self._node.hello(link))
             if hello["session"] != self._node.session or self._node.session is None:
                 self._node.emit(Asked(identity.name, hello["session"], hello["greeting"]))
-                return  # it will come back when it has taken over ours, or we have taken over the guardian's
+                # It comes back when it has taken over ours, or we have taken over the guardian's: `begin` ends this.
+                await asyncio.sleep(HELD_SECONDS)
+                return
             connected = True
             self._node.meet(link, hello)
             await pump(self._node, link, context.read, context.write)

@@ -14,6 +14,8 @@ from terrine.collaboration.transport.node import Node
 
 SERVICE, METHOD = "terrine.Party", "Exchange"
 GREETING_SECONDS = 10.0
+HELD_SECONDS = 5.0
+"""How long a stream stays open between parties that are in no session together: until one of them begins one."""
 
 OPTIONS = [
     ("grpc.max_receive_message_length", LARGEST_FRAME + HEADER),
@@ -26,8 +28,9 @@ OPTIONS = [
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 4_000),
     ("grpc.http2.max_ping_strikes", 0),
-    # Reconnecting is done here, where it is known for how long.
-    ("grpc.min_reconnect_backoff_ms", 100),
+    # Reconnecting is done here, where it is known for how long; and so is giving up a handshake: this is how long gRPC
+    # lets one take, and where many come at once, those that are broken off and begun again leave no time for others.
+    ("grpc.min_reconnect_backoff_ms", 600_000),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
     ("grpc.use_local_subchannel_pool", 1),

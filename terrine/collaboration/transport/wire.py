@@ -11,8 +11,8 @@ again. What ends a link for good is a new session: then both sides begin anew.
     event = wire.next(timeout=1.0)          # Connected, Arrived, Disconnected, Malformed, ... or None
     wire.send("student", frame)
 
-`Wire` is what the host's thread holds. The network's thread has a `Node` (what all connections share), a `Server`
-and `Client`s, and pumps each `Link` over the stream of the moment.
+`Wire` is what the host's thread holds. The network's thread (`network`) has a `Node` (what all connections
+share), a `Server` and `Client`s, and pumps each `Link` over the stream of the moment.
 
 Formal guarantees:
 - an event's sender is the name in a certificate that the authority signed, for the role it was admitted in;
@@ -24,23 +24,22 @@ Formal guarantees:
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import queue
-import threading
 from collections.abc import Coroutine, Mapping
-from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from terrine.collaboration.protocol.messages import LARGEST_FRAME
 from terrine.collaboration.transport.client import Client
 from terrine.collaboration.transport.credentials import Credentials, Role
 from terrine.collaboration.transport.link import LARGEST_NOTE, Arrived, LinkEvent, TransportError
+from terrine.collaboration.transport.network import Network
 from terrine.collaboration.transport.node import Node, weight
 from terrine.collaboration.transport.server import Server
 
 _LONGEST_SEND = 86_400.0
+_LONGEST_CALL = 60.0  # seconds in which the thread answers also where many parties begin at once
 
 Result = TypeVar("Result")
 
@@ -60,9 +59,7 @@ class Wire:
         self._patience = patience
         self._server: Server | None = None
         self._closed = False
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="wire", daemon=True)
-        self._thread.start()
+        self._network = Network.enter()
 
     @property
     def session(self) -> str | None:
@@ -79,7 +76,7 @@ class Wire:
             self._server = Server(self._node, expected)
             return await self._server.listen(address)
 
-        return self._call(begin(), 30.0)
+        return self._call(begin(), _LONGEST_CALL)
 
     def connect(self, peer: str, role: Role, address: str, *, convenes: bool = False) -> None:
         """Connect to a peer that listens at `address`, and connect again for as long as this wire is open.
@@ -91,7 +88,7 @@ class Wire:
             link = self._node.link(peer, role)
             self._node.start(Client(self._node, link, address, convenes, self._patience).run())
 
-        self._call(begin(), 10.0)
+        self._call(begin(), _LONGEST_CALL)
 
     def greet(self, **content: Any) -> None:
         """Say this, JSON values, in greetings from now on."""
@@ -99,7 +96,7 @@ class Wire:
         async def change() -> None:
             self._node.greeting = json.loads(json.dumps(content))
 
-        self._call(change(), 10.0)
+        self._call(change(), _LONGEST_CALL)
 
     def begin(self, session: str) -> None:
         """Begin a session: what was under way on any link is dropped on both sides."""
@@ -107,7 +104,7 @@ class Wire:
         async def change() -> None:
             self._node.begin(session)
 
-        self._call(change(), 10.0)
+        self._call(change(), _LONGEST_CALL)
 
     def send(self, to: str, frame: bytes) -> None:
         """Send a frame of the current session; waits while too much is on its way.
@@ -127,7 +124,7 @@ class Wire:
             if peer in self._node.links:
                 self._node.links[peer].restarted = False
 
-        self._call(change(), 10.0)
+        self._call(change(), _LONGEST_CALL)
 
     def note(self, to: str, **content: Any) -> None:
         """Send a note, JSON values, in order with the frames."""
@@ -143,7 +140,7 @@ class Wire:
         except queue.Empty:
             return None
         if isinstance(event, Arrived):
-            self._loop.call_soon_threadsafe(self._node.consumed, weight(event))
+            self._network.loop.call_soon_threadsafe(self._node.consumed, weight(event))
         return event
 
     def flush(self, peer: str, timeout: float) -> bool:
@@ -163,8 +160,7 @@ class Wire:
 
         with contextlib.suppress(TimeoutError, TransportError):
             self._call(end(), 10.0)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5.0)
+        self._network.leave()
 
     def __enter__(self) -> Wire:
         return self
@@ -172,18 +168,8 @@ class Wire:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
-
     def _call(self, work: Coroutine[Any, Any, Result], timeout: float) -> Result:
-        """Have the network's thread do something, and return what comes of it."""
-        future: Future[Result] = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result(timeout)
-        except TimeoutError:
-            future.cancel()
-            raise TransportError(f"The network thread did not answer within {timeout:g} s.") from None
+        return self._network.call(work, timeout)
 
     def _put(self, to: str, kind: bytes, body: bytes) -> None:
         self._call(self._node.put(to, kind, body, self._patience), 2 * self._patience + _LONGEST_SEND)

@@ -16,6 +16,7 @@ from terrine.collaboration.protocol.messages import LARGEST_FRAME
 from terrine.collaboration.transport.credentials import create_authority, issue
 from terrine.collaboration.transport.link import (
     Arrived,
+    Asked,
     Connected,
     Failed,
     Link,
@@ -143,6 +144,7 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._pairs, self.open, self.passed = [], True, 0
+        self.taken, self.delay = 0, 0.0
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self):
@@ -152,6 +154,7 @@ class Proxy:
                 if not self.open:
                     near.close()
                     continue
+                self.taken += 1
                 far = socket.create_connection(self._target)
                 self._pairs += [near, far]
                 for source, sink in ((near, far), (far, near)):
@@ -160,6 +163,7 @@ class Proxy:
     def _pass(self, source, sink):
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
+                time.sleep(self.delay)
                 self.passed += len(data)
                 sink.sendall(data)
 
@@ -173,6 +177,39 @@ class Proxy:
     def close(self):
         self._listener.close()
         self.cut()
+
+
+def test_who_waits_for_a_session_keeps_one_connection_and_joins_at_once(wires):
+    """Where a thousand wait, connections that are made anew take all of the time there is; so do handshakes that are
+    broken off because they queue."""
+    server, client = wires("guardian"), wires("one")
+    proxy = Proxy(f"127.0.0.1:{server.listen('127.0.0.1:0', {'one': 'teacher'})}")
+    proxy.delay = 1.2  # twice a handshake, which is longer than gRPC gives one that it means to begin again
+    try:
+        client.connect("guardian", "guardian", proxy.address, convenes=True)
+        until(server, Asked)
+        proxy.delay = 0.0
+        end, asked = time.monotonic() + 3.0, 0
+        while time.monotonic() < end:
+            asked += isinstance(server.next(0.1), Asked)
+        assert asked <= 1
+        server.begin(SESSION)
+        start = time.monotonic()
+        client.begin(until(client, SessionOffered).session)
+        until(client, Connected)
+        assert time.monotonic() - start < 2.5
+        assert proxy.taken == 1
+    finally:
+        proxy.close()
+
+
+def test_parties_of_one_process_share_a_thread_which_ends_with_the_last(wires, people):
+    before = [thread for thread in threading.enumerate() if thread.name == "wire"]
+    with contextlib.ExitStack() as stack:
+        for name in ("guardian", "one", "two"):
+            stack.enter_context(Wire(people[name], TERMS))
+        assert len([thread for thread in threading.enumerate() if thread.name == "wire"]) == 1
+    assert [thread for thread in threading.enumerate() if thread.name == "wire"] == before == []
 
 
 def test_nothing_is_lost_or_doubled_when_the_network_is_cut_again_and_again(guardian, wires):
