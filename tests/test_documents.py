@@ -10,7 +10,7 @@ REFERENCES = (REPOSITORY / "docs" / "references.md").read_text(encoding="utf-8")
 _NAME = r"[A-ZÀ-Ž][\w'-]+"
 CITATION = re.compile(
     rf"(?P<names>{_NAME}(?:,? et al\.|(?:, {_NAME})*,? (?:&|and) {_NAME})|Mironov|Karney|Higham|Blackwell"
-    r"|Wang|Anonymous|Obuchowski|Wilson|van Dantzig),? \(?(?P<year>(?:19|20)\d\d)\b"
+    r"|Wang|Anonymous|Obuchowski|Wilson|van Dantzig|Cohen|McCullagh),? \(?(?P<year>(?:19|20)\d\d)\b"
 )
 
 

@@ -89,7 +89,8 @@ class Scale:
         within = shares[row, place]
         below = np.cumsum(shares, axis=1)[row, place] - within
         edges = np.array(self.edges)
-        return np.asarray(edges[place] + (0.5 - below) / within * np.diff(edges)[place])
+        part = np.clip((0.5 - below) / within, 0, 1)  # rounding of a share that is next to nothing
+        return np.asarray(edges[place] + part * np.diff(edges)[place])
 
 
 class OrderedLabels(SeveralFindings):

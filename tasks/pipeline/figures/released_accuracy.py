@@ -162,10 +162,8 @@ def _right(run: Run, dataset: Dataset) -> np.ndarray:
     number the share of the largest possible error that it is not off."""
     from terrine.deployment.model import StudentModel  # with torch, which a stage that only asks for the price spares
 
-    said, scale = (
-        StudentModel.load(run.folders.student, device="cpu").predict(np.asarray(dataset.test_images)),
-        dataset.scale,
-    )
+    model, scale = StudentModel.load(run.folders.student, device="cpu"), dataset.scale
+    said = model.predict(np.asarray(dataset.test_images))
     if scale is None or dataset.test_numbers is None:
         decided = said.argmax(axis=1) if scale is None else scale.classes(said)
         return np.asarray(decided == dataset.test_labels)

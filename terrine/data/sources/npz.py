@@ -6,9 +6,9 @@ Split already:          train_images, train_labels, test_images, test_labels; op
                         test_groups, train_parties, val_parties, class_names
 
 Labels are integers 0..K-1 or text; with `data.findings` they are 0 or 1, a column for each finding, whose names are
-`class_names`, or without these those of `data.findings`; with `data.grades` texts, or integers that number
-`class_names`, or without these the grades; with `data.bins` numbers. Other arrays in the file are ignored. Nothing is
-unpickled.
+`class_names`, or without these those of `data.findings`. With `data.grades` they are texts, or integers: grades, where
+these are written as numbers, or else their places (those of `class_names`, where there are any). With `data.bins` they
+are numbers. Other arrays in the file are ignored. Nothing is unpickled.
 
 The name of a record (`terrine.data.units`) is its entry in `ids`, integers or texts of which none occurs twice; records
 are then in the order of these texts. Without ids it is its place in the array, one of the validation split apart.
@@ -109,6 +109,9 @@ def from_arrays(
         numbers, remarks = _numbers(given_labels, kind, where)
         labels, names = {array: kind.scale.places(own) for array, own in numbers.items()}, kind.scale.names
     elif kind.grades:
+        if class_names is None and all(name.isdecimal() for name in kind.grades):  # a grade 1 is no second grade
+            whole = {array: own for array, own in given_labels.items() if own.dtype.kind in "iu"}
+            given_labels |= {array: own.astype(str) for array, own in whole.items()}
         labels, own_names = encode_labels(given_labels, class_names or kind.grades, where)
         places, names = class_places(own_names, kind.grades), kind.grades
         labels = {array: places[own] for array, own in labels.items()}

@@ -7,23 +7,24 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
 from flows.cli import app
 from flows.stages import run_through
 from tasks.config.params import lay_over, validate
-from tasks.pipeline.evaluate import evaluate_student
+from tasks.pipeline.evaluate import evaluate_student, figures_of_order
 from tasks.pipeline.report import write_report
-from tasks.reports.accuracy import known_accuracy, released_accuracy, released_error
+from tasks.reports.accuracy import OF_ORDER, known_accuracy, released_accuracy, released_error
 from tasks.reports.statement_page import read_statement
 from tasks.reports.summary import for_anybody, result
+from tasks.runtime.identity import upstream
 from tasks.runtime.run import Run
-from tasks.runtime.store import read_json, read_table
-from tasks.serving.mlflow_model import _pyfunc
-from tasks.serving.scoring import _answer
+from tasks.runtime.store import read_json, read_table, write_json
+from tasks.serving.serve import build_app
 from tasks.tools.check import look_at
-from terrine.deployment.export import export_student
-from terrine.deployment.model import StudentModel, scale_of
+from terrine.data.ordered import Scale
+from terrine.deployment.model import scale_of
 from terrine.errors import ArtefactError, SettingError
 from terrine.privacy.accounting.events import counts, from_json, vote_answer
 
@@ -117,12 +118,16 @@ def test_predict_serve_mlflow_and_export_say_the_number(made: Run, tmp_path: Pat
     assert header.startswith("image,number,class,probability,probability of 0 to 20")
     assert float(first.split(",")[1]) == pytest.approx(said[0], rel=1e-4)
     assert f"{said[0]:.4g}" in CliRunner().invoke(app, command).output
-    model = StudentModel.load(made.folders.student)
-    _, served = _answer((tmp_path / "photos" / "00.png").read_bytes(), "image/png", model)
-    assert model.scale is not None
-    assert model.scale.numbers(served)[0] == pytest.approx(said[0])
-    assert _pyfunc(made.folders.student)["signature"].params.params[0].name == "numbers"
-    assert export_student(model, [tmp_path / "student.pt2"], images[:, None])[0] < 1e-4
+    service, model = build_app(made.folders.student)
+    client, photo = TestClient(service), (tmp_path / "photos" / "00.png").read_bytes()
+    answer = client.post("/images", content=photo, headers={"content-type": "image/png"}).json()
+    assert answer["numbers"] == pytest.approx(said[:1])
+    assert answer["labels"] == [told[0]["class"]]
+    assert client.get("/model").json()["scale"] == {"edges": EDGES}
+    asked: dict[str, Any] = {"inputs": (images[:2, None] / 255).tolist()}
+    assert np.shape(client.post("/invocations", json=asked).json()["predictions"]) == (2, 4)
+    numbers = client.post("/invocations", json=asked | {"params": {"numbers": True}}).json()["predictions"]
+    assert numbers == pytest.approx(said[:2], rel=1e-4)
     for edges in ([0, 1], [0, 3, 2, 5, 6], "none", [0, 1, 2, 3, None]):
         with pytest.raises(ArtefactError, match="what order its classes have"):
             scale_of({"class_names": model.class_names, "scale": {"edges": edges}})
@@ -167,6 +172,24 @@ def test_an_empty_bin_is_a_note_of_the_check_and_not_a_refusal(tmp_path: Path) -
     found = look_at(tmp_path, "drawn")
     assert found.refusals == []
     assert any("No training record is of '80 to 120'" in note for note in found.notes)
+
+
+def test_figures_of_an_order_are_known_of_public_benchmarks_and_edges_are_part_of_a_release(tmp_path: Path) -> None:
+    data = {"name": "retinamnist", "grades": [0, 1, 2, 3, 4], "root": str(tmp_path), "download": False}
+    run = Run(tmp_path, "retina", validate({"data": data}))
+    generator = np.random.default_rng(0)
+    arrays = {f"{split}_images": generator.integers(0, 255, (9, 28, 28, 3), np.uint8) for split in ("train", "test")}
+    labels = {f"{split}_labels": np.arange(9)[:, None] % 4 for split in ("train", "test")}
+    np.savez(tmp_path / "retinamnist.npz", **arrays, **labels)
+    dataset = run.params.data.load(tmp_path)
+    assert (dataset.scale, dataset.test_numbers) == (Scale.of(grades="01234"), None)
+    assert dataset.test_labels.tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 0]
+    figures = figures_of_order(dataset, dataset.scale, np.eye(5)[[0, 1, 2, 4, 0, 1, 2, 3, 0]], None)
+    write_json(run.folders.evaluation, {"accuracy": 8 / 9, "order": figures})
+    known = known_accuracy(run)
+    assert known["mean_absolute_error"] == pytest.approx(1 / 9)
+    assert known.keys() == {"accuracy", *OF_ORDER}
+    assert upstream(validate(VALUES), "answers")["data"]["bins"] == EDGES
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,8 @@ KINDS = {
         "event": RepeatedEvent(vote_answer(40.0), 144),  # two of each of 71 queries, and the first two of another
         **ALL,
     },
+    "grades": {"mechanism": VOTES | {"grades": 5}, "event": ANSWERS, **ALL},
+    "numbers": {"mechanism": VOTES | {"bins": [-5.0, 0.0, 2.5, 1e7]}, "event": ANSWERS, **ALL},
     "findings, tested": {
         "mechanism": {"mechanism": "confident", "threshold": 90.0, "sigma1": 60.0, "sigma2": 40.0}
         | {"findings": 4, "findings_bound": 1}

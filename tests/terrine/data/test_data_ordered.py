@@ -114,6 +114,8 @@ def test_which_bins_and_grades_there_are_is_said_beforehand_and_empty_ones_are_n
         assert dataset.class_names == GRADES
         assert [*dataset.train_labels.tolist(), *dataset.test_labels.tolist()] == by_name
         assert dataset.test_numbers is None
+    from_one = read(arrays(tmp_path / "one.npz", np.array([1, 2, 2, 1])), grades=("1", "2", "3"))
+    assert [*from_one.train_labels.tolist(), *from_one.test_labels.tolist()] == [0, 1, 1, 0]
     with pytest.raises(InputError, match=r"1\.png: the label is 'none', which is none of data.grades"):
         read(table(tmp_path, texts), grades=("mild", "severe"))
     with pytest.raises(InputError, match="have this very order"):
