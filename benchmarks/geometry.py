@@ -3,7 +3,7 @@
     python benchmarks/geometry.py [--sizes 28 64 128 224] [--images 256]
 
 Features are those that sums over records and votes are made of (`terrine.models.one_by_one`), by one thread. Above 32
-pixels a side a block of images is convolved a few at a time; `together` is the same block at once, in the same run.
+pixels a side they come from Fourier transforms; `convolutions` is the same block convolved, in the same run.
 Each figure comes from a process of its own, whose peak is the kernel's, with all that Python and torch take by
 themselves; `base` is that without an image. Processor seconds are counted, so that other work disturbs less.
 """
@@ -17,23 +17,22 @@ import time
 import numpy as np
 
 
-def measure(size: int, count: int, together: bool) -> None:
+def measure(size: int, count: int, convolved: bool) -> None:
     """Print processor seconds for 1,000 images of size x size, and this process's peak memory in MiB."""
     import torch
 
-    from terrine.models import scattering
     from terrine.models.one_by_one import features_one_by_one
     from terrine.models.registry import build_backbone
 
     torch.set_num_threads(1)
-    if together:
-        scattering._CACHED_PIXELS = 2**40
     backbone = build_backbone("scattering", channels=1, size=size, seed=0, projection=200)
+    if convolved:
+        backbone.network.spectra = None
     images = np.random.default_rng(0).integers(0, 256, (count, 1, size, size), dtype=np.uint8)
     before, begin = peak(), time.process_time()
     rows = sum(len(block) for block in features_one_by_one(backbone, images, lambda features: features))
     seconds = (time.process_time() - begin) * 1000 / rows
-    how = "together" if together else "a few   "
+    how = "convolutions" if convolved else "usual       "
     print(f"{size:4d} px, {how}  {seconds:7.2f} s for 1,000 images  {peak():5.0f} MiB (base {before:.0f})", flush=True)
 
 
@@ -48,9 +47,9 @@ def main() -> None:
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.one is not None:
-        return measure(int(asked.one[0]), asked.images, asked.one[1] == "together")
+        return measure(int(asked.one[0]), asked.images, asked.one[1] == "convolved")
     for size in asked.sizes:
-        for how in ("few", "together") if size > 32 else ("few",):
+        for how in ("usual", "convolved") if size > 32 else ("usual",):
             own = ["--one", str(size), how, "--images", str(asked.images)]
             subprocess.run([sys.executable, __file__, *own], check=True)
 

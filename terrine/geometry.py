@@ -46,9 +46,8 @@ def in_json(size: Size) -> int | list[int]:
 
 
 def in_words(size: Size) -> str:
-    """Return `96 x 64`, height first."""
-    height, width = sides(size)
-    return f"{height} x {width}"
+    """Return `28 x 28`, or `64 wide and 96 high`."""
+    return f"{size} x {size}" if isinstance(size, int) else f"{size[1]} wide and {size[0]} high"
 
 
 def largest(size: Size) -> int:

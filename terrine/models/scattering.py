@@ -185,7 +185,7 @@ class _Quadrants(nn.Module):
         self.register_buffer(name, matrix.float(), persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        count, (height, width) = len(images), self.shape
+        count, (height, width) = images.shape[0], self.shape  # len would not export
         quadrants = to_quadrants(images)
         parts = self._transform(quadrants)
         fine = self._modulus(parts, self.wavelets_0)

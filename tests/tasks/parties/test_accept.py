@@ -157,7 +157,7 @@ def test_dicom_and_other_files_become_pictures_as_the_terms_say(other, tmp_path)
     pytest.importorskip("pydicom")
     read = other(**WINDOWED)
     assert "black at -1350 and white at 150" in (told := " ".join(page(read.terms, read.addresses, "x").split()))
-    assert "10 x 12, grey" in told
+    assert "12 wide and 10 high, grey" in told
     assert "padded with black" in told
     north = candidate(read, "north", assignments=pacs(tmp_path / "pacs"))
     south = candidate(read, "south", data=records(tmp_path / "own.npz"))
