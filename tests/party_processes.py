@@ -132,7 +132,7 @@ def plain_answers(terms, votes, seed=SEED, gone=None):
     return passed, np.where(passed, noisy.argmax(axis=1), -1)
 
 
-def _run(config, kill):
+def _run(config, kill, epsilon=None):
     log = open(Path(config).parent / "log.txt", "a")  # noqa: SIM115
     for number in (1, 2):
         os.dup2(log.fileno(), number)
@@ -145,10 +145,22 @@ def _run(config, kill):
         _stay()
     elif kill is not None:
         _arm(*kill)
-    sys.argv = ["party", str(config)]
-    from tasks.parties.process import main
+    from tasks.parties import process
 
-    main()
+    if epsilon is not None:
+        process.run_party = lambda path: _measure(path, epsilon)
+    sys.argv = ["party", str(config)]
+    process.main()
+
+
+def _measure(path, epsilon):
+    """Take part in the release of one accuracy; a teacher party's own figures lie in its folder."""
+    from tasks.parties.agreement.accuracy import AccuracyTerms
+    from tasks.parties.config import read_party
+    from tasks.parties.measuring import measure
+
+    config, own = read_party(path), path.parent / "shares.npy"
+    measure(config, AccuracyTerms.of(config.terms, epsilon, "d" * 64), np.load(own) if own.exists() else None)
 
 
 def _spoil_frames():
@@ -208,9 +220,9 @@ def _arm(module, qualified, when, count):
     setattr(owner, name, armed)
 
 
-def start(folder, name, kill=None):
-    """Start one party of a trial."""
-    process = _context.Process(target=_run, args=(str(folder / name / CONFIG), kill), daemon=True)
+def start(folder, name, kill=None, epsilon=None):
+    """Start one party of a trial: for its vote, or for the accuracy that is released at this price."""
+    process = _context.Process(target=_run, args=(str(folder / name / CONFIG), kill, epsilon), daemon=True)
     process.start()
     return process
 
@@ -253,14 +265,14 @@ def words(folder, name):
     return path.read_text() if path.exists() else ""
 
 
-def run(folder, names, *, victim=None, kill=None, again=True, limit=120.0):
+def run(folder, names, *, victim=None, kill=None, again=True, limit=120.0, epsilon=None):
     """Run parties of a trial, one of which kills itself and is started again; return the exit codes by name."""
-    processes = {name: start(folder, name, kill if name == victim else None) for name in names}
+    processes = {name: start(folder, name, kill if name == victim else None, epsilon) for name in names}
     try:
         end = time.monotonic() + limit
         while time.monotonic() < end:
             if victim in processes and processes[victim].exitcode == -signal.SIGKILL and again:
-                processes[victim] = start(folder, victim)
+                processes[victim] = start(folder, victim, None, epsilon)
                 again = False
             if all(process.exitcode is not None for process in processes.values()):
                 break

@@ -18,7 +18,7 @@ import numpy as np
 from tasks.parties.config import PartyConfig
 from tasks.parties.host import CollaborationError, Host, log
 from tasks.parties.state import OUTCOME, PartyState, keep_values
-from tasks.parties.votes import given_by
+from tasks.parties.votes import Given, given_by
 from terrine.collaboration.protocol.party import Agreement, ProtocolError, Send
 from terrine.collaboration.protocol.teacher import Teacher
 from terrine.errors import TerrineError
@@ -28,15 +28,18 @@ _SHARES = "shares-{}"
 
 
 class TeacherHost(Host):
-    """See `Host`. The outcome says whether the party's votes were counted."""
+    """See `Host`. The outcome says whether the party's votes were counted.
+
+    given: what it shares, where that is not what its configuration names.
+    """
 
     tick = 2.0  # it waits for others, and has nothing to do at a time of its own
 
-    def __init__(self, config: PartyConfig) -> None:
+    def __init__(self, config: PartyConfig, given: Given | None = None) -> None:
         credentials = config.own_credentials()
         self._account = _own_account(config)
         # Before anybody is connected to: training takes as long as it takes, and bad votes are found here.
-        self._given = given_by(config, credentials.name)
+        self._given = given or given_by(config, credentials.name)
         self._first = self._given(0, None)
         super().__init__(config)
         self._sends: list[Send] = []

@@ -114,11 +114,18 @@ class NoisedAccuracy:
     def release(
         self, shares: NDArray[np.float64], noise: NoiseSource, places: Sequence[NDArray[np.int64]] = ()
     ) -> NDArray[np.float64]:
-        """Return S and W with noise, and after them those of every value of every column, float64 [2 · (1 + values)].
+        """Return `sums` with noise, float64 [2 · (1 + values)].
+
+        noise: where it comes from. The rest, and errors, are those of `sums`.
+        """
+        sums = self.sums(shares, places)
+        return np.asarray(sums + noise.gaussian(len(sums), self.sigma))
+
+    def sums(self, shares: NDArray[np.float64], places: Sequence[NDArray[np.int64]] = ()) -> NDArray[np.float64]:
+        """Return S and W, and after them those of every value of every column, float64 [2 · (1 + values)]. Private.
 
         Args:
             shares: The share of each unit's records that the model is right about, [units], in [0, 1].
-            noise: Where the noise comes from.
             places: For each column the number of the value that each unit counts for, int64 [units], or `NO_SUBGROUP`.
 
         Raises:
@@ -134,7 +141,7 @@ class NoisedAccuracy:
             for value in range(values):
                 own = rounded[place == value]
                 sums += [own.sum() / 2**_BITS, len(own) * _OF_SUBGROUP]
-        return np.asarray(np.array(sums) + noise.gaussian(len(sums), self.sigma))
+        return np.array(sums)
 
     def estimate(self, released: NDArray[np.float64]) -> Estimate:
         """Return what `release` says about the accuracy: post-processing."""

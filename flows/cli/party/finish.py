@@ -22,39 +22,43 @@ def register(party: typer.Typer) -> None:
 def finish(
     config: ConfigOption,
     student: Annotated[
-        Path | None, typer.Option(help="teacher: student.zip from the student party, or a folder with the same in it.")
+        Path | None,
+        typer.Option(help="teacher, guardian: student.zip from the student party, or a folder with the same in it."),
     ] = None,
     epsilon: Annotated[
         float | None,
-        typer.Option(help="teacher: release one accuracy with noise at this price, charged to the party's own ledger."),
-    ] = None,
-    accuracy: Annotated[
-        list[Path] | None,
-        typer.Option(help="student: accuracy.json that a party has released; may be repeated: their mean is taken."),
+        typer.Option(help="Meet all others, who say the same, and release one accuracy of all of you at this price."),
     ] = None,
     export: Annotated[Path | None, typer.Option(help="Export the student into this folder as well (ONNX).")] = None,
 ) -> None:
     """Student party: make the student of the answers, log it, and write the file for the others. Teacher party: see how
-    well that student does on its own test split; the figure stays there."""
+    well that student does on its own test split; the figure stays there. With --epsilon every party, the guardian too,
+    meets the others once more: what all parties' figures come to is released, with noise."""
     from tasks.parties.config import read_party
-    from tasks.parties.finishing import finish_student, finish_teacher
+    from tasks.parties.finishing import finish_guardian, finish_student, finish_teacher
     from tasks.parties.process import show_progress
     from tasks.reports.accuracy import shown_accuracy
     from terrine.errors import SettingError
 
     show_progress()
     party = read_party(config)
-    if party.role == "guardian":
-        raise SettingError("A guardian has nothing to finish: its ledger says what was charged (terrine party status).")
     if party.role == "student":
-        if student is not None or epsilon is not None:
-            raise SettingError("--student and --epsilon are for teacher parties: this one makes the student.")
-        done = finish_student(party, accuracy or [], export)
+        if student is not None:
+            raise SettingError("--student is for the other parties: this one makes the student.")
+        done = finish_student(party, epsilon, export)
         console.print(f"{done.folder}: the student, and beside it its privacy.json.", soft_wrap=True)
         console.print(f"{done.archive}: the same in one file, public. Send it to every party.", soft_wrap=True)
+    elif student is None:
+        raise SettingError("--student names what the student party handed on, student.zip.")
+    elif party.role == "guardian":
+        if epsilon is None or export is not None:
+            raise SettingError(
+                "A guardian has an accuracy to charge when it is finished, with --epsilon, and else nothing: its "
+                "ledger says what was charged (terrine party status)."
+            )
+        done = finish_guardian(party, student, epsilon)
+        console.print(f"One accuracy was released, for ε={done.charged:g} on top of the answers.", soft_wrap=True)
     else:
-        if student is None or accuracy:
-            raise SettingError("--student names what the student party handed on, student.zip; --accuracy is for that.")
         done = finish_teacher(party, student, epsilon, export)
         served = "" if done.served is None else f", and in {100 * done.served:.1f} % one image at a time"
         console.print(
@@ -62,11 +66,8 @@ def finish(
             f"{100 * (done.accuracy or 0):.1f} % of cases in batches{served}. Do not publish.",
             soft_wrap=True,
         )
-        if done.released is not None:
-            place = done.folder.parent / "accuracy.json"
-            console.print(f"{place}: with noise, charged; send it to the student party.", soft_wrap=True)
     if done.released is not None:
         shown = shown_accuracy(done.released["accuracy"], done.released["plus_minus"])
-        console.print(f"Accuracy that may be published: {shown}", soft_wrap=True)
+        console.print(f"Accuracy of all parties, which may be published: {shown}", soft_wrap=True)
     if export is not None:
         console.print(f"{export}: the student as ONNX, with its statement.", soft_wrap=True)

@@ -105,7 +105,7 @@ def accepted_by(folder: Path, terms: Terms, authority: bytes) -> dict[str, Accep
             raise SettingError(
                 f"{path}: {accepted.party!r} takes no part in these terms as a {accepted.role}. Remove it."
             )
-        if accepted.terms != (here := digest(terms.public(), 64)):
+        if accepted.terms != (here := terms.agreed):
             raise SettingError(
                 f"{path}: {accepted.party} accepted other terms on {accepted.signed}, those of digest "
                 f"{accepted.terms[:16]}; these have {here[:16]}. Have it accept these, or take those it accepted."

@@ -19,8 +19,10 @@ from tasks.config.values import digest, read_yaml
 from tasks.parties.agreement.acceptance import ACCEPTANCE, accept_terms, read_acceptance
 from tasks.parties.agreement.terms import Terms, certain
 from tasks.parties.config import TERMS, PartyConfig, read_party
+from tasks.parties.measuring import PLACE
 from tasks.parties.standing import account_standing, answers_of, was_finished
-from tasks.parties.state import OUTCOME, STANDING
+from tasks.parties.state import OUTCOME, STANDING, kept_values
+from tasks.parties.student import ABOUT
 from tasks.runtime.store import file_digest, read_json, write_text
 from terrine.errors import BudgetError, InputError, SettingError
 
@@ -82,13 +84,13 @@ def begin(path: Path, found: Next, queries: Path | None = None) -> Path:
     if _is_under_way(config):
         raise SettingError(
             f"The session of edition {config.terms.edition!r} is under way or broke off: finish it first (terrine "
-            "party vote). What was reserved for it stays charged."
+            "party vote, or party finish for its accuracy). What was reserved for it stays charged."
         )
     place = _place(path, config.terms.edition)
     place.mkdir(parents=True, exist_ok=True, mode=0o700)
     terms = path.parent / str(read_yaml(path).get("terms", TERMS))
     write_text(place / TERMS, terms.read_text(encoding="utf-8"))
-    leaving = [config.state / OUTCOME, config.state / STANDING, config.accepted]
+    leaving = [config.state / OUTCOME, config.state / STANDING, config.state / PLACE, config.accepted]
     if config.answers is not None:
         leaving.append(config.answers)
     if config.learn is not None:
@@ -120,10 +122,13 @@ def _place(path: Path, edition: str) -> Path:
 
 
 def _is_under_way(config: PartyConfig) -> bool:
-    if config.role == "student":
-        about = answers_of(config)
-        return about is not None and about["guardian"] is None
-    return any(config.state.glob("*/sums.npz")) and not was_finished(config)
+    if config.answers is not None:
+        found = (answers_of(config), kept_values(config.answers / PLACE / ABOUT))
+        return any(about is not None and about["guardian"] is None for about in found)
+    measured = kept_values(config.state / PLACE / OUTCOME) is not None
+    return (any(config.state.glob("*/sums.npz")) and not was_finished(config)) or (
+        any(config.state.glob(f"{PLACE}/*/sums.npz")) and not measured
+    )
 
 
 def _about(queries: Path, terms: Terms) -> dict[str, Any]:

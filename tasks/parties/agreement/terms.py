@@ -11,14 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib.metadata import version
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 
+from tasks.config.values import digest
 from terrine.aggregation.course import Course
 from terrine.aggregation.fixed_point import FixedPoint
 from terrine.aggregation.registry import MECHANISMS, mechanism_of
-from terrine.collaboration.protocol.party import Agreement
+from terrine.collaboration.protocol.party import Agreement, Reveal
 from terrine.collaboration.transport.credentials import CredentialError, Role, check_name
 from terrine.data.images import Fit
 from terrine.data.source import Window
@@ -30,6 +31,8 @@ from terrine.settings import Settings
 
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 """SHA-256."""
+
+T = TypeVar("T", bound="Terms")
 
 _OF_SUMS = ("length", "records")
 _OF_GRADIENTS = ("rounds", "clip", "learning_rate", "sigma_gradients")
@@ -135,6 +138,11 @@ class Terms(Settings):
             raise ValueError(f"overlap={self.overlap} is above the {len(self.teachers)} teacher parties there are")
         if self.asked > self.queries:
             raise ValueError(f"asked={self.asked} is above queries={self.queries}")
+        self._check_mechanism()
+        return self
+
+    def _check_mechanism(self) -> None:
+        """Raise ValueError unless the mechanism is one that parties can run together, with all its parts."""
         kind = MECHANISMS.of(self.mechanism)
         if not kind.by_parties:
             raise ValueError(f"mechanism={self.mechanism} is none that parties can run together")
@@ -154,12 +162,22 @@ class Terms(Settings):
                     f"records={self.records} of {self.total} teachers in all could wrap sums around: with this noise "
                     f"they hold {most:,} at most"
                 )
-        return self
 
     @property
     def classes(self) -> int:
         """K."""
         return len(self.class_names)
+
+    @property
+    def agreed(self) -> str:
+        """Digest of the terms that parties have accepted."""
+        return digest(self.public(), 64)
+
+    @property
+    def reveals(self) -> Reveal:
+        """What the student party opens."""
+        found: Reveal = self.described.reveals
+        return found
 
     @property
     def described(self) -> Any:
@@ -231,7 +249,7 @@ class Terms(Settings):
 
     def agreement(self, session: str, release: str, number: int = 0) -> Agreement:
         """The agreement of one session, on its round of this number."""
-        mechanism, sums = self.described, self.fixed_point
+        sums = self.fixed_point
         return Agreement(
             session=session,
             release=release,
@@ -242,9 +260,9 @@ class Terms(Settings):
             queries=self.asked if sums is None else sums.counts[number],
             classes=self.classes if sums is None else 1,
             queries_digest=self.queries_digest,
-            reveal=mechanism.reveals,
+            reveal=self.reveals,
             threshold=self.threshold,
-            sigma=mechanism.deviation if sums is None else sums.parts(number)[0][1],
+            sigma=self.described.deviation if sums is None else sums.parts(number)[0][1],
             sigma_threshold=self.sigma1,
             round=number,
             head=0 if sums is None else sums.course.asked(sums.length, sums.classes, number),
@@ -259,10 +277,10 @@ def certain(mechanism: Any, queries: int, epsilon: float, delta: float, overlap:
     return count
 
 
-def checked(values: Mapping[str, Any]) -> Terms:
+def checked(values: Mapping[str, Any], kind: type[T] = Terms) -> T:  # type: ignore[assignment]
     """Return terms. Raises SettingError naming every key that is unknown, missing or impossible."""
     try:
-        return Terms.model_validate(values)
+        return kind.model_validate(values)
     except ValidationError as error:
         raise SettingError(f"These cannot be terms. {sentence_of(error)}") from error
 

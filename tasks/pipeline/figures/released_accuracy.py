@@ -74,9 +74,9 @@ def held_out_units(run: Run, dataset: Dataset) -> np.ndarray:
         return dataset.test_units
     if unit == "group":
         raise SettingError(
-            f"evaluation.epsilon={run.params.evaluation.epsilon:g} needs to know whose the test records are, because "
+            "An accuracy that is to be released needs to know whose the test records are, because "
             "privacy.unit=group protects groups, and a file that is split already does not say it. Give one set with "
-            "groups, a CSV table or a folder, or set evaluation.epsilon=null. Nothing was charged."
+            "groups, a CSV table or a folder, or release none (evaluation.epsilon=null). Nothing was charged."
         )
     return np.arange(len(dataset.test_labels))
 
@@ -115,7 +115,7 @@ def release_accuracy(run: Run, dataset: Dataset) -> None:
         return
     units = held_out_units(run, dataset)
     _check_use(run, mechanism, count_units(units))
-    shares = shares_of_units(_right(run, dataset), units)
+    shares = shares_of_units(right_answers(run, dataset), units)
     places = _places(run, dataset, units)
     looked_at = {"shares": (shares, "<f8"), **{f"column {number}": (one, "<i8") for number, one in enumerate(places)}}
     inputs = {
@@ -129,7 +129,7 @@ def release_accuracy(run: Run, dataset: Dataset) -> None:
 
     release = release_at_price(run, identity_in_ledger(run, "accuracy"), mechanism.event, noise, draw, inputs)
     tell_change(run, "accuracy", release, inputs)
-    write_json(run.folders.accuracy, _about(run, mechanism, release))
+    write_json(run.folders.accuracy, about_accuracy(run, mechanism, release))
 
 
 def _of_numbers(params: Params) -> bool:
@@ -157,7 +157,7 @@ def _places(run: Run, dataset: Dataset, units: np.ndarray) -> list[np.ndarray]:
     return found
 
 
-def _right(run: Run, dataset: Dataset) -> np.ndarray:
+def right_answers(run: Run, dataset: Dataset) -> np.ndarray:
     """Return how right the student is about each test record by itself, [records] from 0 to 1: whether it is, or of a
     number the share of the largest possible error that it is not off."""
     from terrine.deployment.model import StudentModel  # with torch, which a stage that only asks for the price spares
@@ -170,7 +170,7 @@ def _right(run: Run, dataset: Dataset) -> np.ndarray:
     return scale.closeness(scale.numbers(said), dataset.test_numbers)
 
 
-def _about(run: Run, mechanism: NoisedAccuracy, release: StoredRelease) -> dict[str, Any]:
+def about_accuracy(run: Run, mechanism: NoisedAccuracy, release: StoredRelease) -> dict[str, Any]:
     """Return the content of accuracy.json: a function of public settings and of what the ledger holds."""
     sums, settings = release.arrays["sums"], run.params
     estimate = mechanism.estimate(sums)

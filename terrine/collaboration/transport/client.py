@@ -30,8 +30,8 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 _LONGEST_OF_ALL, _SHARE_OF_ABSENCE = 30.0, 1 / 20
 """A peer that is away for hours is tried less often: as seldom as this share of its absence, and these seconds."""
 _ANSWERED = 60.0
-"""Seconds in which a peer is to answer at first. Where a thousand come at once they queue, and whoever gives up too soon
-and comes again makes the queue longer."""
+"""Seconds in which a peer is to answer at first. Where a thousand come at once they queue, and who gives up early and
+comes again makes the queue longer."""
 _ELSEWHERE = "has been in no session with us"
 
 

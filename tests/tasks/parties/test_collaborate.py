@@ -1,6 +1,8 @@
 """A run whose parties vote apart: the same answers, the same cost, and the same stages afterwards as a local run."""
 
+import json
 import shutil
+import zipfile
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,15 +11,19 @@ import yaml
 
 from flows.stages import run_through
 from tasks.config.params import lay_over, validate
+from tasks.parties import finishing
+from tasks.parties.agreement.accuracy import AccuracyTerms
 from tasks.parties.agreement.agreed import agreed
-from tasks.parties.config import GuardianLedger, OwnTeachers, PartyConfig, read_party
+from tasks.parties.config import OwnTeachers, PartyConfig, read_party
 from tasks.parties.finishing import finish_student, finish_teacher
 from tasks.parties.learning import learn
 from tasks.parties.release import released_arrays, trial_folder, trial_terms
+from tasks.parties.student import stored_answers
 from tasks.parties.training import cast_votes, own_records
 from tasks.pipeline import aggregate, student
 from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.evaluate import probabilities
+from tasks.pipeline.figures.released_accuracy import right_answers
 from tasks.pipeline.sums import held_by_parties
 from tasks.pipeline.vote import read_votes
 from tasks.runtime.releases import identity_in_ledger
@@ -27,8 +33,10 @@ from terrine.aggregation.course import moments_in_steps
 from terrine.aggregation.votes import histograms_of
 from terrine.data.source import load_dataset
 from terrine.errors import BudgetError, InputError, SettingError
+from terrine.privacy.accounting.events import to_json
 from terrine.privacy.accounting.gaussian import mu_of, mu_squared
 from terrine.privacy.accounting.pricing import price
+from terrine.privacy.noise import ReplayNoise
 from terrine.privacy.statement import statement_from
 from tests.party_processes import start_forked, terms_of
 
@@ -240,35 +248,53 @@ def check_handed_on(config, terms, run, folder, monkeypatch):
         raise RuntimeError("MLflow is away")
 
     monkeypatch.setattr("tasks.pipeline.tracking.lay_out_database", fails)
-    done = finish_student(config, [], None)
+    done = finish_student(config, None, None)
     packed = done.archive.read_bytes()
-    assert finish_student(config, [], None).archive.read_bytes() == packed
+    assert finish_student(config, None, None).archive.read_bytes() == packed
     data = {"data": run.params.data.model_dump(mode="json")}
     own = OwnTeachers(params=data, images=run.folders.images, backbone=run.folders.backbone, work=folder / "party")
-    ledger = GuardianLedger(
-        url=f"sqlite:///{folder}/ledger.db", key=folder / "key", store=folder / "store", account="own", epsilon=4.0
-    )
-    party = PartyConfig(
-        role="teacher", terms=terms, guardian="a:1", student="a:2", own=own, ledger=ledger, state=folder / "state"
-    )
+    party = PartyConfig(role="teacher", terms=terms, guardian="a:1", student="a:2", own=own, state=folder / "state")
     name = next(iter(terms.teachers))
     monkeypatch.setattr(PartyConfig, "own_credentials", lambda _: SimpleNamespace(name=name))
     shutil.copytree(run.folders.dataset, Run(own.work, "own", run.params).folders.dataset)
+    met = {}
+    monkeypatch.setattr(finishing, "measure", lambda config, terms, shares=None: met.update(terms=terms, shares=shares))
     at_home = finish_teacher(party, done.archive, 2.0, None)
     test = read_dataset(run.folders)
     right = probabilities(run, test.test_images).argmax(axis=1) == test.test_labels
     assert (at_home.images, at_home.accuracy) == (len(right), right.mean())
     assert (at_home.folder / "manifest.json").read_bytes() == (run.folders.student / "manifest.json").read_bytes()
-    # Asked again it is the same figure, at no cost.
-    assert finish_teacher(party, done.archive, 2.0, None).released == at_home.released
-    accuracy = folder / "accuracy.json"
-    accuracy.write_bytes((at_home.folder.parent / "accuracy.json").read_bytes())
-    mean = finish_student(config, [accuracy, accuracy], None).released
-    assert mean["accuracy"] == pytest.approx(at_home.released["accuracy"])
-    assert mean["plus_minus"] == pytest.approx(at_home.released["plus_minus"] / 2**0.5)
+    # What it shares of that, and on which terms, which are those of the student party that has the same student.
+    np.testing.assert_array_equal(np.sort(met["shares"]), np.sort(right_answers(run, test)))
+    assert met["terms"] == AccuracyTerms.of(terms, 2.0, file_digest(done.folder / "manifest.json"))
+    assert check_released(config, met["terms"], right, monkeypatch) == met["terms"]
     other = party.model_copy(update={"terms": terms.model_copy(update={"edition": "another"})})
     with pytest.raises(InputError, match="the student of other terms than this party's"):
         finish_teacher(other, done.archive, None, None)
+
+
+def check_released(config, terms, right, monkeypatch):
+    """The student party publishes what was opened; return on which terms it has met the others."""
+    sums, noise = terms.fixed_point, ReplayNoise(0)
+    totals = terms.shared(right.astype(float))[:, 0] + sums.noise(noise, 0)
+    record = stored_answers(config)["guardian"] | {"event": to_json(terms.event()), "counted": ["a", "b"]}
+    met = []
+
+    def measure(config, own, shares=None):
+        met.append(own)
+        return {"guardian": record}
+
+    monkeypatch.setattr(finishing, "measure", measure)
+    arrays = {"passed": np.ones(2, bool), "result": totals[:, None]}
+    monkeypatch.setattr(finishing, "read_arrays", lambda _: arrays)
+    done = finish_student(config, 2.0, None)
+    expected = terms.described.estimate(sums.released(totals)["sums"])
+    assert done.released["accuracy"] == expected.accuracy
+    assert (done.released["parties"], done.released["unit"]) == (["a", "b"], "record")
+    assert finish_student(config, None, None).released == done.released  # it stays for as long as the student does
+    with zipfile.ZipFile(done.archive) as packed:
+        assert json.loads(packed.read("accuracy.json")) == done.released
+    return met[0]
 
 
 def test_a_budget_that_pays_for_nothing_starts_nobody(voted):

@@ -10,7 +10,7 @@ import yaml
 from tasks.parties import finishing
 from tasks.parties.agreement.editions import begin, look_ahead
 from tasks.parties.config import read_party
-from tasks.parties.finishing import finish_teacher, mean_accuracy
+from tasks.parties.finishing import finish_teacher
 from tasks.parties.standing import standing
 from tasks.parties.teaching import kept, teach_before
 from tasks.parties.votes import given_by
@@ -191,22 +191,11 @@ def test_status_says_where_a_collaboration_stands_and_what_comes_next(tmp_path):
     assert "<b>x</b>" not in page
 
 
-def test_the_mean_of_accuracies_is_that_of_all_units_and_known_better_than_any():
-    one = {"accuracy": 0.8, "plus_minus": 0.1, "units": 100.0, "epsilon": 1.0}
-    both = mean_accuracy([one, one | {"accuracy": 0.6, "units": 300.0, "plus_minus": 0.1 / 3}])
-    assert both["accuracy"] == pytest.approx(0.65)
-    assert both["plus_minus"] == pytest.approx((10**2 + 10**2) ** 0.5 / 400)
-    with pytest.raises(InputError, match="noise alone"):
-        mean_accuracy([one | {"units": 0.0}])
-
-
 def test_a_student_that_is_not_the_agreed_one_is_tested_nowhere(tmp_path):
     trial(tmp_path, terms_of())
     config = read_party(with_own_data(tmp_path))
     with pytest.raises(ArtefactError, match="terrine party teach"):
         finish_teacher(config, tmp_path, None, None)
-    with pytest.raises(SettingError, match="name it with `ledger`"):
-        finish_teacher(config, tmp_path, 1.0, None)
     folders = finishing.Folders(config.own.work, "own")
     with pytest.raises(InputError, match="holds no student with its statement"):
         finishing._take_student(tmp_path, folders, config)

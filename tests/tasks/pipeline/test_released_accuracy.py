@@ -39,7 +39,9 @@ def make(tmp_path, monkeypatch):
         write_dataset(run.folders, dataset, dataset.describe() | {"class_names": ["a", "b"]})
         write_json(run.folders.student / "manifest.json", {"student": run.params.student.kind})
         monkeypatch.setattr(
-            released_accuracy, "_right", lambda run, dataset: np.arange(len(dataset.test_labels)) < right * records
+            released_accuracy,
+            "right_answers",
+            lambda run, dataset: np.arange(len(dataset.test_labels)) < right * records,
         )
         return run
 

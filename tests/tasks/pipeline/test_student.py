@@ -11,7 +11,7 @@ import torch
 from tasks.config.params import lay_over, validate
 from tasks.config.values import merge
 from tasks.pipeline import dataset, evaluate, pretrain, student, synthesize
-from tasks.pipeline.figures.released_accuracy import _right
+from tasks.pipeline.figures.released_accuracy import right_answers
 from tasks.runtime.run import Run
 from tasks.runtime.store import file_digest, read_json, read_table, write_json, write_table
 from terrine.classifiers import predict
@@ -236,10 +236,10 @@ def test_what_is_released_of_the_accuracy_is_found_image_by_image_whatever_its_c
     student.train_student.fn(run)
     dataset.prepare_dataset.fn(run)
     test = dataset.read_dataset(run.folders)
-    right = _right(run, test)
+    right = right_answers(run, test)
     for some in (np.arange(7), np.arange(40, 5, -1)):
         fewer = replace(test, test_images=test.test_images[some], test_labels=test.test_labels[some])
-        np.testing.assert_array_equal(_right(run, fewer), right[some])
+        np.testing.assert_array_equal(right_answers(run, fewer), right[some])
 
 
 def test_a_student_whose_file_was_changed_by_a_byte_is_refused(prepared, tmp_path):
