@@ -79,6 +79,8 @@ class OwnAverages:
             device=resolve_device(self._run.params.device),
         )
         self._state.save(_OWN.format(place + 1), {"own": local.own}, terms=self._of)
+        for earlier in range(1, place):  # those before this round are kept: it may be asked again
+            self._state.forget(_OWN.format(earlier))
         return shared.shared([local.update, local.own - before][: len(shared.parts(number))], number)[:, None]
 
     def _own_before(self, place: int) -> np.ndarray:

@@ -6,6 +6,7 @@ where runs of the same settings find them.
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from terrine.data.partitions import IIDPartition
 from terrine.data.source import SOURCES
 from terrine.errors import SettingError
 from terrine.planning import ENOUGH, plan, signal
-from terrine.privacy.accounting.gaussian import mu_of
+from terrine.privacy.accounting.gaussian import mu_of, mu_squared
 
 _TRAINED_WITH = ("backbone", "teachers")
 """Sections of params.yaml that teacher parties have from the proposal; those of teachers stand in the terms as well."""
@@ -118,7 +119,9 @@ def _weakness(params: Params, terms: Terms) -> str | None:
     """Return a sentence about votes that would drown in their noise; None where they do not, or that is not known."""
     if not isinstance(params.aggregation, GaussianHistogram):
         return None
-    found = signal(terms.total, mu_of(terms.epsilon, terms.delta) / terms.overlap, terms.classes)
+    spent = 0.0 if terms.averages is None else mu_squared(terms.averages.event)
+    mu = math.sqrt((mu_of(terms.epsilon, terms.delta) / terms.overlap) ** 2 - spent)
+    found = signal(terms.total, mu, terms.classes)
     if found >= ENOUGH:
         return None
     return (
