@@ -266,9 +266,9 @@ class Terms(Settings):
 
     def public(self) -> dict[str, Any]:
         """The terms as JSON values, as parties compare them; those of votes say nothing of sums, and so on."""
-        strange = {*(_OF_SUMS if self.length is None else ()), *(_OF_GRADIENTS if self.rounds is None else ())}
-        strange |= {key for key in ("teaching", *_OF_AVERAGES) if getattr(self, key) is None}
-        return self.model_dump(mode="json", exclude=strange)
+        strange = [*(_OF_SUMS if self.length is None else ()), *(_OF_GRADIENTS if self.rounds is None else ())]
+        strange += [key for key in ("teaching", *_OF_AVERAGES) if getattr(self, key) is None]
+        return self.model_dump(mode="json", exclude=set(strange))
 
     def identity(self) -> dict[str, Any]:
         """What the release is known by, as JSON values. Not what only says how it is come by: by when, with which

@@ -257,8 +257,9 @@ def test_a_guardian_with_an_older_state_draws_no_round_a_second_time(tmp_path):
     check_answered_once(tmp_path, terms, votes)
 
 
-def test_a_party_that_goes_away_between_rounds_is_left_out_of_the_others_and_waited_for_once(tmp_path):
-    terms, votes = trial(tmp_path, terms_of_gradients(rounds=4), deadline=12.0)
+@pytest.mark.parametrize("terms", [terms_of_gradients(rounds=4), terms_of_averages()], ids=["gradients", "averages"])
+def test_a_party_that_goes_away_between_rounds_is_left_out_of_the_others_and_waited_for_once(terms, tmp_path):
+    terms, votes = trial(tmp_path, terms, deadline=12.0)
     gone = ("terrine.collaboration.protocol.teacher", "Teacher.receive", "before", 2)
     codes = run(tmp_path, names_of(terms), victim="party-2", kill=gone, again=False)
     assert codes == {name: -signal.SIGKILL if name == "party-2" else 0 for name in names_of(terms)}
