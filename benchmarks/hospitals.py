@@ -1,6 +1,6 @@
 """A rehearsal: five hospitals, a guardian and a student party, from the proposal to five exported students.
 
-    python benchmarks/hospitals.py [--folder FOLDER] [--deadline 120]
+    python benchmarks/hospitals.py [--folder FOLDER] [--deadline 120] [--teachers linear]
 
 Each party has a folder of its own, which nobody else may read, and each runs as an operating-system user of its own
 where this is run by root (`setpriv`). Everything is a command of docs/hospitals.md; what would be mailed is copied. The
@@ -10,6 +10,9 @@ student party proposes, an authority enrols, all accept; `west` has its classes 
 - `south` is killed while it waits, and is started again;
 - the guardian's machine is lost when it has drawn the noise: its folder comes back at another place and address;
 - `centre` comes when the round is closed, and is told that it was late.
+
+`--teachers` plays it with teachers of another kind: `averaged`, which learn from one another in rounds before they
+vote, `prompt` or `finetune`, on a network that was not pretrained.
 
 Then the student party makes the student and sends it to all, each hospital tests it on its own test split, releases one
 accuracy with noise, and exports it. Printed is what each step took; the script fails where a step does not end as it
@@ -57,13 +60,30 @@ SETTINGS = {
     "aggregation": {"mechanism": "histogram", "sigma": 39, "epsilon": 8},
     "student": {"l2": 0.3},
 }
+KINDS: dict[str, dict[str, Any]] = {
+    "linear": {},
+    "averaged": {
+        "teachers": {"kind": "averaged", "statistics": "original", "centre": "shared", "rounds": 4, "steps": 5}
+        | {"learning_rate": 5.0, "step_decay": 0.65, "batch": 32, "clip": 3.0, "budget_share": 0.5},
+        "aggregation": {"mechanism": "histogram", "sigma": 55, "epsilon": 8},
+    },
+    "prompt": {
+        "backbone": {"kind": "resnet10", "weights": "initial"},
+        "teachers": {"kind": "prompt", "prompt": {"epochs": 2}},
+    },
+    "finetune": {
+        "backbone": {"kind": "resnet10", "weights": "initial"},
+        "teachers": {"kind": "finetune", "trainable": 50, "epochs": 2},
+    },
+}
+"""What another kind of teachers changes of the settings."""
 
 
 class Rehearsal:
     """The folders of all parties below one, and their processes."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, teachers: str) -> None:
+        self.folder, self.settings = folder, SETTINGS | KINDS[teachers]
         self.users = {
             name: FIRST_USER + place for place, name in enumerate(("guardian", "student", *HOSPITALS, "authority"))
         }
@@ -145,9 +165,9 @@ class Rehearsal:
 
 
 @contextlib.contextmanager
-def rehearsal(folder: Path) -> Iterator[Rehearsal]:
+def rehearsal(folder: Path, teachers: str) -> Iterator[Rehearsal]:
     """A rehearsal whose processes end with it."""
-    scene = Rehearsal(folder)
+    scene = Rehearsal(folder, teachers)
     try:
         yield scene
     finally:
@@ -193,7 +213,7 @@ def _propose(scene: Rehearsal, deadline: float) -> str:
     project = scene.folder / "student" / "project"
     subprocess.run([sys.executable, "-m", "flows", "init", str(project)], cwd=REPOSITORY, check=True)
     preset = project / "experiments" / f"{PRESET}.yaml"
-    preset.write_text(yaml.safe_dump(SETTINGS))
+    preset.write_text(yaml.safe_dump(scene.settings))
     scene.own("student")
     endpoints = free_endpoints()
     scene.run(
@@ -339,12 +359,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, help="where it is played; default: a folder that is removed")
     parser.add_argument("--deadline", type=float, default=120.0, help="seconds that hospitals are waited for")
+    parser.add_argument("--teachers", choices=KINDS, default="linear", help="the kind of all hospitals' teachers")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="hospitals-") as temporary:
         folder = Path(options.folder or temporary).resolve()
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o755)
-        with rehearsal(folder) as scene:
+        with rehearsal(folder, options.teachers) as scene:
             users = "each under a user of its own" if scene.apart else "under one user: this is not run by root"
             scene.say(f"seven parties and an authority, {users}")
             agree(scene, options.deadline)

@@ -80,6 +80,16 @@ def random_votes(agreed: Agreement, seed: int = 0) -> np.ndarray:
     return np.where(rng.random(others.shape) < rng.random((agreed.queries, 1)), consensus, others)
 
 
+def asked_again(**changes) -> Agreement:
+    """An agreement whose votes are asked at a head, after rounds of sums."""
+    return agreement(**({"round": 3, "head": 6} | changes))
+
+
+def voted_at(head: np.ndarray, part: np.ndarray, classes: int) -> np.ndarray:
+    """What teachers vote at a head: a function of both."""
+    return (part + np.floor(np.abs(head).sum() * 5).astype(np.int64) + np.arange(len(part))[:, None]) % classes
+
+
 def at(head: np.ndarray, part: np.ndarray) -> np.ndarray:
     """What parties of a later round sum at a head, of which the first numbers count: a function of both."""
     return part + np.rint(head[: len(part)] * 2.0**20).astype(np.int64)[:, None]
@@ -90,7 +100,9 @@ def teachers_of(agreed: Agreement, votes: np.ndarray) -> dict[str, Teacher]:
     parts = np.split(votes, np.cumsum([held for _, held in agreed.teachers])[:-1], axis=1)
     if agreed.reveal == "sums":
         parts = [part.sum(axis=1, keepdims=True) for part in parts]
-    if agreed.round:
+    if agreed.round and agreed.reveal != "sums":
+        parts = [lambda head, part=part: voted_at(head, part, agreed.classes) for part in parts]
+    elif agreed.round:
         parts = [lambda head, part=part: at(head, part) for part in parts]
     return {name: Teacher(agreed, name, part) for (name, _), part in zip(agreed.teachers, parts, strict=True)}
 
@@ -116,6 +128,8 @@ def plaintext(agreed: Agreement, votes: np.ndarray, noise: Mapping[str, np.ndarr
         if agreed.round:
             own = at(HEAD, own)
         return own.sum(axis=1, keepdims=True) + noise["counts"], np.ones(agreed.queries, bool)
+    if agreed.round:
+        votes = voted_at(HEAD[: agreed.head], votes, agreed.classes)
     answers = np.full(shape, -1 if agreed.reveal == "argmax" else 0, np.int64)
     passed = np.zeros(agreed.queries, bool)
     for query in range(agreed.queries):

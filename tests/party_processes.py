@@ -50,9 +50,61 @@ def terms_of_gradients(**changes):
     return terms_of_sums(**(values | changes))
 
 
+AVERAGED = {
+    "kind": "averaged",
+    "statistics": "original",
+    "centre": "shared",
+    "control_release": "released",
+    "rounds": 3,
+    "steps": 2,
+    "learning_rate": 0.5,
+    "batch": 8,
+    "clip": 2.0,
+    "budget_share": 0.5,
+}
+
+
+def terms_of_averages(**changes):
+    """Terms of a centre, two averages of five numbers with their control variates, and then votes."""
+    values = {"sigma": 4.0, "threshold": None, "sigma1": None, "sigma2": None, "mechanism": "histogram"}
+    values |= {"teaching": {"seed": 3, "teachers": AVERAGED}, "noise_multiplier": 2.0, "weights": 5, "features": 3}
+    return terms_of(**(values | changes))
+
+
+class ToyTeachers:
+    """Teachers that move to where they want to be, and vote by where they are: what a party of averages shares."""
+
+    def __init__(self, terms, wanted):
+        self.terms, self.shared, self.wanted = terms, terms.averages, wanted
+
+    def vectors(self, number, question):
+        """What each of them adds in a round: [teachers, length] for every vector of it."""
+        if number == 0:
+            return [self.wanted[:, :3]]
+        start = self.shared.start(question, number)
+        value = np.zeros(5) if start.average is None else start.average.value
+        moved = self.wanted - value + start.centre.sum()
+        return [moved, moved / 3 + number]
+
+    def votes(self, question):
+        """Their votes at what the last average led to: whole numbers [asked, teachers]."""
+        start = self.shared.start(question, self.shared.passes)
+        place = (self.wanted + start.average.value + start.average.control) @ np.arange(1, 6)
+        queries = np.arange(self.terms.asked)[:, None]
+        return np.floor(place + queries / 7 + start.centre.sum()).astype(np.int64) % self.terms.classes
+
+    def __call__(self, number, question):
+        if number == self.shared.passes:
+            return self.votes(question)
+        return self.shared.shared(self.vectors(number, question), number)[:, None]
+
+
 def votes_on(terms, seed=0):
-    """Votes of each party, by name; teachers mostly agree. Of sums: those of each party, or its records."""
+    """Votes of each party, by name; teachers mostly agree. Of sums: those of each party, or its records; of averages
+    where its teachers want to be."""
     generator = np.random.default_rng(seed)
+    if terms.averages is not None:
+        return {name: generator.normal(size=(held, 5)) for name, held in terms.teachers.items()}
     if terms.rounds is not None:
         return {name: _records(terms, generator) for name in terms.teachers}
     if terms.fixed_point is not None:
@@ -84,12 +136,36 @@ def trial(folder, terms=None, votes=None, *, deadline=30.0, patience=40.0, guard
         terms,
         free_endpoints(),
         guardian=guardian or settings,
-        teachers={name: {"votes": "votes.npy", "unit": terms.unit} for name in terms.teachers},
+        teachers=dict.fromkeys(terms.teachers, _given(terms)),
         common={"deadline": deadline, "patience": patience},
     )
     for name, own in votes.items():
         np.save(folder / name / "votes.npy", own)
     return terms, votes
+
+
+def _given(terms):
+    if terms.averages is None:
+        return {"votes": "votes.npy", "unit": terms.unit}
+    return {"own": {"params": {}, "images": "queries", "backbone": "backbone"}}
+
+
+def _plain_averages(terms, wanted, noise, gone):
+    """The votes after averages that one place makes of all teachers' vectors: nothing here knows of shares."""
+    averaging, clips = terms.averages.averaging, []
+    toys = {name: ToyTeachers(terms, own) for name, own in wanted.items()}
+    value, control, question = np.zeros(5), np.zeros(5), None
+    for number in range(terms.averages.passes):
+        there = [toy for name, toy in toys.items() if number < gone.get(name, number + 1)]
+        vectors = zip(*(toy.vectors(number, question) for toy in there), strict=True)
+        clips = [averaging.centre_mechanism] if number == 0 else averaging.mechanisms(number - 1)
+        means = [clip.release(own, noise) / terms.total for clip, own in zip(clips, vectors, strict=True)]
+        if number == 0:
+            centre = question = means[0]
+            continue
+        value, control = value + means[0], control + means[1]
+        question = np.concatenate([centre, value, control])
+    return {name: toy.votes(question) for name, toy in toys.items() if name not in gone}
 
 
 def _summing(terms, own):
@@ -119,8 +195,10 @@ def plain_answers(terms, votes, seed=SEED, gone=None):
             descent.take(np.concatenate(drawn))
             opened.append(np.concatenate(drawn) / sums.step(number))
         return np.ones(sums.numbers, bool), np.concatenate(opened)[:, None]
-    counts = histograms_of(np.concatenate(list(votes.values()), axis=1)[: terms.asked], terms.classes)
     noise = ReplayNoise(seed)
+    if terms.averages is not None:
+        votes = _plain_averages(terms, votes, noise, gone or {})
+    counts = histograms_of(np.concatenate(list(votes.values()), axis=1)[: terms.asked], terms.classes)
     if terms.mechanism == "confident":
         passed = counts.max(axis=1) + noise.gaussian(len(counts), terms.sigma1) >= terms.threshold
         noisy = counts + np.floor(noise.gaussian(counts.shape, terms.sigma2) + 0.5)
@@ -137,6 +215,8 @@ def _run(config, kill, epsilon=None):
     for number in (1, 2):
         os.dup2(log.fileno(), number)
     logging.getLogger("terrine.party").handlers.clear()
+    if (Path(config).parent / "votes.npy").is_file():
+        _learn_as_toys()
     if kill == "spoil":
         _spoil_frames()
     elif kill == "hold":
@@ -161,6 +241,20 @@ def _measure(path, epsilon):
 
     config, own = read_party(path), path.parent / "shares.npy"
     measure(config, AccuracyTerms.of(config.terms, epsilon, "d" * 64), np.load(own) if own.exists() else None)
+
+
+def _learn_as_toys():
+    """Have a party of averages that was given a file teach toys; nothing of it needs torch."""
+    from tasks.parties import teacher
+
+    plain = teacher.given_by
+
+    def given_by(config, name):
+        if config.terms.averages is None:
+            return plain(config, name)
+        return ToyTeachers(config.terms, np.load(config.own.work.parent / "votes.npy"))
+
+    teacher.given_by = given_by
 
 
 def _spoil_frames():

@@ -133,6 +133,11 @@ class PartyConfig(Settings):
                 raise ValueError(f"{key} has no meaning for a {self.role}. Remove it")
         if self.role == "teacher" and (self.votes is None) == (self.own is None):
             raise ValueError("votes or own: a teacher party gives a file of votes, or trains teachers of its own")
+        if self.votes is not None and self.terms.averages is not None:
+            raise ValueError(
+                "votes: by the terms teachers learn from those of other parties in the session itself, before they "
+                "vote, and a file of votes cannot. Give own data (`own`)"
+            )
         self._check_unit()
         if (self.noise == "replay") != (self.replay_seed is not None):
             raise ValueError("replay_seed goes with noise=replay, and only with it")

@@ -12,10 +12,10 @@ The order of things is what keeps a release from being drawn twice, or from bein
 5. The student party has written down its answers and says so. The cost that was realised is charged, what is left of
    the reservation is given back.
 
-Sums may take several rounds, each of which is 1 to 5 for itself, but for the ledger: all of them are one release, whose
-price is reserved before the first noise is drawn and charged after the last. A round begins when the student party has
-written down what the one before it opened. What the guardian has written down is the last round in which it drew
-noise, and a session that breaks is finished from there.
+Sums may take several rounds, and votes may come after rounds of averages. Each round is 1 to 5 for itself, but for the
+ledger: all of them are one release, whose price is reserved before the first noise is drawn and charged after the last.
+A round begins when the student party has written down what the one before it opened. What the guardian has written down
+is the last round in which it drew noise, and a session that breaks is finished from there.
 """
 
 from __future__ import annotations
@@ -77,6 +77,7 @@ class GuardianHost(Host):
         self._told = self._announced = False
         self._kept = 0  # questions that are written down
         self._number = 0  # of the round
+        self._drawn_of: int | None = None  # the round that noise was drawn for last
         self._awaited = set(config.terms.teachers)
         self._since = datetime.now(UTC).isoformat(timespec="seconds")
         self._opened = config.state / f"opened-{self._release[:16]}.json"
@@ -263,17 +264,24 @@ class GuardianHost(Host):
         agreement = self._agreement("0" * 32)
         if self._reservation.open() is not None:
             raise LedgerError("This batch was answered before. Nothing was drawn.")
-        if (sums := self.config.terms.fixed_point) is not None:
-            source = self._noise
-            if self.config.replay_seed is not None:
-                # One stream of noise for all rounds, whoever was started again between them.
-                source = ReplayNoise(self.config.replay_seed)
-                for earlier in range(self._number):
-                    sums.noise(source, earlier)
-            return sums.noise(source, self._number).reshape(shape)
+        summed, source = self.config.terms.summed, self._source()
+        if summed is not None and self._number < summed.passes:
+            return summed.noise(source, self._number).reshape(shape)
         sigma = agreement.sigma_threshold if kind == "threshold" else agreement.sigma
         assert sigma is not None
-        return self._noise.gaussian(shape, sigma)
+        return source.gaussian(shape, sigma)
+
+    def _source(self) -> NoiseSource:
+        """Where the noise of this round comes from. Of replayed noise there is one stream for all rounds, whoever was
+        started again between them."""
+        summed = self.config.terms.summed
+        if self._drawn_of != self._number:
+            self._drawn_of = self._number
+            if self.config.replay_seed is not None and summed is not None:
+                self._noise = ReplayNoise(self.config.replay_seed)
+                for earlier in range(self._number):
+                    summed.noise(self._noise, earlier)
+        return self._noise
 
     # -- what happens
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from tasks.config.presets import project_root, selected_run
 from tasks.parties.agreement.accept import PROPOSAL
@@ -69,10 +70,18 @@ def init(
         endpoints,
         guardian={"ledger": {"account": account, "epsilon": epsilon or terms.epsilon}},
         student={"learn": {"params": proposal.params["student"], **_public(folder / terms.student, proposal)}},
-        teachers={party: {"votes": VOTES, "unit": terms.unit} for party in terms.teachers},
+        teachers={party: _given(folder / party, proposal) for party in terms.teachers},
         days=days,
     )
     return terms
+
+
+def _given(place: Path, proposal: Proposal) -> dict[str, Any]:
+    """Return what a teacher party gives: a file of votes, or data of its own where teachers learn in the session."""
+    if proposal.terms.averages is None:
+        return {"votes": VOTES, "unit": proposal.terms.unit}
+    data = {"name": "folder", "path": str((place / "data").resolve())}
+    return {"own": {"params": proposal.params["teacher"] | {"data": data}, **_public(place, proposal)}}
 
 
 def _public(place: Path, proposal: Proposal) -> dict[str, str]:

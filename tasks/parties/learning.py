@@ -15,7 +15,7 @@ from tasks.parties.agreement.terms import Terms
 from tasks.parties.config import PartyConfig
 from tasks.parties.release import stored_release
 from tasks.parties.student import read_arrays, stored_answers
-from tasks.parties.training import check_public
+from tasks.parties.training import backbone_at_hand, check_public
 from tasks.pipeline.aggregate import write_answers
 from tasks.pipeline.features import query_features
 from tasks.pipeline.public_inputs import public_inputs
@@ -98,6 +98,7 @@ def params_of(folders: Folders, config: PartyConfig) -> Params:
         "ledger": {"account": "kept by the guardian", "epsilon": terms.epsilon},
     }
     fixed["aggregation"] |= {"epsilon": terms.epsilon, "delta": terms.delta}
+    fixed |= backbone_at_hand(own.backbone)
     shape = read_queries(folders).images.shape
     mine: dict[str, Any] = {} if len(shape) != 4 else {"data": {"name": "folder", "path": "elsewhere"}}
     if len(shape) == 4:
@@ -114,6 +115,16 @@ def _mechanism(terms: Terms) -> dict[str, Any]:
     return {key: value for key, value in described.items() if key in terms.public()}
 
 
+def _averaging(terms: Terms) -> dict[str, Any]:
+    """Return how the statement describes averages (`tasks.pipeline.averaging.files.about_averages`)."""
+    if (averages := terms.averages) is None:
+        return {}
+    settings = averages.averaging.settings
+    vectors = sum(len(averages.parts(number)) for number in range(averages.passes))
+    about = {"mode": settings.mode, "averages": settings.rounds - 1, "vectors": vectors}
+    return {"averaging": about | averages.averaging.describe()}
+
+
 def _statement(run: Run, terms: Terms, guardian: dict[str, Any], release: StoredRelease) -> PrivacyStatement:
     """Say what the release guarantees: from the terms, and what the guardian charged."""
     if terms.fixed_point is None:
@@ -126,8 +137,9 @@ def _statement(run: Run, terms: Terms, guardian: dict[str, Any], release: Stored
             classes=terms.classes,
             epsilon=terms.epsilon,
             delta=terms.delta,
+            drawn_before=0 if terms.averages is None else terms.averages.numbers,
         )
-        described = _mechanism(terms)
+        described = _mechanism(terms) | _averaging(terms)
     else:
         answers = {
             "event": release.event,

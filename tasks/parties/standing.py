@@ -106,8 +106,9 @@ def _of_these_terms(config: PartyConfig, name: str) -> dict[str, Any] | None:
 
 def _terms(config: PartyConfig) -> list[list[str]]:
     terms = config.terms
-    if terms.fixed_point is None:
+    if terms.votes:
         asked = f"{terms.asked:,} of {terms.queries:,} queries, {terms.classes} classes"
+        asked += f", after {terms.last} rounds of averages" if terms.last else ""
     else:
         asked = f"{terms.numbers:,} sums, in {terms.last + 1} rounds" if terms.last else f"{terms.numbers:,} sums"
     return [

@@ -3,8 +3,8 @@
 It tells the guardian whose shares it has only when it has written down its own sums of them. So whenever the guardian
 has drawn noise, both sides hold sums that belong together, and a session that breaks is finished with the same noise.
 
-Where sums take several rounds, it writes down what each of them opened before it says so, and then tells the teacher
-parties the head that follows from all of them, at which the next is asked.
+Where there are several rounds, of sums or of averages, it writes down what each of them opened before it says so, and
+then tells the teacher parties the head that follows from all of them, at which the next is asked.
 """
 
 from __future__ import annotations
@@ -187,13 +187,14 @@ class StudentHost(Host):
         self._held, self._closing, self._close_at = [], None, math.inf
 
     def _head(self, number: int) -> np.ndarray | None:
-        """The head at which a round is asked, and its lens: a function of what the rounds before it opened."""
-        if not number or (sums := self.config.terms.fixed_point) is None:
+        """The head at which a round is asked, with all that belongs to it: a function of what the rounds before it
+        opened."""
+        if not number or (summed := self.config.terms.summed) is None:
             return None
-        descent = sums.course.descent(sums.length)
+        walk = summed.walk()
         for earlier, total in enumerate(self._opened(number)):
-            descent.take(sums.opened(total, earlier))
-        return descent.question
+            walk.take(summed.opened(total, earlier))
+        return walk.question
 
     def _opened(self, number: int) -> list[np.ndarray]:
         """What the rounds before this one opened."""
@@ -341,7 +342,8 @@ class StudentHost(Host):
         assert party.result is not None
         assert party.passed is not None
         terms = self.config.terms
-        earlier = [total[:, None] for total in self._opened(terms.last)]
+        # Averages have done their part: nobody but the teachers needs them.
+        earlier = [] if terms.votes else [total[:, None] for total in self._opened(terms.last)]
         result = np.concatenate([*earlier, party.result])
         passed = np.concatenate([*(np.ones(len(total), bool) for total in earlier), party.passed])
         arrays = {"passed": passed, "result": result}

@@ -1,4 +1,5 @@
-"""What a teacher party taught before anybody was there: votes, or records ready to be summed, kept in its own folder.
+"""What a teacher party taught before anybody was there: votes, or records ready to be summed or to be learned from in
+rounds, kept in its own folder.
 
 Training takes as long as it takes, and a session waits for nobody for ever. So a party teaches when it suits
 (`terrine party teach`), and the session that comes later uses what it kept, unless the terms, the party's own settings
@@ -46,8 +47,12 @@ def teach_before(config: PartyConfig) -> str:
     if found is not None:
         log.warning("%s: %s since it was taught: it is taught anew", name, found["since"])
     arrays = teach(config, held)["arrays"]
-    count = f"{len(arrays[VOTES]):,} queries" if VOTES in arrays else f"{len(arrays['labels']):,} records"
-    what = f"votes of {held} teachers on {count}" if VOTES in arrays else f"{count}, ready to be summed,"
+    if config.terms.averages is not None:
+        what = f"the records of {held} teachers, ready to learn in the rounds of the session,"
+    elif VOTES in arrays:
+        what = f"votes of {held} teachers on {len(arrays[VOTES]):,} queries"
+    else:
+        what = f"{len(arrays['labels']):,} records, ready to be summed,"
     return f"{name}: {what} are in {_state(config.own).folder}, private. Next: terrine party vote."
 
 
@@ -56,12 +61,15 @@ def teach(config: PartyConfig, held: int) -> dict[str, Any]:
 
     Raises what `tasks.parties.training.cast_votes` and `own_records` do.
     """
-    from tasks.parties.training import cast_votes, own_records
+    from tasks.parties.training import cast_votes, make_ready, own_records
 
     own, terms = config.own, config.terms
     assert own is not None
     seal = _seal(own, terms.public(), held)  # before: data that change meanwhile are other data
-    if terms.fixed_point is None:
+    arrays: dict[str, np.ndarray] = {}
+    if terms.averages is not None:
+        make_ready(own, terms, held)
+    elif terms.fixed_point is None:
         arrays = {VOTES: cast_votes(own, terms, held)}
     else:
         records = own_records(own, terms, held)

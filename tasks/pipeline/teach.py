@@ -46,8 +46,8 @@ from terrine.data.dataset import Dataset
 from terrine.data.findings import labelled
 from terrine.device import resolve_device
 from terrine.errors import ArtefactError
+from terrine.teachers.averaging.average import Average
 from terrine.teachers.averaging.kind import RoundState
-from terrine.teachers.averaging.ttac import Average
 from terrine.teachers.features import PrivateFeatures, private_features
 from terrine.teachers.finetune import FinetuneKind
 from terrine.teachers.kind import Arrays, Records, TeacherKind, teachers_missing_a_class

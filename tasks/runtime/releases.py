@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tasks.config.params import Params
 from tasks.runtime.accounts import budget_explained, ledger_account, noise_source, open_account, registered_account
@@ -22,9 +22,7 @@ from terrine.privacy.ledger.account import Account
 from terrine.privacy.ledger.ledger import Ledger
 from terrine.privacy.noise import NoiseSource
 from terrine.privacy.noised_accuracy import NoisedAccuracy
-
-if TYPE_CHECKING:
-    from terrine.teachers.averaging.private import PrivateAveraging
+from terrine.teachers.averaging.private import PrivateAveraging, calibrated
 
 CENTRE = -1
 """The number of the average before the first round's: the centre of all parties' features."""
@@ -145,8 +143,6 @@ def averaging_of(params: Params) -> PrivateAveraging | None:
     teachers, aggregation = params.teachers, params.aggregation
     if not teachers.releases_averages:
         return None
-    from terrine.teachers.averaging.private import calibrated  # and with it torch
-
     return calibrated(teachers, epsilon=aggregation.epsilon, delta=aggregation.delta)
 
 

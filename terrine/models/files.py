@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import safetensors.torch
 from safetensors import SafetensorError, safe_open
@@ -24,6 +25,19 @@ def save_backbone(backbone: Backbone, path: Path) -> None:
     data = safetensors.torch.save(state, metadata={_METADATA_KEY: json.dumps(backbone.describe(), sort_keys=True)})
     with atomic_file(path) as file:
         file.write(data)
+
+
+def described_in(path: Path) -> dict[str, Any]:
+    """Return what a file of `save_backbone` says of its backbone (`Backbone.describe`); its weights are not read.
+
+    Raises ArtefactError for a file that is missing, damaged or holds no backbone.
+    """
+    try:
+        with safe_open(path, framework="np") as file:
+            described: dict[str, Any] = json.loads((file.metadata() or {})[_METADATA_KEY])
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise ArtefactError(f"{path} is missing or holds no backbone ({error}).") from error
+    return described
 
 
 def load_backbone(path: Path) -> Backbone:

@@ -96,11 +96,14 @@ class ClippedSum:
         return np.asarray((total + drawn).astype(np.float64) * step)
 
     def release(self, groups: Iterable[ArrayLike], noise: NoiseSource) -> Floats:
-        """The sum of all clipped vectors with noise, [length].
+        """The sum of all clipped vectors with noise, [length]; groups, and what is raised: see `total`."""
+        return self.noised(self.total(groups), noise)
+
+    def total(self, groups: Iterable[ArrayLike]) -> Steps:
+        """The sum of all clipped vectors in whole steps of the noise's lattice, int64 [length]: private.
 
         Args:
             groups: Vectors [owners, length] of some owners each; every owner is in one group.
-            noise: Where the noise comes from.
 
         Raises:
             InputError: no vector, or vectors of different lengths.
@@ -125,7 +128,7 @@ class ClippedSum:
             total += self.steps(values).sum(axis=0)
         if total is None or not owners or not len(total):
             raise InputError("There is no vector to add up.")
-        return self.noised(total, noise)
+        return total
 
     def _bound(self, length: int) -> float:
         """The norm that is kept to, so much below S that rounding every coordinate to the lattice stays within S."""

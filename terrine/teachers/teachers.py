@@ -101,6 +101,11 @@ class Teachers(Settings):
         """Whether they learn from one another without noise, so that votes alone guarantee nothing."""
         return False
 
+    @property
+    def not_at_parties(self) -> str | None:
+        """Why institutions that show one another nothing cannot have such teachers; None where they can."""
+        return None
+
     def voters(self, parties: int) -> int:
         """Return how many vote: every party, or every group of them."""
         return parties

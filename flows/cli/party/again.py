@@ -36,7 +36,7 @@ def again(
 
     found = look_ahead(config, edition, queries)
     terms, account = found.terms, found.account
-    what = f"{terms.asked:,} queries" if terms.fixed_point is None else f"{terms.numbers:,} sums"
+    what = f"{terms.asked:,} queries" if terms.votes else f"{terms.numbers:,} sums"
     console.print(
         f"Edition {edition!r}: {what} by {terms.mechanism}, at ε ≤ {terms.epsilon:g}, δ = {terms.delta:g} for a "
         f"{terms.unit}. It is another release, and costs again.",

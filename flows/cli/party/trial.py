@@ -60,9 +60,13 @@ def init(
     console.print(
         f"{folder}: {len(terms.teachers)} teacher parties with {terms.total} teachers, a guardian and a student party. "
         f"They will ask {terms.asked} queries, by {terms.mechanism}, at ε ≤ {terms.epsilon:g} for a {terms.unit}.\n"
-        f"Each teacher party needs its votes, {folder}/party-…/votes.npy, cast by teachers that were dealt by "
-        f"{terms.unit}; or `own` in its party.yaml."
-        if terms.fixed_point is None
+        + (
+            f"Each teacher party needs its votes, {folder}/party-…/votes.npy, cast by teachers that were dealt by "
+            f"{terms.unit}; or `own` in its party.yaml."
+            if terms.averages is None
+            else f"Each teacher party needs its records, {folder}/party-…/data: its teachers learn in the session."
+        )
+        if terms.votes
         else f"{folder}: {len(terms.teachers)} parties that hold records, a guardian and a student party. They will "
         f"release {terms.numbers:,} sums, by {terms.mechanism}, at ε ≤ {terms.epsilon:g} for a {terms.unit}.\n"
         "Each party that holds records needs `own` in its party.yaml.",

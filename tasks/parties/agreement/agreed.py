@@ -7,13 +7,18 @@ from dataclasses import asdict
 from typing import Any
 
 from tasks.parties.agreement.reading import how_read
-from tasks.parties.agreement.terms import Terms, certain, checked
+from tasks.parties.agreement.terms import Teaching, Terms, certain, checked, of_one
 from tasks.pipeline.features import query_features
+from tasks.pipeline.pretrain import read_backbone
 from tasks.runtime.run import Run
 from tasks.runtime.store import file_digest, read_json
 from terrine.aggregation.fixed_point import FixedPoint
 from terrine.aggregation.sums import mu_left
 from terrine.errors import BudgetError
+from terrine.teachers.averaging.private import calibrated
+from terrine.teachers.averaging.shared import SharedAverages
+from terrine.teachers.kinds.averaged import AveragedTeachers
+from terrine.teachers.registry import TeacherContext
 
 
 def agreed(
@@ -25,13 +30,15 @@ def agreed(
     edition: str = "",
     overlap: int = 1,
     records: int | None = None,
+    teaching: Teaching | None = None,
     **others: Any,
 ) -> Terms:
     """Return terms for parties that hold so many teachers each, about the queries of a run, whose images are drawn and
     whose backbone is made.
 
     They ask as many queries as the budget is sure to pay for. Of somebody whose data are at `overlap` parties noise
-    hides so many units at once (`Terms.event`), so a budget μ pays for what μ / overlap would pay for otherwise.
+    hides so many units at once (`Terms.event`), so a budget μ pays for what μ / overlap would pay for otherwise. Of
+    teachers that average, averages take their share of it first.
 
     Args:
         run: The run: its mechanism and budget, its unit, its public inputs.
@@ -41,6 +48,7 @@ def agreed(
         edition: Names this very vote.
         overlap: At how many parties the data of one person may be.
         records: Of sums, the most records of a party for each of its `teachers`; None for as many as shares hold.
+        teaching: How teachers are trained; None where every party says that for itself.
         **others: More fields of the terms: `guardian`, `student`, `deadline`.
 
     Raises:
@@ -61,7 +69,11 @@ def agreed(
         queries = asked = 1
     else:
         queries = sum(shard["count"] for shard in shards)
-        about, asked = settings.describe(), certain(settings, queries, settings.epsilon, settings.delta, overlap)
+        averages = None if teaching is None else _averages(run, teaching, total, len(class_names), overlap)
+        about = settings.describe() | about_averages(averages)
+        asked = certain(settings, queries, settings.epsilon, settings.delta, overlap, averages)
+        if teaching is not None:
+            about["teaching"] = teaching.model_dump(mode="json")
     if asked == 0:
         raise BudgetError(
             f"aggregation.epsilon={settings.epsilon:g} does not pay for one answer with this noise. Raise it, or use "
@@ -89,3 +101,24 @@ def agreed(
             "edition": edition,
         }
     )
+
+
+def about_averages(averages: SharedAverages | None) -> dict[str, Any]:
+    """Return what terms say of averages; nothing where there are none."""
+    if averages is None:
+        return {}
+    about = {"noise_multiplier": averages.averaging.noise_multiplier, "weights": averages.weights}
+    return about | ({"features": averages.features} if averages.features else {})
+
+
+def _averages(run: Run, teaching: Teaching, total: int, classes: int, overlap: int) -> SharedAverages | None:
+    """Return the averages of all parties' teachers, with the noise that their share of the budget buys; None where
+    teachers learn each by itself."""
+    settings, budget = teaching.settings, run.params.aggregation
+    if not isinstance(settings, AveragedTeachers) or not settings.releases_averages:
+        return None
+    data, backbone = run.params.data, read_backbone(run.folders)
+    context = TeacherContext(classes, data.channels, data.size, lambda: backbone, seed=teaching.seed, parties=total)
+    learner = settings.voting_rule(context).learner
+    averaging = calibrated(settings, epsilon=of_one(budget.epsilon, budget.delta, overlap), delta=budget.delta)
+    return SharedAverages(averaging, total, learner.length, backbone.feature_dim if averaging.centred else 0)

@@ -139,9 +139,10 @@ def _about(queries: Path, terms: Terms) -> dict[str, Any]:
     found = read_json(manifest)
     about: dict[str, Any] = {"queries_digest": file_digest(manifest)}
     about["query_shards"] = [file_digest(queries / shard["file"]) for shard in found["shards"]["queries"]]
-    if terms.fixed_point is None:
-        about["queries"] = sum(batch["count"] for batch in found["batches"])
-        about["asked"] = certain(terms.described, about["queries"], terms.epsilon, terms.delta, terms.overlap)
+    if terms.votes:
+        about["queries"] = count = sum(batch["count"] for batch in found["batches"])
+        budget = (terms.epsilon, terms.delta, terms.overlap)
+        about["asked"] = certain(terms.described, count, *budget, terms.averages)
     return about
 
 

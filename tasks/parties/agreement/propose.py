@@ -6,6 +6,7 @@ where runs of the same settings find them.
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from tasks.config.presets import of_the_project, project_root, read_preset
 from tasks.config.values import digest, merge, parse_assignment
 from tasks.parties.agreement.agreed import agreed
 from tasks.parties.agreement.proposal import Proposal, read_proposal, write_proposal
-from tasks.parties.agreement.terms import Terms
+from tasks.parties.agreement.terms import Teaching, Terms
 from tasks.parties.config import OwnTeachers
 from tasks.parties.training import own_params
 from tasks.pipeline import pretrain, synthesize
@@ -29,10 +30,10 @@ from terrine.data.partitions import IIDPartition
 from terrine.data.source import SOURCES
 from terrine.errors import SettingError
 from terrine.planning import ENOUGH, plan, signal
-from terrine.privacy.accounting.gaussian import mu_of
+from terrine.privacy.accounting.gaussian import mu_of, mu_squared
 
 _TRAINED_WITH = ("backbone", "teachers")
-"""Sections of params.yaml that teacher parties have from the proposal."""
+"""Sections of params.yaml that teacher parties have from the proposal; those of teachers stand in the terms as well."""
 
 
 @dataclass(frozen=True)
@@ -78,10 +79,12 @@ def propose(folder: Path, preset: str, assignments: Sequence[str], wish: Wish) -
     try:
         _make_public(run)
         trained = trained_with(params)
+        votes = params.aggregation.reveals != "sums"
         terms = agreed(
             run,
             wish.teachers,
             class_names=names,
+            teaching=Teaching(seed=params.seed, teachers=trained["teacher"]["teachers"]) if votes else None,
             minimum=wish.minimum,
             overlap=wish.overlap,
             records=wish.records,
@@ -116,7 +119,9 @@ def _weakness(params: Params, terms: Terms) -> str | None:
     """Return a sentence about votes that would drown in their noise; None where they do not, or that is not known."""
     if not isinstance(params.aggregation, GaussianHistogram):
         return None
-    found = signal(terms.total, mu_of(terms.epsilon, terms.delta) / terms.overlap, terms.classes)
+    spent = 0.0 if terms.averages is None else mu_squared(terms.averages.event)
+    mu = math.sqrt((mu_of(terms.epsilon, terms.delta) / terms.overlap) ** 2 - spent)
+    found = signal(terms.total, mu, terms.classes)
     if found >= ENOUGH:
         return None
     return (
@@ -166,7 +171,7 @@ def _settled(root: Path, preset: str, assignments: Sequence[str], wish: Wish) ->
     }
     values = lay_over(values, fixed) | {"partition": {"teachers": max(total, 2)}, "collaboration": {"parties": 1}}
     taken, automatic = take_out(values)
-    params = validate(taken)
+    params = _validated(taken)
     refuse_transcription(preset, params)
     names = list(wish.class_names or _public_classes(root, params))
     if chosen := {key for key in automatic if key != ("partition", "teachers")}:
@@ -177,8 +182,28 @@ def _settled(root: Path, preset: str, assignments: Sequence[str], wish: Wish) ->
         numbers = {("aggregation", "sigma"): sized.sigma * wish.overlap, ("queries", "count"): sized.queries}
         for section, key in chosen:
             taken[section] = {**taken[section], key: numbers[section, key]}
-        params = validate(taken)
+        params = _validated(taken)
     return params, names
+
+
+def _validated(values: dict[str, Any]) -> Params:
+    """Return parameters of parties. Raises SettingError for what parties cannot do together.
+
+    Teachers that average are refused to a trial on one machine, which deals out votes (`AveragedTeachers.check`). These
+    parties train for themselves, so of such teachers all sections but theirs are checked as a trial's are.
+    """
+    params = validate(lay_over(values, {"aggregation": {"where": "local"}}))
+    if (reason := params.teachers.not_at_parties) is not None:
+        raise SettingError(f"{reason}.")
+    if not params.teachers.averages:
+        return validate(values)
+    params = params.model_copy(update={"aggregation": params.aggregation.model_copy(update={"where": "parties"})})
+    for section in (params.aggregation, params.collaboration, params.privacy):
+        try:
+            section.check(params)
+        except ValueError as error:
+            raise SettingError(f"{error}.") from error
+    return params
 
 
 def _public_classes(root: Path, params: Params) -> Sequence[str]:

@@ -4,7 +4,8 @@ A party whose terms differ is refused when it connects, with what differs. The n
 the privacy of the release is all here: how many teachers vote (and so what the noise is measured in), which queries,
 which noise, how many must be there, the budget that the guardian holds the release to, whom it protects (`unit`) and at
 how many parties somebody's data may be (`overlap`). What decides whether the votes of all parties mean the same is here
-as well: the classes by name, the bytes of queries and backbone, and the version of Terrine.
+as well: the classes by name, the bytes of queries and backbone, how teachers are trained (`teaching`), and the version
+of Terrine.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pydantic import AfterValidator, Field, ValidationError, field_validator, mo
 
 from tasks.config.values import digest
 from terrine.aggregation.course import Course
-from terrine.aggregation.fixed_point import FixedPoint
+from terrine.aggregation.fixed_point import FixedPoint, SummedRounds
 from terrine.aggregation.registry import MECHANISMS, mechanism_of
 from terrine.collaboration.protocol.party import Agreement, Reveal
 from terrine.collaboration.transport.credentials import CredentialError, Role, check_name
@@ -25,9 +26,14 @@ from terrine.data.images import Fit
 from terrine.data.source import Window
 from terrine.errors import SettingError
 from terrine.geometry import Size, as_size, in_json, is_size
-from terrine.privacy.accounting.events import Event, of_several
+from terrine.privacy.accounting.events import Event, compose, of_several
 from terrine.privacy.accounting.gaussian import epsilon_of, mu_of
 from terrine.settings import Settings
+from terrine.teachers.averaging.private import PrivateAveraging
+from terrine.teachers.averaging.shared import SharedAverages
+from terrine.teachers.kinds.averaged import AveragedTeachers
+from terrine.teachers.registry import TEACHERS
+from terrine.teachers.teachers import Teachers
 
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 """SHA-256."""
@@ -36,6 +42,36 @@ T = TypeVar("T", bound="Terms")
 
 _OF_SUMS = ("length", "records")
 _OF_GRADIENTS = ("rounds", "clip", "learning_rate", "sigma_gradients")
+_OF_AVERAGES = ("noise_multiplier", "weights", "features")
+
+
+class Teaching(Settings):
+    """How every party trains its teachers. Their numbers count from 0 at each party, and the seed is the same at all:
+    what is drawn for teachers alike, as a start that they share, is alike at all parties."""
+
+    seed: int = Field(0, ge=0)
+    """As the `seed` of a run."""
+    teachers: dict[str, Any]
+    """As the section `teachers` of a run, without `per_task`: how teachers share a machine is each party's own."""
+
+    @field_validator("teachers")
+    @classmethod
+    def _said_in_full(cls, value: dict[str, Any]) -> dict[str, Any]:
+        try:
+            kind = TEACHERS.of(str(value.get(TEACHERS.key, TEACHERS.default)))
+            settings = kind.model_validate(value)
+        except ValidationError as error:
+            raise ValueError(sentence_of(error).rstrip(".")) from error
+        except SettingError as error:
+            raise ValueError(str(error).rstrip(".")) from error
+        if (reason := settings.not_at_parties) is not None:
+            raise ValueError(reason)
+        return settings.model_dump(mode="json", exclude={"per_task"})
+
+    @property
+    def settings(self) -> Teachers:
+        """The section."""
+        return TEACHERS.of(self.teachers[TEACHERS.key]).model_validate(self.teachers)
 
 
 class Terms(Settings):
@@ -91,6 +127,14 @@ class Terms(Settings):
     """Of gradients: the step that the student party takes along each."""
     sigma_gradients: float | None = Field(None, gt=0)
     """Of gradients: the noise on each of their coordinates."""
+    teaching: Teaching | None = None
+    """How teachers are trained; None where every party says that for itself."""
+    noise_multiplier: float | None = Field(None, gt=0)
+    """Of teachers that average: the noise on every vector, in units of the norm that it is clipped to."""
+    weights: int | None = Field(None, ge=1)
+    """Of teachers that average: how many numbers an update is."""
+    features: int | None = Field(None, ge=1)
+    """Of teachers that average about a shared centre: its length."""
     epsilon: float = Field(gt=0)
     """What the release may cost at most, at `delta`."""
     delta: float = Field(gt=0, lt=1)
@@ -152,6 +196,7 @@ class Terms(Settings):
         for key in ("sigma", "threshold", "sigma1", "sigma2", *_OF_SUMS, *_OF_GRADIENTS):
             if (key in parts) != (getattr(self, key) is not None):
                 raise ValueError(f"{key} is {'missing' if key in parts else 'not a part of'} {self.mechanism}")
+        self._check_averages()
         if (sums := self.fixed_point) is not None:
             try:
                 most = sums.most_units // self.total
@@ -162,6 +207,23 @@ class Terms(Settings):
                     f"records={self.records} of {self.total} teachers in all could wrap sums around: with this noise "
                     f"they hold {most:,} at most"
                 )
+
+    def _check_averages(self) -> None:
+        """Raise ValueError unless what is said of averages fits the teachers."""
+        settings = None if self.teaching is None else self.teaching.settings
+        wanted: tuple[str, ...] = ()
+        if isinstance(settings, AveragedTeachers) and settings.releases_averages:
+            wanted = _OF_AVERAGES if settings.centre == "shared" else _OF_AVERAGES[:-1]
+        for key in _OF_AVERAGES:
+            if (key in wanted) != (getattr(self, key) is not None):
+                which = "teachers that average" if wanted else "teachers that learn each by itself"
+                raise ValueError(f"{key} is {'missing' if key in wanted else 'not a part'} of {which}")
+        if wanted and MECHANISMS.of(self.mechanism).reveals == "sums":
+            raise ValueError(f"mechanism={self.mechanism} sums records, and no teacher learns: leave teaching out")
+        try:
+            _ = self.averages
+        except SettingError as error:
+            raise ValueError(str(error).rstrip(".")) from error
 
     @property
     def classes(self) -> int:
@@ -193,14 +255,38 @@ class Terms(Settings):
         return FixedPoint(self.length, self.classes, Course(self.sigma, **course))
 
     @property
+    def averages(self) -> SharedAverages | None:
+        """What is averaged before anybody votes, where teachers learn from one another.
+
+        Raises SettingError for what cannot be averaged so; terms that were made have none of it.
+        """
+        if self.noise_multiplier is None or self.weights is None or self.teaching is None:
+            return None
+        settings = self.teaching.settings
+        assert isinstance(settings, AveragedTeachers)
+        averaging = PrivateAveraging(settings, self.noise_multiplier)
+        return SharedAverages(averaging, self.total, self.weights, self.features or 0)
+
+    @property
+    def summed(self) -> SummedRounds | None:
+        """The rounds of sums: over records, or of averages before votes."""
+        return self.fixed_point or self.averages
+
+    @property
+    def votes(self) -> bool:
+        """Whether teachers vote: in the last round."""
+        return self.fixed_point is None
+
+    @property
     def last(self) -> int:
         """The number of the last round; the first is 0."""
-        return self.rounds or 0
+        return (0 if self.summed is None else self.summed.passes) - (not self.votes)
 
     @property
     def numbers(self) -> int:
         """How many numbers with noise are drawn at most."""
-        return self.asked * (self.classes + 1) if self.fixed_point is None else self.fixed_point.numbers
+        summed = 0 if self.summed is None else self.summed.numbers
+        return summed + self.asked * (self.classes + 1) * self.votes
 
     @property
     def total(self) -> int:
@@ -213,18 +299,22 @@ class Terms(Settings):
 
     def public(self) -> dict[str, Any]:
         """The terms as JSON values, as parties compare them; those of votes say nothing of sums, and so on."""
-        strange = (*(_OF_SUMS if self.length is None else ()), *(_OF_GRADIENTS if self.rounds is None else ()))
+        strange = [*(_OF_SUMS if self.length is None else ()), *(_OF_GRADIENTS if self.rounds is None else ())]
+        strange += [key for key in ("teaching", *_OF_AVERAGES) if getattr(self, key) is None]
         return self.model_dump(mode="json", exclude=set(strange))
 
     def identity(self) -> dict[str, Any]:
         """What the release is known by, as JSON values. Not what only says how it is come by: by when, with which
-        version; nor what follows from the queries and the edition: which bytes, which names of classes."""
+        version, by which teachers, unless they release averages; nor what follows from the queries and the edition:
+        which bytes, which names of classes."""
         about = self.public() | {"classes": self.classes}
         for key in ("class_names", "query_shards", "size", "channels", "backbone", "deadline", "version"):
             del about[key]
         for key, usual in (("overlap", 1), ("fit", "stretch"), ("window", None)):
             if about[key] == usual:
                 del about[key]
+        if self.averages is None:
+            about.pop("teaching", None)
         return about
 
     def event(self, passed: int | None = None) -> Event:
@@ -233,11 +323,10 @@ class Terms(Settings):
         A unit at `overlap` parties is one unit of each. Each of them moves what all parties add up by what one unit
         moves it by, so together they move it at most so many times as far (`events.of_several`).
         """
-        if (sums := self.fixed_point) is not None:
-            return of_several(sums.course.event, self.overlap)
-        answered = self.asked if passed is None else passed
-        event: Event = self.described.cost(self.asked, answered)
-        return of_several(event, self.overlap)
+        events = [] if self.summed is None else [self.summed.event]
+        if self.votes:
+            events.append(self.described.cost(self.asked, self.asked if passed is None else passed))
+        return of_several(compose(*events), self.overlap)
 
     def check_version(self) -> None:
         """Raise SettingError where another version of Terrine runs here than the parties agreed on."""
@@ -249,7 +338,8 @@ class Terms(Settings):
 
     def agreement(self, session: str, release: str, number: int = 0) -> Agreement:
         """The agreement of one session, on its round of this number."""
-        sums = self.fixed_point
+        summed = self.summed
+        sums = None if summed is None or number >= summed.passes else summed
         return Agreement(
             session=session,
             release=release,
@@ -260,21 +350,28 @@ class Terms(Settings):
             queries=self.asked if sums is None else sums.counts[number],
             classes=self.classes if sums is None else 1,
             queries_digest=self.queries_digest,
-            reveal=self.reveals,
-            threshold=self.threshold,
+            reveal=self.reveals if sums is None else "sums",
+            threshold=self.threshold if sums is None else None,
             sigma=self.described.deviation if sums is None else sums.parts(number)[0][1],
-            sigma_threshold=self.sigma1,
+            sigma_threshold=self.sigma1 if sums is None else None,
             round=number,
-            head=0 if sums is None else sums.course.asked(sums.length, sums.classes, number),
+            head=0 if summed is None else summed.asked(number),
         )
 
 
-def certain(mechanism: Any, queries: int, epsilon: float, delta: float, overlap: int) -> int:
-    """Return how many of so many queries a budget is sure to pay for, where a person may be at `overlap` parties."""
-    if overlap > 1:
-        epsilon = epsilon_of(mu_of(epsilon, delta) / overlap, delta)
-    count: int = mechanism.certain(queries, epsilon, delta)
+def certain(
+    mechanism: Any, queries: int, epsilon: float, delta: float, overlap: int, averages: SharedAverages | None = None
+) -> int:
+    """Return how many of so many queries a budget is sure to pay for, where a person may be at `overlap` parties and
+    teachers average before."""
+    spent = compose() if averages is None else averages.event
+    count: int = mechanism.certain(queries, of_one(epsilon, delta, overlap), delta, spent)
     return count
+
+
+def of_one(epsilon: float, delta: float, overlap: int) -> float:
+    """Return the ε that one unit may cost where a person at `overlap` parties, who is as many units, may cost ε."""
+    return epsilon if overlap == 1 else epsilon_of(mu_of(epsilon, delta) / overlap, delta)
 
 
 def checked(values: Mapping[str, Any], kind: type[T] = Terms) -> T:  # type: ignore[assignment]

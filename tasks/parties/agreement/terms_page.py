@@ -20,8 +20,9 @@ from terrine.privacy.statement import TRUST_MODELS, protected
 from terrine.spans import span
 
 LEARNS: dict[Role, str] = {
-    "teacher": "keeps its records and teachers, and shares its votes (or sums) as two halves that each look like "
-    "noise; it learns who was counted, and of gradients the head of each round",
+    "teacher": "keeps its records and teachers, and shares its votes (or sums, or updates of its teachers) as two "
+    "halves that each look like noise; it learns who was counted, and of gradients the head of each round, of averages "
+    "the average",
     "guardian": "adds the noise and keeps the ledger; of votes it holds one half, and learns which queries passed a "
     "threshold test, where there is one",
     "student": "holds the other half; it alone learns the answers, which have noise in them",
@@ -77,10 +78,28 @@ def _asked(terms: Terms) -> list[str]:
     asked = (
         f"{terms.asked:,} of {terms.queries:,} public images ({images}), none of them anybody's records. Classes, by "
         f"label: {', '.join(terms.class_names)}."
-        if terms.fixed_point is None
+        if terms.votes
         else f"{terms.numbers:,} sums over records ({images}). Classes, by label: {', '.join(terms.class_names)}."
     )
-    return [asked, *told, kind.text, *(f"{name} = {plain(value)}: {text}." for name, value, text in parameters)]
+    told = [asked, *told, *_teaching(terms), kind.text]
+    return [*told, *(f"{name} = {plain(value)}: {text}." for name, value, text in parameters)]
+
+
+def _teaching(terms: Terms) -> list[str]:
+    """Say how teachers are trained, and what of it is released."""
+    if terms.teaching is None:
+        return []
+    settings = terms.teaching.settings
+    said = [f"Teachers are of kind {settings.kind}, trained alike at all parties with seed {terms.teaching.seed}."]
+    if (averages := terms.averages) is not None:
+        clip, rounds = plain(averages.averaging.clip), averages.averaging.settings.rounds
+        said.append(
+            f"In {rounds} rounds they learn from one another before they vote. After each but the last the mean of "
+            f"their updates, {averages.weights:,} numbers each, limited in length to {clip}, is told to all parties, "
+            f"with noise of {averages.averaging.noise_multiplier:.4g} times that length on the sum"
+            + (", and first of all the mean of their features." if averages.features else ".")
+        )
+    return said
 
 
 def _statement(terms: Terms, described: Mapping[str, Any]) -> dict[str, Any]:

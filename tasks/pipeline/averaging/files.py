@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
-from tasks.runtime.store import Folders, atomic_folder, read_json, write_json
+from tasks.runtime.store import Folders, atomic_folder, file_digest, read_json, write_array, write_json, write_tensors
 from terrine.privacy.accounting.events import Event, compose, from_json
 
 AVERAGE, OWN = "average.safetensors", "own.npy"
@@ -26,6 +28,16 @@ def nothing_averaged(run: Run) -> None:
     """Write the artefact of a run whose teachers learn from nobody else."""
     with atomic_folder(run.folders.average) as folder:
         write_json(folder / "manifest.json", manifest())
+
+
+def write_averages(run: Run, average: dict[str, np.ndarray], own: np.ndarray, **about: Any) -> None:
+    """Write what the last round starts from: `value` and `control` [P], a `centre` where there is one, and the control
+    variates [teachers, P]; about: what the manifest says besides."""
+    with atomic_folder(run.folders.average) as folder:
+        write_tensors(folder / AVERAGE, average)
+        write_array(folder / OWN, own)
+        files = {name: file_digest(folder / name) for name in (AVERAGE, OWN)}
+        write_json(folder / "manifest.json", manifest(**about, files=files))
 
 
 def manifest(**content: Any) -> dict[str, Any]:

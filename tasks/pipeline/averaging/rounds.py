@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from tasks.config.values import digest
-from tasks.pipeline.averaging.files import AVERAGE, OWN, manifest, rounds
+from tasks.pipeline.averaging.files import AVERAGE, OWN, rounds, write_averages
 from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.partition import in_groups, read_assignment
 from tasks.pipeline.teach import group_name, record_inputs, teacher_context
@@ -29,7 +29,6 @@ from tasks.runtime.releases import CENTRE, averaging_of, check_releases, identit
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import (
-    atomic_folder,
     file_digest,
     read_array,
     read_json,
@@ -43,10 +42,11 @@ from terrine.errors import SettingError
 from terrine.privacy.accounting.events import Event, NonPrivateEvent, to_json
 from terrine.privacy.ledger.ledger import StoredRelease
 from terrine.privacy.noise import NoiseSource, delta_slack
+from terrine.teachers.averaging.average import Average, mean_of, server_step
 from terrine.teachers.averaging.centre import centred_records, party_means
 from terrine.teachers.averaging.kind import VotingRule
 from terrine.teachers.averaging.learners import Learner
-from terrine.teachers.averaging.ttac import Average, local_round, mean_of, server_step
+from terrine.teachers.averaging.ttac import local_round
 from terrine.teachers.kind import Records
 
 CENTRE_FILE = "centre.npy"
@@ -79,11 +79,13 @@ def _round_folder(run: Run, number: int) -> Path:
     return work_folder(run) / f"round-{number:04d}"
 
 
-def _form(run: Run) -> VotingRule:
+def voting_rule(run: Run) -> VotingRule:
+    """Return what learns and votes: see `AveragedTeachers.voting_rule`."""
     return run.params.teachers.voting_rule(teacher_context(run))
 
 
-def _records(run: Run, inputs: str) -> Records:
+def records_of(run: Run, inputs: str) -> Records:
+    """Return the records that teachers learn from, dealt: their `features` or `images`."""
     dataset = read_dataset(run.folders)
     return Records(
         record_inputs(run, inputs, dataset), dataset.train_labels, read_assignment(run.folders), dataset.classes
@@ -100,7 +102,7 @@ def check_budget(run: Run) -> None:
     if averaging is None:
         return
     aggregation = run.params.aggregation
-    learner = _form(run).learner
+    learner = voting_rule(run).learner
     for mechanism in averaging.mechanisms(0):
         mechanism.clipped(np.zeros((1, learner.length)))
     released = _coordinates(run)
@@ -116,10 +118,10 @@ def check_budget(run: Run) -> None:
 def release_centre(run: Run) -> None:
     """Make the centre of all parties' features, with noise through the ledger, unless it is on disk or not wanted."""
     path = work_folder(run) / CENTRE_FILE
-    form = _form(run)
+    form = voting_rule(run)
     if not form.centred or path.is_file():
         return
-    means = party_means(_records(run, form.learner.inputs), range(run.params.partition.teachers))
+    means = party_means(records_of(run, form.learner.inputs), range(run.params.partition.teachers))
     averaging = averaging_of(run.params)
     if averaging is None:
         write_array(path, means.mean(axis=0))
@@ -159,8 +161,8 @@ def local_steps(run: Run, number: int, teachers: range) -> None:
     path = folder / group_name(teachers)
     if path.is_file() or (folder / AVERAGE).is_file():
         return
-    form = _form(run)
-    learner, records = form.learner, _records(run, form.learner.inputs)
+    form = voting_rule(run)
+    learner, records = form.learner, records_of(run, form.learner.inputs)
     if form.centred:
         records = centred_records(records, teachers, read_array(work_folder(run) / CENTRE_FILE))
     local = local_round(
@@ -183,7 +185,7 @@ def combine(run: Run, number: int, groups: list[range]) -> None:
     folder = _round_folder(run, number)
     if (folder / AVERAGE).is_file():
         return
-    learner = _form(run).learner
+    learner = voting_rule(run).learner
     start, before = _start_of(run, number, learner), _own_before(run, number, learner)
     parts = [read_tensors(folder / group_name(group)) for group in groups]
     updates, own = [part["update"] for part in parts], np.concatenate([part["own"] for part in parts])
@@ -222,24 +224,22 @@ def collect_averages(run: Run) -> None:
             "coordinates": _coordinates(run),
             "noise": run.params.aggregation.noise,
         }
-    with atomic_folder(run.folders.average) as folder:
-        centre = work_folder(run) / CENTRE_FILE
-        arrays = {"centre": read_array(centre)} if centre.is_file() else {}
-        write_tensors(folder / AVERAGE, read_tensors(last / AVERAGE) | arrays)
-        write_array(folder / OWN, read_array(last / OWN))
-        content = manifest(
-            **about,
-            event=to_json(NonPrivateEvent() if averaging is None else averaging.whole_event()),
-            history=[read_json(_round_folder(run, number) / "history.json") for number in range(count)],
-            files={name: file_digest(folder / name) for name in (AVERAGE, OWN)},
-        )
-        write_json(folder / "manifest.json", content)
+    centre = work_folder(run) / CENTRE_FILE
+    arrays = {"centre": read_array(centre)} if centre.is_file() else {}
+    write_averages(
+        run,
+        read_tensors(last / AVERAGE) | arrays,
+        read_array(last / OWN),
+        **about,
+        event=to_json(NonPrivateEvent() if averaging is None else averaging.whole_event()),
+        history=[read_json(_round_folder(run, number) / "history.json") for number in range(count)],
+    )
     shutil.rmtree(work_folder(run), ignore_errors=True)
 
 
 def _coordinates(run: Run) -> int:
     """Return how many numbers with noise the averages are."""
-    averaging, learner = averaging_of(run.params), _form(run).learner
+    averaging, learner = averaging_of(run.params), voting_rule(run).learner
     if averaging is None:
         return 0
     released = rounds(run) * averaging.vectors * learner.length

@@ -82,7 +82,7 @@ class Agreement:
         threshold: Answer only where max_j n_j + N(0, sigma_threshold²) is at least this many votes, or None.
         sigma: Standard deviation of the noise on every count, in votes.
         sigma_threshold: Standard deviation of the test's noise, in votes; None without a threshold.
-        round: Number of the round, where sums are revealed in several: from the second on they are asked at a head.
+        round: Number of the round, where there are several: from the second on sums, or votes, are asked at a head.
         head: How many numbers such a head is, with all that belongs to it; 0 in the first round.
 
     Raises:
@@ -127,7 +127,7 @@ class Agreement:
             ("minimum", 1, self.total),
             ("queries", 1, _MOST_QUERIES),
             ("classes", *((1, 1) if self.reveal == "sums" else (2, _MOST_CLASSES))),
-            ("round", 0, _MOST_ROUNDS if self.reveal == "sums" else 0),
+            ("round", 0, _MOST_ROUNDS),
             ("head", *((1, _MOST_QUERIES) if self.round else (0, 0))),
         ):
             if not low <= getattr(self, field) <= high:

@@ -24,7 +24,7 @@ class StudentParty(Gatherer):
 
     Args:
         agreement: What the parties agreed on.
-        head: The numbers at which sums are asked, float64 [agreement.head], in a round after the first.
+        head: The numbers at which sums, or votes, are asked, float64 [agreement.head], in a round after the first.
 
     Attributes:
         result: None until the session is finished. Then int64 [queries], the labels, −1 where the query did not pass;

@@ -1,8 +1,8 @@
 """A teacher party: its votes as two shares, one for the guardian and one for the student, with a proof that votes are
 what they are shares of. Then it is done.
 
-Neither share says anything without the other. The party learns nothing; it receives nothing either, unless sums are
-asked at a head, which is public.
+Neither share says anything without the other. The party learns nothing; it receives nothing either, unless sums or
+votes are asked at a head, which is public.
 """
 
 import os

@@ -22,9 +22,6 @@ from terrine.teachers.averaging.learners import unit_rows
 from terrine.teachers.features import PrivateFeatures, digest_of
 from terrine.teachers.kind import Records, rows_of
 
-CLIP = 1.0
-"""The largest norm of a party's mean of unit vectors."""
-
 
 def party_means(records: Records, teachers: Sequence[int]) -> np.ndarray:
     """Return each party's mean of features of unit length, float64 [teachers, features]. Private.

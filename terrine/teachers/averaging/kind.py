@@ -29,9 +29,10 @@ from terrine.determinism.randomness import numpy_generator
 from terrine.errors import InputError, SettingError
 from terrine.models.statistics import Statistics
 from terrine.queries import Queries
+from terrine.teachers.averaging.average import Average, server_step
 from terrine.teachers.averaging.centre import centred_queries, centred_records, party_means
 from terrine.teachers.averaging.learners import Learner, LinearLearner, ModuleLearner, unit_rows
-from terrine.teachers.averaging.ttac import Average, exact_means, local_round, server_step
+from terrine.teachers.averaging.ttac import exact_means, local_round
 from terrine.teachers.kind import Arrays, Records
 from terrine.teachers.linear import LinearKind
 from terrine.teachers.networks import BLOCK, Classifier, vote_with_networks

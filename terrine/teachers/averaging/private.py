@@ -12,7 +12,7 @@ Where features are centred, the mean of the parties' means is one more vector (`
 Altogether μ² = 4V/z² + Σ over votes, for V released vectors: exact, and what the ledger records.
 
 The control variate c need not be released by itself: eq. 3 makes its change a function of the mean update
-(`terrine.teachers.averaging.ttac.derived_control`), so it is computed from the released one at no cost. `control:
+(`terrine.teachers.averaging.average.derived_control`), so it is computed from the released one at no cost. `control:
 released` clips and releases the teachers' control-variate updates as vectors of their own, at twice the cost: the two
 are compared in docs/heterogeneous.md. A teacher's own c_i never leaves it.
 
@@ -30,11 +30,14 @@ import numpy as np
 from terrine.privacy.accounting.events import Event, RepeatedEvent, compose
 from terrine.privacy.clipped_sum import ClippedSum, noise_multiplier_for
 from terrine.privacy.noise import NoiseSource
-from terrine.teachers.averaging.centre import CLIP
-from terrine.teachers.averaging.ttac import Average, Combine, Local, derived_control
+from terrine.teachers.averaging.average import Average, derived_control
 
 if TYPE_CHECKING:
+    from terrine.teachers.averaging.ttac import Combine, Local
     from terrine.teachers.kinds.averaged import AveragedTeachers
+
+CENTRE_CLIP = 1.0
+"""The largest norm of a party's mean of unit vectors."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ class PrivateAveraging:
     @property
     def centre_mechanism(self) -> ClippedSum:
         """How the centre is released."""
-        return ClippedSum(CLIP, self.noise_multiplier)
+        return ClippedSum(CENTRE_CLIP, self.noise_multiplier)
 
     def whole_event(self) -> Event:
         """Return what all averages of a run cost: those of R - 1 rounds, and the centre if there is one."""

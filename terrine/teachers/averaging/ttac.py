@@ -18,8 +18,8 @@ have; the correction replaces a party's own direction c_i by everybody's, c.
 The teachers that vote are the θ_i of the last round, so R rounds use R - 1 averages, and the last is never made.
 
 A round is two functions. `local_round` is the part of some teachers, from the average and their own records alone: a
-task of a cluster may carry it. `server_step` is what the averages of all do to θ and c. `average_teachers` is the loop
-over both in one process. Mini-batches derive from (seed, round, teacher), so that grouping changes none.
+task of a cluster may carry it. `average.server_step` is what the averages of all do to θ and c. `average_teachers` is
+the loop over both in one process. Mini-batches derive from (seed, round, teacher), so that grouping changes none.
 
 A party with fewer records than the learner needs stands still: θ_i = θ, so its Δθ_i is zero and eq. 3 makes its c_i⁺
 c_i - c, as if its own direction had been zero. It counts in the means as everybody does, for the number of parties is
@@ -41,6 +41,7 @@ from torch import Tensor
 from terrine.determinism.parallel import side_by_side
 from terrine.determinism.randomness import numpy_generator
 from terrine.errors import InputError
+from terrine.teachers.averaging.average import Average, mean_of, server_step
 from terrine.teachers.averaging.learners import Learner, check_inputs
 from terrine.teachers.kind import Records, rows_of
 
@@ -49,20 +50,6 @@ if TYPE_CHECKING:
 
 _PART_BYTES = 2**25  # weights and one batch of the teachers that learn in one part on a CPU
 _COPIES = 6  # of a teacher's weights that are held while it learns
-
-
-@dataclass(frozen=True)
-class Average:
-    """What a round starts from: θ and c, float64 [P]."""
-
-    value: np.ndarray
-    control: np.ndarray
-
-    @classmethod
-    def start(cls, learner: Learner) -> Average:
-        """Return the public start: the learner's own weights, and no direction yet."""
-        value = learner.initial().double().cpu().numpy()
-        return cls(value, np.zeros_like(value))
 
 
 @dataclass(frozen=True)
@@ -172,32 +159,6 @@ def _parts(
         most = max(1, _PART_BYTES // (4 * (_COPIES * length + 2 * size * width)))
         for first in range(0, len(by_size[size]), most):
             yield by_size[size][first : first + most]
-
-
-def mean_of(groups: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the mean float64 [P] of vectors [teachers, P] in groups; the same to the last bit however grouped."""
-    total, count = np.zeros(groups[0].shape[1]), 0
-    for group in groups:
-        for vector in group:
-            total += vector
-        count += len(group)
-    return total / count
-
-
-def derived_control(start: Average, update: np.ndarray, settings: AveragedTeachers, number: int) -> np.ndarray:
-    """Return Δc, [P], as the mean update determines it.
-
-    By eq. 3, c_i⁺ - c_i = -c - (θ_i - θ) / (T η_f) for every teacher, so the mean of the left side is this function of
-    the mean of the right side. Where the update was released, Δc therefore costs no further privacy.
-    """
-    if settings.correction == "none":
-        return np.zeros_like(start.control)
-    return -start.control - update / (settings.steps * settings.rate(number))
-
-
-def server_step(start: Average, update: np.ndarray, control_update: np.ndarray, settings: AveragedTeachers) -> Average:
-    """Return the next average from the mean updates Δθ and Δc, [P]; line 16 of Algorithm 1."""
-    return Average(start.value + settings.server_rate * update, start.control + control_update)
 
 
 Combine = Callable[[Average, list[Local], np.ndarray, int], tuple[np.ndarray, np.ndarray]]

@@ -112,6 +112,24 @@ class AveragedTeachers(FeatureTeachers, GradientTeachers):
         """See `Teachers`."""
         return self.averages and self.mode == "paper"
 
+    @property
+    def not_at_parties(self) -> str | None:
+        """See `Teachers`. Of a group's updates a sum without noise may be seen by its members alone, so that groups
+        over several institutions would need shares that each group opens by itself; and a group within one institution
+        is one teacher on the records of all its parts, trained the long way."""
+        if self.averaging == "blocks":
+            return (
+                "teachers.averaging=blocks is not for institutions: members of a group see one another's updates, and "
+                "a group within one institution is one teacher with the records of all its parts. Set averaging=global "
+                "and mode=private, or averaging=none with fewer teachers"
+            )
+        if self.unprotected:
+            return (
+                "teachers.mode=paper is not for institutions: averages without noise let one record move every vote, "
+                "which no budget pays for. Set mode=private, with clip and budget_share"
+            )
+        return None
+
     def voters(self, parties: int) -> int:
         """See `Teachers`."""
         return parties if self.block is None else max(1, round(parties / self.block))
@@ -130,8 +148,10 @@ class AveragedTeachers(FeatureTeachers, GradientTeachers):
             )
         if self.averaging != "none" and run.aggregation.where == "parties":
             raise ValueError(
-                f"teachers.averaging={self.averaging} does not go with aggregation.where=parties, whose parties "
-                "exchange nothing before they vote. Use teachers that learn each by itself"
+                self.not_at_parties
+                or f"teachers.averaging={self.averaging} does not go with aggregation.where=parties, a trial whose "
+                "parties are dealt the votes of teachers that have learned: these learn in the session itself. Use "
+                "`terrine party propose`, with data of its own at every party"
             )
         if self.block is not None and self.voters(run.partition.teachers) < 2:
             raise ValueError(

@@ -12,7 +12,8 @@ from tasks.parties.config import read_party
 from tasks.parties.trial import free_endpoints, lay_out, teachers_of_parties
 from terrine.collaboration.transport.credentials import CredentialError
 from terrine.errors import SettingError
-from tests.party_processes import terms_of, terms_of_gradients, terms_of_sums
+from terrine.privacy.accounting.gaussian import mu_squared
+from tests.party_processes import AVERAGED, terms_of, terms_of_averages, terms_of_gradients, terms_of_sums
 
 
 @pytest.fixture
@@ -151,10 +152,12 @@ def test_only_a_teacher_party_says_by_what_its_votes_were_dealt(folder):
 
 def test_parties_compare_all_that_they_agreed_on_also_whom_the_budget_protects():
     terms = terms_of()
-    rounds = {"rounds", "clip", "learning_rate", "sigma_gradients"}
-    assert set(terms.public()) == set(Terms.model_fields) - {"length", "records"} - rounds
-    assert set(terms_of_sums().public()) == set(Terms.model_fields) - rounds
-    assert set(terms_of_gradients().public()) == set(Terms.model_fields)
+    rounds, sums = {"rounds", "clip", "learning_rate", "sigma_gradients"}, {"length", "records"}
+    averages = {"teaching", "noise_multiplier", "weights", "features"}
+    assert set(terms.public()) == set(Terms.model_fields) - sums - rounds - averages
+    assert set(terms_of_sums().public()) == set(Terms.model_fields) - rounds - averages
+    assert set(terms_of_gradients().public()) == set(Terms.model_fields) - averages
+    assert set(terms_of_averages().public()) == set(Terms.model_fields) - rounds - sums
     other = "group" if terms.unit == "record" else "record"
     assert terms.model_copy(update={"unit": other}).public() != terms.public()
 
@@ -169,6 +172,14 @@ def test_what_a_release_is_known_by_is_what_it_was_before_terms_said_more():
     later = {"deadline": 60.0, "version": "9", "class_names": [*"dcba"]}
     assert terms.model_copy(update=later).identity() == terms.identity()
     assert terms.model_copy(update={"overlap": 2}).identity() == terms.identity() | {"overlap": 2}
+    # By which teachers votes are cast is not what is released, unless averages of them are.
+    taught = terms_of(teaching={"teachers": {"kind": "prompt"}})
+    assert taught.public() != terms.public()
+    assert taught.identity() == terms.identity()
+    averaged = terms_of_averages()
+    slower = {"seed": 3, "teachers": AVERAGED | {"learning_rate": 0.1}}
+    for changes in ({"teaching": slower}, {"noise_multiplier": 3.0}, {"weights": 6}):
+        assert terms_of_averages(**changes).identity() != averaged.identity()
 
 
 def test_an_agreement_follows_from_the_terms():
@@ -211,6 +222,48 @@ def test_a_partys_process_loads_no_heavy_library(module):
     root = Path(__file__).resolve().parents[3]
     done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("overlap", [1, 2])
+@pytest.mark.parametrize("mechanism", ["histogram", "confident"])
+def test_terms_of_averages_price_every_vector_and_the_votes_and_ask_in_rounds(mechanism, overlap):
+    confident = {"mechanism": "confident", "threshold": 3.0, "sigma1": 4.0, "sigma2": 3.0, "sigma": None}
+    terms = terms_of_averages(overlap=overlap, **(confident if mechanism == "confident" else {}))
+    vectors = 1 + 2 * 2  # a centre, and of each of two rounds the update and the control variate
+    votes = 20 * (1 / 4.0**2 + 2 / 3.0**2) if mechanism == "confident" else 20 * 2 / 4.0**2
+    assert mu_squared(terms.event()) == pytest.approx(overlap**2 * (vectors * (2 / 2.0) ** 2 + votes))
+    assert terms.numbers == 3 + 2 * 2 * 5 + 20 * 5
+    rounds = [terms.agreement("1" * 32, "2" * 64, number) for number in range(terms.last + 1)]
+    assert [one.reveal for one in rounds] == ["sums"] * 3 + ["argmax" if mechanism == "confident" else "histogram"]
+    assert [(one.queries, one.classes, one.head) for one in rounds] == [(3, 1, 0), (10, 1, 3), (10, 1, 13), (20, 4, 13)]
+    assert [one.threshold for one in rounds] == [None] * 3 + [terms.threshold]
+
+
+def test_terms_of_averages_lack_nothing_and_hold_nothing_that_contradicts_them():
+    def teaching(**changes):
+        return {"seed": 3, "teachers": AVERAGED | changes}
+
+    apart = {"clip": None, "budget_share": None}
+    for changes, sentence in (
+        ({"noise_multiplier": None}, "noise_multiplier is missing of teachers that average"),
+        ({"weights": None}, "weights is missing of teachers that average"),
+        ({"features": None}, "features is missing of teachers that average"),
+        ({"teaching": teaching(centre="none")}, "features is not a part of teachers that average"),
+        ({"teaching": None}, "noise_multiplier is not a part of teachers that learn each by itself"),
+        ({"teaching": teaching(averaging="none", **apart)}, "not a part of teachers that learn each by itself"),
+        ({"teaching": teaching(averaging="blocks", block=2, **apart)}, "teachers.averaging=blocks is not for institu"),
+        ({"teaching": teaching(mode="paper", **apart)}, "teachers.mode=paper is not for institutions"),
+        ({"teaching": {"teachers": {"kind": "prompts"}}}, "there is no 'prompts'. Did you mean prompt"),
+        ({"teaching": teaching(steps=0)}, "steps=0: input should be greater than or equal to 1"),
+        ({"noise_multiplier": 1e-5}, "6 teachers in all could wrap averages around"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            terms_of_averages(**changes)
+    with pytest.raises(ValueError, match="moments sums records, and no teacher learns"):
+        terms_of_sums(**{key: terms_of_averages().public()[key] for key in _OF_AVERAGES})
+
+
+_OF_AVERAGES = ("teaching", "noise_multiplier", "weights", "features")
 
 
 def test_terms_of_sums_hold_what_cannot_wrap_around():

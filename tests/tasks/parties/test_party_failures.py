@@ -16,7 +16,17 @@ from terrine.errors import InputError, LedgerError
 from terrine.privacy.accounting.events import from_json
 from terrine.privacy.accounting.gaussian import mu_squared
 from terrine.privacy.ledger.ledger import Ledger, load_or_create_key
-from tests.party_processes import plain_answers, run, start, terms_of, terms_of_gradients, terms_of_sums, trial, words
+from tests.party_processes import (
+    plain_answers,
+    run,
+    start,
+    terms_of,
+    terms_of_averages,
+    terms_of_gradients,
+    terms_of_sums,
+    trial,
+    words,
+)
 
 GUARDIAN = "terrine.collaboration.protocol.guardian"
 STUDENT = "terrine.collaboration.protocol.student"
@@ -45,10 +55,10 @@ def names_of(terms):
     return ["guardian", "student", *terms.teachers]
 
 
-def check_answered_once(folder, terms, votes, absent=()):
+def check_answered_once(folder, terms, votes, absent=(), gone=None):
     """The answers are the plaintext mechanism's, the ledger has one release, charged with what it cost."""
     counted = {name: own for name, own in votes.items() if name not in absent}
-    passed, result = plain_answers(terms, counted)
+    passed, result = plain_answers(terms, counted, gone=gone)
     got_passed, got_result = answers_of(folder)
     np.testing.assert_array_equal(got_passed, passed)
     np.testing.assert_array_equal(got_result, result)
@@ -64,19 +74,26 @@ def check_answered_once(folder, terms, votes, absent=()):
         cost += 2 * passed.sum() / terms.sigma2**2
     else:
         cost = most = 2 * queries / terms.sigma**2
+    if terms.averages is not None:  # a centre, and an update and a control variate in each of two rounds
+        cost, most = (figure + 5 * (2 / terms.noise_multiplier) ** 2 for figure in (cost, most))
     assert mu_squared(from_json(reserve.content["event"])) == pytest.approx(most)
     assert mu_squared(from_json(commit.content["event"])) == pytest.approx(cost)
     assert ledger_of(folder).verify() == 3
 
 
 SUMS = {"moments": terms_of_sums, "gradients": terms_of_gradients}
+CONFIDENT = {"mechanism": "confident", "threshold": 3.0, "sigma1": 4.0, "sigma2": 3.0, "sigma": None}
+OF_SEVERAL = SUMS | {
+    "averages": terms_of_averages,
+    "averages, confident": lambda: terms_of_averages(**CONFIDENT, epsilon=40.0),
+}
 
 
-@pytest.mark.parametrize("mechanism", ["confident", "gnmax", "histogram", *SUMS])
+@pytest.mark.parametrize("mechanism", ["confident", "gnmax", "histogram", *OF_SEVERAL])
 def test_parties_answer_as_the_plaintext_mechanism_and_a_batch_is_answered_once(mechanism, tmp_path):
     without = {"sigma": 4.0, "threshold": None, "sigma1": None, "sigma2": None}
     own = {} if mechanism == "confident" else without
-    terms = SUMS[mechanism]() if mechanism in SUMS else terms_of(mechanism=mechanism, **own)
+    terms = OF_SEVERAL[mechanism]() if mechanism in OF_SEVERAL else terms_of(mechanism=mechanism, **own)
     terms, votes = trial(tmp_path, terms)
     assert set(run(tmp_path, names_of(terms)).values()) == {0}
     check_answered_once(tmp_path, terms, votes)
@@ -162,17 +179,36 @@ KILLED_BETWEEN = {
 }
 
 
+# Of averages: in the first, between the last and the votes, and when the votes' own noise is drawn.
+KILLED_OF_AVERAGES = {
+    "guardian, noise of an average written down and nothing sent": ("guardian", *SAVE, "after", 2),
+    "guardian, between averages and votes": (
+        "guardian",
+        "tasks.parties.guardian",
+        "GuardianHost._next_round",
+        "before",
+        3,
+    ),
+    "guardian, noise of the votes not written down": ("guardian", *SAVE, "before", 4),
+    "student, an average opened and not written down": ("student", *SAVE, "before", 4),
+    "student, the last average told to some": ("student", *SEND, "before", 10),
+    "teacher, asked to vote": ("party-2", "terrine.collaboration.protocol.teacher", "Teacher.receive", "before", 3),
+    "teacher, votes written down and not sent": ("party-2", *SAVE, "after", 4),
+}
+
+
 @pytest.mark.parametrize(
     ("case", "terms"),
     [(case, terms_of()) for case in KILLED]
     + [(case, terms_of_sums()) for case in WITHOUT_CIRCUIT]
-    + [(case, terms_of_gradients()) for case in KILLED_BETWEEN],
+    + [(case, terms_of_gradients()) for case in KILLED_BETWEEN]
+    + [(case, terms_of_averages()) for case in KILLED_OF_AVERAGES],
     ids=lambda value: value if isinstance(value, str) else value.mechanism,
 )
 def test_a_party_killed_at_any_moment_comes_back_and_the_batch_is_answered_once(case, terms, tmp_path):
     # Where all is done but for a word, a party waits for it for as long as its patience lasts.
     terms, votes = trial(tmp_path, terms, patience=8.0 if "not confirmed" in case else 40.0)
-    victim, *kill = (KILLED if terms.rounds is None else KILLED_BETWEEN)[case]
+    victim, *kill = (KILLED | KILLED_BETWEEN | KILLED_OF_AVERAGES if terms.last else KILLED)[case]
     codes = run(tmp_path, names_of(terms), victim=victim, kill=kill)
     # A process that was killed was started again, so nobody may have failed; but a teacher party that was killed when
     # all was sent may find that everybody has gone home.
@@ -221,8 +257,9 @@ def test_a_guardian_with_an_older_state_draws_no_round_a_second_time(tmp_path):
     check_answered_once(tmp_path, terms, votes)
 
 
-def test_a_party_that_goes_away_between_rounds_is_left_out_of_the_others_and_waited_for_once(tmp_path):
-    terms, votes = trial(tmp_path, terms_of_gradients(rounds=4), deadline=12.0)
+@pytest.mark.parametrize("terms", [terms_of_gradients(rounds=4), terms_of_averages()], ids=["gradients", "averages"])
+def test_a_party_that_goes_away_between_rounds_is_left_out_of_the_others_and_waited_for_once(terms, tmp_path):
+    terms, votes = trial(tmp_path, terms, deadline=12.0)
     gone = ("terrine.collaboration.protocol.teacher", "Teacher.receive", "before", 2)
     codes = run(tmp_path, names_of(terms), victim="party-2", kill=gone, again=False)
     assert codes == {name: -signal.SIGKILL if name == "party-2" else 0 for name in names_of(terms)}

@@ -8,9 +8,10 @@ import pytest
 from terrine.errors import InputError
 from terrine.models.backbone import features_in_batches
 from terrine.models.registry import build_backbone
+from terrine.teachers.averaging.average import Average
 from terrine.teachers.averaging.centre import centred_records
 from terrine.teachers.averaging.learners import LinearLearner
-from terrine.teachers.averaging.ttac import Average, local_round
+from terrine.teachers.averaging.ttac import local_round
 from terrine.teachers.features import PrivateFeatures, private_features, record_batches
 from terrine.teachers.kind import Records
 from terrine.teachers.linear import train_heads

@@ -7,9 +7,10 @@ import torch
 from terrine.models.registry import build_backbone
 from terrine.queries import Queries
 from terrine.teachers import registry
+from terrine.teachers.averaging.average import Average
 from terrine.teachers.averaging.kind import RoundState
 from terrine.teachers.averaging.learners import LinearLearner
-from terrine.teachers.averaging.ttac import Average, local_round
+from terrine.teachers.averaging.ttac import local_round
 from terrine.teachers.features import PrivateFeatures, private_features
 from terrine.teachers.kind import Records
 from terrine.teachers.kinds.linear import LinearTeachers

@@ -17,6 +17,7 @@ from tests.collaboration_sessions import (
     Noise,
     agreement,
     answered,
+    asked_again,
     confident,
     parties_of,
     plaintext,
@@ -32,8 +33,11 @@ CASES = [
     confident(reveal="histogram"),
     summing(),
     summing(round=2),
+    asked_again(reveal="histogram"),
+    asked_again(threshold=3.0, sigma_threshold=1.0),
 ]
 NAMES = ["argmax", "histogram", "confident argmax", "confident histogram", "sums", "a later round"]
+NAMES += ["histogram after averages", "confident argmax after averages"]
 
 
 def test_noise_is_drawn_once_for_each_kind_with_its_shape():
@@ -150,7 +154,7 @@ def test_a_session_cut_off_anywhere_resumes_or_was_never_answered(agreed):
             assert kinds <= {Kind.PRESENT}
             assert fresh.calls in ([], list(noise.calls))
     # Shares, of votes with a proof, in a later round heads, and what the two that gather say first.
-    each = 2 + bool(agreed.round) if agreed.reveal == "sums" else 4
+    each = (2 if agreed.reveal == "sums" else 4) + bool(agreed.round)
     assert resumed >= total - each * len(agreed.teachers) - 2
 
 

@@ -70,7 +70,7 @@ def test_a_resumed_agreement_differs_in_its_session_alone():
         ({"threshold": 1e10, "sigma_threshold": 1.0}, "threshold"),
         ({"sigma": 0.0}, "sigma"),
         ({"sigma": float("inf")}, "sigma"),
-        ({"round": 1}, "round"),
+        ({"round": 1}, "head"),
         ({"reveal": "sums", "classes": 1, "round": -1}, "round"),
     ],
 )

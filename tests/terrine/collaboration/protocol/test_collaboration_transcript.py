@@ -18,6 +18,7 @@ from tests.collaboration_sessions import (
     Noise,
     agreement,
     answered,
+    asked_again,
     confident,
     random_votes,
     summing,
@@ -176,20 +177,32 @@ def by_role(agreed, record):
 
 @pytest.mark.parametrize(
     ("reveal", "threshold"),
-    [("argmax", None), ("argmax", 3.0), ("histogram", None), ("histogram", 3.0), ("sums", None), ("a round", None)],
+    [
+        *(
+            ("argmax", None),
+            ("argmax", 3.0),
+            ("histogram", None),
+            ("histogram", 3.0),
+            ("sums", None),
+            ("a round", None),
+        ),
+        *(("argmax after averages", 3.0), ("histogram after averages", None)),
+    ],
 )
 def test_nothing_but_the_output_is_opened(reveal, threshold):
     test = {} if threshold is None else {"threshold": threshold, "sigma_threshold": 1.0}
     if reveal in ("sums", "a round"):
         agreed, reveal = summing(round=int(reveal == "a round")), "sums"
     else:
-        agreed = agreement(reveal=reveal, **test)
+        reveal, _, after = reveal.partition(" ")
+        agreed = (asked_again if after else agreement)(reveal=reveal, **test)
     _, student, loop = answered(agreed, random_votes(agreed), Noise(agreed))
     kinds = {}
     for sender, receiver, kind, frame in by_role(agreed, loop.record):
         assert kind in ALLOWED[sender, receiver]
         kinds.setdefault(kind, []).append(frame)
-    # What a teacher party is told is the head, which follows from what was released, and only where there is one.
+    # What a teacher party is told is the head, or the average, which follows from what was released, and only where
+    # there is one; the guardian is told none.
     heads = kinds.pop(Kind.HEAD, [])
     assert len(heads) == (len(agreed.teachers) if agreed.round else 0)
     assert all(frame[HEADER + 16 :] == HEAD[: agreed.head].astype("<f8").tobytes() for frame in heads)

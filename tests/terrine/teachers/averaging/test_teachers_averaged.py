@@ -8,17 +8,9 @@ from torch import nn
 
 from terrine.determinism.randomness import numpy_generator
 from terrine.errors import InputError, SettingError
+from terrine.teachers.averaging.average import Average, derived_control, mean_of, server_step
 from terrine.teachers.averaging.learners import LinearLearner, ModuleLearner
-from terrine.teachers.averaging.ttac import (
-    Average,
-    _parts,
-    average_teachers,
-    derived_control,
-    exact_means,
-    local_round,
-    mean_of,
-    server_step,
-)
+from terrine.teachers.averaging.ttac import _parts, average_teachers, exact_means, local_round
 from terrine.teachers.kind import Records
 from terrine.teachers.kinds.scratch import ScratchTeachers
 from terrine.teachers.scratch import ScratchKind
