@@ -18,15 +18,20 @@ class TimmNetwork(nn.Module):
     its colours. How, is stored with the weights.
 
     enlarge: side to which images are resized (bilinearly) first, for architectures that small images do not survive;
-    None feeds them as they are. Raises SettingError when the architecture cannot take the images.
+    None feeds them as they are. from_tensorflow: for weights from there; convolutions are padded below and to the
+    right, where no even padding fits, and pixels run from -1 to 1. Raises SettingError when the architecture cannot
+    take the images, or cannot be padded so.
     """
 
-    def __init__(self, name: str, channels: int, size: Size, enlarge: int | None = None) -> None:
+    def __init__(
+        self, name: str, channels: int, size: Size, enlarge: int | None = None, from_tensorflow: bool = False
+    ) -> None:
         super().__init__()
         self.side = enlarge
         size = enlarge or size
-        self.model = _create(name, channels, size)
-        for key, values in zip(("mean", "deviation"), _standardisation(self.model, channels), strict=True):
+        self.model = _create(name, channels, size, from_tensorflow)
+        usual = ((0.5,), (0.5,)) if from_tensorflow else _standardisation(self.model, channels)
+        for key, values in zip(("mean", "deviation"), usual, strict=True):
             self.register_buffer(key, torch.tensor(values).reshape(1, -1, 1, 1))
         try:
             with torch.no_grad():
@@ -53,8 +58,15 @@ class TimmNetwork(nn.Module):
         return self.model((images - self.mean) / self.deviation)
 
 
-def _create(name: str, channels: int, size: Size) -> Any:
+def _create(name: str, channels: int, size: Size, from_tensorflow: bool) -> Any:
     arguments = {"pretrained": False, "num_classes": 0, "in_chans": channels}
+    if from_tensorflow:
+        try:
+            return vision.timm.create_model(name, **arguments, pad_type="same")
+        except TypeError as error:
+            raise SettingError(
+                f"backbone: timm's '{name}' has no padding of TensorFlow's. Set backbone.from_tensorflow=false."
+            ) from error
     try:
         return vision.timm.create_model(name, img_size=size, **arguments)  # transformers fix their grid when built
     except (TypeError, AssertionError):

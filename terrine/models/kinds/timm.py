@@ -25,6 +25,8 @@ class Timm(Enlarged, Trained):
     kind: Literal["timm"] = "timm"
     architecture: str = Field(min_length=1)
     """Its name there, for example efficientnet_b0."""
+    from_tensorflow: bool = False
+    """For weights that were trained in TensorFlow: convolutions are padded as there, and pixels run from -1 to 1."""
 
     @model_validator(mode="after")
     def _timm_knows_it(self) -> Timm:
@@ -36,16 +38,27 @@ class Timm(Enlarged, Trained):
         return self
 
     def options(self, channels: int, size: Size) -> dict[str, Any]:
-        return {"architecture": self.architecture} | enlarged(self.architecture, self.enlarge, channels, size)
+        said = {"from_tensorflow": True} if self.from_tensorflow else {}
+        return {"architecture": self.architecture} | enlarged(self.architecture, self.enlarge, channels, size) | said
 
     @staticmethod
     def network(
-        kind: str, channels: int, size: Size, seed: int, *, architecture: str, enlarge: int | None = None
+        kind: str,
+        channels: int,
+        size: Size,
+        seed: int,
+        *,
+        architecture: str,
+        enlarge: int | None = None,
+        from_tensorflow: bool = False,
     ) -> Built:
         from terrine.models.timm_network import TimmNetwork
 
-        network = TimmNetwork(architecture, channels, size, enlarge)
+        network = TimmNetwork(architecture, channels, size, enlarge, from_tensorflow)
         return network, network.feature_dim
+
+    def identity(self) -> dict[str, Any]:
+        return {key: value for key, value in super().identity().items() if (key, value) != ("from_tensorflow", False)}
 
 
 class TinyViT(Enlarged, Trained):

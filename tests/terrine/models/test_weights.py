@@ -51,6 +51,31 @@ def test_weights_of_a_file_are_those_the_features_come_from(published, tmp_path,
     torch.testing.assert_close(features(own), expected)
 
 
+def test_weights_from_tensorflow_see_the_pixels_and_the_padding_that_they_were_trained_with(tmp_path):
+    options = {"architecture": "mobilenetv2_035", "enlarge": 48}
+    published = vision.timm.create_model("mobilenetv2_035", num_classes=7, pad_type="same").eval()
+    safetensors.torch.save_file(published.state_dict(), tmp_path / "w.safetensors")
+    theirs, plain = (
+        build_backbone("timm", channels=3, size=24, seed=0, **options, **said)
+        for said in ({"from_tensorflow": True}, {})
+    )
+    for own in (theirs, plain):
+        load_weights(own, tmp_path / "w.safetensors")
+    images = torch.randint(256, (3, 3, 24, 24), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    large = torch.nn.functional.interpolate(images / 255, size=(48, 48), mode="bilinear", align_corners=False)
+    with torch.no_grad():
+        expected = published.global_pool(published.forward_features(large * 2 - 1))
+    torch.testing.assert_close(theirs.features(images, "original"), expected)
+    assert not torch.allclose(plain.features(images, "original"), expected, atol=1e-2)
+    again = build_backbone(
+        **{"seed": 1, **{k: v for k, v in theirs.describe().items() if k != "options"}}, **theirs.describe()["options"]
+    )
+    again.load_state_dict(theirs.state_dict())
+    torch.testing.assert_close(again.features(images, "original"), expected)
+    with pytest.raises(SettingError, match=r"'resnet10t' has no padding of TensorFlow's"):
+        build_backbone("timm", seed=0, **TIMM, from_tensorflow=True)
+
+
 def test_a_torchvision_network_takes_its_own_weights(tmp_path):
     torch.manual_seed(1)
     published = vision.torchvision.models.resnet18(num_classes=4)
