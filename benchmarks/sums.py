@@ -3,11 +3,12 @@
     python benchmarks/sums.py [--root FOLDER] [--work FOLDER] [--repeats 5] [--data digits MNIST …] [--added]
 
 For digits, MNIST, PneumoniaMNIST, blood cells and, where ROOT/cifar10_jpeg has its class folders, a JPEG copy of
-CIFAR-10, features are made as in the presets terrine-mnist-…, terrine-blood-… and terrine-cifar10-…, and both
-mechanisms are released at ε = 1, 2 and 6 (δ = 1e-5) with replayed noise, `--repeats` times. ε is that of exchanging a
-record; with `--added` it is that of adding or removing one, which other papers state. Of blood cells a tenth of the
-budget goes to moments that images are normalised by; their noise is drawn once a budget. Without noise: ridge on the
-same features. Features and figures are kept in `--work`; what is there is not made again.
+CIFAR-10, features are made as in the presets terrine-mnist-…, terrine-blood-… and terrine-cifar10-… (with ImageNet
+weights, where the folder weights beside the one of datasets has their file), and both mechanisms are released at
+ε = 1, 2 and 6 (δ = 1e-5) with replayed noise, `--repeats` times. ε is that of exchanging a record; with `--added` it is
+that of adding or removing one, which other papers state. Of blood cells a tenth of the budget goes to moments that
+images are normalised by; their noise is drawn once a budget. Without noise: ridge on the same features. Features and
+figures are kept in `--work`; what is there is not made again.
 """
 
 import functools
@@ -32,6 +33,7 @@ EPSILONS = (1, 2, 6)
 ALMOST_ENDLESS = 1e6
 KINDS: tuple[Sums, ...] = (tr.Moments(), tr.Gradients())
 ROUND = {"rotation": 180, "shift": 0.07}
+WEIGHTS = datasets().parent / "weights" / "mobilenetv2_100_imagenet.safetensors"
 
 
 def _scattering(projection: int, **settings: Any) -> tr.Scattering:
@@ -46,6 +48,12 @@ CELLS: dict[str, tuple[str, dict[str, Any], tr.Architecture, float]] = {
     "PneumoniaMNIST": ("pneumoniamnist", {}, _scattering(400), 0.0),
     "CIFAR-10 (JPEG copy), 500 features": ("cifar10", {}, tr.Patches(projection=500), 0.0),
     "CIFAR-10 (JPEG copy), 1,000 features": ("cifar10", {}, tr.Patches(projection=1000), 0.0),
+    "CIFAR-10 (JPEG copy), ImageNet weights": (
+        "cifar10",
+        {},
+        tr.Timm(architecture="mobilenetv2_100", weights=WEIGHTS, from_tensorflow=True, enlarge=128),
+        0.0,
+    ),
 }
 
 
@@ -112,6 +120,8 @@ def main() -> None:
     print("|---" * (len(columns) + 2) + "|")
     for name in options.data:
         if name.startswith("CIFAR") and not (options.root / "cifar10_jpeg").is_dir():
+            continue
+        if name.endswith("ImageNet weights") and not WEIGHTS.is_file():
             continue
         key = f"{name}{' added' * options.added} {options.repeats}"
         made = functools.partial(accuracies, name, options.root, options.work, options.repeats, options.added)
