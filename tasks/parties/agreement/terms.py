@@ -131,8 +131,8 @@ class Terms(Settings):
     """How teachers are trained; None where every party says that for itself."""
     noise_multiplier: float | None = Field(None, gt=0)
     """Of teachers that average: the noise on every vector, in units of the norm that it is clipped to."""
-    weights: int | None = Field(None, ge=1)
-    """Of teachers that average: how many numbers an update is."""
+    weights: int | None = Field(None, ge=1, le=4_900_000)
+    """Of teachers that average: how many numbers an update is. At most what one round of a session carries."""
     features: int | None = Field(None, ge=1)
     """Of teachers that average about a shared centre: its length."""
     epsilon: float = Field(gt=0)

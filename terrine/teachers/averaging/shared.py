@@ -84,7 +84,7 @@ class SharedAverages(SummedRounds):
                         f"{self.teachers:,} teachers in all could wrap averages around at noise_multiplier="
                         f"{self.averaging.noise_multiplier:g}: use more noise, or fewer teachers"
                     )
-                mechanism.clipped(np.zeros((1, length)))
+                mechanism.clipped(np.zeros((0, length)))  # refuses a lattice that drowns vectors of this length
 
     @property
     def first(self) -> int:

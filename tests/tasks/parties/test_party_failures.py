@@ -190,7 +190,6 @@ KILLED_OF_AVERAGES = {
         3,
     ),
     "guardian, noise of the votes not written down": ("guardian", *SAVE, "before", 4),
-    "student, an average opened and not written down": ("student", *SAVE, "before", 4),
     "student, the last average told to some": ("student", *SEND, "before", 10),
     "teacher, asked to vote": ("party-2", "terrine.collaboration.protocol.teacher", "Teacher.receive", "before", 3),
     "teacher, votes written down and not sent": ("party-2", *SAVE, "after", 4),
