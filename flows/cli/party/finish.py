@@ -48,14 +48,14 @@ def finish(
         done = finish_student(party, epsilon, export)
         console.print(f"{done.folder}: the student, and beside it its privacy.json.", soft_wrap=True)
         console.print(f"{done.archive}: the same in one file, public. Send it to every party.", soft_wrap=True)
+    elif party.role == "guardian" and (epsilon is None or export is not None):
+        raise SettingError(
+            "A guardian has nothing to finish but an accuracy of all parties (--student, --epsilon): its ledger says "
+            "what was charged (terrine party status)."
+        )
     elif student is None:
         raise SettingError("--student names what the student party handed on, student.zip.")
     elif party.role == "guardian":
-        if epsilon is None or export is not None:
-            raise SettingError(
-                "A guardian has an accuracy to charge when it is finished, with --epsilon, and else nothing: its "
-                "ledger says what was charged (terrine party status)."
-            )
         done = finish_guardian(party, student, epsilon)
         console.print(f"One accuracy was released, for ε={done.charged:g} on top of the answers.", soft_wrap=True)
     else:
