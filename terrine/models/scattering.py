@@ -120,7 +120,8 @@ class _Convolutions(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         count, height, width = images.shape
         few = max(1, _CACHED_PIXELS // (height * width))
-        if images.device.type == "cpu" and count > few:
+        # An exported program takes batches of any size, so it cannot be cut into a number of parts.
+        if images.device.type == "cpu" and not torch.compiler.is_exporting() and count > few:
             return torch.cat([self(part) for part in images.split(few)])
         fine = self._modulus(images, self.wavelets_0, 1)
         orders = [

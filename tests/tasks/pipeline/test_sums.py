@@ -1,10 +1,13 @@
 """Runs whose records are summed: through all stages to a student that answers single images, charged exactly once."""
 
+import shutil
+
 import numpy as np
 import pytest
 
 from flows.stages import run_through
 from tasks.config.params import lay_over, validate
+from tasks.pipeline import sums
 from tasks.pipeline.report import write_report
 from tasks.reports.summary import result
 from tasks.runtime.accounts import open_account
@@ -69,9 +72,31 @@ def test_a_run_says_what_it_released_and_its_student_answers_each_image_by_itsel
     }
 
 
+def check_vectors_are_kept(run, monkeypatch):
+    """Cut short, the pass over the records goes on where it was, and its vectors are those of one pass."""
+    made, whole = [], sums.records_of(run).vectors[:]
+    shutil.rmtree(run.folders.work)
+    plain = sums.features_one_by_one
+
+    def counted(backbone, images, then, order):
+        made.append(order[0])
+        if len(made) == 3:
+            raise KeyboardInterrupt
+        return plain(backbone, images, then, order)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sums, "features_one_by_one", counted)
+        patch.setattr(sums, "_ROWS", 512)
+        with pytest.raises(KeyboardInterrupt):
+            sums.records_of(run)
+        assert (sums.records_of(run).vectors == whole).all()
+    assert made == [0, 512, 1024, 1024]
+
+
 def test_a_crash_between_rounds_leaves_the_reservation_and_repeats_no_release(tmp_path, monkeypatch):
     run = run_of(tmp_path, {"aggregation": {"mechanism": "gradients", "rounds": 3}})
     run_through(run, "dataset", "vote")
+    check_vectors_are_kept(run, monkeypatch)
     plain, rounds = Records.gradients, []
 
     def dies(self, *arguments):

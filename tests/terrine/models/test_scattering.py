@@ -125,6 +125,13 @@ def test_spectra_equal_convolutions_and_an_image_has_its_bits_in_any_company(siz
     assert torch.equal(by_spectra, torch.cat(alone).flip(0))
 
 
+def test_a_network_of_large_images_is_exported_for_batches_of_any_size():
+    network = ScatteringNetwork(1, (48, 20), 0, orientations=2, projection=10).eval()
+    images = torch.rand(150, 1, 48, 20, generator=torch.Generator().manual_seed(0))
+    program = torch.export.export(network, (images[:3],), dynamic_shapes=({0: torch.export.Dim("batch", min=2)},))
+    torch.testing.assert_close(program.module()(images), network(images), atol=1e-5, rtol=1e-4)
+
+
 def test_there_are_81_maps_of_7x7_at_28x28():
     assert ScatteringNetwork(1, 28, 0, 8, None).coefficients(torch.rand(2, 1, 28, 28)).shape == (2, 81, 7, 7)
 
