@@ -24,6 +24,9 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
+# A run syncs each of its files and folders. No test can pull the plug: what a kill leaves, the system still writes.
+os.fsync = lambda descriptor: None
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
