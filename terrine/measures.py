@@ -22,11 +22,11 @@ A class of which there is no record has no figure, and no part in a mean.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import expit, logit
-from scipy.stats import binomtest, norm, rankdata
+import scipy  # loads scipy.special where it is used; scipy.stats would take each stage's process more than a second
 
 from terrine.determinism.randomness import numpy_generator
 from terrine.errors import InputError
@@ -212,17 +212,30 @@ def _apart(units: np.ndarray | None) -> bool:
 
 
 def _wilson(value: float, count: int) -> tuple[float, float]:
-    interval = binomtest(round(value * count), count).proportion_ci(CONFIDENCE, method="wilson")
-    return float(interval.low), float(interval.high)
+    right, z = round(value * count), _quantile()
+    share = right / count
+    scale = 2 * (count + z**2)
+    middle, around = (2 * count * share + z**2) / scale, z / scale * math.sqrt(4 * count * share * (1 - share) + z**2)
+    return 0.0 if right == 0 else middle - around, 1.0 if right == count else middle + around
+
+
+def _quantile() -> float:
+    return float(scipy.special.ndtri((1 + CONFIDENCE) / 2))
+
+
+def _ranks(scores: np.ndarray) -> np.ndarray:
+    """Return ranks from 1, [records]; those that are equal share the mean of theirs."""
+    _, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[place]
 
 
 def _area(positive: np.ndarray, scores: np.ndarray) -> tuple[float, np.ndarray]:
     """Return an AUC and what each record contributes to its deviation, [records]."""
-    ranks = rankdata(scores)
+    ranks = _ranks(scores)
     influence = np.empty(len(scores))
     for own in (positive, ~positive):
         others = len(scores) - own.sum()
-        influence[own] = (ranks[own] - rankdata(scores[own])) / others  # the share of the others that are below
+        influence[own] = (ranks[own] - _ranks(scores[own])) / others  # the share of the others that are below
     value = influence[positive].mean()
     influence[~positive] = 1 - influence[~positive]
     influence -= value
@@ -253,6 +266,6 @@ def _linearised(
         method = f"{method}, by groups"
     if smallest < 2 or variance < 1e-18 or not 0 < value < 1:
         return Measured(value, *_wilson(value, smallest), "Wilson, of the smallest class")
-    step = norm.ppf((1 + CONFIDENCE) / 2) * np.sqrt(variance) / (value * (1 - value))
-    low, high = (float(expit(logit(value) + side)) for side in (-step, step))
+    step = _quantile() * np.sqrt(variance) / (value * (1 - value))
+    low, high = (float(scipy.special.expit(scipy.special.logit(value) + side)) for side in (-step, step))
     return Measured(value, low, high, method)

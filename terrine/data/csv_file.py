@@ -5,12 +5,12 @@ from __future__ import annotations
 import csv
 import io
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from terrine.errors import InputError
 from terrine.extras import from_extra
 
-with from_extra("pipeline", "Tables"):
+if TYPE_CHECKING:
     import pandas as pd
 
 
@@ -66,6 +66,8 @@ def read_csv(file: TextIO, path: str) -> pd.DataFrame:
         raise InputError(f"{path} is no CSV file in UTF-8 ({error}). Save the table as CSV, UTF-8.") from error
     if not rows:
         raise InputError(f"{path} has no rows below its header.")
+    with from_extra("pipeline", "Tables"):
+        import pandas as pd  # here, since most who import this read no table
     return pd.DataFrame(rows, columns=header, index=pd.Index(lines, name="line"), dtype=object)
 
 

@@ -19,11 +19,19 @@ from tasks.runtime.store import read_json
 from terrine.errors import SettingError, TerrineError
 from terrine.privacy.accounting.events import from_json
 from terrine.privacy.accounting.gaussian import mu_squared
+from tests.party_processes import start_forked
 from tests.party_processes import trial as lay_out_trial
 
 
 def terrine(*arguments):
     return CliRunner().invoke(app, ["party", *map(str, arguments)])
+
+
+@pytest.fixture(autouse=True)
+def _forked(monkeypatch):
+    """Parties are forked from a process that has loaded what they need: tests of trials start programs."""
+    for module in ("flows.collaboration", "tasks.parties.trial"):
+        monkeypatch.setattr(f"{module}.start_party", start_forked)
 
 
 @pytest.fixture

@@ -9,15 +9,25 @@ import time
 import pytest
 import yaml
 from distributed import Client
+from prefect import flow
 
+from flows.execution import executor
 from flows.pipeline import run_stage_as_flow
-from flows.runners import local_cluster
-from flows.stages import run_stage
+from flows.runners import local_cluster, task_runner
+from flows.stages import carry_out, run_stage, run_through
+from tasks.config.runner import Runner
 from tasks.pipeline import teach
+from tasks.pipeline.graph import MAIN
 from tasks.pipeline.teach import groups, work_folder
 from tasks.runtime.run import open_run
 from tests.flows.conftest import make_project
+from tests.neighbours import worlds
+from tests.neighbours.formats import FORMATS
+from tests.neighbours.kinds import KINDS
+from tests.neighbours.runs import outcome
+from tests.neighbours.runs import settle as settle_world
 
+FORM = FORMATS["npz with ids"]
 TEACHERS = 24
 PRESET = {
     "data": {"size": 8, "test_fraction": 0.6},
@@ -85,20 +95,44 @@ def test_votes_are_the_same_bytes_whoever_trains_and_in_parts_of_any_size(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("per_task", [1, 7])
-def test_votes_are_the_same_bytes_from_a_dask_cluster(prepared, prefect_server, cluster, per_task):
+def test_votes_are_the_same_bytes_from_a_dask_cluster(prepared, prefect_server, cluster):
     project, expected = prepared
     runner = {"kind": "dask", "address": cluster.scheduler_address}
     assert len(cluster.scheduler_info["workers"]) == 2
-    run = settle(project, teachers={"per_task": per_task}, runner=runner)
-    assert len(groups(run)) == -(-TEACHERS // per_task)
+    run = settle(project, teachers={"per_task": 7}, runner=runner)
+    assert len(groups(run)) == 4
     assert votes_after(project) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["threads", "dask"])
+def test_a_record_moves_one_teacher_whoever_carries_them(tmp_path, prefect_server, cluster, kind):
+    world = worlds.base()
+    changed = worlds.STEPS["record"]["replaced"].make(world, "record", "r211", FORM.positional, FORM.classes)
+    runs = [
+        settle_world(tmp_path / str(number), FORM, data, **KINDS["linear, adam"])
+        for number, data in enumerate((world, changed))
+    ]
+    address = cluster.scheduler_address if kind == "dask" else None
+
+    @flow(task_runner=task_runner(Runner(kind=kind, workers=2, address=address)), validate_parameters=False)
+    def teach_both():
+        for run in runs:
+            carry_out(MAIN["teach"], run, executor())
+
+    for run in runs:
+        run_through(run, "dataset", "average")
+    teach_both()
+    for run in runs:
+        run_through(run, "vote", "vote")
+    before, after = map(outcome, runs)
+    assert len(before.dealt(after)) == 1
+    assert before.moved(after) == before.dealt(after)
 
 
 @pytest.mark.slow
 def test_votes_of_networks_are_the_same_bytes_in_blocks_spread_over_processes(prepared, prefect_server, monkeypatch):
     from tasks.pipeline import vote
-    from tasks.pipeline.graph import MAIN
 
     project, _ = prepared
     networks = {"kind": "scratch", "architecture": "small_cnn", "epochs": 1, "per_task": TEACHERS}
@@ -120,7 +154,7 @@ def process_ids(cluster):
         return list(client.run(os.getpid).values())
 
 
-SLOW = {"optimiser": "adam", "epochs": 1000, "batch": None, "per_task": 2}
+SLOW = {"optimiser": "adam", "epochs": 500, "batch": None, "per_task": 2}
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ import yaml
 from flows.deploy import free_port
 from tasks.pipeline.graph import HEAD, MAIN
 from tasks.runtime.graph import VAULT
+from tests.conftest import REPOSITORY
 from tests.flows.conftest import command
 
 KEY = "terrine-vault"
@@ -51,13 +52,12 @@ def s3(tmp_path_factory):
 
 def in_git(project: Path, url: str, *, vault: bool) -> None:
     """Name remotes for a project's artefacts, and commit what git does not ignore."""
+    text = (REPOSITORY / ".dvc" / "config").read_text().replace("[core]", "[core]\n    remote = public")
     for name, bucket in (("public", "public"), (VAULT, "vault"))[: 1 + vault]:
-        command(project, "dvc", "remote", "add", "--force", name, f"s3://{bucket}/terrine")
-        command(project, "dvc", "remote", "modify", name, "endpointurl", url)
-    command(project, "dvc", "remote", "default", "public")
+        text += f"['remote \"{name}\"']\n    url = s3://{bucket}/terrine\n    endpointurl = {url}\n"
     if vault:
-        command(project, "dvc", "remote", "modify", VAULT, "sse", "aws:kms")
-        command(project, "dvc", "remote", "modify", VAULT, "sse_kms_key_id", KEY)
+        text += f"    sse = aws:kms\n    sse_kms_key_id = {KEY}\n"
+    (project / ".dvc" / "config").write_text(text)
     (project / "dvc.yaml").write_text(MAIN.dvc_yaml(HEAD, vault=vault))
     (project / ".gitignore").write_text("/data/\n/mlflow.db\n/mlartifacts/\n")
     for words in (["config", "user.name", "Ada"], ["config", "user.email", "ada@example.org"], ["add", "--all"]):

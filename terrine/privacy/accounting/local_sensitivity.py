@@ -19,9 +19,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import scipy  # loads its parts where they are used: most mechanisms need none of this
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import brentq
-from scipy.special import log_ndtr, ndtri_exp
 
 from terrine.errors import InputError, SettingError
 from terrine.privacy.accounting.data_dependent import (
@@ -80,7 +79,7 @@ class AnswerPrice:
         low = 2 * top
         while self._excess(low) > 0:
             low *= 1.5
-        return float(brentq(self._excess, low, top, xtol=1e-300, rtol=4 * 2.0**-52, maxiter=500))
+        return float(scipy.optimize.brentq(self._excess, low, top, xtol=1e-300, rtol=4 * 2.0**-52, maxiter=500))
 
     @cached_property
     def log_q1(self) -> float:
@@ -129,7 +128,7 @@ class AnswerPrice:
 
     def always_independent(self, teachers: int) -> bool:
         """Whether even unanimous teachers pay the data-independent price: then it has no sensitivity at all."""
-        unanimous = float(log_ndtr(-teachers / (math.sqrt(2) * self.sigma))) + math.log(self.classes - 1)
+        unanimous = float(scipy.special.log_ndtr(-teachers / (math.sqrt(2) * self.sigma))) + math.log(self.classes - 1)
         return unanimous >= self.log_q0
 
     def _excess(self, log_q: float) -> float:
@@ -137,10 +136,10 @@ class AnswerPrice:
 
     def _tail_point(self, log_q: Floats) -> Floats:
         """−Q⁻¹(q/(m − 1)), from log q."""
-        return np.asarray(ndtri_exp(log_q - math.log(self.classes - 1)))
+        return np.asarray(scipy.special.ndtri_exp(log_q - math.log(self.classes - 1)))
 
     def _moved(self, tail_point: Floats, votes: float) -> Floats:
-        log_q = math.log(self.classes - 1) + log_ndtr(tail_point + votes * math.sqrt(2) / self.sigma)
+        log_q = math.log(self.classes - 1) + scipy.special.log_ndtr(tail_point + votes * math.sqrt(2) / self.sigma)
         return np.asarray(np.minimum(log_q, 0.0))
 
 
@@ -248,7 +247,7 @@ def _off_plateau(price: AnswerPrice, counts: Integers) -> Iterator[tuple[Integer
     teachers = int(counts[0].sum())
     gaps = np.arange(teachers + 1)
     # Far along most walks the runner-up alone matters: those points share one value per integer gap.
-    by_gap = price.local_sensitivity(log_ndtr(-gaps / (math.sqrt(2) * price.sigma)))
+    by_gap = price.local_sensitivity(scipy.special.log_ndtr(-gaps / (math.sqrt(2) * price.sigma)))
     for points in walks(counts, price.sigma, price.log_q0, price.log_q1):
         value = by_gap[points.gap]
         several = np.flatnonzero(points.gap < 0)
