@@ -154,7 +154,7 @@ def process_ids(cluster):
         return list(client.run(os.getpid).values())
 
 
-SLOW = {"optimiser": "adam", "epochs": 500, "batch": None, "per_task": 2}
+SLOW = {"optimiser": "adam", "epochs": 1000, "batch": None, "per_task": 2}
 
 
 @pytest.mark.slow
