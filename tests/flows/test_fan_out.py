@@ -113,9 +113,9 @@ def test_a_record_moves_one_teacher_whoever_carries_them(tmp_path, prefect_serve
         settle_world(tmp_path / str(number), FORM, data, **KINDS["linear, adam"])
         for number, data in enumerate((world, changed))
     ]
-    address = cluster.scheduler_address if kind == "dask" else None
+    whom = {"address": cluster.scheduler_address} if kind == "dask" else {"workers": 2}
 
-    @flow(task_runner=task_runner(Runner(kind=kind, workers=2, address=address)), validate_parameters=False)
+    @flow(task_runner=task_runner(Runner(kind=kind, **whom)), validate_parameters=False)
     def teach_both():
         for run in runs:
             carry_out(MAIN["teach"], run, executor())
@@ -154,7 +154,7 @@ def process_ids(cluster):
         return list(client.run(os.getpid).values())
 
 
-SLOW = {"optimiser": "adam", "epochs": 500, "batch": None, "per_task": 2}
+SLOW = {"optimiser": "adam", "epochs": 1000, "batch": None, "per_task": 2}
 
 
 @pytest.mark.slow
