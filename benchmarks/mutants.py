@@ -54,7 +54,7 @@ PRIVACY_TESTS = (
     "tests/terrine/collaboration",
     "tests/terrine/transcription",
     "tests/tasks/config/test_params.py",
-    "tests/tasks/parties/test_party_accuracy.py",
+    "tests/tasks/parties/test_measuring.py",
     "tests/tasks/pipeline/test_new_dataset.py",
     "tests/tasks/runtime/test_identity.py",
     "tests/tasks/runtime/test_accounts.py",

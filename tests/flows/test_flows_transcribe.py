@@ -42,16 +42,11 @@ def test_two_doors_lead_to_one_result_and_the_run_of_params_yaml_is_left_alone(t
 
 def test_a_command_that_is_not_for_transcriptions_says_so(tiny):
     from flows.cli.audit import audit_run
-    from flows.cli.reproduce import reproduce
     from tasks.runtime.parameters import write_parameters
     from tasks.tools.sweep import candidates_of
 
-    for make in (
-        lambda: reproduce(["tiny"], seeds=1, set_=None),
-        lambda: candidates_of(tiny, "tiny", [], ["transcription.annotation.step=0.5,1"]),
-    ):
-        with pytest.raises(TerrineError, match="terrine run --preset tiny"):
-            make()
+    with pytest.raises(TerrineError, match="terrine run --preset tiny"):
+        candidates_of(tiny, "tiny", [], ["transcription.annotation.step=0.5,1"])
     write_parameters(tiny, "tiny")
     with pytest.raises(SettingError, match="tiny is a transcription: terrine audit is for mechanisms"):
         audit_run("tiny")

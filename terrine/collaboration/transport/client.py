@@ -129,6 +129,7 @@ class Client:
         node, link = self._node, self._link
         greeted, reached, why = False, False, "the connection ended"
         try:
+            said = node.session
             await call.write(node.hello(link))
             first = await asyncio.wait_for(call.read(), self._greeting)
             if first is not grpc.aio.EOF:
@@ -136,7 +137,8 @@ class Client:
                 if (hello["name"], hello["role"]) != (link.peer, link.role):
                     raise Refusal(f"It says it is the {hello['role']} {hello['name']!r}.")
                 greeted, self._greeting = True, self._soonest
-                if hello["session"] is None or hello["session"] != node.session:
+                # A session that began here after our greeting is none that the peer heard of from us.
+                if hello["session"] is None or not hello["session"] == said == node.session:
                     if self._convenes and hello["session"] is not None:
                         self._offer(hello)
                     await self._wait(call, changed)

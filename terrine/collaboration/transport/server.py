@@ -101,11 +101,13 @@ class Server:
         await _replace_stream(link)
         connected = False
         try:
-            await context.write(self._node.hello(link))
+            changed = self._node.changed
+            await _whole(context.write(self._node.hello(link)))
             if hello["session"] != self._node.session or self._node.session is None:
                 self._node.emit(Asked(identity.name, hello["session"], hello["greeting"]))
-                # It comes back when it has taken over ours, or we have taken over the guardian's: `begin` ends this.
-                await asyncio.sleep(HELD_SECONDS)
+                # It comes back when it has taken over ours, or we have taken over the guardian's.
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(changed.wait(), HELD_SECONDS)
                 return
             connected = True
             self._node.meet(link, hello)
@@ -162,6 +164,17 @@ class Server:
         """End the stream of a peer that does not keep to the protocol, and tell the host; it does not return."""
         self._node.emit(Malformed(peer, f"A connection of {peer!r} was closed: {error}."))
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{self._node.credentials.name}: {error}.")
+
+
+async def _whole(writing: Any) -> None:
+    """Write a message to its end, whoever cancels this meanwhile: a stream that ends in the middle of one is never told
+    to the peer as ended."""
+    task = asyncio.ensure_future(writing)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
 
 
 async def _replace_stream(link: Link) -> None:

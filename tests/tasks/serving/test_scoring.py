@@ -236,7 +236,7 @@ def test_a_defect_is_a_500_with_a_sentence_and_no_trace(served):
 
     class Model:
         size, channels, shape, takes_rows, class_names = SIZE, 1, (1, SIZE, SIZE), False, model.class_names
-        statistics = "original"
+        statistics, scale = "original", None
 
         def predict(self, images):
             raise RuntimeError("/secret/path")

@@ -13,6 +13,7 @@ import grpc
 import pytest
 
 from terrine.collaboration.protocol.messages import LARGEST_FRAME
+from terrine.collaboration.transport import client as connecting
 from terrine.collaboration.transport.credentials import create_authority, issue
 from terrine.collaboration.transport.link import (
     Arrived,
@@ -27,7 +28,7 @@ from terrine.collaboration.transport.link import (
     difference,
     greeting_message,
 )
-from terrine.collaboration.transport.stream import read_messages, write_messages
+from terrine.collaboration.transport.stream import HELD_SECONDS, read_messages, write_messages
 from terrine.collaboration.transport.wire import Wire
 
 TERMS = {"queries": 3}
@@ -201,6 +202,20 @@ def test_who_waits_for_a_session_keeps_one_connection_and_joins_at_once(wires):
         assert proxy.taken == 1
     finally:
         proxy.close()
+
+
+def test_a_session_that_begins_while_greetings_cross_is_met_on_the_next_stream(wires, guardian, monkeypatch):
+    """The peer has heard no session of ours, and waits: who took itself as in session would wait for it in vain."""
+    (server, address), party, plain = guardian, wires("one"), connecting.checked_greeting
+
+    def crossed(*greeting):
+        if party.session is None:
+            party._node.begin(SESSION)
+        return plain(*greeting)
+
+    monkeypatch.setattr(connecting, "checked_greeting", crossed)
+    party.connect("guardian", "guardian", address)
+    until(server, Connected, timeout=HELD_SECONDS / 2)
 
 
 def test_parties_of_one_process_share_a_thread_which_ends_with_the_last(wires, people):
