@@ -17,10 +17,9 @@ if TYPE_CHECKING:
 
 
 class Row(NamedTuple):
-    """A row that is to be made: its name, the preset, what a paper prints, and the runs, one a seed."""
+    """A row that is to be made: its name, what a paper prints, and the runs, one a seed."""
 
     name: str
-    preset: str
     paper: PaperRow | None
     runs: tuple[str, ...]
 
@@ -58,9 +57,9 @@ def reproduce(
 
     def planned(name: str, preset: str, sets: tuple[str, ...], paper: PaperRow | None) -> Row:
         runs = [derive(root, preset, [*sets, *([f"seed={seed}"] if seed else [])]) for seed in range(seeds)]
-        return Row(name, preset, paper, tuple(runs))
+        return Row(name, paper, tuple(runs))
 
-    rows, printed, left_out = [], printer(soft_wrap=True), []
+    rows, console, left_out = [], printer(soft_wrap=True), []
     for name in names:
         if name in known:
             for row in known[name].chosen(table):
@@ -77,9 +76,9 @@ def reproduce(
             if changed_stages(root, run, pipeline_of(resolve(root, run))):
                 make(root, run)
         measured.append([figures(open_run(root, run)) for run in row.runs])
-    printed.print(markdown_table(rows, measured))
+    console.print(markdown_table(rows, measured))
     for line in notes([known[name] for name in names if name in known], left_out, table):
-        printed.print(line, markup=False)
+        console.print(line, markup=False)
 
 
 def markdown_table(rows: list[Row], measured: list[list[dict[str, float]]]) -> str:

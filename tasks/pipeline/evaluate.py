@@ -47,7 +47,7 @@ def evaluate_student(run: Run) -> None:
     if dataset.several:
         found = figures_of_findings(dataset.test_labels, said, names)
     else:
-        units, decided = belonging(dataset), decide(dataset, said)
+        units, decided = belonging(dataset), dataset.decided(said)
         found = figures(dataset.test_labels, decided, names)
         found["measures"] = measures(
             dataset.test_labels, said, names, units, run.params.evaluation.specificity, decided
@@ -59,7 +59,7 @@ def evaluate_student(run: Run) -> None:
     own = read_json(run.folders.student / MANIFEST)["statistics"]
     if served.statistics != own:
         said = served.predict(dataset.test_images)
-        right = decide(dataset, said) == dataset.test_labels
+        right = dataset.decided(said) == dataset.test_labels
         found["served"] = {"statistics": served.statistics, "accuracy": float(right.mean())}
         if dataset.scale is not None:
             own_error = figures_of_order(dataset, dataset.scale, said, None)["mean_absolute_error"]
@@ -78,14 +78,6 @@ def probabilities(run: Run, images: np.ndarray) -> np.ndarray:
     device = resolve_device(run.params.device)
     student = FittedStudent(backbone, head, manifest["statistics"], run.params.student.batch, device)
     return student.predict_proba(images)
-
-
-def decide(dataset: Dataset, said: np.ndarray) -> np.ndarray:
-    """Return what probabilities [images, classes] say: the likeliest class, of those in an order the median, int64
-    [images]; or which findings are likelier than not, bool [images, findings]."""
-    if dataset.several:
-        return said > 0.5
-    return said.argmax(axis=1) if dataset.scale is None else dataset.scale.classes(said)
 
 
 def figures_of_order(dataset: Dataset, scale: Scale, said: np.ndarray, units: np.ndarray | None) -> dict[str, Any]:

@@ -95,6 +95,13 @@ class Dataset:
         """Whether a record may have several findings at once (`terrine.data.findings`)."""
         return self.train_labels.ndim == 2
 
+    def decided(self, said: np.ndarray) -> np.ndarray:
+        """Return what probabilities [images, classes] say: the likeliest class, of those in an order the median, int64
+        [images]; or which findings are likelier than not, bool [images, findings]."""
+        if self.several:
+            return said > 0.5
+        return np.asarray(said.argmax(axis=1) if self.scale is None else self.scale.classes(said))
+
     @property
     def public(self) -> bool:
         """Whether anyone may already read it: its source says so, and its name is on the list of those that may."""

@@ -33,8 +33,7 @@ def write_party_accuracy(run: Run, dataset: Dataset, predict: Callable[[np.ndarr
     if run.params.partition.kind != "iid":
         assignment, parties = read_assignment(run.folders), run.params.partition.teachers
         chosen = some_of_each(assignment, parties, run.params.seed)
-        said, scale = predict(dataset.train_images[chosen]), dataset.scale
-        right = (said.argmax(axis=1) if scale is None else scale.classes(said)) == dataset.train_labels[chosen]
+        right = dataset.decided(predict(dataset.train_images[chosen])) == dataset.train_labels[chosen]
         content |= party_figures(assignment[chosen], right, parties)
         if run.params.partition.kind == "party":
             content["names"] = list(dataset.party_names)

@@ -165,8 +165,7 @@ def right_answers(run: Run, dataset: Dataset) -> np.ndarray:
     model, scale = StudentModel.load(run.folders.student, device="cpu"), dataset.scale
     said = model.predict(np.asarray(dataset.test_images))
     if scale is None or dataset.test_numbers is None:
-        decided = said.argmax(axis=1) if scale is None else scale.classes(said)
-        return np.asarray(decided == dataset.test_labels)
+        return np.asarray(dataset.decided(said) == dataset.test_labels)
     return scale.closeness(scale.numbers(said), dataset.test_numbers)
 
 

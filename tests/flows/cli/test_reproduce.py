@@ -31,8 +31,8 @@ def test_a_row_that_differs_by_more_than_two_deviations_is_marked(accuracy, spre
 def test_papers_have_columns_where_a_row_is_of_one():
     published = PaperRow("Table 1", "pate-mnist", 98.5, "Confident", epsilon=1.97, reduced="no images")
     ours, theirs = (
-        Row("`terrine-mnist`", "terrine-mnist", None, ()),
-        Row("Table 1", "pate-mnist", published, ()),
+        Row("`terrine-mnist`", None, ()),
+        Row("Table 1", published, ()),
     )
     assert "published" not in markdown_table([ours], [[RUN]])
     header, line, first, second = markdown_table([ours, theirs], [[RUN, RUN], [RUN]]).splitlines()
