@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from cells import KEPT, Cells, common_options, datasets, spread
+from cells import KEPT, Cells, common_options, datasets, heading, row, spread
 
 from terrine.aggregation.confident import ConfidentGNMax
 from terrine.aggregation.gnmax import GNMax
@@ -245,13 +245,12 @@ def by_teachers(study: Study, cells: Cells, seeds: list[int]) -> None:
                         "answered": int(released.answers.answered.sum()),
                     }
 
-                row = cells.get(f"{teachers} teachers, seed {seed}, epsilon {epsilon:g}", compute)
-                rows.setdefault((teachers, epsilon), []).append(row["accuracy"])
-    print(f"\n| teachers | records each | {' | '.join(f'ε = {epsilon:g}' for epsilon in budgets)} |")
-    print("|---|---|" + "---|" * len(budgets))
+                found = cells.get(f"{teachers} teachers, seed {seed}, epsilon {epsilon:g}", compute)
+                rows.setdefault((teachers, epsilon), []).append(found["accuracy"])
+    heading("teachers", "records each", *(f"ε = {epsilon:g}" for epsilon in budgets))
     for teachers in sorted({teachers for teachers, _ in rows}):
-        texts = " | ".join(spread(rows[teachers, epsilon], 2, 1.0) for epsilon in budgets)
-        print(f"| {teachers:,} | {study.data.records // teachers} | {texts} |")
+        texts = [spread(rows[teachers, epsilon], 2, 1.0) for epsilon in budgets]
+        row(f"{teachers:,}", study.data.records // teachers, *texts)
 
 
 def by_selection(study: Study, cells: Cells, seeds: list[int]) -> None:
@@ -262,16 +261,9 @@ def by_selection(study: Study, cells: Cells, seeds: list[int]) -> None:
         # Noise for 2,500 answers of a pool of 10,000: there is something to choose.
         cases.append((f"histogram, {rule}", GaussianHistogram(sigma=54.0), 6.0, rule, rounds))
         cases.append((f"gnmax, {rule}", GNMax(sigma=54.0), 6.0, rule, rounds))
-    cases.append(("confident 120/100/40", ConfidentGNMax(threshold=120.0, sigma1=100.0, sigma2=40.0), 6.0, "order", 1))
-    cases.append(
-        (
-            "confident 120/100/40, balanced",
-            ConfidentGNMax(threshold=120.0, sigma1=100.0, sigma2=40.0),
-            6.0,
-            "balanced",
-            5,
-        )
-    )
+    confident = ConfidentGNMax(threshold=120.0, sigma1=100.0, sigma2=40.0)
+    cases.append(("confident 120/100/40", confident, 6.0, "order", 1))
+    cases.append(("confident 120/100/40, balanced", confident, 6.0, "balanced", 5))
     for surprise in (60.0, 90.0, 120.0):
         mechanism = InteractiveGNMax(threshold=120, sigma1=100, sigma2=40, surprise=surprise, confidence=0.9)
         cases.append((f"interactive 120/100/40, surprise {surprise:g}", mechanism, 6.0, "order", 2))
@@ -295,17 +287,13 @@ def by_selection(study: Study, cells: Cells, seeds: list[int]) -> None:
                     "right": float((answers.labels == histograms.argmax(axis=1))[answers.answered].mean()),
                 }
 
-            row = cells.get(f"{name}, epsilon {epsilon:g}, seed {seed}", compute)
-            table.setdefault(name, []).append(row)
-    print("\n| what is asked | accuracy % | exact ε | asked | answered | agree with the votes |")
-    print("|---|---|---|---|---|---|")
+            found = cells.get(f"{name}, epsilon {epsilon:g}, seed {seed}", compute)
+            table.setdefault(name, []).append(found)
+    heading("what is asked", "accuracy %", "exact ε", "asked", "answered", "agree with the votes")
     for name, rows in table.items():
-        print(
-            f"| {name} | {spread([row['accuracy'] for row in rows], 2, 1.0)} | "
-            f"{max(row['epsilon'] for row in rows):.4f} | "
-            f"{np.mean([row['asked'] for row in rows]):.0f} | {np.mean([row['answered'] for row in rows]):.0f} | "
-            f"{np.mean([row['right'] for row in rows]):.1%} |"
-        )
+        asked, answered, right = (np.mean([each[key] for each in rows]) for key in ("asked", "answered", "right"))
+        accuracy, epsilon = spread([each["accuracy"] for each in rows], 2, 1.0), max(each["epsilon"] for each in rows)
+        row(name, accuracy, f"{epsilon:.4f}", f"{asked:.0f}", f"{answered:.0f}", f"{right:.1%}")
 
 
 def main() -> None:

@@ -30,7 +30,7 @@ from queue import Queue
 from typing import Any
 
 import numpy as np
-from cells import common_options, times
+from cells import common_options, heading, row, times
 
 from terrine.aggregation.votes import histograms_of
 from terrine.collaboration.protocol.guardian import Guardian
@@ -261,7 +261,7 @@ def summary(runs: list[dict[str, float]]) -> dict[str, float]:
     return figure
 
 
-def row(work: Work, figure: dict[str, float]) -> list[str]:
+def cells_of(work: Work, figure: dict[str, float]) -> list[str]:
     """The cells of the first table."""
     return [
         work.name,
@@ -288,22 +288,21 @@ def main() -> None:
     if arguments.party:
         be_party(arguments.party, arguments.folder)
         return
-    print("| " + " | ".join(COLUMNS) + " |")
-    print("|---" * len(COLUMNS) + "|")
+    heading(*COLUMNS)
     per_query: dict[str, float] = {}
     for work in WORKS:
         work = replace(work, queries=max(1, round(work.queries * arguments.scale)))
         figure = summary([measure(work, seed) for seed in range(arguments.repeats)])
         per_query.setdefault(f"{work.name}, {work.classes} classes, as above", figure["seconds"] / work.queries)
-        print("| " + " | ".join(row(work, figure)) + " |", flush=True)
-    print("\n| for one query | seconds |\n|---|---|")
+        row(*cells_of(work, figure))
+    heading("for one query", "seconds")
     for model, seconds in ENCRYPTED.items():
-        print(f"| CaPC: CryptoNet-ReLU under encryption, N = {model} (table 13 of the paper) | {seconds} |")
+        row(f"CaPC: CryptoNet-ReLU under encryption, N = {model} (table 13 of the paper)", seconds)
     for kind, batch in (("cryptonet", 1), ("cryptonet", 500), ("resnet10", 1), ("resnet18", 1), ("resnet18", 500)):
         seconds = forward_seconds(kind, batch, arguments.repeats)
-        print(f"| plain inference, {kind}, batch of {batch}, one core | {seconds:.6f} |", flush=True)
+        row(f"plain inference, {kind}, batch of {batch}, one core", f"{seconds:.6f}")
     for name, seconds in per_query.items():
-        print(f"| {name} | {seconds:.6f} |")
+        row(name, f"{seconds:.6f}")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cells import Cells, common_options
+from cells import Cells, common_options, heading, row
 
 from flows.stages import run_through
 from tasks.config.params import validate
@@ -80,16 +80,14 @@ def main() -> None:
     parser = common_options(__doc__)
     parser.add_argument("--out", type=Path, default=Path("audit-power.jsonl"))
     cells = Cells(parser.parse_args().out)
-    print("| teachers | canaries | shadow runs | releases | votes moved | ε ≥ | ε charged | ε ≥ without noise | s |")
-    print("|---|---|---|---|---|---|---|---|---|")
-    for teachers, canaries, shadows, mechanism in AUDITS:
-        key = f"{teachers} teachers, {canaries} canaries, {shadows} shadows, {mechanism}"
-        row = cells.get(key, lambda case=(teachers, canaries, shadows, mechanism): audited(*case))
-        print(
-            f"| {teachers} | {canaries} | {shadows} | {mechanism} | {row['votes_moved']:.0%} | "
-            f"{row['epsilon_at_least']:.2f} | {row['epsilon_charged']:.2f} | {row['epsilon_without_noise']:.1f} | "
-            f"{row['seconds']:.0f} |"
-        )
+    columns = ("teachers", "canaries", "shadow runs", "releases", "votes moved")
+    heading(*columns, "ε ≥", "ε charged", "ε ≥ without noise", "s")
+    for case in AUDITS:
+        key = "{} teachers, {} canaries, {} shadows, {}".format(*case)
+        found = cells.get(key, lambda case=case: audited(*case))
+        least, charged = f"{found['epsilon_at_least']:.2f}", f"{found['epsilon_charged']:.2f}"
+        plain, seconds = f"{found['epsilon_without_noise']:.1f}", f"{found['seconds']:.0f}"
+        row(*case, f"{found['votes_moved']:.0%}", least, charged, plain, seconds)
     small = cells.get("small case", small_case)
     print(
         f"\nSmall case, 200 repetitions: {small['above the charge']} bounds above μ = {small['mu_charged']:.2f}; "

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from cells import KEPT, Cells, common_options, datasets, spread
+from cells import KEPT, Cells, common_options, datasets, heading, row, spread
 
 import terrine as tr
 from terrine.classifiers import predict
@@ -94,8 +94,7 @@ def main() -> None:
     """Measure what is not known yet, and print the table."""
     options = common_options(__doc__, root=datasets(), work=KEPT / "automatic", repeats=2).parse_args()
     cells = Cells(options.work / "accuracies.jsonl")
-    print("| data | units | ε | teachers of the rule | accuracy % at the nearest | best % | at |")
-    print("|---|---|---|---|---|---|---|")
+    heading("data", "units", "ε", "teachers of the rule", "accuracy % at the nearest", "best %", "at")
     for name, records, groups, teachers, epsilons in STAND_INS:
         key = f"{name} {records} {groups} {teachers} {epsilons} {options.repeats}"
         data = functools.partial(load, name, records, groups, options.root)
@@ -109,10 +108,8 @@ def main() -> None:
             best = max(teachers, key=lambda count: np.mean(measured[count]))
             rule = f"{chosen.teachers}" + ("" if chosen.useful else ", refused")
             units = f"{groups} groups of {records:,}" if groups else f"{records:,}"
-            print(
-                f"| {name} | {units} | {epsilon:g} | {rule} | {spread(measured[nearest])} at {nearest} "
-                f"| {spread(measured[best])} | {best} |"
-            )
+            at_nearest = f"{spread(measured[nearest])} at {nearest}"
+            row(name, units, f"{epsilon:g}", rule, at_nearest, spread(measured[best]), best)
 
 
 if __name__ == "__main__":

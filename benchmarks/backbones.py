@@ -11,22 +11,12 @@ synthetic images of the same two programs for --epochs epochs, with checkpoints:
 queries, partitions, noise and untrained weights. Finished rows are kept in --work.
 """
 
-import argparse
 from collections.abc import Callable
 
 import numpy as np
 import torch
-from cells import KEPT, Cells, common_options, datasets, spread
-from transfer import (
-    SETTINGS,
-    SIZE,
-    SOURCES,
-    near_equal,
-    pretrained,
-    query_images,
-    teach,
-    transfer,
-)
+from cells import KEPT, Cells, common_options, datasets, heading, row, spread
+from transfer import SETTINGS, SIZE, SOURCES, near_equal, pretrained, query_images, teach, transfer
 
 from terrine.data.dataset import Dataset
 from terrine.determinism.randomness import numpy_generator
@@ -130,17 +120,8 @@ def main() -> None:
         f"{arguments.stem} stem, {arguments.images} images, {arguments.epochs} epochs, batch {arguments.batch}, "
         f"{data.records} records, {arguments.teachers} teachers, {arguments.queries} queries"
     )
-    print("\n".join(_table(cases, arguments, data, cells, name)))
-
-
-def _table(
-    cases: dict[str, Callable[[int], Backbone]], arguments: argparse.Namespace, data: Dataset, cells: Cells, name: str
-) -> list[str]:
-    lines = [
-        f"\n{name}, {len(arguments.seeds)} seeds\n",
-        "| backbone | features | probe, synthetic % | probe, MNIST % | agreement % | student % at ε = 6 |",
-        "|---|---:|---:|---:|---:|---:|",
-    ]
+    print(f"\n{name}, {len(arguments.seeds)} seeds")
+    heading("backbone", "features", "probe, synthetic %", "probe, MNIST %", "agreement %", "student % at ε = 6")
     for case, build in cases.items():
 
         def compute(seed: int, build: Callable[[int], Backbone] = build) -> dict[str, float]:
@@ -158,9 +139,8 @@ def _table(
             found = [
                 cells.get(f"{name}, {case}, seed {seed}", lambda seed=seed: compute(seed)) for seed in arguments.seeds
             ]
-        texts = [spread([row[column] for row in found], 2) for column in COLUMNS]
-        lines.append(f"| {case} | {found[0]['features']:,.0f} | {' | '.join(texts)} |")
-    return lines
+        texts = [spread([each[column] for each in found], 2) for column in COLUMNS]
+        row(case, f"{found[0]['features']:,.0f}", *texts)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ everything else about the images.
 Accuracies are read from docs/measurements/transcription.json.
 """
 
-import argparse
 import json
 import math
 import re
@@ -28,6 +27,7 @@ from pathlib import Path
 
 from scipy.optimize import brentq
 
+from benchmarks.cells import common_options
 from benchmarks.pate_figures import canvas, save
 from benchmarks.tables import MEASUREMENTS
 from terrine.privacy.accounting.gaussian import epsilon_of, mu_of
@@ -145,7 +145,7 @@ def draw(path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common_options(__doc__)
     parser.add_argument("--out", type=Path, default=Path("docs/papers"))
     for group, name, bits, accuracy in points():
         print(f"{group:26} {name:50} {bits:12.1f} bits   at most {100 * best_accuracy(bits):5.1f} %   has {accuracy} %")

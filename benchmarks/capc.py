@@ -14,8 +14,6 @@ whole budget, by its very definition (`fair_share`).
 The party that asks does not vote on its own images: votes come from the N − 1 others.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,11 +34,9 @@ class Labelled:
     """What a party got for its share of the budget.
 
     Attributes:
-        teacher: The party that asked.
         queries: int64 [answered], the numbers of the images that were answered.
         labels: int64 [answered], their noisy labels.
         asked: How many images it asked about before its share was spent.
-        event: What its questions cost.
     """
 
     teacher: int
@@ -63,19 +59,9 @@ def greedy_teacher(
 ) -> Labelled:
     """Let one party ask until the whole budget is spent.
 
-    Args:
-        votes: Whole numbers [queries, teachers]: what every teacher says about the private query images.
-        classes: Number of classes.
-        teacher: Who asks; its own column is left out.
-        order: The queries it asks about, in its order; numbers of rows of `votes`, each at most once.
-        mechanism: How the others answer.
-        epsilon: The budget, exact.
-        delta: δ in (0, 1).
-        noise: Where the noise comes from.
-
-    Raises:
-        InputError: votes that are none, or queries or a teacher that do not exist.
-        SettingError: an impossible budget.
+    votes: whole numbers [queries, teachers], what every teacher says about the private query images; the column of
+    `teacher`, who asks, is left out. order: numbers of the queries it asks about, each at most once. Raises InputError
+    for votes that are none, or queries or a teacher that do not exist, and SettingError for an impossible budget.
     """
     checked = validate_votes(votes, classes)
     numbers = _checked_order(order, len(checked))
@@ -111,19 +97,8 @@ def fair_teachers(
     """Let every party ask about its own part of the images for its equal share of the budget.
 
     A party whose share does not pay for one question asks none. What is left of a share is lost: it is not handed on.
-
-    Args:
-        votes: Whole numbers [queries, teachers].
-        classes: Number of classes.
-        parts: The queries of each teacher, as many parts as teachers, no query twice.
-        mechanism: How the others answer.
-        epsilon: The budget of all teachers together, exact.
-        delta: δ in (0, 1).
-        noise: Where the noise comes from.
-
-    Raises:
-        InputError: votes that are none, or parts that are not disjoint or not one for each teacher.
-        SettingError: an impossible budget.
+    parts: the queries of each teacher, no query twice. epsilon: of all teachers together. Raises InputError for votes
+    that are none, or parts that overlap or are not one for each teacher, and SettingError for an impossible budget.
     """
     checked = validate_votes(votes, classes)
     teachers = checked.shape[1]

@@ -1,4 +1,4 @@
-"""What several benchmarks share: options, figures that are kept, their spread, seconds, where data lie."""
+"""What several benchmarks share: options, figures that are kept, their spread, tables, seconds, where data lie."""
 
 import argparse
 import os
@@ -11,7 +11,7 @@ import numpy as np
 
 from tasks.tools.cells import Cells, spread
 
-__all__ = ["KEPT", "Cells", "common_options", "datasets", "spread", "times"]
+__all__ = ["KEPT", "Cells", "common_options", "datasets", "heading", "row", "spread", "times"]
 
 
 def datasets() -> Path:
@@ -37,6 +37,16 @@ def common_options(doc: str | None, **defaults: Any) -> argparse.ArgumentParser:
     for name, default in defaults.items():
         made.add_argument(f"--{name}", default=default, **_OPTIONS[name])
     return made
+
+
+def heading(*columns: str) -> None:
+    """Print the head of a Markdown table."""
+    print(f"\n| {' | '.join(columns)} |\n|{'---|' * len(columns)}", flush=True)
+
+
+def row(*cells: object) -> None:
+    """Print a row of one."""
+    print(f"| {' | '.join(map(str, cells))} |", flush=True)
 
 
 def times(work: Callable[[], object], repeats: int, clock: Callable[[], float] = time.perf_counter) -> np.ndarray:

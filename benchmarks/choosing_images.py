@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import cache
 
 import numpy as np
-from cells import KEPT, Cells, common_options, datasets, spread
+from cells import KEPT, Cells, common_options, datasets, heading, row, spread
 from transfer import SETTINGS, SIZE, Setting, Taught, query_images, teach, transfer
 
 from terrine.data.dataset import Dataset
@@ -28,8 +28,8 @@ SOURCES = [*programs(), "dead_leaves,stylegan"]
 
 def rows(
     setting: Setting, data: Dataset, sources: list[str], seeds: list[int], features: int, cells: Cells
-) -> list[str]:
-    """Make what is missing of a dataset, and return its lines of the table, the best student first."""
+) -> list[list[str]]:
+    """Make what is missing of a dataset, and return its rows of the table, the best student first."""
     extractor = scattering_extractor(setting.channels)
 
     @cache
@@ -48,23 +48,19 @@ def rows(
     for seed in seeds:
         for source in sources:
             key = f"{setting.name}, {setting.teachers} teachers, {setting.queries} queries, {features} features"
-            row = cells.get(f"{key}, {source}, seed {seed}", lambda source=source, seed=seed: figures(source, seed))
-            found.setdefault(source, []).append(row)
+            made = cells.get(f"{key}, {source}, seed {seed}", lambda source=source, seed=seed: figures(source, seed))
+            found.setdefault(source, []).append(made)
         taught.cache_clear()
-    order = sorted(found, key=lambda source: -np.mean([row["accuracy"] for row in found[source]]))
-    lines = []
-    for source in order:
-        values = {
-            name: [row[name] for row in found[source]] for name in ("distance", "agreement", "classes", "accuracy")
-        }
-        texts = [
-            spread(values["distance"], 3, 1.0),
-            spread(values["agreement"]),
-            spread(values["classes"], 1, 1.0),
-            spread(values["accuracy"], 2),
+    order = sorted(found, key=lambda source: -np.mean([each["accuracy"] for each in found[source]]))
+    printed = {"distance": (3, 1.0), "agreement": (1, 100.0), "classes": (1, 1.0), "accuracy": (2, 100.0)}
+    return [
+        [
+            setting.name,
+            source.replace(",", " and "),
+            *(spread([each[name] for each in found[source]], *how) for name, how in printed.items()),
         ]
-        lines.append(f"| {setting.name} | {source.replace(',', ' and ')} | {' | '.join(texts)} |")
-    return lines
+        for source in order
+    ]
 
 
 def main() -> None:
@@ -86,9 +82,9 @@ def main() -> None:
             print(f"{name}: not under {arguments.root}, left out", flush=True)
             continue
         table += rows(setting, data, arguments.sources, arguments.seeds, arguments.features, cells)
-    print("\n| private data | queries | kernel distance | agreement % | winning classes | student % at ε = 6 |")
-    print("|---|---|---:|---:|---:|---:|")
-    print("\n".join(table))
+    heading("private data", "queries", "kernel distance", "agreement %", "winning classes", "student % at ε = 6")
+    for line in table:
+        row(*line)
 
 
 if __name__ == "__main__":

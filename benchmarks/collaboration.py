@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from cells import common_options, datasets
+from cells import common_options, datasets, heading, row
 
 from flows.stages import run_through
 from tasks.config.params import validate
@@ -172,16 +172,12 @@ def main() -> None:
         same = ("epsilon", "event", "asked", "answered")
         if not plain_answers.equals(answers) or any(statement[key] != plain_statement[key] for key in same):
             raise SystemExit("The parties released something else than the plaintext mechanism with the same noise.")
-        print(f"\n{os.cpu_count()} cores; same labels and exact ε as locally with the same noise\n")
-        print(
-            "| mechanism | parties | teachers | queries | answered | exact ε | by parties, s | local, s | MB at most |"
-        )
-        print("|---|---|---|---|---|---|---|---|---|")
-        print(
-            f"| {options.mechanism} | {options.parties} + 2 | {statement['teachers']} | {statement['asked']} "
-            f"| {statement['answered']} | {statement['epsilon']} | {apart:.1f} | {together:.1f} "
-            f"| {memory.megabytes:.0f} |"
-        )
+        print(f"\n{os.cpu_count()} cores; same labels and exact ε as locally with the same noise")
+        told = {"teachers": "teachers", "queries": "asked", "answered": "answered", "exact ε": "epsilon"}
+        heading("mechanism", "parties", *told, "by parties, s", "local, s", "MB at most")
+        figures = [statement[key] for key in told.values()]
+        seconds = (f"{apart:.1f}", f"{together:.1f}")
+        row(options.mechanism, f"{options.parties} + 2", *figures, *seconds, f"{memory.megabytes:.0f}")
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 from capc import Labelled, epsilon_together, fair_share, fair_teachers, greedy_teacher
-from cells import common_options, datasets
+from cells import common_options, datasets, heading, row, spread
 from dp_fedavg import FedAvgSettings
 from dp_fedavg import train as federate
 
@@ -237,15 +237,11 @@ def main() -> None:
             setting = Setting(root, options, seed)
             measured.append(measure(setting, options))
     print(f"\n{options.preset}, {setting.teachers} parties, ε ≤ {options.epsilon:g}, δ = {setting.delta:g}, ", end="")
-    print(f"seeds {' '.join(map(str, options.seeds))}, {options.held_out} held-out images\n")
-    print("| method | accuracy, % | exact ε | answers (DP-FedAvg: rounds) |")
-    print("|---|---|---|---|")
-    for name in measured[0]:
-        accuracies = np.array([rows[name][0] for rows in measured])
-        spread = f" ± {accuracies.std(ddof=1):.2f}" if len(accuracies) > 1 else ""
-        epsilon = measured[0][name][1]
+    print(f"seeds {' '.join(map(str, options.seeds))}, {options.held_out} held-out images")
+    heading("method", "accuracy, %", "exact ε", "answers (DP-FedAvg: rounds)")
+    for name, (_, epsilon, answers) in measured[0].items():
         shown = "–" if np.isinf(epsilon) else f"{epsilon:.4f}"
-        print(f"| {name} | {accuracies.mean():.2f}{spread} | {shown} | {measured[0][name][2] or '–'} |")
+        row(name, spread([rows[name][0] for rows in measured], 2, 1.0), shown, answers or "–")
 
 
 if __name__ == "__main__":

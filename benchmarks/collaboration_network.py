@@ -72,22 +72,10 @@ def plug(name: str, *, in_place: bool) -> None:
 
 def start(folder: Path, name: str) -> subprocess.Popen[bytes]:
     """Start a party on its host."""
+    program = [sys.executable, "-m", "tasks.parties.process", str(folder / name / CONFIG)]
     with open(folder / name / "log.txt", "ab") as log:
-        return subprocess.Popen(
-            [
-                "ip",
-                "netns",
-                "exec",
-                PREFIX + name,
-                sys.executable,
-                "-m",
-                "tasks.parties.process",
-                str(folder / name / CONFIG),
-            ],
-            stdout=log,
-            stderr=log,
-            cwd=folder / name,
-        )
+        there = ["ip", "netns", "exec", PREFIX + name, *program]
+        return subprocess.Popen(there, stdout=log, stderr=log, cwd=folder / name)
 
 
 def words(folder: Path, name: str) -> str:

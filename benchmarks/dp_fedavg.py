@@ -8,8 +8,6 @@ Accounting, exact. The unit is the one of PATE: one record, which lies with one 
 it exchanges that party's clipped difference: a round is μ = 2/z, and R rounds are μ² = 4R/z², whatever S is.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -67,21 +65,11 @@ def train(
     delta: float,
     noise: NoiseSource,
 ) -> Federated:
-    """Train a head on the records of all parties within a budget.
+    """Train a head on the records of all parties within a budget, exact, of all rounds together.
 
-    Args:
-        features: float32 [records, features], each party's computed from its own records alone.
-        labels: int64 [records], 0 .. classes - 1.
-        assignment: int64 [records], the party of each record; a party without records hands in zero.
-        parties: N.
-        classes: Number of classes.
-        settings: How.
-        epsilon: The budget of all rounds together, exact.
-        delta: δ in (0, 1).
-        noise: Where the noise comes from.
-
-    Raises:
-        SettingError: an impossible budget.
+    features: float32 [records, features], each party's computed from its own records alone. labels: int64 [records].
+    assignment: int64 [records], the party of each record; a party without records hands in zero. Raises SettingError
+    for an impossible budget.
     """
     released = ClippedSum(settings.clip, noise_multiplier_for(epsilon, delta, 1.0, settings.rounds))
     scale = settings.scale or 1.0 / math.sqrt(features.shape[1])

@@ -18,15 +18,12 @@ dp-accounting from the masses of a fine grid. Rates, epochs and sizes of batches
 on MNIST.
 """
 
-from __future__ import annotations
-
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from cells import KEPT, Cells, common_options, datasets, spread
+from cells import KEPT, Cells, common_options, datasets, heading, row, spread
 from torch import Tensor, nn
 
 import terrine
@@ -169,7 +166,7 @@ def main() -> None:
         backbone = terrine.Scattering(projection=FEATURES, invariance=True).fit(queries)
         splits = vectors(backbone, queries, *images)
     kept = Cells(chosen.work)
-    print("| data | model | ε asked | ε, added or removed | ε, exchanged | accuracy % |\n|---|---|---|---|---|---|")
+    heading("data", "model", "ε asked", "ε, added or removed", "ε, exchanged", "accuracy %")
     for epsilon in chosen.epsilon:
         found = [
             kept.get(
@@ -178,9 +175,8 @@ def main() -> None:
             )
             for seed in chosen.seeds
         ]
-        spent = " | ".join(f"{max(cell[kind] for cell in found):.3f}" for kind in ("epsilon", "exchanged"))
-        print(f"| {chosen.data} | {chosen.model} | {epsilon:g} | {spent} | {spread(c['accuracy'] for c in found)} |")
-        sys.stdout.flush()
+        spent = [f"{max(cell[kind] for cell in found):.3f}" for kind in ("epsilon", "exchanged")]
+        row(chosen.data, chosen.model, f"{epsilon:g}", *spent, spread(cell["accuracy"] for cell in found))
 
 
 if __name__ == "__main__":

@@ -6,9 +6,6 @@ Two figures per runner: seconds until the first part is done (workers start and 
 further part. The reference, in the same run, is a plain loop over the same function.
 """
 
-from __future__ import annotations
-
-import argparse
 import tempfile
 import time
 from pathlib import Path
@@ -17,6 +14,7 @@ from flows.environment import prepare_environment
 
 prepare_environment()
 
+from cells import common_options, heading, row  # noqa: E402
 from prefect import flow  # noqa: E402
 from prefect.testing.utilities import prefect_test_harness  # noqa: E402
 
@@ -54,7 +52,7 @@ def seconds_of(kind: str, workers: int, parts: int, run: Run) -> tuple[float, fl
 
 def main() -> None:
     """Measure every runner and print a Markdown table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = common_options(__doc__)
     parser.add_argument("--parts", type=int, default=100)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--runners", nargs="+", default=["threads", "processes", "dask"])
@@ -71,10 +69,10 @@ def main() -> None:
                 rows.append((kind, *seconds_of(kind, arguments.workers, arguments.parts, run)))
             except SettingError as error:
                 print(error)
-    print(f"\n{arguments.parts} parts that do nothing, {arguments.workers} workers\n")
-    print("| runner | first part, s | each further part, ms |\n|---|---|---|")
+    print(f"\n{arguments.parts} parts that do nothing, {arguments.workers} workers")
+    heading("runner", "first part, s", "each further part, ms")
     for name, first, rest in rows:
-        print(f"| {name} | {first:.2f} | {1000 * rest / arguments.parts:.2f} |")
+        row(name, f"{first:.2f}", f"{1000 * rest / arguments.parts:.2f}")
 
 
 if __name__ == "__main__":

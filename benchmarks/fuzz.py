@@ -8,7 +8,6 @@ tracebacks (their kinds below the table), by how much the process's memory grew 
 1 where there was a traceback, or where memory grew by more than `--megabytes` over the door's first hundred inputs.
 """
 
-import argparse
 import contextlib
 import gzip
 import io
@@ -29,6 +28,7 @@ import psutil
 import pydicom
 import yaml
 
+from benchmarks.cells import common_options, heading, row
 from terrine.errors import TerrineError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -288,6 +288,8 @@ def medical_doors(folder: Path) -> Iterator[tuple[str, Door, list[bytes]]]:
     whole = [kind(voxels, np.diag([2, 2, 2, 1])).to_bytes() for kind in (nibabel.Nifti1Image, nibabel.Nifti2Image)]
     yield "NIfTI files", lambda data: volume("a.nii", data), whole
     yield "NIfTI files, gzipped", lambda data: volume("a.nii.gz", gzip.compress(data, 1)), whole
+    gzipped = [gzip.compress(content, 6, mtime=0) for content in whole]
+    yield "NIfTI files, gzip itself", lambda data: volume("a.nii.gz", data), gzipped
 
 
 def student_doors(folder: Path) -> Iterator[tuple[str, Door, list[bytes]]]:
@@ -362,16 +364,14 @@ def attend(name: str, door: Door, seeds: list[bytes], count: int, seed: int) -> 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common_options(__doc__)
     parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--megabytes", type=float, default=200.0)
     parser.add_argument("--doors", nargs="+", default=[""], help="parts of the names of doors")
     arguments = parser.parse_args()
     logging.disable(logging.CRITICAL)
-    print(
-        "| door | inputs | taken | refused | tracebacks | memory, MB | seconds |\n|---|---:|---:|---:|---:|---:|---:|"
-    )
+    heading("door", "inputs", "taken", "refused", "tracebacks", "memory, MB", "seconds")
     bad, told = False, []
     with tempfile.TemporaryDirectory(prefix="terrine-fuzz-") as place:
         folder = Path(place)
@@ -387,8 +387,7 @@ def main() -> None:
                 continue
             figures, faults = attend(name, door, seeds, arguments.count, arguments.seed)
             cells = [f"{figures.get(part, 0):,}" for part in ("taken", "refused", "tracebacks")]
-            row = [name, f"{arguments.count:,}", *cells, f"{figures['megabytes']:.0f}", f"{figures['seconds']:.0f}"]
-            print(f"| {' | '.join(row)} |", flush=True)
+            row(name, f"{arguments.count:,}", *cells, f"{figures['megabytes']:.0f}", f"{figures['seconds']:.0f}")
             bad |= bool(faults) or figures["megabytes"] > arguments.megabytes
             told += [f"{name}: {count} x {fault}" for fault, count in faults.most_common(5)]
     print("\n".join(["", *told]))

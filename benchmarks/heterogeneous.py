@@ -18,8 +18,6 @@ are computed once and kept in `--work` (1.5 GB, a minute); every seed has its ow
 Every cell is a line of JSON in `--work`, so an interrupted benchmark goes on.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -32,7 +30,7 @@ from typing import Any
 import numpy as np
 import torch
 from accuracy import Study, log_coefficients
-from cells import KEPT, Cells, common_options, datasets, spread
+from cells import KEPT, Cells, common_options, datasets, heading, row, spread
 from dp_fedavg import FedAvgSettings
 from dp_fedavg import train as dp_fedavg
 
@@ -185,9 +183,6 @@ def trained(
     return kind, [state for _, state in kind.train(records, range(voters), seed=seed)]
 
 
-# ---- Table 1 ----
-
-
 def paper_votes(images: Images, method: str, similarity: float, seed: int, learner: str) -> np.ndarray:
     """Histograms of ten teachers on the first 1,000 queries, int64 [1000, classes]; those of networks are kept."""
     if learner == "linear":
@@ -276,23 +271,19 @@ def table1(images: Images, cells: Cells, seeds: list[int], similarities: list[fl
         columns = [column for column in columns if all(figure in entry for f in rows.values() for entry in f[column])]
         if not columns:
             continue
-        print(f"\n{name}, per cent, {len(seeds)} seeds\n")
-        print("| s | teachers | " + " | ".join(f"{q} queries, γ={g:g}" for q, g in columns) + " |")
-        print("|---|---|" + "---|" * len(columns))
+        print(f"\n{name}, per cent, {len(seeds)} seeds")
+        heading("s", "teachers", *(f"{queries} queries, γ={gamma:g}" for queries, gamma in columns))
         for (similarity, method), found in rows.items():
-            texts = [spread(entry[figure] for entry in found[column]) for column in columns]
-            print(f"| {similarity:g} % | {method} | {' | '.join(texts)} |")
-    print("\nWhat the labels cost at δ = 1e-5\n\n| queries | γ | ε claimed | ε if one vote moves | ε if all 10 move |")
-    print("|---|---|---|---|---|")
+            row(f"{similarity:g} %", method, *(spread(entry[figure] for entry in found[column]) for column in columns))
+    print("\nWhat the labels cost at δ = 1e-5")
+    heading("queries", "γ", "ε claimed", "ε if one vote moves", "ε if all 10 move")
     for queries in (100, 1000):
         for gamma in GAMMAS:
             one, every = (
                 price(RepeatedEvent(LaplaceEvent(2.0 * moved, 1 / gamma), queries), DELTA) for moved in (1, 10)
             )
-            print(f"| {queries} | {gamma:g} | {by_moments(gamma, queries, DELTA):.2f} | {one:.2f} | {every:.2f} |")
-
-
-# ---- the private form ----
+            claimed = by_moments(gamma, queries, DELTA)
+            row(queries, f"{gamma:g}", *(f"{epsilon:.2f}" for epsilon in (claimed, one, every)))
 
 
 def private(images: Images, cells: Cells, seeds: list[int], queries: str, parties: list[int]) -> None:
@@ -331,11 +322,10 @@ def private(images: Images, cells: Cells, seeds: list[int], queries: str, partie
                         )
                         assert found["epsilon"] <= epsilon
                         table.setdefault((kind, count, method), {}).setdefault(epsilon, []).append(found["student"])
-    print(f"\nStudent accuracy, per cent, {len(seeds)} seeds, {queries} queries, exact ε at δ = 1e-5\n")
-    print("| partition | parties | method | " + " | ".join(f"ε = {epsilon:g}" for epsilon in budgets) + " |")
-    print("|---|---|---|" + "---|" * len(budgets))
+    print(f"\nStudent accuracy, per cent, {len(seeds)} seeds, {queries} queries, exact ε at δ = 1e-5")
+    heading("partition", "parties", "method", *(f"ε = {epsilon:g}" for epsilon in budgets))
     for (kind, count, method), found in table.items():
-        print(f"| {kind} | {count:,} | {method} | {' | '.join(spread(found[epsilon]) for epsilon in budgets)} |")
+        row(kind, f"{count:,}", method, *(spread(found[epsilon]) for epsilon in budgets))
 
 
 def votes_of(material: Material, settings: AveragedTeachers, records: Records, parties: int, seed: int) -> np.ndarray:

@@ -9,9 +9,6 @@ that would not be in practice. A release is all of `Ledger.release`, from openin
 noise is drawn in no time.
 """
 
-from __future__ import annotations
-
-import argparse
 import json
 import secrets
 import statistics
@@ -22,6 +19,7 @@ from pathlib import Path
 from unittest import mock
 
 import numpy as np
+from cells import common_options
 
 from terrine.privacy.accounting.events import Event, GaussianEvent, LaplaceEvent, to_json
 from terrine.privacy.ledger.chain import Head, Row, Tip, row_after
@@ -85,12 +83,11 @@ def seconds(url: str, store: Path, event: Event, repeats: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common_options(__doc__, repeats=5)
     parser.add_argument("--rows", type=int, nargs="+", default=[1_000, 10_000, 100_000])
     parser.add_argument("--url", help="An empty database in the place of SQLite in a file; for one number of rows.")
     parser.add_argument("--levels", type=int, default=1_000, help="How many levels of noise there are.")
     parser.add_argument("--laplace", action="store_true", help="Laplace noise, which is added up at a Rényi order.")
-    parser.add_argument("--repeats", type=int, default=5)
     chosen = parser.parse_args()
     for rows in chosen.rows:
         with tempfile.TemporaryDirectory() as folder:

@@ -18,8 +18,6 @@ of the table and counts as nothing. What was found is kept in `mutants.json` as 
 so an interrupted run goes on, and a mutant that changes is tried again. `--jobs` tries several at once.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import importlib

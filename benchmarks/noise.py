@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-from cells import common_options, times
+from cells import common_options, heading, row, times
 from opendp.domains import atom_domain, vector_domain
 from opendp.measurements import make_gaussian
 from opendp.metrics import l2_distance
@@ -26,7 +26,7 @@ def main() -> None:
     """Measure and print the table."""
     options = common_options(__doc__, repeats=7).parse_args()
     enable_features("contrib")
-    print("| σ | Terrine, µs | OpenDP, µs | times faster | NumPy, µs |\n|---:|---:|---:|---:|---:|")
+    heading("σ", "Terrine, µs", "OpenDP, µs", "times faster", "NumPy, µs")
     for sigma in SIGMAS:
         domain = vector_domain(atom_domain(T="i64"))
         theirs = make_gaussian(domain, l2_distance(T=float), scale=sigma / lattice_step(sigma))
@@ -38,7 +38,7 @@ def main() -> None:
         ours = each(lambda sigma=sigma: SecureNoise().gaussian(VALUES, sigma))
         other = each(lambda theirs=theirs: theirs([0] * VALUES))
         floor = each(lambda generator=generator: generator.standard_normal(VALUES))
-        print(f"| {sigma:g} | {ours:.2f} | {other:.1f} | {other / ours:.0f} | {floor:.3f} |")
+        row(f"{sigma:g}", f"{ours:.2f}", f"{other:.1f}", f"{other / ours:.0f}", f"{floor:.3f}")
 
 
 if __name__ == "__main__":

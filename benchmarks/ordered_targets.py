@@ -165,13 +165,7 @@ def forms(kind: str, *root: str) -> None:
 
 
 def in_forms(
-    learnt: np.ndarray,
-    asked: np.ndarray,
-    tested: np.ndarray,
-    scale: Any,
-    truth: np.ndarray,
-    epsilon: float,
-    seed: int,
+    learnt: np.ndarray, asked: np.ndarray, tested: np.ndarray, scale: Any, truth: np.ndarray, epsilon: float, seed: int
 ) -> dict[str, np.ndarray]:
     """Return the students' probabilities of bins, [images, bins], by the form that their answers had.
 

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from cells import common_options
+from cells import common_options, heading, row
 
 from benchmarks.crash.project import REPOSITORY, environment, small_project
 
@@ -79,14 +79,11 @@ def main() -> None:
         for code in checkouts:
             found[code].append(seconds_of(code, command))
             print(code, {name: round(value, 1) for name, value in found[code][-1].items()}, file=sys.stderr, flush=True)
-    print("| code | beyond the stages, s | at least | of the processors, s | at least | stages, s | load |")
-    print("|---|---:|---:|---:|---:|---:|---:|")
+    heading("code", "beyond the stages, s", "at least", "of the processors, s", "at least", "stages, s", "load")
+    figures = [("clock", np.median), ("clock", min), ("processors", np.median), ("processors", min)]
+    figures += [("stages, clock", np.median), ("load", np.median)]
     for code, runs in found.items():
-        cells = [f"{np.median([run['clock'] for run in runs]):.1f}", f"{min(run['clock'] for run in runs):.1f}"]
-        cells += [f"{np.median([run['processors'] for run in runs]):.1f}"]
-        cells += [f"{min(run['processors'] for run in runs):.1f}"]
-        cells += [f"{np.median([run[name] for run in runs]):.1f}" for name in ("stages, clock", "load")]
-        print(f"| {code.name} | {' | '.join(cells)} |", flush=True)
+        row(code.name, *(f"{figure([run[name] for run in runs]):.1f}" for name, figure in figures))
 
 
 if __name__ == "__main__":

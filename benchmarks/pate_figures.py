@@ -8,7 +8,6 @@ table, and the images' classes are not at hand, so an answer is called right whe
 teachers name. Noise is replayed. benchmarks/published.py has the exact ε of all rows, which needs no votes.
 """
 
-import argparse
 import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -16,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.cells import datasets
+from benchmarks.cells import common_options, datasets
 from tasks.pipeline.accounting import Question, account
 from tasks.tools.vote_files import read_histograms
 from terrine.aggregation.confident import ConfidentGNMax
@@ -223,8 +222,7 @@ def save(figure, path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", type=Path, default=datasets())
+    parser = common_options(__doc__, root=datasets())
     parser.add_argument("--out", type=Path, default=Path("docs/papers"))
     options = parser.parse_args()
     histograms = read_histograms(options.root / VOTES, teachers_first=True, classes=10, teachers=250)

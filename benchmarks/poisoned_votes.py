@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from cells import common_options, datasets, spread
+from cells import common_options, datasets, heading, row, spread
 
 import terrine as tr
 from terrine.aggregation.votes import histograms_of
@@ -63,8 +63,7 @@ def main() -> None:
     parser = common_options(__doc__, root=datasets(), seeds=[0, 1, 2])
     parser.add_argument("--data", nargs="+", default=["digits", "mnist"], choices=["digits", "mnist"])
     arguments = parser.parse_args()
-    print("| data | poison | " + " | ".join(f"{share:.0%}" for share in SHARES) + " |")
-    print("|---|---|" + "---|" * len(SHARES))
+    heading("data", "poison", *(f"{share:.0%}" for share in SHARES))
     for name in arguments.data:
         own, teachers, count = ({}, 120, 4_000) if name == "digits" else ({"root": arguments.root}, 200, 6_000)
         cells: dict[tuple[str, float], list[float]] = {}
@@ -86,8 +85,7 @@ def main() -> None:
                     student = tr.LinearStudent().fit(queries, release, backbone)
                     cells.setdefault((poison, share), []).append(student.score(data.test))
         for poison in POISONS:
-            told = [spread(cells[poison, share]) for share in SHARES]
-            print(f"| {name} | {poison} | {' | '.join(told)} |", flush=True)
+            row(name, poison, *(spread(cells[poison, share]) for share in SHARES))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from cells import KEPT, Cells, common_options, datasets, spread
+from cells import KEPT, Cells, common_options, datasets, heading, row, spread
 from transfer import BATCH, DELTA, SIZE, SOURCES, near_equal, pretrained, query_images
 
 from terrine.aggregation.confident import ConfidentGNMax
@@ -254,7 +254,7 @@ def rows_of(
     backbones: dict[str, Backbone],
     epsilons: Sequence[float],
     arguments: argparse.Namespace,
-) -> list[str]:
+) -> list[list[str]]:
     """Make the rows of a table, seed by seed, so that an early end has some of every row."""
     cells = Cells(arguments.work / "prom_pate.jsonl")
     features = {
@@ -284,10 +284,10 @@ def rows_of(
                     found.setdefault((name, mechanism, epsilon), []).append(cells.get(key, compute))
     lines = []
     for (name, mechanism, epsilon), rows in found.items():
-        texts = [spread([row[column] for row in rows], 1) for column in ("teacher", "votes", "right", "accuracy")]
-        answered = np.mean([row["answered"] for row in rows])
+        texts = [spread([each[column] for each in rows]) for column in ("teacher", "votes", "right", "accuracy")]
+        answered = np.mean([each["answered"] for each in rows])
         teachers = cases[name].teachers or arguments.teachers
-        lines.append(f"| {name} | {teachers} | {mechanism} | {epsilon:g} | {answered:,.0f} | {' | '.join(texts)} |")
+        lines.append([name, str(teachers), mechanism, f"{epsilon:g}", f"{answered:,.0f}", *texts])
     return lines
 
 
@@ -314,15 +314,16 @@ def main() -> None:
     arguments.name = f"{arguments.images} images, {arguments.epochs} epochs"
     print(
         f"images: {parts}; no test image in the pool; batches of about {BATCH}; {arguments.name}; "
-        f"{len(arguments.seeds)} seeds\n"
+        f"{len(arguments.seeds)} seeds"
     )
     cases, epsilons = TABLES[arguments.table]
     if arguments.rows:
         cases = {name: case for name, case in cases.items() if name.startswith(tuple(arguments.rows))}
     lines = rows_of(cases, data, backbones, epsilons, arguments)
-    print("| teachers | N | mechanism | ε | answered | one teacher % | all votes % | answers right % | student % |")
-    print("|---|---:|---|---:|---:|---:|---:|---:|---:|")
-    print("\n".join(lines))
+    released = ("one teacher %", "all votes %", "answers right %", "student %")
+    heading("teachers", "N", "mechanism", "ε", "answered", *released)
+    for line in lines:
+        row(*line)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from cells import common_options
+from cells import common_options, heading, row
 
 from terrine.determinism.randomness import numpy_generator, torch_generator
 from terrine.models.registry import build_backbone
@@ -147,13 +147,13 @@ def main() -> None:
     print(
         f"{arguments.teachers} teachers of {arguments.records} records, {arguments.epochs} epochs, "
         f"{arguments.backbone}, {arguments.statistics} statistics, {arguments.device}, "
-        f"{torch.get_num_threads()} threads\n"
+        f"{torch.get_num_threads()} threads"
     )
-    print("| way | seconds | records/s | peak memory MB |\n|---|---:|---:|---:|")
+    heading("way", "seconds", "records/s", "peak memory MB")
     work = arguments.teachers * arguments.records * arguments.epochs
     for way, found in costs.items():
         peak = statistics.median(cost["peak_mb"] for cost in found)
-        print(f"| {way} | {seconds[way]:.1f} | {work / seconds[way]:,.0f} | {peak:,.0f} |")
+        row(way, f"{seconds[way]:.1f}", f"{work / seconds[way]:,.0f}", f"{peak:,.0f}")
     print()
     for way in list(WAYS)[1:]:
         print(f"{way} / together: {seconds[way] / seconds['together']:.2f}")

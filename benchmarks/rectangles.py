@@ -1,31 +1,34 @@
 """Pictures that are not square: learned as they are, against stretched or padded to a square of as many pixels.
 
-    PYTHONPATH=. python benchmarks/rectangles.py --mnist FOLDER [--records 4000] [--work FOLDER] [--sizes 48x32 39 ...]
+    PYTHONPATH=. python benchmarks/rectangles.py [--root FOLDER] [--work FOLDER] [--seeds 0 1 2 3 4]
+                                                 [--sizes 48x32 39 39:pad] [--records 2000]
 
 Pictures of 96 x 64, tall as X-rays often are, are drawn from MNIST's own files: two digits, one above the other, each
-somewhere in its half; the class is the upper one. A run for each size is made of them in a fresh project, `moments` at
-ε = 4 on 100 features of scattering, and the student of the first is asked about a file with `terrine predict`. Printed
-are accuracy on test pictures and the processors' seconds of all stages. In a folder that is there, what was made stays.
+somewhere in its half; the class is the upper one. A seed draws pictures, queries, features and noise anew: 100 features
+of scattering, standardised by 500 synthetic queries, and `moments` at ε = 4 (δ = 1e-5) with replayed noise, five times.
+Accuracy is that on 1,000 other pictures, mean and deviation over seeds; so is the difference to the first size, within
+a seed. Figures are kept in `--work`; what is there is not made again.
 """
 
-import argparse
-import json
-import os
-import shutil
-import subprocess
-import sys
-import tempfile
 from pathlib import Path
 
 import numpy as np
-import yaml
+from cells import KEPT, Cells, common_options, datasets, spread
 from PIL import Image
 
-from benchmarks.crash.project import REPOSITORY, environment, small_project
+import terrine as tr
+from tasks.tools.features import vectors_of
+from terrine.aggregation.sums import mu_left
+from terrine.data.images import Fit
 from terrine.determinism.randomness import numpy_generator
+from terrine.models.backbone import features_in_batches
+from terrine.models.one_by_one import features_one_by_one
+from terrine.privacy.noise import ReplayNoise
+from terrine.synthetic.queries import draw
 
 HEIGHT, WIDTH, DIGIT = 96, 64, 36
-SEED = 0
+TESTED, QUERIES, FEATURES, REPEATS = 1_000, 500, 100, 5
+EPSILON, DELTA = 4, 1e-5
 
 
 def digits(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
@@ -34,83 +37,64 @@ def digits(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
     return images, np.fromfile(folder / f"{part}-labels-idx1-ubyte", np.uint8)[8:]
 
 
-def draw(mnist: Path, folder: Path, records: int) -> None:
-    """Write PNG files into class folders below train/ and test/."""
-    for part, name, count in (("train", "train", records), ("t10k", "test", 2_000)):
-        images, labels = digits(mnist, part)
-        generator = numpy_generator(SEED, name)
-        for number in range(count):
-            picture = np.zeros((HEIGHT, WIDTH), np.uint8)
-            upper, lower = generator.integers(len(images), size=2)
-            for half, which in enumerate((upper, lower)):
-                top = half * HEIGHT // 2 + generator.integers(HEIGHT // 2 - DIGIT + 1)
-                left = generator.integers(WIDTH - DIGIT + 1)
-                digit = Image.fromarray(images[which]).resize((DIGIT, DIGIT), Image.Resampling.BILINEAR)
-                picture[top : top + DIGIT, left : left + DIGIT] = digit
-            path = folder / name / str(labels[upper]) / f"{number:05}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(picture).save(path)
+def pictures(mnist: Path, part: str, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Draw pictures, uint8 [count, HEIGHT, WIDTH], and their labels."""
+    images, labels = digits(mnist, part)
+    generator = numpy_generator(seed, part)
+    drawn, classes = np.zeros((count, HEIGHT, WIDTH), np.uint8), np.empty(count, np.int64)
+    for number in range(count):
+        upper, lower = generator.integers(len(images), size=2)
+        for half, which in enumerate((upper, lower)):
+            top = half * HEIGHT // 2 + generator.integers(HEIGHT // 2 - DIGIT + 1)
+            left = generator.integers(WIDTH - DIGIT + 1)
+            digit = Image.fromarray(images[which]).resize((DIGIT, DIGIT), Image.Resampling.BILINEAR)
+            drawn[number, top : top + DIGIT, left : left + DIGIT] = digit
+        classes[number] = labels[upper]
+    return drawn, classes
 
 
-def preset(size: int | list[int], fit: str) -> dict[str, object]:
-    return {
-        "description": "two digits, one above the other",
-        "base": "your-own-images",
-        "data": {"name": "folder", "path": "images", "size": size, "fit": fit, "channels": 1},
-        "backbone": {"projection": 100, "deformations": {"rotation": 5, "shift": 0.1}},
-        "aggregation": {"mechanism": "moments", "epsilon": 4},
-        "privacy": {"unit": "record", "moments": 0},
-        "student": {"kind": "sums"},
-        "ledger": {"account": "digits", "epsilon": 100},
-        "tracking": {"register_student": False},
-    }
-
-
-def terrine(project: Path, *arguments: str) -> tuple[str, float]:
-    """Run a command of Terrine; return what it prints, and the processors' seconds that it took."""
-    before = os.times()
-    done = subprocess.run(
-        [sys.executable, "-m", "flows", *arguments],
-        cwd=project,
-        env=environment(project),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        sys.exit(f"{done.stdout}{done.stderr}")
-    after = os.times()
-    return done.stdout, after.children_user + after.children_system - before.children_user - before.children_system
+def figures(path: Path, said: str, seed: int) -> dict[str, float]:
+    """Return the accuracy at a size, said as `48x32` or `39:pad`, mean over draws of the noise."""
+    text, _, how = said.partition(":")
+    sides = [int(side) for side in text.split("x")]
+    fit: Fit = "pad" if how == "pad" else "stretch"
+    data = tr.load_dataset("npz", path=path, size=sides if len(sides) == 2 else sides[0], channels=1, fit=fit)
+    queries = draw({"dead_leaves": 1, "stylegan": 1}, count=QUERIES, like=data, seed=seed, batch=250)
+    backbone = tr.Scattering(projection=FEATURES).fit(queries, seed=seed)
+    kept = {"queries": features_in_batches(backbone, queries.inputs, queries.batches, "original")}
+    for part, images in (("train", data.train_images), ("test", data.test_images)):
+        kept[part] = np.concatenate(list(features_one_by_one(backbone, images, np.copy)))
+    records, test, labels = vectors_of(kept | {"labels": data.train_labels, "test_labels": data.test_labels})
+    kind, mu = tr.Moments(), mu_left(EPSILON, DELTA)
+    heads = [kind.head(kind.release(records, mu, ReplayNoise(draws)), mu) for draws in range(REPEATS)]
+    return {"accuracy": float(np.mean([(test @ head).argmax(axis=1) == labels for head in heads]))}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mnist", type=Path, required=True)
-    parser.add_argument("--records", type=int, default=4_000)
-    parser.add_argument("--work", type=Path)
+    parser = common_options(__doc__, root=datasets(), work=KEPT / "rectangles", seeds=[0, 1, 2, 3, 4])
+    parser.add_argument("--records", type=int, default=2_000)
     parser.add_argument("--sizes", nargs="+", default=["48x32", "39", "39:pad"])
     asked = parser.parse_args()
-    work = asked.work or Path(tempfile.mkdtemp(prefix="terrine-rectangles-"))
-    project = work / "project"
-    if not project.is_dir():
-        small_project(project)
-        shutil.copy(REPOSITORY / "experiments" / "your-own-images.yaml", project / "experiments")
-        draw(asked.mnist, project / "images", asked.records)
-    for number, said in enumerate(asked.sizes):
-        text, _, fit = said.partition(":")
-        sides = [int(side) for side in text.split("x")]
-        name = f"digits-{text}-{fit or 'stretch'}"
-        content = preset(sides if len(sides) == 2 else sides[0], fit or "stretch")
-        (project / "experiments" / f"{name}.yaml").write_text(yaml.safe_dump(content))
-        if number == 0:
-            print(terrine(project, "check", "--preset", name)[0])
-        _, seconds = terrine(project, "run", "--preset", name, "--no-server")
-        private = project / "data" / "private" / name
-        accuracy = json.loads((private / "evaluation.json").read_text())["accuracy"]
-        print(f"{said:10} accuracy {100 * accuracy:.2f} %, {seconds:.0f} s", flush=True)
-        if number == 0:
-            picture = sorted((project / "images" / "test" / "3").iterdir())[0]
-            print(terrine(project, "predict", str(picture), "--run", name)[0])
+    cells = Cells(asked.work / "accuracies.jsonl")
+    found: dict[str, list[float]] = {said: [] for said in asked.sizes}
+    for seed in asked.seeds:
+        path = asked.work / f"pictures-{asked.records}-{seed}.npz"
+        if not path.is_file():
+            asked.work.mkdir(parents=True, exist_ok=True)
+            arrays = {}
+            for part, name, count in (("train", "train", asked.records), ("t10k", "test", TESTED)):
+                arrays[f"{name}_images"], arrays[f"{name}_labels"] = pictures(
+                    asked.root / "MNIST" / "raw", part, count, seed
+                )
+            np.savez(path, **arrays)
+        for said in asked.sizes:
+            key = f"{said}, {asked.records} records, seed {seed}"
+            row = cells.get(key, lambda path=path, said=said, seed=seed: figures(path, said, seed))
+            found[said].append(row["accuracy"])
+            print(f"{key}: {100 * found[said][-1]:.2f} %", flush=True)
+    first = np.array(found[asked.sizes[0]])
+    for said, own in found.items():
+        print(f"| {said} | {spread(own)} | {spread(np.array(own) - first, signed=True)} |")
 
 
 if __name__ == "__main__":

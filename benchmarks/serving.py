@@ -11,8 +11,6 @@ frequent; and for statistics that do not depend on the request. `company`: what 
 company, for students made in memory as `your-own-images` makes them. All print Markdown tables.
 """
 
-from __future__ import annotations
-
 import copy
 import io
 import json
@@ -28,7 +26,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from cells import common_options
+from cells import common_options, heading, row
 
 import terrine
 from terrine.classifiers import Head, predict
@@ -72,21 +70,12 @@ def speed(folder: Path, seconds: float) -> None:
     def plain(batch: np.ndarray) -> np.ndarray:
         return model.network(torch.from_numpy(batch)).numpy()
 
-    least = 2
-    rows.append(
-        (
-            f"plain network, one batch (at least {least})",
-            *(median_seconds(lambda b=b: plain(b), seconds) for b in (many[:least], many)),
-        )
-    )
+    def measured(name: str, answer: Callable[[np.ndarray], object], *batches: np.ndarray) -> None:
+        rows.append((name, *(median_seconds(lambda b=b: answer(b), seconds) for b in batches)))
+
+    measured("plain network, one batch (at least 2)", plain, many[:2], many)
     for kind in ("current", "single", "frozen"):
-        own = StudentModel.load(folder, kind)
-        rows.append(
-            (
-                f"in process, {kind}",
-                *(median_seconds(lambda b=b, own=own: own.predict(b), seconds) for b in (one, many)),
-            )
-        )
+        measured(f"in process, {kind}", StudentModel.load(folder, kind).predict, one, many)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -99,10 +88,10 @@ def speed(folder: Path, seconds: float) -> None:
     finally:
         server.terminate()
         server.wait(30)
-    print(f"{torch.get_num_threads()} threads, {model.size} x {model.size} x {model.channels}\n")
-    print("| way | 1 image, p50 ms | 512 images, ms | images/s |\n|---|---|---|---|")
+    print(f"{torch.get_num_threads()} threads, {model.size} x {model.size} x {model.channels}")
+    heading("way", "1 image, p50 ms", "512 images, ms", "images/s")
     for name, short, long in rows:
-        print(f"| {name} | {1000 * short:.1f} | {1000 * long:.0f} | {512 / long:,.0f} |")
+        row(name, f"{1000 * short:.1f}", f"{1000 * long:.0f}", f"{512 / long:,.0f}")
 
 
 def over_http(
@@ -167,8 +156,8 @@ def batches(folder: Path, data: str, root: Path, most: int, few: int) -> None:
         filled = torch.cat([torch.from_numpy(batch), filling[: max(0, FILLING - len(batch))]])
         return model.network(filled)[: len(batch)].numpy()
 
-    print(f"{data}, {len(images):,} test images (requests of fewer than {SMALL}: the first {few:,}), accuracy in %\n")
-    print("| images in a request | alone | filled to 16 as equals | as served |\n|---|---|---|---|")
+    print(f"{data}, {len(images):,} test images (requests of fewer than {SMALL}: the first {few:,}), accuracy in %")
+    heading("images in a request", "alone", "filled to 16 as equals", "as served")
     for size in SIZES:
         count = few if size < SMALL else len(images)
         chosen = images[:count], labels[:count]
@@ -177,9 +166,9 @@ def batches(folder: Path, data: str, root: Path, most: int, few: int) -> None:
             f"{accuracy(as_equals, *chosen, size):.2f}" if size < FILLING else "–",
             f"{accuracy(model.predict, *chosen, size):.2f}" if size <= len(images) else "–",
         ]
-        print(f"| {size} | {' | '.join(cells)} |", flush=True)
+        row(size, *cells)
 
-    print("\n| statistics | reference images | accuracy of any image, alone or not |\n|---|---|---|")
+    heading("statistics", "reference images", "accuracy of any image, alone or not")
     fixed = {}
     for kind, reference, name in [
         ("single", None, SYNTHETIC),
@@ -187,19 +176,14 @@ def batches(folder: Path, data: str, root: Path, most: int, few: int) -> None:
         *((kind, own[:count], f"{count} own") for kind in ("single", "frozen") for count in (16, 64, 256)),
     ]:
         fixed[kind, name] = StudentModel.load(folder, kind, reference=reference)
-        print(
-            f"| {kind} | {name} | {accuracy(fixed[kind, name].predict, images, labels, len(images)):.2f} |", flush=True
-        )
+        row(kind, name, f"{accuracy(fixed[kind, name].predict, images, labels, len(images)):.2f}")
 
-    print("\n| share of one class in a request of 64 | current | single | frozen on 256 own |\n|---|---|---|---|")
+    heading("share of one class in a request of 64", "current", "single", "frozen on 256 own")
     chosen_models = (model, fixed["single", SYNTHETIC], fixed["frozen", "256 own"])
     for share in (None, 0.5, 0.8, 0.95, 1.0):
         picked = skewed(labels, share, 64, requests=4 * len(dataset.class_names))
-        cells = [accuracy(each.predict, images[picked], labels[picked], 64) for each in chosen_models]
-        print(
-            f"| {'as in the data' if share is None else f'{share:.0%}'} | {' | '.join(f'{c:.2f}' for c in cells)} |",
-            flush=True,
-        )
+        cells = [f"{accuracy(each.predict, images[picked], labels[picked], 64):.2f}" for each in chosen_models]
+        row("as in the data" if share is None else f"{share:.0%}", *cells)
 
 
 def company(data: str, root: Path, epsilon: float, most: int) -> None:
@@ -256,9 +240,9 @@ def company(data: str, root: Path, epsilon: float, most: int) -> None:
             moved = copy.deepcopy(backbone)
             set_statistics(moved, statistics_from(backbone, *mean, bound))
             note(f"`released`, {100 * share:g} % of the budget", answer(head, "original", images, moved))
-    print(f"| {data}, {dataset.records:,} records, ε = {epsilon:g}, {len(labels):,} images | accuracy % |\n|---|---:|")
+    heading(f"{data}, {dataset.records:,} records, ε = {epsilon:g}, {len(labels):,} images", "accuracy %")
     for name, accuracies in found.items():
-        print(f"| {name} | {np.mean(accuracies):.1f} |", flush=True)
+        row(name, f"{np.mean(accuracies):.1f}")
 
 
 def skewed(labels: np.ndarray, share: float | None, size: int, requests: int) -> np.ndarray:

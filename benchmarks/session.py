@@ -144,6 +144,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.carry:
         carry(options.carry)
+    from cells import heading, row
     from collaboration import PeakMemory  # and torch with it, which those who are carried have no use for
 
     terms = terms_of(options.parties, options.held, options.queries, options.mechanism)
@@ -177,20 +178,16 @@ def main() -> None:
                 raise SystemExit(f"The parties answered something else than the plaintext mechanism: {name}.")
     name = next(iter(terms.teachers))
     sent = sum(len(send.frame) for send in Teacher(terms.agreement("0" * 32, "0" * 64), name, parts[0]).start())
-    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.0f}; the answers of the plaintext mechanism\n")
-    print("| mechanism | institutions | teachers | queries | seconds | MB at most | MB that one institution sends |")
-    print("|---|---:|---:|---:|---:|---:|---:|")
-    print(
-        f"| {terms.mechanism} | {options.parties} | {terms.total} | {options.queries:,} | {seconds:.1f} "
-        f"| {memory.megabytes:.0f} | {sent / 1e6:.1f} |"
-    )
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.0f}; the answers of the plaintext mechanism")
+    asked = ("mechanism", "institutions", "teachers", "queries")
+    heading(*asked, "seconds", "MB at most", "MB that one institution sends")
+    vote = (terms.mechanism, options.parties, terms.total, f"{options.queries:,}")
+    row(*vote, f"{seconds:.1f}", f"{memory.megabytes:.0f}", f"{sent / 1e6:.1f}")
     if options.together:
         (guardian, student), others = used[:2], used[2:]
-        print("\n| MB of guardian / student party | processor seconds of both | of an institution |\n|---|---|---:|")
-        print(
-            f"| {guardian[1]:.0f} / {student[1]:.0f} | {guardian[0]:.0f} / {student[0]:.0f} "
-            f"| {sum(seconds for seconds, _ in others) / options.parties:.2f} |"
-        )
+        heading("MB of guardian / student party", "processor seconds of both", "of an institution")
+        both = [f"{guardian[part]:.0f} / {student[part]:.0f}" for part in (1, 0)]
+        row(*both, f"{sum(seconds for seconds, _ in others) / options.parties:.2f}")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from cells import common_options, datasets, spread
+from cells import common_options, datasets, heading, row, spread
 
 from flows.stages import run_through
 from tasks.config.params import lay_over, validate
@@ -32,9 +32,9 @@ from tasks.config.values import digest, parse_assignment
 from tasks.pipeline import student
 from tasks.pipeline.dataset import read_dataset
 from tasks.runtime.run import Run
-from tasks.runtime.store import file_digest
 from terrine.classifiers import predict
 from terrine.determinism.randomness import numpy_generator
+from terrine.files import file_digest
 from terrine.models.backbone import features_in_batches
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -62,9 +62,8 @@ def make_release(root: Path, preset: str, seed: int, data: Path, settings: list[
     common = {"seed": seed, "data": {"root": str(data)}, "device": "cpu", "aggregation": {"noise": "replay"}}
     params = validate(values_of(REPOSITORY, preset, common, *map(parse_assignment, settings)))
     run = Run(root, f"{preset}-{seed}-{digest(params)}", params)
-    if run.folders.answers.is_dir():
-        return run
-    run_through(run, "dataset", "aggregate")
+    if not run.folders.answers.is_dir():
+        run_through(run, "dataset", "aggregate")
     return run
 
 
@@ -90,8 +89,7 @@ def compare(runs: list[Run], names: list[str], steps: int) -> None:
     """Train every student on every release and print a table."""
     evaluator = Evaluator()
     labels = runs[0].params.aggregation.reveals != "histogram"
-    print("| student | kept, % | minus linear | kept step | after all steps, % | minus linear | seconds |")
-    print("|---|---|---|---|---|---|---|", flush=True)
+    heading("student", "kept, %", "minus linear", "kept step", "after all steps, %", "minus linear", "seconds")
     reference = [100 * evaluator.accuracy(trained(run, STUDENTS["linear"])[0]) for run in runs]
     for name in names:
         options = STUDENTS[name] | ({"steps": steps} if STUDENTS[name]["kind"] != "linear" else {})
@@ -107,7 +105,7 @@ def compare(runs: list[Run], names: list[str], steps: int) -> None:
             last = [evaluator.accuracy(trained(run, options | {"patience": None})[0]) for run in runs]
             columns[3] = spread(last, 2)
             columns[4] = spread(100 * np.array(last) - reference, 2, 1.0, signed=True)
-        print(f"| {name} | {' | '.join(columns)} |", flush=True)
+        row(name, *columns)
 
 
 def trained(run: Run, options: dict[str, Any]) -> tuple[Run, float]:
@@ -117,8 +115,7 @@ def trained(run: Run, options: dict[str, Any]) -> tuple[Run, float]:
     start = time.perf_counter()
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
         student.train_student.fn(own)
-    seconds = time.perf_counter() - start
-    return own, seconds
+    return own, time.perf_counter() - start
 
 
 def main() -> None:
@@ -137,7 +134,7 @@ def main() -> None:
             answered = len(student.read_answers(runs[0])[0])
             print(
                 f"\n### {preset}: {answered} answers, seeds {' '.join(map(str, arguments.seeds))}, releases in "
-                f"{time.perf_counter() - start:.0f} s, {torch.get_num_threads()} threads\n"
+                f"{time.perf_counter() - start:.0f} s, {torch.get_num_threads()} threads"
             )
             compare(runs, arguments.students, arguments.steps)
 

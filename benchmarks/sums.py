@@ -2,13 +2,15 @@
 
     python benchmarks/sums.py [--root FOLDER] [--work FOLDER] [--repeats 5] [--data digits MNIST …] [--added]
 
-For digits, MNIST, PneumoniaMNIST, blood cells and, where ROOT/cifar10_jpeg has its class folders, a JPEG copy of
-CIFAR-10, features are made as in the presets terrine-mnist-…, terrine-blood-… and terrine-cifar10-… (with ImageNet
-weights, where the folder weights beside the one of datasets has their file), and both mechanisms are released at
-ε = 1, 2 and 6 (δ = 1e-5) with replayed noise, `--repeats` times. ε is that of exchanging a record; with `--added` it is
-that of adding or removing one, which other papers state. Of blood cells a tenth of the budget goes to moments that
-images are normalised by; their noise is drawn once a budget. Without noise: ridge on the same features. Features and
-figures are kept in `--work`; what is there is not made again.
+For digits, MNIST, PneumoniaMNIST, blood cells and, where ROOT has FashionMNIST/raw, Fashion-MNIST, and where
+ROOT/cifar10_jpeg has its class folders, a JPEG copy of CIFAR-10, features are made as in the presets terrine-mnist-…,
+terrine-blood-… and terrine-cifar10-… (with ImageNet weights, where the folder weights beside the one of datasets has
+their file), and both mechanisms are released at ε = 1, 2 and 6 (δ = 1e-5) with replayed noise, `--repeats` times. ε is
+that of exchanging a record; with `--added` it is that of adding or removing one, which other papers state. Of blood
+cells a tenth of the budget goes to moments that images are normalised by; their noise is drawn once a budget. Without
+noise: ridge on the same features. Features and figures are kept in `--work`; what is there is not made again. With
+ImageNet weights there are 1,280 features; where a name ends in a number of axes, these are taken along so many
+principal axes of the synthetic images' features.
 """
 
 import functools
@@ -17,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cells import KEPT, Cells, common_options, datasets, spread
+from cells import KEPT, Cells, common_options, datasets, heading, row, spread
 
 import terrine as tr
 from tasks.tools.features import kept_features, vectors_of
@@ -33,6 +35,7 @@ EPSILONS = (1, 2, 6)
 ALMOST_ENDLESS = 1e6
 KINDS: tuple[Sums, ...] = (tr.Moments(), tr.Gradients())
 ROUND = {"rotation": 180, "shift": 0.07}
+AXES = (200, 400)
 WEIGHTS = datasets().parent / "weights" / "mobilenetv2_100_imagenet.safetensors"
 
 
@@ -46,6 +49,7 @@ CELLS: dict[str, tuple[str, dict[str, Any], tr.Architecture, float]] = {
     "blood cells": ("bloodmnist", {"size": 28, "channels": 3}, _scattering(100, deformations=ROUND), 0.1),
     "MNIST": ("mnist", {}, _scattering(400), 0.0),
     "PneumoniaMNIST": ("pneumoniamnist", {}, _scattering(400), 0.0),
+    "Fashion-MNIST": ("fashion_mnist", {}, _scattering(400), 0.0),
     "CIFAR-10 (JPEG copy), 500 features": ("cifar10", {}, tr.Patches(projection=500), 0.0),
     "CIFAR-10 (JPEG copy), 1,000 features": ("cifar10", {}, tr.Patches(projection=1000), 0.0),
     "CIFAR-10 (JPEG copy), ImageNet weights": (
@@ -55,6 +59,7 @@ CELLS: dict[str, tuple[str, dict[str, Any], tr.Architecture, float]] = {
         0.0,
     ),
 }
+CELLS |= {f"{name}, {axes} axes": CELLS[name] for name in CELLS if name.endswith("weights") for axes in AXES}
 
 
 def _load(source: str, settings: dict[str, Any], root: Path) -> tr.Dataset:
@@ -85,7 +90,13 @@ def vectors(
     name: str, root: Path, work: Path, mean: ClippedMean | None = None
 ) -> tuple[Records, np.ndarray, np.ndarray]:
     """The records, and vectors and labels of the test images. Arguments as of `features`."""
-    return vectors_of(features(name, root, work, mean))
+    if not name.endswith(" axes"):
+        return vectors_of(features(name, root, work, mean))
+    whole, number = name.removesuffix(" axes").rsplit(", ", 1)
+    kept = features(whole, root, work, mean)
+    _, axes = np.linalg.eigh(np.cov(kept["queries"].T))
+    axes = axes[:, ::-1][:, : int(number)]
+    return vectors_of(kept | {part: kept[part] @ axes for part in ("queries", "train", "test")})
 
 
 def features(name: str, root: Path, work: Path, mean: ClippedMean | None = None) -> dict[str, np.ndarray]:
@@ -116,17 +127,17 @@ def main() -> None:
     options = parser.parse_args()
     cells = Cells(options.work / "accuracies.jsonl")
     columns = [f"{kind.mechanism} {epsilon}" for kind in KINDS for epsilon in EPSILONS]
-    print(f"| data | {' | '.join(columns)} | no noise |")
-    print("|---" * (len(columns) + 2) + "|")
+    heading("data", *columns, "no noise")
     for name in options.data:
-        if name.startswith("CIFAR") and not (options.root / "cifar10_jpeg").is_dir():
+        folder = {"cifar10": "cifar10_jpeg", "fashion_mnist": "FashionMNIST"}.get(CELLS[name][0], "")
+        if not (options.root / folder).is_dir():
             continue
-        if name.endswith("ImageNet weights") and not WEIGHTS.is_file():
+        if "ImageNet weights" in name and not WEIGHTS.is_file():
             continue
         key = f"{name}{' added' * options.added} {options.repeats}"
         made = functools.partial(accuracies, name, options.root, options.work, options.repeats, options.added)
         found = cells.get(key, made)
-        print(f"| {name} | {' | '.join(spread(found[column]) for column in columns)} | {spread(found['none'])} |")
+        row(name, *(spread(found[column]) for column in [*columns, "none"]))
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from cells import Cells, common_options, datasets, spread, times
+from cells import Cells, common_options, datasets, heading, row, spread, times
 
 from flows.stages import run_through
 from tasks.config.params import Params, validate
@@ -99,7 +99,7 @@ class Runs:
             "–" if claimed is None else f"{claimed:.4g}",
             f"{np.mean([line['seconds_asking'] for line in lines]):.0f}",
         ]
-        print(f"| {' | '.join(columns)} |", flush=True)
+        row(*columns)
 
     def _params(self, preset: str, changes: dict[str, Any], seed: int) -> Params:
         common = {"seed": seed, "device": "cpu", "data": {"root": str(self.root), "download": False}}
@@ -137,9 +137,8 @@ class Runs:
 
 def header(title: str) -> None:
     """Print the head of a table of rows."""
-    print(f"\n### {title}\n")
-    print("| run | student, % | teacher, % | plurality, % | ε exact | ε claimed | seconds |")
-    print("|---|---|---|---|---|---|---|", flush=True)
+    print(f"\n### {title}")
+    heading("run", "student, %", "teacher, %", "plurality, %", "ε exact", "ε claimed", "seconds")
 
 
 def limit(runs: Runs, seeds: Sequence[int]) -> None:
@@ -255,29 +254,22 @@ def audit(runs: Runs, seeds: Sequence[int]) -> None:
     from flows.cli.membership import make_shadow
     from tasks.tools.membership import audit_student
 
-    print("\n### Membership inference, digits, many teachers\n")
-    print("| ε ≤ | area under the ROC curve | ε at least | ε charged |")
-    print("|---|---|---|---|")
+    print("\n### Membership inference, digits, many teachers")
+    heading("ε ≤", "area under the ROC curve", "ε at least", "ε charged")
     for epsilon in (10, 30):
         changes = merge(DIGITS, budget(epsilon, 10, 256))
         runs.get("dpsd-many-teachers", changes, seeds[0])
         params = runs._params("dpsd-many-teachers", changes, seeds[0])
-        run = Run(
-            runs.work / "cells" / f"dpsd-many-teachers-{digest(params)}",
-            f"dpsd-many-teachers-{digest(params)}",
-            params,
-        )
-        found = audit_student(run, make_shadow, 16)
-        print(f"| {epsilon} | {found['auc']:.3f} | {found['epsilon_at_least']:.3f} | {found['epsilon_charged']:.4g} |")
+        cell = f"dpsd-many-teachers-{digest(params)}"
+        found = audit_student(Run(runs.work / "cells" / cell, cell, params), make_shadow, 16)
+        row(epsilon, f"{found['auc']:.3f}", f"{found['epsilon_at_least']:.3f}", f"{found['epsilon_charged']:.4g}")
 
 
 def iteration(runs: Runs, seeds: Sequence[int]) -> None:
     """Time one iteration at the paper's size, and clients by their number."""
-    del runs, seeds
     threads = torch.get_num_threads()
-    print(f"\n### One iteration at b = 256, 28x28, {threads} threads\n")
-    print("| generator's width | forward passes | seconds | images/s |")
-    print("|---|---|---|---|")
+    print(f"\n### One iteration at b = 256, 28x28, {threads} threads")
+    heading("generator's width", "forward passes", "seconds", "images/s")
     annotation = DataAnnotation(Annotation(sigma=0))
     settings = Transcription(noise="none", annotation=annotation.settings, student={"learning_rate": 1e-3})
     teacher = _networks(1)
@@ -288,26 +280,22 @@ def iteration(runs: Runs, seeds: Sequence[int]) -> None:
             seconds = times(
                 lambda loop=loop, shared=shared: _iterate(loop, teacher, annotation, shared=shared), 3
             ).min()
-            print(
-                f"| {width} | {'shared' if shared else 'separate'} | {seconds:.3f} | {256 / seconds:.0f} |", flush=True
-            )
-    print(f"\n### What clients say about 256 images, {threads} threads\n")
-    print("| clients | kind | seconds | per client, ms |")
-    print("|---|---|---|---|")
+            row(width, "shared" if shared else "separate", f"{seconds:.3f}", f"{256 / seconds:.0f}")
+    print(f"\n### What clients say about 256 images, {threads} threads")
+    heading("clients", "kind", "seconds", "per client, ms")
     images = torch.randint(0, 256, (256, 1, 28, 28), dtype=torch.uint8)
     features = build_backbone("scattering", channels=1, size=28, seed=0, projection=200)
+
+    def answer(count: int, kind: str, clients: Clients, repeats: int) -> None:
+        seconds = times(lambda: clients.probabilities(images), repeats).min()
+        row(count, kind, f"{seconds:.3f}", f"{1000 * seconds / count:.2f}")
+
     for count in (1, 50, 200, 1000):
-        heads = LinearHeads(
-            np.random.default_rng(0).normal(size=(count, 10, 200)).astype(np.float32),
-            np.zeros((count, 10), np.float32),
-        )
-        own: Clients = LinearClients(features, heads, TranscriptionTeacher())
-        seconds = times(lambda own=own: own.probabilities(images), 3).min()
-        print(f"| {count} | heads on shared layers | {seconds:.3f} | {1000 * seconds / count:.2f} |", flush=True)
+        weight = np.random.default_rng(0).normal(size=(count, 10, 200)).astype(np.float32)
+        heads = LinearHeads(weight, np.zeros((count, 10), np.float32))
+        answer(count, "heads on shared layers", LinearClients(features, heads, TranscriptionTeacher()), 3)
     for count in (1, 10, 50):
-        own = _networks(count)
-        seconds = times(lambda own=own: own.probabilities(images), 2).min()
-        print(f"| {count} | networks, one after the other | {seconds:.3f} | {1000 * seconds / count:.2f} |", flush=True)
+        answer(count, "networks, one after the other", _networks(count), 2)
 
 
 def _networks(count: int) -> NetworkClients:

@@ -18,16 +18,12 @@ from tasks.config.runner import Runner
 from terrine.errors import SettingError, TerrineError
 
 ADDRESS = re.compile(r"^(?:(?P<protocol>[a-z]+)://)?(?P<host>[^\s/:]+|\[[0-9a-fA-F:.]+\]):(?P<port>\d{1,5})/?$")
-START = {
-    "dask": "`dask scheduler` and `dask worker` start one",
-    "ray": "`ray start --head` starts one",
-}
+START = {"dask": "`dask scheduler` and `dask worker` start one", "ray": "`ray start --head` starts one"}
 
 
 def check_cluster(settings: Runner, root: Path, *, seconds: float = 10) -> list[str]:
-    """Check that a cluster is at `runner.address` and can work in the project's folder; return what is to be logged.
-
-    Does nothing where no address is set. Every answer is waited for `seconds` at most, two are needed.
+    """Check that a cluster is at `runner.address`, where one is set, and can work in the project's folder; return what
+    is to be logged. Every answer is waited for `seconds` at most, two are needed.
 
     Raises SettingError that says what is wrong there and what to do.
     """

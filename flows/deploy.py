@@ -39,12 +39,10 @@ with which noise. Nor may they set what names files and machines of the site (`t
 
 
 def check_overrides(root: Path, overrides: list[str]) -> None:
-    """Refuse overrides of a deployment that are not on the site's list.
+    """Refuse, as SettingError, overrides of a deployment that are not on the site's list.
 
     Whoever may start a deployment need not be whoever decides about budgets. A preset of the site, a file on its own
     disk, may set anything.
-
-    Raises SettingError, which names the setting.
     """
     path = root / "prefect.yaml"
     listed = (read_yaml(path).get("definitions") or {}).get("overridable") if path.is_file() else None

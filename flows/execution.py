@@ -90,7 +90,7 @@ class InFlow:
         parts = _parts(calls, names)
         if not parts:
             return  # nothing to draw, for instance, where a public pool is all that is asked about
-        failures = _submit(_named_submit(task.task), parts)
+        failures = _submit(lambda part: _named(task.task, part.name).submit(*part.arguments), parts)
         for at_once in (len(parts), 1):
             failures = _again_where_the_pool_broke(task.task, failures, at_once)
         _report(task.name, failures, len(parts))
@@ -128,8 +128,8 @@ def _runner_of_the_flow() -> TaskRunner[Any]:
     return context.task_runner
 
 
-def _named_submit(task: Task[..., Any]) -> Callable[[_Part], PrefectFuture[Any]]:
-    return lambda part: task.with_options(task_run_name=f"{task.name} {part.name}").submit(*part.arguments)
+def _named(task: Task[..., Any], name: str) -> Task[..., Any]:
+    return task.with_options(task_run_name=f"{task.name} {name}")
 
 
 def _submit(submit: Callable[[_Part], PrefectFuture[Any]], parts: Sequence[_Part]) -> _Failures:
@@ -158,9 +158,8 @@ def _failure(future: PrefectFuture[Any]) -> BaseException | None:
 def _again_where_the_pool_broke(task: Task[..., Any], failures: _Failures, at_once: int) -> _Failures:
     """Run the parts once more that were lost with a broken pool of processes, `at_once` at a time in a fresh pool.
 
-    A process that is killed (most often for want of memory) takes the whole pool with it, also the parts that had done
-    nothing wrong. Run alone, only a part that kills its own process fails. Dask and Ray replace a dead worker by
-    themselves.
+    A process that is killed takes the whole pool with it, also the parts that had done nothing wrong. Run alone, only a
+    part that kills its own process fails. Dask and Ray replace a dead worker by themselves.
     """
     broken = [part for part, error in failures if isinstance(error, BrokenExecutor)]
     remaining = [(part, error) for part, error in failures if not isinstance(error, BrokenExecutor)]
@@ -174,8 +173,8 @@ def _fresh_submit(task: Task[..., Any], runner: TaskRunner[Any]) -> Callable[[_P
     signature = inspect.signature(task.fn)
 
     def submit(part: _Part) -> PrefectFuture[Any]:
-        named = task.with_options(task_run_name=f"{task.name} {part.name}, again")
-        return runner.submit(named, parameters=dict(signature.bind(*part.arguments).arguments))
+        arguments = dict(signature.bind(*part.arguments).arguments)
+        return runner.submit(_named(task, f"{part.name}, again"), parameters=arguments)
 
     return submit
 

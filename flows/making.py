@@ -30,11 +30,10 @@ def walk(
     *,
     selects: bool,
 ) -> None:
-    """Make every stage of a run that DVC calls changed, by `carry`, and commit it.
+    """Make every stage of a run that DVC calls changed, by `carry`, and commit it; `selects`: later commands mean this
+    run.
 
     Others may make other runs of the project meanwhile. What killed processes left is cleared away first.
-
-    selects: whether later commands mean this run.
     """
     when_alone(root, lambda: leftovers.remove(leftovers.of_the_project(root)))
     with making(root, run):
@@ -65,10 +64,8 @@ def walk(
 def make(root: Path, run: str, *, with_server: bool = True) -> None:
     """Make a run from a command: what it shows is a line for each stage; see `flows.terminal.quiet`.
 
-    A server of the user's sees the run and all its stages. Where there is none, nobody looks, and Prefect carries what
-    it is needed for: stages that fan out, by a server that starts while the first stages are made.
-
-    with_server: whether Prefect carries tasks at all. Without it they are called one after the other, in this process.
+    A server of the user's sees the run and all its stages. Where there is none, Prefect carries what it is needed for,
+    stages that fan out, by a server that starts while the first are made; without `with_server` nothing.
     """
     with quiet(root, run) as console, at_the_end(server.end):
         if with_server and server.is_the_users():

@@ -27,12 +27,10 @@ def cuda_devices(device: str = "auto") -> tuple[str, ...]:
 
 
 def visible_devices(device: str, count: int, inherited: str | None) -> tuple[str, ...]:
-    """Return what may stand in CUDA_VISIBLE_DEVICES of a worker, one entry per device.
+    """Return what may stand in CUDA_VISIBLE_DEVICES of a worker, one entry per device that this process can use.
 
-    Args:
-        device: The parameter `device`; a device named there (`cpu`, `cuda:1`) is used as it is, and nothing is dealt.
-        count: Number of CUDA devices this process can use.
-        inherited: CUDA_VISIBLE_DEVICES of this process: its entries, not the numbers 0, 1, ..., name its devices.
+    device: a device named there (`cpu`, `cuda:1`) is used as it is, and nothing is dealt. inherited:
+    CUDA_VISIBLE_DEVICES of this process: its entries, not the numbers 0, 1, ..., name its devices.
     """
     if device not in ANY_DEVICE:
         return ()
@@ -83,8 +81,7 @@ def enter_worker(environments: Sequence[dict[str, str]]) -> None:
 def worker_number(name: str) -> int:
     """Return the number of a process from the name multiprocessing gave it, SpawnProcess-7; 0 for another name.
 
-    A parent numbers its children one by one. (A shared counter would be more direct, but Prefect pickles a flow with
-    its task runner, and a counter cannot be pickled.)
+    (A shared counter would be more direct, but Prefect pickles a flow with its task runner, and a counter cannot be.)
     """
     digits = name.rpartition("-")[2]
     return int(digits) if digits.isdecimal() else 0

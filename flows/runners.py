@@ -88,10 +88,8 @@ def task_runner(settings: Runner, device: str = "cpu") -> TaskRunner[Any]:
 
 @contextmanager
 def device_per_task(settings: Runner, device: str) -> Iterator[None]:
-    """Have Ray give each task submitted in the block a device of its own; it hides all devices from tasks that ask for
-    none. The other runners need nothing.
-
-    With `device` auto, tasks ask where this machine has devices; with `cuda` always, for a cluster that has them.
+    """Have Ray give each task submitted in the block a device of its own, where this machine has devices (`device`
+    auto) or always (`cuda`): it hides all devices from tasks that ask for none. The other runners need nothing.
     """
     if settings.kind != "ray" or (device != "cuda" and not placement.cuda_devices(device)):
         yield

@@ -12,8 +12,6 @@ their thresholds are those of `terrine.planning`; which is better where both are
     'histogram'
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 
@@ -72,11 +70,7 @@ def advise(
     Args:
         units: About how many records or groups there are, as far as anybody may know.
         records: About how many records they have in all; None: as many as units.
-        classes: How many classes.
         features: Coordinates of the features that a linear head reads.
-        epsilon: The run's budget.
-        delta: Its δ.
-        unit: What is protected.
         apart: Whether nothing about records may be added up, not even in secret shares.
         one_round: Whether those who hold the records can answer once only.
         linear: Whether a linear head on public features will do.

@@ -10,8 +10,6 @@ A head is arrays with names, so it is stored without code, and every use of a st
     >>> network = nn.Sequential(backbone, head.module())  # for training, export or an accelerator
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

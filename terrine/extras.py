@@ -1,7 +1,5 @@
 """What Terrine can do with packages that `pip install terrine` alone does not bring."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -1,5 +1,6 @@
 """Files that are whole or absent, and what nobody but its owner may read."""
 
+import hashlib
 import os
 import secrets
 import stat
@@ -7,6 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
+
+
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @contextmanager

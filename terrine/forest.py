@@ -4,8 +4,6 @@ Every tree sends a feature vector from its root to a leaf, left where the node's
 leaf holds shares of votes. The scores are the logarithms of the mean shares, so that their softmax are these shares.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 

@@ -7,8 +7,6 @@ keeps its name. In JSON a pair is a list.
     ((28, 28), (96, 64), (96, 64), 28)
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -7,8 +7,6 @@ It is a thin one. `terrine.privacy.ledger.ledger` has the site's ledger itself, 
 `terrine.aggregation.release` what the pipeline's stage `aggregate` does, too. Secure noise is the only noise here.
 """
 
-from __future__ import annotations
-
 import os
 from importlib.metadata import version
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Locks between processes, and threads; the system frees them when their holder dies, however it dies."""
 
-from __future__ import annotations
-
 import fcntl
 import math
 import os

@@ -8,8 +8,6 @@ the two. Opening it reads the files' headers; a million images cost no memory. I
 names of its files, so that every process maps them by itself. `numpy.asarray(rows)` reads everything.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -19,8 +19,6 @@ it what the other two are to votes.
     Plan(teachers=307, sigma=..., queries=6000, signal=89.8..., units=12000)
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal
@@ -88,8 +86,6 @@ def plan(
         units: How many records or groups there are to learn from, as far as anybody may know.
         classes: K.
         epsilon: The run's budget, for counting the units and for moments, too.
-        delta: Its δ.
-        unit: What is protected.
         queries: Q, where it is given.
         teachers: T, where it is given.
         counted: Standard deviation of the noise on `units`, where they were counted at the run's cost; 0 where they
@@ -97,9 +93,6 @@ def plan(
         moments: The share of μ² that goes to a release of moments.
         moved: How many answers of a query one unit moves, where a query has several findings, whatever their number:
             noise is then that of so many answers, and takes the place of classes in the signal of each finding.
-
-    Returns:
-        The plan; whether it is of any use, `Plan.useful` says.
 
     Raises:
         SettingError: an impossible budget.

@@ -1,7 +1,5 @@
 """Public images in the batches that share their statistics: what teachers are asked about, and students learn from."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

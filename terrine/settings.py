@@ -17,8 +17,6 @@ Classes of settings import nothing heavy: reading the parameters of a run needs 
 when it is built.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import pkgutil

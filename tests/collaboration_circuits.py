@@ -1,6 +1,4 @@
-"""Circuits for tests: random ones, AES-128 and SHA-256 (put together here, since none can be downloaded)."""
-
-from functools import cache
+"""Circuits for tests: random ones, and AES-128 (put together here, since none can be downloaded)."""
 
 import numpy as np
 
@@ -36,81 +34,6 @@ def _constant(value: int, width: int) -> Word:
     return [ONE if value >> place & 1 else ZERO for place in range(width)]
 
 
-def _primes(count: int) -> list[int]:
-    found: list[int] = []
-    number = 2
-    while len(found) < count:
-        if all(number % prime for prime in found):
-            found.append(number)
-        number += 1
-    return found
-
-
-def _root_bits(number: int, root: int) -> int:
-    """The first 32 bits of the fractional part of a square or cube root, in whole numbers."""
-    scaled, low, high = number << (32 * root), 0, number << 32
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if middle**root <= scaled else (low, middle - 1)
-    return low & 0xFFFFFFFF
-
-
-@cache
-def sha256_block() -> Circuit:
-    """SHA-256 of a message that fits one block: 64 bytes with their padding in, 32 bytes out (FIPS 180-4)."""
-    builder = Builder(512)
-    (message,) = builder.inputs
-
-    def word_of(wires: Word) -> Word:  # bytes are big-endian within a word
-        return [wire for first in (24, 16, 8, 0) for wire in wires[first : first + 8]]
-
-    def xor(*words: Word) -> Word:
-        total = words[0]
-        for word in words[1:]:
-            total = [builder.xor(a, b) for a, b in zip(total, word, strict=True)]
-        return total
-
-    def rotated(word: Word, places: int) -> Word:
-        return word[places:] + word[:places]
-
-    def shifted(word: Word, places: int) -> Word:
-        return word[places:] + [ZERO] * places
-
-    def added(*words: Word) -> Word:
-        total = words[0]
-        for word in words[1:]:
-            total = builder.add(total, word)
-        return total
-
-    def majority(a: Word, b: Word, c: Word) -> Word:
-        return [
-            builder.xor(x, builder.conjunction(builder.xor(x, y), builder.xor(x, z)))
-            for x, y, z in zip(a, b, c, strict=True)
-        ]
-
-    schedule = [word_of(message[32 * place : 32 * place + 32]) for place in range(16)]
-    for place in range(16, 64):
-        early, late = schedule[place - 15], schedule[place - 2]
-        small0 = xor(rotated(early, 7), rotated(early, 18), shifted(early, 3))
-        small1 = xor(rotated(late, 17), rotated(late, 19), shifted(late, 10))
-        schedule.append(added(schedule[place - 16], small0, schedule[place - 7], small1))
-    start = [_constant(_root_bits(prime, 2), 32) for prime in _primes(8)]
-    a, b, c, d, e, f, g, h = start
-    for place, prime in enumerate(_primes(64)):
-        big1 = xor(rotated(e, 6), rotated(e, 11), rotated(e, 25))
-        choice = [builder.choose(x, [y], [z])[0] for x, y, z in zip(e, f, g, strict=True)]
-        first = added(h, big1, choice, _constant(_root_bits(prime, 3), 32), schedule[place])
-        second = added(xor(rotated(a, 2), rotated(a, 13), rotated(a, 22)), majority(a, b, c))
-        a, b, c, d, e, f, g, h = added(first, second), a, b, c, added(d, first), e, f, g
-    state = [builder.add(old, new) for old, new in zip(start, (a, b, c, d, e, f, g, h), strict=True)]
-    return builder.finish([wire for word in state for wire in word_of(word)])
-
-
-def padded(message: bytes) -> bytes:
-    """A message of at most 55 bytes as one block of SHA-256."""
-    return message + b"\x80" + bytes(55 - len(message)) + (8 * len(message)).to_bytes(8, "big")
-
-
 def _times(a: int, b: int) -> int:
     product = 0
     for place in range(8):
@@ -120,7 +43,6 @@ def _times(a: int, b: int) -> int:
     return product
 
 
-@cache
 def aes128() -> Circuit:
     """AES-128: key and block in, 16 bytes each; a block out (FIPS 197)."""
     builder = Builder(128, 128)

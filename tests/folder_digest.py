@@ -3,7 +3,7 @@
 import hashlib
 from pathlib import Path
 
-from tasks.runtime.store import file_digest
+from terrine.files import file_digest
 
 
 def folder_digest(path: Path) -> str:

@@ -224,7 +224,7 @@ def _run(config, kill, epsilon=None):
     elif kill == "stay":
         _stay()
     elif kill is not None:
-        _arm(*kill)
+        arm(*kill)
     from tasks.parties import process
 
     if epsilon is not None:
@@ -294,7 +294,7 @@ def _hold_guardian():
     GuardianHost.deliver = deliver
 
 
-def _arm(module, qualified, when, count):
+def arm(module, qualified, when, count):
     """Have this process kill itself before or after the so-manyth call of a function."""
     owner = importlib.import_module(module)
     *path, name = qualified.split(".")

@@ -8,6 +8,7 @@ What a test does in another process, or finds by a registry, no import shows.
 
 import argparse
 import ast
+import functools
 import subprocess
 import sys
 import time
@@ -49,9 +50,22 @@ def imported(text: str) -> set[str]:
     return found
 
 
+@functools.cache
+def import_graph() -> grimp.ImportGraph:
+    """Return who imports whom."""
+    return grimp.build_graph(*PACKAGES, include_external_packages=False, exclude_type_checking_imports=True)
+
+
+@functools.cache
+def test_files() -> dict[Path, tuple[str, set[str]]]:
+    """Return the text of every test file, and the modules that it imports."""
+    texts = {path: path.read_text(encoding="utf-8") for path in sorted((REPOSITORY / "tests").rglob("test_*.py"))}
+    return {path: (text, imported(text)) for path, text in texts.items()}
+
+
 def near(changed: list[str]) -> list[str]:
     """Return test files, nearest first, that these files reach."""
-    graph = grimp.build_graph(*PACKAGES, include_external_packages=False, exclude_type_checking_imports=True)
+    graph = import_graph()
     distance = {module_of(path): 0 for path in changed if path.endswith(".py")}
     waiting = [module for module in distance if module in graph.modules]
     while waiting:
@@ -61,9 +75,9 @@ def near(changed: list[str]) -> list[str]:
             waiting.append(importer)
     others = {Path(path).name for path in changed if not path.endswith(".py")}
     reached = {}
-    for path in sorted((REPOSITORY / "tests").rglob("test_*.py")):
-        name, text = str(path.relative_to(REPOSITORY)), path.read_text(encoding="utf-8")
-        steps = [distance[module] + 1 for module in imported(text) & distance.keys()]
+    for path, (text, modules) in test_files().items():
+        name = str(path.relative_to(REPOSITORY))
+        steps = [distance[module] + 1 for module in modules & distance.keys()]
         steps += [1] * any(other in text for other in others)
         # Of those that are as near, the one that is called after what was changed comes first.
         called = not any(Path(other).stem in path.stem for other in changed)

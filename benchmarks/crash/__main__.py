@@ -1,7 +1,5 @@
 """Make parts of the crash suite: see the package."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

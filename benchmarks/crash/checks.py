@@ -1,7 +1,5 @@
 """What is wrong with a project whose run was disturbed and made once more."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

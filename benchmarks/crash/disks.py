@@ -4,8 +4,6 @@ The project lies on a file system in memory that has as much room as the run nee
 that is to fail writes; that part is drawn at random. Root alone may mount one.
 """
 
-from __future__ import annotations
-
 import random
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """SIGKILL of `terrine run` at moments spread evenly over its life: alone, and every other time with all it started."""
 
-from __future__ import annotations
-
 import random
 import re
 import shutil

@@ -1,7 +1,5 @@
 """SIGKILL of a party at each moment that the tests know, with two busy loops beside it."""
 
-from __future__ import annotations
-
 import traceback
 from collections import Counter
 from multiprocessing import get_context

@@ -6,8 +6,6 @@ Its journal is replayed by mounting it in the old one's place, and the same comm
 sectors that a device half wrote, or that its own cache lost in spite of a flush, is not covered. Root alone may mount.
 """
 
-from __future__ import annotations
-
 import random
 import shutil
 import subprocess

@@ -3,8 +3,6 @@
 A command that is started as a user does spends ten seconds on imports; kills would fall into these.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Ten runs at once in one folder, two of them the same: they end as ten runs one after the other do."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

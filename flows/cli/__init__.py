@@ -182,9 +182,15 @@ def datasets() -> None:
     console.print(", ".join(SOURCES.names()))
 
 
-_FIRST = (accounting, advise, audit, board, check, compare, doctor, export, images, init, ledger)
-for part in (*_FIRST, membership, params, party, predict, promote, reproduce, serve, statement, sweep, track, ui):
-    part.register(app)
+for command in (
+    *(accounting.account, accounting.calibrate, advise.advise, audit.audit, board.board, check.check),
+    *(compare.compare, doctor.doctor, export.export, images.images, init.init, membership.membership),
+    *(params.params, predict.predict, stoppable()(promote.promote), stoppable()(reproduce.reproduce), serve.serve),
+    *(statement.statement, statement.verify, stoppable()(sweep.sweep), stoppable()(track.track), ui.ui),
+):
+    app.command()(command)
+for group in (ledger.ledger, party.party):
+    app.add_typer(group)
 
 
 def main() -> None:

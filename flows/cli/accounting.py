@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
+from rich.table import Table
+from rich.text import Text
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
+from flows.printing import printer
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DeltaOption = Annotated[float, typer.Option(help="δ, well below one over the number of records.")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add `account` and `calibrate` to the command line."""
-    app.command()(account)
-    app.command()(calibrate)
 
 
 def account(
@@ -86,12 +80,7 @@ def account(
         sigma_ss=sigma_ss,
     )
     counts = read_histograms(
-        votes,
-        histograms=histograms,
-        teachers_first=teachers_first,
-        classes=classes,
-        teachers=teachers,
-        queries=queries,
+        votes, histograms=histograms, teachers_first=teachers_first, classes=classes, teachers=teachers, queries=queries
     )
     result = account_votes(counts, question, None if answered is None else read_answered(answered, len(counts)))
     if as_json:
@@ -120,9 +109,6 @@ def calibrate(
 
 
 def _show_account(result: dict[str, Any]) -> None:
-    from rich.text import Text
-
-    from flows.printing import printer
     from terrine.privacy.accounting.gaussian import round_up
 
     table, notes = _table("ε", "value", "RDP order", "may be published"), []
@@ -166,9 +152,6 @@ def _show_account(result: dict[str, Any]) -> None:
 
 
 def _show_calibration(result: dict[str, Any]) -> None:
-    from rich.text import Text
-
-    from flows.printing import printer
     from terrine.privacy.accounting.gaussian import round_up
 
     console = printer()
@@ -199,8 +182,6 @@ def _show_calibration(result: dict[str, Any]) -> None:
 
 
 def _table(*columns: str) -> Table:
-    from rich.table import Table
-
     table = Table(*columns, box=None, pad_edge=False)
     table.columns[0].no_wrap = True
     return table

@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command()(advise)
+from flows.printing import printer
 
 
 def advise(
@@ -25,9 +23,6 @@ def advise(
     not_linear: Annotated[bool, typer.Option("--not-linear", help="A linear head on fixed features won't do.")] = False,
 ) -> None:
     """Say which mechanism to take, how many teachers and how much noise; nothing is read and nothing is charged."""
-    from rich.text import Text
-
-    from flows.printing import printer
     from terrine.advice import advise as advice_for
 
     found = advice_for(

@@ -1,18 +1,18 @@
-"""`terrine audit`: attack the mechanisms as installed, and compare what leaks with what is charged."""
+"""`terrine audit`: attack the mechanisms as installed, or a run, and compare what leaks with what is charged."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from rich.table import Table
+from rich.text import Text
 
 from flows.cli.attack import conclude, with_bar
-from flows.cli.neighbours import exchange_units
+from flows.printing import printer
 
-
-def register(app: typer.Typer) -> None:
-    """Add `audit` to the command line."""
-    app.command()(audit)
+if TYPE_CHECKING:
+    from tasks.runtime.run import Run
 
 
 def audit(
@@ -109,11 +109,6 @@ def audit_run(name: str, **options: Any) -> dict[str, Any]:
 
 
 def _show(result: dict[str, Any]) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    from flows.printing import printer
-
     console = printer()
     table = Table("attack", "queries", "runs", "ε charged", "ε ≥", "μ charged", "μ ≥", box=None, pad_edge=False)
     for entry in result["canaries"]:
@@ -139,10 +134,6 @@ def _show(result: dict[str, Any]) -> None:
 
 
 def _show_canaries(result: dict[str, Any]) -> None:
-    from rich.table import Table
-
-    from flows.printing import printer
-
     console = printer()
     console.print(
         f"{result['canaries']} canaries ({result['unit']}) in each of {result['shadows']} shadow runs, "
@@ -165,3 +156,55 @@ def _show_canaries(result: dict[str, Any]) -> None:
     elif not result["caught"]:
         console.print("\nNothing beyond the charge was found; that proves nothing.")
     console.print(result["notice"])
+
+
+def exchange_units(run: str | None, count: int, as_json: bool) -> None:
+    """Try `count` units of a run (None: the one selected last); exit code 1 when one moves too much."""
+    from tasks.runtime.run import chosen_run
+    from tasks.tools.neighbours import audit_neighbours
+
+    subject = chosen_run(run)
+    conclude(
+        with_bar("neighbours", lambda tell: audit_neighbours(subject, vote_again, count, tell)),
+        as_json,
+        _show_neighbours,
+    )
+
+
+def vote_again(scratch: Run) -> None:
+    """Take a run from its dataset to its votes; averages that were released are there already."""
+    from flows.stages import run_through
+
+    run_through(scratch, "partition", "partition")
+    if not scratch.params.teachers.releases_averages:
+        run_through(scratch, "average", "average")
+    run_through(scratch, "teach", "vote")
+
+
+def _show_neighbours(result: dict[str, Any]) -> None:
+    console = printer()
+    unit, most = result["unit"], result["most"]
+    console.print(f"{result['run']}: {result['tried']} of {result['units']:,} units tried ({unit})\n")
+    votes = "voters" in result
+    columns = ("teachers that moved", "votes that changed") if votes else ("sums moved, of what is charged",)
+    table = Table(f"{unit} and what was done", *columns, box=None, pad_edge=False)
+    for entry in result["steps"]:
+        moved = (
+            (f"{entry['teachers']} of {result['voters']}", f"{entry['votes']:,} of {result['votes']:,}")
+            if votes
+            else (f"{100 * entry['share']:.1f} %",)
+        )
+        table.add_row(f"{entry['unit']} {entry['step']}", *moved)
+    console.print(table)
+    if result["caught"]:
+        most = f"{most} teachers" if votes else f"the sums {most:.2f} times as far as is charged for"
+        console.print(
+            Text.assemble(
+                (f"\nOne {unit} moved {most}.", "bold red"),
+                f"{' The guarantee counts one:' if votes else ''} What a release of this run is charged does not hold. "
+                "Publish nothing of it before the cause is found.",
+            )
+        )
+    else:
+        most = "more than one teacher" if votes else "the sums by more than is charged"
+        console.print(f"\nNo unit moved {most}; that proves nothing about the others.")

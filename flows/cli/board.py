@@ -19,11 +19,6 @@ class Collection(StrEnum):
     medmnist = "medmnist"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command()(board)
-
-
 @stoppable()
 def board(
     collection: Annotated[Collection, typer.Argument(help="The collection.")],

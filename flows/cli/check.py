@@ -6,18 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Table
+from rich.text import Text
 
+from flows.printing import printer
 from terrine.geometry import in_words
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from tasks.tools.check import Finding
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command()(check)
 
 
 def check(
@@ -30,7 +28,6 @@ def check(
     ] = None,
 ) -> None:
     """Look at the data, the settings and the budget of a run; nothing is read in full, trained, charged or kept."""
-    from flows.printing import printer
     from tasks.config.presets import derive, project_root, selected_run
     from tasks.tools.check import look_at
 
@@ -58,9 +55,6 @@ def refuse(root: Path, name: str, console: Console) -> None:
 
 def show(found: Finding, console: Console, *, findings: bool = True) -> None:
     """Print it: private figures, for the terminal alone. findings: with what speaks against the run."""
-    from rich.table import Table
-    from rich.text import Text
-
     survey = found.survey
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)

@@ -11,11 +11,6 @@ from rich.table import Column, Table
 from flows.printing import printer
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command()(compare)
-
-
 def compare(
     runs: Annotated[list[str] | None, typer.Argument(help="Names of finished runs; default: all of them.")] = None,
     html: Annotated[Path | None, typer.Option(help="Also write a page with the figure to this file.")] = None,

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import typer
+from rich.table import Table
 
 from flows.printing import printer
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command()(doctor)
-
-
 def doctor() -> None:
     """Print versions, devices and the project; exit with status 1 where something is missing."""
-    from rich.table import Table
-
     from tasks.tools.installation import installed
 
     there, missing = installed()

@@ -19,11 +19,6 @@ Statistics = StrEnum("Statistics", list(get_args(StatisticsName)))
 FormatName = StrEnum("FormatName", ["onnx", "pt2"])
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command()(export)
-
-
 def export(
     out: Annotated[Path, typer.Argument(help="Folder to write.")],
     run: RunOption = None,

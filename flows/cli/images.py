@@ -14,11 +14,6 @@ from terrine.errors import SettingError
 console = printer()
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command("images")(images)
-
-
 def images(
     kind: Annotated[str, typer.Option(help="An image program; a wrong name lists the known ones.")],
     out: Annotated[Path, typer.Option(help="A .png file for a contact sheet, or a folder for an image set.")],

@@ -10,11 +10,6 @@ import typer
 from flows.printing import printer
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command()(init)
-
-
 def init(folder: Annotated[Path, typer.Argument(help="A new folder; or a project, which gets what it lacks.")]) -> None:
     """Make a project in a folder of its own: parameters, presets, dvc.yaml, git and DVC."""
     from tasks.tools.project import begin

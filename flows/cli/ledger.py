@@ -28,11 +28,6 @@ ledger = typer.Typer(
 )
 
 
-def register(app: typer.Typer) -> None:
-    """Add `ledger` to the command line."""
-    app.add_typer(ledger)
-
-
 @ledger.command()
 def show(
     url: UrlOption = None,
@@ -49,7 +44,8 @@ def show(
         return
     console = printer()
     for account in accounts:
-        console.print(_title(account), style="bold")
+        nameless = f"account {account['dataset'][:16]} (no run or preset here has its name)"
+        console.print(account["account"] or nameless, style="bold")
         console.print(Padding(_balance(account), (0, 0, 0, 2)))
         table = Table("run", "ε by itself", "when", "", box=None, padding=(0, 1), pad_edge=False)
         table.columns[0].overflow = "fold"
@@ -63,11 +59,6 @@ def show(
         console.print()
     if not accounts:
         console.print("The ledger is empty: nothing was released.")
-
-
-def _title(account: dict[str, Any]) -> str:
-    name = account["account"]
-    return name or f"account {account['dataset'][:16]} (no run or preset here has its name)"
 
 
 def _balance(account: dict[str, Any]) -> str:

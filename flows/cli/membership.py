@@ -5,16 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.table import Table
 
 from flows.cli.attack import conclude, with_bar
+from flows.printing import printer
 
 if TYPE_CHECKING:
     from tasks.runtime.run import Run
-
-
-def register(app: typer.Typer) -> None:
-    """Add `membership` to the command line."""
-    app.command()(membership)
 
 
 def membership(
@@ -45,10 +42,6 @@ def make_shadow(shadow: Run) -> None:
 
 
 def _show(run: str, result: dict[str, Any]) -> None:
-    from rich.table import Table
-
-    from flows.printing import printer
-
     console = printer()
     console.print(f"{run}: {result['shadows']} shadow runs, {result['units']:,} units ({result['unit']})\n")
     table = Table(box=None, pad_edge=False, show_header=False)

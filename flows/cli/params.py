@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.padding import Padding
+from rich.text import Text
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command("params")(params)
+from flows.printing import printer
 
 
 def params(
@@ -18,10 +17,6 @@ def params(
     run: Annotated[str | None, typer.Option(help="Show what this run or preset sets, beside the defaults.")] = None,
 ) -> None:
     """List every setting: what it may be, its default, its unit and what it means."""
-    from rich.padding import Padding
-    from rich.text import Text
-
-    from flows.printing import printer
     from tasks.config.listing import settings
     from tasks.config.presets import project_root
     from tasks.config.values import as_yaml

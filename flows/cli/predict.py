@@ -20,11 +20,6 @@ if TYPE_CHECKING:
     from tasks.serving.rows import RowPredictions
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command()(predict)
-
-
 def predict(
     images: Annotated[list[Path], typer.Argument(help="Image files, or folders of them; for a table, CSV files.")],
     run: RunOption = None,
@@ -104,7 +99,7 @@ def _print_rows(files: list[RowPredictions], as_json: bool, as_csv: bool) -> Non
         shown = [name for name in found if not name.startswith("probability of ")]
         table = Table(*(Column(name, overflow="fold") for name in shown), box=None, pad_edge=False)
         for values in found[shown].assign(probability=[f"{100 * p:.1f} %" for p in found["probability"]]).to_numpy():
-            table.add_row(*map(str, values))
+            table.add_row(*(f"{value:.4g}" if isinstance(value, float) else str(value) for value in values))
         printer().print(table)
 
 

@@ -7,12 +7,6 @@ from typing import Annotated
 import typer
 
 from flows.printing import printer
-from flows.stopping import stoppable
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command()(stoppable()(promote))
 
 
 def promote(

@@ -31,11 +31,6 @@ ReferenceOption = Annotated[
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command()(serve)
-
-
 def serve(
     run: RunOption = None,
     folder: FolderOption = None,

@@ -14,12 +14,6 @@ from flows.printing import printer
 _SHOWN = {True: ("ok", "green"), False: ("wrong", "red"), None: ("–", "yellow")}
 
 
-def register(app: typer.Typer) -> None:
-    """Add `statement` and `verify` to the command line."""
-    app.command()(statement)
-    app.command()(verify)
-
-
 def statement(
     run: Annotated[str | None, typer.Argument(help="A run with a release; default: the one selected last.")] = None,
     language: Annotated[

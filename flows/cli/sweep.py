@@ -15,15 +15,9 @@ import typer
 from rich.table import Table
 
 from flows.printing import printer
-from flows.stopping import stoppable
 
 if TYPE_CHECKING:
     from tasks.tools.sweep import Candidate
-
-
-def register(app: typer.Typer) -> None:
-    """Add `sweep` to the command line."""
-    app.command()(stoppable()(sweep))
 
 
 def sweep(
@@ -101,8 +95,7 @@ def make_all(root: Path, candidates: list[Candidate], made: Mapping[str, str], w
     """Make every candidate that is not complete; return those that failed by themselves, with the reason.
 
     `made` holds a run for every release that exists; candidates that share a release are made from one run's votes. A
-    candidate that nothing can be learnt from does not end the sweep; a refusal by the ledger does. With more workers
-    than one, candidates are made at once, each in a process of its own.
+    refusal by the ledger ends the sweep. With more workers than one, each candidate has a process of its own.
     """
     from tasks.pipeline.graph import MAIN
     from tasks.runtime.versioning import changed_stages

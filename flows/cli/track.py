@@ -6,13 +6,6 @@ from typing import Annotated
 
 import typer
 
-from flows.stopping import stoppable
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command()(stoppable()(track))
-
 
 def track(
     run: Annotated[str | None, typer.Argument(help="A complete run; default: the one selected last.")] = None,

@@ -9,11 +9,6 @@ from typing import Annotated
 import typer
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command()(ui)
-
-
 def ui(port: Annotated[int, typer.Option(help="Port on this machine.")] = 5000) -> None:
     """Show the project's runs in MLflow, on this machine alone; Ctrl-C ends it."""
     from tasks.config.presets import project_root, resolve, selected_run

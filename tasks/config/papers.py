@@ -36,7 +36,7 @@ class PaperRow:
     reduced: str = ""
     """What is less, or other, here than in the paper; nothing where the preset is the paper's system."""
     gpu: bool = False
-    """Whether two processors would take days."""
+    """Whether two processors would take a day or more over its five seeds."""
 
     @property
     def of_a_preset(self) -> bool:

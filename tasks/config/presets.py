@@ -19,7 +19,7 @@ import yaml
 
 from tasks.config.automatic import take_out
 from tasks.config.params import Params, lay_over, published, validate
-from tasks.config.values import as_yaml, digest, flat, merge, parse_assignment, read_yaml
+from tasks.config.values import as_yaml, digest, flat, parse_assignment, parse_assignments, read_yaml
 from terrine.errors import SettingError, did_you_mean
 from terrine.files import write_text
 from terrine.privacy.ledger.identity import keyed_digest, load_or_create_key
@@ -182,10 +182,7 @@ def derive(root: Path, preset: str, assignments: list[str]) -> str:
 
 def with_assignments(root: Path, preset: Preset, assignments: list[str]) -> tuple[dict[str, Any], Params]:
     """Return the overrides of a preset or run with `--set` assignments laid over them, and the parameters they make."""
-    given: dict[str, Any] = {}
-    for assignment in assignments:
-        given = merge(given, parse_assignment(assignment))
-    overrides = lay_over(preset.overrides, given)
+    overrides = lay_over(preset.overrides, parse_assignments(assignments))
     return overrides, validate(take_out(lay_over(of_the_project(root), overrides))[0])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,14 @@ def parse_assignment(text: str) -> dict[str, Any]:
     for part in reversed(parts):
         nested = {part: nested}
     return nested
+
+
+def parse_assignments(texts: Iterable[str]) -> dict[str, Any]:
+    """Return assignments as `parse_assignment` reads them, each laid over those before it."""
+    values: dict[str, Any] = {}
+    for text in texts:
+        values = merge(values, parse_assignment(text))
+    return values
 
 
 def _number_like(text: str) -> str | float:

@@ -1,10 +1,9 @@
 """A teacher party's own account, which adds up what all collaborations learn from the same people.
 
-The guardian keeps account of one collaboration. An institution may take part in several with the same patients, and
-nobody but itself knows. So a teacher party may keep a ledger of its own (`ledger` in its party.yaml), in which each
-release is charged before the first share of it leaves: at its worst case, since what it cost in the end the guardian
-knows alone. The same terms are charged once, whatever fails. Records are known again
-(`terrine.privacy.ledger.data`), so that another account's name is no second budget.
+The guardian keeps account of one collaboration; an institution may take part in several with the same patients. So a
+teacher party may keep a ledger of its own (`ledger` in its party.yaml), in which each release is charged, once, before
+the first share of it leaves: at its worst case, since what it cost in the end the guardian knows alone. Records are
+known again (`terrine.privacy.ledger.data`), so that another account's name is no second budget.
 """
 
 from __future__ import annotations
@@ -23,12 +22,7 @@ from terrine.privacy.ledger.ledger import Ledger
 
 
 class OwnAccount:
-    """The account of a teacher party that has a ledger.
-
-    Args:
-        config: Of the party.
-        create: Whether a ledger may be begun.
-    """
+    """The account of a teacher party that has a ledger, which may be begun where `create` says so."""
 
     def __init__(self, config: PartyConfig, *, create: bool = True) -> None:
         settings = config.ledger

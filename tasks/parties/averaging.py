@@ -1,10 +1,9 @@
 """A teacher party whose teachers learn in rounds with those of other parties, and then vote.
 
 It answers each round with its own teachers' updates, clipped and added up (`terrine.teachers.averaging.shared`), at the
-average that the student party tells, and the last with their votes: the last local steps and the votes are those of a
-run, whose stages start from the average that was told. Its teachers' control variates stay here. They are written down
-before a round's shares are made, so whoever is started again goes on with those of the round that it is asked for; of
-rounds that it missed nothing is made up for.
+average that the student party tells, and the last with their votes, as a run's stages make them from that average. Its
+teachers' control variates stay here, written down before a round's shares are made, so whoever is started again goes on
+with those of the round that it is asked for; of rounds that it missed nothing is made up for.
 """
 
 from __future__ import annotations

@@ -168,8 +168,7 @@ class PartyConfig(Settings):
         """Read the party's credentials, and check them against the terms.
 
         Raises CredentialError for credentials that are unusable or for another role, and SettingError for a name that
-        the terms do not know in this role, for another version of Terrine than was agreed on, and for a
-        party that accepted other terms.
+        the terms do not know in this role, another version of Terrine, and a party that accepted other terms.
         """
         self.terms.check_version()
         credentials = load_credentials(self.credentials, self.role)

@@ -1,8 +1,7 @@
 """After the session: the student party makes the student and hands it on, and each party sees how well it serves there.
 
-The student and its statement are public. They are one file that may be mailed. What a party measures on its own test
-split is private and stays with it. Where all want to tell how good the student is, they meet once more, and release one
-accuracy of all of them with the noise of one (`measuring`).
+The student and its statement are public, one file that may be mailed. What a party measures on its own test split is
+private. Where all want to tell how good the student is, they meet once more (`measuring`).
 """
 
 from __future__ import annotations
@@ -34,12 +33,13 @@ from tasks.pipeline.tracking import attempt
 from tasks.reports.accuracy import released_accuracy
 from tasks.reports.statement_page import read_statement
 from tasks.runtime.run import Run
-from tasks.runtime.store import Folders, atomic_file, atomic_folder, file_digest, link, read_json, write_json
+from tasks.runtime.store import Folders, atomic_file, atomic_folder, link, read_json, write_json
 from tasks.serving.export import export_folder
 from tasks.serving.pages import STATEMENT
 from terrine.deployment.manifest import MANIFEST
 from terrine.deployment.model import check_student
 from terrine.errors import ArtefactError, InputError, SettingError
+from terrine.files import file_digest
 from terrine.privacy.noised_accuracy import shares_of_units
 
 log = logging.getLogger("terrine.party")
@@ -50,16 +50,11 @@ _OWN, _STUDENT = "own", "student"
 
 @dataclass(frozen=True)
 class Finished:
-    """What came of it.
+    """What came of it: the student's folder and, at the student party, the file to be handed on.
 
-    Attributes:
-        folder: Of the student.
-        archive: student party: the file to be handed on.
-        accuracy: teacher party: private, on its own test split, in batches.
-        served: teacher party: private, the same one image at a time, as it is served; None where that is no other.
-        images: teacher party: how many it was measured on.
-        released: student party: the accuracy of all parties, with noise.
-        charged: guardian: what that cost.
+    accuracy, served, images: teacher party, private: on its own test split, in batches; the same one image at a time,
+    as it is served (None where that is no other); of how many. released: student party: the accuracy of all parties,
+    with noise. charged: guardian: what that cost.
     """
 
     folder: Path
@@ -74,8 +69,7 @@ class Finished:
 def finish_student(config: PartyConfig, epsilon: float | None, export: Path | None) -> Finished:
     """Make the student of a student party's answers, log it, and write the file that the other parties are sent.
 
-    epsilon: where it is given, the parties meet once more, and release one accuracy at this price (`measure`). Raises
-    what `learn` and `measure` do.
+    epsilon: where it is given, the parties meet once more, and release one accuracy at this price (`measure`).
     """
     folder = learn(config)
     assert config.learn is not None
@@ -118,17 +112,12 @@ def finish_guardian(config: PartyConfig, student: Path, epsilon: float) -> Finis
 
 
 def finish_teacher(config: PartyConfig, student: Path, epsilon: float | None, export: Path | None) -> Finished:
-    """See how well the student serves a teacher party's own test split; the figures stay in its folder.
+    """See how well the student (the file that was handed on, or a folder with the same in it) serves a teacher party's
+    own test split; the figures stay in its folder.
 
-    Args:
-        config: Of the party.
-        student: What the student party handed on: the file, or a folder with the same in it.
-        epsilon: Price of one accuracy of all parties, for which they meet once more (`measure`); None releases none.
-        export: Where the student is exported to, if it is to be.
-
-    Raises:
-        SettingError: a party without data of its own.
-        InputError, ArtefactError: a student that is of another collaboration, or was changed on its way.
+    epsilon: price of one accuracy of all parties, for which they meet once more (`measure`). export: where the student
+    is exported to. Raises SettingError for a party without data of its own, InputError and ArtefactError for a student
+    that is of another collaboration, or was changed on its way.
     """
     name = config.own_credentials().name
     if config.own is None:

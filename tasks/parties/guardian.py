@@ -100,7 +100,7 @@ class GuardianHost(Host):
         assert self.config.ledger is not None
         terms = self.config.terms
         worst = event_of(self.config, None)
-        if not covers_budget(worst, terms.epsilon, terms.delta):
+        if not price(worst, terms.delta) <= terms.epsilon * (1 + 1e-9):  # rounding aside
             raise SettingError(
                 f"The terms ask {terms.asked} queries, which may cost ε={round_up(price(worst, terms.delta)):g} at "
                 f"δ={terms.delta:g}, more than the ε={terms.epsilon:g} agreed on. Ask fewer, or use more noise."
@@ -303,9 +303,7 @@ class GuardianHost(Host):
             raise CollaborationError(f"The student party ended the session: {content['aborted']}")
 
     def on_refused(self, error: ProtocolError) -> None:
-        if error.sender not in self.config.terms.teachers:
-            raise CollaborationError(str(error))
-        log.warning("%s: %s", self.name, error)
+        super().on_refused(error)
         party = self._guardian
         if party is not None and not party.closed:
             self._refused.add(error.sender)
@@ -472,8 +470,3 @@ def release_of(key: bytes, config: PartyConfig, account: str, noise: NoiseSource
 def event_of(config: PartyConfig, passed: np.ndarray | None) -> Event:
     """What the release costs (`Terms.event`); at most, where it is not known which queries passed."""
     return config.terms.event(None if passed is None else int(passed.sum()))
-
-
-def covers_budget(event: Event, epsilon: float, delta: float) -> bool:
-    """Whether a budget pays for an event, up to rounding."""
-    return price(event, delta) <= epsilon * (1 + 1e-9)

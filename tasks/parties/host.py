@@ -49,13 +49,8 @@ class CollaborationError(TerrineError):
 class Host(ABC):
     """One party at work. `run` returns what came out, as JSON values.
 
-    Attributes:
-        config: The party's configuration.
-        name: Its name, from its certificate.
-        wire: Its connections.
-        party: The state machine of the current session; None between sessions.
-        outcome: What `run` will return; None while the session is under way.
-        tick: Seconds after which it looks at the clock, when nothing happens.
+    party: the state machine of the current session; None between sessions. outcome: what `run` will return; None while
+    the session is under way. tick: seconds after which it looks at the clock, when nothing happens.
     """
 
     tick = 0.5
@@ -74,10 +69,10 @@ class Host(ABC):
         self.stays = False
 
     def run(self, *, stay: bool = False) -> dict[str, Any]:
-        """Take part until the session is over, and write down what came out.
+        """Take part until the session is over, and write down what came out; `stay`: for as long as there is a reason
+        after it.
 
-        stay: for as long as `stay` finds a reason afterwards. Raises CollaborationError or another TerrineError when it
-        did not come to its end.
+        Raises CollaborationError or another TerrineError when it did not come to its end.
         """
         self.stays = stay
         with self.wire:
@@ -137,8 +132,10 @@ class Host(ABC):
         """A peer that connects to us is in another session, or in none yet."""
 
     def on_refused(self, error: ProtocolError) -> None:
-        """A frame was refused."""
-        raise CollaborationError(str(error))
+        """A frame was refused: a teacher party is warned of and left out; without another nothing can go on."""
+        if error.sender not in self.config.terms.teachers:
+            raise CollaborationError(str(error))
+        log.warning("%s: %s", self.name, error)
 
     def look_at_the_clock(self) -> None:
         """Called several times a second at least."""

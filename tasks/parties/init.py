@@ -31,21 +31,12 @@ def init(
     days: float,
     class_names: Sequence[str] | None = None,
 ) -> Terms:
-    """Lay out a trial; return its terms.
+    """Lay out a trial in a folder that must not exist; return its terms.
 
-    Args:
-        folder: Where; it must not exist.
-        preset: Queries, mechanism and budget are its; None for the one that params.yaml names.
-        assignments: section.key=value, laid over it.
-        parties: Teacher parties that the preset's teachers are dealt to.
-        minimum: Fewest teachers that must be there; None for all.
-        guardian: host:port of the guardian; port 0 for a free one.
-        student: host:port of the student party.
-        account: Name of the parties' data in the guardian's ledger.
-        epsilon: Budget of the account over all releases; None for that of this one.
-        edition: Names this vote.
-        days: For how long certificates are good.
-        class_names: By label; None for those of a public benchmark.
+    Queries, mechanism and budget are those of a preset (None: the run that params.yaml names) with assignments laid
+    over it; its teachers are dealt to so many parties. minimum, edition, class_names: see `Wish`. guardian, student:
+    host:port of either, port 0 for a free one. account, epsilon: of the guardian's ledger; None for the budget of this
+    release. days: for how long certificates are good.
 
     Raises SettingError for settings that parties cannot have, or a folder that exists.
     """

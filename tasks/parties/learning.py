@@ -43,8 +43,8 @@ _SECTIONS = ("seed", "device", "data", "student", "tracking")
 def learn(config: PartyConfig) -> Path:
     """Make the student of a student party's answers; return its folder, beside which its privacy.json lies.
 
-    Raises SettingError where the configuration does not say how, or says what stands in the terms; ArtefactError where
-    there are no answers yet; and InputError for images or a backbone that are not those of the terms.
+    Raises SettingError where the configuration does not say how, or says what stands in the terms; ArtefactError
+    without answers; InputError for images or a backbone that are not those of the terms.
     """
     terms, own = config.terms, config.learn
     if own is None:

@@ -1,9 +1,8 @@
 """The parties of a collaboration meet again: one accuracy of their student, of all of them, with the noise of one.
 
-It is a session like that of the vote, between the same parties at the same places, on terms of its own
-(`tasks.parties.agreement.accuracy`); so what holds of that holds of this. It is charged to the collaboration's account
-before the noise is drawn, and to a teacher party's own before its share leaves; once, whoever was killed. It ends
-without costs where fewer than `minimum` teachers' parties come.
+It is a session like that of the vote, on terms of its own (`tasks.parties.agreement.accuracy`); so what holds of that
+holds of this. It is charged, once, to the collaboration's account before the noise is drawn, and to a teacher party's
+own before its share leaves. It costs nothing where fewer than `minimum` teachers' parties come.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import numpy as np
 
 from tasks.parties.agreement.accuracy import AccuracyTerms
 from tasks.parties.config import PartyConfig
+from tasks.parties.process import host_of
 
 PLACE = "accuracy"
 """The folder of the meeting, in that of the party's state and in that of its answers."""
@@ -29,19 +29,7 @@ def measure(config: PartyConfig, terms: AccuracyTerms, shares: np.ndarray | None
     """Take part in the release of one accuracy; return what came out (`Host.run`), again where it was made before.
 
     shares: of a teacher party, float64 [units]: of each unit's records the share that the student is right about.
-    Raises what a session does: CollaborationError, BudgetError and other TerrineErrors.
     """
-    own = meeting(config, terms)
-    if config.role == "guardian":
-        from tasks.parties.guardian import GuardianHost
-
-        return GuardianHost(own).run(stay=True)
-    if config.role == "student":
-        from tasks.parties.student import StudentHost
-
-        return StudentHost(own).run()
-    from tasks.parties.teacher import TeacherHost
-
-    assert shares is not None
-    given = terms.shared(shares)
-    return TeacherHost(own, lambda number, head: given).run()
+    given = None if shares is None else terms.shared(shares)
+    host = host_of(meeting(config, terms), None if given is None else lambda number, head: given)
+    return host.run(stay=config.role == "guardian")

@@ -1,8 +1,7 @@
 """One party as a process: `python -m tasks.parties.process CONFIG`, what `terrine party vote` runs.
 
 It loads neither torch nor Prefect (a teacher party that trains its own teachers loads torch when it does), so fifty
-parties fit on one machine for a trial. Of several configurations each gets a process of its own, forked when what
-parties need is loaded, which takes each of them most of a second otherwise.
+parties fit on one machine. Of several configurations each gets a process, forked when what parties need is loaded.
 """
 
 from __future__ import annotations
@@ -13,26 +12,30 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tasks.parties.config import PartyConfig, read_party
 from terrine.errors import TerrineError
+
+if TYPE_CHECKING:
+    from tasks.parties.host import Host
+    from tasks.parties.votes import Given
 
 LOG = "log.txt"
 """What a party of a trial said, in its folder."""
 
 
 def run_party(path: Path, *, stay: bool = False) -> dict[str, Any]:
-    """Run the party that a configuration describes to its end; return what came out, which is written down.
+    """Run the party that a configuration describes to its end; return what came out, which is written down: `Host.run`.
 
-    stay: a guardian stays for parties that were late, to tell them so. Raises TerrineError when the session did not
-    come to its end.
+    stay: a guardian stays for parties that were late, to tell them so.
     """
-    return _host(read_party(path)).run(stay=stay)
+    return host_of(read_party(path)).run(stay=stay)
 
 
-def _host(config: PartyConfig) -> Any:
-    # Each host loads what it needs: a teacher party has no use for a ledger.
+def host_of(config: PartyConfig, given: Given | None = None) -> Host:
+    """Return the host of a party's role. given: what a teacher party shares, if not what its configuration names."""
+    # Each loads what it needs: a teacher party has no use for a ledger.
     if config.role == "guardian":
         from tasks.parties.guardian import GuardianHost
 
@@ -43,7 +46,7 @@ def _host(config: PartyConfig) -> Any:
         return StudentHost(config)
     from tasks.parties.teacher import TeacherHost
 
-    return TeacherHost(config)
+    return TeacherHost(config, given)
 
 
 def show_progress() -> None:

@@ -1,11 +1,10 @@
 """A release by parties: the aggregate stage of a run with `aggregation.where: parties`, as a trial on this machine.
 
-Every teacher party is a process that reads its own votes, or its own sums, from its own folder, guardian and student
-party are processes of their own, and they speak over mutual TLS, as they would between institutions. What comes back
-is what the student party learned and what the guardian charged; then the run goes on as any other.
+Every party is a process with a folder of its own, and they speak over mutual TLS, as they would between institutions.
+What comes back is what the student party learned and what the guardian charged; then the run goes on as any other.
 
-The parties' folders lie beside the ledger and stay until the release is complete, so a trial that was interrupted is
-finished with the same noise; the answers stay there for as long as the ledger does, and asked again they cost nothing.
+The folders lie beside the ledger and stay until the release is complete, so a trial that was interrupted is finished
+with the same noise; the answers stay there for as long as the ledger does, and asked again they cost nothing.
 """
 
 from __future__ import annotations
@@ -60,15 +59,11 @@ def release_by_parties(
 ) -> StoredRelease:
     """Release through a guardian and a student party; the same terms again cost nothing.
 
-    Args:
-        run: The run.
-        terms: What the parties agree on, `trial_terms`; its edition is the identity of the run's answers.
-        held: Returns what each teacher party holds: its votes, or its sums. Called where nothing was released yet.
-        account: The account that is charged, registered in the ledger.
-        inputs: What is remembered about what the answers are drawn from. It stays in the trial's folder.
+    terms: `trial_terms`; their edition is the identity of the run's answers. held: returns what each teacher party
+    holds, its votes or its sums; called where nothing was released yet. account: what is charged, registered in the
+    ledger. inputs: what is remembered about what the answers are drawn from; it stays in the trial's folder.
 
-    Raises:
-        TrialError: a party failed, in its own words; running again goes on where it ended.
+    Raises TrialError where a party failed, in its own words; running again goes on where it ended.
     """
     folder = trial_folder(run, terms)
     reused = _is_complete(folder, terms)
@@ -105,10 +100,7 @@ def stored_release(about: dict[str, Any], terms: Terms, arrays: Mapping[str, np.
 def released_arrays(terms: Terms, passed: np.ndarray, result: np.ndarray) -> dict[str, np.ndarray]:
     """Turn what the student party learned into the arrays of a release of all queries, or of sums.
 
-    Args:
-        terms: What was agreed on.
-        passed: bool [asked].
-        result: int64, labels [asked] or noisy histograms [asked, classes]; or sums [numbers, 1].
+    passed: bool [asked]. result: int64, labels [asked] or noisy histograms [asked, classes]; or sums [numbers, 1].
     """
     if terms.fixed_point is not None:
         return terms.fixed_point.released(result[:, 0])

@@ -49,10 +49,9 @@ def standing(path: Path) -> dict[str, Any]:
 
 
 def account_standing(config: PartyConfig) -> dict[str, Any] | None:
-    """Return what this party knows of the account that a release of these terms is charged to, `standing_of`.
-
-    The guardian knows all of it, a teacher party its own, and the student party what the guardian told it last. None
-    where nothing is known.
+    """Return what this party knows of the account that a release of these terms is charged to, `standing_of`: the
+    guardian all, a teacher party its own, the student party what the guardian told it last. None where nothing is
+    known.
     """
     if config.ledger is not None:
         from tasks.parties.account import OwnAccount, standing_of

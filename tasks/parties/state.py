@@ -42,12 +42,7 @@ def kept_values(path: Path) -> dict[str, Any] | None:
 
 
 class PartyState:
-    """The files of one party about one release.
-
-    Args:
-        folder: The party's private folder; made when it is missing, for its owner alone.
-        release: The release's identity.
-    """
+    """The files of one party about one release, in the party's private folder."""
 
     def __init__(self, folder: Path, release: str) -> None:
         self.folder = folder / release[:32]

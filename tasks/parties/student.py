@@ -2,9 +2,8 @@
 
 It tells the guardian whose shares it has only when it has written down its own sums of them. So whenever the guardian
 has drawn noise, both sides hold sums that belong together, and a session that breaks is finished with the same noise.
-
-Where there are several rounds, of sums or of averages, it writes down what each of them opened before it says so, and
-then tells the teacher parties the head that follows from all of them, at which the next is asked.
+Of several rounds it writes down what each opened before it says so, and then tells the teacher parties the head that
+follows from all of them, at which the next is asked.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import numpy as np
 from tasks.parties.config import PartyConfig
 from tasks.parties.host import CollaborationError, Host, log
 from tasks.parties.state import PartyState, keep_values, kept_values
-from terrine.collaboration.protocol.party import ProtocolError, Send
+from terrine.collaboration.protocol.party import Send
 from terrine.collaboration.protocol.student import StudentParty
 from terrine.errors import ArtefactError, TerrineError
 from terrine.files import atomic_file
@@ -245,11 +244,6 @@ class StudentHost(Host):
             self._write_about(self._about)
             self.outcome = self._about
 
-    def on_refused(self, error: ProtocolError) -> None:
-        if error.sender not in self.config.terms.teachers:
-            raise CollaborationError(str(error))
-        log.warning("%s: %s", self.name, error)
-
     def on_failed(self, peer: str, error: TerrineError) -> None:
         if self._about is None:
             raise error
@@ -362,9 +356,7 @@ class StudentHost(Host):
         self._about = about
 
     def _write_about(self, about: dict[str, Any]) -> None:
-        text = json.dumps(about, indent=2, sort_keys=True) + "\n"
-        with atomic_file(self._answers / ABOUT, owner_only=True) as file:
-            file.write(text.encode())
+        keep_values(self._answers / ABOUT, about)
 
 
 def stored_answers(config: PartyConfig) -> dict[str, Any] | None:

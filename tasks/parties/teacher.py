@@ -1,11 +1,10 @@
 """The host of a teacher party: it shares its votes between guardian and student party, and learns nothing.
 
-The shares of a session are drawn once and written down before the first of them leaves. A teacher party that is
-started again in the same session sends the very same shares again, and what has arrived is not taken twice.
+The shares of a session are drawn once and written down before the first of them leaves: who is started again sends the
+very same shares, and what has arrived is not taken twice.
 
-Where there are several rounds, of sums or of averages, the student party says the head of each after the first, which
-is public, and the party shares at that head: its sums, and after averages its votes. One that was too late for a round
-takes part in the next.
+Where there are several rounds, the student party says the head of each after the first, which is public, and the party
+shares at that head: its sums, and after averages its votes. Too late for one round, it takes part in the next.
 """
 
 from __future__ import annotations

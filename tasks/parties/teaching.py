@@ -1,9 +1,8 @@
-"""What a teacher party taught before anybody was there: votes, or records ready to be summed or to be learned from in
-rounds, kept in its own folder.
+"""What a teacher party taught before anybody was there, kept in its own folder: votes, or records ready to be summed or
+to be learned from in rounds.
 
-Training takes as long as it takes, and a session waits for nobody for ever. So a party teaches when it suits
-(`terrine party teach`), and the session that comes later uses what it kept, unless the terms, the party's own settings
-or its data have changed since. This module is light: torch is loaded where something is taught.
+A session waits for nobody for ever. So a party teaches when it suits (`terrine party teach`), and the session uses what
+it kept, unless the terms, its own settings or its data have changed since. Torch is loaded where something is taught.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ import numpy as np
 from tasks.config.values import digest
 from tasks.parties.config import OwnTeachers, PartyConfig
 from tasks.parties.state import PartyState
-from tasks.runtime.store import file_digest
 from terrine.errors import ArtefactError, SettingError
+from terrine.files import file_digest
 
 if TYPE_CHECKING:
     from terrine.aggregation.records import Records
@@ -124,17 +123,14 @@ def _state(own: OwnTeachers) -> PartyState:
 
 def _seal(own: OwnTeachers, terms: dict[str, Any], held: int) -> dict[str, Any]:
     """What was taught follows from this alone: JSON values, private."""
+    backbone = own.backbone / "backbone.safetensors"
     return {
         "terms": terms,
         "held": held,
         "settings": digest(own.params, 64),
         "data": _look_of_data(own),
-        "backbone": _digest_of(own.backbone / "backbone.safetensors"),
+        "backbone": file_digest(backbone) if backbone.is_file() else "nothing",
     }
-
-
-def _digest_of(path: Path) -> str:
-    return file_digest(path) if path.is_file() else "nothing"
 
 
 def _look_of_data(own: OwnTeachers) -> str:

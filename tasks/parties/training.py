@@ -20,9 +20,10 @@ from tasks.parties.config import OwnTeachers
 from tasks.pipeline import dataset, partition, sums, teach, vote
 from tasks.pipeline.features import query_features
 from tasks.runtime.run import Run
-from tasks.runtime.store import file_digest, link, read_json
+from tasks.runtime.store import link, read_json
 from terrine.aggregation.records import Records
 from terrine.errors import InputError, SettingError
+from terrine.files import file_digest
 from terrine.models.architecture import ARCHITECTURES
 from terrine.models.files import described_in
 

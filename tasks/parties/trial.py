@@ -82,17 +82,11 @@ def lay_out(
     common: Mapping[str, Any] | None = None,
     days: float = 90,
 ) -> None:
-    """Make the folders of all parties, with credentials of a new authority where there are none.
+    """Make the folders of all parties, with credentials (good for so many days) of a new authority where there are
+    none.
 
-    Args:
-        folder: Of the trial.
-        terms: What all agree on.
-        endpoints: Where guardian and student party will listen.
-        guardian: What the guardian's configuration says beside the addresses: its ledger, its noise.
-        teachers: The same for every teacher party, by name: its votes, or its own teachers.
-        student: The same for the student party: how it makes its student.
-        common: Settings of all parties: deadline, patience.
-        days: For how long certificates are good.
+    guardian, student, teachers (by name): what their configuration says beside the addresses: ledger and noise; how the
+    student is made; votes, or own teachers. common: settings of all parties: deadline, patience.
     """
     authority = folder / AUTHORITY
     if not (authority / KEY).exists():
@@ -184,16 +178,11 @@ def start_party(config: Path, *more: Path) -> PartyProcess:
 
 
 def run_trial(folder: Path, *, limit: float) -> None:
-    """Run every party of a trial in a process of its own, and wait for the guardian and the student party.
+    """Run every party of a trial in a process of its own, and wait for the guardian and the student party; after
+    `limit` seconds everything is ended.
 
-    Teacher parties that were left out, or that do not end by themselves afterwards, are no failure of the trial.
-
-    Args:
-        folder: Of the trial.
-        limit: Seconds after which everything is ended.
-
-    Raises:
-        TrialError: the guardian or the student party failed, in its own words.
+    Teacher parties that were left out, or that do not end by themselves afterwards, are no failure of the trial. Raises
+    TrialError where the guardian or the student party failed, in its own words.
     """
     guardian, student, *teachers = configs_in(folder)
     needed = [start_party(guardian), start_party(student)]

@@ -24,9 +24,8 @@ def given_by(config: PartyConfig, name: str) -> Given:
     """Return what answers for the party called `name`: votes on the asked queries, or its sums in each round, and of
     teachers that average, sums of their updates and then votes.
 
-    They are read from the file that the configuration names, or come of own data: what was taught before, or is now.
-    Raises InputError for what is not on this batch by as many teachers as the terms say; and whenever asked, for sums
-    that so many records cannot have.
+    They come from the file that the configuration names, or of own data. Raises InputError for what is not on this
+    batch by as many teachers as the terms say; and whenever asked, for sums that so many records cannot have.
     """
     terms, held = config.terms, config.terms.teachers[name]
     if terms.averages is not None:

@@ -35,20 +35,14 @@ class Question:
     """What to account for.
 
     Attributes:
-        mechanism: How the queries are answered.
-        delta: δ in (0, 1).
         sigma: Noise of the answers of gnmax and confident (σ2), in votes.
         scale: Scale of lnmax's Laplace noise, in votes.
         threshold: Threshold of confident, in votes.
         sigma1: Noise of confident's threshold test, in votes.
-        weighting: Count the answers by their expectation, or those that were given; None: by whether `answered` is
-            known.
+        weighting: Count the answers by their expectation, or those given; None: by whether `answered` is known.
         conversion: From RDP to (ε, δ).
         orders: "default", "reference", or RDP orders separated by commas.
-        sanitise: Also work out the sanitised ε.
-        order: Its RDP order; None: the best one at which it is sound.
-        beta: Its smoothing; None: the best.
-        sigma_ss: Its noise; None: the best.
+        order, beta, sigma_ss: Of the sanitised ε; None: the best at which it is sound.
     """
 
     mechanism: Literal["lnmax", "gnmax", "confident"]
@@ -92,20 +86,13 @@ class Question:
 def account(
     histograms: NDArray[np.int64], question: Question, answered: NDArray[np.bool_] | None = None
 ) -> dict[str, Any]:
-    """All kinds of ε of answering these queries.
+    """Return all kinds of ε of answering these queries, histograms of votes [queries, classes], as JSON values:
+    `exact`, `data_independent`, `data_dependent` and `sanitised` (None unless asked for), each with `may_be_published`
+    and a `note` that says why.
 
-    Args:
-        histograms: Counts of votes [queries, classes].
-        question: Mechanism and ways of counting.
-        answered: Which queries confident answered [queries], where that is known.
-
-    Returns:
-        JSON values: `exact`, `data_independent`, `data_dependent` and `sanitised` (None unless asked for), each with
-        `may_be_published` and a `note` that says why.
-
-    Raises:
-        InputError: arrays that are no histograms or do not fit.
-        SettingError: an impossible question, or the realised cost where nobody said what was answered.
+    answered: which queries confident answered [queries], where that is known. Raises InputError for arrays that are no
+    histograms or do not fit; SettingError for an impossible question, or the realised cost where nobody said what was
+    answered.
     """
     counts = dependent.check_histograms(histograms)
     votes = _Votes(counts, question, answered)
@@ -156,19 +143,12 @@ def account(
 
 
 def calibration(
-    *,
-    epsilon: float,
-    delta: float,
-    teachers: int,
-    answers: int,
-    tests: int = 0,
-    sigma1: float | None = None,
+    *, epsilon: float, delta: float, teachers: int, answers: int, tests: int = 0, sigma1: float | None = None
 ) -> dict[str, Any]:
-    """Noise for a budget, and what more budget or more teachers would buy, as JSON values; public quantities only.
+    """Return noise for a budget, and what more budget or more teachers would buy, as JSON values; of public quantities.
 
-    Raises:
-        BudgetError: the tests alone pass the budget.
-        SettingError: an impossible number, or tests without their noise.
+    Raises BudgetError where the tests alone pass the budget, and SettingError for an impossible number, or tests
+    without their noise.
     """
     found = noise.calibrate(epsilon, delta, answers, tests=tests, sigma1=sigma1)
     rows = noise.purchases(epsilon, delta, answers, teachers, tests=tests, sigma1=sigma1)
@@ -253,11 +233,7 @@ class _Votes:
         local = summed_answer_sensitivity(self.counts, self.noise, order, self.weights)
         if self.question.mechanism == "confident":
             local = local + summed_threshold_sensitivity(
-                self.largest,
-                int(self.counts[0].sum()),
-                self.threshold,
-                self.sigma1,
-                order,
+                self.largest, int(self.counts[0].sum()), self.threshold, self.sigma1, order
             )
         return local
 

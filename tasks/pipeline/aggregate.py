@@ -38,12 +38,13 @@ from tasks.runtime.releases import (
 )
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
-from tasks.runtime.store import atomic_folder, file_digest, read_json, write_array, write_json, write_table
+from tasks.runtime.store import atomic_folder, read_json, write_array, write_json, write_table
 from terrine.aggregation.findings import answer_names, histograms_of_findings
 from terrine.aggregation.release import about_answers, asked, release_histograms
 from terrine.aggregation.rounds import LaterVotes
 from terrine.aggregation.votes import histograms_of
 from terrine.data.digest import keyed_digest
+from terrine.files import file_digest
 from terrine.privacy.accounting.events import Event, compose
 from terrine.privacy.ledger.ledger import StoredRelease
 from terrine.privacy.statement import PrivacyStatement

@@ -15,13 +15,7 @@ RARE = 1 / 5
 
 @dataclass
 class Remarks:
-    """Sentences for the data's keeper: private.
-
-    Attributes:
-        refusals: What must be mended.
-        doubts: What should be.
-        notes: What is worth knowing.
-    """
+    """Sentences for the data's keeper, private: what must be mended, what should be, and what is worth knowing."""
 
     refusals: list[str] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)

@@ -23,7 +23,6 @@ from terrine.queries import Queries
 from terrine.synthetic.distance import (
     SAMPLE,
     Distance,
-    Extractor,
     chosen,
     columns_extractor,
     image_distances,
@@ -40,8 +39,9 @@ def measure_distance(run: Run) -> None:
     """Write the kernel distance between the private training images and the queries, all and source by source."""
     dataset = read_dataset(run.folders)
     queries = read_queries(run.folders)
-    extractor, seed = _extractor(run, dataset.column_names is not None), run.params.seed
-    numbers = by_source(queries)
+    extractor, seed, numbers = columns_extractor(), run.params.seed, by_source(queries)
+    if dataset.column_names is None:
+        extractor = scattering_extractor(run.params.data.channels, resolve_device(run.params.device))
     sets = {
         "all": queries.images,
         **{f"source {kind}": _sample(queries.images, numbers[kind], seed) for kind in numbers},
@@ -57,12 +57,6 @@ def measure_distance(run: Run) -> None:
     }
     with atomic_folder(run.folders.distance) as folder:
         write_json(folder / "figures.json", figures)
-
-
-def _extractor(run: Run, table: bool) -> Extractor:
-    if table:
-        return columns_extractor()
-    return scattering_extractor(run.params.data.channels, resolve_device(run.params.device))
 
 
 def by_source(queries: Queries) -> dict[str, np.ndarray]:

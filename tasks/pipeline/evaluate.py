@@ -25,7 +25,7 @@ from terrine.deployment.manifest import MANIFEST
 from terrine.deployment.model import StudentModel
 from terrine.device import resolve_device
 from terrine.measures import auc, measures
-from terrine.measures_of_order import measures_of_order
+from terrine.measures.order import measures_of_order
 from terrine.students.fitted import FittedStudent
 
 NOTICE = "PRIVATE evaluation: computed on the private test split, covered by no guarantee. Do not publish."
@@ -34,12 +34,11 @@ NOTICE = "PRIVATE evaluation: computed on the private test split, covered by no 
 @step("evaluate")
 def evaluate_student(run: Run) -> None:
     """Write accuracy, accuracy per class, the confusion matrix and `terrine.measures` on the test split; of a public
-    pool, its answers'.
-
-    Of several findings, accuracy and area under the ROC curve of each; of classes in an order, how far off it is.
+    pool, its answers'. Of several findings, accuracy and area under the ROC curve of each; of classes in an order, how
+    far off.
 
     `accuracy` is that of the student in batches, with the statistics it was trained with; `served` that of what
-    `terrine predict` and `serve` answer with unless told otherwise, one image at a time, where this is another.
+    `terrine predict` and `serve` answer unless told otherwise, one image at a time, where this is another.
     """
     dataset = read_dataset(run.folders)
     subgroups = subgroups_of(run, dataset)
@@ -81,7 +80,7 @@ def probabilities(run: Run, images: np.ndarray) -> np.ndarray:
 
 
 def figures_of_order(dataset: Dataset, scale: Scale, said: np.ndarray, units: np.ndarray | None) -> dict[str, Any]:
-    """Return `terrine.measures_of_order` of probabilities [images, classes] on the test split."""
+    """Return `terrine.measures.order` of probabilities [images, classes] on the test split."""
     labels, numbers = dataset.test_labels, dataset.test_numbers
     return measures_of_order(
         labels.astype(np.float64) if numbers is None else numbers,
@@ -125,9 +124,8 @@ def figures_of_findings(labels: np.ndarray, said: np.ndarray, names: list[str]) 
     """Return accuracy, sensitivity, specificity and area under the ROC curve of each finding; of the first and the last
     the mean.
 
-    labels: int64 [images, findings], 0 or 1. said: how likely each finding is; above a half it is taken for there. The
-    area is the chance that of two images, of which one has the finding, it is the likelier: None where all have it, or
-    none; the mean is over the others.
+    labels: int64 [images, findings], 0 or 1. said: how likely each finding is; above a half it is taken for there. An
+    area is None where all have the finding, or none; the mean is over the others.
     """
     yes, there = said > 0.5, labels == 1
     right = (yes == there).mean(axis=0)

@@ -1,6 +1,12 @@
-"""Features of the queries under one kind of statistics: computed once, used by teachers and students of all runs."""
+"""Features of the queries under one kind of statistics: computed once, used by teachers and students of all runs.
+
+And features of many images one by one, which may take hours: what was cut short goes on where it was.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
@@ -8,9 +14,14 @@ from tasks.config.values import digest
 from tasks.pipeline.pretrain import read_backbone
 from tasks.pipeline.synthesize import read_queries
 from tasks.runtime.run import Run
-from tasks.runtime.store import file_digest, read_array, write_array
+from tasks.runtime.store import read_array, write_array
 from terrine.device import resolve_device
-from terrine.models.backbone import features_in_batches
+from terrine.files import file_digest
+from terrine.mapped import Rows
+from terrine.models.backbone import Backbone, Progress, features_in_batches
+from terrine.models.one_by_one import BLOCK, features_one_by_one
+
+_ROWS = 32 * BLOCK
 
 
 def query_features(run: Run, statistics: str) -> np.ndarray:
@@ -29,3 +40,25 @@ def query_features(run: Run, statistics: str) -> np.ndarray:
         backbone = read_backbone(run.folders).to(device)
         write_array(path, features_in_batches(backbone, queries.images, queries.batches, statistics, device))
     return read_array(path)
+
+
+def rows_in_parts(
+    path: Path,
+    backbone: Backbone,
+    images: Rows,
+    then: Callable[[np.ndarray], np.ndarray],
+    report: Progress | None = None,
+) -> np.ndarray:
+    """Return `then` of the features of images, of each by itself (`features_one_by_one`), and keep them in parts.
+
+    path: beside it each part is a file, which the next call finds.
+    """
+    count = len(images)
+    parts = {path.with_name(f"{path.stem}-{first}.npy"): first for first in range(0, count, _ROWS)}
+    for part, first in parts.items():
+        rows = np.arange(first, min(first + _ROWS, count))
+        if not part.is_file():
+            write_array(part, np.concatenate(list(features_one_by_one(backbone, images, then, rows))))
+        if report is not None:
+            report((rows[-1] + 1) / count, f"features of {rows[-1] + 1:,} of {count:,} images")
+    return np.concatenate([read_array(part) for part in parts])

@@ -27,12 +27,7 @@ MAIN = Pipeline(
     plots=PLOTS,
     stages=(
         PARAMETERS,
-        Stage(
-            "dataset",
-            tasks="tasks.pipeline.dataset:prepare_dataset",
-            settings="seed data",
-            makes="private/dataset",
-        ),
+        Stage("dataset", tasks="tasks.pipeline.dataset:prepare_dataset", settings="seed data", makes="private/dataset"),
         Stage(
             "partition",
             tasks="tasks.pipeline.partition:deal_records",

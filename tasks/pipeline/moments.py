@@ -1,9 +1,8 @@
 """The moments of a run's private images: released once, with noise, so that an answer need not depend on its company.
 
 `aggregate` releases them before the answers (`terrine.models.moments`, `terrine.privacy.clipped_mean`), for the share
-`privacy.moments` of the run's budget. They are one more release of the ledger, under an identity of its own: runs that
-differ in what comes after the backbone share it. What follows from them lies beside the answers, and the student
-carries it.
+`privacy.moments` of the run's budget, under an identity of their own: runs that differ in what comes after the backbone
+share them. What follows from them lies beside the answers, and the student carries it.
 """
 
 from __future__ import annotations

@@ -19,9 +19,10 @@ from tasks.runtime.locks import locked
 from tasks.runtime.progress import progress_reporter
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
-from tasks.runtime.store import Folders, file_digest, link, read_json, write_json
+from tasks.runtime.store import Folders, link, read_json, write_json
 from terrine.device import resolve_device
 from terrine.errors import InputError
+from terrine.files import file_digest
 from terrine.geometry import in_json
 from terrine.mapped import Rows
 from terrine.models.architecture import REFERENCE_BATCHES

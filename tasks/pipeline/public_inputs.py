@@ -5,7 +5,8 @@ from __future__ import annotations
 from tasks.pipeline.guided.queries import FILE as GUIDED_FILE
 from tasks.pipeline.synthesize import POOL
 from tasks.runtime.run import Run
-from tasks.runtime.store import file_digest, read_json
+from tasks.runtime.store import read_json
+from terrine.files import file_digest
 from terrine.privacy.statement import PublicInput
 
 

@@ -27,8 +27,8 @@ from tasks.reports.partition_figures import partition_figures
 from tasks.reports.pictures import (
     ContactSheet,
     confusion_colours,
-    confusion_data_uri,
     contact_sheets,
+    png_data_uri,
     row_shares,
     white_reads_better,
 )
@@ -173,7 +173,7 @@ def evaluation(figures: dict[str, Any]) -> dict[str, Any]:
         "names": names,
         "confusion": confusion_rows(confusion, names) if len(names) <= WIDEST_TABLE else None,
         "long_names": max(map(len, names)) > 4,
-        "picture": None if len(names) <= WIDEST_TABLE else confusion_data_uri(confusion),
+        "picture": None if len(names) <= WIDEST_TABLE else png_data_uri(confusion_colours(confusion).astype(np.uint8)),
         "worst": [
             {"shown": names[shown], "said": names[said], "count": int(errors[shown, said])} for shown, said in worst
         ],
@@ -244,10 +244,8 @@ def confusion_rows(confusion: np.ndarray, names: list[str]) -> list[dict[str, An
 def consensus(histograms: np.ndarray, answered: np.ndarray, asked: np.ndarray) -> dict[str, Any]:
     """Draw how many teachers agreed, over all queries: the winner's share of the votes, by what became of the query.
 
-    Args:
-        histograms: int64 [queries, classes].
-        answered: bool [queries].
-        asked: bool [queries], the queries that were asked before the budget ended.
+    histograms: int64 [queries, classes]. answered, asked: bool [queries]; what is not asked came after the budget's
+    end.
     """
     shares = histograms.max(axis=1) / histograms.sum(axis=1)
     groups = {

@@ -21,7 +21,6 @@ from tasks.runtime.step import step
 from tasks.runtime.store import (
     Folders,
     atomic_folder,
-    file_digest,
     link,
     read_array,
     read_json,
@@ -39,6 +38,7 @@ from terrine.deployment.manifest import MANIFEST, check_seal, seal
 from terrine.deployment.model import MOMENTS
 from terrine.deployment.rows import ENCODING
 from terrine.device import resolve_device
+from terrine.files import file_digest
 from terrine.geometry import in_json
 from terrine.models.backbone import Backbone
 from terrine.models.files import load_backbone, save_backbone
@@ -145,11 +145,9 @@ def read_answers(run: Run) -> tuple[np.ndarray, ReleasedAnswers, dict[str, Any]]
 
 
 def student_pool(run: Run) -> ImagePool:
-    """Return the images the student may look at: the queries, then, where its kind uses them, images without answers.
-
-    Guided queries are among the queries, in the batches they were asked in. Images without answers are what was not
-    asked about of a public pool, and at most `student.pool` of the pretraining images, in batches of one source, as
-    large as the queries'.
+    """Return the images the student may look at: the queries, guided ones in the batches they were asked in; then,
+    where its kind uses them, images without answers: what was not asked about of a public pool, and at most
+    `student.pool` of the pretraining images, in batches of one source, as large as the queries'.
     """
     queries = read_all_queries(run.folders)
     images, batches, sources = [queries.images], list(queries.batches), list(queries.sources)
@@ -174,10 +172,10 @@ def student_pool(run: Run) -> ImagePool:
 
 
 def feature_cache(run: Run, images: int) -> Cache:
-    """Return a cache of the frozen backbone's features of a pool of so many images.
+    """Return a cache of the frozen backbone's features of a pool of so many images: public, hence shared between runs.
 
-    They are public, hence shared between runs. Features of the queries alone are those the teachers voted on. With
-    guided queries in the pool they hang on this run's answers, and are kept with the training's other work.
+    Features of the queries alone are those the teachers voted on. With guided queries in the pool they hang on this
+    run's answers, and are kept with the training's other work.
     """
     queries = sum(batch["count"] for batch in read_json(run.folders.images / "manifest.json")["batches"])
     everything = {

@@ -18,7 +18,7 @@ import numpy as np
 
 from tasks.config.values import digest
 from tasks.pipeline.dataset import protected_units, read_dataset
-from tasks.pipeline.features import query_features
+from tasks.pipeline.features import query_features, rows_in_parts
 from tasks.pipeline.figures.released_accuracy import check_use_of_accuracy
 from tasks.pipeline.moments import (
     about_moments,
@@ -36,17 +36,10 @@ from tasks.runtime.assurance import assurance
 from tasks.runtime.identity import Inputs, about_release, check_queries, remembered, tell_change
 from tasks.runtime.parameters import refuse_hopeless_sums
 from tasks.runtime.progress import progress_reporter
-from tasks.runtime.releases import (
-    about_counting,
-    about_order,
-    check_releases,
-    spent_on_counting,
-    spent_on_moments,
-)
+from tasks.runtime.releases import about_counting, about_order, check_releases, spent_on_counting, spent_on_moments
 from tasks.runtime.run import Run
 from tasks.runtime.store import (
     atomic_folder,
-    file_digest,
     read_array,
     read_json,
     read_tensors,
@@ -61,8 +54,8 @@ from terrine.aggregation.sums import mu_left
 from terrine.classifiers import FindingsHead, LinearHead
 from terrine.deployment.model import MOMENTS
 from terrine.errors import SettingError
+from terrine.files import file_digest
 from terrine.models.moments import set_statistics
-from terrine.models.one_by_one import BLOCK, features_one_by_one
 from terrine.privacy.accounting.events import compose
 from terrine.privacy.ledger.ledger import StoredRelease
 from terrine.privacy.noise import delta_slack
@@ -72,7 +65,6 @@ from terrine.students.material import TrainedStudent
 SUMS = "sums.safetensors"
 """Among the answers: the noisy sums, and the public map from features to the vectors that were summed."""
 NOTICE = "PRIVATE: there are no votes, and so no figures of them."
-_ROWS = 32 * BLOCK
 
 
 def sums_over_records(run: Run) -> bool:
@@ -203,16 +195,8 @@ def _records(run: Run, whitening: Whitening, statistics: dict[str, np.ndarray] |
     if statistics is not None:
         set_statistics(backbone, statistics)
     if not path.is_file():
-        report, count = progress_reporter("private-features"), len(dataset.train_labels)
-        # Part by part, each in a file: what is cut short after hours goes on where it was.
-        parts = {path.with_name(f"vectors-{first}.npy"): first for first in range(0, count, _ROWS)}
-        for part, first in parts.items():
-            rows = np.arange(first, min(first + _ROWS, count))
-            if not part.is_file():
-                blocks = features_one_by_one(backbone, dataset.train_images, whitening.vectors, rows)
-                write_array(part, np.concatenate(list(blocks)))
-            report((rows[-1] + 1) / count, f"features of {rows[-1] + 1:,} of {count:,} images")
-        write_array(path, np.concatenate([read_array(part) for part in parts]))
+        report = progress_reporter("private-features")
+        write_array(path, rows_in_parts(path, backbone, dataset.train_images, whitening.vectors, report))
     return Records.of(
         read_array(path, memory_map=True), dataset.train_labels, protected_units(run, dataset), dataset.classes
     )

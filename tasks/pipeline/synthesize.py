@@ -1,12 +1,10 @@
 """synthesize: let image programs draw the queries and the pretraining images.
 
 Images are drawn in shards (`terrine.synthetic.shards`) into a folder that all runs share and that is named by the
-digest of everything that makes them; a run's own artefact is made of links to it. A shard on disk is not drawn again,
-unless its bytes are no longer those that were written: then it is, and the log says so. What is handed out is mapped,
-not loaded, so nobody reads more of the images than is needed.
+digest of everything that makes them; a run's own artefact is made of links to it. A shard on disk is drawn again only
+where its bytes are no longer those that were written. What is handed out is mapped, not loaded.
 
-Of a table nothing is drawn: the queries are the rows that its owner declared public. So it is with the source `pool`:
-real images of the data that are public, which lie beside what programs draw.
+Of a table nothing is drawn: the queries are the rows that its owner declared public; so are those of the source `pool`.
 """
 
 from __future__ import annotations
@@ -27,10 +25,11 @@ from tasks.runtime.locks import locked
 from tasks.runtime.progress import progress_reporter
 from tasks.runtime.run import SPLIT_SEED, Run
 from tasks.runtime.step import step
-from tasks.runtime.store import Folders, atomic_folder, file_digest, link, read_json, write_array, write_json
+from tasks.runtime.store import Folders, atomic_folder, link, read_json, write_array, write_json
 from terrine.determinism.randomness import derive_seed, numpy_generator
 from terrine.device import resolve_device
 from terrine.errors import ArtefactError, SettingError
+from terrine.files import file_digest
 from terrine.geometry import in_json, pixels
 from terrine.mapped import MappedRows, Segment
 from terrine.queries import Queries, in_turns
@@ -140,10 +139,9 @@ def _progress(draw: Draw) -> Callable[[int], None]:
 
 
 def drawing_cost(run: Run) -> dict[str, float]:
-    """Return what the run's images cost when they were drawn, by this run or by one that it shares them with.
-
-    `images`, `bytes` on disk, `seconds` of drawing added up over shards, and `images_per_second` of one worker; empty
-    where nothing was drawn, or the shards came from elsewhere.
+    """Return what the run's images cost when they were drawn, by this run or by one that it shares them with: `seconds`
+    added up over shards, `images_per_second` of one worker; nothing where nothing was drawn, or the shards came from
+    elsewhere.
     """
     records = [read_shard_record(shard_path(run, draw)) for draw in plan(run)]
     known = [record for record in records if record is not None and "seconds" in record]
@@ -223,8 +221,8 @@ PUBLIC_ROWS = "public rows"
 def _write_public_rows(run: Run) -> None:
     """Write the table's public rows, at most `queries.count`, as float32 [queries, columns], and how to encode others.
 
-    They are read from the user's file, not from the private zone: which rows are public depends on their names
-    alone, and they are encoded by what they show themselves.
+    They are read from the user's file: which rows are public depends on their names alone, and they are encoded by what
+    they show themselves.
     """
     data, queries = run.params.data, run.params.queries
     rows, encoding = data.public_rows(run.root, seed=SPLIT_SEED)

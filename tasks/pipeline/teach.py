@@ -1,13 +1,11 @@
 """teach: features of the private images where the kind of teacher wants them, then teachers, a group in each task.
 
 Features and what is finished are kept in the run's private work folder under the digest of everything they depend on,
-so an interrupted stage goes on where it stopped and never trains a finished group again. Teachers that are networks or
-estimators are kept one by one, so of them not even part of a group is trained again. A group that does not fit into
-memory is halved.
+so an interrupted stage goes on where it stopped: with the next group, or, of networks and estimators, the next teacher.
+A group that does not fit into memory is halved.
 
 A teacher with too few records is not trained and is no error, for whether a run fails would tell about records. It is
-kept as a state of its own, so that nobody looks for it again, and is listed in the manifest, which is private; how it
-votes is said in `terrine.teachers.untrained`.
+kept as a state of its own and listed in the manifest, which is private; how it votes: `terrine.teachers.untrained`.
 """
 
 from __future__ import annotations
@@ -32,7 +30,6 @@ from tasks.runtime.store import (
     Folders,
     atomic_file,
     atomic_folder,
-    file_digest,
     link,
     read_array,
     read_json,
@@ -46,6 +43,7 @@ from terrine.data.dataset import Dataset
 from terrine.data.findings import labelled
 from terrine.device import resolve_device
 from terrine.errors import ArtefactError
+from terrine.files import file_digest
 from terrine.teachers.averaging.average import Average
 from terrine.teachers.averaging.kind import RoundState
 from terrine.teachers.features import PrivateFeatures, private_features

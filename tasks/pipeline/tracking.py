@@ -1,8 +1,7 @@
 """MLflow: ε and accuracy of every run in view, with its settings, its report and its student.
 
-Figures that are functions of private records are logged only where `tracking.private_metrics` allows it, which it does
-for public benchmarks alone. Of other data MLflow sees what is released and what is public; of its accuracy, the one
-that was released with noise, if it was.
+Figures that are functions of private records are logged only where `tracking.private_metrics` allows it, for public
+benchmarks alone. Of other data MLflow sees what is released and what is public.
 
 An experiment opens in a view whose columns are ε and accuracy, and holds one run more, with a figure of all others.
 """
@@ -69,9 +68,8 @@ def log_finished(
 
     MLflow that fails is warned of, and None returned: the run is complete all the same, and may be logged later.
 
-    metrics: those that are None are left out: what was published without a guarantee has no ε, and MLflow takes no such
-    metric. What the stages cost is added. released: folders of the release beside the student. unused: sections of the
-    parameters that say nothing to this pipeline.
+    metrics: those that are None are left out, as an ε that nothing guarantees. released: folders of the release beside
+    the student. unused: sections of the parameters that say nothing to this pipeline.
     """
     record = run.folders.private / "tracking.json"
     log = partial(_log, run, pipeline, metrics, tags or {}, released, unused)

@@ -14,14 +14,16 @@ import torch
 
 from tasks.config.values import digest
 from tasks.pipeline.features import query_features
+from tasks.pipeline.partition import in_groups
 from tasks.pipeline.sums import sums_over_records
 from tasks.pipeline.synthesize import read_queries
 from tasks.pipeline.teach import findings_of, read_states, read_teachers_manifest, teacher_kind
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
-from tasks.runtime.store import Folders, atomic_folder, file_digest, read_array, read_json, write_array, write_json
+from tasks.runtime.store import Folders, atomic_folder, read_array, read_json, write_array, write_json
 from terrine.aggregation.findings import answer_names
 from terrine.device import resolve_device
+from terrine.files import file_digest
 from terrine.queries import Queries
 from terrine.teachers.fitted import cast_votes
 from terrine.teachers.kind import TeacherKind
@@ -31,8 +33,7 @@ def blocks(run: Run) -> list[range]:
     """Return the teachers that vote together, block by block; none of sums over records."""
     if sums_over_records(run):
         return []
-    teachers, most = read_teachers_manifest(run.folders)["teachers"], teacher_kind(run).block
-    return [range(first, min(first + most, teachers)) for first in range(0, teachers, most)]
+    return in_groups(read_teachers_manifest(run.folders)["teachers"], teacher_kind(run).block)
 
 
 @step("vote", retries=2)

@@ -14,21 +14,19 @@ OF_ORDER = {
     "quadratic_kappa": "quadratic weighted kappa",
     "spearman": "Spearman's rank correlation",
 }
-"""Figures of classes that have an order (`terrine.measures_of_order`), and what they are called."""
+"""Figures of classes that have an order (`terrine.measures.order`), and what they are called."""
 
 
-def released_accuracy(folders: Folders) -> dict[str, Any] | None:
+def released_accuracy(folders: Folders, figure: str = "accuracy") -> dict[str, Any] | None:
     """Return what was released about a run's accuracy, the content of accuracy.json, None where nothing was."""
     path = folders.accuracy
     found = read_json(path) if path.is_file() else {}
-    return found if found.get("accuracy") is not None else None
+    return found if found.get(figure) is not None else None
 
 
 def released_error(folders: Folders) -> dict[str, Any] | None:
-    """Return what was released about a run's mean absolute error, the content of accuracy.json, None where nothing."""
-    path = folders.accuracy
-    found = read_json(path) if path.is_file() else {}
-    return found if found.get("mean_absolute_error") is not None else None
+    """Return the same where a mean absolute error was released instead."""
+    return released_accuracy(folders, "mean_absolute_error")
 
 
 def known_accuracy(run: Run) -> dict[str, float]:
@@ -45,17 +43,13 @@ def known_accuracy(run: Run) -> dict[str, float]:
         if found.get("auc") is not None:  # of several findings, the mean
             known["auc"] = found["auc"]
             entries = [entry for entry in found["per_class"] if entry["auc"] is not None]
-            known |= {f"auc/{number}_{_metric(entry['class'])}": entry["auc"] for number, entry in enumerate(entries)}
+            names = [re.sub(r"[^\w .-]", "_", entry["class"]) for entry in entries]  # as MLflow takes them
+            known |= {f"auc/{number}_{names[number]}": entry["auc"] for number, entry in enumerate(entries)}
     if released is not None:
         known |= {"accuracy_released": released["accuracy"], "accuracy_released_plus_minus": released["plus_minus"]}
     if (error := released_error(run.folders)) is not None:
         known |= {"error_released": error["mean_absolute_error"], "error_released_plus_minus": error["plus_minus"]}
     return known
-
-
-def _metric(name: str) -> str:
-    """Return a class's name as MLflow takes it in that of a metric."""
-    return re.sub(r"[^\w .-]", "_", name)
 
 
 def shown_measure(measured: dict[str, Any] | None) -> str:

@@ -35,17 +35,12 @@ def ticks(largest: float, most: int = 5) -> list[float]:
 def stacked_histogram(
     shares: np.ndarray, groups: Mapping[str, np.ndarray], *, x_label: str, y_label: str, bins: int = 20
 ) -> Markup:
-    """Draw a histogram of values in [0, 1] whose bars are stacked by group.
+    """Draw a histogram of values in [0, 1], `bins` bars that are stacked by group; raise InputError for no partition of
+    them.
 
-    Args:
-        shares: float [n] in [0, 1]; a value on an edge counts in the bin to its right, 1 in the last bin.
-        groups: Name of a group and which values are in it, bool [n]; every value is in exactly one. The order is the
-            order of stacking from below, and of the style sheet's classes `part-0`, `part-1`, ...
-        x_label: What the values are.
-        y_label: What is counted.
-        bins: Number of bars.
-
-    Raises InputError when the groups are no partition of the values.
+    shares: float [n]; a value on an edge counts in the bin to its right, 1 in the last bin. groups: name of a group and
+    which values are in it, bool [n]; their order is that of stacking from below, and of the style sheet's classes
+    `part-0`, `part-1`, ... y_label: what is counted.
     """
     membership = np.array(list(groups.values()), dtype=np.int64).reshape(len(groups), len(shares))
     if not (membership.sum(axis=0) == 1).all():
@@ -75,17 +70,11 @@ def stacked_histogram(
 
 @dataclass(frozen=True)
 class ScatterPoint:
-    """A point of a `scatter`.
+    """A point of a `scatter`, a share y over an x of at least 0.
 
-    Attributes:
-        x: At least 0.
-        y: A share in [0, 1].
-        plus_minus: Half the height of its error bar, 0 for none.
-        series: Which series it is of: the first three have colours of their own.
-        marked: Whether it is on the front of its series, which a line joins.
-        label: A few characters beside it.
-        title: What is said when it is pointed at.
-        address: Where a click leads to.
+    plus_minus: half the height of its error bar, 0 for none. series: the first three have colours of their own. marked:
+    whether it is on the front of its series, which a line joins. label: a few characters beside it. title: what is said
+    when it is pointed at. address: where a click leads to.
     """
 
     x: float

@@ -32,18 +32,10 @@ HIDDEN = "tracking", "runner", "device"
 class Compared:
     """A finished run as it is compared.
 
-    Attributes:
-        run: Its name.
-        data: Whose runs it can be compared with: those about the same data, in the same unit.
-        epsilon: The guarantee at `delta`; None where there is none.
-        delta: δ.
-        accuracy: In [0, 1]; None where it is private.
-        plus_minus: How far noise may have moved it; 0 for an accuracy without noise.
-        teachers: How many voted.
-        answered: How many queries were answered.
-        queries: Of how many.
-        seconds: What all stages took; None where that is private or unknown.
-        settings: What differs from the defaults, by section.key.
+    data: whose runs it can be compared with: those about the same data, in the same unit. epsilon: the guarantee at
+    `delta`; None where there is none. accuracy: in [0, 1]; None where it is private. plus_minus: how far noise may have
+    moved it. answered: so many of `queries`. seconds: what all stages took; None where that is private or unknown.
+    settings: what differs from the defaults, by section.key.
     """
 
     run: str
@@ -84,11 +76,8 @@ def own_settings(params: Params) -> dict[str, Any]:
 def finished(root: Path) -> list[str]:
     """Return the names of all runs of the project that are evaluated, but transcriptions."""
     names = sorted(path.parent.name for path in (root / "data" / "private").glob("*/parameters.yaml"))
-    return [name for name in names if all(path.exists() for path in _needed(Folders(root, name)))]
-
-
-def _needed(folders: Folders) -> tuple[Path, ...]:
-    return folders.statement, folders.evaluation, folders.answers
+    each = [(name, Folders(root, name)) for name in names]
+    return [name for name, of in each if all(path.exists() for path in (of.statement, of.evaluation, of.answers))]
 
 
 def compared(root: Path, names: Sequence[str]) -> list[Compared]:

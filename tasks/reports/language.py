@@ -33,8 +33,7 @@ def languages() -> list[str]:
 
 @cache
 def _messages(code: str) -> Mapping[str, Any]:
-    messages: Mapping[str, Any] = yaml.safe_load((FOLDER / f"{code}.yaml").read_text(encoding="utf-8"))
-    return messages
+    return yaml.safe_load((FOLDER / f"{code}.yaml").read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)

@@ -88,15 +88,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
-        "count": count,
-        "percent": percent,
-        "epsilon": epsilon,
-        "probability": probability,
-        "bound": bound,
-        "plain": plain,
-        "code": code,
-    }
+    environment.filters |= {each.__name__: each for each in (count, percent, epsilon, probability, bound, plain, code)}
     return environment
 
 

@@ -33,13 +33,7 @@ def partition_figures(run: Run) -> dict[str, Any] | None:
 
 
 def figures(manifest: dict[str, Any], histograms: np.ndarray, class_names: list[str]) -> dict[str, Any]:
-    """Draw a partition.
-
-    Args:
-        manifest: What `tasks.pipeline.partition` writes beside the assignment.
-        histograms: int64 [teachers, classes], records of each class.
-        class_names: Names of the classes.
-    """
+    """Draw a partition by its manifest, and its int64 [teachers, classes], records of each class."""
     sizes, shares, teachers = histograms.sum(axis=1), label_shares(histograms), len(histograms)
     parties = manifest["parties"] if teachers <= MOST_COLUMNS else None
     if manifest["kind"] == "iid" or parties:
@@ -55,12 +49,7 @@ def figures(manifest: dict[str, Any], histograms: np.ndarray, class_names: list[
     return {
         "facts": facts(manifest),
         "mix": heat_map(
-            mix,
-            [class_names[index] for index in classes],
-            x_label=x_label,
-            y_label="class",
-            first=1,
-            last=teachers,
+            mix, [class_names[index] for index in classes], x_label=x_label, y_label="class", first=1, last=teachers
         ),
         "largest_share": percent(float(mix.max())),
         "sizes": None

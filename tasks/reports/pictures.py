@@ -56,8 +56,7 @@ def confusion_colours(confusion: np.ndarray) -> np.ndarray:
     colour = np.where(right, np.array(DIAGONAL), np.array(ERROR))
     # The square root lets rare errors show in a matrix of many classes.
     mixed = 255 + (colour - 255) * np.sqrt(row_shares(confusion))[..., None]
-    colours: np.ndarray = np.rint(mixed).astype(np.int64)
-    return colours
+    return np.rint(mixed).astype(np.int64)
 
 
 def white_reads_better(colours: np.ndarray) -> np.ndarray:
@@ -65,19 +64,12 @@ def white_reads_better(colours: np.ndarray) -> np.ndarray:
     parts = np.asarray(colours) / 255
     linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
     luminance = linear @ np.array([0.2126, 0.7152, 0.0722])
-    better: np.ndarray = 1.05 / (luminance + 0.05) > (luminance + 0.05) / 0.05
-    return better
-
-
-def confusion_data_uri(confusion: np.ndarray) -> str:
-    """Return a confusion matrix, int64 [true, predicted], as a picture with one pixel a cell."""
-    return png_data_uri(confusion_colours(confusion).astype(np.uint8))
+    return 1.05 / (luminance + 0.05) > (luminance + 0.05) / 0.05
 
 
 def row_shares(confusion: np.ndarray) -> np.ndarray:
     """Return float64 [true, predicted], every row divided by its sum; a row without images stays zero."""
-    shares: np.ndarray = confusion / np.maximum(confusion.sum(axis=1, keepdims=True), 1)
-    return shares
+    return confusion / np.maximum(confusion.sum(axis=1, keepdims=True), 1)
 
 
 @dataclass(frozen=True)
@@ -112,14 +104,8 @@ def contact_sheets(
 ) -> list[ContactSheet]:
     """Return one sheet per image source: queries spread evenly over those asked, sorted by the label they got.
 
-    Args:
-        queries: The query images and their batches.
-        answered: bool [queries].
-        labels: int64 [queries]; looked at where answered.
-        asked: bool [queries], the queries that were asked before the budget ended.
-        class_names: By label.
-        noisy: float [queries, classes] noisy histograms if they were released.
-        per_source: Most pictures on a sheet.
+    answered, asked: bool [queries], `asked` before the budget ended. labels: int64 [queries]; looked at where answered.
+    class_names: by label. noisy: float [queries, classes] noisy histograms if they were released.
     """
     numbers: dict[str, list[np.ndarray]] = {}
     for kind, batch in zip(queries.sources, queries.batches, strict=True):

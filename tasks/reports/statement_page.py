@@ -69,10 +69,10 @@ def read_statement(path: Path) -> dict[str, Any]:
 
 
 def render_statement(statement: Mapping[str, Any], class_names: Sequence[str]) -> str:
-    """Return the page, HTML, of a privacy statement as `PrivacyStatement.to_dict` gives it (or privacy.json holds it).
+    """Return the page, HTML, of a privacy statement as `PrivacyStatement.to_dict` gives it, with the release's classes
+    by label.
 
-    `class_names` are those of the release, by label. Raises ValueError when they are not as many as the statement's
-    classes, and jinja2.UndefinedError when a field is missing.
+    Raises ValueError when they are not as many as the statement's, and jinja2.UndefinedError when a field is missing.
     """
     rows = bar_rows(class_names, statement["answered_per_class"])
     return render("statement.html", {"statement": statement, "per_class": rows, **statement_texts(statement)})

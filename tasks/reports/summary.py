@@ -7,13 +7,7 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from tasks.reports.accuracy import (
-    known_accuracy,
-    released_accuracy,
-    released_error,
-    shown_accuracy,
-    shown_measure,
-)
+from tasks.reports.accuracy import known_accuracy, released_accuracy, released_error, shown_accuracy, shown_measure
 from tasks.reports.statement_page import read_statement
 from tasks.runtime.identity import changes_told
 from tasks.runtime.run import Run
@@ -32,11 +26,8 @@ def figures(run: Run) -> dict[str, float]:
 
 
 def result_lines(run: Run, *own: tuple[str, str]) -> Text:
-    """Return the result of a finished run of any pipeline: accuracy, what holds and what is claimed, where to look.
-
-    Each line is as long as it is, and the terminal wraps it (print with `soft_wrap`): a table would cut paths.
-
-    own: lines that this pipeline alone has, before those that say where to look.
+    """Return the result of a finished run of any pipeline: accuracy, what holds and what is claimed, `own` lines that
+    this pipeline alone has, where to look. The terminal wraps them (print with `soft_wrap`): a table would cut paths.
     """
     statement = read_statement(run.folders.statement)
     evaluation = read_json(run.folders.evaluation)

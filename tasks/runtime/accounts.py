@@ -169,6 +169,7 @@ def release_at_price(
     draw: Callable[[], dict[str, NDArray[Any]]],
     inputs: Mapping[str, str] | None = None,
     data: NDArray[np.uint64] | None = None,
+    made_by: Callable[[str], bool] | None = None,
 ) -> StoredRelease:
     """Release through the ledger what costs exactly `event`, or return what was released before: `Ledger.release`.
 
@@ -184,6 +185,7 @@ def release_at_price(
         noise_kind=noise.kind,
         draw=lambda: (draw(), event),
         inputs=inputs,
+        made_by=made_by,
         data=data_of(run) if data is None else data,
     )
 

@@ -134,14 +134,11 @@ def release_digest(params: Params, kind: Kind = "answers") -> str:
 
 
 def identity_of(run: Run, account: str, noise: Mapping[str, Any], kind: Kind, *index: int) -> str:
-    """Return the identity under which the ledger knows a release of the run.
+    """Return the identity under which the ledger knows a release of the run; its parameters and the site's key alone
+    are looked at.
 
-    Args:
-        run: The run; nothing but its parameters and the site's key is looked at.
-        account: Whose budget the release draws on.
-        noise: The description of its noise.
-        kind: What is released.
-        index: Which one, where there are several: the round of an average.
+    account: whose budget the release draws on. noise: the description of its noise. index: which one, where there are
+    several: the round of an average.
     """
     return release_identity(
         site_key(run),
@@ -200,11 +197,7 @@ def about_release(run: Run, account: str, release: StoredRelease) -> dict[str, A
 def tell_change(run: Run, kind: Kind, release: StoredRelease, inputs: Inputs) -> None:
     """Write into the private zone, and nowhere else, that a stored release was made from other data, if it was.
 
-    Args:
-        run: The run.
-        kind: What was released.
-        release: What the ledger returned.
-        inputs: What `remembered` returned for the data as they are now.
+    inputs: what `remembered` returned for the data as they are now.
     """
     path = run.folders.private / f"{_CHANGED}{kind}.txt"
     changed = changed_inputs(release, inputs)

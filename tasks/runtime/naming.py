@@ -37,9 +37,8 @@ IGNORED = """\
 
 
 def name_run(root: Path, name: str, preset: str | None, assignments: list[str]) -> str:
-    """Begin a run of this name, or go on with it, with `--set` assignments laid over what it has; return the name.
-
-    preset: what it is made from, a preset or another run; needed when it is begun.
+    """Begin a run of this name from a preset or another run, or go on with it, with `--set` assignments laid over what
+    it has; return the name.
 
     Raises SettingError for a name that no run can have, and for settings that its release was not made with.
     """

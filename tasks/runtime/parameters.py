@@ -1,11 +1,10 @@
-"""The parameters of a run, written for its stages and for DVC: every `auto` a number by then.
+"""The parameters of a run, written for its stages and for DVC: every `auto` a number by then, chosen once, from what
+anybody may know, before anything is trained.
 
-What `auto` stands for is chosen once, from what anybody may know, before anything is trained.
-
-How many units there are is private. Either the operator declares about how many (`privacy.units`), or they are counted
-with noise: a release of its own, through the ledger, exactly once for an account, an edition and a budget, and part of
-what the run's statement says was spent. Whether any choice is of use is asked of the true count, and told to the
-operator alone, before the ledger is touched: a run that is refused releases nothing.
+How many units there are is private: the operator declares about how many (`privacy.units`), or they are counted with
+noise, a release of its own, exactly once for an account, an edition and a budget, and part of what the statement says
+was spent. Whether any choice is of use is asked of the true count, and told to the operator alone, before the ledger is
+touched: a run that is refused releases nothing.
 """
 
 from __future__ import annotations
@@ -141,17 +140,10 @@ def counts_units(run: Run) -> bool:
     return run.params.privacy.units is None and not run.params.data.public_benchmark
 
 
-def planned(
-    run: Run,
-    automatic: list[tuple[str, str]],
-    survey: Survey,
-    *,
-    units: int | None = None,
-) -> Plan:
+def planned(run: Run, automatic: list[tuple[str, str]], survey: Survey, *, units: int | None = None) -> Plan:
     """Return the plan of a run: what is given stays, what is `auto` is chosen.
 
-    units: the units as they were counted; else those that the operator declared, or for the operator's eyes alone as
-    they are.
+    units: as they were counted; else those that were declared, or for the operator's eyes alone as they are.
     """
     params = run.params
     _refuse_what_has_no_plan(run)

@@ -67,8 +67,7 @@ def identity_in_ledger(run: Run, kind: Kind, *index: int) -> str:
 def worst_cases(params: Params, queries: int | None = None) -> dict[Kind, Event]:
     """Return what a run releases, in its order, with the most that each may cost: from parameters alone.
 
-    queries: how many images there are to ask about, where that is known to be other than `queries.count`; of several
-        findings how many questions.
+    queries: how many questions there are, where that is known to be other than what `queries.count` makes of them.
     """
     budget, count = params.aggregation, queries or params.queries.count * params.aggregation.findings
     if params.teachers.unprotected:

@@ -28,9 +28,7 @@ class _AbandonedError(LedgerError):
 class Reservation:
     """One release, reserved at its worst case by `open` and charged at what it cost by `settle`.
 
-    Args:
-        open_ledger: Opens the ledger; called in the thread that uses it.
-        about: The arguments of `Ledger.release` but `draw`.
+    open_ledger: called in the thread that uses it. about: the arguments of `Ledger.release` but `draw`.
     """
 
     def __init__(self, open_ledger: Callable[[], Ledger], **about: Any) -> None:

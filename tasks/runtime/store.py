@@ -6,7 +6,6 @@ file or the new one. A folder artefact is written into a sibling and renamed as 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -259,9 +258,3 @@ def _link_file(source: Path, target: Path) -> None:
         os.link(source, target)
     except OSError:
         shutil.copyfile(source, target)
-
-
-def file_digest(path: Path) -> str:
-    """Return the SHA-256 of a file."""
-    with open(path, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

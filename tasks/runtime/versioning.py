@@ -232,10 +232,10 @@ def _sync(made: PipelineStage) -> None:
 
 
 def lock_digest(root: Path, run: str) -> str:
-    """Return the digest of this run's entries in dvc.lock: what data and code its figures came from.
+    """Return the digest of this run's entries in dvc.lock, but the report's own: what data and code its figures came
+    from.
 
-    The report's own entry is left out, for the digest is part of the report. Private: the entries hold digests of
-    private artefacts, so that equal digests would say that these are equal.
+    Private: the entries hold digests of private artefacts, so that equal digests would say that these are equal.
     """
     entries = _entries(_read_lock(root / "dvc.lock") | _read_lock(Folders(root, run).private / "dvc.lock"), run)
     entries.pop(f"report@{run}", None)

@@ -27,7 +27,6 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-Application = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 IN_MEMORY, AT_ONCE, BODY_SECONDS = 2**16, 2, 60.0
 OPEN = ("/ping", "/health")
@@ -43,12 +42,8 @@ _CODES = {
 class Door:
     """Limits what comes in, and makes a sentence of every refusal that goes out.
 
-    Args:
-        app: The service.
-        most_bytes: The largest body of a request.
-        hint: How POST /invocations is asked, a sentence.
-        key: What whoever asks must show: as a bearer's token, or as the password that a browser asks for.
-        registry: Where requests are counted.
+    hint: how POST /invocations is asked, a sentence. key: what whoever asks must show: as a bearer's token, or as the
+    password that a browser asks for. registry: where requests are counted.
     """
 
     def __init__(self, app: FastAPI, most_bytes: int, hint: str, key: str | None, registry: CollectorRegistry) -> None:

@@ -46,9 +46,8 @@ def export_folder(
 ) -> list[Exported]:
     """Write `target`: the student's folder, its exports, its privacy statement, and a manifest with their digests.
 
-    Every export is compared with the student before the folder appears. reference: own images for the statistics, a
-    folder or file. No statistics: those that are served by default. Raises InputError when `target` exists and is no
-    earlier export, and what `export_student` raises.
+    Every export is compared with the student before the folder appears. reference: own images for the statistics. No
+    statistics: those that are served by default. Raises InputError when `target` exists and is no earlier export.
     """
     if target.exists() and not (target / MANIFEST).is_file():
         raise InputError(f"{target} exists and is no earlier export. Give a new folder, or remove it.")

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from tasks.reports.statement_page import read_statement
-from tasks.runtime.store import file_digest
 from terrine.deployment.manifest import check_seal
 from terrine.errors import ArtefactError
+from terrine.files import file_digest
 
 _TOLD = ("run", "epsilon", "delta", "unit", "noise", "private", "summary")
 
@@ -17,8 +17,7 @@ def guarantee(student: Path) -> dict[str, Any] | None:
     """Return what the statement beside the folder `student` says, with its digest; None: there is none.
 
     `epsilon` is what is guaranteed where that is more than what was used. Raises ArtefactError for a statement whose
-    figures are not what its own event costs: it was edited, or is none; or which is about another release than the one
-    that the student was made from.
+    figures are not what its own event costs, or which is about another release than the student's.
     """
     path = student.parent / "privacy.json"
     if not path.is_file():

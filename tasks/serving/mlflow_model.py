@@ -1,9 +1,7 @@
-"""The student in MLflow: a pyfunc model and a PyTorch model, registered with the privacy statement.
+"""The student in MLflow, registered with the privacy statement: `student`, pyfunc from code and safetensors
+(student_pyfunc.py beside this), which is served, and `student-torch`, PyTorch's exported program (.pt2).
 
-- `student`: pyfunc, from code and safetensors (tasks/serving/student_pyfunc.py), the one that is registered and served;
-- `student-torch`: PyTorch's exported program (.pt2), for tools that want a torch module.
-
-Both carry signature and input example. What they are made of lies in the release zone: nothing private is read.
+What they are made of lies in the release zone: nothing private is read.
 """
 
 from __future__ import annotations
@@ -21,11 +19,12 @@ import numpy as np
 import terrine
 from tasks.reports.statement_page import read_statement
 from tasks.runtime.run import Run
-from tasks.runtime.store import file_digest, read_json, read_tensors
+from tasks.runtime.store import read_json, read_tensors
 from tasks.serving.rows import table_model
 from terrine.deployment.model import REFERENCE, StudentModel
 from terrine.deployment.rows import takes_table
 from terrine.errors import ArtefactError
+from terrine.files import file_digest
 
 CODE = Path(__file__).with_name("student_pyfunc.py")
 PACKAGES = ("mlflow", "numpy", "torch", "torchvision", "timm", "safetensors")

@@ -35,18 +35,18 @@ def openapi(student: StudentModel, about: dict[str, Any], most_bytes: int) -> di
     names = [str(name) for name in student.class_names]
     share = 1 / len(names)
     said = _array({"type": "number"}, "the number, or mean grade, of each image: only where classes have an order")
-    answer = {
-        "type": "object",
-        "required": ["predictions", "labels", "class_names", "files", "privacy"],
-        "properties": {
+    numbers = {} if student.scale is None else {"numbers": said}
+    answer = _object(
+        {
             "predictions": _array(_array({"type": "number"}, "a probability for each class"), "a row for each image"),
             "labels": _array({"type": "string"}, "the likeliest class of each image"),
-            **({} if student.scale is None else {"numbers": said}),
+            **numbers,
             "class_names": _array({"type": "string"}, "what the columns of predictions stand for"),
             "files": _array({"type": ["string", "null"]}, "the name that each image came with"),
             "privacy": {"type": ["object", "null"], "description": "ε, δ, unit and the statement's SHA-256"},
-        },
-    }
+        }
+    )
+    answer["required"] = [name for name in answer["required"] if name not in numbers]
     example = {
         "predictions": [[round(share, 3) for _ in names]],
         "labels": names[:1],
@@ -57,74 +57,57 @@ def openapi(student: StudentModel, about: dict[str, Any], most_bytes: int) -> di
     }
     shape = ", ".join(map(str, ["images", *student.shape]))
     inputs = {"type": "array", "items": {}, "description": f"Floats [{shape}], JSON lists in lists."}
-    invocations = {
-        "type": "object",
-        "required": ["inputs"],
-        "properties": {"inputs": inputs},
-        "description": f'{{"inputs": [...]}}: floats [{shape}] in [0, 1].',
-    }
-    stack = {
-        "type": "string",
-        "format": "binary",
-        "description": f"A .npy file, [{shape}], uint8 or floats in [0, 1].",
-    }
+    invocations = _object({"inputs": inputs}, f'{{"inputs": [...]}}: floats [{shape}] in [0, 1].')
+    stack = {"type": "string", "format": "binary", "description": f"A .npy file, [{shape}], uint8 or floats in [0, 1]."}
     image = {"type": "string", "format": "binary", "description": "One encoded image, of any size."}
-    files = {
-        "type": "object",
-        "required": ["files"],
-        "properties": {"files": _array({"type": "string", "format": "binary"}, "image files")},
-        "description": "Any number of image files as fields of a form, as a browser or curl -F sends them.",
-    }
+    files = _object(
+        {"files": _array({"type": "string", "format": "binary"}, "image files")},
+        "Any number of image files as fields of a form, as a browser or curl -F sends them.",
+    )
     bodies = {
         "multipart/form-data": {"schema": files},
         "image/*": {"schema": image},
         "application/x-npy": {"schema": stack},
     }
+    probabilities = {"predictions": answer["properties"]["predictions"]}
     paths = {
-        "/images": {
-            "post": _route(
-                "images",
-                "Ask about images",
-                f"An image alone and the same image in company get {company(student)}.",
-                _answers("Probabilities and labels, in the order of the images.", answer, example),
-                bodies,
-            )
-        },
-        "/invocations": {
-            "post": _route(
-                "invocations",
-                "Ask as MLflow's clients do",
-                "Everything that speaks to an MLflow model speaks to this route.",
-                _answers(
-                    "Probabilities.",
-                    {"type": "object", "properties": {"predictions": answer["properties"]["predictions"]}},
-                    {"predictions": example["predictions"]},
-                ),
-                {"application/json": {"schema": invocations}},
-            )
-        },
-        "/model": {
-            "get": _route(
-                "model",
-                "What this student is",
-                "Class names, shape, statistics, digests, ε and δ.",
-                {"200": _json("The student.", {"type": "object"}, about)},
-            )
-        },
-        "/metrics": {
-            "get": _route(
-                "metrics", "Requests so far", "By route and status, for Prometheus.", {"200": _text("Counts.")}
-            )
-        },
-        **{
-            path: {"get": _route(path[1:], summary, "As MLflow's scoring server.", {"200": _json(given, {}, None)})}
-            for path, summary, given in (
-                ("/ping", "Whether the service answers", "It does."),
-                ("/health", "Whether the service answers", "It does."),
-                ("/version", "MLflow's version", "The version, as text."),
-            )
-        },
+        "/images": _post(
+            "images",
+            "Ask about images",
+            f"An image alone and the same image in company get {company(student)}.",
+            _answers("Probabilities and labels, in the order of the images.", answer, example),
+            bodies,
+        ),
+        "/invocations": _post(
+            "invocations",
+            "Ask as MLflow's clients do",
+            "Everything that speaks to an MLflow model speaks to this route.",
+            _answers(
+                "Probabilities.",
+                {"type": "object", "properties": probabilities},
+                {"predictions": example["predictions"]},
+            ),
+            {"application/json": {"schema": invocations}},
+        ),
+        "/model": _get(
+            "model",
+            "What this student is",
+            "Class names, shape, statistics, digests, ε and δ.",
+            _json("The student.", {"type": "object"}, about),
+        ),
+        "/metrics": _get(
+            "metrics",
+            "Requests so far",
+            "By route and status, for Prometheus.",
+            {"description": "Counts.", "content": {"text/plain": {"schema": {"type": "string"}}}},
+        ),
     }
+    for name, summary, given in (
+        ("ping", "Whether the service answers", "It does."),
+        ("health", "Whether the service answers", "It does."),
+        ("version", "MLflow's version", "The version, as text."),
+    ):
+        paths[f"/{name}"] = _get(name, summary, "As MLflow's scoring server.", _json(given, {}, None))
     return {
         "openapi": "3.1.0",
         "info": {
@@ -154,22 +137,24 @@ def _json(description: str, schema: dict[str, Any], example: Any) -> dict[str, A
     return {"description": description, "content": {"application/json": content}}
 
 
-def _text(description: str) -> dict[str, Any]:
-    return {"description": description, "content": {"text/plain": {"schema": {"type": "string"}}}}
-
-
 def _answers(description: str, schema: dict[str, Any], example: Any) -> dict[str, Any]:
     refusal = {"type": "object", "properties": {"error_code": {"type": "string"}, "message": {"type": "string"}}}
     refusals = {status: _json(text, refusal, None) for status, text in _REFUSALS.items()}
     return {"200": _json(description, schema, example), **refusals}
 
 
-def _route(
-    name: str,
-    summary: str,
-    description: str,
-    responses: dict[str, Any],
-    bodies: dict[str, Any] | None = None,
+def _object(properties: dict[str, Any], description: str = "") -> dict[str, Any]:
+    described = {"description": description} if description else {}
+    return {"type": "object", "required": list(properties), "properties": properties, **described}
+
+
+def _get(name: str, summary: str, description: str, answer: dict[str, Any]) -> dict[str, Any]:
+    route = {"operationId": name, "summary": summary, "description": description, "responses": {"200": answer}}
+    return {"get": route}
+
+
+def _post(
+    name: str, summary: str, description: str, responses: dict[str, Any], bodies: dict[str, Any]
 ) -> dict[str, Any]:
     route = {"operationId": name, "summary": summary, "description": description, "responses": responses}
-    return route if bodies is None else {**route, "requestBody": {"required": True, "content": bodies}}
+    return {"post": {**route, "requestBody": {"required": True, "content": bodies}}}

@@ -21,10 +21,11 @@ from tasks.reports.board_page import Mark, board_page, pdf_of
 from tasks.reports.language import Language, languages
 from tasks.reports.pages import render
 from tasks.reports.statement_page import read_statement, render_statement, statement_texts
-from tasks.runtime.store import atomic_file, file_digest, write_text
+from tasks.runtime.store import atomic_file, write_text
 from tasks.serving.guarantee import guarantee
 from terrine.deployment.manifest import MANIFEST, check_seal
 from terrine.errors import ArtefactError, TerrineError
+from terrine.files import file_digest
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -91,13 +92,11 @@ def class_names(folder: Path) -> list[str] | None:
 
 
 def write_pages(folder: Path, codes: Sequence[str], key: Ed25519PrivateKey | None = None) -> Written:
-    """Write the pages of the statement in `folder`, in these languages, and sign them where there is a key.
+    """Write the pages of the statement in `folder`, in these languages, and sign them where there is a key; PDF where
+    that can be made. Pages and a signature of before give way.
 
-    PDF is written where that can be made. Pages and a signature of before give way.
-
-    Raises:
-        ArtefactError: the statement or the student is damaged, they do not belong together, or the technical
-            page, which is there already, is not what this version draws, and would be found not to be.
+    Raises ArtefactError where the statement or the student is damaged, they do not belong together, or the technical
+    page, which is there already, is not what this version draws, and would be found not to be.
     """
     from terrine.deployment.signature import fingerprint, sign, write_signature
 

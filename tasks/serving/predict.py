@@ -19,8 +19,8 @@ from terrine.errors import ArtefactError
 class Prediction:
     """The answer for one file: the likeliest class, its probability, and the probabilities of all classes by name.
 
-    Of several findings the label is those likelier than not, of classes that have an order the median; the number is
-    then what these say together (`terrine.data.ordered`).
+    Of several findings the label is those likelier than not; of classes in an order the median, and what they say
+    together is the number (`terrine.data.ordered`).
     """
 
     file: Path
@@ -31,10 +31,7 @@ class Prediction:
 
 
 def open_student(
-    folder: Path,
-    statistics: ServingStatistics | None = None,
-    reference: Path | None = None,
-    device: str = "auto",
+    folder: Path, statistics: ServingStatistics | None = None, reference: Path | None = None, device: str = "auto"
 ) -> StudentModel:
     """Return the student in `folder`, with own reference images where `reference` (a folder or file) names some.
 

@@ -33,10 +33,10 @@ _COMPARED = 16
 
 @dataclass(frozen=True)
 class RowPredictions:
-    """The answers for the rows of one file.
+    """The answers for the rows of one file, and sentences about what was left out of account.
 
-    answers: a row for each, indexed by the line it starts in, with its id where the table has ids, class, probability,
-    and the probability of each class. notes: what was left out of account, sentences.
+    answers: indexed by the line a row starts in, with its id where the table has ids, a number where classes have an
+    order, class and probabilities.
     """
 
     file: Path
@@ -67,17 +67,17 @@ def _predicted(student: TableStudent, paths: Sequence[Path]) -> Iterator[RowPred
         rows = read_csv_file(path)
         answers = student.answers(rows, str(path), "line")
         if student.id is not None and student.id in rows:
-            answers.insert(0, student.id, rows[student.id])
+            name = student.id if student.id not in answers else f"id: {student.id}"
+            answers.insert(0, name, rows[student.id])
         yield RowPredictions(path, answers, student.notes(rows))
 
 
 def table_model(folder: Path) -> dict[str, Any]:
     """Return what MLflow is told about the student of a table: signature, input example, and facts about its columns.
 
-    Every column has MLflow's type Any: pandas reads one and the same column as int64, float64 or objects, as its values
-    and the missing ones among them happen to be, and MLflow refuses whole numbers where a double is declared, and a
-    single row whose word is missing where a string is. What the columns hold is in the metadata. None is required: a
-    missing one is told of by us.
+    Every column has MLflow's type Any, and none is required: pandas reads one column as int64, float64 or objects, as
+    its values happen to be, and MLflow refuses whole numbers where a double is declared, and a missing word where a
+    string is.
     """
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, DataType, Schema
@@ -129,7 +129,8 @@ def export_table(
     rows = _compared_rows(student.encoding)
     encoded = student.encoding.apply(rows, "The compared rows", "row")
     names = json.dumps(student.class_names, ensure_ascii=False)
-    metadata = {"class_names": names, "target": json.dumps(student.target, ensure_ascii=False), **told}
+    scale = {} if student.student.scale is None else {"scale": json.dumps(student.student.scale.described())}
+    metadata = {"class_names": names, "target": json.dumps(student.target, ensure_ascii=False), **scale, **told}
     exported: list[tuple[str, ServingStatistics, Format, float]] = []
     for suffix in dict.fromkeys(formats):
         path = target / f"student.{suffix}"

@@ -4,10 +4,8 @@ MLflow's server answers POST /invocations, GET /ping, /health and /version, and 
 model speaks to it. Left alone it reads a body of any size into memory, echoes the request and a stack trace in its
 errors, and fails with a 500 on a missing content type or on JSON nested too deeply.
 
-Routes are added, because images as JSON are ten times their size: POST /images takes one encoded image, image files as
-a form's fields (multipart), or a stack as a .npy file (uint8, or floats in [0, 1]); GET /model says what the student is
-and what its privacy statement says, GET /metrics counts requests as Prometheus reads them. GET / is a page on which an
-image is dropped, GET /docs one with the routes; both load nothing from anywhere.
+Routes are added (docs/serving.md), because images as JSON are ten times their size: POST /images, GET /model, GET
+/metrics for Prometheus; GET / is a page on which an image is dropped, GET /docs one with the routes; both load nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -98,9 +97,11 @@ def scoring_app(
         "statistics": student.statistics,
     }
 
+    as_json = partial(json.dumps, indent=2, ensure_ascii=False)
+
     @app.get("/docs", include_in_schema=False)
     async def docs() -> HTMLResponse:
-        return page("service_docs.html", {"document": document, "as_json": _indented})
+        return page("service_docs.html", {"document": document, "as_json": as_json})
 
     @app.post("/images")
     async def images(request: Request) -> dict[str, Any]:
@@ -121,10 +122,6 @@ def scoring_app(
 
     hint = f'Send {{"inputs": [...]}} with floats in [0, 1] of shape {["images", *student.shape]}.'.replace("'", "")
     return Door(app, most_bytes, hint, key, registry)
-
-
-def _indented(values: Any) -> str:
-    return json.dumps(values, indent=2, ensure_ascii=False)
 
 
 def _answer(body: bytes, content: str, student: StudentModel) -> tuple[list[str | None], np.ndarray]:

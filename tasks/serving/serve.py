@@ -45,8 +45,7 @@ def build_app(
     """Return the web application of the student in folder `student`, and the model that answers.
 
     The student becomes an MLflow model in a temporary folder and is loaded from there as any server would load it.
-    reference: own reference images, a folder or file. key: what whoever asks must show. Raises what
-    `StudentModel.load` raises.
+    reference: own images, a folder or file. key: what whoever asks must show.
     """
     import mlflow
 
@@ -74,9 +73,10 @@ def about(student: Path, model: StudentModel | TableStudent) -> dict[str, Any]:
     """Return what the service tells about itself: the student, and the guarantee where its statement is at hand."""
     table = isinstance(model, TableStudent)
     takes = {"columns": model.about()} if table else {"shape": list(model.shape), "statistics": model.statistics}
+    scale = model.student.scale if isinstance(model, TableStudent) else model.scale
     return {
         "class_names": model.class_names,
-        **({} if table or model.scale is None else {"scale": model.scale.described()}),
+        **({} if scale is None else {"scale": scale.described()}),
         **takes,
         "digests": read_json(student / MANIFEST)["digests"],
         "privacy": guarantee(student),

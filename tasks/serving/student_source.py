@@ -16,11 +16,10 @@ from terrine.errors import ArtefactError, InputError, SettingError
 
 
 def student_folder(run: str | None = None, folder: Path | None = None, model: str | None = None) -> Path:
-    """Return the folder of a student; without arguments that of the run selected last.
+    """Return the folder of a student: of a run of this project (by default the one selected last), of a folder that
+    holds it, such as `terrine export` writes, or of an MLflow model, for example models:/terrine-digits/1.
 
-    run: a run of this project. folder: a student's folder, or one that holds it as `student`, such as `terrine export`
-    writes. model: an MLflow model, for example models:/terrine-digits/1. Raises SettingError when more than one is
-    given, and ArtefactError when there is no student.
+    Raises SettingError when more than one is given, and ArtefactError when there is no student.
     """
     if sum(source is not None for source in (run, folder, model)) > 1:
         raise SettingError("Give one of --run, --folder and --model: each names a student.")

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from tasks.reports.board_page import Mark
 from tasks.reports.statement_page import read_statement
-from tasks.runtime.store import file_digest
 from tasks.serving.pages import FIGURES, SIGNATURE, class_names, drawn, pages_in
 from terrine.aggregation.mechanism import Mechanism
 from terrine.aggregation.registry import MECHANISMS, mechanism_of
 from terrine.deployment.manifest import MANIFEST
 from terrine.deployment.signature import Signature, fingerprint, read_signature
 from terrine.errors import ArtefactError, InputError, TerrineError
+from terrine.files import file_digest
 from terrine.privacy.accounting.events import (
     Event,
     GaussianEvent,
@@ -51,12 +51,8 @@ class Check:
 def verify_statement(path: Path, trusted: Ed25519PublicKey | None = None) -> list[Check]:
     """Check the statement in a folder, or that a file in it is about: its figures, pages, student and signature.
 
-    Args:
-        path: The folder of a release, its privacy.json, or one of its pages.
-        trusted: The site's key, as it came on another way (`terrine.deployment.signature.public_key`).
-
-    Raises:
-        InputError: there is no statement.
+    trusted: the site's key, as it came on another way (`terrine.deployment.signature.public_key`). Raises InputError
+    where there is no statement.
     """
     folder = path if path.is_dir() else path.parent
     statement_file = path if path.suffix == ".json" and path.name != SIGNATURE else folder / FIGURES

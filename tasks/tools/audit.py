@@ -30,8 +30,7 @@ Pair = tuple[tuple[int, int], tuple[int, int]]
 def canaries(mechanism: Mechanism, teachers: int) -> dict[str, Pair]:
     """Return by name the neighbouring histograms between which the mechanism is most likely to show a difference.
 
-    Raises:
-        SettingError: fewer than ten teachers, or a threshold that no histogram of so many comes near.
+    Raises SettingError for fewer than ten teachers, or a threshold that no histogram of so many comes near.
     """
     if teachers < 10:
         raise SettingError(f"An audit needs at least ten teachers, got {teachers}.")
@@ -51,7 +50,9 @@ def audit(
     delta: float = 1e-5,
     confidence: float = 0.95,
 ) -> dict[str, Any]:
-    """Lower bounds on the privacy loss of a mechanism beside what it charges, as JSON values.
+    """Return lower bounds on the privacy loss of a mechanism beside what it charges, as JSON values.
+
+    Beside the largest bound `epsilon` and whether one was `caught`, `canaries` has an entry for each pair tried.
 
     Args:
         mechanism: What is attacked.
@@ -62,11 +63,7 @@ def audit(
         delta: δ.
         confidence: Of the whole audit: that a sound mechanism is not accused.
 
-    Returns:
-        `caught`, the largest bound `epsilon` found, and one entry in `canaries` for each pair tried.
-
-    Raises:
-        SettingError: an impossible number.
+    Raises SettingError for an impossible number.
     """
     if not isinstance(mechanism, Mechanism):
         raise SettingError(

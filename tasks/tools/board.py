@@ -80,16 +80,11 @@ def available(root: Path) -> tuple[list[str], dict[str, str]]:
 def student_of_votes(
     kept: Kept, teacher: np.ndarray, classes: int, most: int | None = None
 ) -> Callable[[Plan, int], LinearHead]:
-    """Let teachers vote on the synthetic images; return what fits a student to their votes with noise.
+    """Let teachers vote on the synthetic images; return what fits a student to their votes: of a plan, whose noise
+    counts, and the noise's seed.
 
-    Args:
-        kept: The features that all read, the first `most` of them.
-        teacher: int64 [records], who learns from which record; nobody without one votes.
-        classes: How many.
-        most: Features that are read; None: all.
-
-    Returns:
-        Of a plan, whose noise counts, and the noise's seed, the student.
+    teacher: int64 [records], who learns from which record; nobody without one votes. most: features that are read, the
+    first so many; None: all.
     """
     train, queries = (kept[part][:, :most] for part in ("train", "queries"))
     present, own = np.unique(teacher, return_inverse=True)
@@ -201,17 +196,10 @@ def board(
 ) -> list[dict[str, Any]]:
     """Fill the table, write it to `work` as board.md and board.json after every set, and return its rows.
 
-    Args:
-        root: Where the sets lie.
-        work: Where features and figures are kept.
-        sets: Those that are wanted; none: all that are there.
-        methods: Of `METHODS`.
-        epsilons: Budgets at δ = 1e-5.
-        seeds: Draws of the noise.
-        progress: Called with a line before each set.
+    root: where the sets lie. sets: those that are wanted; none: all that are there. epsilons: budgets at δ = 1e-5.
+    seeds: draws of the noise. progress: called with a line before each set.
 
-    Raises:
-        InputError: a method or set that there is not, or no set at all.
+    Raises InputError for a method or set that there is not, or no set at all.
     """
     there, missing = available(root)
     wanted = list(sets) or there

@@ -1,13 +1,12 @@
 """Canaries in a run: what its whole path, from records to released answers, gives away in the worst case.
 
 Some of the run's teachers are emptied and given a companion and a canary each (`terrine.privacy.auditing.canaries`);
-all others keep their own records. The run's own stages are then made on these records in shadow runs: twice to learn
-how each canary's teacher votes with either content, and once or more with contents that fair coins decide. The coins
-are guessed from what these last runs released, and the guesses that are right bound the privacy loss from below.
+all others keep their own records. The run's own stages are then made in shadow runs: twice to learn how each canary's
+teacher votes with either content, and once or more with contents that fair coins decide. The coins are guessed from
+what these last runs released, and the guesses that are right bound the privacy loss from below.
 
 The two first runs know no coin, so the bound holds whatever defect they show. Beside it stands its power: the same
-votes, the same mechanism, the noise left out. All of it lies in the private zone and stays there: it is computed from
-the records of the other teachers too, and the power from votes without noise.
+votes and mechanism, without noise. All of it is computed from other teachers' records too, and stays private.
 """
 
 from __future__ import annotations
@@ -94,20 +93,13 @@ class _Silence:
 
 
 def audit_canaries(
-    run: Run,
-    make: Make,
-    canaries: int,
-    shadows: int = 1,
-    confidence: float = 0.95,
-    progress: Progress | None = None,
+    run: Run, make: Make, canaries: int, shadows: int = 1, confidence: float = 0.95, progress: Progress | None = None
 ) -> dict[str, Any]:
     """Plant canaries in copies of a run that has its partition, images and backbone; write and return what was found.
 
-    `make` takes a run through its stages from the first named to the last.
-
-    Raises:
-        SettingError: more canaries than teachers, too few, or a run whose release canaries say nothing about.
-        ArtefactError: the run lacks what does not release anything: partition, images or backbone.
+    `make` takes a run through its stages from the first named to the last. Raises SettingError for more canaries than
+    teachers, too few, or a run whose release they say nothing about; ArtefactError where partition, images or backbone
+    are missing.
     """
     _check_auditable(run, shadows)
     check_count(canaries, run.params.partition.teachers)
@@ -178,14 +170,10 @@ def _audit(
 
 @dataclass(frozen=True, eq=False)
 class _Beds:
-    """Where canaries are planted, and in what.
+    """Where canaries are planted, and in what: between the `own` records of the teachers without them.
 
-    Attributes:
-        own: The records of the teachers without canaries.
-        canaries: What is planted.
-        contrast: Of the canaries.
-        teachers: Number of the teacher of each canary, int64 [M].
-        names: Codes of the names of companions and of canaries, int64 [2, M].
+    teachers: number of the teacher of each canary, int64 [M]. names: codes of the names of companions and of canaries,
+    int64 [2, M].
     """
 
     own: Dataset

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tasks.config.automatic import take_out
 from tasks.config.presets import resolve, values_of
-from tasks.pipeline.data_remarks import remarks_on
+from tasks.pipeline.data_remarks import Remarks, remarks_on
 from tasks.runtime.accounts import ledger_account, ledger_before
 from tasks.runtime.parameters import as_planned, hopeless, hopeless_sums, planned, settled_before
 from tasks.runtime.releases import (
@@ -28,33 +28,30 @@ from terrine.advice import RICH
 from terrine.aggregation.histogram import GaussianHistogram
 from terrine.data.survey import Survey
 from terrine.errors import LedgerError, TerrineError
-from terrine.geometry import pixels
-from terrine.planning import (
-    ENOUGH,
-    ENOUGH_OF_SUMS,
-    Plan,
-    epsilon_for_signal,
-    knowing,
-    shown,
-    signal,
-    signal_of_sums,
-)
+from terrine.geometry import Size, largest, pixels, sides
+from terrine.planning import ENOUGH, ENOUGH_OF_SUMS, Plan, epsilon_for_signal, knowing, shown, signal, signal_of_sums
 from terrine.privacy.accounting.events import compose
 from terrine.privacy.accounting.gaussian import mu_of, mu_squared
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.ledger.account import Account, Budget
 
-START, RECORDS, QUERIES = 60.0, 2.2, 5.0
-"""Seconds of a run that hang on no image, and how often it goes through its records and its queries."""
+START = 60.0
+"""Seconds of a run that hang on no image."""
+STATISTICS, PROJECTION, REFERENCE = 4_000, 8_000, 2_000
+"""Queries at most whose features are the backbone's statistics; whose deformed pairs are its projection, where that is
+learnt; and that reference images are chosen from."""
 MOST_CLASSES = 8
 """Of which it is said that they vanish."""
-PER_PIXEL = 6e-7
-"""Seconds of the scattering transform for a pixel, on two cores."""
+DENSE, LARGEST_DENSE = 1e-6, 32
+"""Processor seconds of the scattering transform for a pixel, and the longest side of images that are products of
+matrices; larger ones are transformed (`terrine.models.scattering`)."""
+LARGE, TRANSFORMED, BORDER = 2.6e-3, 4.4e-7, 28
+"""Processor seconds for a larger image, and for each of its pixels with the border that is mirrored outwards."""
 
 
-@dataclass
-class Finding:
-    """What was found out about a run.
+@dataclass(kw_only=True)
+class Finding(Remarks):
+    """What was found out about a run, and what there is to say of it; doubts stop it, unless `privacy.anyway` is set.
 
     Attributes:
         run: The run.
@@ -65,9 +62,6 @@ class Finding:
         cost: ε that may be charged for the run, by itself: 0 where all was released before; None where it is unknown.
         total: ε of the account with this run.
         spent: ε of the account without it.
-        refusals: What must be mended, as sentences.
-        doubts: What stops a run as well, unless `privacy.anyway` is set.
-        notes: What is worth knowing.
     """
 
     run: Run
@@ -78,9 +72,6 @@ class Finding:
     cost: float | None = None
     total: float | None = None
     spent: float = 0.0
-    refusals: list[str] = field(default_factory=list)
-    doubts: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
 
     @property
     def minutes(self) -> float | None:
@@ -93,14 +84,31 @@ class Finding:
         if self.plan is None and self.strength is None:
             return None
         queries = self.plan.queries if self.plan is not None else params.queries.count
-        images = RECORDS * self.survey.records[0] + self.survey.records[1] + QUERIES * queries
-        seconds = START + PER_PIXEL * images * params.data.channels * pixels(params.data.size)
+        seconds = START + self._passed(queries) * params.data.channels * image_seconds(params.data.size) / 2
         return seconds / 60
+
+    def _passed(self, queries: int) -> int:
+        """Return how many images a run with so many queries computes features of, each as often as it does."""
+        params, (records, tested) = self.run.params, self.survey.records
+        of_records = records * (2 if params.privacy.moments else 1)
+        of_tests = tested * (2 if params.student.statistics == "current" else 1)
+        of_queries = queries + min(queries, STATISTICS) + min(queries, REFERENCE)
+        if getattr(params.backbone, "invariance", False):
+            of_queries += 2 * min(queries, PROJECTION)
+        return of_records + of_tests + of_queries
 
     @property
     def stops(self) -> list[str]:
         """What a run is refused for."""
         return self.refusals + ([] if self.run.params.privacy.anyway else self.doubts)
+
+
+def image_seconds(size: Size) -> float:
+    """Return the processor seconds that the scattering transform takes for one channel of an image."""
+    if largest(size) <= LARGEST_DENSE:
+        return DENSE * pixels(size)
+    height, width = sides(size)
+    return LARGE + TRANSFORMED * (height + BORDER) * (width + BORDER)
 
 
 def look_at(root: Path, name: str) -> Finding:
@@ -112,7 +120,7 @@ def look_at(root: Path, name: str) -> Finding:
     _, automatic = take_out(values_of(root, name))
     run = Run(root, name, settled_before(root, name) or resolve(root, name))
     survey = run.params.data.survey(root, seed=SPLIT_SEED)
-    found = Finding(run, survey, automatic=[".".join(key) for key in automatic])
+    found = Finding(run=run, survey=survey, automatic=[".".join(key) for key in automatic])
     unknown = automatic if settled_before(root, name) is None else []
     if run.params.transcription is None:
         if run.params.aggregation.reveals == "sums":

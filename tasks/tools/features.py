@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
+from tasks.pipeline.features import rows_in_parts
 from tasks.runtime.store import atomic_file
 from terrine.aggregation.records import Records, Whitening
 from terrine.data.dataset import Dataset
 from terrine.models.architecture import Architecture
 from terrine.models.backbone import features_in_batches
 from terrine.models.moments import bound_for, set_statistics, statistics_from, unit_vectors
-from terrine.models.one_by_one import features_one_by_one
 from terrine.privacy.clipped_mean import ClippedMean
 from terrine.privacy.noise import ReplayNoise
 from terrine.synthetic.queries import draw
@@ -27,15 +28,12 @@ def kept_features(
 ) -> Kept:
     """Return the features of a data set, and of 6,000 synthetic images that the backbone is fitted to.
 
-    Args:
-        load: Reads the records, of a public benchmark; only called where nothing is kept.
-        backbone: What is fitted to the synthetic images.
-        path: An .npz file that holds them, or will.
-        mean: By which moments are released, with replayed noise, that private images are normalised by; None: by those
-            of the synthetic images.
+    load: reads the records, of a public benchmark; only called where nothing is kept in `path`, an .npz file. mean: by
+    which moments are released, with replayed noise, that private images are normalised by; None: by those of the
+    synthetic images.
     """
     if not path.is_file():
-        data = load()
+        parts, data = path.with_suffix(".parts"), load()
         queries = draw({"dead_leaves": 1, "stylegan": 1}, count=6000, like=data)
         fitted = backbone.fit(queries)
         made = {"queries": features_in_batches(fitted, queries.inputs, queries.batches, "original", "cpu")}
@@ -45,10 +43,10 @@ def kept_features(
             released = mean.mean(mean.release(units, ReplayNoise(0)))
             set_statistics(fitted, statistics_from(fitted, *released, bound))
         for part, images in (("train", data.train_images), ("test", data.test_images)):
-            made[part] = np.concatenate(list(features_one_by_one(fitted, images, np.copy)))
-        path.parent.mkdir(parents=True, exist_ok=True)
+            made[part] = rows_in_parts(parts / f"{part}.npy", fitted, images, np.copy)
         with atomic_file(path) as stream:
             np.savez(stream, **made, labels=data.train_labels, test_labels=data.test_labels)
+        shutil.rmtree(parts)
     with np.load(path) as kept:
         return dict(kept)
 

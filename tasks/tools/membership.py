@@ -1,11 +1,8 @@
 """Membership inference against the student: shadow runs, attacked by `terrine.privacy.auditing.membership`.
 
-A shadow run is the run itself, stage by stage, on a random half of the units (records, or groups where a group is the
-unit), each in or out by its own fair coin, while everybody stays with the teacher of the run itself
-(`tasks.tools.shadow`). Teachers, votes, noise and student are made anew. A shadow run lies in the private zone and
-leaves one row of scores.
-
-The outcome is a function of private records and stays in the private zone.
+A shadow run (`tasks.tools.shadow`) is the run itself, stage by stage, on a random half of the units (records or
+groups), each in or out by its own fair coin, while everybody stays with the teacher of the run itself. It leaves one
+row of scores. All of it is a function of private records and stays in the private zone.
 """
 
 from __future__ import annotations
@@ -24,11 +21,12 @@ from tasks.config.values import digest
 from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.evaluate import probabilities
 from tasks.runtime.run import Run
-from tasks.runtime.store import file_digest, read_array, read_json, write_array, write_json
+from tasks.runtime.store import read_array, read_json, write_array, write_json
 from tasks.tools.shadow import shadow_run
 from terrine.data.dataset import Dataset
 from terrine.determinism.randomness import numpy_generator
 from terrine.errors import ArtefactError, SettingError
+from terrine.files import file_digest
 from terrine.privacy.auditing.membership import attack, logit_scores
 from terrine.transcription.settings import Transcription
 
@@ -48,9 +46,7 @@ def audit_student(
     `make` takes a shadow run, whose records, images and backbone are there, through the stages from the partition to
     the student. Finished shadow runs are kept: an interrupted audit goes on where it stopped, a longer one uses them.
 
-    Raises:
-        SettingError: fewer than `FEWEST` shadow runs.
-        ArtefactError: the run is not complete.
+    Raises SettingError for fewer than `FEWEST` shadow runs, and ArtefactError for a run that is not complete.
     """
     if shadows < FEWEST:
         raise SettingError(f"An attack needs at least {FEWEST} shadow runs, not {shadows}.")

@@ -38,14 +38,10 @@ A project of Terrine: private images in, a student and its privacy statement out
 
 
 def begin(folder: Path) -> list[str]:
-    """Lay out a project; return the names of the files that are new.
+    """Lay out a project in an empty folder (that may have data/, as where zones are volumes of a container), or one to
+    be made; or add to a project what it lacks. Return the names of the files that are new.
 
-    Args:
-        folder: An empty folder (that may have data/, as where zones are volumes of a container), or one to be made; or
-            a project, which gets what it lacks.
-
-    Raises:
-        SettingError: a folder that holds something else, or git or DVC that cannot begin there.
+    Raises SettingError for a folder that holds something else, or git or DVC that cannot begin there.
     """
     folder = folder.resolve()
     is_project = (folder / "params.yaml").is_file() and (folder / "dvc.yaml").is_file()

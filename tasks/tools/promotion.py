@@ -19,13 +19,14 @@ from tasks.runtime.accounts import ledger_before
 from tasks.runtime.keys import site_signing_key
 from tasks.runtime.locks import locked, of_project
 from tasks.runtime.run import Run
-from tasks.runtime.store import file_digest, read_json, read_table
+from tasks.runtime.store import read_json, read_table
 from tasks.serving.mlflow_model import log_student_models, quiet
 from tasks.serving.pages import CARD, SIGNATURE, pages_in
 from tasks.serving.verification import refuse_wrong, verify_statement
 from terrine.deployment.manifest import MANIFEST, check_seal
 from terrine.deployment.signature import read_signature
 from terrine.errors import ArtefactError, LedgerError, SettingError
+from terrine.files import file_digest
 from terrine.privacy.accounting.events import counts, from_json
 
 if TYPE_CHECKING:
@@ -47,11 +48,9 @@ class Promoted:
 def promote(run: Run) -> Promoted:
     """Make a finished run's student the champion of the registered model of the run's name.
 
-    Raises:
-        SettingError: the run is NOT PRIVATE.
-        ArtefactError: its statement is not signed by this site, or something in the release does not verify; or MLflow
-            holds another student.
-        LedgerError: the ledger is damaged, or does not know this release as the statement tells it.
+    Raises SettingError for a run that is NOT PRIVATE; ArtefactError for a statement that this site has not signed,
+    something in the release that does not verify, or another student in MLflow; LedgerError for a ledger that is
+    damaged, or does not know this release as the statement tells it.
     """
     import mlflow
 

@@ -50,13 +50,7 @@ NOTES = {
 
 @dataclass(frozen=True)
 class Candidate:
-    """One combination of the values that are varied.
-
-    Attributes:
-        run: Name of the run that is made with it.
-        settings: The varied parameters and their values, as text.
-        params: All parameters of the run.
-    """
+    """One combination of the values that are varied (`settings`, as text), and the run that is made with it."""
 
     run: str
     settings: Mapping[str, str]
@@ -145,10 +139,7 @@ def _overlap(key: str, other: str) -> bool:
 
 
 def check_selection(candidates: list[Candidate], selection: Selection) -> None:
-    """Refuse a choice by figures that no ε covers, unless anyone may read the data anyway.
-
-    Raises SettingError.
-    """
+    """Refuse, as SettingError, a choice by figures that no ε covers, unless anyone may read the data anyway."""
     if selection == "evaluation" and not candidates[0].params.data.public_benchmark:
         raise SettingError(
             "--select evaluation chooses by accuracy on the private test split, which is not covered by any ε of the "
@@ -170,13 +161,11 @@ def check_selection(candidates: list[Candidate], selection: Selection) -> None:
 
 
 def check_budget(root: Path, candidates: list[Candidate]) -> int:
-    """Check that the account covers the worst cases of all candidates, one after the other.
+    """Check that the account covers the worst cases of all candidates; return how many new releases there will be at
+    most.
 
-    The first candidate's dataset must be prepared. Nothing is reserved: each run does that for itself.
-
-    Returns how many new releases there will be at most.
-
-    Raises BudgetError, which says what is left, and LedgerError.
+    The first candidate's dataset must be prepared. Nothing is reserved: each run does that for itself. Raises
+    BudgetError, which says what is left, and LedgerError.
     """
     run = open_run(root, candidates[0].run)
     ledger, dataset = open_account(run)
@@ -246,9 +235,7 @@ def outcome(
 ) -> dict[str, Any]:
     """Return what came out of a sweep as JSON values: a row per candidate, the prices of the search, the choice.
 
-    A candidate that failed after its release counts in the prices: it was released.
-
-    Raises SettingError when no candidate came to its release.
+    A candidate that failed after its release counts in the prices. Raises SettingError when none came to its release.
     """
     check_selection(candidates, selection)
     public = candidates[0].params.data.public_benchmark

@@ -23,14 +23,8 @@ PRICES = ("epsilon_tuning_composed", "epsilon_tuning_repeat_and_select")
 
 
 def log_sweep(root: Path, preset: str, result: dict[str, Any]) -> str | None:
-    """Log the outcome of a sweep and return the id of its parent run; the same sweep again finds the same parent.
-
-    Where MLflow fails, that is warned of, and None returned.
-
-    Args:
-        root: The project's folder.
-        preset: What the candidates are derived from.
-        result: What `tasks.tools.sweep.outcome` returned.
+    """Log the outcome of a sweep (`tasks.tools.sweep.outcome`); return the id of its parent run, which the same sweep
+    finds again. Where MLflow fails, that is warned of, and None returned.
     """
     finished = [open_run(root, row["run"]) for row in result["candidates"] if row["failed"] is None]
     first = open_run(root, result["candidates"][0]["run"])

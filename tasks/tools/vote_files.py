@@ -28,20 +28,13 @@ def read_histograms(
     teachers: int | None = None,
     queries: int | None = None,
 ) -> NDArray[np.int64]:
-    """The histograms of votes [queries, classes] in an npy file.
+    """Return the histograms of votes [queries, classes] in an npy file of votes [queries, teachers].
 
-    Args:
-        path: Votes [queries, teachers] of class indices, or histograms [queries, classes].
-        histograms: The file holds histograms.
-        teachers_first: The file holds votes [teachers, queries].
-        classes: Number of classes; by default that of the largest vote.
-        teachers: Number of teachers to check for.
-        queries: Take the first so many.
+    histograms, teachers_first: the file holds histograms, or votes [teachers, queries]. classes: by default that of the
+    largest vote. teachers: to check for. queries: take the first so many.
 
-    Raises:
-        InputError: no such array, labels where votes or histograms belong, histograms where votes belong or the
-            reverse, classes or teachers that do not fit.
-        SettingError: options that exclude each other.
+    Raises InputError for no such array, labels where votes or histograms belong, one in the place of the other, classes
+    or teachers that do not fit; SettingError for options that exclude each other.
     """
     array = npy.read(path)
     if histograms and teachers_first:
@@ -69,10 +62,9 @@ def read_histograms(
 
 
 def read_answered(path: Path, queries: int) -> NDArray[np.bool_]:
-    """Which of the first `queries` queries were answered [queries]: a boolean array, or released labels with −1.
+    """Return which of the first `queries` queries were answered: a boolean array, or released labels with −1.
 
-    Raises:
-        InputError: another kind of array, or fewer entries than queries.
+    Raises InputError for another kind of array, or fewer entries than queries.
     """
     array = npy.read(path)
     if array.ndim != 1 or len(array) < queries or array.dtype.kind not in "biu":

@@ -39,14 +39,8 @@ def groups(run: Run) -> list[range]:
 def network_kind(run: Run, classes: int) -> ScratchKind:
     """Return the kind of teacher that the parameters ask for, where it is a network that is trained here."""
     settings, data = section(run.params).teacher, run.params.data
-    own = ScratchTeachers(
-        architecture=settings.architecture,
-        epochs=settings.epochs,
-        learning_rate=settings.learning_rate,
-        weight_decay=settings.weight_decay,
-        batch=settings.batch,
-        statistics=settings.statistics,
-    )
+    names = ("architecture", "epochs", "learning_rate", "weight_decay", "batch", "statistics")
+    own = ScratchTeachers(**{name: getattr(settings, name) for name in names})
     return ScratchKind(own, data.channels, data.size, classes)
 
 

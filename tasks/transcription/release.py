@@ -16,11 +16,11 @@ from tasks.runtime.accounts import data_of, ledger_account, open_registered
 from tasks.runtime.identity import Kind, about_release, identity_of, made_by
 from tasks.runtime.keys import site_key
 from tasks.runtime.run import Run
-from tasks.runtime.store import file_digest
 from tasks.transcription.clients import number_of_clients
 from tasks.transcription.start import GENERATOR, STUDENT, section
 from terrine.determinism.randomness import derive_seed
 from terrine.errors import LedgerError, SettingError
+from terrine.files import file_digest
 from terrine.privacy.accounting.events import Event, NonPrivateEvent
 from terrine.privacy.ledger.identity import keyed_digest
 from terrine.privacy.ledger.ledger import Ledger, StoredRelease

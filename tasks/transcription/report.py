@@ -62,12 +62,7 @@ def log_run(run: Run) -> str | None:
         manifest = read_manifest(run)
         metrics |= {f"private_{name}": manifest[name] for name in ("accuracy", "plurality_accuracy")}
     return log_finished(
-        run,
-        TRANSCRIPTION,
-        metrics,
-        tags={"unit": statement["unit"]},
-        released=[run.folders.generator],
-        unused=UNUSED,
+        run, TRANSCRIPTION, metrics, tags={"unit": statement["unit"]}, released=[run.folders.generator], unused=UNUSED
     )
 
 

@@ -1,13 +1,12 @@
 """transcribe: the one step that asks the teachers and writes what may be published.
 
 A `Session` is a transcription under way: the loop of `terrine.transcription`, the reservation in the ledger, and a
-folder in the private zone that holds what was paid for. The worst case is charged before the first question; each
-iteration's annotation is on disk before anybody learns from it; and only at the end is the release settled, once. A
-session that was interrupted takes up its own reservation, reads the annotations that exist, and asks for the rest.
+private folder that holds what was paid for. The worst case is charged before the first question; each iteration's
+annotation is on disk before anybody learns from it; the release is settled at the end, once. An interrupted session
+takes up its own reservation, reads the annotations that exist, and asks for the rest.
 
-Clients answer in this process, all at once, or, with `per_task`, in tasks that any worker may carry: they read the
-question from the session's folder and leave what they say there. What they say is private until noise is added to the
-sum, here.
+Clients answer in this process or, with `per_task`, in tasks of any worker: they read the question from the session's
+folder and leave what they say there, private until noise is added to the sum, here.
 """
 
 from __future__ import annotations
@@ -203,10 +202,9 @@ class Session:
     def _restore(self) -> None:
         """Go on from the checkpoint, if it is one of the annotations that are there now, and of this loop.
 
-        What the release does not hang on (final steps) may be another than when the checkpoint was written, and decides
-        what the loop remembers. And another session with the same identity may have finished first. Then its
-        annotations are the release, and what was learned from our own, which nobody has paid for, must not go into
-        anything that is published.
+        Settings that the release does not hang on decide what the loop remembers. And another session with the same
+        identity may have finished first: then its annotations are the release, and what was learned from our own, which
+        nobody has paid for, must not go into anything that is published.
         """
         path = self.folder / STATE
         if not path.is_file():

@@ -43,7 +43,9 @@ def section(params: Params) -> Transcription:
 @step("start")
 def prepare_start(run: Run) -> None:
     """Write the generator and the student's backbone with their initial weights."""
-    generator = _new_generator(run)
+    data, settings = run.params.data, section(run.params).generator
+    own = {"latent": settings.latent, "width": settings.width, "seed": run.params.seed}
+    generator = Generator(data.channels, data.size, **own)
     backbone = _backbone(run, generator)
     with atomic_folder(run.folders.start) as folder:
         save_backbone(backbone, folder / STUDENT)
@@ -76,11 +78,6 @@ def read_generator(path: Path, description: dict[str, int]) -> Generator:
     generator = Generator(**description, seed=0)
     generator.load_state_dict({name: torch.from_numpy(value) for name, value in read_tensors(path).items()})
     return generator
-
-
-def _new_generator(run: Run) -> Generator:
-    data, settings = run.params.data, section(run.params).generator
-    return Generator(data.channels, data.size, latent=settings.latent, width=settings.width, seed=run.params.seed)
 
 
 def _backbone(run: Run, generator: Generator) -> Backbone:

@@ -20,7 +20,6 @@ from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import (
     atomic_folder,
-    file_digest,
     link,
     read_array,
     read_json,
@@ -40,6 +39,7 @@ from terrine.data.partitions import protected_groups
 from terrine.determinism.randomness import numpy_generator
 from terrine.device import resolve_device
 from terrine.errors import ArtefactError, SettingError
+from terrine.files import file_digest
 from terrine.privacy.accounting.events import Event
 from terrine.teachers.features import private_features
 from terrine.teachers.kind import Arrays, Records

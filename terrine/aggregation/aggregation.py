@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from terrine.aggregation.budget import Budget
 from terrine.privacy.accounting.events import Event, compose
+from terrine.privacy.noise import delta_slack
 from terrine.privacy.statement import declare
 from terrine.settings import Field, Settings, Unit
 
@@ -65,9 +66,14 @@ class Aggregation(Settings, ABC):
         return own | {name: value for name, value in several.items() if value is not None}
 
     def check(self, run: Any) -> None:
-        """See `Settings.check`."""
         if run.aggregation.where == "parties" and not self.by_parties:
             raise ValueError(
                 f"aggregation.mechanism={self.mechanism} does not go with aggregation.where=parties, which cannot "
                 "compute it. Use histogram, gnmax or confident"
+            )
+        epsilon, delta = run.aggregation.epsilon, run.aggregation.delta
+        if not run.teachers.unprotected and not delta_slack(1, epsilon) < delta:
+            raise ValueError(
+                f"aggregation.epsilon={epsilon:g} is too large for a guarantee at aggregation.delta={delta:g}: the "
+                "lattice that noise is drawn on alone would use up delta. Lower it"
             )

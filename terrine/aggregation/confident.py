@@ -65,11 +65,9 @@ class ConfidentGNMax(Mechanism):
 
     @property
     def deviation(self) -> float:
-        """See `Mechanism.deviation`."""
         return self.sigma2
 
     def cost(self, asked: int, answered: int) -> Event:
-        """See `Mechanism.cost`."""
         tests = self.charged(asked)
         return self._event(tests, min(answered, tests))
 
@@ -85,13 +83,7 @@ class ConfidentGNMax(Mechanism):
         return self.reached(affordable_repetitions(both, self.charged(queries), budget), queries)
 
     def answer(
-        self,
-        histograms: HistogramArray,
-        *,
-        epsilon: float,
-        delta: float,
-        noise: NoiseSource,
-        spent: Event = NOTHING,
+        self, histograms: HistogramArray, *, epsilon: float, delta: float, noise: NoiseSource, spent: Event = NOTHING
     ) -> Answers:
         """See `Mechanism.answer`. It ends when the next query's test and answer together would not fit."""
         counts = validate_histograms(histograms)
@@ -115,7 +107,6 @@ class ConfidentGNMax(Mechanism):
         )
 
     def analysed(self) -> dict[str, Any] | None:
-        """See `Mechanism.analysed`."""
         return {"mechanism": "confident", "threshold": self.threshold, "sigma1": self.sigma1, "sigma": self.sigma2}
 
     def canaries(self, teachers: int) -> dict[str, int]:

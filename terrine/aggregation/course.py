@@ -149,7 +149,6 @@ class Descent:
     Args:
         length: Coordinates of a vector.
         sigma: Noise on label moments.
-        rate: Step.
         findings: See `Course`.
     """
 

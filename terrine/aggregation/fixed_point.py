@@ -104,16 +104,13 @@ class FixedPoint(SummedRounds):
 
     @property
     def passes(self) -> int:
-        """See `SummedRounds.passes`."""
         return self.course.passes
 
     @property
     def event(self) -> Event:
-        """See `SummedRounds.event`."""
         return self.course.event
 
     def parts(self, number: int) -> list[tuple[int, float]]:
-        """See `Course.noise`."""
         return self.course.noise(self.length, self.classes, number)
 
     def step(self, number: int) -> float:
@@ -125,11 +122,9 @@ class FixedPoint(SummedRounds):
         return [self.step(number)] * len(self.parts(number))
 
     def asked(self, number: int) -> int:
-        """See `Course.asked`."""
         return self.course.asked(self.length, self.classes, number)
 
     def walk(self) -> Walk:
-        """See `Course.descent`."""
         return self.course.descent(self.length)
 
     @property

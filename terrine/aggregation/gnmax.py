@@ -28,5 +28,4 @@ class GNMax(GaussianHistogram):
     """Standard deviation of the noise on every count."""
 
     def analysed(self) -> dict[str, Any]:
-        """See `Mechanism.analysed`."""
         return self.describe()

@@ -1,13 +1,9 @@
 """Gradients: moments for a share of the budget, then rounds of noised clipped gradients of a softmax head from there.
 
 Each round releases G = Σ clip(∇ℓ) + noise over all records (full batch: no record is drawn, none has a place in an
-order), at the weights that the earlier rounds made public (Abadi et al. 2016, without sampling). Two things make few
-rounds enough: they start at the ridge head of the moments, and steps are taken in their metric, (S + λI)^(-3/4), in
-which ill-conditioned features are well-conditioned ones, and noise is not yet the more for it. Both are functions of
-what was released.
-
-One record's gradient is x eᵀ, of norm C at most. So added or removed it moves G by C, and exchanged by 2C: a round
-costs μ² = (2C/σ)². All constants were chosen on MNIST and digits, once (docs/moments-and-gradients.md).
+order), at the weights that the earlier rounds made public (Abadi et al. 2016, without sampling). Few rounds are enough,
+since they start at the ridge head of the moments and go on in their metric (`terrine.aggregation.course`, with what a
+record moves). All constants were chosen on MNIST and digits, once (docs/moments-and-gradients.md).
 """
 
 import math
@@ -39,7 +35,6 @@ class Gradients(Sums):
     """Of the budget, in μ², what goes to the moments that gradients start from."""
 
     def course(self, mu: float) -> Course:
-        """See `Sums.course`."""
         return Course(
             sigma_of_moments(mu * math.sqrt(self.share)),
             self.rounds,

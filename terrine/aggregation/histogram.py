@@ -8,14 +8,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 
-from terrine.aggregation.mechanism import (
-    NOTHING,
-    UNANSWERED,
-    Answers,
-    Mechanism,
-    affordable_repetitions,
-    budget_after,
-)
+from terrine.aggregation.mechanism import NOTHING, UNANSWERED, Answers, Mechanism, affordable_repetitions, budget_after
 from terrine.aggregation.votes import HistogramArray, validate_histograms
 from terrine.privacy.accounting.calibrate import calibrate
 from terrine.privacy.accounting.events import Event, RepeatedEvent, vote_answer
@@ -48,7 +41,6 @@ class GaussianHistogram(Mechanism):
 
     @property
     def deviation(self) -> float:
-        """See `Mechanism.deviation`."""
         return self.sigma
 
     def cost(self, asked: int, answered: int) -> Event:
@@ -56,18 +48,11 @@ class GaussianHistogram(Mechanism):
         return RepeatedEvent(vote_answer(self.sigma), self.charged(asked))
 
     def certain(self, queries: int, epsilon: float, delta: float, spent: Event = NOTHING) -> int:
-        """See `Mechanism.certain`."""
         budget = budget_after(spent, epsilon, delta)
         return self.reached(affordable_repetitions(vote_answer(self.sigma), self.charged(queries), budget), queries)
 
     def answer(
-        self,
-        histograms: HistogramArray,
-        *,
-        epsilon: float,
-        delta: float,
-        noise: NoiseSource,
-        spent: Event = NOTHING,
+        self, histograms: HistogramArray, *, epsilon: float, delta: float, noise: NoiseSource, spent: Event = NOTHING
     ) -> Answers:
         """See `Mechanism.answer`. The labels are the argmax of the noisy histograms, which GNMax withholds."""
         counts = validate_histograms(histograms)

@@ -71,15 +71,8 @@ class InteractiveGNMax(ConfidentGNMax):
         return informed
 
     def answer(
-        self,
-        histograms: HistogramArray,
-        *,
-        epsilon: float,
-        delta: float,
-        noise: NoiseSource,
-        spent: Event = NOTHING,
+        self, histograms: HistogramArray, *, epsilon: float, delta: float, noise: NoiseSource, spent: Event = NOTHING
     ) -> Answers:
-        """See `Mechanism.answer`."""
         counts, scores = validate_histograms(histograms), self._scores
         if scores is None:
             answers = super().answer(counts, epsilon=epsilon, delta=delta, noise=noise, spent=spent)
@@ -109,7 +102,6 @@ class InteractiveGNMax(ConfidentGNMax):
         return None
 
     def canaries(self, teachers: int) -> dict[str, int]:
-        """See `Mechanism.canaries`."""
         return Mechanism.canaries(self, teachers)
 
     def check(self, run: Any) -> None:

@@ -51,7 +51,6 @@ class LNMax(Mechanism):
 
     @property
     def deviation(self) -> float:
-        """See `Mechanism.deviation`."""
         return math.sqrt(2) * self.scale
 
     def cost(self, asked: int, answered: int) -> Event:
@@ -59,7 +58,6 @@ class LNMax(Mechanism):
         return RepeatedEvent(LaplaceEvent(sensitivity=2.0, scale=self.scale), self.charged(asked))
 
     def certain(self, queries: int, epsilon: float, delta: float, spent: Event = NOTHING) -> int:
-        """See `Mechanism.certain`."""
         if not 0 < epsilon < math.inf:
             raise SettingError(f"A budget needs a finite epsilon greater than 0, got {epsilon!r}.")
         # ε grows with the count, so its largest affordable value is found by halving.
@@ -70,15 +68,8 @@ class LNMax(Mechanism):
         )
 
     def answer(
-        self,
-        histograms: HistogramArray,
-        *,
-        epsilon: float,
-        delta: float,
-        noise: NoiseSource,
-        spent: Event = NOTHING,
+        self, histograms: HistogramArray, *, epsilon: float, delta: float, noise: NoiseSource, spent: Event = NOTHING
     ) -> Answers:
-        """See `Mechanism.answer`."""
         counts = validate_histograms(histograms)
         asked = self.certain(len(counts), epsilon, delta, spent)
         labels = np.full(len(counts), UNANSWERED, dtype=np.int64)
@@ -90,7 +81,6 @@ class LNMax(Mechanism):
         return by_moments(1 / self.scale, asked, delta)
 
     def analysed(self) -> dict[str, Any]:
-        """See `Mechanism.analysed`."""
         return self.describe()
 
     def canaries(self, teachers: int) -> dict[str, int]:

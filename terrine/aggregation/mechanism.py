@@ -107,21 +107,13 @@ class Mechanism(Aggregation):
 
     @abstractmethod
     def answer(
-        self,
-        histograms: HistogramArray,
-        *,
-        epsilon: float,
-        delta: float,
-        noise: NoiseSource,
-        spent: Event = NOTHING,
+        self, histograms: HistogramArray, *, epsilon: float, delta: float, noise: NoiseSource, spent: Event = NOTHING
     ) -> Answers:
         """Answer in query order until the exact ε would pass `epsilon`.
 
         Args:
             histograms: int64 [queries, classes], rows summing to the number of teachers.
             epsilon: The run's own budget, for what was spent and what will be.
-            delta: δ in (0, 1).
-            noise: Where the noise comes from.
             spent: What earlier rounds of the same run cost; `Answers.event` is this round's alone.
 
         Raises:
@@ -178,7 +170,6 @@ def affordable_tests(
         passed: bool [queries], the noisy outcome each query's test has if it is looked at.
         test: What every query looked at costs.
         answer: What every query that passed costs besides.
-        budget: What is left.
         findings: Of how many consecutive questions one unit moves at most `moved`: those about one query.
     """
     tests = np.cumsum(charged(np.ones(len(passed), dtype=np.bool_), findings, moved))

@@ -129,7 +129,6 @@ class Records:
         vectors: float32 [records, length], multiples of GRID, of norm ≤ 1.
         labels: int64 [records]; of several findings [records, classes], 0 or 1.
         weights: int64 [records]; those of one unit sum to WEIGHT.
-        classes: Number of classes.
     """
 
     vectors: NDArray[np.float32]

@@ -35,7 +35,6 @@ class Votes:
 
     Attributes:
         values: Unsigned integers [queries, teachers], 0 .. classes - 1.
-        classes: Number of classes.
         queries: SHA-256 of the query images, which are public.
         assignment: int64 [records], the teacher of each record: private.
         unit: What sits in one teacher's part, and is protected.
@@ -73,13 +72,10 @@ class Release:
         answered: bool [queries].
         histograms: Noisy counts, float64 [queries, classes], NaN where unanswered; None for mechanisms that release
             labels alone.
-        teachers: How many voted.
-        classes: Number of classes.
         queries: SHA-256 of the query images.
         reused: Whether it had been drawn before, and cost nothing now.
         changed: What it was drawn from that is another by now, under the same edition: private, for the ledger's
             keeper alone.
-        privacy: What is guaranteed.
     """
 
     mechanism: Mechanism
@@ -129,18 +125,12 @@ def release_histograms(
 
     Args:
         ledger: Where `account` is registered.
-        mechanism: How queries are answered.
         histograms: int64 [queries, classes], rows summing to the number of teachers.
         account: Whose budget it draws on.
         release_id: A function of public things alone (`terrine.privacy.ledger.identity.release_identity`).
-        run: Its name, for the record.
         epsilon: The release's own budget, for what was spent `before`, too.
-        delta: δ in (0, 1).
-        noise: Where the noise comes from.
         inputs: Digests of what is drawn from; sealed with the release.
         rounds: See `answer_in_rounds`, as for `adviser` and `later_votes`.
-        adviser: Reads what was released and nothing else.
-        later_votes: Counts votes on queries that the adviser made.
         also: Returns what else is released, once everything is drawn.
         before: What the same run spent before anything was asked.
         drawn_before: How many values with noise that was.

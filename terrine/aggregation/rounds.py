@@ -91,14 +91,10 @@ def answer_in_rounds(
     What all rounds cost together is at most `mechanism.worst_case(len(histograms), epsilon, delta, before)`.
 
     Args:
-        mechanism: How queries are answered.
         histograms: int64 [queries, classes], rows summing to the number of teachers: of the queries that are there
             from the start. As many may be asked, these or others.
-        rounds: At least 1.
         adviser: Called before every round with what was released so far.
         epsilon: Budget of all rounds together, and of what was spent before.
-        delta: δ in (0, 1).
-        noise: Where the noise comes from.
         later_votes: Counts the votes on queries that the adviser made; called in the round that asks them.
         before: What the same run spent before anything was asked; the rounds' own event does not hold it.
 
@@ -180,8 +176,7 @@ def _nothing_yet(counts: HistogramArray) -> Rounds:
     queries = len(counts)
     labels = np.full(queries, UNANSWERED, dtype=np.int64)
     return Rounds(
-        Answers(np.zeros(queries, dtype=np.bool_), labels, None, NOTHING, 0),
-        np.full(queries, NEVER, dtype=np.int64),
+        Answers(np.zeros(queries, dtype=np.bool_), labels, None, NOTHING, 0), np.full(queries, NEVER, dtype=np.int64)
     )
 
 

@@ -73,7 +73,7 @@ class Sums(Aggregation):
         return sum(count for number in range(course.passes) for count, _ in course.noise(length, classes, number))
 
     def check(self, run: Any) -> None:
-        """See `Settings.check`."""
+        super().check(run)
         name, reason = f"aggregation.mechanism={self.mechanism}", None
         if run.transcription is not None:
             reason = "a transcription releases annotations. Set transcription to null"

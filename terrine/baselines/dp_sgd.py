@@ -5,14 +5,11 @@ most moves by 2C, so a round is dominated by the pair (1 − q) N(0, σ²) + q N
 2022). dp-accounting composes it from the masses of a fine grid.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import softmax
-from scipy.stats import norm
+from scipy.special import ndtr, softmax
 
 from terrine.determinism.randomness import numpy_generator
 from terrine.extras import from_extra
@@ -48,7 +45,7 @@ def exchanged(sigma: float, q: float, rounds: int, delta: float, before: float =
         from dp_accounting.pld import privacy_loss_distribution as losses
 
     edges = np.linspace(-10 * sigma - 1, 10 * sigma + 1, 4_001)
-    none, one = (np.diff(norm.cdf(edges, loc=shift, scale=sigma)) for shift in (0.0, 1.0))
+    none, one = (np.diff(ndtr((edges - shift) / sigma)) for shift in (0.0, 1.0))
     upper = (1 - q) * none + q * one
     masses = [dict(enumerate(np.log(np.maximum(side, 1e-300)))) for side in (upper[::-1], upper)]
     spent = losses.from_two_probability_mass_functions(*masses, value_discretization_interval=step).self_compose(rounds)
@@ -78,11 +75,7 @@ def train(
     Args:
         vectors: [records, length].
         labels: int64 [records].
-        classes: How many.
-        recipe: How it is trained.
         sigma: Noise on a sum of gradients, in units of the clipping norm.
-        noise: Where it comes from.
-        seed: Draws who takes part.
     """
     q, rounds = recipe.sampling(len(vectors))
     generator, truth = numpy_generator(seed, "DP-SGD"), np.eye(classes)[labels]

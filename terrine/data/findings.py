@@ -4,8 +4,6 @@ A dataset's labels are int64 [N], one class each, or int64 [N, K], for each of K
 class names are then the findings'. What counts labels by class reads either through `labelled`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 

@@ -7,8 +7,6 @@ What is private must lie nowhere but where its keeper said; so without a folder 
 name, and is gone with the array or with the process, whatever ends it. Its pages are the system's to write out.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Iterator

@@ -22,13 +22,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 from pydantic import Field, field_validator, model_validator
 
 from terrine.data.findings import SeveralFindings
 from terrine.errors import InputError
+from terrine.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -93,8 +94,8 @@ class Scale:
         return np.asarray(edges[place] + part * np.diff(edges)[place])
 
 
-class OrderedLabels(SeveralFindings):
-    """Settings of sources whose labels may have an order, or be several at once."""
+class InOrder(Settings):
+    """Settings of sources whose labels may have an order."""
 
     grades: tuple[str, ...] = Field(())
     """Names of all classes from the least to the greatest, where they are grades of one thing ([none, mild, severe]):
@@ -131,12 +132,14 @@ class OrderedLabels(SeveralFindings):
         return value
 
     @model_validator(mode="after")
-    def _labels_are_of_one_kind(self) -> OrderedLabels:
-        given = [name for name in ("findings", "grades", "bins") if getattr(self, name)]
+    def _labels_are_of_one_kind(self) -> Self:
+        kinds = {"findings": "several findings", "classes": "classes", "grades": "grades", "bins": "numbers in bins"}
+        known = [name for name in kinds if hasattr(self, name)]
+        given = [name for name in known if getattr(self, name)]
         if len(given) > 1:
             raise ValueError(
-                f"{given[0]} and {given[1]} do not go together: labels are several findings, or grades, or numbers in "
-                "bins. Leave out one"
+                f"{given[0]} and {given[1]} do not go together: labels are "
+                f"{', or '.join(kinds[name] for name in known)}. Leave out one"
             )
         if self.outside == "clip" and not self.bins:
             raise ValueError("outside=clip is for numbers in bins. Set bins, or leave it out")
@@ -146,6 +149,10 @@ class OrderedLabels(SeveralFindings):
     def scale(self) -> Scale | None:
         """The order of labels; None where they have none."""
         return Scale.of(self.grades, self.bins) if self.grades or self.bins else None
+
+
+class OrderedLabels(InOrder, SeveralFindings):
+    """Settings of sources whose labels may have an order, or be several at once."""
 
 
 Place = Callable[[int], object]

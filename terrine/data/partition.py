@@ -32,12 +32,7 @@ from terrine.errors import InputError, SettingError
 
 
 def iid(
-    records: int,
-    teachers: int,
-    *,
-    names: np.ndarray | None = None,
-    groups: np.ndarray | None = None,
-    seed: int,
+    records: int, teachers: int, *, names: np.ndarray | None = None, groups: np.ndarray | None = None, seed: int
 ) -> np.ndarray:
     """Return int64 [records]: the teacher 0..teachers-1 of each record, a function of `seed` and its own unit alone.
 
@@ -58,12 +53,7 @@ def iid(
 
 
 def dirichlet(
-    labels: np.ndarray,
-    teachers: int,
-    alpha: float,
-    *,
-    groups: np.ndarray | None = None,
-    seed: int,
+    labels: np.ndarray, teachers: int, alpha: float, *, groups: np.ndarray | None = None, seed: int
 ) -> np.ndarray:
     """Return int64 [records]: each class is spread over the teachers in proportions drawn from Dirichlet(alpha).
 
@@ -85,12 +75,7 @@ def dirichlet(
 
 
 def by_similarity(
-    labels: np.ndarray,
-    teachers: int,
-    similarity_percent: float,
-    *,
-    groups: np.ndarray | None = None,
-    seed: int,
+    labels: np.ndarray, teachers: int, similarity_percent: float, *, groups: np.ndarray | None = None, seed: int
 ) -> np.ndarray:
     """Return int64 [records]: `similarity_percent` of the units dealt at random, the rest sorted by label and cut.
 
@@ -115,10 +100,7 @@ def by_similarity(
 
 
 def check(
-    assignment: np.ndarray,
-    teachers: int,
-    groups: np.ndarray | None = None,
-    duplicates: np.ndarray | None = None,
+    assignment: np.ndarray, teachers: int, groups: np.ndarray | None = None, duplicates: np.ndarray | None = None
 ) -> dict[str, Any]:
     """Return the manifest that proves the partition; raise InputError where it is none. Private: it holds counts.
 

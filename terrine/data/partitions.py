@@ -1,7 +1,5 @@
 """The ways to deal records to teachers, with their settings; `terrine.data.partition` has the arithmetic."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -139,7 +137,6 @@ def partition(
     """Deal the records of a dataset to teachers, each record to exactly one.
 
     Args:
-        data: The private dataset.
         kind: `iid`, `party`, or for public benchmarks `dirichlet` and `similarity`.
         unit: What is protected: a record, or all records of a group (a person).
         seed: Public; it deals a dataset alike on every machine.

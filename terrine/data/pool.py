@@ -9,8 +9,6 @@ no other one, and never changes the pool. What is cut from the test split draws 
 records where Terrine drew that split (`terrine.data.splits`), else their places in it.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """What there is before anything is read: records by class and split, units, and files that are passed over. Private."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field
 

@@ -27,6 +27,7 @@ from terrine.data.csv_file import read_csv_file
 from terrine.data.dataset import Dataset
 from terrine.data.encoding import MISSING, Encoding, learn
 from terrine.data.labels import encode_groups, encode_labels, encode_names
+from terrine.data.ordered import numbers_of, on_clipped
 from terrine.data.parties import encode_parties
 from terrine.data.sketch import digests_of, sketch
 from terrine.data.sources.table import Table as Source
@@ -48,7 +49,18 @@ def load(source: Source, at: Path = Path(), *, seed: int = 0) -> tuple[Dataset, 
     train = ~(query | test)
     encoding = learn(_features(frame, source)[query], str(path), source.categorical)
     features = encoding.apply(_features(frame, source), str(path))
-    labels, class_names = _labels(frame[source.target], source, path)
+    target = frame[source.target]
+    _refuse_missing(target, path)
+    numbers, remarks = None, ()
+    if source.bins:
+        assert source.scale is not None
+        numbers, clipped = numbers_of(
+            target.tolist(), source, lambda row: f"{path}, line {target.index[row]}, '{target.name}'"
+        )
+        labels, class_names = source.scale.places(numbers), source.scale.names
+        remarks = on_clipped(clipped, len(numbers))
+    else:
+        labels, class_names = _labels(target, source, path)
     groups = None if source.group is None else _groups(frame, source.group, path)
     parties: np.ndarray | None = None
     party_names: tuple[str, ...] = ()
@@ -69,6 +81,9 @@ def load(source: Source, at: Path = Path(), *, seed: int = 0) -> tuple[Dataset, 
         train_names=names[train],
         test_units=(names if groups is None else groups)[test],
         sketch=_sketch(frame[~query], source),
+        scale=source.scale,
+        test_numbers=None if numbers is None else numbers[test],
+        remarks=remarks,
     )
     dataset.validate()
     return dataset, int(query.sum())
@@ -154,34 +169,37 @@ def _check_columns(frame: pd.DataFrame, source: Source, path: Path) -> None:
             )
 
 
-def _labels(column: pd.Series, source: Source, path: Path) -> tuple[np.ndarray, tuple[str, ...]]:
+def _refuse_missing(column: pd.Series, path: Path) -> None:
     missing = np.flatnonzero(column.isin(MISSING))
     if len(missing):
         line = column.index[missing[0]]
         raise InputError(f"{path}, line {line}: '{column.name}' is missing. Fill it in, or remove the row.")
+
+
+def _labels(column: pd.Series, source: Source, path: Path) -> tuple[np.ndarray, tuple[str, ...]]:
     names = _class_names(column, source, path)
     values = column.map(names).to_numpy(dtype=str)
-    labels, class_names = encode_labels({str(column.name): values}, source.classes, str(path))
+    labels, class_names = encode_labels({str(column.name): values}, source.grades or source.classes, str(path))
     if len(class_names) < 2:
         raise InputError(f"{path}: every row has '{column.name}' {class_names[0]}. At least two classes are needed.")
     return labels[str(column.name)], class_names
 
 
 def _class_names(column: pd.Series, source: Source, path: Path) -> dict[str, str]:
-    """Return the class that each label of the target stands for: itself, or the one of `classes` that it is like.
+    """Return the class that each label of the target stands for: itself, or that of `classes` or `grades` it is like.
 
     Raises InputError for labels that look like one class written in two ways, and for one that is like none declared.
     """
     firsts = column.drop_duplicates()
     lines = {str(label): line for line, label in firsts.items()}
-    if source.classes is not None:
-        like = {_core(name): name for name in source.classes}
-        names = {label: label if label in source.classes else like.get(_core(label), "") for label in lines}
+    if declared := source.grades or source.classes:
+        like = {_core(name): name for name in declared}
+        names = {label: label if label in declared else like.get(_core(label), "") for label in lines}
         unknown = next((label for label, name in names.items() if not name), None)
         if unknown is not None:
             raise InputError(
-                f"{path}, line {lines[unknown]}: '{column.name}' is '{unknown}', which is none of data.classes="
-                f"{_listed(source.classes)}. Correct it, or add it there."
+                f"{path}, line {lines[unknown]}: '{column.name}' is '{unknown}', which is none of data."
+                f"{'grades' if source.grades else 'classes'}={_listed(declared)}. Correct it, or add it there."
             )
         return names
     seen: dict[str, str] = {}

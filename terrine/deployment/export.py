@@ -8,8 +8,6 @@ them: whoever loads one should know where it is from. ONNX holds no code but its
 compare what it has just written.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,7 +1,5 @@
 """What a student accepts as images, or as rows of a table, and what it says about anything else."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from terrine.data.images import refuse_not_finite

@@ -5,8 +5,6 @@ is checked before anything in it is used. The seal finds damage and mix-ups; it 
 the whole folder can seal another one.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping
@@ -14,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from terrine.errors import ArtefactError
+from terrine.files import file_digest
 
 MANIFEST = "manifest.json"
 _DIGESTS, _OWN = "digests", "digest"
@@ -27,7 +26,7 @@ def seal(folder: Path, description: Mapping[str, Any]) -> dict[str, Any]:
     the new one is the caller's part.
     """
     described = {name: value for name, value in description.items() if name != _OWN}
-    manifest = {**described, _DIGESTS: {name: _file_digest(file) for name, file in _files(folder).items()}}
+    manifest = {**described, _DIGESTS: {name: file_digest(file) for name, file in _files(folder).items()}}
     return {**manifest, _OWN: _manifest_digest(manifest)}
 
 
@@ -60,7 +59,7 @@ def check_seal(folder: Path) -> dict[str, Any]:
         file = found[name]
         if not file.resolve().is_relative_to(folder.resolve()):
             raise ArtefactError(f"{path} names {name}, which leads outside the folder. {_REMEDY}")
-        if _file_digest(file) != expected:
+        if file_digest(file) != expected:
             raise ArtefactError(f"{file} was changed after it was written: its digest does not match. {_REMEDY}")
     return manifest
 
@@ -72,11 +71,6 @@ def _files(folder: Path) -> dict[str, Path]:
     """Return the files that a seal covers, by their names within the folder: all but the manifest."""
     files = sorted(file for file in folder.rglob("*") if file.is_file() and file != folder / MANIFEST)
     return {file.relative_to(folder).as_posix(): file for file in files}
-
-
-def _file_digest(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _manifest_digest(manifest: Mapping[str, Any]) -> str:

@@ -1,7 +1,5 @@
 """The student as one network, from images to probabilities, under any of the statistics it can be used with."""
 
-from __future__ import annotations
-
 import copy
 from contextlib import AbstractContextManager, nullcontext
 from typing import Literal, TypeAlias

@@ -15,8 +15,6 @@ Three normalisations follow, each a context manager around a network in evaluati
   of `terrine.models.statistics`) they make an ordinary, fixed function.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 

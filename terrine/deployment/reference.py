@@ -5,8 +5,6 @@ turn, look most like what it was made for (docs/serving.md has the figures). The
 free.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from terrine.errors import InputError

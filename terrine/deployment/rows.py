@@ -86,12 +86,17 @@ class TableStudent:
         return self.student.predict(self.encoding.apply(rows, where, unit))
 
     def answers(self, rows: pd.DataFrame, where: str = "The table", unit: str = "row") -> pd.DataFrame:
-        """Return the likeliest class of each row, its probability, and `probability of C` for each class C."""
+        """Return the likeliest class of each row, its probability, and `probability of C` for each class C.
+
+        Of classes that have an order: the median class, and the `number` that all say together, or the mean grade.
+        """
         import pandas as pd
 
-        probabilities = self.predict(rows, where, unit).astype(np.float64)
-        labels = np.array(self.class_names, object)[probabilities.argmax(axis=1)]
-        columns: dict[str, Any] = {"class": labels, "probability": probabilities.max(axis=1)}
+        probabilities, scale = self.predict(rows, where, unit).astype(np.float64), self.student.scale
+        said = probabilities.argmax(axis=1) if scale is None else scale.classes(probabilities)
+        columns: dict[str, Any] = {} if scale is None else {"number": scale.numbers(probabilities)}
+        columns["class"] = np.array(self.class_names, object)[said]
+        columns["probability"] = probabilities[np.arange(len(said)), said]
         columns |= {f"probability of {name}": probabilities[:, number] for number, name in enumerate(self.class_names)}
         return pd.DataFrame(columns, index=rows.index)
 

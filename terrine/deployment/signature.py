@@ -10,8 +10,6 @@ given can tell.
     >>> read_signature(Path("release/signature.json")).check(public_key(Path("site.pem")))
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import hashlib

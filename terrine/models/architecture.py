@@ -78,8 +78,6 @@ class Architecture(Settings):
 
         Args:
             queries: uint8 images [queries, C, H, W]; under private ones nothing would be guaranteed.
-            seed: Draws what is drawn at random.
-            device: Where it is fitted, and stays.
 
         Raises:
             SettingError: an architecture that does not take such images, or has weights and none were named.

@@ -19,8 +19,6 @@ products and sums of whole batches read them ten times. An accelerator takes all
 are what costs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

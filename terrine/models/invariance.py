@@ -14,8 +14,6 @@ which those records lie close to their likes, instead of from a thousand in whic
 Nothing private enters: the images are synthetic, and so is what the projection knows.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable, Sequence

@@ -22,8 +22,6 @@ An image's vector has the same bits whichever images are computed beside it: the
 one size, so one unit moves no other's.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

@@ -5,8 +5,6 @@ Under stored statistics none does but by rounding: a batch of another size may b
 are computed on the CPU in blocks of one size, each by one thread, the last block filled up with blank images.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import numpy as np

@@ -9,8 +9,6 @@ of the convolutions (`terrine.models.scattering`), averaged, up to rounding, in 
 Images are transformed one by one: an image has the same bits in any company.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

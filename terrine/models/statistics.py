@@ -50,7 +50,7 @@ def _say_without_batch_norm(module: nn.Module) -> None:
     if architecture in _said or has_batch_norm(module):
         return
     _said.add(architecture)
-    _logger.warning(
+    _logger.info(
         "%s (%d layers) has no batch normalisation: current and original statistics are the same for it.",
         type(module).__name__,
         len(architecture),

@@ -55,7 +55,8 @@ class TimmNetwork(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         if self.side is not None and self.side != size_of(images.shape):
             images = F.interpolate(images, size=(self.side, self.side), mode="bilinear", align_corners=False)
-        return self.model((images - self.mean) / self.deviation)
+        # Channels last: on a CPU convolutions of each channel by itself (MobileNet) take half the time then.
+        return self.model(((images - self.mean) / self.deviation).contiguous(memory_format=torch.channels_last))
 
 
 def _create(name: str, channels: int, size: Size, from_tensorflow: bool) -> Any:

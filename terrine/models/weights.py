@@ -5,8 +5,6 @@ weights must be those of the very architecture: every weight of the network must
 may hold a classifier on top, which a backbone has no use for.
 """
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The settings of SimCLR; the defaults are those of DIET-PATE, or of the public code its numbers come from."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from terrine.settings import Field, Settings, Unit

@@ -30,13 +30,7 @@ from terrine.geometry import size_of
 from terrine.mapped import Rows
 from terrine.models.backbone import Backbone
 from terrine.pretraining.augment import ViewSettings, apply_views, draw_views
-from terrine.pretraining.checkpoint import (
-    optimizer_tensors,
-    part,
-    read_checkpoint,
-    restore_optimizer,
-    write_checkpoint,
-)
+from terrine.pretraining.checkpoint import optimizer_tensors, part, read_checkpoint, restore_optimizer, write_checkpoint
 from terrine.pretraining.contrastive import nt_xent
 from terrine.pretraining.distributed import GlobalBatchNorm, gather_rows, world
 from terrine.pretraining.settings import SimCLRSettings

@@ -147,8 +147,6 @@ def noise_multiplier_for(epsilon: float, delta: float, share: float, releases: i
     The cost is 4 · releases / z², exactly; what is left, (1 − share) · μ², composes with it to the whole budget.
 
     Args:
-        epsilon: Budget, > 0.
-        delta: δ in (0, 1).
         share: Of μ² (not of ε), in (0, 1]; 1 leaves nothing.
         releases: How many vectors are released, ≥ 1.
 

@@ -85,7 +85,6 @@ class PublicInput:
     """Something public that the release was made with: query images, a backbone.
 
     Attributes:
-        name: What it is.
         origin: Where it came from: a program with its seed, or an address.
         digest: SHA-256 of its content, unkeyed: it is public.
     """
@@ -100,7 +99,6 @@ class PrivacyStatement:
     """Everything a release says. Every figure in it may be published.
 
     Attributes:
-        run: Name of the run.
         release_id: Identity of the release in the ledger; a keyed hash.
         dataset: Keyed fingerprint of the dataset.
         unit: What is protected: a record, all records of a group, or a label alone.
@@ -116,7 +114,6 @@ class PrivacyStatement:
             account's budget.
         noise: `secure`, or `replay`: NOT PRIVATE.
         mechanism: Its name and parameters, public values.
-        teachers: How many voted.
         queries: How many there were.
         asked: How many were looked at before the budget ended.
         answered: How many labels were released.
@@ -124,11 +121,9 @@ class PrivacyStatement:
         partition_digest: Keyed hash of the partition.
         partition_disjoint: Whether every unit was found in exactly one teacher's part.
         public_inputs: What public material went in, and where it came from.
-        code_version: Of Terrine.
         epsilon_sanitised: A sanitised data-dependent figure with its own cost in it, when one was released.
         epsilon_tuning: ε including the search that chose the settings, when one looked at private outcomes.
         audit_epsilon: Lower bound on ε that an audit found, when one ran.
-        audit_confidence: Its confidence.
         epsilon_claimed: What the method's own paper claims, when that differs from what holds.
         epsilon_account: Budget of the dataset's account over all runs, past and to come; None where it has none.
         event_added: The same as `event`, as it is among data of which one has a unit more than the other, and none is
@@ -352,7 +347,6 @@ def released_per_class(labels: ArrayLike, classes: int) -> tuple[int, ...]:
 
     Args:
         labels: int64 [queries] as released, in [-1, classes).
-        classes: Number of classes.
     """
     given = np.asarray(labels)
     return tuple(np.bincount(given[given >= 0], minlength=classes).tolist())

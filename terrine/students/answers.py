@@ -103,12 +103,13 @@ def released_answers(
     """Return the numbers of the answered queries, int64, and their answers in the same order, for a student.
 
     mechanism: how they were answered. settings: the student's. answered: bool [queries]. labels: int64 [queries].
-    histograms: noisy counts [queries, classes] of a mechanism that reveals them. ordered: whether classes have an order
-    that the student is to make use of.
+    histograms: noisy counts [queries, classes] of a mechanism that reveals them. Where a query has several findings,
+    all three are by question, [queries · findings]. ordered: whether classes have an order that the student is to use.
 
     Raises InputError when no query was answered.
     """
-    rows = np.flatnonzero(answered)
+    known = np.asarray(answered, dtype=bool).reshape(-1, mechanism.findings)
+    rows = np.flatnonzero(known.any(axis=1))
     if not len(rows):
         raise InputError(
             "No query was answered, so there is nothing to train a student on. Lower aggregation.threshold, raise "
@@ -117,9 +118,7 @@ def released_answers(
     if mechanism.findings > 1:
         from terrine.students.findings import answers_of_findings
 
-        return answers_of_findings(
-            mechanism, settings, answered=answered, labels=labels, histograms=histograms, teachers=teachers
-        )
+        return rows, answers_of_findings(mechanism, settings, known, labels, histograms, teachers).at(rows)
     if mechanism.reveals == "histogram" and histograms is not None:
         make = ordered_answers if ordered else histogram_answers
         return rows, make(histograms[rows], teachers, mechanism.deviation)

@@ -76,7 +76,6 @@ class GradientStudent(Student):
         return None
 
     def train(self, material: Material, **how: Any) -> TrainedStudent:
-        """See `Student.train`."""
         from terrine.students.training import train
 
         return train(material, self, **how)

@@ -11,8 +11,6 @@ student corrected by it gives its probabilities p the label's likelihood (Tᵀ p
 although the labels it learns from can never be.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

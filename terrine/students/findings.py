@@ -10,8 +10,6 @@ adds nothing:
   agreeing teachers round (`terrine.students.correction`), or 0: minus the log-likelihood is that of a coin.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np
@@ -48,20 +46,16 @@ def coin_loss(scores: Tensor, targets: Tensor, wrong: float = 0.0, smoothing: fl
 def answers_of_findings(
     mechanism: Mechanism,
     settings: Student,
-    *,
-    answered: np.ndarray,
+    known: np.ndarray,
     labels: np.ndarray,
     histograms: np.ndarray | None,
     teachers: int,
-) -> tuple[np.ndarray, ReleasedAnswers]:
-    """Return the numbers of the images with an answer, int64, and their answers in the same order.
+) -> ReleasedAnswers:
+    """Return the answers about all images for `terrine.students.answers.released_answers`, whose arguments these are.
 
-    answered, labels and histograms are by question, [images · findings] and [images · findings, 2]; the rest is as for
-    `terrine.students.answers.released_answers`. Targets are float32 [images, findings, 2]: the share of yes, or the
-    label, and 1 where it was answered.
+    known: bool [images, findings], which were answered. Targets are float32 [images, findings, 2]: the share of yes, or
+    the label, and 1 where it was answered.
     """
-    known = np.asarray(answered, dtype=bool).reshape(-1, mechanism.findings)
-    rows = np.flatnonzero(known.any(axis=1))
     described = {"answers": "labels", "findings": mechanism.findings}
     if mechanism.reveals == "histogram" and histograms is not None:
         values = (histograms[:, 1] - histograms[:, 0] + teachers) / (2 * teachers)
@@ -76,5 +70,4 @@ def answers_of_findings(
         fit = partial(held_out, smoothing=settings.label_smoothing)
         described |= {"label_smoothing": float(settings.label_smoothing), "wrong": wrong}
     values = np.where(known, np.asarray(values, dtype=np.float64).reshape(known.shape), 0.0)
-    targets = np.stack([values, known], axis=2).astype(np.float32)[rows]
-    return rows, ReleasedAnswers(targets, fit, held_out, described)
+    return ReleasedAnswers(np.stack([values, known], axis=2).astype(np.float32), fit, held_out, described)

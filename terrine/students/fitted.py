@@ -1,7 +1,5 @@
 """A student that is trained: what predicts."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

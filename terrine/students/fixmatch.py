@@ -9,8 +9,6 @@ is added with weight λ to the loss of the answers, ℓ_s of equation 3, which h
 are less confident than those that model labels, so a τ that suits labels may let nothing pass.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 import torch.nn.functional as F

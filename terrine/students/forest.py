@@ -6,8 +6,6 @@ on released answers that were held out. Of labels a leaf holds the share of each
 one-hot rows are those of the Gini impurity. All of this is post-processing of the release.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

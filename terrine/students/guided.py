@@ -104,14 +104,9 @@ def guide(
     left to the gradient. An image that would be alone of its source is left out under current statistics.
 
     Args:
-        backbone: The public backbone; it is moved to `device` and stays there.
-        head: The student's.
-        pool: All query images, in batches of one source.
+        backbone: Moved to `device`, where it stays.
         unasked: int64, ascending: numbers in the pool that may be used.
-        count: How many are wanted.
         statistics: The teachers', who will be asked.
-        most: Images in a batch.
-        device: Where to compute.
 
     Raises:
         InputError: numbers that are not in the pool, or images or a head that do not fit the backbone.
@@ -155,15 +150,8 @@ def uncertain_images(
 ) -> np.ndarray:
     """Return images near the given ones about which the student is less sure: uint8 [N, C, H, W], in their order.
 
-    Of each image the root mean square of the change is at most `RADIUS`.
-
-    Args:
-        backbone: See `guide`.
-        head: The student's.
-        images: uint8 [N, C, H, W].
-        batches: Index arrays that cover them; the images of each are moved together.
-        statistics: How the backbone normalises.
-        device: Where to compute.
+    Of each image the root mean square of the change is at most `RADIUS`. batches: index arrays that cover the images;
+    those of each are moved together.
     """
     device = torch.device(device)
     backbone.to(device)

@@ -4,8 +4,6 @@ Where only a head is trained, features of the images and of a few views of each 
 matrix products alone. Where the backbone is trained, views are drawn anew in every step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Protocol

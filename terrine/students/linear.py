@@ -9,8 +9,6 @@ images, which ask less of a student than real ones do, so they favour a prior th
 All of this is post-processing of the release: it reads no private data and costs no privacy.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

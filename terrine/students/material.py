@@ -1,7 +1,5 @@
 """What a student learns from, public images and released answers alone, and what a training returns."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any

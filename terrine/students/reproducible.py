@@ -1,7 +1,5 @@
 """What makes a training a function of its arguments: a thread of its own, and a name for all it reads."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager

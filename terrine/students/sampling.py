@@ -1,7 +1,5 @@
 """Which answers are fitted and which are held out, and which images share a step."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

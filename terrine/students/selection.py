@@ -10,8 +10,6 @@ features from public images.
 - `diverse`: farthest-first traversal of the feature space from what was asked (Sener and Savarese 2018, Algorithm 1).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

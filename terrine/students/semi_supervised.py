@@ -28,7 +28,6 @@ class SemiSupervisedStudent(GradientStudent):
 
     @property
     def share(self) -> float | None:
-        """See `GradientStudent.share`."""
         return self.trainable
 
     @abstractmethod

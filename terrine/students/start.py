@@ -4,8 +4,6 @@ A class's score has prior variance 1 / l2 in every student: linear, or through a
 given prior mean square 1. The start is the linear student's head, fitted to the answers on the frozen backbone.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

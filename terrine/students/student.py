@@ -81,11 +81,7 @@ class Student(Settings, ABC):
 
         Args:
             queries: The public images that teachers were asked about, uint8 [queries, C, H, W].
-            release: The answers to them.
             backbone: The public backbone, which stays as it is.
-            seed: Draws what is drawn at random.
-            device: Where it is trained, and predicts.
-            progress: Called with (fraction done, a line about it).
 
         Returns:
             The student: like the release, it may be published.
@@ -108,7 +104,6 @@ class Student(Settings, ABC):
         return self
 
     def check(self, run: Any) -> None:
-        """See `Settings.check`."""
         self.check_mechanism(run.aggregation)
 
     def check_mechanism(self, mechanism: Aggregation) -> None:

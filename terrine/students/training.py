@@ -7,8 +7,7 @@ cosine schedule unless it is to be constant,
 
     mean over a batch of answers of the negative log-likelihood  +  prior / number of answers  +  a term of the kind
 
-where the prior is that of the linear student: a class's score has prior variance 1 / l2, also through a hidden layer,
-whose rectified units are given prior mean square 1. The term sees images, not answers, so it may look at every
+with the linear student's prior (`terrine.students.start`). The term sees images, not answers, so it may look at every
 synthetic image. What is kept is a moving average of the weights.
 
 Which moment of the training is kept is decided by answers that were held out, every few steps; when they have not
@@ -19,8 +18,6 @@ moment like any other: where training does not help, the linear student is what 
 A training is a function of (material, settings, seed) on one kind of device. All randomness of step k derives from
 (seed, k), so a checkpoint needs no generator's state, and one that is killed ends with the bits of one that was not.
 """
-
-from __future__ import annotations
 
 import copy
 import math
@@ -41,13 +38,7 @@ from terrine.device import reproducible
 from terrine.errors import SettingError
 from terrine.models.backbone import Backbone, features_in_batches
 from terrine.models.last_layers import last_parameters
-from terrine.pretraining.checkpoint import (
-    optimizer_tensors,
-    part,
-    read_checkpoint,
-    restore_optimizer,
-    write_checkpoint,
-)
+from terrine.pretraining.checkpoint import optimizer_tensors, part, read_checkpoint, restore_optimizer, write_checkpoint
 from terrine.students.by_gradient import GradientStudent
 from terrine.students.inputs import FrozenInputs, ImageInputs, Inputs, scores_of
 from terrine.students.linear import L2

@@ -9,8 +9,6 @@ take part. Where the backbone is trained x is an image; on a frozen one x is its
 cases multiples of the root mean square distance of the batch's inputs from their mean.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

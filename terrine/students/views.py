@@ -6,8 +6,6 @@ section 2.3). Strong is a random affine map, brightness, contrast and an erased 
 amount to on small images, drawn continuously so that a whole batch is one computation on any device.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -13,8 +13,6 @@ It is a function of the real images: where these are private, so is it.
     figure.distance, figure.standard_error
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 

@@ -34,13 +34,11 @@ def draw(
 
     Args:
         programs: The name of an image program (`terrine.synthetic.programs`), or programs with their weights.
-        count: How many images.
         like: A dataset whose size and channels they get, instead of `size` and `channels`.
         size: Side in pixels, 8 to 320, or height and width.
         channels: 1 for grey, 3 for colour.
         seed: Equal seeds draw equal images on every machine.
         batch: Most images of one program that share their batch statistics.
-        device: Where they are drawn.
 
     Returns:
         Queries of uint8 images [count, channels, *size].
@@ -56,13 +54,7 @@ def draw(
     counts = shares(count, weights)
     drawn = {
         kind: registry.draw(
-            kind,
-            seed=derive_seed(seed, "queries"),
-            first=0,
-            count=number,
-            size=size,
-            channels=channels,
-            device=device,
+            kind, seed=derive_seed(seed, "queries"), first=0, count=number, size=size, channels=channels, device=device
         )
         .cpu()
         .numpy()

@@ -123,7 +123,7 @@ def mosaic(s: Scene) -> Tensor:
 
 
 def discs(s: Scene) -> Tensor:
-    """A union of six discs with sharp edges."""
+    """A union of five discs with sharp edges."""
     distance = torch.full_like(s.x, 9.0)
     for k in range(5):
         cx, cy = s.point(3 * k, 1.0)

@@ -32,7 +32,7 @@ import torch
 
 from terrine.determinism.parallel import side_by_side
 from terrine.errors import ArtefactError, SettingError
-from terrine.files import atomic_file
+from terrine.files import atomic_file, file_digest
 from terrine.geometry import Size, as_size, in_json, pixels, sides
 from terrine.mapped import MappedRows, Segment
 from terrine.synthetic.registry import VERSION, draw, program
@@ -248,12 +248,6 @@ def open_shards(folder: Path) -> ImageSet:
     if images.shape != shape or images.dtype != np.uint8:
         raise ArtefactError(f"{folder} holds {images.dtype} {images.shape} where the manifest says uint8 {shape}.")
     return images
-
-
-def file_digest(path: Path) -> str:
-    """Return the SHA-256 of a file."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _blocks(stretch: Stretch, device: str | torch.device, progress: Callable[[int], None] | None) -> Iterator[bytes]:

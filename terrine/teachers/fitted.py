@@ -7,8 +7,6 @@ Both go through what the stages `teach` and `vote` go through, so with equal set
 teachers and votes, to the bit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

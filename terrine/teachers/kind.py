@@ -15,8 +15,6 @@ Formal guarantees of every kind:
 - Votes are cast on fixed batches of queries, which all teachers share, and touch no state.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol

@@ -13,9 +13,7 @@ the sum of a logistic loss each. A score says how much likelier the finding is t
 one above 0 is a vote yes; where votes are bounded, for the highest scores alone (`terrine.aggregation.findings`). Were
 yes said to what is likelier than not, few teachers would ever say it of a rare finding (docs/several-findings.md).
 
-Guarantees:
-- A teacher's head is a function of its own records, the settings, the seed and its number. No other teacher's record
-  enters it, so one record touches one teacher.
+Guarantees, besides those of every kind (`terrine.teachers.kind`):
 - On a CPU it is the same to the last bit whichever teachers share its stack, so whoever has equally many records, and
   however many threads there are: no teacher is padded to another's length, every batched product treats its matrices
   one by one, and a stack is computed by one thread (`terrine.determinism.parallel`).
@@ -315,11 +313,7 @@ def _adam_step(state: tuple[Tensor, Tensor, Tensor], gradient: Tensor, learning_
 
 
 def vote(
-    heads: LinearHeads,
-    features: np.ndarray,
-    *,
-    device: torch.device | str = "cpu",
-    findings: Findings | None = None,
+    heads: LinearHeads, features: np.ndarray, *, device: torch.device | str = "cpu", findings: Findings | None = None
 ) -> np.ndarray:
     """Return every teacher's class for every query: unsigned integers [queries, teachers], smallest type that fits.
 

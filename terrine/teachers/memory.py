@@ -1,7 +1,5 @@
 """A group of teachers that does not fit into memory is halved and tried again, down to one teacher."""
 
-from __future__ import annotations
-
 import gc
 import logging
 from collections.abc import Callable, Iterator, Sequence

@@ -173,12 +173,7 @@ class PromptKind:
             yield from finished
 
     def _train_together(
-        self,
-        records: Records,
-        part: list[int],
-        rows: dict[int, np.ndarray],
-        seed: int,
-        device: torch.device,
+        self, records: Records, part: list[int], rows: dict[int, np.ndarray], seed: int, device: torch.device
     ) -> list[tuple[int, Arrays]]:
         """Train those of a part that have records, in `rows`, in shared passes in which all of it have places."""
         prompt = self.prompt

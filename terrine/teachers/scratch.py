@@ -41,7 +41,6 @@ class ScratchKind(NetworkKind):
 
     @property
     def kept(self) -> list[str]:
-        """See `NetworkKind`."""
         classifier = self.classifier(0)
         recorded = classifier.named_buffers() if self.settings.statistics == "original" else ()
         buffers = [name for name, value in recorded if value.is_floating_point()]
@@ -53,7 +52,6 @@ class ScratchKind(NetworkKind):
         return "current"
 
     def finish(self, classifier: Classifier, images: Tensor) -> None:
-        """See `NetworkKind.finish`."""
         if self.settings.statistics == "original" and has_batch_norm(classifier):
             batches = torch.tensor_split(images, parts(len(images), self.settings.batch))
             record_statistics(classifier, map(as_float, batches), "all")

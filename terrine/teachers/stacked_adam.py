@@ -1,7 +1,5 @@
 """Adam over many small problems at once, of which not all take part in every step."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

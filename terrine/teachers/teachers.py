@@ -52,11 +52,8 @@ class Teachers(Settings):
         """Train teachers, each from its own part of the records, which no batch ever mixes with another's.
 
         Args:
-            data: The private dataset.
             parts: Who learns from what, of this very dataset (`terrine.data.partitions.partition`).
             backbone: What makes features; None for teachers that learn from images or a table's rows.
-            seed: Draws initial weights and shuffles.
-            device: Where they are trained, and vote.
 
         Returns:
             The teachers: private. One with too few records is not trained, and votes by a rule that reads none.
@@ -147,5 +144,4 @@ class NetworkTeachers(GradientTeachers):
 
     @property
     def inputs(self) -> Literal["features", "images"]:
-        """See `Teachers`."""
         return "images"

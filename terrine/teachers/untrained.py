@@ -12,8 +12,6 @@ same in both, so every other teacher is trained in both or in neither, and votes
 may all change, from the rule to a trained model, and that is what accounting charges for: one vote in every query.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

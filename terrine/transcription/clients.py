@@ -6,8 +6,6 @@ A client's answer depends on its own weights and on the batch of images, never o
 trained, because it has too few records, says that all classes are equally likely: its scores are zero.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from typing import Protocol

@@ -25,11 +25,7 @@ FLOOR = 1e-6
 
 
 def gradient(
-    teacher: Tensor,
-    student: Tensor,
-    distillation: Distillation,
-    balance: float = 8.0,
-    of: GradientOf = "probabilities",
+    teacher: Tensor, student: Tensor, distillation: Distillation, balance: float = 8.0, of: GradientOf = "probabilities"
 ) -> Tensor:
     """Return the gradient of each sample's loss with respect to the student's output, float64 [..., B, classes].
 

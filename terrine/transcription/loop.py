@@ -18,8 +18,6 @@ Everything random derives from (seed, iteration), so a checkpoint needs no gener
 restored goes on with the bits of one that was not interrupted (on a CPU).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ A backbone without weights (scattering) is shared and public: then the head alon
 that come again are computed once.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

@@ -4,8 +4,6 @@ Nothing in a file is run: it is safetensors, or a state dict that torch reads wi
 weights of the architecture with as many classes as the data have, which is checked before anything else is done.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -29,11 +27,7 @@ class FileTeacher:
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        channels: int,
-        settings: TranscriptionTeacher,
-        device: torch.device | str = "cpu",
+        self, model: nn.Module, channels: int, settings: TranscriptionTeacher, device: torch.device | str = "cpu"
     ) -> None:
         self.model = model.to(device).eval().requires_grad_(False)
         self.mean, self.deviation = (

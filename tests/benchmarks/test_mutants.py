@@ -20,16 +20,19 @@ from benchmarks.mutants import (
     stored,
 )
 
-MUTANTS = mutants()
+
+@pytest.fixture(scope="module")
+def table():
+    return mutants()
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_patch_applies_to_todays_code_and_changes_what_python_reads(mutant):
-    for path, text in mutant.patched(REPOSITORY).items():
-        before = path.read_text(encoding="utf-8")
-        assert text != before
-        if path.suffix == ".py":
-            compile(text, path, "exec")
+def test_a_patch_applies_to_todays_code_and_changes_what_python_reads(table):
+    for mutant in table:
+        for path, text in mutant.patched(REPOSITORY).items():
+            before = path.read_text(encoding="utf-8")
+            assert text != before, mutant.name
+            if path.suffix == ".py":
+                compile(text, f"{path} under {mutant.name}", "exec")
 
 
 @pytest.mark.parametrize("find", ["not in the file", "return"])
@@ -39,31 +42,31 @@ def test_a_patch_whose_text_is_not_there_exactly_once_is_refused(find):
         Mutant("a name", "a kind", "a defect", (edit,), ("tests",)).patched(REPOSITORY)
 
 
-def test_there_are_enough_of_them_each_once():
-    assert len(MUTANTS) >= 30
-    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
-    assert len({str(mutant.edits) for mutant in MUTANTS}) == len(MUTANTS)
+def test_there_are_enough_of_them_each_once(table):
+    assert len(table) >= 30
+    assert len({mutant.name for mutant in table}) == len(table)
+    assert len({str(mutant.edits) for mutant in table}) == len(table)
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_what_a_mutant_names_is_a_part_of_what_the_table_claims(mutant):
-    assert mutant.tests
-    assert set(mutant.audit) <= set(AUDITS)
-    for named, whole in ((mutant.tests, PRIVACY_TESTS), (mutant.harness, HARNESS)):
-        for test in named:
-            file, *function = test.split("[")[0].split("::")
-            assert file.startswith(whole)
-            source = (REPOSITORY / file).read_text(encoding="utf-8")
-            assert all(f"def {name}(" in source for name in function)
+def test_what_a_mutant_names_is_a_part_of_what_the_table_claims(table):
+    for mutant in table:
+        assert mutant.tests, mutant.name
+        assert set(mutant.audit) <= set(AUDITS), mutant.name
+        for named, whole in ((mutant.tests, PRIVACY_TESTS), (mutant.harness, HARNESS)):
+            for test in named:
+                file, *function = test.split("[")[0].split("::")
+                assert file.startswith(whole), mutant.name
+                source = (REPOSITORY / file).read_text(encoding="utf-8")
+                assert all(f"def {name}(" in source for name in function), test
 
 
 def test_every_detector_is_there():
     assert all((REPOSITORY / path).exists() for path in (*PRIVACY_TESTS, *HARNESS))
 
 
-def test_every_mutant_was_tried_as_it_is_today_and_caught():
+def test_every_mutant_was_tried_as_it_is_today_and_caught(table):
     known = stored()
-    assert set(known) == {mutant.name for mutant in MUTANTS} == set(json.loads(RESULTS.read_text(encoding="utf-8")))
+    assert set(known) == {mutant.name for mutant in table} == set(json.loads(RESULTS.read_text(encoding="utf-8")))
     assert all(caught(found) for found in known.values())
 
 

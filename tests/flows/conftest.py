@@ -1,14 +1,17 @@
 """A small project in a folder of its own, and one Prefect server for all tests of flows."""
 
+import contextlib
+import io
 import json
 import os
+import shlex
 import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
 import tempfile
-from contextlib import closing
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
@@ -167,7 +170,7 @@ def finished(finished_project, tmp_path, monkeypatch):
 def take_over_tracking(source: Path, target: Path) -> None:
     """Copy MLflow's database; what is logged from now on goes to the target."""
     shutil.copy(source / "mlflow.db", target)
-    with closing(sqlite3.connect(target / "mlflow.db")) as database, database:
+    with contextlib.closing(sqlite3.connect(target / "mlflow.db")) as database, database:
         moved = "UPDATE experiments SET artifact_location = replace(artifact_location, ?, ?)"
         database.execute(moved, (source.as_uri(), target.as_uri()))
 
@@ -193,6 +196,44 @@ def command(project: Path, *arguments: str) -> str:
     if done.returncode:
         raise AssertionError(f"{arguments} failed:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}")
     return done.stdout
+
+
+def dvc(project: Path, *words: str) -> str:
+    """Run a command of DVC in this process, and the stages that it calls; return what it wrote.
+
+    Each of them as a process of its own would spend seconds on imports; `command` starts them as a user does.
+    """
+    from dvc.cli import main
+    from dvc.stage import run
+
+    from flows.cli import app
+
+    def here(_executable, called, *, cwd, **_options):
+        program, *arguments = shlex.split(called)
+        assert program == "terrine"
+        with contextlib.chdir(cwd):
+            app(arguments, standalone_mode=False)
+
+    output = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(output):
+        patch.setattr(run, "_run", here)
+        patch.setenv("DVC_TEST", "1")  # else it writes JSON past what stands for the standard output here
+        patch.setenv("TERRINE_ROOT", str(project))
+        patch.chdir(project)
+        status = main(list(words))
+    assert status == 0, f"dvc {words} failed:\n{output.getvalue()[-4000:]}"
+    return output.getvalue()
+
+
+def forked(work: Callable[[], None]) -> int:
+    """Do something in a fork of this process, which has loaded what it needs; return the fork's number."""
+    number = os.fork()
+    if number == 0:
+        try:
+            work()
+        finally:
+            os._exit(1)
+    return number
 
 
 def set_small(project: Path, **sections: dict) -> None:

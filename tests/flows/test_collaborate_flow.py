@@ -35,10 +35,8 @@ def _forked(monkeypatch):
 
 
 @pytest.fixture
-def voted(project):
-    for stage in ("parameters", "dataset", "partition", "synthesize", "pretrain"):
-        run_stage(project, "small", stage)
-    return open_run(project, "small")
+def voted(finished):
+    return open_run(finished, "small")
 
 
 @pytest.mark.slow

@@ -6,12 +6,15 @@ import shutil
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from flows.cli import app
 from tasks.pipeline.graph import MAIN
 from tasks.runtime.graph import VAULT
 from tasks.runtime.store import Folders, read_json
+from terrine.errors import SettingError
 from tests.conftest import REPOSITORY
-from tests.flows.conftest import command, set_small
+from tests.flows.conftest import command, dvc, make_project, set_small
 
 
 @pytest.fixture
@@ -28,7 +31,7 @@ def in_git(finished):
 def test_metrics_plots_and_the_model_are_the_runs(finished):
     folders = Folders(finished, "small")
     statement, evaluation = read_json(folders.statement), read_json(folders.evaluation)
-    (shown,) = json.loads(command(finished, "dvc", "metrics", "show", "--json")).values()
+    (shown,) = json.loads(dvc(finished, "metrics", "show", "--json")).values()
     (figures,) = [file["data"] for file in shown["data"].values()]
     assert figures == {
         "accuracy": evaluation["accuracy"],
@@ -37,7 +40,7 @@ def test_metrics_plots_and_the_model_are_the_runs(finished):
         "epsilon": statement["epsilon"],
         "epsilon_guaranteed": statement["epsilon_guaranteed"],
     }
-    plots = json.loads(command(finished, "dvc", "plots", "show", "--json"))
+    plots = json.loads(dvc(finished, "plots", "show", "--json"))
     names = {path.rpartition("/")[2]: plot for path, plot in plots["data"].items()}
     assert names.keys() == {"spending.csv", "classes.csv", "training.csv"}
     assert len(names["classes.csv"][0]["content"]["data"]["values"]) == len(statement["answered_per_class"])
@@ -63,11 +66,11 @@ def test_what_is_plotted_ends_where_the_statement_is(finished):
 
 @pytest.mark.slow
 def test_an_experiment_is_charged_once_shown_beside_the_run_and_commits_nothing_private(in_git):
-    words = ("dvc", "exp", "run", "--name", "half", "-S", "experiments/small.yaml:aggregation.epsilon=4")
-    command(in_git, *words, "evaluate@small")
-    (account,) = json.loads(command(in_git, "terrine", "ledger", "show", "--json"))
+    words = ("exp", "run", "--name", "half", "-S", "experiments/small.yaml:aggregation.epsilon=4")
+    dvc(in_git, *words, "evaluate@small")
+    (account,) = json.loads(CliRunner().invoke(app, ["ledger", "show", "--json"]).stdout)
     assert len(account["releases"]) == 2
-    shown = json.loads(command(in_git, "dvc", "exp", "show", "--json"))
+    shown = json.loads(dvc(in_git, "exp", "show", "--json"))
     (run,) = [each for each in shown if each["rev"] != "workspace"]
     (experiment,) = [each["revs"][0]["data"] for each in run["experiments"]]
     found = [
@@ -103,14 +106,13 @@ def test_private_artefacts_go_to_a_remote_of_their_own_and_only_where_one_is_nam
 
     set_small(project)
     assert all(how == ({"push": False} if zone == "private" else {}) for zone, how in options())
-    command(project, "dvc", "remote", "add", VAULT, "s3://vault/terrine")
+    dvc(project, "remote", "add", VAULT, "s3://vault/terrine")
     assert all(how == ({"remote": VAULT} if zone == "private" else {}) for zone, how in options())
 
 
-def test_a_copy_without_the_ledger_makes_no_stage(project):
-    from tests.flows.conftest import make_project
-
+def test_a_copy_without_the_ledger_makes_no_stage(project, monkeypatch):
     copy = make_project(project / ".dvc" / "tmp" / "exps" / "tmp1")
-    with pytest.raises(AssertionError, match="where the ledger is not"):
-        command(copy, "terrine", "stage", "parameters", "--run", "small")
+    monkeypatch.setenv("TERRINE_ROOT", str(copy))
+    with pytest.raises(SettingError, match="where the ledger is not"):
+        app(["stage", "parameters", "--run", "small"], standalone_mode=False)
     assert not (copy / "data").exists()

@@ -1,9 +1,6 @@
 """Tasks are carried out in a flow or in this process; failures are told together; arguments are small."""
 
-import os
-import signal
 import time
-from pathlib import Path
 
 import cloudpickle
 import pytest
@@ -32,17 +29,6 @@ def refuse(number):
     raise InputError(f"record {number} is no image")
 
 
-@step("groups", retries=1)
-def fail_or_finish(folder, number):
-    """Leave a file for every attempt; number 3 fails always, number 4 kills its process, number 5 fails once."""
-    attempts = len(list(Path(folder).glob(f"{number}-*")))
-    (Path(folder) / f"{number}-{attempts}").touch()
-    if number == 3 or (number == 5 and attempts == 0):
-        raise RuntimeError(f"attempt {attempts}")
-    if number == 4:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
 @pytest.fixture(autouse=True)
 def _fresh():
     CALLS.clear()
@@ -61,10 +47,6 @@ def map_in_flow(settings, task, calls, labels):
         executor().map(task, calls, labels)
 
     parts()
-
-
-def test_outside_a_flow_tasks_run_in_this_process():
-    assert isinstance(executor(), InProcess)
 
 
 def test_a_fan_out_of_nothing_does_nothing(prefect_server):
@@ -103,34 +85,6 @@ def test_in_a_flow_the_same_holds(prefect_server):
     with pytest.raises(InputError, match="record 7 is no image"):
         map_in_flow(threads, refuse, [(7,)], ["7"])
     assert CALLS == [7]
-
-
-@pytest.mark.slow
-def test_a_part_that_kills_its_process_is_reported_and_the_others_finish(prefect_server, tmp_path):
-    numbers = [1, 3, 4, 5]
-    # One worker at a time, for each is a process that imports for seconds: 5 is always waiting behind 4 when it dies.
-    with pytest.raises(RuntimeError, match=r"2 of 4 parts of 'groups' failed \(groups 3: RuntimeError") as caught:
-        map_in_flow(
-            Runner(kind="processes", workers=1),
-            fail_or_finish,
-            [(str(tmp_path), number) for number in numbers],
-            names(numbers),
-        )
-    assert "groups 4: its worker process was killed" in str(caught.value)
-    attempts = [len(list(tmp_path.glob(f"{number}-*"))) for number in numbers]
-    assert attempts[0] >= 1  # finished
-    assert attempts[1] >= 2  # retried, and failed again
-    assert attempts[2] == 3  # in the first pool, in a fresh one, and alone
-    assert attempts[3] >= 2  # retried, and finished
-
-
-def test_what_travels_to_a_worker_is_small_however_large_the_data_are(tmp_path):
-    run = Run(tmp_path, "small", validate({"data": {"public_benchmark": True}}))
-    before = len(cloudpickle.dumps((run, range(0, 50))))
-    run.folders.dataset.mkdir(parents=True)
-    (run.folders.dataset / "train_images.npy").write_bytes(bytes(10_000_000))
-    assert len(cloudpickle.dumps((run, range(0, 50)))) == before < 10_000
-    assert len(cloudpickle.dumps((run, range(0, 5000)))) - before < 100
 
 
 def test_what_is_submitted_in_a_flow_is_no_more_than_run_and_range(prefect_server, tmp_path, monkeypatch):

@@ -3,8 +3,6 @@
 import os
 import shutil
 import signal
-import subprocess
-import sys
 
 import pytest
 
@@ -14,63 +12,39 @@ from tasks.pipeline.teach import groups, work_folder
 from tasks.runtime.run import open_run
 from terrine.pretraining import simclr
 from terrine.teachers import linear
-from tests.flows.conftest import environment_of, set_small
+from tests.flows.conftest import forked, set_small
+from tests.party_processes import arm
 
-KILL_AT = """
-import os, signal, sys
-import terrine.teachers.linear as linear
-plain, calls = linear.train_heads, []
-def train_heads(*arguments, **options):
-    calls.append(arguments[3])
-    if len(calls) == 3:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return plain(*arguments, **options)
-linear.train_heads = train_heads
-from flows.stages import run_stage
-from pathlib import Path
-run_stage(Path(sys.argv[1]), "small", "teach")
-"""
+
+def ended(process):
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
 
 
 @pytest.mark.slow
-def test_teaching_goes_on_from_the_last_finished_group(project, monkeypatch):
-    for stage in ("parameters", "dataset", "partition", "synthesize", "pretrain", "teach"):
-        run_stage(project, "small", stage)
-    run = open_run(project, "small")
-    expected = (run.folders.teachers / "heads.safetensors").read_bytes()
-    (run.folders.teachers / "heads.safetensors").unlink()
+def test_teaching_goes_on_from_the_last_finished_group(finished, monkeypatch):
+    run = open_run(finished, "small")
+    heads = run.folders.teachers / "heads.safetensors"
+    expected = heads.read_bytes()
+    heads.unlink()
 
-    killed = subprocess.run([sys.executable, "-c", KILL_AT, str(project)], env=environment_of(project), check=False)
-    assert killed.returncode == -signal.SIGKILL
-    finished = sorted(path.name for path in work_folder(run).glob("group-*"))
-    assert len(finished) == 2
-    assert not (run.folders.teachers / "heads.safetensors").exists()
+    def teach_until_killed():
+        arm("terrine.teachers.linear", "train_heads", "before", 3)
+        run_stage(finished, "small", "teach")
+
+    assert ended(forked(teach_until_killed)) == -signal.SIGKILL
+    made = sorted(path.name for path in work_folder(run).glob("group-*"))
+    assert len(made) == 2
+    assert not heads.exists()
 
     plain, trained = linear.train_heads, []
     monkeypatch.setattr(
         linear, "train_heads", lambda *given, **options: (trained.append(given[3][0]), plain(*given, **options))[1]
     )
     monkeypatch.setattr(teach, "private_features", None)  # a second pass over the private images would fail
-    run_stage(project, "small", "teach")
+    run_stage(finished, "small", "teach")
     assert trained == [group.start for group in groups(run)[2:]]
-    assert (run.folders.teachers / "heads.safetensors").read_bytes() == expected
+    assert heads.read_bytes() == expected
     assert not os.path.exists(work_folder(run))
-
-
-KILL_AFTER_A_CHECKPOINT = """
-import os, signal, sys
-import terrine.pretraining.simclr as simclr
-plain, calls = simclr.write_checkpoint, []
-def write_checkpoint(*arguments):
-    plain(*arguments)
-    calls.append(arguments[0])
-    if len(calls) == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-simclr.write_checkpoint = write_checkpoint
-from flows.stages import run_stage
-from pathlib import Path
-run_stage(Path(sys.argv[1]), "small", "pretrain")
-"""
 
 
 @pytest.mark.slow
@@ -86,9 +60,11 @@ def test_pretraining_goes_on_from_the_last_checkpoint(project, monkeypatch):
     shutil.rmtree(shared)
     shutil.rmtree(run.folders.backbone)
 
-    program = [sys.executable, "-c", KILL_AFTER_A_CHECKPOINT, str(project)]
-    killed = subprocess.run(program, env=environment_of(project), check=False)
-    assert killed.returncode == -signal.SIGKILL
+    def pretrain_until_killed():
+        arm("terrine.pretraining.simclr", "write_checkpoint", "after", 2)
+        run_stage(project, "small", "pretrain")
+
+    assert ended(forked(pretrain_until_killed)) == -signal.SIGKILL
     assert not (run.folders.backbone / "backbone.safetensors").exists()
 
     plain, steps = simclr.nt_xent, []

@@ -10,7 +10,6 @@ from flows.placement import (
     number_of_workers,
     visible_devices,
     worker_environments,
-    worker_number,
 )
 from flows.runners import task_runner
 from tasks.config.params import validate
@@ -72,12 +71,6 @@ def test_workers_of_a_pool_take_successive_environments(monkeypatch):
         seen.append(os.environ["CUDA_VISIBLE_DEVICES"])
     assert seen in (["0", "1", "0"], ["1", "0", "1"])
     assert len(initialised) == 3
-
-
-def test_a_worker_has_the_number_its_parent_gave_it():
-    assert worker_number("SpawnProcess-12") == 12
-    assert worker_number("SpawnProcess-2:7") == 0
-    assert worker_number("MainProcess") == 0
 
 
 def test_parts_go_round_the_devices_where_they_share_a_process():

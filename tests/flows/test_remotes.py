@@ -1,53 +1,38 @@
 """Remotes of DVC: what is public and released in one, what is private in another or nowhere, and a clone of both."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 import yaml
 
-from flows.deploy import free_port
 from tasks.pipeline.graph import HEAD, MAIN
 from tasks.runtime.graph import VAULT
 from tests.conftest import REPOSITORY
-from tests.flows.conftest import command
+from tests.flows.conftest import command, dvc
 
 KEY = "terrine-vault"
 
 
 @pytest.fixture(scope="module")
-def s3(tmp_path_factory):
-    """An S3 store of its own process on this machine, with two buckets; a client of it."""
+def s3():
+    """An S3 store on this machine, with two buckets; a client of it."""
     pytest.importorskip("dvc_s3", reason="dvc-s3 is not installed: pip install 'terrine[s3]'")
     pytest.importorskip("moto.server", reason="moto is not installed: pip install 'moto[server]'")
     import botocore.session
-    from botocore.exceptions import BotoCoreError
+    from moto.server import ThreadedMotoServer
 
-    log, port = tmp_path_factory.mktemp("s3") / "log", free_port(0)
-    with open(log, "wb") as stream, pytest.MonkeyPatch.context() as patch:
+    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
+    with pytest.MonkeyPatch.context() as patch:
         for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
             patch.setenv(name, "of no account")
-        words = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-        process = subprocess.Popen(words, stdout=stream, stderr=stream)
-        url = f"http://127.0.0.1:{port}"
+        server.start()
+        url = "http://{}:{}".format(*server.get_host_and_port())
         client = botocore.session.get_session().create_client("s3", endpoint_url=url, region_name="us-east-1")
-        for attempt in range(240):
-            try:
-                client.create_bucket(Bucket="public")
-                break
-            except BotoCoreError:
-                if attempt == 239 or process.poll() is not None:
-                    raise
-                time.sleep(0.5)
-        client.create_bucket(Bucket="vault")
+        for bucket in ("public", "vault"):
+            client.create_bucket(Bucket=bucket)
         yield client, url
-        os.kill(process.pid, signal.SIGTERM)
-        process.wait()
+        server.stop()
 
 
 def in_git(project: Path, url: str, *, vault: bool) -> None:
@@ -88,7 +73,7 @@ def stored(client, bucket: str) -> set[str]:
 def test_private_artefacts_are_in_their_own_remote_alone_and_a_clone_has_nothing_to_make(s3, finished, tmp_path):
     client, url = s3
     in_git(finished, url, vault=False)
-    command(finished, "dvc", "push", "--run-cache")
+    dvc(finished, "push", "--run-cache")
     private = objects_of(finished, "private") - objects_of(finished, "public") - objects_of(finished, "release")
     public = objects_of(finished, "public") | objects_of(finished, "release")
     assert len(private) > 10
@@ -96,8 +81,8 @@ def test_private_artefacts_are_in_their_own_remote_alone_and_a_clone_has_nothing
     assert not private & public
 
     in_git(finished, url, vault=True)
-    assert json.loads(command(finished, "dvc", "status", "--json")) == {}
-    command(finished, "dvc", "push", "--run-cache")
+    assert json.loads(dvc(finished, "status", "--json")) == {}
+    dvc(finished, "push", "--run-cache")
     assert stored(client, "public") == public
     assert stored(client, "vault") == objects_of(finished, "private")
     for entry in client.list_objects_v2(Bucket="vault")["Contents"]:
@@ -106,6 +91,6 @@ def test_private_artefacts_are_in_their_own_remote_alone_and_a_clone_has_nothing
 
     clone = tmp_path / "clone"
     command(finished, "git", "clone", "--quiet", str(finished), str(clone))
-    command(clone, "dvc", "pull")
-    assert "Data and pipelines are up to date" in command(clone, "dvc", "repro")
+    dvc(clone, "pull")
+    assert "Data and pipelines are up to date" in dvc(clone, "repro")
     assert not (clone / "data" / "private" / "ledger").exists()

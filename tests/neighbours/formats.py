@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from tests.neighbours.worlds import Record, World
@@ -25,6 +26,7 @@ class Format:
     positional: Records are named by their position.
     people: It knows groups and parties.
     given: It says who is in the test split.
+    records: Of the world.
     """
 
     write: Callable[[Path, World], None]
@@ -33,6 +35,7 @@ class Format:
     people: bool = False
     given: bool = False
     classes: int = 3
+    records: int = 83
     overrides: dict[str, Any] = field(default_factory=dict)
 
 
@@ -97,6 +100,27 @@ def _npz_split(root: Path, world: World) -> None:
     np.savez(root / "set.npz", **_arrays(_of(world, "train"), "train_"), **_arrays(_of(world, "test"), "test_"))
 
 
+def _dicom(root: Path, world: World) -> None:
+    dicoms = pytest.importorskip("tests.terrine.data.dicoms")
+    (root / "scans").mkdir()
+    rows = [["sop", "label", "party"]]
+    for place, (name, record) in enumerate(world.items()):
+        uid = f"1.2.{int.from_bytes(name.encode(), 'big')}"
+        dicoms.made(record.image, record.group, uid).save_as(root / "scans" / f"IM{place}")
+        rows.append([uid, f"class {record.label}", record.party])
+    _write_csv(root / "scans.csv", rows)
+
+
+def _nifti(root: Path, world: World) -> None:
+    nibabel = pytest.importorskip("nibabel")
+    rows = [["path", "label", "group", "party"]]
+    for name, record in world.items():
+        voxels = record.image.T[::-1, ::-1, None]  # as it is seen, the right and the front come first
+        (root / f"{name}.nii").write_bytes(nibabel.Nifti1Image(voxels, np.eye(4)).to_bytes())
+        rows.append([f"{name}.nii", f"class {record.label}", record.group, record.party])
+    _write_csv(root / "volumes.csv", rows)
+
+
 def _rows(*columns: str) -> Callable[[Path, World], None]:
     """Write a table of five numbers, a class and those of the columns id, group and party that are asked for."""
 
@@ -154,6 +178,10 @@ FORMATS = {
     "npz split already": Format(
         _npz_split, {"name": "npz", "path": "set.npz"}, positional=True, people=True, given=True
     ),
+    "dicom": Format(
+        _dicom, {"name": "dicom", "path": "scans", "labels": "scans.csv", "window": [0, 255]}, people=True, records=47
+    ),
+    "nifti": Format(_nifti, {"name": "nifti", "path": "volumes.csv", "window": [0, 255]}, people=True, records=47),
     "table": Format(_rows(), _TABLE, positional=True, overrides=_ROWS),
     "table with ids": Format(_rows("id"), {**_TABLE, "id": "id"}, overrides=_ROWS),
     "table of people": Format(

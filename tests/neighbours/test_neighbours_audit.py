@@ -10,7 +10,7 @@ import yaml
 from typer.testing import CliRunner
 
 from flows.cli import audit
-from flows.cli.neighbours import vote_again
+from flows.cli.audit import vote_again
 from flows.stages import run_through
 from tasks.config.params import lay_over, validate
 from tasks.pipeline import vote
@@ -153,7 +153,7 @@ def command(prepared, tmp_path, monkeypatch):
     write_text(run.folders.parameters, yaml.safe_dump(run.params.model_dump(mode="json")))
     monkeypatch.setenv("TERRINE_ROOT", str(root))
     app = typer.Typer()
-    audit.register(app)
+    app.command()(audit.audit)
     return lambda *arguments: CliRunner().invoke(app, list(arguments), catch_exceptions=False)
 
 

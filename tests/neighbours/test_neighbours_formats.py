@@ -12,15 +12,21 @@ from tests.neighbours.runs import Outcome, declared_public, made, settle, traine
 
 PARTY = {"partition": {"kind": "party", "teachers": 6}}
 AT_PARTIES = {"record": ("replaced", "removed"), "group": ("label", "larger")}
+ALONE = ("csv", "npz")
+"""Where an image changes without its label too; in the other formats it is replaced together with it."""
+SLOW = ("dicom", "nifti")
+"""Files that take long to read, listed in a table as images are: not at parties, and not all steps."""
 
 
 def _cases():
     for name, form in FORMATS.items():
         for unit in ("record", "group") if form.people else ("record",):
             for step in worlds.STEPS[unit]:
-                if not (step == "renamed" and unit == "record" and form.positional):
+                by_name = step in ("renamed", "in another order") and unit == "record"
+                told = {"image": name in ALONE, "label": name not in SLOW, "smaller": name not in SLOW}
+                if not (by_name and form.positional) and told.get(step, True):
                     yield name, unit, "iid", step
-            for step in AT_PARTIES[unit] if form.people else ():
+            for step in AT_PARTIES[unit] if form.people and name not in SLOW else ():
                 yield name, unit, "party", step
 
 
@@ -33,7 +39,7 @@ def base(tmp_path_factory):
         key = name, unit, partition
         if key not in known:
             form = FORMATS[name]
-            world = worlds.base(form.classes)
+            world = worlds.base(form.classes, form.records)
             sections = {"privacy": {"unit": unit}, **(PARTY if partition == "party" else {})}
             run = settle(tmp_path_factory.mktemp("base"), form, world, **sections)
             known[key] = world, run, made(run)
@@ -63,7 +69,7 @@ def test_one_step_moves_the_teacher_of_one_name_and_nothing_public(base, tmp_pat
     after = neighbour(run, form, changed, tmp_path)
     dealt = before.dealt(after)
     assert len(dealt) <= how.names
-    if step not in ("added", "renamed", "split"):  # such a unit may be drawn for the test split, or stay where it was
+    if how.names == 1 and step != "added":  # such a unit may be drawn for the test split, or stay where it was
         assert len(dealt) == 1
     assert before.moved(after) == dealt
     assert before.public == after.public

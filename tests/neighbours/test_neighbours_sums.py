@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flows.stages import run_through
-from tasks.pipeline import sums
+from tasks.pipeline import features
 from tasks.pipeline.sums import records_of
 from tasks.runtime.accounts import open_account
 from tasks.runtime.identity import changes_told
@@ -78,16 +78,16 @@ def test_an_audit_of_sums_finds_no_unit_of_the_data_that_moves_them_by_more_than
 
 
 def test_an_audit_of_sums_finds_records_whose_features_depend_on_the_others(tmp_path, monkeypatch):
-    plain = sums.features_one_by_one
+    plain = features.features_one_by_one
 
     def of_the_batch(backbone, images, then, rows):
         """As under current statistics: normalised by all images of the data."""
-        raw = np.concatenate(list(plain(backbone, images, lambda features: features)))
+        raw = np.concatenate(list(plain(backbone, images, lambda raw: raw)))
         yield then((50 * (raw - raw.mean(axis=0)) / np.ptp(raw, axis=0).clip(1e-6))[rows])
 
     run = settle(tmp_path, FORM, worlds.base(), **SUMS)
     run_through(run, "dataset", "pretrain")
-    monkeypatch.setattr(sums, "features_one_by_one", of_the_batch)
+    monkeypatch.setattr(features, "features_one_by_one", of_the_batch)
     assert audit_neighbours(run, refused, 2)["caught"]
 
 

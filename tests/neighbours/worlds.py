@@ -126,6 +126,10 @@ def _renamed(world: World, unit: str, name: str, positional: bool, classes: int)
     return {f"a{key}" if key == name else key: record for key, record in world.items()}
 
 
+def _in_another_order(world: World, unit: str, name: str, positional: bool, classes: int) -> World:
+    return dict(reversed(world.items()))
+
+
 def _split(world: World, unit: str, name: str, positional: bool, classes: int) -> World:
     half = members(world, unit, name)[::2]
     return world | {key: replace(world[key], group=f"{name} b") for key in half}
@@ -149,6 +153,7 @@ STEPS = {
         "removed": Step(_removed),
         "added": Step(_added),
         "renamed": Step(_renamed, names=2),
+        "in another order": Step(_in_another_order, names=0),
     },
     "group": {
         "replaced": Step(_replaced),

@@ -16,11 +16,6 @@ if TYPE_CHECKING:
 console = printer(soft_wrap=True)
 
 
-def register(party: typer.Typer) -> None:
-    """Add `accept` to `terrine party`."""
-    party.command()(accept)
-
-
 def accept(
     proposal: Annotated[Path, typer.Argument(help="The proposal that was mailed: a folder, or an archive.")],
     name: Annotated[str, typer.Option("--as", help="This party's name in it.")],

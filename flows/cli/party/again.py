@@ -13,11 +13,6 @@ from flows.printing import printer
 console = printer()
 
 
-def register(party: typer.Typer) -> None:
-    """Add `again` to `terrine party`."""
-    party.command()(again)
-
-
 def again(
     config: ConfigOption,
     edition: Annotated[str, typer.Option(help="Its name, the same at every party.")],

@@ -16,21 +16,16 @@ FolderArgument = Annotated[Path, typer.Argument(help="The party's own folder of 
 TokenOption = Annotated[str, typer.Option(prompt=True, hide_input=True, help="The token that the party was told.")]
 
 
-def register(party: typer.Typer) -> None:
-    """Add `enrol`, with its steps, to `terrine party`."""
-    enrol = typer.Typer(
-        help="Certificates: an authority, a token for each party, a request and its answer, as files.",
-        no_args_is_help=True,
-        add_completion=False,
-    )
-    for step in (authority, token, request, sign, install):
-        enrol.command()(step)
-    party.add_typer(enrol, name="enrol")
+enrol = typer.Typer(
+    help="Certificates: an authority, a token for each party, a request and its answer, as files.",
+    no_args_is_help=True,
+    add_completion=False,
+)
 
 
+@enrol.command()
 def authority(
-    folder: AuthorityArgument,
-    days: Annotated[float, typer.Option(help="For how long it may sign.")] = 1095,
+    folder: AuthorityArgument, days: Annotated[float, typer.Option(help="For how long it may sign.")] = 1095
 ) -> None:
     """At whoever keeps the authority: make it."""
     from terrine.collaboration.transport.credentials import create_authority
@@ -39,6 +34,7 @@ def authority(
     console.print(f"{folder}: an authority. Keep it where no party can read it, and back it up.")
 
 
+@enrol.command()
 def token(
     folder: AuthorityArgument,
     party: Annotated[list[str], typer.Option(help="NAME=ROLE (teacher, guardian or student). May be repeated.")],
@@ -54,6 +50,7 @@ def token(
         console.print(f"{name} ({role}), until {made.expires}: {'-'.join(parts)}")
 
 
+@enrol.command()
 def request(
     folder: FolderArgument,
     name: Annotated[str, typer.Option(help="The party's name, as in the terms.")],
@@ -68,6 +65,7 @@ def request(
     )
 
 
+@enrol.command()
 def sign(
     folder: AuthorityArgument,
     file: Annotated[Path, typer.Argument(help="A party's request.json.")],
@@ -79,6 +77,7 @@ def sign(
     console.print(f"Mail {sign(folder, file, days=days)} back to the party.")
 
 
+@enrol.command()
 def install(
     folder: FolderArgument,
     file: Annotated[Path, typer.Argument(help="The authority's answer, NAME.enrolment.json.")],

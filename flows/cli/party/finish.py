@@ -9,14 +9,8 @@ import typer
 
 from flows.cli.party.vote import ConfigOption
 from flows.printing import printer
-from flows.stopping import stoppable
 
 console = printer()
-
-
-def register(party: typer.Typer) -> None:
-    """Add `finish` to `terrine party`."""
-    party.command()(stoppable()(finish))
 
 
 def finish(

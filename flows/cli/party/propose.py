@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from flows.printing import printer
 from terrine.spans import seconds
 
-if TYPE_CHECKING:
-    from tasks.parties.agreement.propose import Wish
-
 console = printer(soft_wrap=True)
-
-
-def register(party: typer.Typer) -> None:
-    """Add `propose` to `terrine party`."""
-    party.command()(propose)
 
 
 def propose(
@@ -47,14 +39,24 @@ def propose(
 ) -> None:
     """Propose a collaboration: from a preset and public inputs alone, nobody's records are read."""
     from tasks.parties.agreement.proposal import archive as pack
-    from tasks.parties.agreement.propose import propose
+    from tasks.parties.agreement.propose import Wish, propose
     from tasks.parties.agreement.terms_page import page
 
     try:
         waits = seconds(deadline)
     except ValueError as error:
         raise typer.BadParameter(f"--deadline {error}.") from error
-    wish = _wish(teacher, guardian, student, classes, minimum, edition, waits, overlap, records)
+    wish = Wish(
+        _teachers(teacher),
+        _place("guardian", guardian),
+        _place("student", student),
+        class_names=named(classes),
+        minimum=minimum,
+        edition=edition,
+        deadline=waits,
+        overlap=overlap,
+        records=records,
+    )
     proposal, doubt = propose(folder, preset, list(set_ or []), wish)
     console.print(page(proposal.terms, proposal.addresses, proposal.shown))
     if doubt:
@@ -66,43 +68,23 @@ def propose(
     )
 
 
-def _wish(
-    teacher: Sequence[str],
-    guardian: str,
-    student: str,
-    classes: str | None,
-    minimum: int | None,
-    edition: str | None,
-    deadline: float,
-    overlap: int,
-    records: int | None,
-) -> Wish:
-    from tasks.parties.agreement.propose import Wish
-
+def _teachers(given: Sequence[str]) -> dict[str, int]:
     teachers: dict[str, int] = {}
-    for given in teacher:
-        name, _, count = given.partition("=")
+    for one in given:
+        name, _, count = one.partition("=")
         if not count.isdigit() or name in teachers:
-            raise typer.BadParameter(f"--teacher {given}: write NAME=TEACHERS, each name once: --teacher north=60.")
+            raise typer.BadParameter(f"--teacher {one}: write NAME=TEACHERS, each name once: --teacher north=60.")
         teachers[name] = int(count)
-    places = []
-    for option, given in (("guardian", guardian), ("student", student)):
-        name, at, address = given.partition("@")
-        if not at:
-            raise typer.BadParameter(
-                f"--{option} {given}: write NAME@host:port: --{option} trust@guardian.example.org:7801."
-            )
-        places.append((name, address))
-    return Wish(
-        teachers,
-        *places,
-        class_names=named(classes),
-        minimum=minimum,
-        edition=edition,
-        deadline=deadline,
-        overlap=overlap,
-        records=records,
-    )
+    return teachers
+
+
+def _place(option: str, given: str) -> tuple[str, str]:
+    name, at, address = given.partition("@")
+    if not at:
+        raise typer.BadParameter(
+            f"--{option} {given}: write NAME@host:port: --{option} trust@guardian.example.org:7801."
+        )
+    return name, address
 
 
 def named(classes: str | None) -> list[str] | None:

@@ -15,11 +15,6 @@ from flows.printing import printer
 console = printer()
 
 
-def register(party: typer.Typer) -> None:
-    """Add `status` to `terrine party`."""
-    party.command()(status)
-
-
 def status(
     config: ConfigOption,
     html: Annotated[Path | None, typer.Option(help="Write the page as HTML into this file as well.")] = None,

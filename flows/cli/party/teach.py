@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-import typer
-
 from flows.cli.party.vote import ConfigOption
 from flows.printing import printer
-from flows.stopping import stoppable
 
 console = printer()
-
-
-def register(party: typer.Typer) -> None:
-    """Add `teach` to `terrine party`."""
-    party.command()(stoppable()(teach))
 
 
 def teach(config: ConfigOption) -> None:

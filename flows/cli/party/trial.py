@@ -14,12 +14,6 @@ from flows.printing import printer
 console = printer()
 
 
-def register(party: typer.Typer) -> None:
-    """Add `init` and `trial` to `terrine party`."""
-    party.command()(init)
-    party.command()(trial)
-
-
 def init(
     folder: Annotated[Path, typer.Argument(help="Where the trial is made; it must not exist.")],
     preset: Annotated[

@@ -8,14 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from flows.stopping import stoppable
-
 ConfigOption = Annotated[Path, typer.Option("--config", help="The party's party.yaml.")]
-
-
-def register(party: typer.Typer) -> None:
-    """Add `vote` to `terrine party`."""
-    party.command()(stoppable()(vote))
 
 
 def vote(

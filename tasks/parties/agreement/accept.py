@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tasks.config.values import merge, parse_assignment
+from tasks.config.values import merge, parse_assignments
 from tasks.parties.agreement.acceptance import ACCEPTANCE, accept_terms, read_acceptance
 from tasks.parties.agreement.proposal import Proposal, as_yaml, digest_of
 from tasks.parties.agreement.terms_page import page
@@ -39,15 +39,9 @@ PAGE, PROPOSAL, CREDENTIALS = "terms.txt", "proposal", "credentials"
 class Candidate:
     """A party that has read a proposal, and has signed nothing yet.
 
-    Attributes:
-        proposal: What it read.
-        name: The party.
-        role: Its role in the terms.
-        folder: Its own.
-        params: Of a teacher party: its own parameters, as they will stand in party.yaml.
-        listen: Where it listens; None for the address in the proposal, or a teacher party.
-        account: Of a guardian: the name of the parties' data in its ledger.
-        budget: Of a guardian: the account's ε over all releases; None for that of this one.
+    params: of a teacher party, its own parameters, as they will stand in party.yaml. listen: where it listens; None for
+    the address in the proposal. account, budget: of a guardian, the name of the parties' data in its ledger, and its ε
+    over all releases; None for that of this one.
     """
 
     proposal: Proposal
@@ -97,15 +91,10 @@ def candidate(
     assignments: Sequence[str] = (),
     **others: Any,
 ) -> Candidate:
-    """Return the party that would accept a proposal.
+    """Return the party of this name that would accept a proposal; others: see `Candidate`.
 
-    Args:
-        proposal: The proposal.
-        name: The party's name in it.
-        folder: The party's own; None for one of its name here.
-        data: Of a teacher party: a folder of class folders, a CSV of images, or an .npz file.
-        assignments: Of a teacher party: section.key=value, parameters of its own.
-        **others: See `Candidate`.
+    folder: the party's own; None for one of its name here. data: of a teacher party, a folder of class folders, a CSV
+    of images, or an .npz file. assignments: section.key=value, parameters of its own.
 
     Raises SettingError for a name that the terms do not know, and for data at a party that has no use for them.
     """
@@ -120,8 +109,7 @@ def candidate(
             params = merge(
                 params, {"data": {"name": "npz" if data.suffix == ".npz" else "folder", "path": str(data.resolve())}}
             )
-        for assignment in assignments:
-            params = merge(params, parse_assignment(assignment))
+        params = merge(params, parse_assignments(assignments))
         if "name" not in params.get("data", {}):
             raise SettingError(f"--data is missing: say where the records of {name} are.")
     elif data is not None or assignments:
@@ -134,8 +122,8 @@ def candidate(
 def accept(party: Candidate) -> Path:
     """Lay out a party's folder, and sign the terms; return the acceptance, to be sent back.
 
-    Raises SettingError for a folder in which a party was laid out for other terms, CredentialError without credentials
-    for this name and role, and InputError for a proposal that changed since it was read.
+    Raises SettingError for a folder of a party of other terms, CredentialError without credentials for this name and
+    role, and InputError for a proposal that changed since it was read.
     """
     folder, terms = party.folder, party.proposal.terms
     credentials = _credentials(party)

@@ -14,13 +14,7 @@ from pathlib import Path
 
 from tasks.config.values import digest
 from tasks.parties.agreement.terms import Terms
-from terrine.collaboration.transport.credentials import (
-    CredentialError,
-    Credentials,
-    Identity,
-    signature_of,
-    signed_by,
-)
+from terrine.collaboration.transport.credentials import CredentialError, Credentials, Identity, signature_of, signed_by
 from terrine.errors import InputError, SettingError
 from terrine.files import atomic_file
 from terrine.privacy.ledger.identity import canonical_json
@@ -32,16 +26,10 @@ _LARGEST = 2**18
 
 @dataclass(frozen=True)
 class Acceptance:
-    """What a party signed.
+    """What a party signed, and when (ISO 8601): SHA-256 of the terms and of the proposal's manifest, and so of all in
+    it.
 
-    Attributes:
-        party: Its name.
-        role: Its role.
-        terms: SHA-256 of the terms.
-        proposal: SHA-256 of the proposal's manifest, and so of all that is in it.
-        signed: When, ISO 8601.
-        certificate: PEM.
-        signature: ECDSA with SHA-256 over all of the above, base64.
+    certificate: PEM. signature: ECDSA with SHA-256 over all of the other values, base64.
     """
 
     party: str

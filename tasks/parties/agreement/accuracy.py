@@ -52,14 +52,9 @@ class AccuracyTerms(Terms):
 
     @classmethod
     def of(cls, terms: Terms, epsilon: float, measured: str) -> Self:
-        """Return the terms on which the parties of a vote measure its student.
+        """Return the terms on which the parties of a vote measure its student: at the price `epsilon`, at the vote's δ.
 
-        Args:
-            terms: Of the vote.
-            epsilon: What one accuracy may cost, at the δ of the vote.
-            measured: Digest of the student's manifest.
-
-        Raises SettingError for a price that no accuracy can have.
+        measured: digest of the student's manifest. Raises SettingError for a price that no accuracy can have.
         """
         one = NoisedAccuracy.for_budget(epsilon, terms.delta)
         who = ("guardian", "student", "teachers", "unit", "overlap", "minimum", "delta", "edition", "deadline")

@@ -11,10 +11,11 @@ from tasks.parties.agreement.terms import Teaching, Terms, certain, checked, of_
 from tasks.pipeline.features import query_features
 from tasks.pipeline.pretrain import read_backbone
 from tasks.runtime.run import Run
-from tasks.runtime.store import file_digest, read_json
+from tasks.runtime.store import read_json
 from terrine.aggregation.fixed_point import FixedPoint
 from terrine.aggregation.sums import mu_left
 from terrine.errors import BudgetError
+from terrine.files import file_digest
 from terrine.teachers.averaging.private import calibrated
 from terrine.teachers.averaging.shared import SharedAverages
 from terrine.teachers.kinds.averaged import AveragedTeachers
@@ -40,20 +41,10 @@ def agreed(
     hides so many units at once (`Terms.event`), so a budget μ pays for what μ / overlap would pay for otherwise. Of
     teachers that average, averages take their share of it first.
 
-    Args:
-        run: The run: its mechanism and budget, its unit, its public inputs.
-        teachers: Every teacher party by its name, with the number of teachers it holds.
-        class_names: By label.
-        minimum: The fewest teachers that must be there; None for all.
-        edition: Names this very vote.
-        overlap: At how many parties the data of one person may be.
-        records: Of sums, the most records of a party for each of its `teachers`; None for as many as shares hold.
-        teaching: How teachers are trained; None where every party says that for itself.
-        **others: More fields of the terms: `guardian`, `student`, `deadline`.
+    minimum, records: see `Terms`; None for all teachers, and for as many records as shares hold. teaching: how teachers
+    are trained; None where every party says that for itself. others: more fields of the terms.
 
-    Raises:
-        BudgetError: the budget pays for no answer.
-        SettingError: terms that no collaboration could have.
+    Raises BudgetError where the budget pays for no answer, and SettingError for terms that no collaboration could have.
     """
     settings, total = run.params.aggregation, sum(teachers.values())
     images = read_json(run.folders.images / "manifest.json")

@@ -23,20 +23,17 @@ from tasks.parties.measuring import PLACE
 from tasks.parties.standing import account_standing, answers_of, was_finished
 from tasks.parties.state import OUTCOME, STANDING, kept_values
 from tasks.parties.student import ABOUT
-from tasks.runtime.store import file_digest, read_json, write_text
+from tasks.runtime.store import read_json, write_text
 from terrine.errors import BudgetError, InputError, SettingError
+from terrine.files import file_digest
 
 EDITIONS = "editions"
 
 
 @dataclass(frozen=True)
 class Next:
-    """What the next edition would be.
-
-    Attributes:
-        terms: Its terms.
-        account: The account it is charged to as it stands, as far as this party knows; None where it knows none.
-        changed: Whether party.yaml names other queries now.
+    """The terms of the next edition, the account they are charged to as far as this party knows it (None where it knows
+    none), and whether party.yaml names other queries now.
     """
 
     terms: Terms
@@ -45,17 +42,11 @@ class Next:
 
 
 def look_ahead(path: Path, edition: str, queries: Path | None = None) -> Next:
-    """Return what another edition would ask and cost; nothing is changed.
+    """Return what another edition would ask and cost, about the queries in a folder (None: the same); nothing is
+    changed.
 
-    Args:
-        path: Of party.yaml.
-        edition: Its name.
-        queries: Folder of other query images; None for the same.
-
-    Raises:
-        SettingError: an edition that this is or was, or terms that stand within party.yaml.
-        BudgetError: one that the account, as far as this party knows it, does not pay for.
-        InputError: a folder that holds no queries.
+    Raises SettingError for an edition that this is or was, or terms that stand within party.yaml; BudgetError for one
+    that the account, as far as this party knows it, does not pay for; InputError for a folder that holds no queries.
     """
     config = read_party(path)
     if not isinstance(read_yaml(path).get("terms", TERMS), str):

@@ -27,8 +27,9 @@ import yaml
 from tasks.config.values import digest, read_yaml
 from tasks.parties.agreement.terms import Terms, checked
 from tasks.parties.config import TERMS
-from tasks.runtime.store import file_digest, link, read_json, write_json, write_text
+from tasks.runtime.store import link, read_json, write_json, write_text
 from terrine.errors import InputError
+from terrine.files import file_digest
 
 MANIFEST, PARAMS = "proposal.json", "params.yaml"
 FORMAT = 1
@@ -37,15 +38,10 @@ _SHOWN = 24
 
 @dataclass(frozen=True)
 class Proposal:
-    """A proposal that was checked: every file is the one that its manifest names.
+    """A proposal that was checked: every file is the one that its manifest, whose SHA-256 is `digest`, names.
 
-    Attributes:
-        folder: Where it lies.
-        terms: What is agreed on.
-        params: `teacher` and `student`: parameters as in params.yaml of who trains.
-        addresses: host:port of `guardian` and `student`.
-        digest: SHA-256 of its manifest.
-        files: The SHA-256 of every file.
+    params: of `teacher` and `student`, parameters as in params.yaml of who trains. addresses: host:port of `guardian`
+    and `student`. files: the SHA-256 of each.
     """
 
     folder: Path
@@ -107,8 +103,7 @@ def write_proposal(
 
 def as_yaml(values: Mapping[str, Any]) -> str:
     """Write a mapping as YAML, in its own order."""
-    text: str = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=110)
-    return text
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=110)
 
 
 def digest_of(terms: Terms) -> str:
@@ -144,9 +139,7 @@ def opened(path: Path, expected: str | None = None) -> Iterator[Proposal]:
 
 
 def read_proposal(folder: Path, expected: str | None = None) -> Proposal:
-    """Read a proposal, and check every byte of it.
-
-    expected: the beginning of its digest, as its author told it by another way; with hyphens or without.
+    """Read a proposal, and check every byte of it, and its digest if the beginning of it was told by another way.
 
     Raises InputError for a file that is missing or was changed and for another digest, SettingError for terms that no
     collaboration could have.

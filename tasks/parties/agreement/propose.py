@@ -16,7 +16,7 @@ from typing import Any
 from tasks.config.automatic import AUTO, take_out
 from tasks.config.params import Params, lay_over, published, validate
 from tasks.config.presets import of_the_project, project_root, read_preset
-from tasks.config.values import digest, merge, parse_assignment
+from tasks.config.values import digest, parse_assignments
 from tasks.parties.agreement.agreed import agreed
 from tasks.parties.agreement.proposal import Proposal, read_proposal, write_proposal
 from tasks.parties.agreement.terms import Teaching, Terms
@@ -38,18 +38,10 @@ _TRAINED_WITH = ("backbone", "teachers")
 
 @dataclass(frozen=True)
 class Wish:
-    """What is proposed, beside a preset's settings.
+    """What is proposed, beside a preset's settings: how many teachers each party holds, who convenes and who learns.
 
-    Attributes:
-        teachers: Every teacher party by its name, with the number of teachers it is to hold.
-        guardian: The guardian's name, and where it will listen, host:port.
-        student: The same of the student party.
-        class_names: By label; None for those of a preset's public benchmark.
-        minimum: The fewest teachers that must be there; None for all.
-        edition: Names this very vote; None for a digest of all that it is made of.
-        deadline: Seconds that the guardian waits for teacher parties.
-        overlap: At how many parties the data of one person may be.
-        records: Of sums, the most records of a party for each of its `teachers`: a public bound.
+    guardian, student: the name, and where it will listen, host:port. class_names: by label; None for those of a
+    preset's public benchmark. edition: None for a digest of all that it is made of. The others: see `Terms`.
     """
 
     teachers: Mapping[str, int]
@@ -96,7 +88,9 @@ def propose(folder: Path, preset: str, assignments: Sequence[str], wish: Wish) -
         if wish.edition is None:
             public = {"backbone": terms.backbone, "classes": terms.class_names, "params": trained}
             terms = terms.model_copy(update={"edition": digest([terms.identity(), public])})
-        _check_parties(run, terms, trained["teacher"])
+        own = OwnTeachers(params=trained["teacher"], images=run.folders.images, backbone=run.folders.backbone)
+        for held in {*terms.teachers.values()}:
+            own_params(own, terms, held)  # which refuses what a teacher party could not train with
         addresses = {"guardian": wish.guardian[1], "student": wish.student[1]}
         with atomic_folder(folder) as temporary:
             write_proposal(temporary, terms, trained, addresses, run.folders.images, run.folders.backbone)
@@ -132,10 +126,8 @@ def _weakness(params: Params, terms: Terms) -> str | None:
 
 def preset_values(root: Path, preset: str, assignments: Sequence[str]) -> dict[str, Any]:
     """Return what a preset says, with `--set` assignments, beside the defaults."""
-    given: dict[str, Any] = {}
-    for assignment in assignments:
-        given = merge(given, parse_assignment(assignment))
-    return lay_over(lay_over(of_the_project(root), read_preset(root, preset).overrides), given)
+    values = lay_over(of_the_project(root), read_preset(root, preset).overrides)
+    return lay_over(values, parse_assignments(assignments))
 
 
 def check_address(address: str) -> None:
@@ -211,8 +203,7 @@ def _public_classes(root: Path, params: Params) -> Sequence[str]:
         raise SettingError(
             "--classes is missing: name the classes, in order, as all parties call them: --classes healthy,ill."
         )
-    names: Sequence[str] = params.data.survey(root, seed=SPLIT_SEED).class_names
-    return names
+    return params.data.survey(root, seed=SPLIT_SEED).class_names
 
 
 def _make_public(run: Run) -> None:
@@ -221,13 +212,6 @@ def _make_public(run: Run) -> None:
         synthesize.draw_shard.fn(run, draw)
     synthesize.assemble_images.fn(run, draws)
     pretrain.pretrain_backbone.fn(run)
-
-
-def _check_parties(run: Run, terms: Terms, trained: dict[str, Any]) -> None:
-    """Raise SettingError for what a teacher party could not train with."""
-    own = OwnTeachers(params=trained, images=run.folders.images, backbone=run.folders.backbone)
-    for held in {*terms.teachers.values()}:
-        own_params(own, terms, held)
 
 
 def teachers_of_preset(root: Path, preset: str, assignments: Sequence[str]) -> int:

@@ -238,8 +238,7 @@ class Terms(Settings):
     @property
     def reveals(self) -> Reveal:
         """What the student party opens."""
-        found: Reveal = self.described.reveals
-        return found
+        return self.described.reveals
 
     @property
     def described(self) -> Any:
@@ -365,8 +364,7 @@ def certain(
     """Return how many of so many queries a budget is sure to pay for, where a person may be at `overlap` parties and
     teachers average before."""
     spent = compose() if averages is None else averages.event
-    count: int = mechanism.certain(queries, of_one(epsilon, delta, overlap), delta, spent)
-    return count
+    return mechanism.certain(queries, of_one(epsilon, delta, overlap), delta, spent)
 
 
 def of_one(epsilon: float, delta: float, overlap: int) -> float:

@@ -31,12 +31,8 @@ _WIDTH = 100
 
 
 def page(terms: Terms, addresses: Mapping[str, str], digest: str) -> str:
-    """Return the page: plain text.
-
-    Args:
-        terms: The terms.
-        addresses: Where guardian and student party listen.
-        digest: Of the proposal, as people compare it.
+    """Return the page, plain text: with where guardian and student party listen, and the digest as people compare
+    it.
     """
     sections = {
         "Proposal": [f"Digest {digest}. Compare it by telephone with whoever sent this."],

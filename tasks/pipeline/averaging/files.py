@@ -12,7 +12,8 @@ import numpy as np
 
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
-from tasks.runtime.store import Folders, atomic_folder, file_digest, read_json, write_array, write_json, write_tensors
+from tasks.runtime.store import Folders, atomic_folder, read_json, write_array, write_json, write_tensors
+from terrine.files import file_digest
 from terrine.privacy.accounting.events import Event, compose, from_json
 
 AVERAGE, OWN = "average.safetensors", "own.npy"
@@ -58,8 +59,7 @@ def manifest(**content: Any) -> dict[str, Any]:
 
 def read_average_manifest(folders: Folders) -> dict[str, Any]:
     """Return what the artefact's manifest says."""
-    manifest: dict[str, Any] = read_json(folders.average / "manifest.json")
-    return manifest
+    return read_json(folders.average / "manifest.json")
 
 
 def spent_on_averages(run: Run) -> Event:

@@ -1,12 +1,9 @@
 """average: the rounds in which teachers learn from one another, all but the last (docs/heterogeneous.md).
 
 A round is a fan-out and a step: groups of teachers take their local steps, each a task that any worker may carry, and
-the averages of what they did start the next round. Private averages are releases. Each round goes through the ledger
-under an identity of its own, is charged before its noise is drawn, and is drawn once: the same round again, after a
-crash or by `dvc repro --force`, gets what was drawn before. The averages stay in the private zone all the same, since
-nobody but the teachers needs them; what they cost composes with the votes in the statement of the release.
-
-For teachers that learn from nobody else there is nothing to do (`average_files.nothing_averaged`).
+the averages of what they did start the next round. Private averages are releases: each round goes through the ledger
+under an identity of its own, is charged before its noise is drawn, and is drawn once. The averages stay in the private
+zone all the same, since nobody but the teachers needs them; what they cost composes with the votes.
 """
 
 from __future__ import annotations
@@ -23,22 +20,15 @@ from tasks.pipeline.averaging.files import AVERAGE, OWN, rounds, write_averages
 from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.partition import in_groups, read_assignment
 from tasks.pipeline.teach import group_name, record_inputs, teacher_context
-from tasks.runtime.accounts import data_of, ledger_account, open_account
+from tasks.runtime.accounts import ledger_account, release_at_price
 from tasks.runtime.identity import Inputs, made_by, remembered, tell_change
 from tasks.runtime.releases import CENTRE, averaging_of, check_releases, identity_in_ledger, noise_of
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
-from tasks.runtime.store import (
-    file_digest,
-    read_array,
-    read_json,
-    read_tensors,
-    write_array,
-    write_json,
-    write_tensors,
-)
+from tasks.runtime.store import read_array, read_json, read_tensors, write_array, write_json, write_tensors
 from terrine.device import resolve_device
 from terrine.errors import SettingError
+from terrine.files import file_digest
 from terrine.privacy.accounting.events import Event, NonPrivateEvent, to_json
 from terrine.privacy.ledger.ledger import StoredRelease
 from terrine.privacy.noise import NoiseSource, delta_slack
@@ -135,19 +125,8 @@ def _release(
     run: Run, number: int, event: Event, noise: NoiseSource, draw: Callable[[], dict[str, np.ndarray]]
 ) -> StoredRelease:
     """Charge the event, then draw, once; or return what was drawn under this identity before."""
-    ledger, account = open_account(run)
-    return ledger.release(
-        dataset=account,
-        release_id=identity_in_ledger(run, "averages", number),
-        run=run.name,
-        worst_case=event,
-        delta=run.params.aggregation.delta,
-        noise_kind=noise.kind,
-        draw=lambda: (draw(), event),
-        inputs=_remembered(run),
-        made_by=made_by(run, "averages"),
-        data=data_of(run),
-    )
+    identity, known = identity_in_ledger(run, "averages", number), made_by(run, "averages")
+    return release_at_price(run, identity, event, noise, draw, _remembered(run), made_by=known)
 
 
 def _remembered(run: Run) -> Inputs:

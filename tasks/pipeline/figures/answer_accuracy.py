@@ -27,10 +27,9 @@ def pool_truth(run: Run) -> np.ndarray | None:
 
 
 def answer_figures(run: Run) -> dict[str, float | int] | None:
-    """Return how many queries of the pool were asked and answered, and the share of answers that are right.
-
-    A noisy histogram counts as its largest entry. None without a pool, and where
-    nobody answers. The labels are looked at here alone.
+    """Return how many queries of the pool were asked and answered, and the share of answers that are right; a noisy
+    histogram counts as its largest entry. None without a pool, and where nobody answers. The labels are looked at here
+    alone.
     """
     truth = pool_truth(run)
     if truth is None or run.params.aggregation.reveals == "sums":

@@ -1,8 +1,8 @@
 """How well the student serves each party: an average over all may hide that it serves some badly.
 
-The student is judged by records that the parties hold. It has never seen them, but their teachers have, and the figures
-name parties: they are private, and covered by no ε. Records of all parties are mixed in a batch, as a deployment would
-see them; the batches of a party alone would normalise away what is particular to it.
+It is judged by records that the parties hold: it has never seen them, but their teachers have, and the figures name
+parties, so they are private, covered by no ε. Records of all parties are mixed in a batch: the batches of a party alone
+would normalise away what is particular to it.
 """
 
 from __future__ import annotations

@@ -41,9 +41,8 @@ def data_dependent_epsilon(
 ) -> dict[str, float]:
     """Return the realised data-dependent ε and its order, where the analysis applies.
 
-    It bounds what a *label* gives away when teachers agree. A noisy histogram gives the counts themselves, agreed or
-    not, so for the Gaussian histogram there is no such figure; nor is there one for Interactive-GNMax's second round,
-    or for several findings.
+    It bounds what a *label* gives away when teachers agree. A noisy histogram gives the counts themselves, so for the
+    Gaussian histogram there is no such figure; nor for Interactive-GNMax's second round, or several findings.
     """
     analysed = mechanism.analysed()
     if analysed is None or mechanism.findings > 1 or not release.arrays["answered"].any():

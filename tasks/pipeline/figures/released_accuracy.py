@@ -35,12 +35,13 @@ from tasks.runtime.identity import tell_change
 from tasks.runtime.keys import site_key
 from tasks.runtime.releases import accuracy_of, identity_in_ledger, noise_of
 from tasks.runtime.run import Run
-from tasks.runtime.store import file_digest, write_json
+from tasks.runtime.store import write_json
 from terrine.data.dataset import Dataset
 from terrine.data.digest import keyed_digest
 from terrine.data.units import count_units
 from terrine.deployment.manifest import MANIFEST
 from terrine.errors import InputError, SettingError
+from terrine.files import file_digest
 from terrine.privacy.accounting.events import to_json
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price

@@ -21,12 +21,10 @@ NOT_SAID = "(not said)"
 
 
 def subgroups_of(run: Run, dataset: Dataset) -> dict[str, np.ndarray]:
-    """Return for each column of the run's table of subgroups what it says of every test record, text [records].
+    """Return for each column of the run's table of subgroups what it says of every test record, text [records]:
+    `NOT_SAID` of records that it does not name, or leaves empty; nothing where the run names no table.
 
-    Nothing where the run names no table; `NOT_SAID` of records that it does not name, or leaves empty.
-
-    Raises:
-        InputError: a table that cannot be used, or test records without names.
+    Raises InputError for a table that cannot be used, or test records without names.
     """
     given = run.params.evaluation.subgroups
     if given is None:

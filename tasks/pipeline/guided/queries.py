@@ -17,11 +17,12 @@ from tasks.pipeline.features import query_features
 from tasks.pipeline.pretrain import read_backbone
 from tasks.pipeline.synthesize import read_queries
 from tasks.runtime.run import Run
-from tasks.runtime.store import Folders, file_digest, read_array, read_json, write_array
+from tasks.runtime.store import Folders, read_array, read_json, write_array
 from terrine.aggregation.rounds import NEVER, Advice, Rounds
 from terrine.classifiers import predict
 from terrine.device import resolve_device
 from terrine.errors import ArtefactError
+from terrine.files import file_digest
 from terrine.models.backbone import features_in_batches
 from terrine.queries import Queries
 from terrine.students.guided import Guided, guide, joined, none_yet

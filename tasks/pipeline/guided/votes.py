@@ -13,13 +13,15 @@ from pathlib import Path
 import numpy as np
 
 from tasks.config.values import digest
+from tasks.pipeline.partition import in_groups
 from tasks.pipeline.pretrain import read_backbone
 from tasks.pipeline.teach import read_teachers_manifest, teacher_kind
 from tasks.pipeline.vote import block_votes
 from tasks.runtime.run import Run
-from tasks.runtime.store import file_digest, read_array, read_json, write_array
+from tasks.runtime.store import read_array, read_json, write_array
 from terrine.device import resolve_device
 from terrine.errors import ArtefactError
+from terrine.files import file_digest
 from terrine.models.backbone import features_in_batches
 from terrine.queries import Queries
 from terrine.students.guided import Guided
@@ -84,7 +86,5 @@ def _cast(run: Run, images: np.ndarray, batches: list[np.ndarray], numbers: np.n
     if run.params.teachers.inputs == "features":
         backbone = read_backbone(run.folders)
         inputs = features_in_batches(backbone, images, batches, run.params.teachers.statistics, device)
-    teachers = read_teachers_manifest(run.folders)["teachers"]
-    queries = Queries(inputs, batches)
-    blocks = [range(first, min(first + kind.block, teachers)) for first in range(0, teachers, kind.block)]
+    queries, blocks = Queries(inputs, batches), in_groups(read_teachers_manifest(run.folders)["teachers"], kind.block)
     return np.concatenate([block_votes(run, kind, block, queries, numbers, device) for block in blocks], axis=1)

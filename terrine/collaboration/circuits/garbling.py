@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
 from terrine.collaboration.circuits.circuit import Circuit
-from terrine.collaboration.circuits.schedule import schedule
+from terrine.collaboration.circuits.schedule import Step, schedule
 
 Labels = NDArray[np.uint64]
 # The AND gates × queries that are worked on at a time: fewer fit a core's cache better, more need fewer calls.
@@ -61,7 +61,6 @@ def ciphers_of(circuit: Circuit, context: bytes) -> list[Any]:
     """AES under a key for each half of each AND gate, in the order of the schedule, and then for each output.
 
     Args:
-        circuit: What is computed.
         context: What makes the phase unique: agreement (with its session) and number of the phase.
     """
     master = hashlib.sha256(b"terrine garbling 2\0" + context).digest()[:16]
@@ -79,7 +78,6 @@ class Engine:
     """Garbles and evaluates a circuit for blocks of so many queries. One thread at a time.
 
     Args:
-        circuit: What is computed.
         queries: Queries in a block.
         ciphers: `ciphers_of` the circuit and what makes the phase unique.
     """
@@ -111,31 +109,22 @@ class Engine:
         Returns:
             The ciphertexts, uint64 [AND gates, 2, queries, 2], and the labels of 0 of the outputs.
         """
-        rows = self._begin(block, inputs)
         tables = np.empty((self.circuit.and_gates, 2, self.queries, 2), "<u8")
         offset = np.ascontiguousarray(np.broadcast_to(delta, (self.queries, 2)))
         mixed = np.stack((offset[:, 0] ^ offset[:, 1], offset[:, 0]), axis=1)  # σ(Δ)
-        done = 0
-        for step, xors in zip(self._plan.steps, self._xors, strict=True):
-            for left, right, out in xors:
-                np.bitwise_xor(left, right, out=out)
-            results = []
-            for first in range(0, len(step.out), self._gates):
-                last = min(first + self._gates, len(step.out))
-                labels = self._take(step.left[first:last], step.right[first:last])
-                for half, inverted in enumerate((step.left_inverted, step.right_inverted)):
-                    for place in inverted[(inverted >= first) & (inverted < last)] - first:
-                        labels[place, half] ^= offset
-                plain, secret = self._view(2, last - first)
-                self._mix(labels, plain[:, :, 0])
-                np.bitwise_xor(plain[:, :, 0], mixed, out=plain[:, :, 1])
-                self._encrypt(2 * done, 2 * (last - first), 2)
-                halves = tables[done : done + last - first]
-                results.append(self._and_of_garbler(labels, plain, secret, halves, offset, mixed))
-                done += last - first
-            for first, result in zip(range(0, len(step.out), self._gates), results, strict=True):
-                rows[step.out[first : first + self._gates]] = result
-        outputs = rows[self._plan.outputs]
+
+        def gates(step: Step, part: slice, done: int) -> Labels:
+            labels, count = self._take(step.left[part], step.right[part]), part.stop - part.start
+            for half, inverted in enumerate((step.left_inverted, step.right_inverted)):
+                for place in inverted[(inverted >= part.start) & (inverted < part.stop)] - part.start:
+                    labels[place, half] ^= offset
+            plain, secret = self._view(2, count)
+            self._mix(labels, plain[:, :, 0])
+            np.bitwise_xor(plain[:, :, 0], mixed, out=plain[:, :, 1])
+            self._encrypt(2 * done, 2 * count, 2)
+            return self._and_of_garbler(labels, plain, secret, tables[done : done + count], offset, mixed)
+
+        outputs = self._through(block, inputs, gates)
         outputs[self._plan.inverted] ^= offset
         return tables, outputs
 
@@ -150,23 +139,15 @@ class Engine:
         Returns:
             uint64 [outputs, queries, 2], the label of each output's value.
         """
-        rows = self._begin(block, inputs)
-        done = 0
-        for step, xors in zip(self._plan.steps, self._xors, strict=True):
-            for left, right, out in xors:
-                np.bitwise_xor(left, right, out=out)
-            results = []
-            for first in range(0, len(step.out), self._gates):
-                last = min(first + self._gates, len(step.out))
-                labels = self._take(step.left[first:last], step.right[first:last])
-                plain, secret = self._view(1, last - first)
-                self._mix(labels, plain[:, :, 0])
-                self._encrypt(2 * done, 2 * (last - first), 1)
-                results.append(self._and_of_evaluator(labels, plain, secret, tables[done : done + last - first]))
-                done += last - first
-            for first, result in zip(range(0, len(step.out), self._gates), results, strict=True):
-                rows[step.out[first : first + self._gates]] = result
-        return rows[self._plan.outputs]
+
+        def gates(step: Step, part: slice, done: int) -> Labels:
+            labels, count = self._take(step.left[part], step.right[part]), part.stop - part.start
+            plain, secret = self._view(1, count)
+            self._mix(labels, plain[:, :, 0])
+            self._encrypt(2 * done, 2 * count, 1)
+            return self._and_of_evaluator(labels, plain, secret, tables[done : done + count])
+
+        return self._through(block, inputs, gates)
 
     def seal(self, block: int, delta: Labels, outputs: Labels) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
         """What opens the outputs to whoever holds one label of each, and shows whether it is one.
@@ -203,10 +184,25 @@ class Engine:
         hashes: NDArray[np.uint64] = (np.frombuffer(secret, "<u8").reshape(mixed.shape) ^ mixed)[..., 1]
         return hashes
 
-    def _begin(self, block: int, inputs: Labels) -> Labels:
+    def _through(self, block: int, inputs: Labels, gates: Callable[[Step, slice, int], Labels]) -> Labels:
+        """Go through the circuit; the labels of its outputs.
+
+        gates: the labels of a part of a step's AND gates, of the step, the part and how many gates were done before.
+        """
         self._number(block)
-        self._rows[: len(inputs)] = inputs
-        return self._rows
+        rows, done = self._rows, 0
+        rows[: len(inputs)] = inputs
+        for step, xors in zip(self._plan.steps, self._xors, strict=True):
+            for left, right, out in xors:
+                np.bitwise_xor(left, right, out=out)
+            count, results = len(step.out), []
+            for first in range(0, count, self._gates):
+                part = slice(first, min(first + self._gates, count))
+                results.append((part, gates(step, part, done + first)))
+            for part, result in results:
+                rows[step.out[part]] = result
+            done += count
+        return rows[self._plan.outputs]
 
     def _number(self, block: int) -> None:
         """Number the queries of a block as no other block of the phase does."""

@@ -25,7 +25,6 @@ class Step:
         right: Rows that enter them second.
         left_inverted: Places in `left` where the wire is the row's complement.
         right_inverted: The same for `right`.
-        out: Rows of the results.
     """
 
     xors: list[tuple[int, int, int]]
@@ -43,7 +42,6 @@ class Schedule:
     Attributes:
         rows: How many rows of labels are needed. The inputs are the first ones.
         steps: What is done, in order. AND gates are numbered in this order.
-        outputs: The rows of the outputs.
         inverted: bool [outputs], where the output is the row's complement.
         largest: The most AND gates of one step.
     """

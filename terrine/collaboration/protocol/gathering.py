@@ -19,16 +19,7 @@ from numpy.typing import NDArray
 from terrine.collaboration.protocol.field import PRIME
 from terrine.collaboration.protocol.messages import Channel, Kind, Spec
 from terrine.collaboration.protocol.party import Agreement, ProtocolError, Send, State
-from terrine.collaboration.protocol.proof import (
-    DIGEST,
-    OPENED,
-    SALT,
-    Proof,
-    accepted,
-    digits_of,
-    halvings_of,
-    opening,
-)
+from terrine.collaboration.protocol.proof import DIGEST, OPENED, SALT, Proof, accepted, digits_of, halvings_of, opening
 from terrine.collaboration.protocol.shares import ShareArray, opened_bits, sharing_of
 from terrine.errors import InputError, SettingError
 
@@ -90,8 +81,6 @@ class Gatherer(ABC):
     """Gathers shares, settles with the peer, and then computes: guardian and student.
 
     Args:
-        agreement: What the parties agreed on.
-        name: This party.
         peer: The guardian's student, or the student's guardian.
 
     Attributes:
@@ -141,7 +130,6 @@ class Gatherer(ABC):
         return iter([self._peer.send(Kind.RESUMED, self._origin, self._present)])
 
     def receive(self, sender: str, frame: bytes) -> Iterator[Send]:
-        """See `Party.receive`."""
         if self.finished:
             raise ProtocolError(sender, "the session is over.")
         if sender == self._peer.peer:

@@ -35,7 +35,6 @@ class Guardian(Gatherer):
     """The privacy guardian.
 
     Args:
-        agreement: What the parties agreed on.
         draw: Draws noise in votes, once for each kind: `draw("threshold", (queries,))` with the agreement's
             sigma_threshold, then `draw("counts", (queries, classes))` with its sigma. It is
             `terrine.privacy.noise.SecureNoise`'s; noise on counts is rounded to whole votes here, which the exact

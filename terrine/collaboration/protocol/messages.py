@@ -62,13 +62,7 @@ def _name(party: str) -> bytes:
 
 
 class Channel:
-    """The frames between this party and one other, numbered in each direction from 0.
-
-    Args:
-        agreement: What the parties agreed on.
-        party: This party's name.
-        peer: The other party's name.
-    """
+    """The frames between this party and one other, numbered in each direction from 0."""
 
     def __init__(self, agreement: Agreement, party: str, peer: str) -> None:
         self.peer = peer
@@ -102,7 +96,6 @@ class Channel:
         """Check the peer's next frame and give its arrays, read-only views of it.
 
         Args:
-            frame: As received.
             expected: The kinds that may come now, each with the types and shapes of its arrays.
             restart: Accept frame number 0 again. The caller makes sure that it is no replay.
 

@@ -42,7 +42,6 @@ class Send(NamedTuple):
     """A frame and the party it is for.
 
     Attributes:
-        to: The name of the party.
         frame: At most `messages.LARGEST_FRAME` bytes.
     """
 

@@ -41,17 +41,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
-from terrine.collaboration.protocol.field import (
-    PRIME,
-    Numbers,
-    add,
-    drawn,
-    multiply,
-    product,
-    reduced,
-    subtract,
-    total,
-)
+from terrine.collaboration.protocol.field import PRIME, Numbers, add, drawn, multiply, product, reduced, subtract, total
 
 SALT, DIGEST = 16, 32
 OPENED = 3

@@ -23,7 +23,6 @@ class StudentParty(Gatherer):
     """The student party.
 
     Args:
-        agreement: What the parties agreed on.
         head: The numbers at which sums, or votes, are asked, float64 [agreement.head], in a round after the first.
 
     Attributes:

@@ -27,8 +27,6 @@ class Teacher:
     """Shares the votes of a party's own teachers. Shares are drawn once, here; so frames can be sent again.
 
     Args:
-        agreement: What the parties agreed on.
-        name: This party.
         votes: Whole numbers [queries, own teachers], the class each teacher chose; or, where sums are revealed, the
             party's own sums in whole steps, [queries, 1]. Where they are asked at a head, what makes them of it.
 

@@ -1,7 +1,5 @@
 """The side that connects, and connects again: a teacher party, and the student party to the guardian."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import random
@@ -45,7 +43,6 @@ class _Attempt(NamedTuple):
     Attributes:
         greeted: Whether the peer answered at all: then the connection is good for another stream.
         reached: Whether it was in our session.
-        why: Why the stream ended.
     """
 
     greeted: bool
@@ -57,8 +54,6 @@ class Client:
     """Keeps a connection to one peer that listens.
 
     Args:
-        node: The party that connects.
-        link: The link to the peer.
         address: Where the peer listens, host:port.
         convenes: Whether the peer decides which session it is; one that does not is asked again until it is in ours.
         patience: Seconds out of reach after which the peer is given up, and the host is told.

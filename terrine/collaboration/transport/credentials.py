@@ -13,8 +13,6 @@ Keys are on the curve P-256 (gRPC's TLS takes no Ed25519), written in PKCS#8, re
     'hospital-1'
 """
 
-from __future__ import annotations
-
 import os
 import re
 import stat
@@ -62,11 +60,7 @@ class Credentials:
     """What a party shows, and whom it trusts; PEM.
 
     Attributes:
-        identity: Its own name and role.
-        key: Its private key.
         certificate: Its certificate, followed by those between it and the authority, if any.
-        authority: The authority's certificate.
-        expires: When the certificate ends.
     """
 
     identity: Identity
@@ -107,7 +101,6 @@ def issue(authority: Path, folder: Path, name: str, role: Role, *, days: float =
         authority: The folder of the authority that signs.
         folder: Where the party's credentials are written.
         name: The party's name: lower-case letters, digits and hyphens, as in the name of a host.
-        role: What the party may be.
         days: For how long the certificate is good; not after a negative number it is expired, for tests.
 
     Raises CredentialError for a name that cannot be one, or a folder that has credentials.
@@ -133,10 +126,7 @@ def certify(
     root = _read_certificate(authority / CERTIFICATE)
     name, role = identity.name, identity.role
     subject = x509.Name(
-        [
-            x509.NameAttribute(NameOID.COMMON_NAME, name),
-            x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, role),
-        ]
+        [x509.NameAttribute(NameOID.COMMON_NAME, name), x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, role)]
     )
     uses = [ExtendedKeyUsageOID.CLIENT_AUTH] + ([] if role == "teacher" else [ExtendedKeyUsageOID.SERVER_AUTH])
     builder = (

@@ -11,8 +11,6 @@ before. The authority keeps tokens in its folder, readable by its owner alone; a
 answer lies. Keys, requests and certificates are made by `cryptography`; the MAC is HMAC-SHA256.
 """
 
-from __future__ import annotations
-
 import hmac
 import json
 import secrets
@@ -63,8 +61,6 @@ class Token:
     """What an authority has promised: one certificate, to whoever knows the secret.
 
     Attributes:
-        name: The party's name.
-        role: Its role.
         secret: 160 random bits, as text.
         expires: Until when, ISO 8601.
     """

@@ -6,8 +6,6 @@ body. `H` greets (JSON), `F` is a frame, `N` a note between hosts (JSON), `A` ac
 numbered from 1 in each direction.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections import deque
@@ -38,7 +36,6 @@ class Connected(NamedTuple):
     """A peer is there, and in the same session.
 
     Attributes:
-        peer: Its name.
         greeting: What its host says with every connection (`Wire.greet`).
         restarted: Whether it is another process than the one before in this session.
     """
@@ -67,7 +64,6 @@ class Asked(NamedTuple):
     """A peer that connects to us is in another session than this party, or in none: it asks which one we are in.
 
     Attributes:
-        peer: Its name.
         session: The session it is in; None for none.
         greeting: What its host says with every connection.
     """
@@ -115,8 +111,6 @@ class Link:
     """One peer: what it has not acknowledged, and how much of its own has arrived.
 
     Attributes:
-        peer: Its name.
-        role: Its role.
         outgoing: Number, kind and body of messages that it has not acknowledged.
         number: Of the last message.
         kept: Bytes in `outgoing`.

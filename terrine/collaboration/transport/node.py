@@ -4,8 +4,6 @@ All of it lives in the network's thread, in one event loop; `terrine.collaborati
 host's thread reaches it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

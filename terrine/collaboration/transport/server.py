@@ -1,7 +1,5 @@
 """The side that listens: the guardian, and the student party."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections import Counter
@@ -33,7 +31,6 @@ class Server:
     """Takes the connections of the peers that are expected, and of nobody else.
 
     Args:
-        node: The party that listens.
         expected: The role that each peer, by name, is admitted in.
     """
 

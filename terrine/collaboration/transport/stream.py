@@ -1,7 +1,5 @@
 """One stream of messages between two parties: what connections are made with, and how a link is pumped over one."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any

@@ -5,8 +5,6 @@ names what is wrong and never a value of the header: values may name people. Cau
 such values: no error is raised from them, and they are silenced here.
 """
 
-from __future__ import annotations
-
 import io
 import logging
 import math

@@ -4,8 +4,6 @@ Follows DICOM PS3.3, C.7.6.3 (photometric interpretation), C.11.1 (modality LUT,
 C.7.6.16.2 (functional groups of multi-frame images). A frame is decoded by itself, whatever number of them there are.
 """
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 

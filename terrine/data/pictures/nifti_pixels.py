@@ -3,8 +3,6 @@
 Sizes are compared with the bytes that are there before anything is read; errors say nothing of a header.
 """
 
-from __future__ import annotations
-
 import gzip
 import logging
 import math

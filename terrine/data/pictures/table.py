@@ -3,8 +3,6 @@
 Where an image may have several findings, each has a column of its own, or all that an image has are one cell's.
 """
 
-from __future__ import annotations
-
 import csv
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +27,19 @@ def read_image_table(table: Path, findings: Sequence[str] = ()) -> list[Record]:
         name = Path(os.path.normpath(values.pop("path"))).as_posix()
         records.append(Record(path, name, **values))
     return records
+
+
+def on_columns(table: Path, findings: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return what the keeper of a table that was read is told of columns that are not: one may say who is who."""
+    with table.open(newline="", encoding="utf-8-sig") as file:
+        header = next(csv.reader(file, skipinitialspace=True))
+    other = [name for name in header if name not in ("path", "label", *OPTIONAL, *findings)]
+    if not other or "group" in header:
+        return ()
+    return (
+        f"{table} has columns that are not read: {', '.join(other)}. If one says whose images they are, call it "
+        "'group', and set privacy.unit=group: ε then protects people, and nobody is both taught and tested.",
+    )
 
 
 def rows_of(

@@ -1,7 +1,5 @@
 """Scikit-learn's handwritten digits: 1,797 real 8×8 images that are installed with a package, so always at hand."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Literal
 

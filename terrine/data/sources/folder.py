@@ -26,12 +26,16 @@ from typing import TYPE_CHECKING, Literal
 
 from terrine.data.images import SUFFIXES
 from terrine.data.pictures.listed import Found, Listed, Record
-from terrine.data.pictures.table import inside, read_image_table
+from terrine.data.pictures.table import inside, on_columns, read_image_table
 from terrine.data.source import Window
 from terrine.errors import InputError
 
 if TYPE_CHECKING:
     from PIL import Image
+
+
+MEDICAL = {".nii": "nifti", ".nii.gz": "nifti", ".dcm": "dicom"}
+"""What other sources read, by the end of a file's name."""
 
 
 class Folder(Listed):
@@ -50,7 +54,15 @@ class Folder(Listed):
     def found(self, at: Path) -> Found:
         path = at / self.path
         if path.suffix.lower() == ".csv":
-            return Found(read_image_table(path, self.findings), Counter())
+            records = read_image_table(path, self.findings)
+            for record in records:
+                for suffix, name in MEDICAL.items():
+                    if record.path.name.lower().endswith(suffix):
+                        raise InputError(
+                            f"{record.path} is no picture, but {suffix} of a scanner: set data.name={name} "
+                            "(docs/your-own-images.md says what its table looks like)."
+                        )
+            return Found(records, Counter(), remarks=on_columns(path, self.findings))
         if self.findings:
             raise InputError(f"{path} is no table: an image in a class folder has one class. List findings in a CSV.")
         return Found(*_walk(path))

@@ -1,7 +1,5 @@
 """MedMNIST's two-dimensional sets, read from their official .npz files (medmnist.com, Yang et al. 2023)."""
 
-from __future__ import annotations
-
 import contextlib
 from pathlib import Path
 from typing import Any, Literal

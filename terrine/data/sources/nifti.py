@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from terrine.data.pictures.listed import Found, Listed, Record
-from terrine.data.pictures.table import read_image_table
+from terrine.data.pictures.table import on_columns, read_image_table
 from terrine.data.source import Window
+from terrine.errors import InputError
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -41,10 +42,15 @@ class Nifti(Listed):
         records = read_image_table(at / self.path, self.findings)
         across = PLANES.index(self.plane)
         sizes: Counter[tuple[int, int, str]] = Counter()
-        for _, shape in each_file(lambda record: shape_of(record.path), records):
+        for number, shape in each_file(lambda record: shape_of(record.path), records):
+            if isinstance(self.view, int) and self.view >= shape[across]:
+                raise InputError(
+                    f"{records[number].path} has {shape[across]} {self.plane} slices, and data.view={self.view} is "
+                    "none of them, counted from 0. Choose a number that every volume has, or data.view=middle."
+                )
             width, height = (length for axis, length in enumerate(shape) if axis != across)
             sizes[width, height, "L"] += 1
-        return Found(records, Counter(), sizes)
+        return Found(records, Counter(), sizes, on_columns(at / self.path, self.findings))
 
     def picture(self, record: Record) -> tuple[Image.Image, bytes]:
         from terrine.data.pictures.nifti_pixels import picture_of

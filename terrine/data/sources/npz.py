@@ -14,8 +14,6 @@ The name of a record (`terrine.data.units`) is its entry in `ids`, integers or t
 are then in the order of these texts. Without ids it is its place in the array, one of the validation split apart.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Literal

@@ -10,6 +10,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from terrine.data.dataset import Dataset
+from terrine.data.ordered import InOrder
 from terrine.data.source import Own, Progress, Source
 from terrine.data.survey import Survey, survey_of
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from terrine.data.encoding import Encoding
 
 
-class Table(Own, Source):
+class Table(InOrder, Own, Source):
     """A CSV file with a header: private rows, public ones that are asked about, and those for evaluation."""
 
     of_images: ClassVar[bool] = False
@@ -41,7 +42,7 @@ class Table(Own, Source):
     holds numbers holds nothing else."""
     classes: tuple[str, ...] | None = Field(None, min_length=2)
     """The classes, in the order they are numbered in. Labels that differ from one of them in case, spaces or a full
-    stop at the end count as it. null: the labels that there are, none of them like another."""
+    stop at the end count as it; so it is with `grades`. null: the labels that there are, none of them like another."""
 
     @model_validator(mode="after")
     def _some_records_are_left_to_teach(self) -> Table:

@@ -1,7 +1,5 @@
 """Benchmarks that torchvision reads from their official files, and downloads when they are missing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Literal
 

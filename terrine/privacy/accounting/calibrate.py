@@ -27,8 +27,6 @@ class Calibration:
     """Noise for a budget, and what it means for an ensemble.
 
     Args:
-        epsilon: The budget.
-        delta: δ.
         answers: Number of answers a that the budget pays for.
         sigma: Standard deviation of the noise on each count, in votes.
         tests: Number of threshold tests q.
@@ -61,9 +59,6 @@ class Purchase:
     """What one choice of budget and ensemble buys.
 
     Args:
-        change: What was changed.
-        epsilon: The budget.
-        teachers: Number of teachers N.
         sigma: Noise for the number of answers that was asked for, in votes.
         share: That noise as a share of the votes, σ/N.
         clear_lead: The lead of the plurality over one rival, as a share of the votes, that survives the noise with
@@ -86,10 +81,6 @@ def calibrate(
     """The smallest noise σ at which `answers` answers, after `tests` threshold tests, cost at most `epsilon`.
 
     Args:
-        epsilon: Budget, > 0.
-        delta: δ in (0, 1).
-        answers: Number of answers, ≥ 1.
-        tests: Number of threshold tests.
         sigma1: Noise of the tests, in votes; needed where there are tests.
 
     Raises:
@@ -121,11 +112,7 @@ def purchases(
     at the same share, pay for four times the answers. The tests keep their noise's share of the votes as well.
 
     Args:
-        epsilon: Budget.
-        delta: δ in (0, 1).
-        answers: Number of answers.
         teachers: Number of teachers N, ≥ 2.
-        tests: Number of threshold tests.
         sigma1: Noise of the tests, in votes.
 
     Raises:

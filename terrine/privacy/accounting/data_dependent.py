@@ -181,9 +181,7 @@ def summed(
     """The weighted sum over queries of `gnmax_rdp`, `threshold_rdp` or `lnmax_rdp`, without holding all of it.
 
     Args:
-        curve: One of the three functions.
         log_probabilities: Its first argument [queries].
-        noise: Its second argument.
         orders: RDP orders above 1 [orders].
         weights: Weight of each query [queries], by default 1.
 

@@ -115,7 +115,6 @@ def filter_for(first: Event, epsilon: float | None, delta: float) -> Filter:
     Args:
         first: The first release that costs anything.
         epsilon: The budget; without one the order is that at which the first release alone costs least.
-        delta: δ of the budget.
     """
     try:
         mu_squared(first)

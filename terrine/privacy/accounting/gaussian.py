@@ -82,7 +82,6 @@ def epsilon_of(mu: float, delta: float) -> float:
 
     Args:
         mu: The mechanism's μ ≥ 0.
-        delta: δ in (0, 1).
 
     Raises:
         SettingError: δ outside (0, 1), or a negative μ.
@@ -106,7 +105,6 @@ def mu_of(epsilon: float, delta: float) -> float:
 
     Args:
         epsilon: The budget, ≥ 0; with ε = 0 all of it is δ.
-        delta: δ in (0, 1).
 
     Raises:
         SettingError: a negative or infinite ε, or δ outside (0, 1).
@@ -160,11 +158,6 @@ class GaussianFilter:
     `affords` it, and however it is chosen from what earlier ones released, the whole is (`epsilon`,
     `delta`)-differentially private, because μ² never passes the limit that was fixed at the start (Smith & Thakurta
     2022, Theorem 1). Events must be charged before their noise is drawn.
-
-    Args:
-        epsilon: Budget.
-        delta: δ in (0, 1).
-        mu_squared_spent: What was charged before.
     """
 
     def __init__(self, epsilon: float, delta: float, *, mu_squared_spent: float = 0.0) -> None:

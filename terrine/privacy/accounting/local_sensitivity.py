@@ -45,7 +45,6 @@ class AnswerPrice:
 
     Args:
         sigma: Standard deviation of the noise, in votes.
-        classes: Number of classes m.
         order: RDP order α > 1.
 
     Raises:
@@ -198,7 +197,6 @@ def threshold_sensitivities(
 
     Args:
         max_counts: Largest counts of votes [queries], rounded to integers; or Interactive's largest margins.
-        teachers: Number of teachers N.
         threshold: Threshold T, in votes.
         sigma1: Standard deviation of the test's noise, in votes.
         order: RDP order α > 1.

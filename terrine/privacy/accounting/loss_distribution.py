@@ -66,7 +66,6 @@ class _Step:
     """One mechanism's losses on the lattice, and how often it is run.
 
     Attributes:
-        count: How often.
         first: Lattice index of the smallest loss.
         masses: Probabilities under P at successive points.
     """
@@ -91,10 +90,6 @@ class _Step:
 @lru_cache(maxsize=4096)
 def loss_epsilon(event: Event, delta: float) -> float:
     """An upper bound on ε at `delta` of a composition of Laplace, randomised-response and Gaussian mechanisms.
-
-    Args:
-        event: What was done.
-        delta: δ in (0, 1).
 
     Raises:
         UnsupportedEventError: `event` holds something else, or is repeated so often that no lattice holds the sum.

@@ -71,7 +71,6 @@ def convert(
     Args:
         orders: RDP orders [orders].
         rdp: RDP at these orders [orders].
-        delta: δ in (0, 1).
         conversion: `classical` as in the PATE papers, or `improved`.
 
     Raises:
@@ -209,10 +208,6 @@ def epsilon_of_event(event: Event, delta: float) -> float:
     plus the pure ε of the others, the exact ε of Gaussian mechanisms in the place of the others, the improved RDP
     conversion, and, where every part is Gaussian, Laplace or randomised response, what privacy loss distributions give
     (`loss_distribution`). Each holds for an event that was fixed before anything was released.
-
-    Args:
-        event: What was done.
-        delta: δ in (0, 1).
 
     Raises:
         UnsupportedEventError: an event this accountant does not know.

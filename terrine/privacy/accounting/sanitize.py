@@ -87,7 +87,6 @@ def sanitised(
     Args:
         rdp: Data-dependent RDP of everything released, at `order`.
         local_sensitivity: LS_d of that value, d = 0, 1, … [distances], from `local_sensitivity`.
-        delta: δ in (0, 1).
         order: RDP order α.
         beta: Smoothing β < 1/(2α).
         sigma_ss: Noise in units of the smooth sensitivity.
@@ -162,7 +161,6 @@ def restricted_order(epsilons: ArrayLike, orders: ArrayLike, sigma: float, class
         epsilons: ε that the curve to be sanitised gives at each order [orders].
         orders: RDP orders [orders].
         sigma: Standard deviation of the answers' noise, in votes.
-        classes: Number of classes.
 
     Raises:
         SettingError: C5 and C6 hold at none of the orders.

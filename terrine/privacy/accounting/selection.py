@@ -22,7 +22,6 @@ def repeat_and_select_rdp(
     Args:
         orders: RDP orders above 1 [orders].
         rdp: RDP of one run [orders].
-        mean: Mean number of runs.
         shape: Shape of K's truncated negative binomial distribution (Theorem 2): 0 is the logarithmic, 1 the
             geometric distribution; infinite is the Poisson distribution (Theorem 6).
 

@@ -31,7 +31,6 @@ def composed_epsilon(releases: Mapping[str, Event], delta: float) -> float:
 
     Args:
         releases: What each distinct release cost, by its identity: a release that several candidates share counts once.
-        delta: δ in (0, 1).
     """
     return price(compose(*releases.values()), delta)
 
@@ -48,7 +47,6 @@ def repeat_and_select_epsilon(
     Args:
         candidates: The most each distinct candidate can spend, known before it runs: the realised cost of one run says
             nothing about runs that were not made.
-        delta: δ in (0, 1).
         mean: Mean number of runs; by default the number of candidates.
         shape: Shape of the truncated negative binomial distribution that the number of runs follows.
 

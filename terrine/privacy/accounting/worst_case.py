@@ -77,7 +77,6 @@ class _Walk:
     """Histograms sorted from the winner down [rows, classes], and what moves when votes do.
 
     Args:
-        counts: The histograms.
         tail: log of the probability that a loser this many votes behind wins [0..teachers], and −∞ beyond.
         others: The sorted counts of the losers that are kept as groups of equal count [rows, losers].
     """

@@ -54,7 +54,6 @@ class Bound:
     Args:
         epsilon: Lower bound on ε at δ, for any mechanism.
         mu: Lower bound on μ, for a mechanism charged as Gaussian.
-        delta: δ.
         confidence: Probability that a bound of a sound mechanism is not above its true value.
         runs: Held-out runs on each of the two inputs.
     """
@@ -71,7 +70,6 @@ class Verdict:
     """What an audit found and what had been charged.
 
     Args:
-        bound: What was found.
         epsilon_charged: ε at δ of the costliest run.
         mu_charged: μ of the costliest run; None when it is not Gaussian.
     """
@@ -105,8 +103,6 @@ def audit_scores(one: ArrayLike, other: ArrayLike, delta: float, confidence: flo
     Args:
         one: Scores of independent runs on one input [runs].
         other: Scores of independent runs on its neighbour [runs].
-        delta: δ in (0, 1).
-        confidence: Of each bound.
 
     Raises:
         InputError: fewer than four runs, different numbers of them, or scores that are not finite.
@@ -157,7 +153,6 @@ def audit_mechanism(
             call, whose answers to different queries must be independent.
         runs: Runs on either input, half of them held out.
         delta: δ at which ε is bounded.
-        confidence: Of each bound.
 
     Raises:
         InputError: histograms that are not neighbours.

@@ -66,7 +66,6 @@ def make_canaries(
 
     Args:
         queries: What teachers will be asked: uint8 [Q, ...] images, or float32 [Q, columns] rows.
-        count: Canaries.
         classes: Number of classes, at least two.
         contrast: How far a canary is from its companion where it differs: in grey levels, for rows in hundredths of a
             column's standard deviation. A linear teacher tells the smallest difference; a network may need a large one.
@@ -168,7 +167,6 @@ class Plan:
     Attributes:
         guesses: Guesses in each of them, about the coins with most evidence.
         coins: Coins in each.
-        runs: How many are counted.
     """
 
     guesses: int
@@ -188,8 +186,6 @@ def best_plan(information: Floats, confidence: float, shadows: int) -> Plan:
 
     Args:
         information: `Guess.information` of a release of this kind.
-        confidence: Of the bound.
-        shadows: Shadow runs.
     """
     generator, coins = np.random.default_rng(0), len(information)
     drawn = generator.standard_normal((_REHEARSALS, shadows, coins))
@@ -210,7 +206,6 @@ def guess_from_histograms(directions: Directions, released: ArrayLike, sigma: fl
 
     Args:
         directions: Where coins move histograms.
-        released: The histograms.
         sigma: Standard deviation of their noise, in votes: above 0, tiny for none.
     """
     table = np.asarray(released, dtype=np.float64)

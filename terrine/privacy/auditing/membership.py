@@ -31,7 +31,6 @@ class Attack:
         tpr_at_fpr: True positive rate at each false positive rate asked for.
         epsilon: Lower bound on ε, holding at `confidence`.
         delta: δ of that bound.
-        confidence: Its confidence.
     """
 
     auc: float
@@ -114,7 +113,6 @@ def attack(
         scores: [runs, records], from `logit_scores`.
         member: bool [runs, records]; each entry drawn by an independent fair coin for the bound on ε to hold.
         delta: δ of the bound on ε.
-        confidence: Its confidence.
         fprs: False positive rates at which the true positive rate is told.
         guess_share: Share of the records whose membership is guessed in each run.
 

@@ -40,8 +40,7 @@ bound takes the *worst* run's number of right guesses at p = (1 − confidence)^
 from collections.abc import Callable
 
 import numpy as np
-from scipy.special import ndtr, ndtri
-from scipy.stats import binom
+from scipy.special import bdtrc, ndtr, ndtri
 
 from terrine.errors import InputError, SettingError
 
@@ -57,9 +56,6 @@ def epsilon_of_guesses(
         correct: Guesses that were right, in the worst of the runs.
         guesses: Guesses made in each run, a number fixed beforehand; which coins they are about may follow the release.
         coins: Units whose contents were decided by a coin, in each run.
-        delta: δ.
-        confidence: Of the bound.
-        runs: Independent runs.
 
     Raises:
         InputError: impossible numbers of guesses.
@@ -70,7 +66,7 @@ def epsilon_of_guesses(
     def refuted(epsilon: float) -> bool:
         """Whether as many right guesses are less probable than the risk under (ε, δ)."""
         right = 1 / (1 + np.exp(-epsilon))
-        at_least = binom.sf(np.arange(correct, -1, -1) - 1, guesses, right)
+        at_least = bdtrc(np.arange(correct, -1, -1) - 1, guesses, right)
         gained = (at_least[1:] - at_least[0]) / np.arange(1, correct + 1)
         return bool(at_least[0] + 2 * coins * delta * max(gained, default=0.0) <= risk)
 

@@ -36,9 +36,7 @@ class Budget:
     """What may be spent on a dataset over all runs.
 
     Attributes:
-        dataset: Its keyed fingerprint.
         epsilon: The budget; None records and never refuses.
-        delta: δ of the budget.
         mode: `release`, or `replay` where replayed noise is allowed.
     """
 
@@ -54,12 +52,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class ExactSum:
-    """A sum of floats that was never rounded.
-
-    Attributes:
-        finite: The finite ones.
-        endless: How many were infinite.
-    """
+    """A sum of floats that was never rounded."""
 
     finite: Fraction = Fraction(0)
     endless: int = 0
@@ -93,7 +86,6 @@ class Past:
 
     Attributes:
         releases: How many there were of which something could have been said: whose worst case is not empty.
-        cost: What they cost in the measure that the account is kept in.
         gaussian: μ² of their Gaussian parts.
         others: Their other parts, with how often each was run.
     """
@@ -153,7 +145,6 @@ class Account:
     """One dataset's budget and releases.
 
     Attributes:
-        budget: The budget in force.
         reserved: Worst case by release, in the order of reservation, of releases that are not among `past`.
         committed: Realised cost by release, of these.
         unit: What its releases protect (`record`, `group`, `label`), where that was said when it was opened.

@@ -28,12 +28,10 @@ class Row:
         position: 1 for the first row.
         kind: `register`, `budget`, `reserve`, `commit`, `adopt` (an identity for a release of an earlier version), or
             `link` (accounts that add up).
-        dataset: The dataset it is about.
         release_id: The release it is about, for `reserve`, `commit` and `adopt`.
         body: What it says, as canonical JSON.
         written: When, UTC, ISO 8601.
         previous: The HMAC of the row before.
-        mac: The HMAC of this row.
     """
 
     position: int

@@ -23,11 +23,8 @@ def known_as(
     """Return the identity under which an earlier version made this release, or the one that was asked for.
 
     Args:
-        transactions: The ledger's.
         dataset: The account that is charged; it adopts what is found.
-        release_id: The release's identity now.
         worst_case: The most that it can spend.
-        noise_kind: `secure` or `replay`.
         made_by: Whether a run, by its name, makes this very release, from its parameters alone.
     """
     event = to_json(worst_case)

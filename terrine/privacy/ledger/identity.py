@@ -70,13 +70,7 @@ def canonical_json(value: Any) -> bytes:
 
 
 def release_identity(
-    key: bytes,
-    *,
-    account: str,
-    edition: str,
-    release: str,
-    parameters: Mapping[str, Any],
-    noise: Mapping[str, Any],
+    key: bytes, *, account: str, edition: str, release: str, parameters: Mapping[str, Any], noise: Mapping[str, Any]
 ) -> str:
     """The identity of a release: a function of public things alone, and meaningless without the key.
 
@@ -84,7 +78,6 @@ def release_identity(
     would be an answer about them without noise, and with probability one on one data set and none on its neighbour.
 
     Args:
-        key: The site's key.
         account: Whose budget the release draws on, as the ledger knows it.
         edition: The name that the operator gives this version of the data.
         release: Which of a run's releases it is: "answers", "averages 3".

@@ -57,9 +57,7 @@ class StoredRelease:
     """A release as the ledger keeps it.
 
     Attributes:
-        release_id: Its identity.
         arrays: What was released, by name.
-        event: What it cost.
         digest: Keyed digest of arrays and event.
         reused: Whether it had been drawn before this call.
         inputs: Digests of what it was drawn from, by name, as they were given when it was drawn: private, and empty
@@ -136,9 +134,7 @@ class Ledger:
         """Open the account of a dataset. The same again changes nothing; without a budget, δ and unit may differ.
 
         Args:
-            dataset: Its keyed fingerprint.
             epsilon: Budget over all runs; None to record and compose without ever refusing (public benchmark data).
-            delta: δ of the budget.
             mode: `release` for secure noise only, `replay` to allow replayed noise too.
             unit: What its releases protect: `record`, `group`, `label`. ε of records says nothing about a group, and
                 that of labels nothing about images, so an account with a budget keeps to one.
@@ -178,7 +174,6 @@ class Ledger:
         """Change a dataset's budget over all runs; what was spent stays spent.
 
         Args:
-            dataset: Its keyed fingerprint.
             epsilon: The new budget, None for no limit.
             delta: The new δ; as before where None.
 
@@ -249,9 +244,7 @@ class Ledger:
         """Release once: reserve, draw, store, commit; or return what was released before under this identity.
 
         Args:
-            dataset: The registered dataset.
             release_id: The release's identity, see `release_identity`.
-            run: Name of the run, for the record.
             worst_case: The most `draw` can spend.
             delta: δ at which `epsilon_total` is given. The budget is checked at the dataset's own δ.
             noise_kind: `secure` or `replay`: what `draw` uses.
@@ -310,19 +303,12 @@ class Ledger:
     def reserved(self, release_ids: Iterable[str]) -> set[str]:
         """Those of these releases that are reserved, committed or not."""
         wanted = list(release_ids)
-
-        def work(transaction: LedgerTransaction) -> set[str]:
-            return {name for name in wanted if transaction.find("reserve", name) is not None}
-
-        return self._transactions.transact(work)
+        return self._transactions.transact(lambda rows: {name for name in wanted if rows.find("reserve", name)})
 
     def committed(self, release_id: str) -> bool:
         """Whether a release is made and recorded, be it under an identity of an earlier version."""
-
-        def work(transaction: LedgerTransaction) -> bool:
-            return any(transaction.find(kind, release_id) is not None for kind in ("commit", "adopt"))
-
-        return self._transactions.transact(work)
+        kinds = ("commit", "adopt")
+        return self._transactions.transact(lambda rows: any(rows.find(kind, release_id) for kind in kinds))
 
     def stored(self, release_id: str) -> dict[str, NDArray[Any]]:
         """The arrays of a committed release, their seal checked, without anything being drawn or charged.

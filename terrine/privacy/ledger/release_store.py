@@ -36,7 +36,6 @@ class StoredArrays:
 
     Attributes:
         arrays: The released arrays by name.
-        event: What they cost.
         digest: HMAC over the release's identity, the kind of noise, the event, the arrays and the inputs.
         inputs: Digests of what it was drawn from, by name, for whoever keeps the ledger: private, never released.
     """
@@ -52,7 +51,6 @@ class ReleaseStore:
 
     Args:
         folder: Where; made when it is missing. An attribute, too.
-        key: The site's key.
     """
 
     def __init__(self, folder: Path, key: bytes) -> None:

@@ -166,9 +166,7 @@ class Transactions:
     """Opens a transaction for one piece of work at a time, and remembers where the chain ended.
 
     Args:
-        database: Where the rows are.
         tip: Where the end of the chain is kept apart from them.
-        key: The site's key.
     """
 
     def __init__(self, database: Database, tip: Tip, key: bytes) -> None:

@@ -28,8 +28,6 @@ def verify(transactions: Transactions, releases: ReleaseStore, witness: str = ""
     there are.
 
     Args:
-        transactions: The ledger's.
-        releases: The store beside it.
         witness: Lines that `witness` returned earlier, which the ledger must go on from.
 
     Raises:
@@ -78,8 +76,6 @@ def refuse_older(transaction: LedgerTransaction, releases: ReleaseStore, files: 
     That is so where there are more than were committed or are open; which they are takes longer to say.
 
     Args:
-        transaction: The one under way.
-        releases: The store beside the ledger.
         files: Names of the files there, read before the transaction began.
 
     Raises:

@@ -15,5 +15,4 @@ class FinetuneStudent(GradientStudent):
 
     @property
     def share(self) -> float:
-        """See `GradientStudent.share`."""
         return self.trainable

@@ -19,7 +19,6 @@ class FixMatchStudent(SemiSupervisedStudent):
     """τ: confidence from which on the student teaches itself."""
 
     def term(self, classes: int) -> FixMatchTerm:
-        """See `SemiSupervisedStudent.term`."""
         from terrine.students.fixmatch import FixMatchTerm
 
         return FixMatchTerm(self)

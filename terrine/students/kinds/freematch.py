@@ -21,7 +21,6 @@ class FreeMatchStudent(SemiSupervisedStudent):
     """λ_f: weight of the fairness of classes."""
 
     def term(self, classes: int) -> FreeMatchTerm:
-        """See `SemiSupervisedStudent.term`."""
         from terrine.students.freematch import FreeMatchTerm
 
         return FreeMatchTerm(self, classes)

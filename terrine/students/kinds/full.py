@@ -12,5 +12,4 @@ class FullStudent(GradientStudent):
 
     @property
     def share(self) -> float:
-        """See `GradientStudent.share`."""
         return 100.0

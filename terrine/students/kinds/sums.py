@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from terrine.errors import SettingError
-from terrine.students.student import Progress, Student
+from terrine.students.student import Student
 
 if TYPE_CHECKING:
-    import torch
-
     from terrine.aggregation.aggregation import Aggregation
     from terrine.students.material import Material, TrainedStudent
 
@@ -22,15 +19,7 @@ class SumsStudent(Student):
     statistics: Literal["current", "original"] = "original"
     """The backbone's own: sums are of features that hang on one image alone."""
 
-    def train(
-        self,
-        material: Material,
-        *,
-        seed: int,
-        device: torch.device | str = "cpu",
-        work: Path | None = None,
-        progress: Progress | None = None,
-    ) -> TrainedStudent:
+    def train(self, material: Material, **how: Any) -> TrainedStudent:
         """Raise SettingError: it learns from no answers. Its head is that of `Sums.head`."""
         raise SettingError(
             "A student of kind sums learns from released sums, not from answers. Use student.kind=linear."

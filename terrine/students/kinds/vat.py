@@ -21,7 +21,6 @@ class VATStudent(SemiSupervisedStudent):
     """Steps of the search for the worst direction."""
 
     def term(self, classes: int) -> VATTerm:
-        """See `SemiSupervisedStudent.term`."""
         from terrine.students.vat import VATTerm
 
         return VATTerm(self)

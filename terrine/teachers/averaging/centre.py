@@ -10,8 +10,6 @@ mean of their own batch, which is public.
     query:    x / ‖x‖ - mean over its batch of x / ‖x‖, to unit length again
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

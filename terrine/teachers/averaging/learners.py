@@ -8,8 +8,6 @@ and know no model. There are two:
 - `ModuleLearner`: any torch module, one teacher after the other.
 """
 
-from __future__ import annotations
-
 import copy
 import threading
 from collections.abc import Sequence

@@ -109,11 +109,7 @@ class PrivateAveraging:
         return self.centre_mechanism.release(means, noise) / sum(len(group) for group in means)
 
     def release(
-        self,
-        updates: list[np.ndarray],
-        changes: list[np.ndarray],
-        number: int,
-        noise: NoiseSource,
+        self, updates: list[np.ndarray], changes: list[np.ndarray], number: int, noise: NoiseSource
     ) -> dict[str, np.ndarray]:
         """Draw the noise of round `number` and return what it releases: noisy means, float64 [P], by name.
 

@@ -28,8 +28,6 @@ The average is told as how far it is from the public start, which parties make f
 needs neither backbone nor network, and none of this needs torch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -98,11 +96,9 @@ class SharedAverages(SummedRounds):
 
     @property
     def event(self) -> Event:
-        """See `SummedRounds.event`."""
         return self.averaging.whole_event()
 
     def parts(self, number: int) -> list[tuple[int, float]]:
-        """See `SummedRounds.parts`."""
         return [(length, mechanism.sigma) for mechanism, length in self._mechanisms(number)]
 
     def steps(self, number: int) -> list[float]:
@@ -114,7 +110,6 @@ class SharedAverages(SummedRounds):
         return self.features * (number > 0) + 2 * self.weights * (number > self.first)
 
     def walk(self) -> Walk:
-        """See `SummedRounds.walk`."""
         return _Walk(self)
 
     def start(self, question: np.ndarray | None, number: int) -> Start:

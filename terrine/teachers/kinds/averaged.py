@@ -94,22 +94,18 @@ class AveragedTeachers(FeatureTeachers, GradientTeachers):
 
     @property
     def inputs(self) -> Literal["features", "images"]:
-        """See `Teachers`."""
         return "features" if self.learner == "linear" else "images"
 
     @property
     def averages(self) -> bool:
-        """See `Teachers`."""
         return self.averaging == "global"
 
     @property
     def releases_averages(self) -> bool:
-        """See `Teachers`."""
         return self.averages and self.mode == "private"
 
     @property
     def unprotected(self) -> bool:
-        """See `Teachers`."""
         return self.averages and self.mode == "paper"
 
     @property
@@ -131,7 +127,6 @@ class AveragedTeachers(FeatureTeachers, GradientTeachers):
         return None
 
     def voters(self, parties: int) -> int:
-        """See `Teachers`."""
         return parties if self.block is None else max(1, round(parties / self.block))
 
     def rate(self, number: int) -> float:
@@ -162,7 +157,6 @@ class AveragedTeachers(FeatureTeachers, GradientTeachers):
             check_weights(run, "learner")
 
     def build(self, context: TeacherContext) -> AveragedKind:
-        """See `Teachers.build`."""
         from terrine.teachers.averaging.kind import AveragedKind
 
         return AveragedKind(self, self.voting_rule(context), context.parties, context.start)

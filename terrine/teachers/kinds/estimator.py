@@ -29,7 +29,6 @@ class EstimatorTeachers(FeatureTeachers):
     estimator: Estimator = Estimator()
 
     def build(self, context: TeacherContext) -> EstimatorKind:
-        """See `Teachers.build`."""
         from terrine.teachers.estimator import EstimatorKind
 
         return EstimatorKind(self, context.classes, by_teacher=context.by_teacher)

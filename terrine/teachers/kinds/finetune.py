@@ -31,7 +31,6 @@ class FinetuneTeachers(NetworkTeachers):
         check_weights(run, "kind")
 
     def build(self, context: TeacherContext) -> FinetuneKind:
-        """See `Teachers.build`."""
         from terrine.teachers.finetune import FinetuneKind
 
         return FinetuneKind(self, context.backbone(), context.classes)

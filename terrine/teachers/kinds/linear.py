@@ -27,7 +27,6 @@ class LinearTeachers(FeatureTeachers, GradientTeachers):
     """`adam`: passes over a teacher's records."""
 
     def build(self, context: TeacherContext) -> LinearKind:
-        """See `Teachers.build`."""
         from terrine.teachers.linear import LinearKind
 
         return LinearKind(self, by_teacher=context.by_teacher, findings=context.findings)

@@ -58,7 +58,6 @@ class PromptTeachers(Teachers):
 
     @property
     def inputs(self) -> Literal["features", "images"]:
-        """See `Teachers`."""
         return "images"
 
     def check(self, run: Any) -> None:
@@ -76,7 +75,6 @@ class PromptTeachers(Teachers):
             )
 
     def build(self, context: TeacherContext) -> PromptKind:
-        """See `Teachers.build`."""
         from terrine.teachers.prompt import PromptKind
 
         return PromptKind(self, context.backbone(), context.classes)

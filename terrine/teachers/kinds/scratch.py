@@ -24,7 +24,6 @@ class ScratchTeachers(NetworkTeachers):
     """The network."""
 
     def build(self, context: TeacherContext) -> ScratchKind:
-        """See `Teachers.build`."""
         from terrine.teachers.scratch import ScratchKind
 
         return ScratchKind(self, context.channels, context.size, context.classes)

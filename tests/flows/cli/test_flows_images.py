@@ -4,13 +4,13 @@ import typer
 from PIL import Image
 from typer.testing import CliRunner
 
-from flows.cli.images import register
+from flows.cli.images import images
 from terrine.errors import SettingError
 
 
 def command(*arguments: str):
     app = typer.Typer()
-    register(app)
+    app.command()(images)
     return CliRunner().invoke(app, list(arguments))
 
 

@@ -4,8 +4,12 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.cli.reproduce import Row, beside, markdown_table
-from tasks.config.papers import Paper, PaperRow
+from flows.cli.reproduce import Row, beside, markdown_table, notes, terminal_table, time_left
+from flows.printing import printer
+from tasks.config.papers import Paper, PaperRow, papers
+from tasks.runtime.run import Run
+from tasks.runtime.store import Folders, write_json
+from terrine.errors import InputError
 from tests.conftest import REPOSITORY
 
 RUN = {"accuracy": 0.9, "epsilon": 5.99, "delta": 1e-5, "answered": 10, "queries": 20, "teachers": 200}
@@ -31,19 +35,73 @@ def test_a_row_that_differs_by_more_than_two_deviations_is_marked(accuracy, spre
 def test_papers_have_columns_where_a_row_is_of_one():
     published = PaperRow("Table 1", "pate-mnist", 98.5, "Confident", epsilon=1.97, reduced="no images")
     ours, theirs = (
-        Row("`terrine-mnist`", None, ()),
-        Row("Table 1", published, ()),
+        Row("`terrine-mnist`", "terrine-mnist", None, ("a", "b")),
+        Row("Confident", "pate-mnist", published, ("c",)),
     )
     assert "published" not in markdown_table([ours], [[RUN]])
     header, line, first, second = markdown_table([ours, theirs], [[RUN, RUN], [RUN]]).splitlines()
     assert header.endswith("| published | less here |")
     assert first.endswith("| 2 | – | – |")
+    assert second.startswith("| Table 1: Confident | 90.00 | 5.9900 |")
     assert second.endswith("| 98.50 at its ε of 1.97 (Table 1) | no images |")
     assert {text.count("|") for text in (header, line, first, second)} == {10}
 
 
-def test_a_papers_rows_are_made_and_what_was_not_is_said(tmp_path, monkeypatch):
-    """A row of a paper is a run with its own overrides; rows for a GPU are left out and named."""
+@pytest.mark.parametrize("name", papers())
+def test_the_table_of_every_paper_fits_80_columns_with_its_figures_whole(name, capsys):
+    rows = [Row(row.row, row.preset, row, () if row.gpu else ("a", "b")) for row in papers()[name].rows]
+    runs = [[] if row.paper.gpu else [RUN, RUN | {"accuracy": 0.87}] for row in rows]
+    console = printer()
+    console.width = 80
+    console.print(terminal_table(rows, runs))
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    for row, made in zip(rows, runs, strict=True):
+        assert any(f"{row.paper.accuracy:.2f}" in line and ("88.50 ± 2.12" in line) == bool(made) for line in lines)
+
+
+def test_what_is_less_what_differs_and_what_is_missing_is_said_below():
+    far, near = (
+        PaperRow("Table 1", "digits", 50, "far", 0.5, reduced="digits"),
+        PaperRow("Table 1", "digits", 91, "near"),
+    )
+    gpu = PaperRow("Table 2", "digits", 92, "large", gpu=True)
+    rows = [
+        Row("far", "digits", far, ("a", "b")),
+        Row("near", "digits", near, ("c", "d"), "not made: There are no digits."),
+        Row("large", "digits", gpu, (), "for a GPU"),
+    ]
+    paper = Paper("drawn", "Nobody 2020", "docs/drawn.md", (far, near, gpu), {"Figure 1": "python drawn.py"})
+    said = "\n".join(notes(rows, [[RUN, RUN | {"accuracy": 0.87}], [RUN], []], [paper], None))
+    assert "[a] digits" in said
+    assert "* more than two standard deviations apart: 1 of 1 row whose deviation is known." in said
+    assert "1 row has one run" in said
+    assert "1 run of 1 row is not made" in said
+    assert "Table 1: near: not made: There are no digits." in said
+    assert "1 row needs a GPU" in said
+    assert "Figure 1: python drawn.py" in said
+
+
+def test_how_long_the_rest_takes_is_told_by_what_finished_runs_took(tmp_path):
+    for run, seconds in (("a", 600.0), ("b", 60.0)):
+        folders = Folders(tmp_path, run)
+        for path in (folders.evaluation, folders.statement):
+            write_json(path, {})
+        write_json(folders.timings / "teach.json", {"stage": "teach", "seconds": seconds})
+    rows = [
+        Row("slow", "slow", None, ("a", "c")),
+        Row("quick", "quick", None, ("b", "d")),
+        Row("new", "new", None, ("e",)),
+    ]
+    assert "about 10 minutes" in time_left(tmp_path, rows, ["a", "c"])
+    assert "about 11 minutes" in time_left(tmp_path, rows, ["c", "d"])
+    assert "about 6 minutes" in time_left(tmp_path, rows, ["e"])  # by the mean of both
+    assert time_left(tmp_path, rows[2:], ["e"]) == ""
+
+
+@pytest.fixture
+def drawn(tmp_path, monkeypatch):
+    """A project and a paper of three rows, one of them for a GPU; runs are noted down instead of made."""
     (tmp_path / "experiments").mkdir()
     for name, copied in (
         ("params.yaml", "params.yaml"),
@@ -54,20 +112,61 @@ def test_a_papers_rows_are_made_and_what_was_not_is_said(tmp_path, monkeypatch):
     rows = (
         PaperRow("Table 1", "digits", 90.0, "wide", sets=("queries.count=60",)),
         PaperRow("Table 1", "digits", 91.0, "large", gpu=True),
+        PaperRow("Table 1", "digits", 93.0, "high", sets=("queries.count=80",)),
         PaperRow("Table 2", "digits", 92.0, "other"),
     )
     paper = Paper("drawn", "Nobody 2020", "docs/drawn.md", rows, {"Figure 1": "python benchmarks/drawn.py"})
     monkeypatch.setattr("tasks.config.papers.papers", lambda: {"drawn": paper})
-    made = []
-    monkeypatch.setattr("flows.making.make", lambda root, run: made.append(run))
-    monkeypatch.setattr("tasks.runtime.run.open_run", lambda root, run: run)
+    monkeypatch.setattr("tasks.runtime.run.open_run", lambda root, run: Run(root, run, None))
     monkeypatch.setattr("tasks.reports.summary.figures", lambda run: RUN)
-    monkeypatch.setattr("tasks.runtime.versioning.changed_stages", lambda *of: ["all"])
-    result = CliRunner().invoke(app, ["reproduce", "drawn", "--seeds", "2", "--table", "Table 1"])
+    monkeypatch.setattr("tasks.runtime.versioning.changed_stages", lambda *of: [])
+    made = []
+
+    def make(root, run):
+        made.append(run)
+        for path in (Folders(root, run).evaluation, Folders(root, run).statement):
+            write_json(path, {})
+
+    monkeypatch.setattr("flows.making.make", make)
+    return made
+
+
+def reproduced(*arguments):
+    return CliRunner().invoke(app, ["reproduce", *arguments])
+
+
+def test_a_papers_rows_are_made_and_what_was_not_is_said(drawn):
+    """A row of a paper is a run with its own overrides; rows for a GPU are left out and named."""
+    nothing = reproduced("drawn", "--finished")
+    assert nothing.exit_code == 0, nothing.output
+    assert drawn == []
+    assert "15 runs of 3 rows are not made" in nothing.output
+    result = reproduced("drawn", "--seeds", "2", "--table", "Table 1", "--markdown")
     assert result.exit_code == 0, result.output
-    assert len(set(made)) == 2
-    assert "| Table 1: wide | 90.00 ± 0.00 |" in result.output
-    assert "Left out, for they need a GPU (--gpu): Table 1, large (digits)." in result.output
+    assert len(set(drawn)) == 4
+    assert "Run 1 of 4, " in result.output
+    assert "| Table 1: wide | 90.00 | 5.9900 |" in result.output
+    assert "1 row needs a GPU" in result.output
     assert "Table 2" not in result.output
-    refused = CliRunner().invoke(app, ["reproduce", "digits", "--table", "Table 1"])
-    assert refused.exit_code != 0
+    assert reproduced("drawn", "--seeds", "2", "--table", "Table 1").exit_code == 0
+    assert len(drawn) == 4  # finished runs are not made again
+    assert reproduced("digits", "--table", "Table 1").exit_code != 0
+
+
+def test_a_row_that_cannot_be_made_leaves_the_others(drawn, monkeypatch):
+    from flows import making
+
+    make = making.make
+
+    def refuse_the_first(root, run):
+        if not drawn:
+            drawn.append("refused")
+            raise InputError("There are no digits here.")
+        make(root, run)
+
+    monkeypatch.setattr("flows.making.make", refuse_the_first)
+    result = reproduced("drawn", "--seeds", "1", "--table", "Table 1")
+    assert result.exit_code == 1
+    assert len(drawn) == 2
+    assert "Table 1: wide: not made: There are no digits here." in result.output
+    assert "1 row has one run" in result.output

@@ -7,6 +7,8 @@ from tasks.config.presets import read_preset, with_assignments
 from terrine.errors import SettingError
 from tests.conftest import REPOSITORY
 
+CLASSES = {"mnist": 10, "cifar10": 10, "bloodmnist": 8}
+
 
 @pytest.mark.parametrize("name", papers())
 def test_every_row_of_a_paper_is_a_run_that_can_be_made(name):
@@ -16,6 +18,8 @@ def test_every_row_of_a_paper_is_a_run_that_can_be_made(name):
         assert 0 < row.accuracy < 100
         assert row.of_a_preset or row.reduced or row.sets
         assert params.data.name == "mnist" or row.preset != "ttac-mnist"
+        if params.transcription is not None:  # what only the data tell a run, minutes after its start
+            assert params.transcription.annotation.top_k <= CLASSES[params.data.name]
     keys = [(row.table, row.row, row.preset, row.sets) for row in paper.rows]
     assert len(set(keys)) == len(keys)
 

@@ -7,7 +7,6 @@ import pytest
 
 from tasks.config.presets import (
     derive,
-    named_run,
     presets,
     presets_by_group,
     project_root,
@@ -33,59 +32,6 @@ def test_every_preset_is_valid_and_says_in_one_line_what_it_is(project):
         resolve(project, preset.name)
         assert preset.description
         assert "\n" not in preset.description
-
-
-@pytest.mark.parametrize(
-    ("name", "teachers", "threshold", "sigma1", "sigma2", "epsilon"),
-    [
-        ("diet-pate-mnist", 200, 150, 120, 40, 6),
-        ("diet-pate-mnist-small", 200, 150, 120, 40, 6),
-        ("diet-pate-cifar10", 50, 50, 30, 15, 10),
-        ("diet-pate-tissuemnist", 250, 170, 100, 40, 10),
-    ],
-)
-def test_presets_named_after_the_paper_have_its_numbers(project, name, teachers, threshold, sigma1, sigma2, epsilon):
-    params = resolve(project, name)
-    mechanism = params.aggregation
-    assert params.partition.teachers == teachers
-    assert mechanism.mechanism == "confident"
-    assert (mechanism.threshold, mechanism.sigma1, mechanism.sigma2) == (threshold, sigma1, sigma2)
-    assert (mechanism.epsilon, mechanism.delta) == (epsilon, 1e-5)
-    assert params.backbone.kind == "resnet18"
-    assert params.teachers.statistics == params.student.statistics == "current"
-    assert (params.teachers.epochs, params.teachers.learning_rate) == (50, 1e-3)
-
-
-@pytest.mark.parametrize(
-    ("name", "teachers", "threshold", "sigma1", "sigma2", "queries"),
-    [
-        ("pate-mnist", 250, 200, 150, 40, 2000),
-        ("prom-pate-cifar10", 1000, 600, 200, 50, 1000),
-        ("prom-pate-cifar10-vit", 1000, 600, 200, 50, 1000),
-        ("prom-pate-bloodmnist", 1000, 480, 150, 20, 1000),
-        ("prom-pate-svhn", 250, 244, 50, 10, 2000),
-        ("prom-pate-eurosat", 250, 250, 100, 10, 1000),
-        ("prom-pate-pathmnist", 1000, 1030, 100, 50, 1000),
-        ("prom-pate-tissuemnist", 1000, 650, 100, 50, 2000),
-        ("prom-pate-dermamnist", 500, 300, 100, 200, 1000),
-        ("prom-pate-celeba-gender", 1000, 900, 100, 200, 1000),
-    ],
-)
-def test_presets_ask_and_answer_as_the_papers_tables_say(project, name, teachers, threshold, sigma1, sigma2, queries):
-    """PATE's queries are what a budget is offered: 640 were asked."""
-    params = resolve(project, name)
-    mechanism = params.aggregation
-    assert (params.partition.teachers, mechanism.threshold) == (teachers, threshold)
-    assert (mechanism.sigma1, mechanism.sigma2, params.queries.count) == (sigma1, sigma2, queries)
-
-
-@pytest.mark.parametrize(
-    ("name", "beta", "teacher"), [("dpsd-mnist", 1e-3, "resnet34"), ("dpsd-cifar10", 5e-3, "resnet34")]
-)
-def test_transcription_presets_have_the_papers_noise_and_teacher(project, name, beta, teacher):
-    params = resolve(project, name).transcription
-    assert (params.annotation.sigma, params.annotation.beta, params.annotation.top_k) == (100, beta, 3)
-    assert (params.batch, params.iterations, params.teacher.architecture) == (256, 200, teacher)
 
 
 def test_overrides_make_a_run_with_a_name_of_its_own_that_can_be_resolved_again(project):
@@ -149,14 +95,6 @@ def test_presets_are_grouped_by_what_they_are_for_and_those_that_nobody_knows_ar
     assert {preset.name for preset in groups["Terrine's own"]} > {"terrine-digits", "terrine-mnist"}
 
 
-def test_a_list_at_eighty_columns_has_a_line_for_each_preset(project):
-    """Templates for one's own data say more."""
-    for title, group in presets_by_group(project):
-        widest = max((len(preset.name) for preset in group), default=0)
-        for preset in group:
-            assert title.startswith("To start from") or widest + 2 + len(preset.description) <= 80, preset.name
-
-
 def test_the_project_is_found_from_a_folder_inside_it(project, monkeypatch):
     monkeypatch.delenv("TERRINE_ROOT", raising=False)
     monkeypatch.chdir(project / "experiments")
@@ -168,10 +106,6 @@ def test_outside_a_project_there_is_a_sentence(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SettingError, match="not inside a Terrine project"):
         project_root()
-
-
-def test_params_yaml_names_a_run_that_exists(pytestconfig):
-    resolve(pytestconfig.rootpath, named_run(pytestconfig.rootpath))
 
 
 def test_moments_of_a_preset_fall_away_with_its_backbone_and_are_refused_where_they_are_asked_for(pytestconfig):

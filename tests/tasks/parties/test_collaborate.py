@@ -28,11 +28,12 @@ from tasks.pipeline.sums import held_by_parties
 from tasks.pipeline.vote import read_votes
 from tasks.runtime.releases import identity_in_ledger
 from tasks.runtime.run import Run
-from tasks.runtime.store import file_digest, read_array, read_json, read_table, read_tensors
+from tasks.runtime.store import read_array, read_json, read_table, read_tensors
 from terrine.aggregation.course import moments_in_steps
 from terrine.aggregation.votes import histograms_of
 from terrine.data.source import load_dataset
 from terrine.errors import BudgetError, InputError, SettingError
+from terrine.files import file_digest
 from terrine.privacy.accounting.events import to_json
 from terrine.privacy.accounting.gaussian import mu_of, mu_squared
 from terrine.privacy.accounting.pricing import price

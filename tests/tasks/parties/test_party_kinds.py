@@ -55,7 +55,7 @@ AVERAGES = {
     "clip": 3.0,
     "budget_share": 0.8,
 }
-WITH_WEIGHTS = {"kind": "resnet10", "weights": "initial"}
+WITH_WEIGHTS = {"kind": "small_cnn", "weights": "initial"}
 TEACHERS = {
     "averaged": ({"projection": 30}, AVERAGES),
     "prompt": (WITH_WEIGHTS, {"kind": "prompt", "prompt": {"epochs": 1}}),

@@ -12,7 +12,6 @@ from tasks.parties.guardian import GuardianHost
 from tasks.parties.standing import standing
 from tasks.parties.state import kept_values
 from tasks.parties.trial import free_endpoints
-from terrine.spans import seconds, span
 from tests.party_processes import run, start, terms_of, terms_of_sums, trial, words
 from tests.tasks.parties.test_party_failures import SEND, SETTLE, check_answered_once, names_of, rows_of
 
@@ -167,15 +166,3 @@ def test_the_deadline_counts_from_when_the_round_was_first_opened(tmp_path, monk
         host.wire.close()
     # Who is started again at its end, or long after it, still waits for a minute.
     assert left == [600.0, 200.0, 60.0, 60.0]
-
-
-def test_spans_of_time_are_written_as_people_write_them(tmp_path):
-    written = (90, "90", "15min", "6h", "14d", "0.5 h")
-    assert [seconds(value) for value in written] == [90, 90, 900, 21600, 1209600, 1800]
-    assert [span(value) for value in (0.5, 90, 900, 21600, 1209600)] == ["0.5 s", "90 s", "15 min", "6 h", "14 days"]
-    with pytest.raises(ValueError, match="'soon' is no span of time"):
-        seconds("soon")
-    trial(tmp_path)
-    change(tmp_path, "student", deadline="14d", patience="6h")
-    config = read_party(tmp_path / "student" / "party.yaml")
-    assert (config.deadline, config.patience) == (1_209_600.0, 21_600.0)

@@ -157,7 +157,7 @@ def test_a_statement_quotes_the_audit_of_its_own_mechanism_and_no_other(voted):
 
 
 def test_a_budget_beyond_what_the_noises_lattice_allows_is_refused_before_anything_is_charged(voted):
-    run = run_with(voted, aggregation={"epsilon": 1000})
+    run = run_with(voted, aggregation={"epsilon": 50})
     ledger, account = aggregate.open_account(run)
     releases = len(ledger.events(account))
     with pytest.raises(SettingError, match="too large for a guarantee"):

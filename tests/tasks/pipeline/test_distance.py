@@ -7,7 +7,8 @@ from tasks.config.params import validate
 from tasks.config.values import merge
 from tasks.pipeline import dataset, distance, synthesize, tracking
 from tasks.runtime.run import Run
-from tasks.runtime.store import file_digest, read_json, write_json
+from tasks.runtime.store import read_json, write_json
+from terrine.files import file_digest
 from terrine.synthetic.distance import image_distance, scattering_extractor
 from terrine.synthetic.registry import draw
 

@@ -12,9 +12,10 @@ from tasks.pipeline import aggregate, pretrain, report, student, synthesize, tea
 from tasks.pipeline.guided import queries
 from tasks.pipeline.guided import votes as guided_votes
 from tasks.runtime.run import Run
-from tasks.runtime.store import file_digest, read_array, read_json, read_table, write_array
+from tasks.runtime.store import read_array, read_json, read_table, write_array
 from terrine.aggregation.votes import histograms_of
 from terrine.errors import ArtefactError, SettingError
+from terrine.files import file_digest
 from terrine.models.backbone import features_in_batches
 from terrine.privacy.accounting.events import from_json
 from terrine.privacy.accounting.pricing import price
@@ -71,6 +72,22 @@ def project(voted, tmp_path):
     """A copy of it for one test."""
     shutil.copytree(voted, tmp_path / "project")
     return tmp_path / "project"
+
+
+@pytest.fixture(scope="module")
+def answered(voted, tmp_path_factory):
+    """A folder in which the plain run has released its answers, too."""
+    root = tmp_path_factory.mktemp("answered") / "project"
+    shutil.copytree(voted, root)
+    released(run_with(root))
+    return root
+
+
+@pytest.fixture
+def answered_project(answered, tmp_path):
+    """A copy of it for one test, and the run there."""
+    shutil.copytree(answered, tmp_path / "project")
+    return run_with(tmp_path / "project")
 
 
 def released(run):
@@ -154,9 +171,9 @@ def test_the_teachers_vote_on_guided_images_in_the_batches_they_are_released_in(
     assert not list(run.folders.work.glob("guided-votes*"))
 
 
-def test_a_round_is_guided_by_all_that_was_released_before_it_and_by_nothing_else(project):
-    run = run_with(project)
-    answers, _ = released(run)
+def test_a_round_is_guided_by_all_that_was_released_before_it_and_by_nothing_else(answered_project):
+    run = answered_project
+    answers = read_table(run.folders.answers / "answers.parquet")
     every = queries.read_all_queries(run.folders)
     backbone = pretrain.read_backbone(run.folders)
     features = features_in_batches(backbone, every.images, every.batches, "current")
@@ -174,9 +191,8 @@ def test_a_round_is_guided_by_all_that_was_released_before_it_and_by_nothing_els
         np.testing.assert_array_equal(start[turn == number], expected.starts)
 
 
-def test_the_same_release_again_is_the_same_to_the_last_byte_and_costs_nothing(project):
-    run = run_with(project)
-    released(run)
+def test_the_same_release_again_is_the_same_to_the_last_byte_and_costs_nothing(answered_project):
+    run = answered_project
     answers, accounting = contents(run.folders.answers), contents(run.folders.accounting)
     ledger, account = aggregate.open_account(run)
     events = len(ledger.events(account))
@@ -188,26 +204,18 @@ def test_the_same_release_again_is_the_same_to_the_last_byte_and_costs_nothing(p
     assert len(ledger.events(account)) == events
 
 
-def test_guided_images_are_decided_by_seed_and_released_answers_alone(voted, tmp_path):
-    found = []
-    for number in range(2):
-        root = tmp_path / str(number)
-        shutil.copytree(voted, root)
-        run = run_with(root)
+def test_guided_images_are_decided_by_seed_and_released_answers_alone(answered, project):
+    expected = contents(run_with(answered).folders.answers)["guided.npy"]
+    for sigma, same in ((20, True), (21, False)):
+        run = run_with(project, aggregation={"sigma": sigma})
         released(run)
-        found.append(contents(run.folders.answers)["guided.npy"])
-    assert found[0] == found[1]
-    run = run_with(tmp_path / "1", aggregation={"sigma": 21})
-    released(run)
-    assert contents(run.folders.answers)["guided.npy"] != found[0]
+        assert (contents(run.folders.answers)["guided.npy"] == expected) == same
 
 
 @pytest.mark.parametrize("where", ["before the first gradient", "while teachers vote", "after the commit"])
-def test_a_crash_leaves_one_charge_and_the_next_run_completes_the_release(project, monkeypatch, where):
-    whole = run_with(project)
-    released(whole)
-    expected = contents(whole.folders.answers)
-    run = run_with(project, aggregation={"sigma": 20.5})
+def test_a_crash_leaves_one_charge_and_the_next_run_completes_the_release(answered_project, monkeypatch, where):
+    expected = contents(answered_project.folders.answers)
+    run = run_with(answered_project.root, aggregation={"sigma": 20.5})
     ledger, account = aggregate.open_account(run)
     before = len(ledger.events(account))
 
@@ -267,9 +275,8 @@ def test_the_student_learns_from_guided_queries_without_the_private_zone(project
         np.testing.assert_array_equal(head.weight, fit(features[rows], own_answers, 0.3, seed=0).weight)
 
 
-def test_guided_images_that_were_changed_are_refused(project):
-    run = run_with(project)
-    released(run)
+def test_guided_images_that_were_changed_are_refused(answered_project):
+    run = answered_project
     images = read_array(run.folders.answers / "guided.npy")
     images[0, 0, 0, 0] ^= 1
     write_array(run.folders.answers / "guided.npy", images)
@@ -277,9 +284,10 @@ def test_guided_images_that_were_changed_are_refused(project):
         student.student_pool(run)
 
 
-def test_a_contact_sheet_shows_guided_queries_as_sources_of_their_own(project):
-    run = run_with(project)
-    answers, manifest = released(run)
+def test_a_contact_sheet_shows_guided_queries_as_sources_of_their_own(answered_project):
+    run = answered_project
+    answers = read_table(run.folders.answers / "answers.parquet")
+    manifest = read_json(run.folders.answers / "manifest.json")
     sheets = {sheet.kind: sheet for sheet in report.sheets(run, answers, manifest)}
     assert set(sheets) == {"dead_leaves", "gaussian", "guided dead_leaves", "guided gaussian"}
     own = [sheets[kind] for kind in sheets if kind.startswith("guided")]

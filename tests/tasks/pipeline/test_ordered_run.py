@@ -133,6 +133,37 @@ def test_predict_serve_mlflow_and_export_say_the_number(made: Run, tmp_path: Pat
             scale_of({"class_names": model.class_names, "scale": {"edges": edges}})
 
 
+def test_numbers_of_a_table_are_learned_evaluated_released_and_told_of_new_rows(tmp_path: Path) -> None:
+    def rows(count: int, seed: int) -> tuple[str, np.ndarray]:
+        generator = np.random.default_rng(seed)
+        ages = generator.uniform(0, 80, count).round(1)
+        cells = np.stack([ages + generator.normal(0, 6, count), generator.normal(0, 1, count)], 1).round(2)
+        lines = [f"{bone},{noise},{age}" for (bone, noise), age in zip(cells, ages, strict=True)]
+        return "\n".join(["bone,noise,age", *lines]) + "\n", ages
+
+    (tmp_path / "rows.csv").write_text(rows(2000, 0)[0])
+    data = {"name": "table", "path": "rows.csv", "target": "age", "bins": EDGES, "public_fraction": 0.1}
+    values = {**VALUES, "data": data, "queries": {"count": 150, "batch": 50}, "backbone": {"kind": "columns"}}
+    run = Run(tmp_path, "drawn", validate(values))
+    run_through(run, "dataset", "distance")
+    order = read_json(run.folders.evaluation)["order"]
+    assert order["of"] == "numbers"
+    assert order["mean_absolute_error"]["value"] < 0.6 * order["error_of_the_median"]
+    assert read_statement(run.folders.statement)["mechanism"]["bins"] == EDGES
+    released = released_error(run.folders)
+    assert released is not None
+    assert abs(released["mean_absolute_error"] - order["mean_absolute_error"]["value"]) < 2 * released["plus_minus"] + 1
+    text, ages = rows(60, 5)
+    (tmp_path / "new.csv").write_text(text)
+    command = ["predict", str(tmp_path / "new.csv"), "--folder", str(run.folders.student)]
+    told = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)
+    assert np.abs(np.array([entry["number"] for entry in told]) - ages).mean() < 14
+    for entry in told:
+        low, high = map(float, entry["class"].split(" to "))
+        assert low <= entry["number"] <= high
+    assert f"{told[0]['number']:.4g}" in CliRunner().invoke(app, command).stdout
+
+
 def test_the_report_and_the_summary_show_the_error(made: Run) -> None:
     (made.root / "experiments").mkdir()
     (made.root / "experiments" / "drawn.yaml").write_text("description: drawn ages\n")

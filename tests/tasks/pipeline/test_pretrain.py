@@ -10,8 +10,9 @@ from tasks.config.params import validate
 from tasks.config.values import merge
 from tasks.pipeline import pretrain, synthesize
 from tasks.runtime.run import Run
-from tasks.runtime.store import file_digest, read_json
+from tasks.runtime.store import read_json
 from terrine.errors import SettingError
+from terrine.files import file_digest
 from terrine.mapped import MappedRows
 from terrine.models.backbone import as_float, features_in_batches
 from terrine.pretraining import launch
@@ -47,7 +48,6 @@ def one_thread():
     "backbone",
     [
         {"kind": "vgg9"},
-        {"kind": "densenet121"},
         {"kind": "timm", "architecture": "resnet10t"},
         CONCATENATED,
     ],

@@ -313,11 +313,6 @@ def test_both_pages_name_the_classes_in_full_beside_their_counts(tmp_path):
             )
 
 
-def test_names_of_other_classes_make_no_statement(tmp_path):
-    with pytest.raises(ValueError, match="zip"):
-        render_statement(read_json(make_run(tmp_path).folders.statement), BLOOD[:-1])
-
-
 def test_many_classes_make_a_drawn_matrix_with_its_worst_errors_named(tmp_path):
     names = tuple(f"species number {number}" for number in range(150))
     run = make_run(tmp_path, class_names=names)
@@ -347,16 +342,6 @@ def test_pictures_of_any_size_are_embedded_with_their_pixels(tmp_path, size, cha
             assert image.transpose(1, 2, 0).tobytes() in stored
 
 
-def test_unanswered_queries_are_shown_as_such(tmp_path):
-    html = written(make_run(tmp_path, mechanism="confident", asked=60))
-    assert Page(html).places("not answered")
-    assert '<svg class="spark"' not in html
-
-
-def test_a_source_that_was_never_asked_says_so(tmp_path):
-    assert "None of these was asked" in written(make_run(tmp_path, asked=20))
-
-
 def test_stages_and_parameters_are_listed(tmp_path):
     html = written(make_run(tmp_path))
     for stage in MAIN.names:
@@ -364,20 +349,6 @@ def test_stages_and_parameters_are_listed(tmp_path):
             assert f'<span class="name">{stage}</span>' in html
     assert "aggregation.sigma" in html
     assert "terrine run --preset small" in html
-
-
-def test_a_run_whose_stages_were_not_timed_here_has_its_report(tmp_path):
-    run = make_run(tmp_path)
-    for path in run.folders.timings.glob("*.json"):
-        path.unlink()
-    html = written(run)
-    assert "the stages ran elsewhere" in html
-    assert "0.0 seconds in all" not in html
-
-
-def test_a_report_is_written_the_same_twice(tmp_path):
-    run = make_run(tmp_path)
-    assert written(run) == written(run)
 
 
 def test_the_command_in_the_report_makes_the_same_run(tmp_path):

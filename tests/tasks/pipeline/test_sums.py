@@ -7,7 +7,7 @@ import pytest
 
 from flows.stages import run_through
 from tasks.config.params import lay_over, validate
-from tasks.pipeline import sums
+from tasks.pipeline import features, sums
 from tasks.pipeline.report import write_report
 from tasks.reports.summary import result
 from tasks.runtime.accounts import open_account
@@ -76,7 +76,7 @@ def check_vectors_are_kept(run, monkeypatch):
     """Cut short, the pass over the records goes on where it was, and its vectors are those of one pass."""
     made, whole = [], sums.records_of(run).vectors[:]
     shutil.rmtree(run.folders.work)
-    plain = sums.features_one_by_one
+    plain = features.features_one_by_one
 
     def counted(backbone, images, then, order):
         made.append(order[0])
@@ -85,8 +85,8 @@ def check_vectors_are_kept(run, monkeypatch):
         return plain(backbone, images, then, order)
 
     with monkeypatch.context() as patch:
-        patch.setattr(sums, "features_one_by_one", counted)
-        patch.setattr(sums, "_ROWS", 512)
+        patch.setattr(features, "features_one_by_one", counted)
+        patch.setattr(features, "_ROWS", 512)
         with pytest.raises(KeyboardInterrupt):
             sums.records_of(run)
         assert (sums.records_of(run).vectors == whole).all()

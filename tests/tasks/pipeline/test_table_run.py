@@ -227,11 +227,3 @@ def test_a_partition_by_party_reads_a_column_of_the_table(tmp_path):
 def test_settings_that_do_not_go_with_a_table_are_refused(overrides, words):
     with pytest.raises(SettingError, match=words):
         validate(lay_over(VALUES, overrides))
-
-
-def test_fine_tuning_needs_a_backbone_with_weights():
-    values = {"data": {"public_benchmark": True}, "aggregation": {"mechanism": "histogram", "sigma": 5}}
-    with pytest.raises(SettingError, match=r"backbone\.kind=scattering has none"):
-        validate(values | {"teachers": {"kind": "finetune"}})
-    with pytest.raises(SettingError, match=r"teachers\.batch=1: input should be greater than or equal to 2"):
-        validate(values | {"teachers": {"kind": "scratch", "batch": 1}})

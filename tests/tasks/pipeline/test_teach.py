@@ -14,7 +14,6 @@ from tasks.config.params import lay_over, validate
 from tasks.config.values import merge
 from tasks.pipeline import dataset, partition, teach, vote
 from tasks.runtime.run import Run
-from tasks.runtime.store import read_json
 from terrine.errors import ArtefactError, InputError, SettingError
 from terrine.models.backbone import features_in_batches
 from terrine.teachers.features import PrivateFeatures, private_features
@@ -80,11 +79,11 @@ def taught(run):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_votes_do_not_depend_on_how_teachers_are_grouped(prepared, tmp_path, kind):
-    results = [taught(prepared(tmp_path / str(size), KINDS[kind], per_task=size)) for size in (1, 4, 50)]
-    for digest, votes in results[1:]:
-        assert digest == results[0][0]
-        np.testing.assert_array_equal(votes, results[0][1])
-    assert results[0][1].shape == (24, 11)
+    results = [taught(prepared(tmp_path / str(size), KINDS[kind], per_task=size)) for size in (1, 4)]
+    (digest, votes), (other_digest, other_votes) = results
+    assert digest == other_digest
+    np.testing.assert_array_equal(votes, other_votes)
+    assert votes.shape == (24, 11)
 
 
 def test_one_record_touches_one_teacher(prepared, tmp_path):
@@ -121,25 +120,9 @@ def test_one_record_touches_one_network(prepared, tmp_path):
     assert changed == [partition.read_assignment(run.folders)[17]]
 
 
-def test_a_finished_group_is_not_trained_again(prepared, tmp_path, monkeypatch):
-    run = prepared(tmp_path)
-    teach.extract_features.fn(run)
-    first = teach.groups(run)[0]
-    teach.train_group.fn(run, first)
-    monkeypatch.setattr(teach, "train_within_memory", lambda *_: pytest.fail("trained again"))
-    teach.train_group.fn(run, first)
-
-
 def test_what_another_setting_left_in_the_work_folder_is_not_used(prepared, tmp_path):
     one, two = prepared(tmp_path), Run(tmp_path, "small", validate(VALUES | {"teachers": {"ridge": 1.0}}))
     assert teach.work_folder(one) != teach.work_folder(two)
-
-
-def test_the_work_folder_is_cleared_when_teachers_are_collected(prepared, tmp_path):
-    run = prepared(tmp_path)
-    taught(run)
-    assert not teach.work_folder(run).exists()
-    assert read_json(run.folders.teachers / "manifest.json")["teachers"] == 11
 
 
 @pytest.mark.parametrize("kind", ["scratch", "estimator"])

@@ -1,5 +1,6 @@
 """The page for an ethics board: all languages say the same, every kind of statement has words, nothing is typed."""
 
+import functools
 import json
 import re
 import string
@@ -130,7 +131,9 @@ def made(name, **changes):
 CONTENTS = {name: json.loads(json.dumps(made(name))) for name in KINDS}
 
 
-PAGES = {name: {code: board_page(content, code, MARK) for code in languages()} for name, content in CONTENTS.items()}
+@functools.cache
+def pages_of(name):
+    return {code: board_page(CONTENTS[name], code, MARK) for code in languages()}
 
 
 def used(message: str) -> set[str]:
@@ -177,7 +180,7 @@ def test_every_message_is_said_somewhere_and_every_value_is_in_a_message_or_on_t
 @pytest.mark.parametrize("name", KINDS)
 def test_every_kind_of_statement_has_a_page_in_every_language(name):
     content = CONTENTS[name]
-    pages = PAGES[name]
+    pages = pages_of(name)
     for code, page in pages.items():
         check_offline(page)
         assert f'<html lang="{code}">' in page
@@ -194,20 +197,20 @@ def test_every_kind_of_statement_has_a_page_in_every_language(name):
 
 def test_a_run_that_guarantees_nothing_prints_no_epsilon():
     for name in ("replayed", "overlapping parts", "no guarantee"):
-        text = text_of(PAGES[name]["en"])
+        text = text_of(pages_of(name)["en"])
         assert "2.5427" not in text
         assert "What is guaranteed" not in text
         assert "part of ε" not in text
         assert "what is published" not in text
         assert "ε guaranteednone" in text
-    reasons = [text_of(PAGES[name]["de"]) for name in ("replayed", "overlapping parts", "no guarantee")]
+    reasons = [text_of(pages_of(name)["de"]) for name in ("replayed", "overlapping parts", "no guarantee")]
     for text, reason in zip(reasons, ("Startwert", "überschneiden", "keine differenzielle Privatheit"), strict=True):
         assert reason in text
 
 
 def test_what_holds_only_sometimes_is_said_only_then():
     def text(name):
-        return text_of(PAGES[name]["en"])
+        return text_of(pages_of(name)["en"])
 
     assert "the guarantee is the budget that was fixed beforehand, ε = 3.0000. Of it, ε = 2.5427 was used" in text(
         "confident"
@@ -236,7 +239,7 @@ def test_a_changed_figure_changes_every_page():
     for changes in ({"teachers": 251}, {"epsilon_dataset": 9.25}, {"delta": 2e-5}, {"queries": 1001}, {"run": "other"}):
         other = made("overlap", **changes)
         for code in languages():
-            assert board_page(other, code, MARK) != PAGES["overlap"][code], changes
+            assert board_page(other, code, MARK) != pages_of("overlap")[code], changes
 
 
 def test_numbers_and_dates_are_written_as_each_language_does():

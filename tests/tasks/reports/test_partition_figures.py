@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from tasks.reports.partition_figures import MOST_COLUMNS, MOST_ROWS, figures, spread
+from tasks.reports.partition_figures import MOST_COLUMNS, MOST_ROWS, figures
 from tasks.runtime.store import write_array, write_json
 from terrine.data.label_mix import label_shares, summarise
 from tests.tasks.pipeline.test_report import BLOOD, Page, check_offline, make_run, written
@@ -35,22 +35,6 @@ def test_a_cell_is_as_full_as_the_share_of_its_class():
     assert np.allclose(drawn, shares / shares.max(), atol=0.006)
 
 
-def test_teachers_of_other_kinds_stand_by_their_most_frequent_class():
-    histograms = np.array([[0, 0, 9], [9, 1, 0], [0, 9, 0], [9, 0, 0]])
-    part = figures(manifest_of(histograms, kind="dirichlet", alpha=0.1), histograms, ["a", "b", "c"])
-    rows = re.findall(r'<g class="part-0"[^>]*>(.*?)</g>', part["mix"])
-    places = [[float(x) for x in re.findall(r'<rect x="([\d.]+)%"', row)] for row in rows]
-    assert places[0] == [0.0, pytest.approx(places[0][1])]
-    assert max(places[0]) < max(places[1]) < min(places[2])
-    assert "dirichlet, alpha=0.1" in dict(part["facts"])["Kind"]
-
-
-def test_columns_are_as_high_as_parts_are_large_the_largest_first():
-    histograms = np.array([[1, 1], [30, 30], [10, 5]])
-    svg = figures(manifest_of(histograms), histograms, ["a", "b"])["sizes"]
-    assert re.findall(r"<title>([\d,]+)</title>", svg) == ["60", "15", "2"]
-
-
 @pytest.mark.parametrize(("teachers", "classes"), [(2, 2), (150, 10), (151, 10), (5000, 100)])
 def test_many_teachers_and_classes_are_thinned_out_and_it_is_said(teachers, classes):
     histograms = counts(teachers, classes)
@@ -61,13 +45,6 @@ def test_many_teachers_and_classes_are_thinned_out_and_it_is_said(teachers, clas
     assert part["drawn"] == (MOST_COLUMNS if teachers > MOST_COLUMNS else None)
     assert part["rows"] == (MOST_ROWS if classes > MOST_ROWS else None)
     assert len(part["mix"]) < 600_000
-
-
-@pytest.mark.parametrize("teachers", [1, 149, 150, 151, 1000])
-def test_the_ends_are_always_drawn_and_none_twice(teachers):
-    drawn = spread(teachers)
-    assert (drawn[0], drawn[-1]) == (0, teachers - 1)
-    assert np.all(np.diff(drawn) > 0)
 
 
 def test_the_report_shows_the_partition_in_a_section_marked_private(tmp_path):

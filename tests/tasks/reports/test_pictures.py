@@ -6,7 +6,7 @@ import io
 import numpy as np
 from PIL import Image
 
-from tasks.reports.pictures import confusion_colours, contact_sheets, image_data_uri, row_shares, white_reads_better
+from tasks.reports.pictures import contact_sheets, image_data_uri, row_shares
 from terrine.queries import Queries
 
 
@@ -39,24 +39,6 @@ def test_a_sheet_counts_its_own_source_and_shows_only_what_was_asked():
     assert {picture.query for picture in first.pictures} == {*range(10), *range(20, 24)}
 
 
-def test_a_long_sheet_is_spread_over_all_queries_without_repeating_one():
-    answered = np.ones(30, dtype=bool)
-    first, _ = contact_sheets(
-        query_set(), answered, np.zeros(30, dtype=np.int64), np.arange(30) < 30, ["only"], per_source=7
-    )
-    chosen = [picture.query for picture in first.pictures]
-    assert len(set(chosen)) == 7
-    assert {chosen[0], chosen[-1]} == {0, 29}
-
-
-def test_unanswered_queries_come_last():
-    answered = np.arange(30) % 2 == 0
-    for sheet in contact_sheets(query_set(), answered, np.where(answered, 1, -1), np.arange(30) < 30, ["no", "yes"]):
-        seen = [picture.label is None for picture in sheet.pictures]
-        assert seen == sorted(seen)
-        assert any(seen)
-
-
 def test_noisy_histograms_are_drawn_where_they_were_released():
     answered = np.arange(30) < 20
     noisy = np.random.default_rng(0).normal(size=(30, 3))
@@ -82,17 +64,3 @@ def test_row_shares_are_those_of_a_plain_loop_and_an_empty_row_stays_empty():
         total = sum(confusion[row].tolist())
         for column in range(6):
             assert shares[row, column] == (confusion[row, column] / total if total else 0)
-
-
-def test_right_answers_and_errors_have_different_colours_and_nothing_is_white():
-    colours = confusion_colours(np.array([[9, 1, 0], [0, 5, 5], [0, 0, 0]]))
-    assert colours[0, 0, 2] > colours[0, 0, 0]
-    assert colours[0, 1, 0] > colours[0, 1, 2]
-    assert colours[1, 2].sum() < colours[0, 1].sum()
-    assert (colours[2] == 255).all()
-    assert (colours[0, 2] == 255).all()
-
-
-def test_a_number_is_written_in_what_can_be_read_on_its_cell():
-    white, pale, full = [255, 255, 255], [200, 215, 233], [37, 99, 170]
-    assert white_reads_better(np.array([[white, pale], [full, [0, 0, 0]]])).tolist() == [[False, False], [True, True]]

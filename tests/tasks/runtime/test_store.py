@@ -55,7 +55,7 @@ def test_arrays_tables_and_tensors_come_back_as_they_were(tmp_path):
 def test_equal_values_give_equal_bytes(tmp_path):
     store.write_json(tmp_path / "a", {"x": np.int64(1), "y": [np.float64(2)]})
     store.write_json(tmp_path / "b", {"y": [2.0], "x": 1})
-    assert store.file_digest(tmp_path / "a") == store.file_digest(tmp_path / "b")
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
 @pytest.mark.parametrize("reader", [store.read_json, store.read_array, store.read_table, store.read_tensors])

@@ -63,43 +63,42 @@ def test_what_is_committed_is_what_dvc_finds_at_the_runs_door(project, run):
     assert lock_of(project, run).read_text() == text
 
 
-@pytest.mark.parametrize("moment", ["dvc.utils.serialize._yaml._dump", "os.fsync", "os.replace"])
-def test_a_kill_at_any_moment_of_a_commit_leaves_the_entries_that_were_there(project, run, moment, monkeypatch):
+def test_a_kill_at_any_moment_of_a_commit_leaves_the_entries_that_were_there(project, run, monkeypatch):
     commit(project, run, "parameters", MAIN)
     before = lock_of(project, run).read_text()
-    with monkeypatch.context() as patch:
 
-        def kill(*_, **__):
-            raise Killed
+    def kill(*_, **__):
+        raise Killed
 
-        patch.setattr(moment, kill)
-        with pytest.raises(Killed):
-            commit(project, run, "parameters", MAIN)
-    assert lock_of(project, run).read_text() == before
+    for moment in ("dvc.utils.serialize._yaml._dump", "os.fsync", "os.replace"):
+        with monkeypatch.context() as patch:
+            patch.setattr(moment, kill)
+            with pytest.raises(Killed):
+                commit(project, run, "parameters", MAIN)
+        assert lock_of(project, run).read_text() == before
     commit(project, run, "parameters", MAIN)
 
 
-@pytest.mark.parametrize("left", [b"", b"schema: '2.0'\nstages:\n  parameters@", "schema: '2.0'\n# é".encode()[:-1]])
-def test_a_lock_that_dvc_was_killed_over_is_begun_anew_with_a_sentence(project, run, left, caplog):
+def test_a_lock_that_dvc_was_killed_over_is_begun_anew_with_a_sentence(project, run, caplog):
     commit(project, run, "parameters", MAIN)
     whole = load_yaml(lock_of(project, run))
-    lock_of(project, run).write_bytes(left)
-    with caplog.at_level(logging.WARNING):
-        assert changed_stages(project, run, MAIN) == MAIN.names
-    assert [record.getMessage().partition(" ")[2][:13] for record in caplog.records] == ["was cut short"]
+    for left in (b"", b"schema: '2.0'\nstages:\n  parameters@", "schema: '2.0'\n# é".encode()[:-1]):
+        lock_of(project, run).write_bytes(left)
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            assert changed_stages(project, run, MAIN) == MAIN.names
+        assert [record.getMessage().partition(" ")[2][:13] for record in caplog.records] == ["was cut short"]
     commit(project, run, "parameters", MAIN)
     assert load_yaml(lock_of(project, run)) == whole
 
 
-@pytest.mark.parametrize(
-    "left", ["", json.dumps({"write": {"": {"pid": os.getpid(), "cmd": "terrine run"}}})], ids=["nothing", "a process"]
-)
-def test_notes_that_a_killed_commit_left_are_in_nobodys_way(project, run, left):
+def test_notes_that_a_killed_commit_left_are_in_nobodys_way(project, run):
     path = project / FOLDER / "rwlock"
     path.parent.mkdir(parents=True)
-    path.write_text(left)
-    commit(project, run, "parameters", MAIN)
-    assert not is_changed(project, run, "parameters", MAIN)
+    for left in ("", json.dumps({"write": {"": {"pid": os.getpid(), "cmd": "terrine run"}}})):
+        path.write_text(left)
+        commit(project, run, "parameters", MAIN)
+        assert not is_changed(project, run, "parameters", MAIN)
 
 
 def test_what_a_power_cut_emptied_in_the_cache_is_not_put_in_the_place_of_what_a_stage_makes(project, run, monkeypatch):

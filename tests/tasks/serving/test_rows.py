@@ -3,13 +3,10 @@
 import json
 import shutil
 
-import mlflow
 import numpy as np
 import pandas as pd
 import pytest
 from fastapi.testclient import TestClient
-from mlflow.exceptions import MlflowException
-from mlflow.types import DataType
 from typer.testing import CliRunner
 
 from flows.cli import app as command_line
@@ -55,6 +52,28 @@ def test_a_data_frame_is_answered_whatever_the_order_and_types_of_its_columns(st
     assert answers["class"].tolist() == [model.class_names[best] for best in expected(student).argmax(axis=1)]
     one = pd.DataFrame([{"age": 61.0, "work": np.nan, "gain": 1}])  # alone, a missing word is a float
     assert model.predict(one).shape == (1, 2)
+
+
+def test_classes_in_an_order_are_answered_by_the_median_and_a_number(linear, tmp_path):
+    folder = tmp_path / "student"
+    shutil.copytree(linear, folder)
+    description = json.loads((folder / "manifest.json").read_text())
+    description |= {"class_names": ["0 to 20", "20 to 60"], "scale": {"edges": [0, 20, 60]}}
+    (folder / "manifest.json").write_text(json.dumps(seal(folder, description)))
+    said, answers = expected(folder).astype(float), TableStudent.load(folder).answers(ROWS)
+    assert list(answers)[:3] == ["number", "class", "probability"]
+    for (low, high), answer in zip(said, answers.to_dict("records"), strict=True):
+        upper = high > low
+        number = 20 + 40 * (0.5 - low) / high if upper else 20 * 0.5 / low
+        assert answer["number"] == pytest.approx(number, abs=1e-3)
+        assert (answer["class"], answer["probability"]) == (
+            ("20 to 60", pytest.approx(high, abs=1e-6)) if upper else ("0 to 20", pytest.approx(low, abs=1e-6))
+        )
+    app, _ = build_app(folder)
+    assert TestClient(app).get("/model").json()["scale"] == {"edges": [0, 20, 60]}
+    ROWS.assign(key=["a", "b", "c"]).to_csv(tmp_path / "rows.csv", index=False)
+    (file,) = predict_tables(folder, [tmp_path / "rows.csv"])
+    np.testing.assert_allclose(file.answers["number"], answers["number"])
 
 
 def test_what_is_left_out_of_account_is_said(linear):
@@ -133,10 +152,15 @@ def saved(linear, tmp_path_factory):
 
 
 def test_the_mlflow_model_takes_the_users_columns(linear, saved):
+    import mlflow
+
     model = mlflow.pyfunc.load_model(str(saved))
     inputs = model.metadata.get_input_schema()
     assert inputs.input_names() == ["age", "work", "gain"]
-    assert model.metadata.get_output_schema().input_types() == [DataType.string, *[DataType.double] * 3]
+    assert model.metadata.get_output_schema().input_types() == [
+        mlflow.types.DataType.string,
+        *[mlflow.types.DataType.double] * 3,
+    ]
     assert list(model.input_example) == ["age", "work", "gain"]
     assert model.metadata.metadata["columns"][0] == {"name": "age", "type": "number"}
     pd.testing.assert_frame_equal(model.predict(ROWS), TableStudent.load(linear).answers(ROWS))
@@ -144,7 +168,7 @@ def test_the_mlflow_model_takes_the_users_columns(linear, saved):
     assert model.predict(whole)["class"].tolist() == model.predict(ROWS)["class"].tolist()
     alone = ROWS.iloc[[1]].assign(work=np.nan)  # a float, for want of a word
     assert model.predict(alone)["class"].tolist() == model.predict(ROWS)["class"].tolist()[1:2]
-    with pytest.raises(MlflowException, match="The request has no column 'age'"):
+    with pytest.raises(mlflow.MlflowException, match="The request has no column 'age'"):
         model.predict(ROWS.drop(columns="age"))
 
 

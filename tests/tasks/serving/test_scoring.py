@@ -200,14 +200,6 @@ def test_a_bad_request_gets_a_4xx_and_a_sentence(served, path, body, headers, st
     assert "Traceback" not in answer.text
 
 
-def test_the_service_goes_on_after_refusals(served):
-    client, model = served
-    for path, body, headers, status, _ in list(REFUSED.values())[:4]:
-        assert client.post(path, content=body, headers=headers).status_code == status
-    answer = client.post("/images", content=as_npy(ONE), headers=NPY)
-    np.testing.assert_allclose(answer.json()["predictions"], model.predict(ONE), atol=1e-6)
-
-
 def test_a_large_body_without_a_declared_length_is_refused_and_not_kept(served):
     """ASGI by hand: parts that come one by one; the application must stop keeping them and read to the end."""
     client, _ = served

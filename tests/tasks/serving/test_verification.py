@@ -9,7 +9,7 @@ import typer
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from typer.testing import CliRunner
 
-from flows.cli.statement import register
+from flows.cli.statement import statement, verify
 from tasks.reports import board_page
 from tasks.reports.statement_page import render_statement
 from tasks.runtime.store import write_json
@@ -61,7 +61,8 @@ def wrong(checks):
 
 def terrine(*arguments):
     app = typer.Typer()
-    register(app)
+    app.command()(statement)
+    app.command()(verify)
     return CliRunner().invoke(app, ["verify", *map(str, arguments)])
 
 

@@ -4,7 +4,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from flows.cli.audit import register
+from flows.cli.audit import audit as audit_command
 from tasks.tools.audit import audit, canaries
 from terrine.aggregation.confident import ConfidentGNMax
 from terrine.aggregation.gnmax import GNMax
@@ -62,7 +62,7 @@ def test_impossible_audits_are_refused():
 
 def test_the_command_prints_what_was_found():
     app = typer.Typer()
-    register(app)
+    app.command("audit")(audit_command)
     app.callback()(lambda: None)
     options = ["audit", "--mechanism", "histogram", "--noise", "replay", "--runs", "40", "--queries", "20"]
     table = CliRunner().invoke(app, options, catch_exceptions=False)

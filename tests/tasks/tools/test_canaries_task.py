@@ -15,10 +15,11 @@ from tasks.pipeline import vote
 from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.partition import read_assignment
 from tasks.runtime.run import Run
-from tasks.runtime.store import file_digest, read_json
+from tasks.runtime.store import read_json
 from tasks.tools import canaries
 from tasks.tools.canaries import audit_canaries
 from terrine.errors import ArtefactError, SettingError
+from terrine.files import file_digest
 from terrine.privacy.auditing.canaries import make_canaries
 from terrine.privacy.noise import ReplayNoise
 
@@ -162,7 +163,7 @@ def test_the_command_shows_bound_charge_and_power(made, monkeypatch):
     monkeypatch.setattr("tasks.config.presets.project_root", lambda: made.root)
     monkeypatch.setattr("tasks.runtime.run.open_run", lambda root, name: made)
     app = typer.Typer()
-    command.register(app)
+    app.command()(command.audit)
     app.callback()(lambda: None)
     shown = CliRunner().invoke(app, ["audit", "--run", "small", "--canaries", "20"], catch_exceptions=False)
     assert shown.exit_code == 0

@@ -14,8 +14,10 @@ from tasks.runtime.accounts import release_at_price
 from tasks.runtime.parameters import settled
 from tasks.runtime.releases import noise_of, releases_of
 from tasks.runtime.run import Run
-from tasks.tools.check import look_at
+from tasks.tools.check import BORDER, LARGEST_DENSE, PROJECTION, image_seconds, look_at
 from terrine.errors import InputError
+from terrine.models import scattering, spectra
+from terrine.models.kinds.scattering import PROJECTION_BATCHES
 from terrine.planning import knowing
 from terrine.privacy.accounting.pricing import price
 
@@ -113,9 +115,35 @@ def test_sums_are_held_against_their_noise_and_large_groups_are_told_of_votes(pr
     assert any("teachers that vote learn from all" in note for note in look_at(project, grouped).notes)
 
 
+def test_the_time_that_is_told_hangs_on_the_images_that_a_run_computes_features_of(project):
+    """As many as stages were seen to compute: queries for statistics, features and reference images, records once."""
+    settings = [*SUMMED, "queries.count=1000", "privacy.moments=0", "backbone.invariance=false"]
+    found = look_at(project, derive(project, "own", [*settings, "data.size=224", "data.channels=1"]))
+    records, tested = found.survey.records
+    assert found.minutes == pytest.approx((60 + (records + tested + 3000) * image_seconds(224) / 2) / 60)
+    moments = look_at(project, derive(project, "own", [*settings, "privacy.moments=0.1", "data.size=224"]))
+    assert moments.minutes == pytest.approx((60 + (2 * records + tested + 3000) * 3 * image_seconds(224) / 2) / 60)
+    votes = ["queries.count=6000", "backbone.invariance=true", "aggregation.sigma=9", "partition.teachers=20"]
+    asked = look_at(project, derive(project, "own", [*votes, "student.statistics=current", "data.size=28"]))
+    queries = asked.plan.queries
+    passed = 6000 + 4000 + 2000 + 2 * 6000 if queries == 6000 else 3 * queries + 2 * queries
+    assert asked.minutes == pytest.approx((60 + (records + 2 * tested + passed) * 3 * image_seconds(28) / 2) / 60)
+
+
+@pytest.mark.parametrize(("size", "milliseconds"), [(28, 0.75), (64, 6.6), (128, 12.9), (224, 31.4)])
+def test_seconds_of_an_image_are_those_that_were_measured(size, milliseconds):
+    """docs/scaling.md."""
+    assert 1000 * image_seconds(size) == pytest.approx(milliseconds, rel=0.1)
+
+
+def test_images_are_told_to_be_large_where_the_transform_takes_them_for_large():
+    assert LARGEST_DENSE == scattering._LARGEST_DENSE_SIDE
+    assert (BORDER, PROJECTION) == (2 * spectra.REACH, 500 * PROJECTION_BATCHES)
+
+
 def test_groups_that_are_held_out_are_counted(project):
     _table_of_groups(project, 60)
-    name = derive(project, "own", ["data.path=images/table.csv", "privacy.unit=group", "aggregation.epsilon=60"])
+    name = derive(project, "own", ["data.path=images/table.csv", "privacy.unit=group", "aggregation.epsilon=40"])
     survey = look_at(project, name).survey
     assert sum(survey.groups) == 60
     assert survey.units("group") == survey.groups[0] > 40

@@ -1,5 +1,7 @@
 """Contact sheets and image sets outside a run."""
 
+from multiprocessing import get_context
+
 import numpy as np
 from PIL import Image
 
@@ -16,11 +18,12 @@ def test_a_sheet_is_a_png_of_the_images(tmp_path):
     assert np.array_equal(sheet[:8, :8], first.permute(1, 2, 0).numpy())
 
 
-def test_a_set_has_the_same_bytes_for_one_and_for_several_workers(tmp_path):
+def test_a_set_has_the_same_bytes_for_one_and_for_several_workers(tmp_path, monkeypatch):
     recipe = Recipe("shaders", count=30, seed=0, size=12, channels=1, shard=8)
     seen = []
     cost = write_set(tmp_path / "one", recipe, progress=seen.append)
     assert (cost.images, cost.kept, cost.redrawn, len(seen)) == (30, 0, 0, 4)
+    monkeypatch.setattr("tasks.tools.images.get_context", lambda _: get_context("fork"))  # which has imported torch
     write_set(tmp_path / "two", recipe, workers=2)
     for path in [*(tmp_path / "one").glob("*.npy"), tmp_path / "one" / "manifest.json"]:
         assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()

@@ -116,28 +116,6 @@ def test_every_preset_meets_its_budget(pytestconfig):
         check_run(Run(pytestconfig.rootpath, name, values), 10)
 
 
-@pytest.mark.parametrize("name", ["dpsd-mnist", "dpsd-mnist-small", "dpsd-cifar10", "feddpsd-mnist"])
-def test_presets_named_after_the_paper_have_its_numbers(pytestconfig, name):
-    values = presets_of_transcriptions(pytestconfig.rootpath)[name].transcription
-    annotation = values.annotation
-    assert (annotation.sigma, annotation.top_k, annotation.balance, annotation.step) == (100, 3, 8, 0.1)
-    assert (annotation.limit, annotation.distillation, annotation.gradient_of) == (
-        "normalise",
-        "decoupled",
-        "probabilities",
-    )
-    assert annotation.beta == (0.001 if "mnist" in name and "fed" not in name else 0.005)
-    assert (values.iterations, values.batch, values.delta) == (200, 256, 1e-5)
-    assert (values.student.learning_rate, values.generator.learning_rate) == (0.1, 0.01)
-    assert values.generator.form == "printed"
-
-
-def test_the_sound_preset_has_200_clients_and_spends_ten(pytestconfig):
-    values = presets_of_transcriptions(pytestconfig.rootpath)["dpsd-many-teachers"]
-    assert (values.partition.teachers, values.transcription.federated) == (200, True)
-    assert values.transcription.epsilon == 10
-
-
 PRIVATE_FILE = {
     "transcription": {"teacher": {"file": "a.pt"}},
     "ledger": {"account": "hospital", "epsilon": 30.0},

@@ -218,6 +218,22 @@ def test_a_given_split_needs_both_sides(class_folders: Path) -> None:
         load(write_table(class_folders, "path,label,split", *rows("train")))
 
 
+def test_columns_that_are_not_read_are_told_unless_groups_are_given(class_folders: Path) -> None:
+    table = write_table(class_folders, "path,label,patient", *(f"{line},p1" for line in rows()))
+    (remark,) = Folder(path=table).survey().remarks
+    assert "not read: patient. If one says whose images they are, call it 'group'" in remark
+    table = write_table(class_folders, "path,label,group,age", *(f"{line},p{n}, 30" for n, line in enumerate(rows())))
+    assert Folder(path=table).survey().remarks == ()
+
+
+@pytest.mark.parametrize(("name", "source"), [("a.nii.gz", "nifti"), ("b.NII", "nifti"), ("c.dcm", "dicom")])
+def test_files_of_scanners_in_a_table_are_sent_to_their_own_door(class_folders: Path, name: str, source: str) -> None:
+    (class_folders / name).touch()
+    table = write_table(class_folders, "path,label", *rows(), f"{name},cat")
+    with pytest.raises(InputError, match=rf"{name} is no picture.*set data\.name={source}"):
+        Folder(path=table).survey()
+
+
 def test_a_person_on_both_sides_of_a_given_split_is_named(class_folders: Path) -> None:
     lines = [f"{row},p{i % 10},{'test' if i < 3 else 'train'}" for i, row in enumerate(rows())]
     with pytest.raises(InputError, match=r"the group of .*0.png is in train and in test \(3 training images"):

@@ -148,3 +148,6 @@ def test_a_slice_that_there_is_not_is_refused(tmp_path: Path) -> None:
         seen(saved(tmp_path / "one.nii"), "sagittal", 5)
     with pytest.raises(ValueError, match="view"):
         Nifti(path="x", view="diagonal")
+    (tmp_path / "table.csv").write_text("path,label\none.nii,a\n")
+    with pytest.raises(InputError, match=r"one\.nii has 5 sagittal slices.*Choose a number that every volume has"):
+        Nifti(path=tmp_path / "table.csv", plane="sagittal", view=5).survey()

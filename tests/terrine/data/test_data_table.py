@@ -57,6 +57,42 @@ def original_index(features: np.ndarray, data: Splits, last: int = 399) -> np.nd
     return np.rint((features[:, 0] - column.min()) / step).astype(int)
 
 
+def days(path: Path) -> Path:
+    """A table whose target is a number: a quarter of the row's, from 0 to 99.75."""
+    return write(path, [[*row(index)[:4], f"{index / 4:g}"] for index in range(400)], "number,age,colour,person,days")
+
+
+def test_a_target_that_is_a_number_becomes_bins_and_is_kept_for_the_test(tmp_path: Path) -> None:
+    data = load(days(tmp_path / "stay.csv"), target="days", bins=(0, 25, 50, 100))
+    assert data.class_names == ("0 to 25", "25 to 50", "50 to 100")
+    truth = original_index(data.train_features, data) / 4
+    assert data.train_labels.tolist() == [0 if days < 25 else 1 if days < 50 else 2 for days in truth]
+    assert data.test_numbers.tolist() == (original_index(data.test_features, data) / 4).tolist()
+    assert data.dataset.scale.edges == (0, 25, 50, 100)
+
+
+def test_targets_beyond_the_edges_are_refused_by_their_line_or_clipped_and_counted(tmp_path: Path) -> None:
+    path = days(tmp_path / "stay.csv")
+    with pytest.raises(InputError, match=r"stay\.csv, line 363, 'days': the label is 90\.25, beyond data\.bins"):
+        load(path, target="days", bins=(0, 25, 50, 90))
+    data = load(path, target="days", bins=(0, 25, 50, 90), outside="clip")
+    assert data.remarks[0].startswith("39 of 400 labels lie beyond data.bins")
+    assert max(data.test_numbers) <= 90
+    with pytest.raises(InputError, match=r"line 2, 'colour': the label is 'red', and data\.bins wants numbers"):
+        load(path, target="colour", bins=(0, 25, 50))
+
+
+def test_grades_keep_their_order_and_are_named_all(tmp_path: Path) -> None:
+    path = days(tmp_path / "stay.csv")
+    data = load(path, target="colour", grades=("green", "Red", "blue", "black"))
+    assert data.class_names == ("green", "Red", "blue", "black")
+    assert data.train_labels.tolist() == [(1, 0, 2)[place % 3] for place in original_index(data.train_features, data)]
+    with pytest.raises(InputError, match=r"'colour' is 'blue', which is none of data\.grades=\[\"green\", \"red\"\]"):
+        load(path, target="colour", grades=("green", "red"))
+    with pytest.raises(ValidationError, match="classes and grades do not go together: labels are classes, or grades"):
+        Table(path=path, target="colour", grades=("a", "b"), classes=("a", "b"))
+
+
 def test_the_three_splits_are_disjoint_cover_the_rows_and_have_about_their_sizes(adult: Path) -> None:
     data = load(adult, target="income", public_fraction=0.25, test_fraction=0.25)
     splits = [original_index(f, data).tolist() for f in (data.train_features, data.query_features, data.test_features)]

@@ -87,6 +87,9 @@ def brought_by(requirements):
     return found
 
 
+installed = functools.cache(importlib.metadata.packages_distributions)
+
+
 @functools.cache
 def absent_without(wheel, extras=()):
     """The top-level packages that are installed here and that the wheel with these extras does not bring."""
@@ -96,7 +99,7 @@ def absent_without(wheel, extras=()):
     for requirement in own:
         requirement.marker = None
     brought = brought_by(map(str, own))
-    places = importlib.metadata.packages_distributions()
+    places = installed()
     return {
         package
         for package, distributions in places.items()

@@ -197,6 +197,7 @@ def test_the_log_says_once_that_an_architecture_has_no_batch_norm(caplog):
     class Plain(nn.Sequential):
         """An architecture that no other test uses."""
 
+    caplog.set_level("INFO")
     for _ in range(2):
         network = Plain(nn.Linear(3, 2), nn.LayerNorm(2)).eval()
         for statistics in ("original", "current", "current"):

@@ -104,11 +104,6 @@ def test_training_as_published_is_that_of_adam_from_the_teachers_head():
     np.testing.assert_allclose(trained.head.weight, head.weight.detach().numpy(), atol=1e-5)
 
 
-def test_the_teachers_head_has_no_hidden_layer():
-    with pytest.raises(ValidationError, match="start=shared is the teachers' head"):
-        FinetuneStudent(start="shared", hidden=8)
-
-
 @pytest.mark.parametrize("histograms", [True, False], ids=["histograms", "labels"])
 @pytest.mark.parametrize("kind", named(ON_FROZEN))
 def test_a_head_on_frozen_features_learns_and_the_backbone_is_left_alone(kind, histograms):
@@ -255,13 +250,11 @@ def test_few_answers_are_all_used_for_fitting():
 @pytest.mark.parametrize("kind", named([ON_FROZEN[3], ON_NETWORKS[2]]))
 def test_a_student_depends_on_its_seed_alone(kind, tmp_path):
     backbone = frozen_backbone if kind.kind == "freematch" else small_network
-    results = []
+    short, results = kind.model_copy(update={"patience": None, "steps": 10}), []
     for seed in (0, 0, 1):
         torch.manual_seed(len(results))
         np.random.seed(len(results))  # noqa: NPY002  # nobody may read it
-        results.append(
-            bytes_of(kind.model_copy(update={"patience": None}).train(some_material(backbone()), seed=seed), tmp_path)
-        )
+        results.append(bytes_of(short.train(some_material(backbone()), seed=seed), tmp_path))
     assert results[0] == results[1] != results[2]
 
 
@@ -298,11 +291,12 @@ def test_images_without_answers_are_looked_at():
             unanswered = np.setdiff1d(np.arange(240), material.rows)
             if other:
                 material.pool.images[unanswered] = 255 - material.pool.images[unanswered]
-            heads.append(kind.model_copy(update={"patience": None}).train(material, seed=0).head.weight)
+            short = kind.model_copy(update={"patience": None, "steps": 10})
+            heads.append(short.train(material, seed=0).head.weight)
         assert np.array_equal(*heads) == (kind.kind == "finetune")
 
 
-RESUMED = ("freematch-frozen", "freematch-network", "vat-network", "full-network")
+RESUMED = ("freematch-frozen", "vat-network", "full-network")
 
 KILLED = """
 import os, signal, sys
@@ -424,32 +418,3 @@ def test_every_kind_is_made_of_its_defaults_and_has_no_setting_of_another(name):
             STUDENTS.of(name)(**{other: 1})
     assert ("trainable" in own) == (name not in ("linear", "forest", "full", "sums"))
     assert ("pool" in own) == student.looks_at_more
-
-
-@pytest.mark.parametrize(
-    ("name", "key", "values"),
-    [
-        ("linear", "l2", [-1.0, float("inf")]),
-        ("linear", "label_smoothing", [1.0]),
-        ("finetune", "steps", [0]),
-        ("finetune", "train_batch", [1]),
-        ("finetune", "patience", [0]),
-        ("finetune", "views", [-1]),
-        ("finetune", "hidden", [0]),
-        ("finetune", "learning_rate", [0.0]),
-        ("finetune", "trainable", [-1.0, 101.0]),
-        ("full", "ema", [1.0]),
-        ("full", "weight_decay", [-1.0]),
-        ("fixmatch", "threshold", [-0.1, 1.1]),
-        ("fixmatch", "unlabelled_weight", [-1.0, float("inf")]),
-        ("fixmatch", "unlabelled_ratio", [0]),
-        ("freematch", "decay", [1.0]),
-        ("freematch", "fairness", [-0.1]),
-        ("vat", "perturbation", [0.0]),
-        ("vat", "power_iterations", [0]),
-    ],
-)
-def test_an_impossible_setting_is_refused_by_its_name(name, key, values):
-    for value in values:
-        with pytest.raises(ValidationError, match=key):
-            STUDENTS.of(name)(**{key: value})

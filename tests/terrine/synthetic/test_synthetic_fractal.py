@@ -13,13 +13,9 @@ from terrine.synthetic.programs.fractal import (
     STEPS,
     Catalogue,
     Systems,
-    _pool,
-    _stamp,
     _weights,
     catalogue,
-    fill_rate,
     fractal,
-    plot,
     random_systems,
     walk,
 )
@@ -57,24 +53,6 @@ def test_a_walk_applies_one_map_after_another():
                     assert (x[step - BURN_IN, row, start], y[step - BURN_IN, row, start]) == (px, py)
 
 
-def test_plot_marks_the_pixels_of_the_points_and_nothing_near_the_border():
-    generator = torch.Generator().manual_seed(0)
-    x, y = torch.randn(8, 3, 5, generator=generator), torch.randn(8, 3, 5, generator=generator)
-    marks = plot(x, y, 40).view(3, 40, 40)
-    for image in range(3):
-        px, py = x[:, image].flatten().double(), y[:, image].flatten().double()
-        expected = np.zeros((40, 40))
-        for u, v in zip((px - px.min()) / (px.max() - px.min()), (py - py.min()) / (py.max() - py.min()), strict=True):
-            expected[2 + int(v * 35 + 0.5), 2 + int(u * 35 + 0.5)] = 1
-        assert np.array_equal(marks[image].numpy(), expected)
-    assert fill_rate(marks.flatten(1)) == pytest.approx(marks.double().mean((1, 2)))
-
-
-def test_orbits_that_leave_the_plane_fill_nothing():
-    x = torch.tensor([1.0, float("inf"), float("nan"), 2.0]).view(4, 1, 1)
-    assert fill_rate(plot(x, x, 32))[0] < 0.01
-
-
 def test_every_category_fills_a_fifth_of_the_canvas_by_an_independent_walk():
     category = torch.arange(0, 1000, 125)
     systems = catalogue(0).get(category)
@@ -108,28 +86,6 @@ def test_there_are_25_weights_and_each_changes_one_parameter():
     assert (table[0] == 1).all()
     assert ((table[1:] != 1).sum(1) == 1).all()
     assert {round(float(v), 1) for v in table.unique()} == {0.2, 0.6, 1.0, 1.4, 1.8}
-
-
-def test_a_patch_is_stamped_at_every_mark():
-    marks = torch.zeros((4, 20, 20), dtype=torch.uint8)
-    generator = torch.Generator().manual_seed(0)
-    marks[:, 2:-2, 2:-2] = (torch.rand((4, 16, 16), generator=generator) < 0.1).to(torch.uint8)
-    word = philox.words(0, "patch", torch.arange(4), 1)
-    stamped = _stamp(marks.flatten(1), 20, word).view(4, 20, 20)
-    for image in range(4):
-        pattern = (int(word[image, 0]) * 511 >> 32) + 1
-        expected = torch.zeros((20, 20), dtype=torch.uint8)
-        for row, column in marks[image].nonzero().tolist():
-            for tap in range(9):
-                if pattern >> tap & 1:
-                    expected[row + 1 - tap // 3, column + 1 - tap % 3] = 1
-        assert torch.equal(stamped[image], expected)
-
-
-def test_pooling_adds_up_blocks():
-    cover = torch.randint(0, 2, (2, 12, 12), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    expected = cover.view(2, 4, 3, 4, 3).double().sum((2, 4))
-    assert torch.equal(_pool(cover, 3).double(), expected)
 
 
 def test_pictures_hold_a_figure_on_black():

@@ -41,10 +41,10 @@ def test_an_image_s_bytes_do_not_depend_on_the_batch_it_is_drawn_in(kind):
 
 
 @pytest.mark.parametrize("kind", list(programs()))
-def test_a_batch_of_4096_holds_the_same_bytes_as_single_images(kind):
-    together = images(kind, 0, 4096, size=8, channels=1)
-    for first in (0, 1, 2047, 4095):
-        assert torch.equal(images(kind, first, 1, size=8, channels=1), together[first : first + 1])
+def test_a_batch_that_is_drawn_in_parts_holds_the_same_bytes_as_single_images(kind):
+    together = images(kind, 0, 300, size=32, channels=1)
+    for first in (0, 1, 127, 128, 299):
+        assert torch.equal(images(kind, first, 1, size=32, channels=1), together[first : first + 1])
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -11,9 +11,7 @@ from terrine.synthetic.programs.stylegan import (
     CHANNEL_DEVIATIONS,
     CHANNEL_MEANS,
     CHANNELS,
-    _convolve,
     _draw_network,
-    _upsample,
     _upsampling_loss,
     ladder,
     stylegan,
@@ -37,18 +35,6 @@ def test_the_bank_holds_edges_lines_sparse_filters_and_their_negatives():
     assert len({tuple(wavelet.round(4).flatten()) for wavelet in bank}) == 40
 
 
-def test_demodulation_leaves_only_the_sign_of_an_output_channel_s_scale():
-    generator = torch.Generator().manual_seed(0)
-    scale = torch.randn(12, generator=generator, dtype=torch.float64)
-    style = torch.randn(7, generator=generator, dtype=torch.float64) + 1
-    wavelet = torch.from_numpy(wavelet_bank()[:7]).double()
-    weight = scale[:, None, None, None] * style[:, None, None] * wavelet
-    demodulated = weight / weight.square().sum((1, 2, 3), keepdim=True).sqrt()
-    one_map = style[:, None, None] * wavelet
-    one_map = one_map / one_map.square().sum().sqrt()
-    assert torch.allclose(demodulated, scale.sign()[:, None, None, None] * one_map)
-
-
 def plain_up(x: torch.Tensor) -> torch.Tensor:
     """Insert zeros and smooth with the outer product of (1, 3, 3, 1) / 4, as StyleGAN2 upsamples."""
     images, channels, side, _ = x.shape
@@ -57,30 +43,6 @@ def plain_up(x: torch.Tensor) -> torch.Tensor:
     line = torch.tensor([1, 3, 3, 1], dtype=x.dtype) / 4
     kernel = torch.outer(line, line).expand(channels, 1, 4, 4)
     return functional.conv2d(functional.pad(spread, (2, 1, 2, 1)), kernel, groups=channels)
-
-
-def test_upsampling_is_zero_insertion_and_a_binomial_filter():
-    x = torch.randint(-50, 50, (2, 3, 5, 5), generator=torch.Generator().manual_seed(1)).float()
-    assert torch.allclose(_upsample(x, 10).double(), plain_up(x.double()))
-    assert torch.equal(_upsample(x, 9), _upsample(x, 10)[:, :, :9, :9])
-
-
-@pytest.mark.parametrize("up", [False, True])
-def test_the_nine_tap_maps_make_the_convolution(up):
-    generator = torch.Generator().manual_seed(2)
-    x = torch.randint(0, 100, (2, 6, 5, 5), generator=generator).float()
-    taps = torch.randint(-100, 100, (2, 9, 6), generator=generator).float()
-    ours = _convolve(torch.bmm(taps, x.flatten(2)), 5, 10 if up else 5, up)
-    for image in range(2):
-        weight = taps[image].T.reshape(1, 6, 3, 3).double()
-        inputs = x[image : image + 1].double()
-        if up:
-            # Zeros beyond the border of the spread picture are filtered as well, so pad before upsampling.
-            inputs = plain_up(functional.pad(inputs, (2, 2, 2, 2)))[:, :, 3:-3, 3:-3]
-            expected = functional.conv2d(inputs, weight)[0, 0]
-        else:
-            expected = functional.conv2d(inputs, weight, padding=1)[0, 0]
-        assert torch.allclose(ours[image].double(), expected)
 
 
 def test_the_image_is_what_the_whole_network_computes():

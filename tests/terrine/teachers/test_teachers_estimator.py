@@ -43,25 +43,6 @@ def test_votes_are_those_of_the_classifier_trained_alone_in_a_plain_loop(
         assert votes[:, teacher].tolist() == expected
 
 
-@pytest.mark.parametrize(("name", "options"), KINDS)
-def test_a_teacher_is_the_same_to_the_byte_whatever_its_group(feature_records, name, options):
-    kind = estimators(name, options)
-    together = dict(kind.train(feature_records, range(5), seed=0))
-    for teacher in range(5):
-        ((_, alone),) = kind.train(feature_records, [teacher], seed=0)
-        assert np.array_equal(alone["skops"], together[teacher]["skops"])
-
-
-def test_a_record_touches_its_own_teacher_alone(feature_records):
-    features = feature_records.inputs.copy()
-    features[17] += 1
-    changed = Records(features, feature_records.labels, feature_records.assignment, CLASSES)
-    kind = estimators("LogisticRegression")
-    one, other = (dict(kind.train(data, range(5), seed=0)) for data in (feature_records, changed))
-    differs = [not np.array_equal(one[t]["skops"], other[t]["skops"]) for t in range(5)]
-    assert differs == [t == feature_records.assignment[17] for t in range(5)]
-
-
 def test_a_teacher_that_saw_one_class_votes_for_it(feature_records, feature_queries):
     assignment = np.where(feature_records.labels == 2, 1, 0)
     data = Records(feature_records.inputs, feature_records.labels, assignment, CLASSES)

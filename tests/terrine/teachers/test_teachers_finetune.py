@@ -95,7 +95,7 @@ def test_attention_that_keeps_what_it_computed_from_its_weights_is_trained_and_v
     generator = np.random.default_rng(0)
     images = generator.integers(0, 256, (8, 1, 32, 32)).astype(np.uint8)
     data = Records(images, np.arange(8) % CLASSES, np.arange(8) % 2, CLASSES)
-    kind = finetune(backbone, 100.0, epochs=2, batch=None)
+    kind = finetune(backbone, 100.0, epochs=1, batch=None)
     states = [state for _, state in kind.train(data, [0, 1], seed=0)]
     biases = [name for name in states[0] if name.endswith("attention_biases")]
     for name in biases:

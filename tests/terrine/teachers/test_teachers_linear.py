@@ -113,18 +113,6 @@ def test_a_head_is_the_same_to_the_bit_whatever_its_group_and_the_number_of_thre
     assert len(set(results)) == 1
 
 
-@pytest.mark.parametrize("settings", [ADAM, RIDGE])
-def test_a_record_touches_its_own_teacher_alone(data, settings):
-    features, labels, assignment = data
-    changed = features.copy()
-    record = 17
-    changed[record] += 1
-    one = train_heads(features, labels, assignment, range(12), CLASSES, settings, seed=0)
-    other = train_heads(changed, labels, assignment, range(12), CLASSES, settings, seed=0)
-    differs = [not np.array_equal(one.weight[t], other.weight[t]) for t in range(12)]
-    assert differs == [t == assignment[record] for t in range(12)]
-
-
 def test_heads_come_in_the_order_of_the_teachers_asked_for(data):
     features, labels, assignment = data
     forward = train_heads(features, labels, assignment, [1, 7, 4], CLASSES, RIDGE, seed=0)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from terrine.queries import Queries
 from terrine.teachers.kinds.scratch import Architecture, ScratchTeachers
 from terrine.teachers.networks import load_state
 from terrine.teachers.scratch import ScratchKind
@@ -25,12 +26,13 @@ def start_of(kind, records, **settings):
 
 @pytest.mark.parametrize("architecture", get_args(Architecture))
 def test_every_architecture_trains_and_votes_with_both_statistics(records, queries, architecture):
+    few = Queries(queries.inputs[:8], [np.arange(8)])
     for statistics in ("current", "original"):
         kind = scratch(architecture, epochs=1, batch=None, statistics=statistics)
         ((teacher, state),) = kind.train(records, [3], seed=0)
-        votes = kind.vote([state], queries)
+        votes = kind.vote([state], few)
         assert teacher == 3
-        assert votes.shape == (60, 1)
+        assert votes.shape == (8, 1)
         assert votes.max() < CLASSES
         recorded = any("running" in name for name in state)
         assert recorded == (statistics == "original" and architecture not in ("cryptonet", "pate_cnn"))

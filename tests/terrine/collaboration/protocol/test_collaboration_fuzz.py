@@ -108,7 +108,7 @@ def test_contents_that_are_wrong_but_well_formed_cause_no_crash():
     total = len(answered(agreed, votes, Noise(agreed))[2].record)
     rng = np.random.default_rng(2)
     ended = {"answered": 0, "refused": 0}
-    for number in range(3 * total):
+    for number in range(total):
         loop = Loop(parties_of(agreed, votes, Noise(agreed))).start().run(number % total)
         sender, (receiver, frame) = loop.waiting.popleft()
         damaged = bytearray(frame)

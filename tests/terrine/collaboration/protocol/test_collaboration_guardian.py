@@ -142,8 +142,9 @@ def test_a_session_cut_off_anywhere_resumes_or_was_never_answered(agreed):
     total = len(answered(agreed, votes, noise)[2].record)
     answers, _ = plaintext(agreed, votes, noise.drawn)
     resumed = 0
+    loop = Loop(parties_of(agreed, votes, fresh := Noise(agreed))).start()
     for steps in range(total + 1):
-        loop = Loop(parties_of(agreed, votes, fresh := Noise(agreed))).start().run(steps)
+        loop.run(min(steps, 1))
         states = [loop.parties[name].state() for name in (GUARDIAN, STUDENT)]
         if all(states):
             assert np.array_equal(rerun(agreed, *states)[1].result, answers)

@@ -23,7 +23,7 @@ def compare(agreed, votes, noise):
 @pytest.mark.parametrize("threshold", [None, 3.0])
 def test_answers_are_those_of_the_plaintext_mechanism(classes, reveal, threshold):
     test = {} if threshold is None else {"threshold": threshold, "sigma_threshold": 1.0}
-    agreed = agreement(classes=classes, queries=30 if classes == 150 else 200, reveal=reveal, **test)
+    agreed = agreement(classes=classes, queries=8 if classes == 150 else 100, reveal=reveal, **test)
     answers, passed, _ = compare(agreed, random_votes(agreed, classes), Noise(agreed, classes))
     assert len(np.unique(answers[passed])) > 1
     assert threshold is None or 0 < passed.sum() < agreed.queries

@@ -121,8 +121,9 @@ def test_a_release_killed_on_the_way_is_made_once_and_charged_once(step: str, pl
     check(place, tmp_path / "note", stored, charged)
 
 
+@pytest.mark.parametrize("any_place", ["postgresql"], indirect=True)
 @pytest.mark.parametrize("step", ["inside the reservation's transaction", "drawn, nothing written", "stored"])
-def test_a_release_killed_on_the_way_in_either_database(step: str, any_place: Place, tmp_path: Path) -> None:
+def test_a_release_killed_on_the_way_in_the_other_database(step: str, any_place: Place, tmp_path: Path) -> None:
     arrange, stored, charged = STEPS[step]
     any_place.open().register(DATASET, 2.0, 1e-5, "release")
     crash(any_place, arrange, tmp_path / "note")

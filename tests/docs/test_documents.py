@@ -1,5 +1,6 @@
 """Pages and docstrings: links lead somewhere, papers are cited by name and year and listed once."""
 
+import functools
 import re
 
 import pytest
@@ -14,6 +15,7 @@ CITATION = re.compile(
 )
 
 
+@functools.cache
 def texts() -> dict[str, str]:
     """Every text of code and pages, its white space as single spaces."""
     folders = ("benchmarks", "docs", "experiments", "flows", "tasks", "terrine", "tests")
@@ -25,9 +27,6 @@ def texts() -> dict[str, str]:
     }
 
 
-TEXTS = texts()
-
-
 def key(names: str, year: str) -> str:
     return f"{names.replace('&', 'and').replace(',', '')} {year}"
 
@@ -36,16 +35,16 @@ def test_every_paper_that_is_cited_is_listed_and_every_one_that_is_listed_is_cit
     listed = {key(*row) for row in re.findall(r"^\| (.+?) (\d{4}) \|", REFERENCES, re.MULTILINE)}
     cited = {
         key(found["names"], found["year"]): name
-        for name, text in TEXTS.items()
+        for name, text in texts().items()
         for found in CITATION.finditer(text)
-        if name not in ("docs/references.md", "tests/test_documents.py")
+        if name not in ("docs/references.md", "tests/docs/test_documents.py")
     }
     assert {entry: name for entry, name in cited.items() if entry not in listed} == {}
     assert listed - set(cited) == set()
 
 
 def test_no_paper_goes_by_the_name_of_a_file():
-    found = {name: re.findall(r"\b00\d_[0-9a-f]{6,}|\bpaper 00\d\b", text) for name, text in TEXTS.items()}
+    found = {name: re.findall(r"\b00\d_[0-9a-f]{6,}|\bpaper 00\d\b", text) for name, text in texts().items()}
     assert {name: ids for name, ids in found.items() if ids} == {}
 
 

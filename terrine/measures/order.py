@@ -12,17 +12,15 @@ The last two have percentiles of `DRAWS` bootstrap samples, of records or of who
 they are private figures. One that nothing can be said of, because all truths or all answers are the same, is None.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from scipy.stats import norm
 
 from terrine.determinism.randomness import numpy_generator
 from terrine.errors import InputError
-from terrine.measures import CONFIDENCE, DRAWS, Measured, as_json, rate
+from terrine.measures.classes import rate
+from terrine.measures.intervals import CONFIDENCE, DRAWS, Measured, as_json, owners, percentiles, quantile
 
 _BLOCK = 1 << 21
 """Weights that are held at a time."""
@@ -30,10 +28,10 @@ _BLOCK = 1 << 21
 
 def mean_error(errors: np.ndarray, largest: float, units: np.ndarray | None = None) -> Measured:
     """Return the mean of errors, float64 [records] from 0 to `largest`. units: int64 [records], or None: all apart."""
-    value, own = float(errors.mean()), _own(units, len(errors))
+    value, own = float(errors.mean()), owners(units, len(errors))
     sums = np.bincount(own, weights=(errors - value) / len(errors))
     deviation = np.sqrt(np.square(sums).sum() * len(sums) / max(len(sums) - 1, 1))
-    step = float(norm.ppf((1 + CONFIDENCE) / 2) * deviation)
+    step = float(quantile() * deviation)
     method = "normal" if len(sums) == len(errors) else "normal, by groups"
     return Measured(value, max(value - step, 0.0), min(value + step, largest), method)
 
@@ -86,7 +84,6 @@ def measures_of_order(
         truth: The numbers, or grades' places, float64 [records].
         said: What the student says: numbers, or mean grades.
         labels: The bins or grades, int64 [records].
-        classes: The student's.
         largest: The largest error that there can be.
         numbers: Whether the error is that of numbers, not of grades.
         units: int64 [records], which records belong together; None where all are independent.
@@ -110,10 +107,6 @@ def measures_of_order(
     }
 
 
-def _own(units: np.ndarray | None, records: int) -> np.ndarray:
-    return np.arange(records) if units is None else np.unique(units, return_inverse=True)[1]
-
-
 def _ranks(values: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
     """Return what gives mean ranks [draws, records] of records that occur so often, weights [draws, records]."""
     _, place = np.unique(values, return_inverse=True)
@@ -134,7 +127,7 @@ def _bootstrapped(
     value = float(figure(np.ones((1, records)))[0])
     if np.isnan(value):
         return None
-    own = _own(units, records)
+    own = owners(units, records)
     count, generator, found = int(own.max()) + 1, numpy_generator(0, "bootstrap of order"), []
     size = max(1, _BLOCK // records)
     for first in range(0, DRAWS, size):
@@ -145,5 +138,4 @@ def _bootstrapped(
             ]
         )
         found.append(figure(drawn[:, own].astype(np.float64)))
-    low, high = np.nanquantile(np.concatenate(found), [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return Measured(value, float(low), float(high), f"bootstrap of {'records' if count == records else 'groups'}")
+    return Measured(value, *percentiles(found), f"bootstrap of {'records' if count == records else 'groups'}")

@@ -20,30 +20,27 @@ A class of which there is no record has no figure, and no part in a mean.
     0.75
 """
 
-from __future__ import annotations
-
-import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import scipy  # loads scipy.special where it is used; scipy.stats would take each stage's process more than a second
 
 from terrine.determinism.randomness import numpy_generator
 from terrine.errors import InputError
+from terrine.measures.intervals import (
+    CONFIDENCE,
+    DRAWS,
+    Measured,
+    apart,
+    as_json,
+    linearised,
+    owners,
+    percentiles,
+    wilson,
+)
 
-CONFIDENCE = 0.95
-DRAWS, BINS = 1000, 15
+BINS = 15
 _BLOCK = 1 << 23
 """Weights that are held at a time."""
-
-
-class Measured(NamedTuple):
-    """A figure in [0, 1], its interval at `CONFIDENCE`, and how that was found."""
-
-    value: float
-    low: float
-    high: float
-    method: str
 
 
 def rate(right: np.ndarray, units: np.ndarray | None = None) -> Measured | None:
@@ -55,9 +52,9 @@ def rate(right: np.ndarray, units: np.ndarray | None = None) -> Measured | None:
     if not len(right):
         return None
     value = float(right.mean())
-    if _apart(units):
-        return Measured(value, *_wilson(value, len(right)), "Wilson")
-    return _linearised(value, (right - value) / len(right), np.zeros(len(right), np.int64), units, "linearised")
+    if apart(units):
+        return Measured(value, *wilson(value, len(right)), "Wilson")
+    return linearised(value, (right - value) / len(right), np.zeros(len(right), np.int64), units, "linearised")
 
 
 def balanced_accuracy(labels: np.ndarray, predictions: np.ndarray, units: np.ndarray | None = None) -> Measured:
@@ -66,9 +63,9 @@ def balanced_accuracy(labels: np.ndarray, predictions: np.ndarray, units: np.nda
     right, counts = labels == predictions, np.bincount(own)
     shares = np.bincount(own, weights=right) / counts
     value = float(shares.mean())
-    if not _apart(units):
-        return _linearised(value, (right - shares[own]) / counts[own] / len(present), own, units, "linearised")
-    low, high = np.transpose([_wilson(share, count) for share, count in zip(shares, counts, strict=True)])
+    if not apart(units):
+        return linearised(value, (right - shares[own]) / counts[own] / len(present), own, units, "linearised")
+    low, high = np.transpose([wilson(share, count) for share, count in zip(shares, counts, strict=True)])
     down, up = (float(np.sqrt(np.square(end - shares).sum()) / len(present)) for end in (low, high))
     return Measured(value, max(value - down, 0.0), min(value + up, 1.0), "Wilson")
 
@@ -80,7 +77,7 @@ def auc(positive: np.ndarray, scores: np.ndarray, units: np.ndarray | None = Non
     """
     if positive.all() or not positive.any():
         return None
-    return _linearised(*_area(positive, scores), positive.astype(np.int64), units, "DeLong")
+    return linearised(*_area(positive, scores), positive.astype(np.int64), units, "DeLong")
 
 
 def macro_auc(labels: np.ndarray, probabilities: np.ndarray, units: np.ndarray | None = None) -> Measured | None:
@@ -93,7 +90,7 @@ def macro_auc(labels: np.ndarray, probabilities: np.ndarray, units: np.ndarray |
         return None
     areas = [_area(labels == number, odds(probabilities, number)) for number in present]
     value, influence = (np.mean([area[part] for area in areas], axis=0) for part in (0, 1))
-    return _linearised(float(value), influence, own, units, "DeLong")
+    return linearised(float(value), influence, own, units, "DeLong")
 
 
 def sensitivity_at(
@@ -105,8 +102,8 @@ def sensitivity_at(
     """
     if positive.all() or not positive.any():
         return None
-    own = np.arange(len(positive)) if units is None else np.unique(units, return_inverse=True)[1]
-    strata = [np.flatnonzero(part) for part in (positive, ~positive)] if _apart(units) else [np.unique(own)]
+    own = owners(units, len(positive))
+    strata = [np.flatnonzero(part) for part in (positive, ~positive)] if apart(units) else [np.unique(own)]
     others = np.flatnonzero(~positive)
     others = others[np.argsort(scores[others], kind="stable")]
 
@@ -127,10 +124,10 @@ def sensitivity_at(
             for row in weights:
                 row[members] = np.bincount(generator.integers(len(members), size=len(members)), minlength=len(members))
         found.append(sensitivity(weights))
-    low, high = np.nanquantile(np.concatenate(found), [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    low, high = percentiles(found)
     if low == high:
-        return Measured(value, *_wilson(value, len(np.unique(own[positive]))), "Wilson, of its own units")
-    return Measured(value, float(low), float(high), f"bootstrap of {'records' if _apart(units) else 'groups'}")
+        return Measured(value, *wilson(value, len(np.unique(own[positive]))), "Wilson, of its own units")
+    return Measured(value, low, high, f"bootstrap of {'records' if apart(units) else 'groups'}")
 
 
 def odds(probabilities: np.ndarray, number: int) -> np.ndarray:
@@ -163,9 +160,7 @@ def measures(
     Args:
         labels: int64 [records].
         probabilities: float [records, classes].
-        class_names: What the classes are called.
         units: int64 [records], which records belong together; None where all are independent.
-        specificity: At which sensitivities are given.
         predictions: The classes that are said, int64 [records]; None: the likeliest.
 
     Raises:
@@ -192,35 +187,13 @@ def measures(
     return {
         "confidence": CONFIDENCE,
         "specificity": specificity,
-        "independent": "records" if _apart(units) else "groups",
+        "independent": "records" if apart(units) else "groups",
         "accuracy": as_json(rate(predictions == labels, units)),
         "balanced_accuracy": as_json(balanced_accuracy(labels, predictions, units)),
         "auc": as_json(macro_auc(labels, probabilities, units)),
         "calibration_error": calibration_error(labels, probabilities),
         "by_class": by_class,
     }
-
-
-def as_json(measured: Measured | None) -> dict[str, Any] | None:
-    """Return a figure by the names of its parts, None of what has none."""
-    return None if measured is None else measured._asdict()
-
-
-def _apart(units: np.ndarray | None) -> bool:
-    """Return whether no two records belong together."""
-    return units is None or len(np.unique(units)) == len(units)
-
-
-def _wilson(value: float, count: int) -> tuple[float, float]:
-    right, z = round(value * count), _quantile()
-    share = right / count
-    scale = 2 * (count + z**2)
-    middle, around = (2 * count * share + z**2) / scale, z / scale * math.sqrt(4 * count * share * (1 - share) + z**2)
-    return 0.0 if right == 0 else middle - around, 1.0 if right == count else middle + around
-
-
-def _quantile() -> float:
-    return float(scipy.special.ndtri((1 + CONFIDENCE) / 2))
 
 
 def _ranks(scores: np.ndarray) -> np.ndarray:
@@ -240,32 +213,3 @@ def _area(positive: np.ndarray, scores: np.ndarray) -> tuple[float, np.ndarray]:
     influence[~positive] = 1 - influence[~positive]
     influence -= value
     return float(value), influence / np.where(positive, positive.sum(), (~positive).sum())
-
-
-def _linearised(
-    value: float, influence: np.ndarray, classes: np.ndarray, units: np.ndarray | None, method: str
-) -> Measured:
-    """Return a figure with the interval of its linear part, a sum over independent units.
-
-    Args:
-        value: The figure.
-        influence: What each record contributes to its deviation, [records]; their sum over a class is 0.
-        classes: int64 [records], 0..K-1, none of them empty.
-        units: int64 [records], or None.
-        method: What its interval is called where records are independent.
-    """
-    counts = np.bincount(classes)
-    if _apart(units):
-        own, correction = classes, counts / np.maximum(counts - 1, 1)
-        variance, smallest = float(np.bincount(own, weights=influence**2) @ correction), counts.min()
-    else:
-        own = np.unique(units, return_inverse=True)[1]
-        sums = np.bincount(own, weights=influence)
-        variance = float(np.square(sums).sum() * len(sums) / max(len(sums) - 1, 1))
-        smallest = min(len(np.unique(own[classes == number])) for number in range(len(counts)))
-        method = f"{method}, by groups"
-    if smallest < 2 or variance < 1e-18 or not 0 < value < 1:
-        return Measured(value, *_wilson(value, smallest), "Wilson, of the smallest class")
-    step = _quantile() * np.sqrt(variance) / (value * (1 - value))
-    low, high = (float(scipy.special.expit(scipy.special.logit(value) + side)) for side in (-step, step))
-    return Measured(value, low, high, method)

@@ -1,21 +1,16 @@
-"""What a reader would type: commands of the pages are understood, their Python compiles, and the notebooks run."""
+"""What a reader would type: commands of the pages are understood, and their Python compiles."""
 
 import ast
 import functools
-import os
 import re
 import shlex
 
-import nbformat
 import pytest
 import typer
-from jupyter_client import KernelManager
-from nbclient import NotebookClient
 
 from benchmarks.tables import REPOSITORY, pages
 from flows.cli import app
 
-NOTEBOOKS = sorted((REPOSITORY / "docs" / "notebooks").glob("*.ipynb"))
 COMMAND = re.compile(r"^ {4,}(?:\w+\$ +)?(?:\S+ && )*(terrine (?:.*\\\n)*.*)$", re.MULTILINE)
 IN_TEXT = re.compile(r"(?<!`)`(terrine [^`\n]+)`")
 FENCED = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -77,29 +72,3 @@ def test_python_of_a_page_compiles_and_imports_what_is_there(page):
         for node in ast.walk(ast.parse(code)):
             if isinstance(node, ast.ImportFrom):
                 exec(compile(ast.Module([node], []), named(page), "exec"), {})
-
-
-@pytest.fixture(scope="module")
-def kernel(tmp_path_factory):
-    """One process for all notebooks, as each would load the science for seconds."""
-    manager = KernelManager(kernel_name="python3")
-    environment = os.environ | {"TERRINE_SMALL": "1", "PYTHONPATH": str(REPOSITORY), "TERRINE_CIFAR10": ""}
-    manager.start_kernel(cwd=str(tmp_path_factory.mktemp("notebooks")), env=environment)
-    yield manager
-    manager.shutdown_kernel(now=True)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs_and_is_kept_without_outputs(path, kernel):
-    book = nbformat.read(path, as_version=4)
-    assert not any(cell.get("outputs") or cell.get("execution_count") for cell in book.cells)
-    book.cells.insert(0, nbformat.v4.new_code_cell("%reset -f"))
-    NotebookClient(book, km=kernel, timeout=300).execute(cleanup_kc=False)
-    assert any("image/png" in output.get("data", {}) for cell in book.cells for output in cell.get("outputs", ()))
-
-
-def test_links_of_the_notebooks_lead_somewhere():
-    for path in NOTEBOOKS:
-        for target in re.findall(r"\]\((?!https?:)([^)#\\]+)", path.read_text(encoding="utf-8")):
-            assert (path.parent / target).exists(), target
