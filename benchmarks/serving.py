@@ -15,7 +15,6 @@ import copy
 import io
 import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -35,6 +34,7 @@ from terrine.deployment.model import FILLING, SMALL, StudentModel
 from terrine.models.backbone import Backbone, features_in_batches
 from terrine.models.moments import bound_for, set_statistics, statistics_from, unit_vectors
 from terrine.planning import plan
+from terrine.ports import free_ports
 from terrine.privacy.clipped_mean import ClippedMean
 from terrine.privacy.noise import ReplayNoise
 from terrine.students.answers import histogram_answers
@@ -76,9 +76,7 @@ def speed(folder: Path, seconds: float) -> None:
     measured("plain network, one batch (at least 2)", plain, many[:2], many)
     for kind in ("current", "single", "frozen"):
         measured(f"in process, {kind}", StudentModel.load(folder, kind).predict, one, many)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    (port,) = free_ports()
     command = [sys.executable, "-m", "flows", "serve", "--folder", str(folder), "--port", str(port)]
     project = Path(__file__).resolve().parents[1]
     environment = {**os.environ, "PYTHONPATH": str(project)}

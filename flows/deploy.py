@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,9 +22,11 @@ from flows.server import SECONDS
 from tasks.config.presets import runs, shown_assignment
 from tasks.config.values import flat, parse_assignment, read_yaml
 from terrine.errors import SettingError, TerrineError
+from terrine.ports import free_ports
 
 POOL, TRY = "terrine", "try"
 START_SECONDS = SECONDS
+PORT = 4200  # Prefect's own
 
 OVERRIDABLE = (
     *("seed", "device", "partition", "queries", "backbone", "pretraining", "teachers", "aggregation", "student"),
@@ -60,18 +61,6 @@ def check_overrides(root: Path, overrides: list[str]) -> None:
 
 def _below(key: str, names: tuple[str, ...]) -> bool:
     return any(f"{key}.".startswith(f"{name}.") for name in names)
-
-
-def free_port(preferred: int = 4200) -> int:
-    """Return the preferred port if nobody listens on it, else one the system gives."""
-    for port in (preferred, 0):
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return int(probe.getsockname()[1])
-    raise TerrineError("No free port on 127.0.0.1 for a Prefect server.")
 
 
 def _prefect(*arguments: str, environment: dict[str, str], root: Path) -> None:
@@ -130,7 +119,7 @@ def deploy_local(root: Path, deployment: str, *, port: int | None, keep: bool) -
     console = printer()
     # A terminated process would leave its server and worker behind; this way the blocks below end them.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    port = port or free_port()
+    port = port or free_ports(1, PORT)[0]
     api = f"http://127.0.0.1:{port}/api"
     logs = root / ".prefect"
     environment = {

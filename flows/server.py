@@ -10,7 +10,6 @@ import atexit
 import fcntl
 import os
 import shutil
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -26,6 +25,7 @@ from pathlib import Path
 from tasks.runtime.databases import lay_out
 from tasks.runtime.locks import FOLDER, locked, of_project
 from terrine.errors import TerrineError
+from terrine.ports import free_ports
 
 WITHOUT = "`terrine run --no-server` makes the run without one, its tasks one after the other."
 SECONDS = 600.0
@@ -84,9 +84,7 @@ class OwnServer:
             fcntl.flock(self._held, fcntl.LOCK_EX)
         database = self._folder / "prefect.db"
         shutil.copyfile(empty_database(), database)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        (port,) = free_ports()
         self.url = f"http://127.0.0.1:{port}/api"
         environment = os.environ | {f"PREFECT_SERVER_SERVICES_{service}_ENABLED": "false" for service in _IDLE}
         environment |= {

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -32,6 +31,7 @@ from tasks.parties.process import LOG
 from terrine.collaboration.transport.credentials import KEY, Role, create_authority, issue
 from terrine.errors import SettingError, TerrineError
 from terrine.files import atomic_file
+from terrine.ports import HOST, free_ports
 
 CONFIG = "party.yaml"
 AUTHORITY = "authority"
@@ -50,12 +50,8 @@ class Endpoints:
 
 
 def free_endpoints() -> Endpoints:
-    """Two ports of this machine that nobody listens at now."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
-    guardian, student = (f"127.0.0.1:{opened.getsockname()[1]}" for opened in sockets)
-    for opened in sockets:
-        opened.close()
-    return Endpoints(guardian, student)
+    """Two addresses of this machine that nobody listens at now."""
+    return Endpoints(*(f"{HOST}:{port}" for port in free_ports(2)))
 
 
 def teachers_of_parties(teachers: int, parties: int) -> dict[str, int]:

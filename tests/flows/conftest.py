@@ -20,9 +20,10 @@ import yaml
 from filelock import FileLock
 
 from benchmarks.crash.project import small_project
-from flows.deploy import free_port, wait_until_healthy
+from flows.deploy import wait_until_healthy
 from tasks.runtime.databases import lay_out
 from terrine.errors import TerrineError
+from terrine.ports import free_ports
 
 
 @pytest.fixture(scope="session")
@@ -99,7 +100,7 @@ def _start_server(folder, database):
     environment = os.environ | {f"PREFECT_SERVER_SERVICES_{service}_ENABLED": "false" for service in idle}
     environment["PREFECT_SERVER_DATABASE_CONNECTION_URL"] = f"sqlite+aiosqlite:///{folder / 'prefect.db'}"
     environment["PREFECT_SERVER_UI_ENABLED"] = "false"
-    port, log = free_port(0), folder / "prefect.log"
+    port, log = free_ports()[0], folder / "prefect.log"
     program = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
     with open(log, "wb") as stream:
         process = subprocess.Popen(program, env=environment, stdout=stream, stderr=stream)

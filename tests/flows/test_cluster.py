@@ -11,6 +11,7 @@ from flows.runners import local_cluster, task_runner
 from tasks.config.params import validate
 from tasks.config.runner import Runner
 from terrine.errors import SettingError
+from terrine.ports import free_ports
 
 
 def at(address, kind="dask"):
@@ -19,9 +20,7 @@ def at(address, kind="dask"):
 
 @pytest.fixture
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    return free_ports()[0]
 
 
 @pytest.fixture

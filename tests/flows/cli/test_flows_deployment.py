@@ -6,7 +6,6 @@ import io
 import json
 import os
 import signal
-import socket
 import time
 import urllib.error
 import urllib.request
@@ -21,6 +20,7 @@ from flows.cli import app
 from tasks.runtime.store import Folders
 from terrine.deployment.model import StudentModel
 from terrine.errors import ArtefactError
+from terrine.ports import free_ports
 from tests.flows.conftest import forked, set_small
 from tests.student_folders import images, make_student
 
@@ -87,9 +87,7 @@ def ask(port, path, body=None, content=None):
 
 
 def test_serve_answers_over_http_and_refuses_fifty_megabytes(student, tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    (port,) = free_ports()
     process = forked(lambda: app(["serve", "--folder", str(student), "--port", str(port)]))
     try:
         for _ in range(1200):
