@@ -2,8 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
-# One more than there are cores: tests of flows and of parties wait for servers and for processes they start.
-WORKERS ?= $(shell $(PYTHON) -c 'import os; print(1 + len(os.sched_getaffinity(0)))')
+# Two more than there are cores: tests of flows and of parties wait for servers and for processes they start.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(2 + len(os.sched_getaffinity(0)))')
 export PATH := $(BIN):$(PATH)
 
 .PHONY: run test quick crash fuzz lint docs install constraints ui deploy-local clean

@@ -43,6 +43,10 @@ def _scattering(projection: int, **settings: Any) -> tr.Scattering:
     return tr.Scattering(projection=projection, invariance=True, **settings)
 
 
+def _imagenet(**settings: bool) -> tr.Timm:
+    return tr.Timm(architecture="mobilenetv2_100", weights=WEIGHTS, from_tensorflow=True, enlarge=128, **settings)
+
+
 CELLS: dict[str, tuple[str, dict[str, Any], tr.Architecture, float]] = {
     # the source and its settings, the backbone, and the share of the budget for moments to normalise by
     "digits": ("digits", {}, _scattering(200), 0.0),
@@ -52,12 +56,8 @@ CELLS: dict[str, tuple[str, dict[str, Any], tr.Architecture, float]] = {
     "Fashion-MNIST": ("fashion_mnist", {}, _scattering(400), 0.0),
     "CIFAR-10 (JPEG copy), 500 features": ("cifar10", {}, tr.Patches(projection=500), 0.0),
     "CIFAR-10 (JPEG copy), 1,000 features": ("cifar10", {}, tr.Patches(projection=1000), 0.0),
-    "CIFAR-10 (JPEG copy), ImageNet weights": (
-        "cifar10",
-        {},
-        tr.Timm(architecture="mobilenetv2_100", weights=WEIGHTS, from_tensorflow=True, enlarge=128),
-        0.0,
-    ),
+    "CIFAR-10 (JPEG copy), ImageNet weights": ("cifar10", {}, _imagenet(), 0.0),
+    "CIFAR-10 (JPEG copy), ImageNet weights, all levels": ("cifar10", {}, _imagenet(levels=True, mirrored=True), 0.0),
 }
 CELLS |= {f"{name}, {axes} axes": CELLS[name] for name in CELLS if name.endswith("weights") for axes in AXES}
 

@@ -19,15 +19,24 @@ class TimmNetwork(nn.Module):
 
     enlarge: side to which images are resized (bilinearly) first, for architectures that small images do not survive;
     None feeds them as they are. from_tensorflow: for weights from there; convolutions are padded below and to the
-    right, where no even padding fits, and pixels run from -1 to 1. Raises SettingError when the architecture cannot
-    take the images, or cannot be padded so.
+    right, where no even padding fits, and pixels run from -1 to 1. levels: features are the means of the maps at every
+    level, one after the other (`forward_intermediates` of timm). mirrored: they are averaged over an image and its
+    mirror image. Raises SettingError when the architecture cannot take the images, or cannot be padded so.
     """
 
     def __init__(
-        self, name: str, channels: int, size: Size, enlarge: int | None = None, from_tensorflow: bool = False
+        self,
+        name: str,
+        channels: int,
+        size: Size,
+        enlarge: int | None = None,
+        *,
+        from_tensorflow: bool = False,
+        levels: bool = False,
+        mirrored: bool = False,
     ) -> None:
         super().__init__()
-        self.side = enlarge
+        self.side, self.levels, self.mirrored = enlarge, levels, mirrored
         size = enlarge or size
         self.model = _create(name, channels, size, from_tensorflow)
         usual = ((0.5,), (0.5,)) if from_tensorflow else _standardisation(self.model, channels)
@@ -35,7 +44,7 @@ class TimmNetwork(nn.Module):
             self.register_buffer(key, torch.tensor(values).reshape(1, -1, 1, 1))
         try:
             with torch.no_grad():
-                features = self.model.eval()(torch.zeros(2, channels, *sides(size)))
+                features = self.eval()(torch.zeros(2, channels, *sides(size)))
         except (RuntimeError, ValueError, AssertionError) as error:
             raise SettingError(
                 f"backbone: timm's '{name}' cannot take images of side {in_json(size)} ({first_line(error)}). Set "
@@ -56,7 +65,17 @@ class TimmNetwork(nn.Module):
         if self.side is not None and self.side != size_of(images.shape):
             images = F.interpolate(images, size=(self.side, self.side), mode="bilinear", align_corners=False)
         # Channels last: on a CPU convolutions of each channel by itself (MobileNet) take half the time then.
-        return self.model(((images - self.mean) / self.deviation).contiguous(memory_format=torch.channels_last))
+        images = ((images - self.mean) / self.deviation).contiguous(memory_format=torch.channels_last)
+        if not self.mirrored:
+            return self._features(images)
+        one, other = self._features(torch.cat([images, images.flip(-1)])).chunk(2)
+        return (one + other) / 2
+
+    def _features(self, images: Tensor) -> Tensor:
+        if not self.levels:
+            return self.model(images)
+        maps = self.model.forward_intermediates(images, intermediates_only=True)
+        return torch.cat([level.mean((2, 3)) for level in maps], dim=1)
 
 
 def _create(name: str, channels: int, size: Size, from_tensorflow: bool) -> Any:

@@ -14,6 +14,9 @@ from terrine.models.architecture import Built, Enlarged, Trained
 SIDES = (32, 64, 128, 224)
 """Sides to which images are enlarged for an architecture that does not take them as they are, the first that works."""
 
+_SAID = ("from_tensorflow", "levels", "mirrored")
+"""Options that a description names where they are set: older ones do not."""
+
 _TINY_VIT = "tiny_vit_21m_224"
 
 _logger = logging.getLogger(__name__)
@@ -27,6 +30,11 @@ class Timm(Enlarged, Trained):
     """Its name there, for example efficientnet_b0."""
     from_tensorflow: bool = False
     """For weights that were trained in TensorFlow: convolutions are padded as there, and pixels run from -1 to 1."""
+    levels: bool = False
+    """Features are the maps of every level of the network, each averaged over its places, and not those of the last
+    alone. Enlarged images are small in what they show, and earlier levels say more of them."""
+    mirrored: bool = False
+    """An image and its mirror image mean the same: features are averaged over both. Not so for letters and digits."""
 
     @model_validator(mode="after")
     def _timm_knows_it(self) -> Timm:
@@ -38,7 +46,7 @@ class Timm(Enlarged, Trained):
         return self
 
     def options(self, channels: int, size: Size) -> dict[str, Any]:
-        said = {"from_tensorflow": True} if self.from_tensorflow else {}
+        said = {name: True for name in _SAID if getattr(self, name)}
         return {"architecture": self.architecture} | enlarged(self.architecture, self.enlarge, channels, size) | said
 
     @staticmethod
@@ -51,14 +59,18 @@ class Timm(Enlarged, Trained):
         architecture: str,
         enlarge: int | None = None,
         from_tensorflow: bool = False,
+        levels: bool = False,
+        mirrored: bool = False,
     ) -> Built:
         from terrine.models.timm_network import TimmNetwork
 
-        network = TimmNetwork(architecture, channels, size, enlarge, from_tensorflow)
+        network = TimmNetwork(
+            architecture, channels, size, enlarge, from_tensorflow=from_tensorflow, levels=levels, mirrored=mirrored
+        )
         return network, network.feature_dim
 
     def identity(self) -> dict[str, Any]:
-        return {key: value for key, value in super().identity().items() if (key, value) != ("from_tensorflow", False)}
+        return {key: value for key, value in super().identity().items() if key not in _SAID or value}
 
 
 class TinyViT(Enlarged, Trained):

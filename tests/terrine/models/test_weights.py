@@ -76,6 +76,33 @@ def test_weights_from_tensorflow_see_the_pixels_and_the_padding_that_they_were_t
         build_backbone("timm", seed=0, **TIMM, from_tensorflow=True)
 
 
+@pytest.mark.parametrize("architecture", ["mobilenetv2_035", "resnet10t"])
+def test_levels_are_the_means_of_the_maps_that_timm_itself_extracts(architecture):
+    own = build_backbone("timm", channels=3, size=32, seed=0, architecture=architecture, levels=True)
+    theirs = vision.timm.create_model(architecture, features_only=True).eval()
+    theirs.load_state_dict(own.network.model.state_dict(), strict=False)
+    images = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        maps = theirs((images - own.network.mean) / own.network.deviation)
+        expected = torch.cat([level.mean((2, 3)) for level in maps], dim=1)
+    assert own.feature_dim == sum(theirs.feature_info.channels())
+    torch.testing.assert_close(own.features(images, "original"), expected)
+
+
+@pytest.mark.parametrize("levels", [False, True])
+@pytest.mark.parametrize("statistics", ["original", "current"])
+def test_a_mirrored_network_gives_an_image_and_its_mirror_image_the_same_features(levels, statistics):
+    own = build_backbone("timm", channels=3, size=32, seed=0, architecture="resnet10t", levels=levels, mirrored=True)
+    images = torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    features = own.features(images, statistics)
+    torch.testing.assert_close(own.features(images.flip(-1), statistics), features)
+    assert (features.std(0) > 0).any()
+    plain = build_backbone("timm", channels=3, size=32, seed=0, architecture="resnet10t", levels=levels)
+    if statistics == "original":
+        both = [plain.features(seen, "original") for seen in (images, images.flip(-1))]
+        torch.testing.assert_close(features, (both[0] + both[1]) / 2)
+
+
 def test_a_torchvision_network_takes_its_own_weights(tmp_path):
     torch.manual_seed(1)
     published = vision.torchvision.models.resnet18(num_classes=4)
