@@ -57,6 +57,12 @@ CELLS: dict[str, tuple[str, dict[str, Any], tr.Architecture, float]] = {
     "CIFAR-10 (JPEG copy), 500 features": ("cifar10", {}, tr.Patches(projection=500), 0.0),
     "CIFAR-10 (JPEG copy), 1,000 features": ("cifar10", {}, tr.Patches(projection=1000), 0.0),
     "CIFAR-10 (JPEG copy), ImageNet weights": ("cifar10", {}, _imagenet(), 0.0),
+    "blood cells, ImageNet weights, all levels": (
+        "bloodmnist",
+        {"size": 28, "channels": 3},
+        _imagenet(levels=True, mirrored=True),
+        0.0,
+    ),
     "CIFAR-10 (JPEG copy), ImageNet weights, all levels": ("cifar10", {}, _imagenet(levels=True, mirrored=True), 0.0),
 }
 CELLS |= {f"{name}, {axes} axes": CELLS[name] for name in CELLS if name.endswith("weights") for axes in AXES}
