@@ -21,7 +21,11 @@ from terrine.students.answers import label_answers
 from terrine.students.forest import fit
 
 SIZE, CLASSES = 12, 4
-KINDS = {"scattering": {"orientations": 4, "projection": 24}, "resnet10": {}}
+KINDS = {
+    "scattering": {"orientations": 4, "projection": 24},
+    "resnet10": {},
+    "timm": {"architecture": "mobilenetv2_035", "enlarge": 32, "levels": True, "mirrored": True},
+}
 
 
 def images(count: int, seed: int = 0, channels: int = 1) -> np.ndarray:

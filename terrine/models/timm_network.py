@@ -68,8 +68,8 @@ class TimmNetwork(nn.Module):
         images = ((images - self.mean) / self.deviation).contiguous(memory_format=torch.channels_last)
         if not self.mirrored:
             return self._features(images)
-        one, other = self._features(torch.cat([images, images.flip(-1)])).chunk(2)
-        return (one + other) / 2
+        # Not as one batch of both: whoever weighs images, or groups them, counts those there are.
+        return (self._features(images) + self._features(images.flip(-1))) / 2
 
     def _features(self, images: Tensor) -> Tensor:
         if not self.levels:

@@ -21,8 +21,11 @@ def students(tmp_path_factory):
     return {kind: make_student(folder / kind, kind, hidden=kind == "scattering") for kind in kinds}
 
 
-# An export takes seconds. Frozen statistics are exported below, in both formats in tests/tasks/serving/test_export.py.
-@pytest.mark.parametrize(("kind", "statistics"), [("scattering", "current"), ("resnet10", "single")])
+EXPORTED = [("scattering", "current"), ("resnet10", "single"), ("timm", "frozen")]
+
+
+# An export takes seconds. Frozen statistics of a ResNet are exported in tests/tasks/serving/test_export.py.
+@pytest.mark.parametrize(("kind", "statistics"), EXPORTED)
 def test_exports_equal_the_student_for_batches_of_any_size(students, kind, statistics, tmp_path):
     model = StudentModel.load(students[kind], statistics)
     onnx, pt2 = tmp_path / "student.onnx", tmp_path / "student.pt2"

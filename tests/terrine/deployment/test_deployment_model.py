@@ -102,7 +102,8 @@ def test_floats_and_bytes_of_one_image_get_one_answer(students, statistics):
     np.testing.assert_array_equal(model.predict(torch.from_numpy(batch)), model.predict(batch))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+# Not of a mirrored network: what is frozen is the mean of its two batches, of images and of mirror images.
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"timm"}))
 def test_frozen_on_own_images_answers_for_these_like_current_statistics(students, kind):
     own = images(70, seed=12)
     frozen = StudentModel.load(students[kind], "frozen", reference=own)
