@@ -3,9 +3,10 @@
     python benchmarks/accuracy.py teachers  [--root FOLDER] [--seeds 0 1 2 3 4]
     python benchmarks/accuracy.py selection [--root FOLDER] [--seeds 0 1 2 3 4]
 
-The functions that the stages call, with the settings of the preset terrine-mnist (200 invariant scattering features,
-10,000 queries, ridge teachers, linear student) and replayed noise. The scattering coefficients of all images are
-computed once and kept in `--work` (1.5 GB); every seed has its own images, projection, partition, teachers and noise.
+The functions that the stages call, with settings like those of the preset terrine-mnist (200 invariant scattering
+features, 10,000 queries, ridge teachers without deformed copies, linear student) and replayed noise. The scattering
+coefficients of all images are computed once and kept in `--work` (1.5 GB); every seed has its own images, projection,
+partition, teachers and noise.
 MNIST is public, so nothing is charged. Each seed's figures are kept as well: an interrupted run goes on.
 """
 

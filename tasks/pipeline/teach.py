@@ -145,10 +145,11 @@ def extract_features(run: Run) -> None:
     dataset = read_dataset(run.folders)
     if about.is_file() or dataset.column_names is not None or settings.inputs != "features":
         return
+    assignment = read_assignment(run.folders)
     features = private_features(
         read_backbone(run.folders),
-        dataset.train_images,
-        read_assignment(run.folders),
+        settings.shown(dataset.train_images, assignment, seed=run.params.seed),
+        settings.repeated(assignment),
         settings.statistics,
         most=settings.feature_batch,
         device=device,
@@ -177,13 +178,7 @@ def train_group(run: Run, teachers: range) -> None:
         missing = [teacher for teacher in teachers if not teacher_path(run, teacher).is_file()]
         if not missing:
             return
-    dataset = read_dataset(run.folders)
-    records = Records(
-        record_inputs(run, run.params.teachers.inputs, dataset),
-        dataset.train_labels,
-        read_assignment(run.folders),
-        dataset.classes,
-    )
+    records = records_of(run, run.params.teachers.inputs)
     device = _device(run)
     finished: dict[int, Arrays] = {}
 
@@ -201,6 +196,15 @@ def train_group(run: Run, teachers: range) -> None:
         return
     for teacher in untrained:
         write_tensors(teacher_path(run, teacher), {UNTRAINED: np.array([teacher], np.int64)})
+
+
+def records_of(run: Run, inputs: str) -> Records:
+    """Return what teachers learn from, dealt: records' `features` or `images`, and deformed copies where there are."""
+    dataset = read_dataset(run.folders)
+    labels, assignment = dataset.train_labels, read_assignment(run.folders)
+    if inputs == "features":
+        labels, assignment = (run.params.teachers.repeated(values) for values in (labels, assignment))
+    return Records(record_inputs(run, inputs, dataset), labels, assignment, dataset.classes)
 
 
 def record_inputs(run: Run, inputs: str, dataset: Dataset) -> np.ndarray | PrivateFeatures:

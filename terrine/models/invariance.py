@@ -40,12 +40,19 @@ def deform(images: Tensor, deformations: Deformations, generator: torch.Generato
 
     `generator` lives on the CPU, so a seed gives the same deformations on every device.
     """
+    return deform_by(images, deformations, draw_amounts(len(images), generator))
 
-    def uniform(amount: float, columns: int = 1) -> Tensor:
-        return (torch.rand(len(images), columns, generator=generator) * 2 - 1) * amount
 
-    angle, scale = uniform(math.radians(deformations.rotation)), 1 + uniform(deformations.scale)
-    shear, shift = uniform(deformations.shear), uniform(deformations.shift, 2)
+def draw_amounts(count: int, generator: torch.Generator) -> Tensor:
+    """Return how much each of `count` images is turned, scaled, slanted, and moved both ways: [count, 5], -1 to 1."""
+    return torch.cat([torch.rand(count, columns, generator=generator) * 2 - 1 for columns in (1, 1, 1, 2)], dim=1)
+
+
+def deform_by(images: Tensor, deformations: Deformations, amounts: Tensor) -> Tensor:
+    """Return float images [B, C, H, W], each deformed by its own row of amounts [B, 5]; borders are mirrored."""
+    turned, scaled, slanted, shift = amounts.split((1, 1, 1, 2), dim=1)
+    angle, scale = turned * math.radians(deformations.rotation), 1 + scaled * deformations.scale
+    shear, shift = slanted * deformations.shear, shift * deformations.shift
     cosine, sine = angle.cos(), angle.sin()
     matrix = torch.stack([cosine, shear - sine, shift[:, :1], sine, cosine, shift[:, 1:]], dim=1).view(-1, 2, 3)
     matrix[:, :, :2] *= scale[:, :, None]

@@ -151,15 +151,18 @@ def fit(
 
     inputs: np.ndarray | PrivateFeatures = data.train_images
     by_teacher = isinstance(settings, FeatureTeachers) and data.column_names is None
-    if isinstance(settings, FeatureTeachers):
-        inputs = (
-            private_features(
-                given(), inputs, parts.assignment, settings.statistics, most=settings.feature_batch, device=device
-            )
-            if by_teacher
-            else PrivateFeatures.of_rows(inputs)
+    labels, assignment = data.train_labels, parts.assignment
+    if by_teacher:
+        images, labels = settings.shown(inputs, assignment, seed=seed), settings.repeated(labels)
+        assignment = settings.repeated(assignment)
+        inputs = private_features(
+            given(), images, assignment, settings.statistics, most=settings.feature_batch, device=device
         )
-    records = Records(inputs, data.train_labels, parts.assignment, data.classes)
+    elif isinstance(settings, FeatureTeachers):
+        if settings.repeated(labels) is not labels:
+            raise SettingError(f"{data.name} is a table, whose rows have no deformed copies. Set copies to 0.")
+        inputs = PrivateFeatures.of_rows(inputs)
+    records = Records(inputs, labels, assignment, data.classes)
     channels, size = data.train_images.shape[1], size_of(data.train_images.shape)
     kind = settings.build(
         TeacherContext(data.classes, channels, size, given, seed, parts.teachers, by_teacher=by_teacher)

@@ -12,11 +12,14 @@ from terrine.errors import SettingError
 from terrine.settings import Field, Settings, Unit
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
 
     from terrine.data.dataset import Dataset
     from terrine.data.partitions import Parts
+    from terrine.mapped import Rows
     from terrine.models.backbone import Backbone
+    from terrine.teachers.deformed import DeformedCopies
     from terrine.teachers.fitted import FittedTeachers
     from terrine.teachers.kind import TeacherKind
     from terrine.teachers.registry import TeacherContext
@@ -121,6 +124,14 @@ class FeatureTeachers(Teachers):
 
     feature_batch: Annotated[int, Unit("records")] = Field(500, ge=2)
     """Most records of one teacher that share batch statistics."""
+
+    def shown(self, images: Rows, assignment: np.ndarray, *, seed: int) -> Rows | DeformedCopies:
+        """Return what features are made of: the images, and behind them what else teachers see of them."""
+        return images
+
+    def repeated(self, values: np.ndarray) -> np.ndarray:
+        """Return labels or teachers [records] of what is `shown`."""
+        return values
 
 
 class GradientTeachers(Teachers):

@@ -12,6 +12,7 @@ _RELEASED = {**_ROUNDS, "clip": 1.0, "budget_share": 0.7}
 
 KINDS: dict[str, dict[str, Any]] = {
     "linear, ridge": {"teachers": {"kind": "linear"}},
+    "linear, deformed copies": {"teachers": {"kind": "linear", "copies": 2}},
     "linear, adam": {"teachers": {"kind": "linear", "optimiser": "adam", "epochs": 3, "batch": 8}},
     "finetune": {"teachers": {"kind": "finetune", "trainable": 3, **_NETWORK}, **_PRETRAINED},
     "scratch": {"teachers": {"kind": "scratch", **_NETWORK}},

@@ -17,9 +17,8 @@ import numpy as np
 
 from tasks.config.values import digest
 from tasks.pipeline.averaging.files import AVERAGE, OWN, rounds, write_averages
-from tasks.pipeline.dataset import read_dataset
-from tasks.pipeline.partition import in_groups, read_assignment
-from tasks.pipeline.teach import group_name, record_inputs, teacher_context
+from tasks.pipeline.partition import in_groups
+from tasks.pipeline.teach import group_name, records_of, teacher_context
 from tasks.runtime.accounts import ledger_account, release_at_price
 from tasks.runtime.identity import Inputs, made_by, remembered, tell_change
 from tasks.runtime.releases import CENTRE, averaging_of, check_releases, identity_in_ledger, noise_of
@@ -37,7 +36,6 @@ from terrine.teachers.averaging.centre import centred_records, party_means
 from terrine.teachers.averaging.kind import VotingRule
 from terrine.teachers.averaging.learners import Learner
 from terrine.teachers.averaging.ttac import local_round
-from terrine.teachers.kind import Records
 
 CENTRE_FILE = "centre.npy"
 
@@ -72,14 +70,6 @@ def _round_folder(run: Run, number: int) -> Path:
 def voting_rule(run: Run) -> VotingRule:
     """Return what learns and votes: see `AveragedTeachers.voting_rule`."""
     return run.params.teachers.voting_rule(teacher_context(run))
-
-
-def records_of(run: Run, inputs: str) -> Records:
-    """Return the records that teachers learn from, dealt: their `features` or `images`."""
-    dataset = read_dataset(run.folders)
-    return Records(
-        record_inputs(run, inputs, dataset), dataset.train_labels, read_assignment(run.folders), dataset.classes
-    )
 
 
 @step("check the budget of averages")

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
+from terrine.models.kinds.scattering import Deformations
 from terrine.settings import Field
 from terrine.teachers.teachers import FeatureTeachers, GradientTeachers
 
 if TYPE_CHECKING:
+    from terrine.mapped import Rows
+    from terrine.teachers.deformed import DeformedCopies
     from terrine.teachers.linear import LinearKind
     from terrine.teachers.registry import TeacherContext
 
@@ -25,6 +30,29 @@ class LinearTeachers(FeatureTeachers, GradientTeachers):
     """Penalty in units of a record's mean squared distance from its teacher's mean."""
     epochs: int = Field(50, ge=1)
     """`adam`: passes over a teacher's records."""
+    copies: int = Field(0, ge=0, le=100)
+    """Deformed copies of each of its images that a teacher learns from beside it. They cost time, and no privacy."""
+    deformations: Deformations = Deformations()
+    """What is done to a copy: what leaves an image the same."""
+
+    def repeated(self, values: np.ndarray) -> np.ndarray:
+        return values if not self.copies else np.concatenate([values] * (1 + self.copies))
+
+    def shown(self, images: Rows, assignment: np.ndarray, *, seed: int) -> Rows | DeformedCopies:
+        if not self.copies:
+            return images
+        from terrine.teachers.deformed import DeformedCopies
+
+        return DeformedCopies(images, assignment, self.copies, self.deformations, seed=seed)
+
+    def check(self, run: Any) -> None:
+        """Raise ValueError where there are no images to copy."""
+        super().check(run)
+        if run.data.name == "table" and self.copies:
+            raise ValueError(
+                f"teachers.copies={self.copies} are deformed images, and data.name=table has none. Set teachers.copies "
+                "to 0"
+            )
 
     def build(self, context: TeacherContext) -> LinearKind:
         from terrine.teachers.linear import LinearKind

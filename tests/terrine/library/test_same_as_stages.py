@@ -26,7 +26,7 @@ def run(tmp_path_factory):
                 "partition": {"teachers": TEACHERS},
                 "queries": {"count": 90, "batch": 40, "sources": {"gaussian": 1, "dead_leaves": 2}},
                 "backbone": {"kind": "scattering", "projection": 20, "invariance": True},
-                "teachers": {"kind": "linear", "ridge": 0.2, "per_task": 7, "feature_batch": 11},
+                "teachers": {"kind": "linear", "ridge": 0.2, "per_task": 7, "feature_batch": 11, "copies": 1},
                 "aggregation": {"mechanism": "histogram", "sigma": 5, "epsilon": 20},
             }
         ),
@@ -41,7 +41,7 @@ def made(run):
     queries = tr.draw({"gaussian": 1, "dead_leaves": 2}, count=90, like=data, seed=SEED, batch=40)
     backbone = tr.Scattering(projection=20, invariance=True).fit(queries, seed=SEED)
     parts = tr.partition(data, teachers=TEACHERS, seed=SEED)
-    teachers = tr.LinearTeachers(ridge=0.2, feature_batch=11).fit(data, parts, backbone, seed=SEED)
+    teachers = tr.LinearTeachers(ridge=0.2, feature_batch=11, copies=1).fit(data, parts, backbone, seed=SEED)
     return data, queries, backbone, teachers.vote(queries)
 
 

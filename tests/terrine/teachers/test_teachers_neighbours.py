@@ -35,6 +35,7 @@ CHANGES = {
 ROUNDS = {"rounds": 2, "steps": 2, "learning_rate": 0.05}
 KINDS = {
     "linear ridge": {"kind": "linear", "optimiser": "ridge"},
+    "linear ridge, deformed copies": {"kind": "linear", "copies": 2},
     "linear adam": {"kind": "linear", "optimiser": "adam", "epochs": 2, "batch": 4},
     "linear adam, all records in a step": {"kind": "linear", "optimiser": "adam", "epochs": 2, "batch": None},
     "estimator": {"kind": "estimator", "estimator": {"options": {"n_estimators": 3}}},
@@ -85,7 +86,9 @@ def records_of(settings, size: int = SIZES[MOVED], exchanged: bool = False) -> R
     order = np.argsort(np.concatenate([np.arange(count) for count in sizes]), kind="stable")
     own, told, assignment = own[order], told[order], assignment[order]
     if settings.inputs == "features":
-        features = private_features(BACKBONE, own, assignment, settings.statistics, most=4)
+        shown = settings.shown(own, assignment, seed=3)
+        told, assignment = settings.repeated(told), settings.repeated(assignment)
+        features = private_features(BACKBONE, shown, assignment, settings.statistics, most=4)
         return Records(features, told, assignment, CLASSES)
     return Records(own, told, assignment, CLASSES)
 
@@ -138,6 +141,8 @@ def test_a_teacher_is_trained_from_least_records_on_and_not_before(name):
     kind = settings.build(AROUND)
     features_need = 2 if settings.inputs == "features" and settings.statistics == "current" else 1
     least = max(kind.least, features_need) if not settings.averages else 0
+    if "copies" in name:
+        least = 1  # which has company in its copies
     if name == "estimator of neighbours":
         least = 5  # which the classifier alone can know
     for size in (0, 1, 2, 5):
