@@ -18,8 +18,13 @@ from tasks.runtime import leftovers
 from tasks.runtime.locks import making, when_alone
 from tasks.runtime.progress import CURRENT
 from tasks.runtime.store import Folders
-from tasks.runtime.versioning import commit, is_changed, refresh, select
+from tasks.runtime.versioning import changed_stages, commit, is_changed, refresh, select
 from tasks.transcription.graph import pipeline_of
+
+
+def is_made(root: Path, run: str) -> bool:
+    """Tell whether a run is finished and DVC would run no stage of it again."""
+    return Folders(root, run).finished and not changed_stages(root, run, pipeline_of(resolve(root, run)))
 
 
 def walk(

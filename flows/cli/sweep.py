@@ -69,18 +69,17 @@ def sweep(
 
 def state_price(root: Path, candidates: list[Candidate]) -> None:
     """Note the search's price, as it stands before the start, where the candidates' statements quote it."""
+    from flows.making import is_made
     from flows.stages import make_stage
-    from tasks.pipeline.graph import MAIN
     from tasks.runtime.assurance import record_search
     from tasks.runtime.run import Run
-    from tasks.runtime.versioning import changed_stages
     from tasks.tools.sweep import worst_case_price
 
     price, delta = worst_case_price(candidates), candidates[0].params.aggregation.delta
     for candidate in candidates:
         run = Run(root, candidate.run, candidate.params)
         record_search(run, price, delta)
-        if run.folders.statement.is_file() and not changed_stages(root, candidate.run, MAIN):
+        if is_made(root, candidate.run):
             make_stage(root, candidate.run, "aggregate")
 
 
@@ -97,8 +96,7 @@ def make_all(root: Path, candidates: list[Candidate], made: Mapping[str, str], w
     `made` holds a run for every release that exists; candidates that share a release are made from one run's votes. A
     refusal by the ledger ends the sweep. With more workers than one, each candidate has a process of its own.
     """
-    from tasks.pipeline.graph import MAIN
-    from tasks.runtime.versioning import changed_stages
+    from flows.making import is_made
     from terrine.errors import BudgetError, LedgerError, TerrineError
 
     sources, failures = dict(made), dict[str, str]()
@@ -111,7 +109,7 @@ def make_all(root: Path, candidates: list[Candidate], made: Mapping[str, str], w
             now = now if workers > 1 else waiting[:1]
             waiting = [candidate for candidate in waiting if candidate not in now]
             begun = [
-                (one, submit(root, one.run, sources.get(one.release)) if changed_stages(root, one.run, MAIN) else None)
+                (one, None if is_made(root, one.run) else submit(root, one.run, sources.get(one.release)))
                 for one in now
             ]
             for candidate, making in begun:
