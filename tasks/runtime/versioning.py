@@ -21,6 +21,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from tasks.config.presets import SELECTED, named_run
 from tasks.runtime import leftovers
 from tasks.runtime.code import write_code
@@ -183,6 +185,31 @@ def is_changed(root: Path, run: str, stage: str, pipeline: Pipeline) -> bool:
     """Tell whether DVC would run this stage again."""
     with _stages(root, run, pipeline, [stage]) as (known,):
         return bool(known.status())
+
+
+def made_of_the_same(root: Path, run: str, stage: str, pipeline: Pipeline) -> list[str]:
+    """Return the other runs whose entry of a stage names the settings, code and artefacts that this run's would."""
+    with _stages(root, run, pipeline, [stage]) as (known,):
+        from dvc.stage.serialize import to_single_stage_lockfile
+
+        known.save_deps()
+        entry = to_single_stage_lockfile(known)
+    digests, found = [each["md5"] for each in entry.get("deps", ())], []
+    for path in [root / "dvc.lock", *sorted((root / "data" / "private").glob("*/dvc.lock"))]:
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+        if not all(digest in text for digest in digests):
+            continue  # at once, for YAML takes its time
+        with contextlib.suppress(yaml.YAMLError):
+            for name, other in (yaml.safe_load(text) or {}).get("stages", {}).items():
+                made, _, its = name.partition("@")
+                if made == stage and its != run and _of(other, its) == _of(entry, run):
+                    found.append(its)
+    return found
+
+
+def _of(entry: dict[str, Any], run: str) -> str:
+    """What a stage was made of, in whichever run."""
+    return json.dumps([entry.get("deps"), entry.get("params")], sort_keys=True).replace(f"/{run}/", "/*/")
 
 
 def commit(root: Path, run: str, stage: str, pipeline: Pipeline) -> None:
