@@ -45,7 +45,8 @@ def reproduce(
     root, overrides, known = project_root(), tuple(set_ or ()), papers()
     if table is not None and not any(name in known for name in names):
         raise SettingError(f"--table {table} is of a paper: name one of {', '.join(known)}.")
-    rows, console = planned(root, names, known, table, seeds, overrides, gpu=gpu), printer(soft_wrap=True)
+    console = printer(soft_wrap=True)
+    rows = planned(root, names, known, table, seeds, overrides, gpu=gpu, keeps=not finished)
     complete = finished or make_all(root, rows, console.print)
     for row in rows:
         row.figures = [figures(open_run(root, run)) for run in row.runs if Folders(root, run).finished]
@@ -68,8 +69,12 @@ def planned(
     overrides: tuple[str, ...],
     *,
     gpu: bool,
+    keeps: bool,
 ) -> list[Row]:
-    """Return the rows of presets and papers; those for a GPU are without runs unless they are asked for."""
+    """Return the rows of presets and papers; those for a GPU are without runs unless they are asked for.
+
+    keeps: whether what runs stand for is written, so that they can be made.
+    """
     from tasks.config.papers import published
     from tasks.config.presets import derive
     from tasks.reports.reproduced import Row
@@ -77,8 +82,8 @@ def planned(
     def row(name: str, preset: str, sets: tuple[str, ...], paper: PaperRow | None) -> Row:
         if paper is not None and paper.gpu and not gpu:
             return Row(name, preset, paper, (), "for a GPU")
-        runs = [derive(root, preset, [*sets, *([f"seed={seed}"] if seed else [])]) for seed in range(seeds)]
-        return Row(name, preset, paper, tuple(runs))
+        each = [[*sets, *([f"seed={seed}"] if seed else [])] for seed in range(seeds)]
+        return Row(name, preset, paper, tuple(derive(root, preset, chosen, keeps=keeps) for chosen in each))
 
     rows = []
     for name in names:

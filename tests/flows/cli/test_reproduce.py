@@ -68,11 +68,12 @@ def reproduced(*arguments):
     return CliRunner().invoke(app, ["reproduce", *arguments])
 
 
-def test_a_papers_rows_are_made_and_what_was_not_is_said(drawn):
+def test_a_papers_rows_are_made_and_what_was_not_is_said(drawn, tmp_path):
     """A row of a paper is a run with its own overrides; rows for a GPU are left out and named."""
     nothing = reproduced("drawn", "--finished")
     assert nothing.exit_code == 0, nothing.output
     assert drawn == []
+    assert [path.name for path in (tmp_path / "experiments").iterdir()] == ["digits.yaml"]
     assert "15 runs of 3 rows are not made" in nothing.output
     result = reproduced("drawn", "--seeds", "2", "--table", "Table 1", "--markdown")
     assert result.exit_code == 0, result.output
