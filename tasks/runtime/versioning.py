@@ -21,8 +21,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from tasks.config.presets import SELECTED, named_run
 from tasks.runtime import leftovers
 from tasks.runtime.code import write_code
@@ -191,16 +189,17 @@ def made_of_the_same(root: Path, run: str, stage: str, pipeline: Pipeline) -> li
     """Return the other runs whose entry of a stage names the settings, code and artefacts that this run's would."""
     with _stages(root, run, pipeline, [stage]) as (known,):
         from dvc.stage.serialize import to_single_stage_lockfile
+        from dvc.utils.serialize import ParseError, parse_yaml  # to which 1e-05 is a number
 
         known.save_deps()
         entry = to_single_stage_lockfile(known)
     digests, found = [each["md5"] for each in entry.get("deps", ())], []
     for path in [root / "dvc.lock", *sorted((root / "data" / "private").glob("*/dvc.lock"))]:
-        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+        text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
         if not all(digest in text for digest in digests):
             continue  # at once, for YAML takes its time
-        with contextlib.suppress(yaml.YAMLError):
-            for name, other in (yaml.safe_load(text) or {}).get("stages", {}).items():
+        with contextlib.suppress(ParseError):
+            for name, other in parse_yaml(text, path).get("stages", {}).items():
                 made, _, its = name.partition("@")
                 if made == stage and its != run and _of(other, its) == _of(entry, run):
                     found.append(its)

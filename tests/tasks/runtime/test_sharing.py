@@ -29,7 +29,8 @@ def project(tmp_path, pytestconfig, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folders = begun(tmp_path)
     write_array(folders.teachers / "heads.npy", np.array([7]))
-    commit(tmp_path, PRESET, "teach", MAIN)
+    for stage in ("average", "teach"):
+        commit(tmp_path, PRESET, stage, MAIN)
     return tmp_path
 
 
@@ -50,6 +51,7 @@ def taken(folders, stage="teach"):
 def test_teachers_that_another_run_made_of_the_same_are_the_same_files(project):
     other = begun(project, "aggregation.sigma=31")
     assert is_changed(project, other.run, "teach", MAIN)
+    assert taken(other, "average") == PRESET
     assert taken(other) == PRESET
     assert read_array(other.teachers / "heads.npy") == [7]
     commit(project, other.run, "teach", MAIN)
