@@ -136,4 +136,5 @@ def time_left(root: Path, rows: Sequence[Row], waiting: Sequence[str]) -> str:
     means = {preset: statistics.mean(seconds) for preset, seconds in took.items()}
     left = [means.get(presets[run], statistics.mean(means.values())) for run in waiting if run not in finished]
     minutes = sum(left) / 60
-    return f"; about {f'{minutes / 60:.1f} hours' if minutes > 90 else f'{minutes:.0f} minutes'} from here to the end"
+    shown = f"{minutes / 60:.1f} hours" if minutes > 90 else f"{minutes:.0f} minute{'s' * (round(minutes) != 1)}"
+    return f"; about {shown} from here to the end"

@@ -29,6 +29,7 @@ def test_how_long_the_rest_takes_is_told_by_what_finished_runs_took(tmp_path):
     assert "about 10 minutes" in time_left(tmp_path, rows, ["a", "c"])
     assert "about 11 minutes" in time_left(tmp_path, rows, ["c", "d"])
     assert "about 6 minutes" in time_left(tmp_path, rows, ["e"])  # by the mean of both
+    assert "about 1 minute from" in time_left(tmp_path, rows, ["d"])
     assert time_left(tmp_path, rows[2:], ["e"]) == ""
 
 
