@@ -17,9 +17,15 @@ from tasks.config.presets import resolve
 from tasks.runtime import leftovers
 from tasks.runtime.locks import making, when_alone
 from tasks.runtime.progress import CURRENT
+from tasks.runtime.sharing import take_over
 from tasks.runtime.store import Folders
-from tasks.runtime.versioning import commit, is_changed, refresh, select
+from tasks.runtime.versioning import changed_stages, commit, is_changed, refresh, select
 from tasks.transcription.graph import pipeline_of
+
+
+def is_made(root: Path, run: str) -> bool:
+    """Tell whether a run is finished and DVC would run no stage of it again."""
+    return Folders(root, run).finished and not changed_stages(root, run, pipeline_of(resolve(root, run)))
 
 
 def walk(
@@ -31,7 +37,7 @@ def walk(
     selects: bool,
 ) -> None:
     """Make every stage of a run that DVC calls changed, by `carry`, and commit it; `selects`: later commands mean this
-    run.
+    run. What another run made of the same is taken from there.
 
     Others may make other runs of the project meanwhile. What killed processes left is cleared away first.
     """
@@ -46,19 +52,23 @@ def walk(
             CURRENT.begin(Folders(root, run), stage)
             if lines is not None:
                 lines.begin(pipeline.names, stage)
-            if not (changed := is_changed(root, run, stage, pipeline)):
+            changed, source = is_changed(root, run, stage, pipeline), None
+            if not changed:
                 logger.info("%s: unchanged", stage)
+            elif source := take_over(root, run, stage, pipeline):
+                logger.info("%s: as in %s", stage, source)
             elif not asked:
                 # Before hours of work, not after: a cluster that is not there, or cannot work here.
                 for line in check_cluster(resolve(root, run).runner, root):
                     logger.warning(line)
                 asked = True
             if changed:
-                carry(root, run, stage)
+                if not source:
+                    carry(root, run, stage)
                 with uninterrupted():
                     commit(root, run, stage, pipeline)
             if lines is not None:
-                lines.end(made=changed)
+                lines.end(made=changed, source=source)
 
 
 def make(root: Path, run: str, *, with_server: bool = True) -> None:

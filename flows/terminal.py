@@ -85,9 +85,10 @@ class StageLines:
         self._began = time.monotonic()
         self._show(self._head)
 
-    def end(self, *, made: bool) -> None:
-        """Leave the line of the stage that was begun last."""
+    def end(self, *, made: bool, source: str | None = None) -> None:
+        """Leave the line of the stage that was begun last; `source`: the run that it was taken from."""
         spent = f"{time.monotonic() - self._began:7.1f} s" if made else "  unchanged"
+        spent += f", as in {source}" * bool(source)
         self.console.print(f"{self._head}{spent}", soft_wrap=True)
 
     def warn(self, text: str) -> None:

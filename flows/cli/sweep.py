@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -39,7 +39,7 @@ def sweep(
     mean stays the one that it was.
     """
     from tasks.config.presets import project_root, selected_run
-    from tasks.tools.sweep import candidates_of, check_budget, check_selection, outcome, votes_on_disk
+    from tasks.tools.sweep import candidates_of, check_budget, check_selection, outcome
     from tasks.tools.sweep_tracking import cells_of, log_sweep, summary
 
     root = project_root()
@@ -51,7 +51,7 @@ def sweep(
     new = check_budget(root, candidates)
     console.print(f"{len(candidates)} candidates, at most {new} new releases: the budget covers them.")
     state_price(root, candidates)
-    failures = make_all(root, candidates, votes_on_disk(root, candidates), workers)
+    failures = make_all(root, candidates, workers)
     result = outcome(root, candidates, failures, select)
     parent = log_sweep(root, start, result)
     headings, *rows = cells_of(result)
@@ -69,18 +69,17 @@ def sweep(
 
 def state_price(root: Path, candidates: list[Candidate]) -> None:
     """Note the search's price, as it stands before the start, where the candidates' statements quote it."""
+    from flows.making import is_made
     from flows.stages import make_stage
-    from tasks.pipeline.graph import MAIN
     from tasks.runtime.assurance import record_search
     from tasks.runtime.run import Run
-    from tasks.runtime.versioning import changed_stages
     from tasks.tools.sweep import worst_case_price
 
     price, delta = worst_case_price(candidates), candidates[0].params.aggregation.delta
     for candidate in candidates:
         run = Run(root, candidate.run, candidate.params)
         record_search(run, price, delta)
-        if run.folders.statement.is_file() and not changed_stages(root, candidate.run, MAIN):
+        if is_made(root, candidate.run):
             make_stage(root, candidate.run, "aggregate")
 
 
@@ -91,34 +90,29 @@ def prepare(root: Path, run: str) -> None:
     make_changed(root, run, ("parameters", "dataset"))
 
 
-def make_all(root: Path, candidates: list[Candidate], made: Mapping[str, str], workers: int = 1) -> dict[str, str]:
+def make_all(root: Path, candidates: list[Candidate], workers: int = 1) -> dict[str, str]:
     """Make every candidate that is not complete; return those that failed by themselves, with the reason.
 
-    `made` holds a run for every release that exists; candidates that share a release are made from one run's votes. A
-    refusal by the ledger ends the sweep. With more workers than one, each candidate has a process of its own.
+    A refusal by the ledger ends the sweep. With more workers than one, each candidate has a process of its own.
     """
-    from tasks.pipeline.graph import MAIN
-    from tasks.runtime.versioning import changed_stages
+    from flows.making import is_made
     from terrine.errors import BudgetError, LedgerError, TerrineError
 
-    sources, failures = dict(made), dict[str, str]()
+    released, failures = set[str](), dict[str, str]()
     waiting = list(candidates)
     with _makers(workers) as submit:
         while waiting:
-            # Of candidates that share a release nobody has made, one goes before the others.
+            # Of candidates that share a release, and so teachers and votes, one goes before the others.
             first = {one.release: one for one in reversed(waiting)}
-            now = [one for one in waiting if one.release in sources or first[one.release] is one]
+            now = [one for one in waiting if one.release in released or first[one.release] is one]
             now = now if workers > 1 else waiting[:1]
             waiting = [candidate for candidate in waiting if candidate not in now]
-            begun = [
-                (one, submit(root, one.run, sources.get(one.release)) if changed_stages(root, one.run, MAIN) else None)
-                for one in now
-            ]
+            begun = [(one, None if is_made(root, one.run) else submit(root, one.run)) for one in now]
             for candidate, making in begun:
                 try:
                     if making is not None:
                         making.result()
-                    sources.setdefault(candidate.release, candidate.run)
+                    released.add(candidate.release)
                 except (BudgetError, LedgerError):
                     raise
                 except TerrineError as error:
@@ -127,7 +121,7 @@ def make_all(root: Path, candidates: list[Candidate], made: Mapping[str, str], w
 
 
 @contextmanager
-def _makers(workers: int) -> Iterator[Callable[[Path, str, str | None], Future[None]]]:
+def _makers(workers: int) -> Iterator[Callable[[Path, str], Future[None]]]:
     """Yield what makes a run: here and at once, or in one of several processes."""
     if workers == 1:
         yield _here
@@ -140,32 +134,23 @@ def _makers(workers: int) -> Iterator[Callable[[Path, str, str | None], Future[N
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _here(root: Path, run: str, source: str | None) -> Future[None]:
+def _here(root: Path, run: str) -> Future[None]:
+    from flows import making
+
     done = Future[None]()
     try:
-        done.set_result(make(root, run, source))
+        done.set_result(making.make(root, run))
     except Exception as error:
         done.set_exception(error)
     return done
 
 
-def _apart(root: Path, run: str, source: str | None) -> None:
+def _apart(root: Path, run: str) -> None:
     """Make a run in a worker process: its log has what it would show."""
+    from flows import making
     from flows.environment import prepare_environment
 
     prepare_environment()
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 1)
-        make(root, run, source)
-
-
-def make(root: Path, run: str, source: str | None) -> None:
-    """Run the pipeline, from the votes of another run where that made the same release."""
-    from flows import making
-    from flows.stages import make_stage
-    from tasks.tools.sweep import share_votes
-
-    if source is not None and source != run:
-        make_stage(root, run, "parameters")
-        share_votes(root, source, run)
-    making.make(root, run)
+        making.make(root, run)

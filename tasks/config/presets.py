@@ -164,8 +164,8 @@ def resolve(root: Path, name: str) -> Params:
         raise SettingError(f"Run {name}:\n{error}") from error
 
 
-def derive(root: Path, preset: str, assignments: list[str]) -> str:
-    """Return the name of the run that is `preset` with `--set` assignments, and keep what it stands for.
+def derive(root: Path, preset: str, assignments: list[str], *, keeps: bool = True) -> str:
+    """Return the name of the run that is `preset` with `--set` assignments, and keep what it stands for, if wanted.
 
     Without assignments that is the preset itself. The parameters are checked before anything is written.
     """
@@ -176,7 +176,8 @@ def derive(root: Path, preset: str, assignments: list[str]) -> str:
     overrides, params = with_assignments(root, chosen, assignments)
     start = chosen.made_from or preset
     name = f"{start}-{_digest_of_overrides(root, params, overrides)}"
-    keep(root, name, start, overrides)
+    if keeps:
+        keep(root, name, start, overrides)
     return name
 
 

@@ -60,6 +60,7 @@ MAIN = Pipeline(
             needs="private/dataset private/partition public/backbone",
             makes="private/average",
             fans_out=_always,
+            shared=True,
         ),
         Stage(
             "teach",
@@ -69,6 +70,7 @@ MAIN = Pipeline(
             needs="private/dataset private/partition private/average public/backbone",
             makes="private/teachers",
             fans_out=_always,
+            shared=True,
         ),
         Stage(
             "vote",
@@ -77,6 +79,7 @@ MAIN = Pipeline(
             needs="private/teachers public/backbone public/images",
             makes="private/votes",
             fans_out=lambda params: params.teachers.inputs == "images",  # heads vote as one product, in seconds
+            shared=True,
         ),
         Stage(
             "aggregate",

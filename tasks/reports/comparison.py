@@ -77,7 +77,7 @@ def finished(root: Path) -> list[str]:
     """Return the names of all runs of the project that are evaluated, but transcriptions."""
     names = sorted(path.parent.name for path in (root / "data" / "private").glob("*/parameters.yaml"))
     each = [(name, Folders(root, name)) for name in names]
-    return [name for name, of in each if all(path.exists() for path in (of.statement, of.evaluation, of.answers))]
+    return [name for name, of in each if of.finished and of.answers.exists()]
 
 
 def compared(root: Path, names: Sequence[str]) -> list[Compared]:

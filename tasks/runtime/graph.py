@@ -37,6 +37,8 @@ class Stage:
     comment: str = ""
     fans_out: Callable[[Params], bool] = lambda params: False
     """Whether its tasks are worth a worker pool or a cluster; for others starting one costs more than it gives."""
+    shared: bool = False
+    """Whether what another run made of the same will do: it follows from what the stage needs, and is no release."""
 
 
 PARAMETERS = Stage(

@@ -50,6 +50,11 @@ class Folders:
         """Public results that several runs use, named by the digest of all that made them."""
         return self.root / "data" / "public" / "shared" / f"{kind}-{name}"
 
+    @property
+    def finished(self) -> bool:
+        """Whether the figures of the run are on disk."""
+        return self.evaluation.is_file() and self.statement.is_file()
+
     private, public, release = _Place("private"), _Place("public"), _Place("release")
 
     work = _Place("private", "work")

@@ -185,6 +185,32 @@ def is_changed(root: Path, run: str, stage: str, pipeline: Pipeline) -> bool:
         return bool(known.status())
 
 
+def made_of_the_same(root: Path, run: str, stage: str, pipeline: Pipeline) -> list[str]:
+    """Return the other runs whose entry of a stage names the settings, code and artefacts that this run's would."""
+    with _stages(root, run, pipeline, [stage]) as (known,):
+        from dvc.stage.serialize import to_single_stage_lockfile
+        from dvc.utils.serialize import ParseError, parse_yaml  # to which 1e-05 is a number
+
+        known.save_deps()
+        entry = to_single_stage_lockfile(known)
+    digests, found = [each["md5"] for each in entry.get("deps", ())], []
+    for path in [root / "dvc.lock", *sorted((root / "data" / "private").glob("*/dvc.lock"))]:
+        text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+        if not all(digest in text for digest in digests):
+            continue  # at once, for YAML takes its time
+        with contextlib.suppress(ParseError):
+            for name, other in parse_yaml(text, path).get("stages", {}).items():
+                made, _, its = name.partition("@")
+                if made == stage and its != run and _of(other, its) == _of(entry, run):
+                    found.append(its)
+    return found
+
+
+def _of(entry: dict[str, Any], run: str) -> str:
+    """What a stage was made of, in whichever run."""
+    return json.dumps([entry.get("deps"), entry.get("params")], sort_keys=True).replace(f"/{run}/", "/*/")
+
+
 def commit(root: Path, run: str, stage: str, pipeline: Pipeline) -> None:
     """Record in the run's dvc.lock and in the cache what a stage read and made."""
     with _stages(root, run, pipeline, [stage]) as (made,):

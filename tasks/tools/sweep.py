@@ -15,18 +15,15 @@ from typing import Any, Literal
 
 import yaml
 
-from tasks.config.params import Params, read_parameters
-from tasks.config.presets import PRESETS, derive
-from tasks.pipeline.graph import MAIN
+from tasks.config.params import Params
+from tasks.config.presets import derive
 from tasks.reports.accuracy import released_accuracy
 from tasks.runtime.accounts import noise_source, open_account, registered_account
 from tasks.runtime.identity import release_digest
-from tasks.runtime.locks import making
 from tasks.runtime.parameters import settled
 from tasks.runtime.releases import releases_of, said_of, unpaid, worst_cases
 from tasks.runtime.run import Run, open_run, refuse_transcription
-from tasks.runtime.store import Folders, link, read_json
-from tasks.runtime.versioning import changed_stages, commit, is_changed
+from tasks.runtime.store import Folders, read_json
 from terrine.errors import BudgetError, SettingError
 from terrine.privacy.accounting.events import Event, compose, from_json
 from terrine.privacy.accounting.gaussian import round_up
@@ -186,48 +183,6 @@ def check_budget(root: Path, candidates: list[Candidate]) -> int:
 def all_releases(candidates: list[Candidate]) -> dict[str, Event]:
     """Return the worst case of every distinct release of a search."""
     return {digest: event for candidate in candidates for digest, event in candidate.releases().items()}
-
-
-def votes_on_disk(root: Path, candidates: list[Candidate]) -> dict[str, str]:
-    """Return those of the candidates' releases whose votes are on disk and up to date, each with such a run."""
-    wanted = {candidate.release for candidate in candidates}
-    up_to_votes = {stage.name for stage in MAIN.between("parameters", "vote")}
-    found: dict[str, str] = {}
-    for path in sorted((root / "data" / "private").glob("*/parameters.yaml")):
-        name = path.parent.name
-        try:
-            run = Run(root, name, read_parameters(path))
-        except SettingError:
-            continue  # A run of an older version: no candidate is like it.
-        release = release_digest(run.params)
-        if (
-            release in wanted - set(found)
-            and (root / PRESETS / f"{name}.yaml").is_file()
-            and not up_to_votes & set(changed_stages(root, name, MAIN))
-        ):
-            found[release] = name
-    return found
-
-
-def share_votes(root: Path, source: str, run: str) -> None:
-    """Give a run the dataset, images, teachers and votes of another whose release it shares.
-
-    Nothing is trained twice. The run's parameters must be written.
-    """
-    of, to = Folders(root, source), Folders(root, run)
-    with making(root, run):
-        for stage, ours, theirs in (
-            ("dataset", to.dataset, of.dataset),
-            ("partition", to.partition, of.partition),
-            ("synthesize", to.images, of.images),
-            ("pretrain", to.backbone, of.backbone),
-            ("average", to.average, of.average),
-            ("teach", to.teachers, of.teachers),
-            ("vote", to.votes, of.votes),
-        ):
-            if is_changed(root, run, stage, MAIN):
-                link(theirs, ours)
-                commit(root, run, stage, MAIN)
 
 
 def outcome(

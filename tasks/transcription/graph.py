@@ -48,6 +48,7 @@ TRANSCRIPTION = Pipeline(
             needs="private/dataset private/partition private/labels public/start",
             makes="private/teachers",
             fans_out=_clients_are_spread,
+            shared=True,
         ),
         Stage(
             "transcribe",

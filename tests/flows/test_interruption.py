@@ -3,13 +3,19 @@
 import os
 import shutil
 import signal
+from functools import partial
 
 import pytest
 
+from flows import making
+from flows.cli.reproduce import reproduce
 from flows.stages import run_stage
+from tasks.config.presets import derive
 from tasks.pipeline import teach
 from tasks.pipeline.teach import groups, work_folder
+from tasks.runtime.accounts import open_account
 from tasks.runtime.run import open_run
+from tasks.runtime.store import Folders
 from terrine.pretraining import simclr
 from terrine.teachers import linear
 from tests.flows.conftest import forked, set_small
@@ -72,3 +78,30 @@ def test_pretraining_goes_on_from_the_last_checkpoint(project, monkeypatch):
     run_stage(project, "small", "pretrain")
     assert len(steps) == 2 * 3 - 2
     assert (run.folders.backbone / "backbone.safetensors").read_bytes() == expected
+
+
+@pytest.mark.slow
+def test_a_table_killed_after_a_release_goes_on_with_it_and_pays_once(finished, monkeypatch):
+    monkeypatch.setattr(making, "make", partial(making.make, with_server=False))
+    other = ["aggregation.sigma=7"]
+    table = partial(reproduce, ["small"], None, gpu=False, seeds=1, set_=other, finished=False, markdown=False)
+
+    def until_killed():
+        arm(
+            "flows.making",
+            "commit",
+            "before",
+            making.pipeline_of(open_run(finished, "small").params).names.index("student"),
+        )
+        table()
+
+    assert ended(forked(until_killed)) == -signal.SIGKILL
+    folders = Folders(finished, derive(finished, "small", other))
+    drawn = {path.name: path.read_bytes() for path in folders.answers.iterdir()}
+    assert not folders.student.exists()
+    table()
+    assert folders.finished
+    assert {path.name: path.read_bytes() for path in folders.answers.iterdir()} == drawn
+    ledger, dataset = open_account(open_run(finished, folders.run))
+    assert len(ledger.events(dataset)) == 2  # the one of `small`, and this one
+    assert {"teach", "vote", "average"}.isdisjoint(path.stem for path in folders.timings.iterdir())  # as in `small`

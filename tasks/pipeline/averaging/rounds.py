@@ -232,6 +232,6 @@ def _own_before(run: Run, number: int, learner: Learner) -> np.ndarray:
 
 def _figures(updates: list[np.ndarray], clip: float | None) -> dict[str, float]:
     """Return private figures of a round: how long updates are, and how many of them are clipped."""
-    norms = np.concatenate([np.linalg.norm(group.astype(np.float64), axis=1) for group in updates])
+    norms = np.array([np.linalg.norm(update) for group in updates for update in group])
     found = {"update_norm_median": float(np.median(norms)), "update_norm_largest": float(norms.max())}
     return found if clip is None else found | {"clipped_share": float((norms > clip).mean())}

@@ -146,8 +146,11 @@ class ModuleLearner:
 
     def gradients(self, values: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
         """See `Learner.gradients`; inputs as the module takes them, with a dimension for the teachers before."""
+        gradients = torch.empty_like(values)
         with batch_statistics(self._frame(), self.statistics), fixed_kernels(values.device):
-            return torch.stack([self._gradient(*part) for part in zip(values, inputs, labels, strict=True)])
+            for into, *part in zip(gradients, values, inputs, labels, strict=True):
+                self._gradient(into, *part)
+        return gradients
 
     def state(self, values: np.ndarray) -> Arrays:
         """See `Learner.state`: the weights by their names in the module's state."""
@@ -162,12 +165,13 @@ class ModuleLearner:
         frame: nn.Module = self._own.frame
         return frame
 
-    def _gradient(self, values: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
-        values = values.detach().requires_grad_(True)
-        return torch.autograd.grad(self._loss(values, inputs, labels), values)[0]
+    def _gradient(self, into: Tensor, values: Tensor, inputs: Tensor, labels: Tensor) -> None:
+        sizes = [size for _, _, size in self.parts]
+        pieces = [piece.detach().requires_grad_(True) for piece in values.split(sizes)]
+        found = torch.autograd.grad(self._loss(pieces, inputs, labels), pieces)
+        torch.cat([piece.flatten() for piece in found], out=into)
 
-    def _loss(self, values: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
-        pieces = values.split([size for _, _, size in self.parts])
+    def _loss(self, pieces: Sequence[Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
         weights = {name: piece.view(shape) for (name, shape, _), piece in zip(self.parts, pieces, strict=True)}
         loss = F.cross_entropy(functional_call(self._frame(), weights, (inputs,)), labels)
         if self.weight_decay:

@@ -1,85 +1,18 @@
-"""`terrine reproduce`: ours beside what a paper prints."""
+"""`terrine reproduce`: the rows of a paper are made, each once."""
 
 import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.cli.reproduce import Row, beside, markdown_table, notes, terminal_table, time_left
-from flows.printing import printer
-from tasks.config.papers import Paper, PaperRow, papers
+from flows.cli.reproduce import time_left
+from tasks.config.papers import Paper, PaperRow
+from tasks.reports.reproduced import Row
 from tasks.runtime.run import Run
 from tasks.runtime.store import Folders, write_json
 from terrine.errors import InputError
 from tests.conftest import REPOSITORY
 
 RUN = {"accuracy": 0.9, "epsilon": 5.99, "delta": 1e-5, "answered": 10, "queries": 20, "teachers": 200}
-
-
-@pytest.mark.parametrize(
-    ("accuracy", "spread", "paper_spread", "said"),
-    [
-        (95.0, 1.0, 0.5, True),
-        (95.0, 1.2, 0.5, False),
-        (95.0, 0.0, 0.5, True),
-        (97.0, 0.0, 0.5, False),
-        (5, 0, 0, False),
-    ],
-)
-def test_a_row_that_differs_by_more_than_two_deviations_is_marked(accuracy, spread, paper_spread, said):
-    shown = beside(PaperRow("Table 7", "pate-mnist", 97.5, spread=paper_spread, epsilon=1.019), accuracy, spread)
-    assert shown.startswith("97.50")
-    assert "at its ε of 1.019 (Table 7)" in shown
-    assert ("differs" in shown) == said
-
-
-def test_papers_have_columns_where_a_row_is_of_one():
-    published = PaperRow("Table 1", "pate-mnist", 98.5, "Confident", epsilon=1.97, reduced="no images")
-    ours, theirs = (
-        Row("`terrine-mnist`", "terrine-mnist", None, ("a", "b")),
-        Row("Confident", "pate-mnist", published, ("c",)),
-    )
-    assert "published" not in markdown_table([ours], [[RUN]])
-    header, line, first, second = markdown_table([ours, theirs], [[RUN, RUN], [RUN]]).splitlines()
-    assert header.endswith("| published | less here |")
-    assert first.endswith("| 2 | – | – |")
-    assert second.startswith("| Table 1: Confident | 90.00 | 5.9900 |")
-    assert second.endswith("| 98.50 at its ε of 1.97 (Table 1) | no images |")
-    assert {text.count("|") for text in (header, line, first, second)} == {10}
-
-
-@pytest.mark.parametrize("name", papers())
-def test_the_table_of_every_paper_fits_80_columns_with_its_figures_whole(name, capsys):
-    rows = [Row(row.row, row.preset, row, () if row.gpu else ("a", "b")) for row in papers()[name].rows]
-    runs = [[] if row.paper.gpu else [RUN, RUN | {"accuracy": 0.87}] for row in rows]
-    console = printer()
-    console.width = 80
-    console.print(terminal_table(rows, runs))
-    lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 80
-    for row, made in zip(rows, runs, strict=True):
-        assert any(f"{row.paper.accuracy:.2f}" in line and ("88.50 ± 2.12" in line) == bool(made) for line in lines)
-
-
-def test_what_is_less_what_differs_and_what_is_missing_is_said_below():
-    far, near = (
-        PaperRow("Table 1", "digits", 50, "far", 0.5, reduced="digits"),
-        PaperRow("Table 1", "digits", 91, "near"),
-    )
-    gpu = PaperRow("Table 2", "digits", 92, "large", gpu=True)
-    rows = [
-        Row("far", "digits", far, ("a", "b")),
-        Row("near", "digits", near, ("c", "d"), "not made: There are no digits."),
-        Row("large", "digits", gpu, (), "for a GPU"),
-    ]
-    paper = Paper("drawn", "Nobody 2020", "docs/drawn.md", (far, near, gpu), {"Figure 1": "python drawn.py"})
-    said = "\n".join(notes(rows, [[RUN, RUN | {"accuracy": 0.87}], [RUN], []], [paper], None))
-    assert "[a] digits" in said
-    assert "* more than two standard deviations apart: 1 of 1 row whose deviation is known." in said
-    assert "1 row has one run" in said
-    assert "1 run of 1 row is not made" in said
-    assert "Table 1: near: not made: There are no digits." in said
-    assert "1 row needs a GPU" in said
-    assert "Figure 1: python drawn.py" in said
 
 
 def test_how_long_the_rest_takes_is_told_by_what_finished_runs_took(tmp_path):
@@ -96,6 +29,7 @@ def test_how_long_the_rest_takes_is_told_by_what_finished_runs_took(tmp_path):
     assert "about 10 minutes" in time_left(tmp_path, rows, ["a", "c"])
     assert "about 11 minutes" in time_left(tmp_path, rows, ["c", "d"])
     assert "about 6 minutes" in time_left(tmp_path, rows, ["e"])  # by the mean of both
+    assert "about 1 minute from" in time_left(tmp_path, rows, ["d"])
     assert time_left(tmp_path, rows[2:], ["e"]) == ""
 
 
@@ -135,11 +69,12 @@ def reproduced(*arguments):
     return CliRunner().invoke(app, ["reproduce", *arguments])
 
 
-def test_a_papers_rows_are_made_and_what_was_not_is_said(drawn):
+def test_a_papers_rows_are_made_and_what_was_not_is_said(drawn, tmp_path):
     """A row of a paper is a run with its own overrides; rows for a GPU are left out and named."""
     nothing = reproduced("drawn", "--finished")
     assert nothing.exit_code == 0, nothing.output
     assert drawn == []
+    assert [path.name for path in (tmp_path / "experiments").iterdir()] == ["digits.yaml"]
     assert "15 runs of 3 rows are not made" in nothing.output
     result = reproduced("drawn", "--seeds", "2", "--table", "Table 1", "--markdown")
     assert result.exit_code == 0, result.output

@@ -15,14 +15,13 @@ import tasks.runtime.versioning
 import tasks.tools.sweep
 from tasks.config.presets import selected_run
 from tasks.pipeline.aggregate import release_once
-from tasks.pipeline.graph import MAIN
 from tasks.runtime.accounts import open_account
 from tasks.runtime.assurance import assurance
 from tasks.runtime.parameters import write_parameters
 from tasks.runtime.releases import accuracy_of, identity_in_ledger
 from tasks.runtime.run import open_run
-from tasks.runtime.store import Folders, read_array, read_json, write_array, write_json
-from tasks.tools.sweep import candidates_of, outcome, parse_vary, share_votes
+from tasks.runtime.store import Folders, read_json, write_array, write_json
+from tasks.tools.sweep import candidates_of, outcome, parse_vary
 from tasks.tools.sweep_tracking import log_sweep, markdown_table, summary
 from terrine.aggregation.votes import histograms_of
 from terrine.errors import BudgetError, InputError, LedgerError, SettingError
@@ -60,20 +59,19 @@ class Pipeline:
 
     def __init__(self, root):
         self.root = root
-        self.made = {}
+        self.made = []
         self.changed = set()
         self.failing = {}
         self.restated = []
 
-    def changed_stages(self, _root, run, _pipeline):
-        unmade = not Folders(self.root, run).evaluation.is_file() and run not in self.failing
-        return MAIN.names if unmade or run in self.changed else []
+    def is_made(self, _root, run):
+        return Folders(self.root, run).evaluation.is_file() and run not in self.changed
 
     def prepare(self, root, run):
         write_parameters(root, run)
 
-    def make(self, root, run, source):
-        self.made[run] = source
+    def make(self, root, run):
+        self.made.append(run)
         opened = write_parameters(root, run)
         folders, settings = opened.folders, opened.params.aggregation
         rng = np.random.default_rng(opened.params.seed)
@@ -117,11 +115,10 @@ class Pipeline:
 def stages(project, monkeypatch):
     pipeline = Pipeline(project)
     monkeypatch.setattr(flows.cli.sweep, "prepare", pipeline.prepare)
-    monkeypatch.setattr(flows.cli.sweep, "make", pipeline.make)
+    monkeypatch.setattr("flows.making.make", pipeline.make)
+    monkeypatch.setattr("flows.making.is_made", pipeline.is_made)
     monkeypatch.setattr("flows.stages.make_stage", lambda root, run, stage: pipeline.restated.append((run, stage)))
     monkeypatch.setattr(tasks.reports.comparison, "read_statement", read_json)
-    monkeypatch.setattr(tasks.runtime.versioning, "changed_stages", pipeline.changed_stages)
-    monkeypatch.setattr(tasks.tools.sweep, "changed_stages", pipeline.changed_stages)
     monkeypatch.setattr(
         "tasks.tools.sweep_tracking.log_sweep", lambda root, preset, result: vars(pipeline).update(result=result)
     )
@@ -219,9 +216,7 @@ def test_a_sweep_pays_for_each_distinct_release_once_and_says_what_the_ledger_ch
     run_sweep("aggregation.sigma=30,40", "student.l2=1,2")
     result = stages.result
     assert len(result["candidates"]) == 4
-    first, second, third, fourth = stages.made
-    assert list(stages.made.values()) == [None, first, None, third], "of one release, votes are cast once"
-    assert len({second, fourth}) == 2
+    assert len(set(stages.made)) == len(stages.made) == 4
     assert result["releases"] == 2
     ledger, dataset = account_of(project, result["candidates"][0]["run"])
     assert result["epsilon_tuning_composed"] == round_up(ledger.spent(dataset, DELTA))
@@ -239,9 +234,9 @@ def test_with_workers_one_candidate_of_each_release_goes_before_those_that_share
 
     @contextmanager
     def makers(workers):
-        def submit(root, run, source):
+        def submit(root, run):
             begun.append(run)
-            return flows.cli.sweep._here(root, run, source)
+            return flows.cli.sweep._here(root, run)
 
         assert workers == 3
         yield submit
@@ -250,7 +245,6 @@ def test_with_workers_one_candidate_of_each_release_goes_before_those_that_share
     run_sweep("aggregation.sigma=30,40", "student.l2=1,2", workers=3)
     first, second, third, fourth = (row["run"] for row in stages.result["candidates"])
     assert begun == [first, third, second, fourth]
-    assert stages.made == {first: None, third: None, second: first, fourth: third}
 
 
 def test_a_search_over_students_alone_is_no_search_over_private_outcomes(project, stages):
@@ -264,7 +258,7 @@ def test_a_sweep_that_its_budget_does_not_cover_is_refused_before_anything_is_ma
     assert epsilon_of_releases(30) < budget
     with pytest.raises(BudgetError, match=r"2 candidates and needs 2 new releases.*left is room.*Nothing was drawn"):
         run_sweep("aggregation.sigma=30,40", settings=[*PRIVATE, f"ledger.epsilon={budget}"])
-    assert stages.made == {}
+    assert stages.made == []
     ledger, dataset = account_of(project, candidates_run(project, budget))
     assert ledger.events(dataset) == []
     assert selected_run(project) == "terrine-digits"
@@ -278,28 +272,18 @@ def candidates_run(root, budget):
 def test_releases_that_were_made_before_need_no_room(project, stages):
     private = [*PRIVATE, f"ledger.epsilon={epsilon_of_releases(30, 40) + 1e-6}"]
     run_sweep("aggregation.sigma=30,40", "student.l2=1", settings=private)
-    made = list(stages.made)
     run_sweep("aggregation.sigma=30,40", "student.l2=1", settings=private)
-    assert list(stages.made) == made
+    assert len(stages.made) == 2
     run_sweep("aggregation.sigma=30,40", "student.l2=5", settings=private)
-    assert list(stages.made.values())[2:] == made
+    assert len(stages.made) == 4
     with pytest.raises(BudgetError, match="needs 1 new releases"):
         run_sweep("aggregation.sigma=30,50", settings=private)
-
-
-def test_votes_that_are_out_of_date_are_given_to_nobody_and_the_release_stays_paid_for(project, stages):
-    private = [*PRIVATE, f"ledger.epsilon={epsilon_of_releases(30, 40) + 1e-6}"]
-    run_sweep("aggregation.sigma=30,40", settings=private)
-    first = set(stages.made)
-    stages.changed = set(first)
-    run_sweep("aggregation.sigma=30,40", "student.l2=5", settings=private)
-    assert {stages.made[run] for run in set(stages.made) - first} == {None}
 
 
 def test_a_choice_by_accuracy_is_refused_on_data_that_are_not_public(project, stages):
     with pytest.raises(SettingError, match="not covered by any ε"):
         run_sweep("student.l2=1,2", settings=[*PRIVATE, "ledger.epsilon=8"], select="evaluation")
-    assert stages.made == {}
+    assert stages.made == []
 
 
 def test_accuracies_with_noise_are_chosen_by_on_private_data_and_each_is_in_the_price(project, stages):
@@ -356,21 +340,6 @@ def test_a_sweep_without_any_release_has_no_price(project):
     failures = {candidate.run: "The file is cut short." for candidate in candidates}
     with pytest.raises(SettingError, match=r"No candidate came to its release: The file is cut short\."):
         outcome(project, candidates, failures, "none")
-
-
-def test_shared_votes_are_the_same_files_and_only_what_is_out_of_date_is_replaced(project, monkeypatch):
-    source, run = Folders(project, "source"), Folders(project, "run")
-    for number, folder in enumerate(("dataset", "partition", "images", "backbone", "average", "teachers", "votes")):
-        write_array(getattr(source, folder) / "array.npy", np.array([number]))
-    write_array(run.dataset / "array.npy", np.array([99]))
-    committed = []
-    monkeypatch.setattr(tasks.tools.sweep, "is_changed", lambda root, name, stage, graph: stage != "dataset")
-    monkeypatch.setattr(tasks.tools.sweep, "commit", lambda root, name, stage, graph: committed.append((name, stage)))
-    share_votes(project, "source", "run")
-    assert committed == [("run", stage.name) for stage in MAIN.between("partition", "vote")]
-    assert read_array(run.dataset / "array.npy") == [99]
-    assert read_array(run.votes / "array.npy") == [6]
-    assert not run.answers.exists()
 
 
 def test_mlflow_has_both_prices_on_the_sweep_and_on_every_candidate(project, stages, monkeypatch):
