@@ -19,10 +19,12 @@ test: $(VENV)/installed lint
 quick: $(VENV)/installed
 	@OMP_NUM_THREADS=1 python -m tests.quick $(if $(BASE),--base $(BASE))
 
-# Not part of the tests: all of it takes a night. PARTS="disks power" TIMES=3 makes it shorter.
+# Not part of the tests: all of it takes a night. PARTS="disks power" TIMES=3 makes it shorter; what was stopped goes on
+# where it was if KEPT named a folder.
 PARTS ?= runs transcriptions parties disks power together
 crash: $(VENV)/installed
-	@for part in $(PARTS); do python -m benchmarks.crash $$part $(if $(TIMES),--times $(TIMES)) || exit 1; done
+	@for part in $(PARTS); do python -m benchmarks.crash $$part $(if $(TIMES),--times $(TIMES)) \
+		$(if $(KEPT),--kept $(KEPT)) || exit 1; done
 
 # Ten thousand inputs for each door; half an hour. Not a part of `make test`.
 fuzz: $(VENV)/installed

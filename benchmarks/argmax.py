@@ -1,6 +1,7 @@
 """Seconds, bytes and memory of the garbled argmax between two processes, beside plain and encrypted inference.
 
     PYTHONPATH=. python benchmarks/argmax.py [--repeats 5] [--scale 0.01]
+    PYTHONPATH=. python benchmarks/argmax.py --sizes 1000x150 10000x150        # argmax alone, of other sizes
 
 The guardian and the student are two processes that speak through a TCP socket on the loopback interface, without TLS.
 The clock runs at the student, from the moment when both hold the sums of their shares and the guardian its noise until
@@ -282,6 +283,7 @@ def main() -> None:
     """Measure everything and print two Markdown tables."""
     parser = common_options(__doc__, repeats=5)
     parser.add_argument("--scale", type=float, default=1.0, help="share of the queries, to try the script")
+    parser.add_argument("--sizes", nargs="+", default=[], help="queries x classes, and nothing else")
     parser.add_argument("--party", choices=("guardian", "student"), help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -289,6 +291,12 @@ def main() -> None:
         be_party(arguments.party, arguments.folder)
         return
     heading(*COLUMNS)
+    if arguments.sizes:
+        for size in arguments.sizes:
+            queries, classes = map(int, size.split("x"))
+            work = Work("argmax alone", queries, classes, None)
+            row(*cells_of(work, summary([measure(work, seed) for seed in range(arguments.repeats)])))
+        return
     per_query: dict[str, float] = {}
     for work in WORKS:
         work = replace(work, queries=max(1, round(work.queries * arguments.scale)))

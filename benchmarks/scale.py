@@ -1,10 +1,13 @@
 """What a run costs by the number of records: seconds of the processors and memory of every stage, from 10,000 up.
 
     PYTHONPATH=. python benchmarks/scale.py [--records 10000 100000 1000000] [--work FOLDER] [--out docs/scaling.svg]
+    PYTHONPATH=. python benchmarks/scale.py --records 100000 --classes 150 --queries 2000 100000 --per-teacher 500
 
-Grey images of 28 x 28 are drawn into an .npz file, ten classes, and a run is made of them in a fresh project, a teacher
-for every 100 records, with as many queries whatever the number of records. Seconds are those of the processors, which
+Grey images of 28 x 28 are drawn into an .npz file, ten classes unless `--classes` says else, and a run is made of them
+in a fresh project, a teacher for every 100 records (`--per-teacher`), with as many queries whatever the number of
+records (`--queries`; then with the noise at which ε pays for all of them). Seconds are those of the processors, which
 other work on the machine changes little; memory is the most that the process held, pages of mapped files included.
+The figure is drawn where `--out` names one.
 """
 
 import json
@@ -12,6 +15,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +26,7 @@ from benchmarks.crash.project import environment, small_project
 from benchmarks.pate_figures import canvas, save
 from terrine.determinism.randomness import numpy_generator
 
-TEST, CLASSES, PER_TEACHER = 2_000, 10, 100
+TEST = 2_000
 BLOCK = 10_000
 MEASURED = """
 import json, os, sys
@@ -39,27 +43,46 @@ main()
 """
 
 
-def preset(records: int) -> dict[str, object]:
-    """Return a run on so many records that is as dear as any other but for them."""
+@dataclass(frozen=True)
+class Size:
+    """What a run is made of."""
+
+    records: int
+    classes: int = 10
+    queries: int = 2_000
+    per_teacher: int = 100
+
+    def __str__(self) -> str:
+        """Name it by what is not the default."""
+        more = [
+            f", {getattr(self, field.name)} {field.name.replace('_', ' ')}"
+            for field in fields(self)[1:]
+            if getattr(self, field.name) != field.default
+        ]
+        return f"{self.records} records{''.join(more)}"
+
+
+def preset(size: Size) -> dict[str, object]:
+    """Return a run of a size that is as dear as any other but for that."""
     return {
         "description": "drawn records",
         "data": {"name": "npz", "path": "records.npz", "size": 28, "channels": 1},
-        "partition": {"teachers": records // PER_TEACHER},
-        "queries": {"count": 2_000},
+        "partition": {"teachers": size.records // size.per_teacher},
+        "queries": {"count": size.queries},
         "backbone": {"kind": "scattering", "projection": 100},
         "teachers": {"optimiser": "ridge"},
-        "aggregation": {"mechanism": "histogram", "sigma": 50, "epsilon": 4},
+        "aggregation": {"mechanism": "histogram", "sigma": 50 if size == Size(size.records) else "auto", "epsilon": 4},
         "ledger": {"account": "drawn", "epsilon": 8},
         "privacy": {"anyway": True},
         "tracking": {"register_student": False},
     }
 
 
-def draw(path: Path, records: int) -> None:
+def draw(path: Path, records: int, classes: int) -> None:
     """Draw images that a class's pattern shows through, block by block."""
-    patterns = numpy_generator(0, "patterns").integers(0, 128, (CLASSES, 1, 28, 28), dtype=np.uint8)
+    patterns = numpy_generator(0, "patterns").integers(0, 128, (classes, 1, 28, 28), dtype=np.uint8)
     total = records + TEST
-    labels = numpy_generator(0, "labels").integers(0, CLASSES, total)
+    labels = numpy_generator(0, "labels").integers(0, classes, total)
     images = np.empty((total, 1, 28, 28), np.uint8)
     for first in range(0, total, BLOCK):
         here = slice(first, first + BLOCK)
@@ -74,12 +97,12 @@ def draw(path: Path, records: int) -> None:
     )
 
 
-def measure(records: int) -> dict[str, object]:
-    """Make a run on so many records, and return what its stages cost."""
+def measure(size: Size) -> dict[str, object]:
+    """Make a run of a size, and return what its stages cost."""
     with tempfile.TemporaryDirectory(prefix="terrine-scale-") as folder:
         project = small_project(Path(folder) / "project")
-        draw(project / "records.npz", records)
-        (project / "experiments" / "drawn.yaml").write_text(yaml.safe_dump(preset(records)))
+        draw(project / "records.npz", size.records, size.classes)
+        (project / "experiments" / "drawn.yaml").write_text(yaml.safe_dump(preset(size)))
         program = [sys.executable, "-c", MEASURED, "run", "--preset", "drawn", "--no-server"]
         done = subprocess.run(
             program, cwd=project, env=environment(project), capture_output=True, text=True, check=False
@@ -90,7 +113,10 @@ def measure(records: int) -> dict[str, object]:
         timings = project / "data" / "private" / "drawn" / "timings"
         known = [json.loads(path.read_text()) for path in timings.glob("*.json")]
         return {
-            "records": records,
+            **asdict(size),
+            "accuracy": json.loads((project / "data" / "private" / "drawn" / "evaluation.json").read_text())[
+                "accuracy"
+            ],
             "processors": spent,
             "memory": {each["stage"]: each["memory_mb"] for each in known},
             "clock": {each["stage"]: each["seconds"] for each in known},
@@ -121,19 +147,30 @@ def figure(runs: list[dict[str, object]], path: Path) -> None:
 def main() -> None:
     """Print a row of a Markdown table for each stage, and draw the figure."""
     parser = common_options(__doc__, work=KEPT)
-    parser.add_argument("--out", type=Path, default=Path("docs/scaling.svg"))
+    parser.add_argument("--out", type=Path)
     parser.add_argument("--records", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
+    parser.add_argument("--classes", type=int, default=Size.classes)
+    parser.add_argument("--queries", type=int, nargs="+", default=[Size.queries])
+    parser.add_argument("--per-teacher", type=int, default=Size.per_teacher)
     options = parser.parse_args()
     kept = Cells(options.work / "scale.jsonl")
-    runs = [kept.get(f"{records} records", lambda records=records: measure(records)) for records in options.records]
-    sizes = [f"{run['records']:,}" for run in runs]
-    print(f"| stage | {' | '.join(sizes)} | slope | {' | '.join(f'GB at {size}' for size in sizes)} |")
+    sizes = [
+        Size(records, options.classes, queries, options.per_teacher)
+        for records in options.records
+        for queries in options.queries
+    ]
+    runs = [kept.get(str(size), lambda size=size: measure(size)) for size in sizes]
+    names = [f"{size.records:,}" if len(options.queries) == 1 else f"{size.queries:,} queries" for size in sizes]
+    by_records = len(runs) > 1 and len(options.queries) == 1
+    print(f"| stage | {' | '.join(names)} | slope | {' | '.join(f'GB at {name}' for name in names)} |")
     for stage in runs[-1]["processors"]:
         cells = [f"{run['processors'][stage]:.1f}" for run in runs]
-        cells += [f"{slope(runs[-2], runs[-1], stage):.2f}" if len(runs) > 1 else "–"]
+        cells += [f"{slope(runs[-2], runs[-1], stage):.2f}" if by_records else "–"]
         cells += [f"{run['memory'][stage] / 1000:.2f}" for run in runs]
         print(f"| {stage} | {' | '.join(cells)} |")
-    figure(runs, options.out)
+    print("Accuracy:", ", ".join(f"{run['accuracy']:.4f}" for run in runs))
+    if options.out:
+        figure(runs, options.out)
 
 
 if __name__ == "__main__":

@@ -42,6 +42,7 @@ def walk(
     Others may make other runs of the project meanwhile. What killed processes left is cleared away first.
     """
     when_alone(root, lambda: leftovers.remove(leftovers.of_the_project(root)))
+    server.clear_after_the_dead(root)
     with making(root, run):
         leftovers.remove(leftovers.of_a_run(Folders(root, run)))
         pipeline, lines, asked = begin(root, run), SHOWN.get(), False

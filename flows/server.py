@@ -78,7 +78,6 @@ class OwnServer:
 
     def __init__(self, root: Path) -> None:
         with locked(of_project(root, "servers")):
-            _clear_after_the_dead(root / FOLDER)
             self._folder = Path(tempfile.mkdtemp(prefix="server-", dir=root / FOLDER))
             self._held = os.open(self._folder, os.O_RDONLY)  # for as long as this process lives
             fcntl.flock(self._held, fcntl.LOCK_EX)
@@ -122,14 +121,18 @@ class OwnServer:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _clear_after_the_dead(folder: Path) -> None:
+def clear_after_the_dead(root: Path) -> None:
     """Remove databases of servers that were killed together with their run."""
-    for database in folder.glob("server-*"):
-        descriptor = os.open(database, os.O_RDONLY)
-        with suppress(BlockingIOError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(database, ignore_errors=True)
-        os.close(descriptor)
+    with locked(of_project(root, "servers")):  # nobody has one that is made and not held yet
+        for database in (root / FOLDER).glob("server-*"):
+            try:
+                descriptor = os.open(database, os.O_RDONLY)
+            except FileNotFoundError:  # its server has just ended
+                continue
+            with suppress(BlockingIOError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(database, ignore_errors=True)
+            os.close(descriptor)
 
 
 def empty_database() -> Path:

@@ -17,7 +17,9 @@ def file_digest(path: Path) -> str:
 
 
 @contextmanager
-def atomic_file(path: Path, mode: str = "wb", *, replace: bool = True, owner_only: bool = False) -> Iterator[IO[Any]]:
+def atomic_file(
+    path: Path, mode: str = "wb", *, replace: bool = True, owner_only: bool = False, alone: bool = False
+) -> Iterator[IO[Any]]:
     """Open a temporary sibling that becomes `path` when the block ends well, and vanishes when it does not.
 
     It is seen whole or not at all, also after a power failure.
@@ -27,12 +29,16 @@ def atomic_file(path: Path, mode: str = "wb", *, replace: bool = True, owner_onl
         mode: `wb`, or `w` for text in UTF-8.
         replace: Whether an existing file gives way.
         owner_only: Whether nobody but the owner may read it.
+        alone: Whether nobody else is writing it, by a lock. Its temporary sibling has one name then, so that what a
+            process that was killed left gives way without the folder being listed, however much is in it.
 
     Raises:
         FileExistsError: `replace` is false and the file exists; it is unchanged.
         OSError: it cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+    temporary = path.with_name(f".{path.name}.{'alone' if alone else secrets.token_hex(6)}.tmp")
+    if alone:
+        temporary.unlink(missing_ok=True)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if owner_only else 0o666)
     try:
         with os.fdopen(descriptor, mode, encoding=None if "b" in mode else "utf-8") as stream:

@@ -7,52 +7,53 @@ that is to fail writes; that part is drawn at random. Root alone may mount one.
 import random
 import shutil
 import subprocess
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.crash.checks import faults, outcome
 from benchmarks.crash.project import PATIENCE, Command, answer_in, empty_tables, preload, small_project
+from benchmarks.crash.tally import Tally
 
 SIZE = 200 * 2**20
 
 
-def full_disks(folder: Path, times: int, seed: int) -> tuple[Counter[str], Counter[str]]:
-    """Fill the disk so many times in each stage; return where it said so, and what was wrong after."""
+def full_disks(folder: Path, times: int, seed: int, tally: Tally) -> None:
+    """Fill the disk so many times in each stage; count where it said so, and what was wrong after."""
     words = ["run", "--preset", "small", "--no-server"]
     whole = small_project(folder / "whole")
     preload(whole, words)
     expected, tables = outcome(whole, "small"), empty_tables(folder)
     states = _states(folder, tables)
-    where, wrong, rng = Counter[str](), Counter[str](), random.Random(seed)
+    rng = random.Random(seed)
     for stage, (before, after) in states.items():
         needed = max(4096 * 8, _size(after) - _size(before))
         for number in range(times):
-            room = int(needed * (number + rng.random()) / times)
-            with _mounted(folder / f"disk-{stage}-{number}") as disk:
-                project = disk / "project"
-                shutil.copytree(before, project, symlinks=True)
-                ballast = disk / "ballast"
-                _fill(disk, ballast, room)
-                first = Command(project, words, log=folder / f"disk-{stage}-{number}.log")
-                first.wait(PATIENCE)
-                told = "not at all" if first.status == 0 else "in a sentence"
-                if "Traceback" in first.said or first.status not in (0, 1):
-                    told = "otherwise"
-                    wrong["traceback"] += 1
-                    print(first.said[-3000:], flush=True)
-                where[told] += 1
-                ballast.unlink()
-                again = Command(project, words, log=folder / f"disk-{stage}-{number}-again.log")
-                again.wait(PATIENCE)
-                bad = faults(project, "small", again, expected)
-                wrong.update(bad)
+            share = (number + rng.random()) / times
+
+            def once(stage: str = stage, before: Path = before, number: int = number, room: int = int(needed * share)):
+                bad = set()
+                with _mounted(folder / f"disk-{stage}-{number}") as disk:
+                    project = disk / "project"
+                    shutil.copytree(before, project, symlinks=True)
+                    ballast = disk / "ballast"
+                    _fill(disk, ballast, room)
+                    first = Command(project, words, log=folder / f"disk-{stage}-{number}.log")
+                    first.wait(PATIENCE)
+                    told = "not at all" if first.status == 0 else "in a sentence"
+                    if "Traceback" in first.said or first.status not in (0, 1):
+                        told = "otherwise"
+                        bad.add("traceback")
+                        print(first.said[-3000:], flush=True)
+                    ballast.unlink()
+                    again = Command(project, words, log=folder / f"disk-{stage}-{number}-again.log")
+                    again.wait(PATIENCE)
+                    bad |= faults(project, "small", again, expected)
                 last = first.said.strip().splitlines()[-1:] if first.status else []
-                print(
-                    f"{stage}, {room:,} bytes left: said {told}; {', '.join(sorted(bad)) or 'well'} {last}", flush=True
-                )
-    return where, wrong
+                print(f"{stage}, {room:,} bytes left: said {told} {last}", flush=True)
+                return told, bad
+
+            tally.count(f"{stage}, {number} of {times}, seed {seed}", once)
 
 
 def _states(folder: Path, tables: Path) -> dict[str, tuple[Path, Path]]:

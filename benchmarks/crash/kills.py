@@ -4,18 +4,18 @@ import random
 import re
 import shutil
 import time
-from collections import Counter
 from pathlib import Path
 
 from benchmarks.crash.checks import faults, outcome
 from benchmarks.crash.project import PATIENCE, Command, empty_tables, preload, removed, small_project
+from benchmarks.crash.tally import Tally
 
 FRESH = 10
 """Of so many kills one is of a command as from a shell, with a Prefect server; the others are forked, without one."""
 
 
-def kill_runs(folder: Path, preset: str, times: int, seed: int) -> tuple[Counter[str], Counter[str]]:
-    """Kill runs of a preset; return where they were, by the last stage that was made, and what was wrong after."""
+def kill_runs(folder: Path, preset: str, times: int, seed: int, tally: Tally) -> None:
+    """Kill runs of a preset; count where they were, by the last stage that was made, and what was wrong after."""
     words = ["run", "--preset", preset]
     whole = small_project(folder / "whole")
     preload(whole, [*words, "--no-server"])
@@ -32,29 +32,31 @@ def kill_runs(folder: Path, preset: str, times: int, seed: int) -> tuple[Counter
     print(
         f"A run takes {lives[False]:.1f} s forked and {lives[True]:.1f} s from a shell. Projects: {folder}", flush=True
     )
-    where, wrong, rng = Counter[str](), Counter[str](), random.Random(seed)
+    rng = random.Random(seed)
     order = list(range(times))
     rng.shuffle(order)
     for place, number in enumerate(order):
         fresh = place % FRESH == FRESH - 1
-        project = small_project(folder / f"kill-{number}")
-        if place % 4:  # with the tables of MLflow, which take long to be laid out; every fourth lays them out
-            shutil.copy(tables, project)
-        killed = Command(project, _words(words, fresh), fresh=fresh)
         seconds = (number + rng.random()) / times * lives[fresh]
-        if killed.wait(seconds) is None:
-            killed.kill(everything=place % 2 == 1)
-        where[stage_of(killed)] += 1
-        again = Command(project, _words(words, fresh), fresh=fresh)
-        again.wait(PATIENCE)
-        bad = faults(project, preset, again, expected)
-        wrong.update(bad)
-        print(f"{place + 1:4} at {seconds:6.1f} s, {stage_of(killed)}: {', '.join(sorted(bad)) or 'well'}", flush=True)
-        for process in [*killed.processes(), *again.processes()]:
-            process.kill()
-        if not bad:
-            removed(project)
-    return where, wrong
+
+        def once(place: int = place, number: int = number, fresh: bool = fresh, seconds: float = seconds):
+            project = small_project(folder / f"kill-{number}")
+            if place % 4:  # with the tables of MLflow, which take long to be laid out; every fourth lays them out
+                shutil.copy(tables, project)
+            killed = Command(project, _words(words, fresh), fresh=fresh)
+            if killed.wait(seconds) is None:
+                killed.kill(everything=place % 2 == 1)
+            again = Command(project, _words(words, fresh), fresh=fresh)
+            again.wait(PATIENCE)
+            bad = faults(project, preset, again, expected)
+            for process in [*killed.processes(), *again.processes()]:
+                process.kill()
+            where = stage_of(killed)
+            if not bad:
+                removed(project)
+            return where, bad
+
+        tally.count(f"{number} of {times}, seed {seed}", once)
 
 
 def _words(words: list[str], fresh: bool) -> list[str]:

@@ -10,24 +10,25 @@ import random
 import shutil
 import subprocess
 import time
-from collections import Counter
 from pathlib import Path
 
 from benchmarks.crash.checks import faults, outcome
 from benchmarks.crash.kills import stage_of
 from benchmarks.crash.project import PATIENCE, Command, empty_tables, preload, small_project
+from benchmarks.crash.tally import Tally
 
 SIZE = "400M"
 
 
-def cut_lines(folder: Path, times: int, seed: int) -> tuple[Counter[str], Counter[str]]:
-    """Cut the line so many times, evenly over a run's life; return at which stages, and what was wrong after."""
+def cut_lines(folder: Path, times: int, seed: int, tally: Tally) -> None:
+    """Cut the line so many times, evenly over a run's life; count at which stages, and what was wrong after."""
     words = ["run", "--preset", "small", "--no-server"]
     whole = small_project(folder / "whole")
     preload(whole, words)
     expected, tables = outcome(whole, "small"), empty_tables(folder)
-    where, wrong, rng, life = Counter[str](), Counter[str](), random.Random(seed), 0.0
-    for number in range(-1, times):
+
+    def cut_once(number: int, seconds: float) -> tuple[str, set[str], float]:
+        """Cut the line of a run after so many seconds, and make it once more; the last figure is how long it lived."""
         disk, place = folder / f"line-{number}.img", folder / f"line-{number}"
         subprocess.run(["truncate", "-s", SIZE, str(disk)], check=True)
         subprocess.run(["mkfs.ext4", "-q", "-F", str(disk)], check=True)
@@ -39,12 +40,8 @@ def cut_lines(folder: Path, times: int, seed: int) -> tuple[Counter[str], Counte
             subprocess.run(["sync", "-f", str(place)], check=True)
             began = time.monotonic()
             cut = Command(project, words, log=folder / f"line-{number}.log")
-            if number < 0:  # nobody cuts this one
-                cut.wait(PATIENCE)
-                life = time.monotonic() - began
-                continue
-            seconds = (number + rng.random()) / times * life
             cut.wait(seconds)
+            life = time.monotonic() - began
             cut.kill(everything=True)
             came_back = folder / f"line-{number}-again.img"
             subprocess.run(["cp", "--sparse=always", str(disk), str(came_back)], check=True)
@@ -55,18 +52,24 @@ def cut_lines(folder: Path, times: int, seed: int) -> tuple[Counter[str], Counte
             again = Command(project, words, log=folder / f"line-{number}-again.log")
             again.wait(PATIENCE)
             bad = faults(project, "small", again, expected)
-            where[stage_of(cut)] += 1
-            wrong.update(bad)
-            print(
-                f"{number + 1:4} at {seconds:6.1f} s, {stage_of(cut)}: {', '.join(sorted(bad)) or 'well'}", flush=True
-            )
             if bad:
                 print(again.said[-3000:], flush=True)
                 shutil.copytree(project, folder / f"cut-{number}", symlinks=True)
+            return stage_of(cut), bad, life
         finally:
             subprocess.run(["umount", "-l", str(place)], check=True)
             disk.unlink()
-    return where, wrong
+
+    _, wrong, life = cut_once(-1, PATIENCE)
+    if wrong:
+        raise SystemExit(f"A run whose line nobody cuts before its end: {wrong}")
+    rng = random.Random(seed)
+    for number in range(times):
+        seconds = (number + rng.random()) / times * life
+        tally.count(
+            f"{number} of {times}, seed {seed}",
+            lambda number=number, seconds=seconds: cut_once(number, seconds)[:2],
+        )
 
 
 def _mount(disk: Path, place: Path) -> None:

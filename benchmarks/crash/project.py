@@ -75,6 +75,10 @@ def environment(project: Path) -> dict[str, str]:
     return clean | {"TERRINE_ROOT": str(project), "PYTHONPATH": modules, "PATH": path}
 
 
+STARTED: "list[Command]" = []
+"""Commands whose end nobody has seen yet."""
+
+
 class Command:
     """`terrine` with some words, in a session of its own; what it says is in `said`.
 
@@ -93,6 +97,7 @@ class Command:
             self.pid = os.fork()
             if self.pid == 0:
                 _be(project, lambda: _terrine(words), self._log)
+        STARTED.append(self)
 
     @property
     def said(self) -> str:
@@ -105,6 +110,7 @@ class Command:
             done, status = os.waitpid(self.pid, os.WNOHANG)
             if done:
                 self.status = os.waitstatus_to_exitcode(status)
+                STARTED.remove(self)
             else:
                 time.sleep(0.02)
         return self.status
@@ -142,7 +148,8 @@ def _be(project: Path, work: Callable[[], None], log: Path) -> None:
         output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         for number in (1, 2):
             os.dup2(output, number)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
         os.environ.pop("PREFECT_API_URL", None)
         os.environ["TERRINE_ROOT"] = str(project)
         os.chdir(project)

@@ -1,24 +1,30 @@
 """Ten runs at once in one folder, two of them the same: they end as ten runs one after the other do."""
 
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from benchmarks.crash.project import PATIENCE, SMALL, Command, answer_in, preload, small_project
+from benchmarks.crash.tally import Tally
 
 SEEDS = (0, 1, 2, 3, 4, 5, 6, 7, 8, 8)
 BUDGET = 16.0
 """Not enough for nine releases."""
 
 
-def ten_runs(folder: Path) -> tuple[Counter[str], Counter[str]]:
-    """Make the runs in turns and at once; return how they ended, and what differs."""
+def ten_runs(folder: Path, times: int, tally: Tally) -> None:
+    """Make the runs in turns and at once, so many times; count how many completed, and what differs."""
     preload(small_project(folder / "whole"), _words(0))
-    where, wrong, outcomes = Counter[str](), Counter[str](), []
+    for number in range(times):
+        tally.count(f"{number + 1}", lambda number=number: _ten_runs(folder, number))
+
+
+def _ten_runs(folder: Path, number: int) -> tuple[str, set[str]]:
+    wrong, outcomes, completed = set(), [], []
     for at_once in (False, True):
-        project = small_project(folder / ("at-once" if at_once else "in-turns"))
+        name = "at once" if at_once else "in turns"
+        project = small_project(folder / f"{name.replace(' ', '-')}-{number}")
         preset = SMALL | {"ledger": {"account": "ten", "epsilon": BUDGET}}
         (project / "experiments" / "small.yaml").write_text(yaml.safe_dump(preset))
         runs = []
@@ -29,19 +35,19 @@ def ten_runs(folder: Path) -> tuple[Counter[str], Counter[str]]:
         for run in runs:
             run.wait(PATIENCE)
             if "Traceback" in run.said or run.status not in (0, 1):
-                wrong["traceback"] += 1
+                wrong.add("traceback")
                 print(run.said[-3000:], flush=True)
         if runs[-1].status != runs[-2].status:
-            wrong["two ends of one run"] += 1
+            wrong.add("two ends of one run")
         # Which runs the budget covers is a matter of who comes first.
         statuses = [-1 if run.status is None else run.status for run in runs]
         ended = sorted(dict(zip(SEEDS, statuses, strict=True)).values())
         outcomes.append(ended + answer_in(project, lambda project=project: _charged(project)))
-        where["at once" if at_once else "in turns"] = ended.count(0)
-        print(f"{'at once' if at_once else 'in turns'}: {outcomes[-1]}", flush=True)
+        completed.append(f"{ended.count(0)} complete {name}")
+        print(f"{name}: {outcomes[-1]}", flush=True)
     if outcomes[0] != outcomes[1]:
-        wrong["another end"] += 1
-    return where, wrong
+        wrong.add("another end")
+    return ", ".join(completed), wrong
 
 
 def _words(seed: int) -> list[str]:

@@ -35,8 +35,8 @@ from terrine.files import sync_file, sync_folder
 if TYPE_CHECKING:
     from dvc.stage import PipelineStage
 
-_cleared: set[Path] = set()
-"""Projects in whose cache this process has removed what killed ones left."""
+_cleared: set[tuple[Path, str]] = set()
+"""Projects and runs in which this process has removed what DVC left in killed ones."""
 
 HEAD = """\
 # Written by `terrine run`: the pipeline of the run that was selected last, instead of the one that params.yaml names.
@@ -145,9 +145,9 @@ def _stages(root: Path, run: str, pipeline: Pipeline, names: Sequence[str]) -> I
             # everybody; ours are alone here.
             repository.tmp_dir = str(root / FOLDER)
             (root / FOLDER / "rwlock").unlink(missing_ok=True)
-            if root not in _cleared:
-                _cleared.add(root)
-                leftovers.remove(leftovers.of_the_cache(root))
+            if (root, run) not in _cleared:
+                _cleared.add((root, run))
+                leftovers.remove(leftovers.of_dvc(root, Folders(root, run)))
             lock = _lock_of(root, run, pipeline)
             _bring_entries(root, run, lock)
             if _in_dvc_yaml(root, run, pipeline):

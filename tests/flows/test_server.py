@@ -73,9 +73,10 @@ def test_one_that_is_slow_is_waited_for_said_and_at_last_given_up_with_the_way_w
     assert not psutil.pid_exists(slow._process.pid)
     with pytest.raises(TerrineError, match=r"ended while it started.*terrine run --no-server"):
         start("raise SystemExit(3)").wait(said.append)
+    server.clear_after_the_dead(tmp_path)
+    assert not dead.exists()
     assert alive._folder.is_dir()
     alive.end()
-    assert not dead.exists()
     assert not alive._folder.exists()
 
 
@@ -126,12 +127,17 @@ def test_a_server_of_ones_own_starts_beside_the_first_stages_and_carries_what_fa
     assert max(started) == notes.index(("teach", 3))
 
 
-def test_nothing_is_started_where_nothing_that_fans_out_is_to_be_made(made, monkeypatch):
+def test_where_nothing_that_fans_out_is_to_be_made_nothing_is_started_and_the_dead_are_cleared_all_the_same(
+    made, project, monkeypatch
+):
     monkeypatch.setattr(server, "is_the_users", lambda: False)
+    dead = project / ".dvc" / "tmp" / "terrine" / "server-dead"
+    dead.mkdir(parents=True)
     until = MAIN.names.index("vote")
     notes, started = made(unchanged=MAIN.names[:until])
     assert notes[0] == "vote"
     assert not started
+    assert not dead.exists()
 
 
 def test_a_server_of_the_users_own_sees_the_run(made, monkeypatch):

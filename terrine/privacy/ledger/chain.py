@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from terrine.errors import LedgerError
-from terrine.files import atomic_file, clear_after_the_dead
+from terrine.files import atomic_file
 from terrine.privacy.ledger.identity import canonical_json, keyed_digest
 from terrine.privacy.ledger.locks import locked
 
@@ -198,11 +198,10 @@ class Tip:
         """Remember a head whose rows are committed, unless a longer chain is remembered already."""
         with locked(self._path.with_suffix(".lock"), patience=30.0):
             known = self.read()
-            clear_after_the_dead(self._path)
             if known is None or (known.count <= head.count and known != head):
                 seal, sums_seal = self._seals(head)
                 tree = {"count": head.count, "mac": head.mac, "seal": seal, "sums": head.sums, "sums_seal": sums_seal}
-                with atomic_file(self._path, owner_only=True) as file:
+                with atomic_file(self._path, owner_only=True, alone=True) as file:
                     file.write(canonical_json(tree))
 
     def _seals(self, head: Head) -> list[str]:

@@ -196,13 +196,16 @@ KILLED_OF_AVERAGES = {
 }
 
 
+MOMENTS = [
+    *((case, terms_of()) for case in KILLED),
+    *((case, terms_of_sums()) for case in WITHOUT_CIRCUIT),
+    *((case, terms_of_gradients()) for case in KILLED_BETWEEN),
+    *((case, terms_of_averages()) for case in KILLED_OF_AVERAGES),
+]
+
+
 @pytest.mark.parametrize(
-    ("case", "terms"),
-    [(case, terms_of()) for case in KILLED]
-    + [(case, terms_of_sums()) for case in WITHOUT_CIRCUIT]
-    + [(case, terms_of_gradients()) for case in KILLED_BETWEEN]
-    + [(case, terms_of_averages()) for case in KILLED_OF_AVERAGES],
-    ids=lambda value: value if isinstance(value, str) else value.mechanism,
+    ("case", "terms"), MOMENTS, ids=lambda value: value if isinstance(value, str) else value.mechanism
 )
 def test_a_party_killed_at_any_moment_comes_back_and_the_batch_is_answered_once(case, terms, tmp_path):
     # Where all is done but for a word, a party waits for it for as long as its patience lasts.

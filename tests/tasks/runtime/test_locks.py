@@ -68,11 +68,13 @@ def test_what_the_dead_left_is_cleared_when_nobody_makes_a_run_and_nothing_else_
     ]
     cache = tmp_path / ".dvc" / "cache" / "files" / "md5"
     dead += [cache / f".{22 * 'a'}.tmp", cache / "ab" / f"cdef.{11 * 'a-'}.tmp"]
+    dead += [folders.private / ".YejvyA83k6GkM9f4cF4ipg.tmp", folders.student / f"head.safetensors.{11 * '_B'}.tmp"]
     kept += [cache / "ab" / "cdef", cache / "ab" / "cdef.tmp"]
+    kept += [Folders(tmp_path, "other").private / f".{22 * 'a'}.tmp"]
     for path in (*dead, *kept):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    found = (leftovers.of_a_run(folders), leftovers.of_the_project(tmp_path), leftovers.of_the_cache(tmp_path))
+    found = (leftovers.of_a_run(folders), leftovers.of_the_project(tmp_path), leftovers.of_dvc(tmp_path, folders))
     leftovers.remove(list(chain(*found)))
     assert [path for path in dead if path.exists()] == []
     assert all(path.exists() for path in kept)

@@ -61,6 +61,7 @@ STEPS: dict[str, tuple[Callable[[], None], bool, int]] = {
     "before the reservation": (lambda: before(ledger.Ledger, "_reserve"), False, 0),
     "inside the reservation's transaction": (lambda: after(database.Transaction, "append", _is("reserve")), False, 0),
     "reserved, head not written": (lambda: before(chain.Tip, "advance", _ends_with("reserve")), False, 1),
+    "reserved, head under another name": (lambda: before(files.os, "replace"), False, 1),
     "reserved": (lambda: after(ledger.Ledger, "_reserve"), False, 1),
     "drawn, nothing written": (lambda: before(release_store.ReleaseStore, "write"), False, 1),
     "half written": (lambda: before(files.os, "fsync"), False, 1),
