@@ -105,6 +105,7 @@ def made(project, monkeypatch):
     waited = []
     monkeypatch.setattr(making, "run_stage", lambda root, run, stage: notes.append(stage))
     monkeypatch.setattr(making, "commit", lambda *_: None)
+    monkeypatch.setattr(making, "take_over", lambda *_: None)
     monkeypatch.setattr(server, "start", lambda root: started.append(len(notes)))
     monkeypatch.setattr(server, "wait", lambda say: waited.append(len(notes)))
 

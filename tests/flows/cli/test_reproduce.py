@@ -53,7 +53,7 @@ def drawn(tmp_path, monkeypatch):
     monkeypatch.setattr("tasks.config.papers.papers", lambda: {"drawn": paper})
     monkeypatch.setattr("tasks.runtime.run.open_run", lambda root, run: Run(root, run, None))
     monkeypatch.setattr("tasks.reports.summary.figures", lambda run: RUN)
-    monkeypatch.setattr("tasks.runtime.versioning.changed_stages", lambda *of: [])
+    monkeypatch.setattr("flows.making.changed_stages", lambda *of: [])
     made = []
 
     def make(root, run):
