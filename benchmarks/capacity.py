@@ -1,6 +1,6 @@
 """How much DPSD's annotations can say at all, and how accurate a student they can make: a bound, and a plot.
 
-    PYTHONPATH=. python benchmarks/capacity.py [--out docs/papers]
+    python -m benchmarks.capacity [--out docs/papers]
 
 What a student knows of private data came to it through noise. m clients' vectors of length β sum up to at most mβ,
 and each coordinate gets noise of deviation σβ, so a sample tells at most m²/(2σ²) nats, whatever β and the number of

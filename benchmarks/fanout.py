@@ -1,7 +1,7 @@
 """What the fan-out itself costs: parts that do nothing, carried by threads, processes, Dask (and Ray, if installed).
 
-    python benchmarks/fanout.py --parts 100 --workers 2
-    python benchmarks/fanout.py --candidates 20 --repeats 2
+    python -m benchmarks.fanout --parts 100 --workers 2
+    python -m benchmarks.fanout --candidates 20 --repeats 2
 
 Two figures per runner: seconds until the first part is done (workers start and import Terrine) and milliseconds per
 further part. The reference, in the same run, is a plain loop over the same function.
@@ -24,10 +24,10 @@ from flows.environment import prepare_environment
 
 prepare_environment()
 
-from cells import common_options, heading, row  # noqa: E402
 from prefect import flow  # noqa: E402
 from prefect.testing.utilities import prefect_test_harness  # noqa: E402
 
+from benchmarks.cells import common_options, heading, row  # noqa: E402
 from benchmarks.crash.project import environment, small_project  # noqa: E402
 from flows.execution import InFlow, InProcess  # noqa: E402
 from flows.runners import local_cluster, task_runner  # noqa: E402

@@ -1,6 +1,6 @@
 """A run over many large images, from the look at them to the student: seconds of the processors and memory, by stage.
 
-    PYTHONPATH=. python benchmarks/large_images.py --work FOLDER [--images 100000] [--side 224]
+    python -m benchmarks.large_images --work FOLDER [--images 100000] [--side 224]
 
 Grey images are drawn into class folders as PGM files, 5 GB of them at these numbers: ten smooth patterns under noise.
 `terrine check` looks at them and `terrine run` learns from them, with `moments` of 100 features of scattering at ε = 4.

@@ -1,6 +1,6 @@
 """What `terrine run` costs beyond its stages: seconds by the clock and of the processors, Prefect's server included.
 
-    python benchmarks/overhead.py --preset terrine-digits [--set data.root=...] [--repeats 3] [--code OTHER_CHECKOUT]
+    python -m benchmarks.overhead --preset terrine-digits [--set data.root=...] [--repeats 3] [--code OTHER_CHECKOUT]
 
 Each run is made in a fresh project by a fresh process. What lies between the beginning and the end of a stage's tasks
 is the stage's, all else is overhead: imports, the server, state that Prefect keeps, DVC, the end. `--code` measures
@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 
 import numpy as np
-from cells import common_options, heading, row
 
+from benchmarks.cells import common_options, heading, row
 from benchmarks.crash.project import REPOSITORY, environment, small_project
 
 MEASURED = """

@@ -1,6 +1,6 @@
 """The SVHN rows of Scalable PATE's Table 1, and its Figures 1, 4 and 5, from votes at hand.
 
-    PYTHONPATH=. python benchmarks/pate_figures.py [--root DATASETS] [--out docs/papers]
+    python -m benchmarks.pate_figures [--root DATASETS] [--out docs/papers]
 
 The votes are those of 250 teachers about 2,000 SVHN images that the authors of PATE published,
 pate-votes/svhn_250_teachers_2000_queries.npy (uint8 [teachers, queries]). They are not the ensemble of the paper's

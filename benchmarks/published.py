@@ -1,6 +1,6 @@
 """Published releases at their exact ε: what was asked and answered, with which noise, is all that it takes.
 
-    PYTHONPATH=. python benchmarks/published.py
+    python -m benchmarks.published
 
 The exact ε needs no votes, no data and no accuracy: only the numbers of tests and answers and their noise. The papers
 print these (Li et al. 2023, Tables 5 to 20), or their scripts hold them (Papernot et al. 2018: research/pate_2018 of

@@ -1,7 +1,7 @@
 """What a run costs by the number of records: seconds of the processors and memory of every stage, from 10,000 up.
 
-    PYTHONPATH=. python benchmarks/scale.py [--records 10000 100000 1000000] [--work FOLDER] [--out docs/scaling.svg]
-    PYTHONPATH=. python benchmarks/scale.py --records 100000 --classes 150 --queries 2000 100000 --per-teacher 500
+    python -m benchmarks.scale [--records 10000 100000 1000000] [--work FOLDER] [--out docs/scaling.svg]
+    python -m benchmarks.scale --records 100000 --classes 150 --queries 2000 100000 --per-teacher 500
 
 Grey images of 28 x 28 are drawn into an .npz file, ten classes unless `--classes` says else, and a run is made of them
 in a fresh project, a teacher for every 100 records (`--per-teacher`), with as many queries whatever the number of
@@ -20,8 +20,8 @@ from pathlib import Path
 
 import numpy as np
 import yaml
-from cells import KEPT, Cells, common_options
 
+from benchmarks.cells import KEPT, Cells, common_options
 from benchmarks.crash.project import environment, small_project
 from benchmarks.pate_figures import canvas, save
 from terrine.determinism.randomness import numpy_generator
