@@ -44,7 +44,9 @@ def test_what_a_paper_refers_to_is_there(name):
     paper = papers()[name]
     assert (REPOSITORY / paper.page).is_file()
     for command in paper.elsewhere.values():
-        program, script, *_ = command.split()
+        program, script, *others = command.split()
+        if script == "-m":
+            script = others[0].replace(".", "/") + ".py"
         assert program == "terrine" or (REPOSITORY / script).is_file(), command
 
 
