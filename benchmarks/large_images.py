@@ -32,6 +32,8 @@ def look():
         note()
         time.sleep(0.5)
 def note():
+    if now[0] is None:
+        return
     own = int(re.search(r"RssAnon:\\s+(\\d+)", open("/proc/self/status").read())[1]) // 1024
     spent, peak = sum(os.times()[:4]), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     stage = seen.setdefault(now[0], {"from": spent, "seconds": 0, "memory": 0, "peak": 0})
@@ -42,7 +44,7 @@ def carry_out(stage, *given):
     now[0] = stage.name
     plain(stage, *given)
     note()
-    now[0] = "between stages"
+    now[0] = None
 stages.carry_out = carry_out
 threading.Thread(target=look, daemon=True).start()
 from flows.__main__ import main
