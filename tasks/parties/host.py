@@ -165,8 +165,10 @@ class Host(ABC):
         """Write down where the session stands, for `terrine party status`."""
         at = datetime.now(UTC).isoformat(timespec="seconds")
         with contextlib.suppress(OSError):
-            standing = {"doing": doing, "at": at, "process": os.getpid(), "agreed": self._terms, **about}
-            keep_values(self.config.state / STANDING, standing)
+            terms = {"agreed": self._terms, "voted": self.config.terms.agreed, "price": self.config.terms.epsilon}
+            keep_values(
+                self.config.state / STANDING, {"doing": doing, "at": at, "process": os.getpid(), **terms, **about}
+            )
 
     def deliver(self, sends: Iterable[Send]) -> bool:
         """Send frames as they are made; False when the session cannot go on, and a new one will begin."""

@@ -1,6 +1,7 @@
 """Where a party stands in its collaboration, from what lies in its own folder: what `terrine party status` shows.
 
-Nobody is asked, and nothing is changed. What is shown is the party's own business; no vote and no accuracy is in it.
+Nobody is asked, and nothing is changed. What is shown is the party's own business; no vote and no accuracy
+is in it, but whether one was released.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 from tasks.config.values import digest
 from tasks.parties.agreement.acceptance import ACCEPTANCE
 from tasks.parties.config import PartyConfig, read_party
+from tasks.parties.measuring import PLACE
 from tasks.parties.state import OUTCOME, STANDING, kept_values
 from tasks.parties.student import ABOUT
 from tasks.parties.teaching import kept
@@ -39,7 +41,7 @@ def standing(path: Path) -> dict[str, Any]:
         "problem": problem,
         "terms": _terms(config),
         "parties": _parties(config, path, session),
-        "session": session["rows"],
+        "session": [*session["rows"], *_accuracy(config)],
         "account": _account(config),
         "steps": steps,
         "next": "Nothing: the session is under way here, and goes on by itself."
@@ -143,16 +145,33 @@ def _session(config: PartyConfig) -> dict[str, Any]:
     who: dict[str, str] = {}
     if now is None:
         return {"rows": [["session", "not begun here"]], "who": who, "running": False}
-    running = _is_running(int(now["process"])) and now["doing"] != "over"
-    doing = str(now["doing"]) if running or outcome is None else "complete"
-    last = f"{now['at'][:16].replace('T', ' ')} UTC{'' if running else ', not running now'}"
-    rows = [["session", doing], ["last word", last]]
+    running, doing = _is_under_way(now), str(now["doing"])
+    rows = [["session", doing if running or outcome is None else "complete"], ["last word", _last_word(now)]]
     if running:
         who |= dict.fromkeys(now.get("here", []), "here") | dict.fromkeys(now.get("missing", []), "missing")
     counted = None if outcome is None else (outcome.get("guardian") or outcome).get("counted")
     if isinstance(counted, list):
         who |= {name: "counted" if name in counted else "late or left out" for name in config.terms.teachers}
     return {"rows": rows, "who": who, "running": running}
+
+
+def _accuracy(config: PartyConfig) -> list[list[str]]:
+    """Return rows about the parties' second meeting, for one accuracy of all; none where there was no such meeting."""
+    place = config.state / PLACE
+    now, outcome = kept_values(place / STANDING), kept_values(place / OUTCOME)
+    if now is None or now.get("voted") != config.terms.agreed:
+        return []
+    released = outcome is not None and outcome.get("agreed") == now["agreed"] and not _is_under_way(now)
+    doing = "released" if released else str(now["doing"])
+    return [[f"one accuracy of all, at ε = {now['price']:g}", doing], ["last word", _last_word(now)]]
+
+
+def _is_under_way(now: dict[str, Any]) -> bool:
+    return _is_running(int(now["process"])) and now["doing"] != "over"
+
+
+def _last_word(now: dict[str, Any]) -> str:
+    return f"{now['at'][:16].replace('T', ' ')} UTC{'' if _is_under_way(now) else ', not running now'}"
 
 
 def _is_running(process: int) -> bool:

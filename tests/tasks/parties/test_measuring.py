@@ -8,6 +8,7 @@ import pytest
 from tasks.parties.agreement.accuracy import AccuracyTerms
 from tasks.parties.config import read_party
 from tasks.parties.measuring import PLACE, meeting
+from tasks.parties.standing import standing
 from tasks.parties.student import read_arrays
 from terrine.collaboration.protocol.messages import Kind
 from terrine.collaboration.transport.link import difference
@@ -69,6 +70,10 @@ def test_one_accuracy_is_opened_with_the_noise_of_one_and_charged_once_whoever_i
     assert len(rows_of(tmp_path, "reserve")) == 1
     assert price(from_json(commit.content["event"]), terms.delta) == pytest.approx(EPSILON, rel=1e-6)
     assert record["counted"] == list(terms.teachers)
+    for name in (name for name, code in codes.items() if code == 0):
+        assert [f"one accuracy of all, at ε = {EPSILON:g}", "released"] in standing(tmp_path / name / "party.yaml")[
+            "session"
+        ]
     # Who heard that it is over keeps no shares; who did not would need them, were it run again.
     assert not [path for name, code in codes.items() if code == 0 for path in (tmp_path / name).glob("state/*/*/*.npz")]
 
