@@ -26,9 +26,9 @@ def full_disks(folder: Path, times: int, seed: int, tally: Tally) -> None:
     expected, tables = outcome(whole, "small"), empty_tables(folder)
     states = _states(folder, tables)
     rng = random.Random(seed)
-    for stage, (before, after) in states.items():
-        needed = max(4096 * 8, _size(after) - _size(before))
-        for number in range(times):
+    for number in range(times):  # of each stage once, then again: what is stopped has seen all
+        for stage, (before, after) in states.items():
+            needed = max(4096 * 8, _size(after) - _size(before))
             share = (number + rng.random()) / times
 
             def once(stage: str = stage, before: Path = before, number: int = number, room: int = int(needed * share)):
