@@ -49,8 +49,15 @@ class Row:
 
     @property
     def answered(self) -> str:
-        """How many queries were answered, on the mean, of how many."""
+        """How many queries were answered, on the mean, of how many; a dash where records add up sums, and nobody votes."""
+        if not self.figures[0]["queries"]:
+            return "–"
         return f"{statistics.mean(run['answered'] for run in self.figures):.0f} / {self.figures[0]['queries']:.0f}"
+
+    @property
+    def teachers(self) -> str:
+        """How many voted; a dash as for `answered`."""
+        return f"{self.figures[0]['teachers']:.0f}" if self.figures[0]["queries"] else "–"
 
 
 def shown(accuracy: float, spread: float) -> str:
@@ -93,7 +100,7 @@ def markdown_table(rows: Sequence[Row]) -> str:
         less = "–" if row.paper is None else row.paper.reduced or "nothing"
         lines.append(
             f"| {row} | {shown(*row.accuracy)} | {row.epsilon} | {row.figures[0]['delta']:g} "
-            f"| {row.answered} | {row.figures[0]['teachers']:.0f} | {len(row.figures)} |"
+            f"| {row.answered} | {row.teachers} | {len(row.figures)} |"
             + f" {beside(row.paper, *row.accuracy)} | {less} |"
             * of_papers
         )

@@ -73,3 +73,8 @@ def test_what_is_less_what_differs_and_what_is_missing_is_said_below():
     assert "Table 1: near: not made: There are no digits." in said
     assert "1 row needs a GPU" in said
     assert "Figure 1: python drawn.py" in said
+
+
+def test_where_records_add_up_sums_nobody_votes_and_nothing_is_answered():
+    row = Row("sums", "sums", None, ("sums",), figures=[RUN | {"answered": 0, "queries": 0}])
+    assert "| – | – | 1 |" in markdown_table([row])
