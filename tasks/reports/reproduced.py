@@ -49,7 +49,7 @@ class Row:
 
     @property
     def answered(self) -> str:
-        """How many queries were answered, on the mean, of how many; a dash where records add up sums, and nobody votes."""
+        """How many queries were answered, on the mean, of how many; a dash where records add up sums."""
         if not self.figures[0]["queries"]:
             return "–"
         return f"{statistics.mean(run['answered'] for run in self.figures):.0f} / {self.figures[0]['queries']:.0f}"
