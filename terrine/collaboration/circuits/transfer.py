@@ -161,7 +161,7 @@ def bits_of_offset(delta: Labels) -> NDArray[np.uint8]:
 
 
 def transposed(columns: NDArray[np.uint8]) -> Labels:
-    """Columns of bits as rows of labels: uint8 [128, whole words of 64 bits] to uint64 [8 · bytes, 2], lowest bits first.
+    """Columns of bits as rows of labels: uint8 [128, bytes of whole words] to uint64 [8 · bytes, 2], lowest bits first.
 
     Squares of 64 × 64 bits are transposed by six exchanges of halves (Warren, "Hacker's Delight").
     """
