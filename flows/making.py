@@ -28,6 +28,14 @@ def is_made(root: Path, run: str) -> bool:
     return Folders(root, run).finished and not changed_stages(root, run, pipeline_of(resolve(root, run)))
 
 
+def clear(root: Path, run: str) -> None:
+    """Clear away what killed processes left, of this run and of what runs share; nothing that a living one uses."""
+    when_alone(root, lambda: leftovers.remove(leftovers.of_the_project(root)))
+    server.clear_after_the_dead(root)
+    with making(root, run):
+        leftovers.remove(leftovers.of_a_run(Folders(root, run)))
+
+
 def walk(
     root: Path,
     run: str,
@@ -41,10 +49,8 @@ def walk(
 
     Others may make other runs of the project meanwhile. What killed processes left is cleared away first.
     """
-    when_alone(root, lambda: leftovers.remove(leftovers.of_the_project(root)))
-    server.clear_after_the_dead(root)
+    clear(root, run)
     with making(root, run):
-        leftovers.remove(leftovers.of_a_run(Folders(root, run)))
         pipeline, lines, asked = begin(root, run), SHOWN.get(), False
         if selects:
             select(root, run, pipeline)

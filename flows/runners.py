@@ -31,7 +31,9 @@ def _dask(workers: int, devices: Sequence[str], settings: Runner) -> TaskRunner[
     from prefect_dask import DaskTaskRunner
 
     if settings.address is not None:
-        return DaskTaskRunner(address=settings.address, client_kwargs={"timeout": "20s"})
+        from flows.standing import StandingDask
+
+        return StandingDask(address=settings.address, client_kwargs={"timeout": "20s"})
     return DaskTaskRunner(cluster_class=local_cluster, cluster_kwargs={"workers": workers, "devices": tuple(devices)})
 
 

@@ -81,6 +81,7 @@ def run(
     ] = False,
 ) -> None:
     """Make a run and print what came out; a run that is complete does nothing."""
+    from flows.making import clear, make
     from flows.stages import begin
     from tasks.config.presets import derive, project_root, selected_run
     from tasks.reports.summary import costs
@@ -102,10 +103,9 @@ def run(
     changed = changed_stages(root, name, graph)
     if changed:
         console.print(Text.assemble("Run ", (name, "bold")), soft_wrap=True)
-        from flows.making import make
-
         make(root, name, with_server=not no_server)
     else:
+        clear(root, name)
         console.print(Text.assemble("Run ", (name, "bold"), " is up to date: nothing to do."), soft_wrap=True)
     made = open_run(root, name)
     console.print(load(graph.result)(made), soft_wrap=True)

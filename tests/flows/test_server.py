@@ -36,7 +36,9 @@ def test_it_dies_with_a_run_that_is_killed_and_shares_its_database_with_nobody(t
     with subprocess.Popen(program, env=own, cwd=tmp_path, **pipes) as process:
         number, url = process.stdout.readline().split()
         started = psutil.Process(int(number))
-        assert started.environ()["PREFECT_SERVER_DATABASE_CONNECTION_URL"].startswith(
+        while not (environment := started.environ()):  # it has none for a moment, while its program is loaded
+            time.sleep(0.01)
+        assert environment["PREFECT_SERVER_DATABASE_CONNECTION_URL"].startswith(
             f"sqlite+aiosqlite:///{tmp_path}/.dvc/tmp/terrine/server-"
         )
         process.send_signal(signal.SIGKILL)

@@ -26,12 +26,11 @@ from terrine.errors import TerrineError
 Draw = Callable[[int], bytes]
 WIDTH = 128
 POINT = 32
-_CHUNK = 1_024  # bytes of a column transposed at a time: what they need stays in a core's cache
-_TRANSPOSE = (
-    (np.uint64(7), np.uint64(0x00AA00AA00AA00AA)),
-    (np.uint64(14), np.uint64(0x0000CCCC0000CCCC)),
-    (np.uint64(28), np.uint64(0x00000000F0F0F0F0)),
-)
+_CHUNK = 2_048  # bytes of a column transposed at a time: what they need stays in a core's cache
+# How far apart bits change places, and the bits of a word of 64 that move down by so many places.
+_EXCHANGES = [
+    (places, np.uint64(sum(1 << bit for bit in range(64) if not bit & places))) for places in (32, 16, 8, 4, 2, 1)
+]
 
 
 class TransferError(TerrineError):
@@ -162,23 +161,26 @@ def bits_of_offset(delta: Labels) -> NDArray[np.uint8]:
 
 
 def transposed(columns: NDArray[np.uint8]) -> Labels:
-    """Columns of bits as rows of labels: uint8 [128, bytes] to uint64 [8 · bytes, 2], lowest bits first."""
-    width = columns.shape[1]
-    rows = np.empty((width, 8, 16), np.uint8)
-    for first in range(0, width, _CHUNK):
-        part = columns[:, first : first + _CHUNK]
-        # Blocks of 8 × 8 bits are words of 64 bits, transposed by three exchanges (Warren, "Hacker's Delight").
-        blocks = np.ascontiguousarray(part.reshape(16, 8, -1).transpose(0, 2, 1)).view("<u8")
-        moved, other = np.empty_like(blocks), np.empty_like(blocks)
-        for distance, mask in _TRANSPOSE:
-            np.right_shift(blocks, distance, out=moved)
-            np.bitwise_xor(moved, blocks, out=moved)
-            np.bitwise_and(moved, mask, out=moved)
-            np.left_shift(moved, distance, out=other)
-            np.bitwise_xor(other, moved, out=other)
-            np.bitwise_xor(blocks, other, out=blocks)
-        rows[first : first + _CHUNK] = blocks.view(np.uint8).transpose(1, 2, 0)
-    return rows.reshape(width * 8, 16).view("<u8")
+    """Columns of bits as rows of labels: uint8 [128, bytes of whole words] to uint64 [8 · bytes, 2], lowest bits first.
+
+    Squares of 64 × 64 bits are transposed by six exchanges of halves (Warren, "Hacker's Delight").
+    """
+    words = columns.view("<u8").reshape(2, 64, -1)
+    rows = np.empty((words.shape[2], 64, 2), "<u8")
+    for first in range(0, len(rows), _CHUNK // 8):
+        squares = words[:, :, first : first + _CHUNK // 8].copy()
+        moved = np.empty((2, 32, squares.shape[2]), "<u8")
+        for places, mask in _EXCHANGES:
+            low, high = np.moveaxis(squares.reshape(2, 32 // places, 2, places, -1), 2, 0)
+            change = moved.reshape(low.shape)
+            np.right_shift(low, places, out=change)
+            np.bitwise_xor(change, high, out=change)
+            np.bitwise_and(change, mask, out=change)
+            np.bitwise_xor(high, change, out=high)
+            np.left_shift(change, places, out=change)
+            np.bitwise_xor(low, change, out=low)
+        rows[first : first + _CHUNK // 8] = squares.transpose(2, 1, 0)
+    return rows.reshape(-1, 2)
 
 
 def _expanded(streams: list[Any], width: int) -> NDArray[np.uint8]:

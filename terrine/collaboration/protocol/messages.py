@@ -24,7 +24,7 @@ from numpy.typing import DTypeLike, NDArray
 from terrine.collaboration.protocol.party import Agreement, ProtocolError, Send
 
 LARGEST_FRAME = 16 * 2**20
-_MAGIC, _VERSION, _ALIGN = b"TRNF", 4, 16
+_MAGIC, _VERSION, _ALIGN = b"TRNF", 5, 16
 _HEADER = struct.Struct("<4sHH32s16s32s32sIII12x")
 _ARRAY = struct.Struct("<BB2xIII")
 _TYPES = {0: np.dtype("u1"), 1: np.dtype("<u2"), 2: np.dtype("<u4"), 3: np.dtype("<u8")}

@@ -22,7 +22,7 @@ from terrine.errors import SettingError
 
 # Blocks that the student asks for ahead: garbling, sending and evaluating go on side by side.
 WINDOW = 3
-_BLOCK = 1_024
+_BLOCK = 512  # queries; fewer start and end sooner, more need fewer calls. Other blocks are another version of frames
 _RESERVED = 4_096  # a frame's header and the headers of its arrays
 
 

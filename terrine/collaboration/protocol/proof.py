@@ -35,6 +35,7 @@ answer in it that a shifted share could change.
 
 import hashlib
 import os
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -46,6 +47,7 @@ from terrine.collaboration.protocol.field import PRIME, Numbers, add, drawn, mul
 SALT, DIGEST = 16, 32
 OPENED = 3
 _MASKS = 2
+_BLOCK = 2**16  # terms that are worked on at a time: there are as many of them as digits of all counts
 _HALF_OF = pow(2, -1, PRIME)
 
 
@@ -161,9 +163,10 @@ class _Coins:
     def __init__(self, context: bytes, first: bytes, second: bytes) -> None:
         self._state = hashlib.sha256(b"terrine proof of votes\0" + context + first + second).digest()
 
-    def weights(self, count: int) -> Numbers:
+    def weights(self) -> Callable[[int], bytes]:
+        """The bytes of w, then of α, as many at a time as they are asked for."""
         stream = Cipher(algorithms.AES(self._state), modes.CTR(bytes(16))).encryptor()
-        return drawn(count, lambda size: stream.update(bytes(size)))
+        return lambda size: stream.update(bytes(size))
 
     def next(self, first: bytes, second: bytes) -> int:
         self._state = hashlib.sha256(self._state + first + second).digest()
@@ -178,19 +181,26 @@ def _terms(
 ) -> tuple[Numbers, Numbers, int]:
     """u, v and the claim about ⟨u, v⟩, or a server's shares of them. `constant`: what is public is added here."""
     queries, classes = counts.shape
-    lowest = counts
-    for place in range(digits.shape[2]):
-        lowest = subtract(lowest, multiply(digits[..., place].reshape(-1), 2 ** (place + 1)).reshape(counts.shape))
-    y = np.concatenate([lowest[..., None], digits], axis=2).reshape(-1)
-    weights = coins.weights(len(y) + queries)
-    products, nothing = multiply(y, weights[: len(y)]), np.uint64(0)
-    u, v = np.append(y, [masks[0], nothing]), np.append(products, [nothing, masks[1]])
+    base = digits.shape[2] + 1
+    u, v = np.zeros(counts.size * base + _MASKS, np.uint64), np.zeros(counts.size * base + _MASKS, np.uint64)
+    stream, claim = coins.weights(), 0
+    for first in range(0, queries, rows := max(1, _BLOCK // (classes * base))):
+        part = slice(first, min(first + rows, queries))
+        lowest = counts[part]
+        for place in range(base - 1):
+            digit = digits[part, :, place]
+            lowest = subtract(lowest, multiply(digit.reshape(-1), 2 ** (place + 1)).reshape(digit.shape))
+        terms = slice(part.start * classes * base, part.stop * classes * base)
+        u[terms] = np.concatenate([lowest[..., None], digits[part]], axis=2).reshape(-1)
+        v[terms] = multiply(u[terms], drawn(terms.stop - terms.start, stream))
+        claim += total(v[terms])
+    u[-2], v[-1] = masks
     votes = counts[:, 0]
     for column in range(1, classes):
         votes = add(votes, counts[:, column])
     if constant:
         votes = subtract(votes, np.full_like(votes, held))
-    return u, v, (total(products) + product(votes, weights[len(y) :])) % PRIME
+    return u, v, (claim + product(votes, drawn(queries, stream))) % PRIME
 
 
 def _halves(numbers: Numbers) -> tuple[Numbers, Numbers]:
@@ -201,7 +211,11 @@ def _halves(numbers: Numbers) -> tuple[Numbers, Numbers]:
 
 
 def _folded(left: Numbers, right: Numbers, t: int) -> Numbers:
-    return add(left, multiply(subtract(right, left), t))
+    """left + t · (right − left), in the place of `left`."""
+    for first in range(0, len(left), _BLOCK):
+        part = slice(first, first + _BLOCK)
+        left[part] = add(left[part], multiply(subtract(right[part], left[part]), t))
+    return left
 
 
 def _at(t: int, claim: int, at_0: int, at_2: int) -> int:
@@ -214,7 +228,7 @@ def _at(t: int, claim: int, at_0: int, at_2: int) -> int:
 def _shares_hash(salt: bytes, shares: Numbers, digits: Numbers, masks: Numbers) -> bytes:
     digest = hashlib.sha256(b"shares" + salt)
     for part in (shares, digits, masks):
-        digest.update(np.ascontiguousarray(part, "<u8").tobytes())
+        digest.update(np.ascontiguousarray(part, "<u8").reshape(-1))
     return digest.digest()
 
 

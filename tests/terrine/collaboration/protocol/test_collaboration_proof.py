@@ -1,6 +1,7 @@
 """The proof that shares are of votes: what it accepts, what it refuses, and what it shows."""
 
 import os
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -46,6 +47,16 @@ def test_votes_are_accepted_whatever_they_are(held, queries, classes):
     unanimous = np.zeros((queries, classes), int)
     unanimous[:, -1] = held
     assert opened(held, *made(unanimous, held))
+
+
+def test_opening_a_proof_of_many_counts_takes_three_times_the_memory_of_their_digits():
+    held, queries, classes = 200, 2_000, 50
+    shares, digits, proofs = made(histograms(held, queries, classes), held)
+    tracemalloc.start()
+    opening(CONTEXT, held, shares[0], digits[0], proofs[0], second=False)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 3.5 * 8 * queries * classes * digits_of(held)
 
 
 def changed(**places):

@@ -24,7 +24,7 @@ from tests.collaboration_sessions import (
     summing,
 )
 
-SESSIONS, QUERIES = 8, 1_000
+SESSIONS, QUERIES = 16, 500
 # Histograms with the same label, 1, and the same outcome of every test, but otherwise as different as they can be.
 ONE, OTHER = [1, 1, 1, 1, 1], [0, 2, 1, 1, 3]
 # Bonferroni: about 900 tests are made of real randomness, so one comes out below this in one run of 10^9.
@@ -105,7 +105,7 @@ def test_the_same_statistic_finds_the_votes_in_both_shares_together(seen):
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_what_is_seen_of_sums_is_distributed_alike_whatever_is_summed_to_the_same(number):
-    agreed = summing(queries=8 * QUERIES, round=number)
+    agreed = summing(queries=SESSIONS * QUERIES, round=number)
     which = np.random.default_rng(2).integers(0, 2, agreed.queries)
     # Of one kind, north and south have nothing; of the other all, with other signs.
     values = np.array([[0, 0, 0, 0, 0], [3 * 2**40 + 5, 0, -3 * 2**40 - 5, 0, 0]])[which]
