@@ -288,7 +288,7 @@ class ScatteringNetwork(ProjectedNetwork):
         self.spectra = None if dense else _spectra(padded, grid, orientations)
 
     def described(self, images: Tensor) -> Tensor:
-        """See `ProjectedNetwork.described`: logarithms. A prompt's frame may be darker than black, as may its average."""
+        """See `ProjectedNetwork.described`: logarithms. A prompt's frame may be darker than black."""
         return self.coefficients(images).flatten(1).clamp_min_(0).add_(LOG_OFFSET).log_()
 
     def coefficients(self, images: Tensor) -> Tensor:
