@@ -120,21 +120,35 @@ def make_all(root: Path, rows: Sequence[Row], say: Callable[[str], None]) -> boo
 
 def time_left(root: Path, rows: Sequence[Row], waiting: Sequence[str]) -> str:
     """Return how long the unfinished among some runs will take, by what finished ones took: of the same preset, or
-    all. Nothing where none is finished."""
+    all. What a run takes over from another takes no time. Nothing where none is finished."""
+    from tasks.config.presets import resolve
     from tasks.runtime.run import Run
+    from tasks.runtime.sharing import looked_at
     from tasks.runtime.store import Folders
     from tasks.runtime.timing import timings
+    from tasks.transcription.graph import pipeline_of
 
     presets = {run: row.preset for row in rows for run in row.runs}
     finished = [run for run in presets if Folders(root, run).finished]
-    took: dict[str, list[float]] = {}
+    took: dict[str, dict[str, list[float]]] = {}
     for run in finished:
-        spent = sum(record["seconds"] for record in timings(Run(root, run, None)).values())
-        took.setdefault(presets[run], []).append(spent)
+        for stage, record in timings(Run(root, run, None)).items():
+            took.setdefault(presets[run], {}).setdefault(stage, []).append(record["seconds"])
     if not took:
         return ""
-    means = {preset: statistics.mean(seconds) for preset, seconds in took.items()}
-    left = [means.get(presets[run], statistics.mean(means.values())) for run in waiting if run not in finished]
-    minutes = sum(left) / 60
+    means = {preset: {stage: statistics.mean(each) for stage, each in spent.items()} for preset, spent in took.items()}
+    unknown = statistics.mean(sum(spent.values()) for spent in means.values())
+    there: set[str] = set()
+    seconds = 0.0
+    for run in [*finished, *(run for run in waiting if run not in finished)]:
+        params = resolve(root, run)
+        pipeline = pipeline_of(params)
+        keys = {stage: looked_at(params, stage, pipeline) for stage in pipeline.names}
+        if run not in finished:
+            spent = means.get(presets[run])
+            own = (each for stage, each in (spent or {}).items() if keys.get(stage) not in there)
+            seconds += unknown if spent is None else sum(own)
+        there |= {key for key in keys.values() if key}
+    minutes = seconds / 60
     shown = f"{minutes / 60:.1f} hours" if minutes > 90 else f"{minutes:.0f} minute{'s' * (round(minutes) != 1)}"
     return f"; about {shown} from here to the end"

@@ -6,6 +6,7 @@ stages that draw no noise for a release and read no source (`Stage.shared`), and
 
 from __future__ import annotations
 
+from operator import attrgetter
 from pathlib import Path
 
 from tasks.config.params import Params, read_parameters
@@ -34,6 +35,27 @@ def take_over(root: Path, run: str, stage: str, pipeline: Pipeline) -> str | Non
             continue  # of an older version, or made anew at this moment
         return other
     return None
+
+
+def looked_at(params: Params, stage: str, pipeline: Pipeline) -> str:
+    """Return all settings on which what a shared stage makes depends; nothing for one that is not shared.
+
+    Runs in which it is the same make the same, on the same code. Which queries are asked decides nothing before they
+    are read: images to pretrain with are of settings of their own.
+    """
+    if not pipeline[stage].shared:
+        return ""
+    makers = {artefact: made for made in pipeline.stages for artefact in made.makes.split()}
+    found, waiting = {stage}, [pipeline[stage]]
+    while waiting:
+        for artefact in waiting.pop().needs.split():
+            if (maker := makers.get(artefact)) is not None and maker.name not in found:
+                found.add(maker.name)
+                waiting.append(maker)
+    keys = {key for name in found for key in pipeline[name].settings.split()}
+    asks = "public/images" in pipeline[stage].needs.split()
+    keys = {key for key in keys if asks or not key.startswith("queries.")}
+    return repr((stage, _whose(params), [(key, attrgetter(key)(params)) for key in sorted(keys)]))
 
 
 def _whose(params: Params) -> tuple[object, ...]:

@@ -4,7 +4,7 @@
 
 with Morlet wavelets psi at two scales (J = 2) and L orientations, a Gaussian phi, and only the pairs whose second scale
 is the coarser one: 1 + 2 L + L^2 maps at a quarter of the image's side (81 maps of 7x7 for L = 8 at 28x28). The
-features are log(S + 1e-3), each standardised by a batch normalisation without parameters, then a fixed random
+features are log(max(S, 0) + 1e-3), each standardised by a batch normalisation without parameters, then a fixed random
 projection. See Bruna and Mallat 2013 for the transform; kymatio for the filters' shapes.
 
 Conventions, chosen so that a mirrored image has the mirrored transform:
@@ -288,8 +288,8 @@ class ScatteringNetwork(ProjectedNetwork):
         self.spectra = None if dense else _spectra(padded, grid, orientations)
 
     def described(self, images: Tensor) -> Tensor:
-        """See `ProjectedNetwork.described`: logarithms."""
-        return self.coefficients(images).flatten(1).add_(LOG_OFFSET).log_()
+        """See `ProjectedNetwork.described`: logarithms. A prompt's frame may be darker than black."""
+        return self.coefficients(images).flatten(1).clamp_min_(0).add_(LOG_OFFSET).log_()
 
     def coefficients(self, images: Tensor) -> Tensor:
         """Return the scattering coefficients [B, C * maps, *grid] of float images [B, C, *size]."""

@@ -15,12 +15,27 @@ from tests.conftest import REPOSITORY
 RUN = {"accuracy": 0.9, "epsilon": 5.99, "delta": 1e-5, "answered": 10, "queries": 20, "teachers": 200}
 
 
+def stands_for(root, runs):
+    """Write what runs stand for beside a project's parameters; returns the project."""
+    (root / "experiments").mkdir()
+    (root / "params.yaml").write_bytes((REPOSITORY / "params.yaml").read_bytes())
+    for run, text in runs.items():
+        (root / "experiments" / f"{run}.yaml").write_text(text)
+    return root
+
+
+def took(root, run, **stages):
+    folders = Folders(root, run)
+    for path in (folders.evaluation, folders.statement):
+        write_json(path, {})
+    for stage, seconds in stages.items():
+        write_json(folders.timings / f"{stage}.json", {"stage": stage, "seconds": seconds})
+
+
 def test_how_long_the_rest_takes_is_told_by_what_finished_runs_took(tmp_path):
-    for run, seconds in (("a", 600.0), ("b", 60.0)):
-        folders = Folders(tmp_path, run)
-        for path in (folders.evaluation, folders.statement):
-            write_json(path, {})
-        write_json(folders.timings / "teach.json", {"stage": "teach", "seconds": seconds})
+    stands_for(tmp_path, {run: f"seed: {seed}\n" for seed, run in enumerate("abcde")})
+    took(tmp_path, "a", teach=600.0)
+    took(tmp_path, "b", teach=60.0)
     rows = [
         Row("slow", "slow", None, ("a", "c")),
         Row("quick", "quick", None, ("b", "d")),
@@ -31,6 +46,26 @@ def test_how_long_the_rest_takes_is_told_by_what_finished_runs_took(tmp_path):
     assert "about 6 minutes" in time_left(tmp_path, rows, ["e"])  # by the mean of both
     assert "about 1 minute from" in time_left(tmp_path, rows, ["d"])
     assert time_left(tmp_path, rows[2:], ["e"]) == ""
+
+
+def test_what_a_run_takes_over_from_another_takes_no_time(tmp_path):
+    """Other noise, other queries: the teachers are there. Another seed: they are trained again, once."""
+    settings = (
+        "seed: 0",
+        "aggregation: {sigma: 7}",
+        "queries: {count: 60}",
+        "seed: 1",
+        "{seed: 1, queries: {count: 60}}",
+    )
+    stands_for(tmp_path, {run: f"{text}\n" for run, text in zip("abcde", settings, strict=True)})
+    took(tmp_path, "a", teach=1200.0, vote=600.0, student=120.0)
+    rows = [Row("row", "preset", None, tuple("abcde"))]
+    assert "about 2 minutes" in time_left(tmp_path, rows, ["b"])
+    assert "about 12 minutes" in time_left(tmp_path, rows, ["c"])  # votes about other queries
+    assert "about 32 minutes" in time_left(tmp_path, rows, ["d"])
+    assert "about 44 minutes" in time_left(tmp_path, rows, ["d", "e"])
+    took(tmp_path, "b", student=120.0)
+    assert "about 32 minutes" in time_left(tmp_path, rows, ["d"])  # it has no teachers to take over
 
 
 @pytest.fixture

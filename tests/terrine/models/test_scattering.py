@@ -179,6 +179,23 @@ def test_features_are_standardised_logarithms_then_projected():
     torch.testing.assert_close(features, standardised @ network.projection, atol=1e-4, rtol=1e-4)
 
 
+def test_darker_than_black_is_a_number_and_spoils_no_other_image_of_its_batch():
+    """A prompt's frame may be darker than black: where the average is below zero a logarithm would be none, and the
+    batch's statistics would make it of all."""
+    network = ScatteringNetwork(channels=1, size=12, seed=0, orientations=4, projection=None)
+    images = torch.rand(6, 1, 12, 12, generator=torch.Generator().manual_seed(0))
+    dark = images.clone()
+    dark[0, 0, :4] = -0.7
+    black = torch.zeros(1, 1, 12, 12)
+    assert torch.equal(network.described(black), torch.full_like(network.described(black), math.log(1e-3)))
+    assert network.described(dark).min() >= math.log(1e-3)
+    assert torch.equal(network.described(dark)[1:], network.described(images)[1:])
+    with batch_statistics(network, "current"):
+        assert network(dark).isfinite().all()
+        (gradient,) = torch.autograd.grad(network(dark.requires_grad_()).square().sum(), dark)
+    assert gradient.isfinite().all()
+
+
 def test_recorded_statistics_make_features_independent_of_the_batch():
     network = ScatteringNetwork(1, 12, seed=3, orientations=4, projection=None).eval()
     images = torch.rand(64, 1, 12, 12, generator=torch.Generator().manual_seed(0))
