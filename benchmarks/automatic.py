@@ -1,16 +1,18 @@
 """How many teachers are best, by records, budget and unit: what the constants of `terrine.planning` are taken from.
 
-    python benchmarks/automatic.py [--root FOLDER] [--work FOLDER] [--repeats 2]
+    python benchmarks/automatic.py [--root FOLDER] [--work FOLDER] [--repeats 3]
 
-Stand-ins (digits, MNIST, blood cells, pneumonia) are cut to n records, or MNIST is dealt to groups; for numbers of
-teachers that double, all vote once on 6,000 queries, and for each ε and repeat noise is drawn (replayed) and a linear
-student is fitted. Printed is, for each stand-in and ε, the accuracy at the number of teachers nearest to that of the
-rule, and the best of all numbers that were tried. Figures are kept in `--work`; what is there is not made again.
+Stand-ins (digits, MNIST, blood cells, pneumonia and, where ROOT/cifar10_jpeg has its class folders, a JPEG copy of
+CIFAR-10) are cut to n records, or MNIST is dealt to groups; for numbers of teachers that grow by √2, all vote once on
+6,000 queries, and for each ε and repeat noise is drawn (replayed) and a linear student is fitted. Printed is, for each
+stand-in and ε, the accuracy at the number of teachers nearest to that of the rule, and the best of all numbers that
+were tried; then for how many budgets of stand-ins, groups aside, the rule of each constant in the place of
+`terrine.planning.AMPLE` is within a point of the best. Figures are kept in `--work`; what is there is not made again.
 """
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,11 @@ import torch
 from cells import KEPT, Cells, common_options, datasets, heading, row, spread
 
 import terrine as tr
+from terrine.aggregation.votes import histograms_of
 from terrine.classifiers import predict
 from terrine.models.backbone import features_in_batches
-from terrine.planning import QUERIES, plan
+from terrine.planning import QUERIES, UNITS_EACH, plan, signal
+from terrine.privacy.accounting.gaussian import mu_of
 from terrine.students.answers import histogram_answers
 from terrine.students.linear import fit
 
@@ -32,27 +36,32 @@ SOURCES: dict[str, dict[str, Any]] = {
     "digits": {},
     "mnist": {"root": "."},
     "bloodmnist": {"root": ".", "size": 28, "channels": 3},
-    "pneumoniamnist": {"root": "medmnist", "size": 28},
+    "pneumoniamnist": {"root": ".", "size": 28},
+    "cifar10": {},
 }
+CLASSES = {"pneumoniamnist": 2, "bloodmnist": 8}
 STAND_INS: list[tuple[str, int, int, list[int], list[float]]] = [
     # name, records, groups, teachers, ε
-    ("digits", 1_400, 0, [35, 70, 140, 280, 450], [1, 2, 4, 8]),
-    ("mnist", 1_000, 0, [25, 50, 100, 200, 350], [2, 4, 8]),
-    ("mnist", 3_000, 0, [50, 100, 200, 400, 800], [1, 2, 4, 8]),
-    ("mnist", 12_000, 0, [100, 200, 400, 800, 1600], [1, 2, 4, 8]),
-    ("mnist", 60_000, 0, [200, 400, 800, 1600], [1, 2, 4, 8]),
-    ("bloodmnist", 3_000, 0, [50, 100, 200, 400, 800], [2, 4, 8]),
-    ("bloodmnist", 11_900, 0, [100, 200, 400, 800, 1600], [1, 2, 4, 8]),
-    ("pneumoniamnist", 4_700, 0, [25, 50, 100, 200, 400, 800], [0.5, 1, 2, 4]),
+    ("pneumoniamnist", 4_700, 0, [50, 70, 100, 140, 200, 280, 400, 560, 800], [1, 2, 4, 8]),
+    ("digits", 1_400, 0, [140, 200, 280, 400, 466], [2, 4, 8]),
+    ("bloodmnist", 11_900, 0, [200, 280, 400, 560, 800, 1130, 1600], [1, 2, 4, 8]),
+    ("mnist", 12_000, 0, [200, 280, 400, 560, 800, 1130, 1600], [1, 2, 4, 8]),
+    ("cifar10", 20_000, 0, [280, 400, 560, 800, 1130, 1600], [1, 2, 4, 8]),
     ("mnist", 12_000, 60, [10, 20, 30, 40, 60], [4, 8, 16, 32]),
     ("mnist", 12_000, 300, [20, 40, 80, 150, 250], [2, 4, 8]),
 ]
+LOUD = 25.0
+"""Below this signal nobody need be asked: a student would learn noise."""
+CONSTANTS = (30, 40, 50, 60, 70, 80, 100)
 
 
 def load(name: str, records: int, groups: int, root: Path) -> tr.Dataset:
     """A stand-in cut to so many training records, dealt to so many groups at random; 0 for none."""
     settings = {key: root / value if key == "root" else value for key, value in SOURCES[name].items()}
-    data = tr.load_dataset(name, **settings)
+    if name == "cifar10":
+        data = tr.load_dataset("folder", path=root / "cifar10_jpeg", size=32, channels=3)
+    else:
+        data = tr.load_dataset(name, **settings)
     kept = np.sort(np.random.default_rng(0).permutation(data.records)[:records])
     return dataclasses.replace(
         data,
@@ -63,53 +72,80 @@ def load(name: str, records: int, groups: int, root: Path) -> tr.Dataset:
     )
 
 
-def accuracies(
-    read: Callable[[], tr.Dataset], teachers: list[int], epsilons: list[float], repeats: int
-) -> dict[str, Any]:
-    """Accuracy for each `T ε`, a list over draws of the noise."""
-    data = read()
-    turned = ROUND if data.name == "bloodmnist" else UPRIGHT
-    queries = tr.draw({"dead_leaves": 1, "stylegan": 1}, count=QUERIES, like=data)
-    backbone = tr.Scattering(projection=100, invariance=True, deformations=turned).fit(queries)
-    asked = features_in_batches(backbone, queries.inputs, queries.batches, "current", CPU)
-    test, labels = np.asarray(data.test_images)[:3000], data.test_labels[:3000]
-    batches = np.array_split(np.random.default_rng(0).permutation(len(test)), max(1, round(len(test) / 500)))
-    tested = features_in_batches(backbone, test, batches, "current", CPU)
-    found: dict[str, Any] = {}
-    for count in teachers:
-        parts = tr.partition(data, teachers=count, unit="record" if data.train_groups is None else "group")
-        votes = tr.LinearTeachers(ridge=0.1).fit(data, parts, backbone).vote(queries).values
-        counts = np.stack([(votes == label).sum(1) for label in range(data.classes)], 1)
+class Study:
+    """A stand-in, its queries, and a backbone that knows these alone."""
+
+    def __init__(self, name: str, records: int, groups: int, root: Path) -> None:
+        self.data = load(name, records, groups, root)
+        self.queries = tr.draw({"dead_leaves": 1, "stylegan": 1}, count=QUERIES, like=self.data)
+        turned = ROUND if name == "bloodmnist" else UPRIGHT
+        kind = tr.Scattering(projection=100, invariance=True, deformations=turned)
+        self.backbone = (tr.Patches(projection=200) if name == "cifar10" else kind).fit(self.queries)
+        self.asked = features_in_batches(self.backbone, self.queries.inputs, self.queries.batches, "current", CPU)
+        test, self.labels = np.asarray(self.data.test_images)[:3000], self.data.test_labels[:3000]
+        batches = np.array_split(np.random.default_rng(0).permutation(len(test)), max(1, round(len(test) / 500)))
+        self.tested = features_in_batches(self.backbone, test, batches, "current", CPU)
+
+    def accuracies(self, teachers: int, epsilons: list[float], repeats: int) -> dict[str, list[float]]:
+        """Accuracy for each ε, a list over draws of the noise."""
+        data = self.data
+        parts = tr.partition(data, teachers=teachers, unit="record" if data.train_groups is None else "group")
+        votes = tr.LinearTeachers(ridge=0.1).fit(data, parts, self.backbone).vote(self.queries).values
+        counts = histograms_of(votes, data.classes)
+        found: dict[str, list[float]] = {}
         for epsilon in epsilons:
             sigma = tr.calibrate(epsilon, DELTA, QUERIES).sigma
             for seed in range(repeats):
                 noisy = counts + np.random.default_rng(seed).normal(size=counts.shape) * sigma
-                head = fit(asked, histogram_answers(noisy, count, sigma), 0.5, seed=0)
-                right = float((predict(head, tested).argmax(1) == labels).mean())
-                found.setdefault(f"{count} {epsilon:g}", []).append(right)
-    return found
+                head = fit(self.asked, histogram_answers(noisy, teachers, sigma), 0.5, seed=0)
+                right = float((predict(head, self.tested).argmax(1) == self.labels).mean())
+                found.setdefault(f"{epsilon:g}", []).append(right)
+        return found
 
 
 def main() -> None:
     """Measure what is not known yet, and print the table."""
-    options = common_options(__doc__, root=datasets(), work=KEPT / "automatic", repeats=2).parse_args()
+    options = common_options(__doc__, root=datasets(), work=KEPT / "automatic", repeats=3).parse_args()
     cells = Cells(options.work / "accuracies.jsonl")
     heading("data", "units", "ε", "teachers of the rule", "accuracy % at the nearest", "best %", "at")
+    good, budgets = dict.fromkeys(CONSTANTS, 0), 0
     for name, records, groups, teachers, epsilons in STAND_INS:
-        key = f"{name} {records} {groups} {teachers} {epsilons} {options.repeats}"
-        data = functools.partial(load, name, records, groups, options.root)
-        found = cells.get(key, functools.partial(accuracies, data, teachers, epsilons, options.repeats))
-        classes = {"pneumoniamnist": 2, "bloodmnist": 8}.get(name, 10)
-        for epsilon in epsilons:
+        if name == "cifar10" and not (options.root / "cifar10_jpeg").is_dir():
+            continue
+        study = functools.cache(functools.partial(Study, name, records, groups, options.root))
+        measured: dict[float, dict[int, list[float]]] = {epsilon: {} for epsilon in epsilons}
+        classes = CLASSES.get(name, 10)
+        for count in teachers:
+            heard = [each for each in epsilons if groups or signal(count, mu_of(each, DELTA), classes) >= LOUD]
+
+            def made(study=study, count=count, heard=heard) -> dict[str, list[float]]:
+                return study().accuracies(count, heard, options.repeats)
+
+            found = cells.get(f"{name} {records} {groups} {count} {heard} {options.repeats}", made)
+            for epsilon in heard:
+                measured[epsilon][count] = found[f"{epsilon:g}"]
+        for epsilon, known in measured.items():
             unit = "group" if groups else "record"
             chosen = plan(groups or records, classes=classes, epsilon=epsilon, delta=DELTA, unit=unit)
-            measured = {count: found[f"{count} {epsilon:g}"] for count in teachers}
-            nearest = min(teachers, key=lambda count: abs(np.log(count / chosen.teachers)))
-            best = max(teachers, key=lambda count: np.mean(measured[count]))
+            best = max(known, key=lambda count, known=known: np.mean(known[count]))
+            at_nearest = nearest(known, chosen.teachers)
             rule = f"{chosen.teachers}" + ("" if chosen.useful else ", refused")
             units = f"{groups} groups of {records:,}" if groups else f"{records:,}"
-            at_nearest = f"{spread(measured[nearest])} at {nearest}"
-            row(name, units, f"{epsilon:g}", rule, at_nearest, spread(measured[best]), best)
+            text = f"{spread(known[at_nearest])} at {at_nearest}"
+            row(name, units, f"{epsilon:g}", rule, text, spread(known[best]), best)
+            if not groups:
+                budgets += 1
+                for constant in CONSTANTS:
+                    other = min(constant * classes / mu_of(epsilon, DELTA), records / UNITS_EACH[unit])
+                    good[constant] += np.mean(known[nearest(known, other)]) >= np.mean(known[best]) - 0.01
+    heading("constant", "within a point of the best, of budgets")
+    for constant, times in good.items():
+        row(constant, f"{times} of {budgets}")
+
+
+def nearest(known: Iterable[int], teachers: float) -> int:
+    """Return the number of teachers that was tried and is nearest."""
+    return min(known, key=lambda count: abs(np.log(count / teachers)))
 
 
 if __name__ == "__main__":

@@ -6,17 +6,18 @@ count. T teachers who agree move a count by T, so all answers together tell thei
 
     signal = T·μ / √K.
 
-Below `ENOUGH` a student learns little more than noise; above `AMPLE` more teachers gain nothing, and each of them has
-fewer records. So as many teachers are taken as make the signal ample, and no more than leave each of them
-`UNITS_EACH` units. The constants were measured once, on digits, MNIST, blood cells and others cut to 1,000 ... 60,000
-records, at ε from 1 to 8 (benchmarks/automatic.py, docs/choosing-settings.md), and are no function of anybody's data.
+Below `ENOUGH` a student learns little more than noise. From `AMPLE`·√K on, where a class has its share T/K of the
+teachers for itself and T·μ/K is `AMPLE`, more teachers gain little, and each of them has fewer records. So as many
+teachers are taken as make the signal ample, and no more than leave each of them `UNITS_EACH` units. The constants were
+measured once, on digits, MNIST, CIFAR-10, blood cells and X-rays cut to 1,400 ... 20,000 records, at ε from 1 to 8
+(benchmarks/automatic.py, docs/choosing-settings.md), and are no function of anybody's data.
 
 Where records are summed instead (`terrine.aggregation.sums`), n units of which each adds a vector of length one for its
 class, in d coordinates of noise, tell signal from noise with n·μ / (K·√d); `ENOUGH_OF_SUMS` and `AMPLE_OF_SUMS` are to
 it what the other two are to votes.
 
     >>> plan(12_000, classes=10, epsilon=4, delta=1e-5)
-    Plan(teachers=307, sigma=..., queries=6000, signal=89.8..., units=12000)
+    Plan(teachers=648, sigma=..., queries=6000, signal=189..., ample=189..., units=12000)
 """
 
 import math
@@ -26,8 +27,10 @@ from typing import Literal
 from terrine.privacy.accounting.calibrate import calibrate
 from terrine.privacy.accounting.gaussian import epsilon_of, mu_of
 
-AMPLE, ADVISED, ENOUGH = 90.0, 50.0, 32.0
-"""Signals: where teachers begin to be too many, what advice aims at, and below which no student is worth its price."""
+AMPLE = 60.0
+"""The signal, in √K, where teachers begin to be too many."""
+ADVISED, ENOUGH = 50.0, 32.0
+"""Signals: what advice aims at, and below which no student is worth its price."""
 UNITS_EACH = {"record": 3.0, "group": 1.2}
 """The fewest units that a teacher should have on average: a group brings several records."""
 AMPLE_OF_SUMS, ADVISED_OF_SUMS, ENOUGH_OF_SUMS = 4.0, 2.5, 1.0
@@ -47,6 +50,7 @@ class Plan:
         sigma: Noise on each count of an answer, in votes.
         queries: Q.
         signal: T·μ / √K.
+        ample: The signal that more teachers need not exceed, see the function.
         units: Units of privacy that the teachers share, as far as anybody may know.
     """
 
@@ -54,6 +58,7 @@ class Plan:
     sigma: float
     queries: int
     signal: float
+    ample: float
     units: int
 
     @property
@@ -65,6 +70,11 @@ class Plan:
 def signal(teachers: int, mu: float, classes: int) -> float:
     """Return how far the votes of T teachers rise above the noise of a budget μ, for each of K classes."""
     return teachers * mu / math.sqrt(classes)
+
+
+def ample(classes: int) -> float:
+    """Return the signal that more teachers need not exceed; of findings that of two classes each."""
+    return AMPLE * math.sqrt(classes)
 
 
 def plan(
@@ -92,11 +102,13 @@ def plan(
             were declared.
         moments: The share of μ² that goes to a release of moments.
         moved: How many answers of a query one unit moves, where a query has several findings, whatever their number:
-            noise is then that of so many answers, and takes the place of classes in the signal of each finding.
+            noise is then that of so many answers, and takes the place of classes in the signal of each finding, which
+            is ample where that of two classes is.
 
     Raises:
         SettingError: an impossible budget.
     """
+    enough = ample(classes if moved is None else 2)
     asked, classes = QUERIES if queries is None else queries, classes if moved is None else moved
     mu = mu_of(epsilon, delta)
     spent = (counted**-2 if counted else 0.0) + moments * mu**2
@@ -104,9 +116,9 @@ def plan(
     if teachers is None:
         # Fewer than there are, also where noise made them look more: a teacher more than units is refused.
         most = (units - 3 * counted) / UNITS_EACH[unit]
-        teachers = max(2, math.floor(min(most, AMPLE * math.sqrt(classes) / left)))
+        teachers = max(2, math.floor(min(most, enough * math.sqrt(classes) / left)))
     sigma = calibrate(epsilon_of(left, delta) if spent else epsilon, delta, asked * (moved or 1)).sigma
-    return Plan(teachers, sigma, asked, signal(teachers, left, classes), units)
+    return Plan(teachers, sigma, asked, signal(teachers, left, classes), enough, units)
 
 
 def shown(signal: float) -> str:

@@ -118,13 +118,13 @@ def _geometry(found: Finding) -> str:
 
 
 def _votes(found: Finding) -> str:
-    from terrine.planning import AMPLE, ENOUGH
+    from terrine.planning import ENOUGH
 
     plan, chosen = found.plan, f" ({', '.join(found.automatic)}: auto)" if found.automatic else ""
     assert plan is not None
     return (
         f"{plan.teachers:,} teachers on {plan.queries:,} queries, noise of {plan.sigma:.1f} votes on every count: "
-        f"{_signal(plan.signal, ENOUGH, AMPLE)}{chosen}"
+        f"{_signal(plan.signal, ENOUGH, plan.ample)}{chosen}"
     )
 
 
@@ -142,7 +142,7 @@ def _signal(signal: float, enough: float, ample: float) -> str:
     from terrine.planning import shown
 
     word = "ample" if signal >= 0.9 * ample else "enough" if signal >= enough else "too weak"
-    return f"the signal is {shown(signal)}, {word} (from {enough:g} on a student learns; {ample:g} is ample)"
+    return f"the signal is {shown(signal)}, {word} (from {enough:g} on a student learns; {ample:.3g} is ample)"
 
 
 def _price(found: Finding) -> str:

@@ -39,6 +39,9 @@ FORM = 1
 _LATER_FORMS = {"gradients": 2}
 """The same of one mechanism, whose releases alone become other ones."""
 
+_FORM_OF_COPIES = 2
+"""The same of teachers with deformed copies: those of the first form had another penalty and other deformations."""
+
 _CHANGED = "data_changed_"
 
 _UP_TO_TEACHERS = ("data", "privacy", "partition", "queries", "backbone", "pretraining", "teachers")
@@ -96,6 +99,8 @@ def upstream(params: Params, kind: Kind) -> dict[str, Any]:
             values = {key: value for key, value in values.items() if key in _OF_SUMS}
         if kind == "units" and name == "privacy":
             values = {key: value for key, value in values.items() if key != "moments"}
+        if name == "teachers" and "copies" in values:
+            values = {**values, "form_of_copies": _FORM_OF_COPIES}
         if name == "transcription":
             values = _of_transcription(values, kind)
         if name == "data" and kind == "labels":

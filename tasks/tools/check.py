@@ -29,7 +29,17 @@ from terrine.aggregation.histogram import GaussianHistogram
 from terrine.data.survey import Survey
 from terrine.errors import LedgerError, TerrineError
 from terrine.geometry import Size, largest, pixels, sides
-from terrine.planning import ENOUGH, ENOUGH_OF_SUMS, Plan, epsilon_for_signal, knowing, shown, signal, signal_of_sums
+from terrine.planning import (
+    ENOUGH,
+    ENOUGH_OF_SUMS,
+    Plan,
+    ample,
+    epsilon_for_signal,
+    knowing,
+    shown,
+    signal,
+    signal_of_sums,
+)
 from terrine.privacy.accounting.events import compose
 from terrine.privacy.accounting.gaussian import mu_of, mu_squared
 from terrine.privacy.accounting.pricing import price
@@ -152,8 +162,9 @@ def _look_at_votes(found: Finding, automatic: list[tuple[str, str]]) -> None:
         asked = mechanism.certain(answers, mechanism.epsilon, mechanism.delta, before)
         mu = math.sqrt(mu_squared(mechanism.cost(asked, asked))) if asked else 0.0
         sharing = mechanism.moved if params.data.several else len(found.survey.class_names)
+        most = ample(2 if params.data.several else sharing)
         strength = signal(params.partition.teachers, mu, sharing)
-        found.plan = Plan(params.partition.teachers, mechanism.sigma, asked // mechanism.findings, strength, 0)
+        found.plan = Plan(params.partition.teachers, mechanism.sigma, asked // mechanism.findings, strength, most, 0)
         if asked < answers:
             found.notes.append(
                 f"The budget pays for {asked:,} of {answers:,} answers at sigma = {mechanism.sigma:g}. "

@@ -207,6 +207,8 @@ def _parts(rows: list[np.ndarray], features: int, device: torch.device) -> Itera
 def _solve_ridge(inputs: Tensor, targets: Tensor, classes: int, settings: LinearTeachers) -> tuple[Tensor, Tensor]:
     """Return weight [T, C, D] and bias [T, C] that minimise ‖Y − X Wᵀ − b‖² + ridge · s · ‖W‖², one-hot Y, free b.
 
+    With deformed copies among the records the penalty grows with n: copies that are all alike change nothing.
+
     inputs: [T, n, D]; targets: [T, n], or [T, n, C] of findings, whose b makes the score of a mean record 0; s is the
     mean squared norm of a centred record. Solved in the n x n dual when there are fewer records than features,
     (X Xᵀ + ridge s) A = Y, Wᵀ = Xᵀ A, and in the D x D primal otherwise.
@@ -225,7 +227,7 @@ def _solve_ridge(inputs: Tensor, targets: Tensor, classes: int, settings: Linear
     diagonal = gram.diagonal(dim1=1, dim2=2)
     # A teacher whose records are all alike has scale 0, and nothing to learn beside the labels' frequencies.
     scale = diagonal.sum(1, keepdim=True) / records
-    diagonal += settings.ridge * torch.where(scale > 0, scale, 1.0)
+    diagonal += settings.ridge * (1 + settings.copies) * torch.where(scale > 0, scale, 1.0)
     factor = torch.linalg.cholesky(gram)
     right = one_hot if dual else torch.bmm(centred.mT, one_hot)
     solution = torch.cholesky_solve(right.to(gram.dtype), factor).to(inputs.dtype)

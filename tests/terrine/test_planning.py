@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from terrine.planning import AMPLE, ENOUGH, advised_epsilon, advised_units, noise_of_count, plan
+from terrine.planning import ENOUGH, advised_epsilon, advised_units, ample, noise_of_count, plan
 from terrine.privacy.accounting.events import GaussianEvent, RepeatedEvent, compose, vote_answer
 from terrine.privacy.accounting.pricing import price
 
@@ -24,12 +24,24 @@ def test_all_queries_and_the_counting_before_them_cost_the_budget_and_no_more(ep
 def test_teachers_are_ample_where_there_are_units_and_as_many_as_units_allow_where_there_are_not():
     many = [plan(units, classes=10, epsilon=4, delta=1e-5) for units in (10_000, 100_000, 10_000_000)]
     assert len({chosen.teachers for chosen in many}) == 1
-    assert many[0].signal == pytest.approx(AMPLE, rel=0.01)
+    assert many[0].signal == pytest.approx(ample(10), rel=0.01) == pytest.approx(many[0].ample, rel=0.01)
     few = plan(600, classes=10, epsilon=4, delta=1e-5)
     assert few.teachers == 200
     assert few.useful
     groups = plan(300, classes=10, epsilon=4, delta=1e-5, unit="group")
     assert groups.teachers == 250
+
+
+def test_a_class_has_as_many_teachers_for_itself_however_many_classes_there_are():
+    two, ten = (plan(100_000, classes=classes, epsilon=4, delta=1e-5) for classes in (2, 10))
+    assert ten.teachers == pytest.approx(5 * two.teachers, rel=0.01)
+
+
+def test_of_several_findings_each_has_the_ample_signal_of_two_classes():
+    two = plan(100_000, classes=2, epsilon=4, delta=1e-5)
+    for moved in (1, 6):
+        findings = plan(100_000, classes=14, epsilon=4, delta=1e-5, moved=moved)
+        assert findings.ample == two.ample == pytest.approx(findings.signal, rel=0.02)
 
 
 @pytest.mark.parametrize("counted", [0.0, 8.0])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
 from terrine.models.kinds.scattering import Deformations
-from terrine.settings import Field
+from terrine.settings import Field, Unit
 from terrine.teachers.teachers import FeatureTeachers, GradientTeachers
 
 if TYPE_CHECKING:
@@ -15,6 +15,15 @@ if TYPE_CHECKING:
     from terrine.teachers.deformed import DeformedCopies
     from terrine.teachers.linear import LinearKind
     from terrine.teachers.registry import TeacherContext
+
+
+class CopyDeformations(Deformations):
+    """The largest amount of each deformation of a copy: unless said otherwise, half of what features may forget."""
+
+    rotation: Annotated[float, Unit("degrees")] = Field(7.5, ge=0, le=180)
+    scale: float = Field(0.06, ge=0, lt=1)
+    shear: float = Field(0.1, ge=0)
+    shift: float = Field(1 / 14, ge=0)
 
 
 class LinearTeachers(FeatureTeachers, GradientTeachers):
@@ -27,12 +36,12 @@ class LinearTeachers(FeatureTeachers, GradientTeachers):
     optimiser: Literal["adam", "ridge"] = "ridge"
     """`ridge`: least squares on one-hot labels, solved exactly. `adam`: cross-entropy (Kingma and Ba 2015)."""
     ridge: float = Field(0.1, ge=1e-6)
-    """Penalty in units of a record's mean squared distance from its teacher's mean."""
+    """Penalty in units of a record's mean squared distance from its teacher's mean; as much for each deformed copy."""
     epochs: int = Field(50, ge=1)
     """`adam`: passes over a teacher's records."""
     copies: int = Field(0, ge=0, le=100)
     """Deformed copies of each of its images that a teacher learns from beside it. They cost time, and no privacy."""
-    deformations: Deformations = Deformations()
+    deformations: CopyDeformations = CopyDeformations()
     """What is done to a copy: what leaves an image the same."""
 
     def repeated(self, values: np.ndarray) -> np.ndarray:

@@ -51,6 +51,12 @@ def test_what_changes_nothing_that_is_released_shares_the_release(tmp_path, chan
     assert identity(tmp_path, OWN, change) == identity(tmp_path, OWN)
 
 
+def test_what_copies_were_once_is_another_release_than_what_they_are(tmp_path):
+    run = run_with(tmp_path, OWN, {"teachers": {"copies": 4}})
+    assert upstream(run.params, "answers")["teachers"]["form_of_copies"] == 2
+    assert "form_of_copies" not in json.dumps(upstream(run_with(tmp_path, OWN).params, "answers"))
+
+
 def test_where_the_files_of_a_benchmark_lie_changes_nothing(tmp_path):
     named = [{"name": "mnist"}, {"name": "mnist", "root": "elsewhere", "download": False}]
     first, second = (identity(tmp_path, {"data": data, "aggregation": OWN["aggregation"]}) for data in named)

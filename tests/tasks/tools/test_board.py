@@ -105,7 +105,9 @@ def test_a_student_of_votes_learns_less_from_more_noise(features, tmp_path):
     kept = contest.kept
     student = student_of_votes(kept, np.arange(1200) % 60, 3)
     right = [
-        (boards.predict(student(Plan(60, sigma, 300, 0.0, 0), 1), kept["test"]).argmax(1) == kept["test_labels"]).mean()
+        (
+            boards.predict(student(Plan(60, sigma, 300, 0.0, 0.0, 0), 1), kept["test"]).argmax(1) == kept["test_labels"]
+        ).mean()
         for sigma in (1.0, 2000.0)
     ]
     assert right[0] > 0.9 > right[1] + 0.2

@@ -11,6 +11,7 @@ from terrine.errors import SettingError
 from terrine.models.invariance import deform
 from terrine.models.kinds.scattering import Deformations
 from terrine.teachers.deformed import DeformedCopies
+from terrine.teachers.linear import train_heads
 from tests.terrine.teachers.conftest import striped_images
 
 ASSIGNMENT = np.array([1, 0, 1, 4, 1, 0])
@@ -71,6 +72,25 @@ def test_a_majority_of_teachers_of_ten_records_is_better_with_copies():
         counted = np.stack([np.bincount(row, minlength=10) for row in votes.values])
         right[copies] = (counted.argmax(axis=1) == data.test_labels).mean()
     assert right[3] > right[0], right
+
+
+@pytest.mark.parametrize("dimension", [4, 40])
+def test_copies_that_are_all_alike_change_no_head(dimension):
+    """So the penalty that is best without copies means the same with them."""
+    random = np.random.default_rng(0)
+    rows, labels = random.normal(size=(24, dimension)).astype(np.float32), random.integers(3, size=24)
+    teacher = np.arange(24) % 2
+    alone = train_heads(rows, labels, teacher, [0, 1], 3, tr.LinearTeachers(ridge=0.2), seed=0)
+    copied = tr.LinearTeachers(ridge=0.2, copies=3)
+    repeated = [copied.repeated(values) for values in (rows, labels, teacher)]
+    heads = train_heads(*repeated, [0, 1], 3, copied, seed=0)
+    np.testing.assert_allclose(heads.weight, alone.weight, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(heads.bias, alone.bias, rtol=1e-4, atol=1e-6)
+
+
+def test_half_as_much_is_done_to_a_copy_as_features_may_forget():
+    copied, forgotten = tr.LinearTeachers().deformations.model_dump(), Deformations().model_dump()
+    assert copied == pytest.approx({name: amount / 2 for name, amount in forgotten.items()})
 
 
 def test_rows_of_a_table_have_no_copies():
