@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import Any, Self
+from typing import Any
 from uuid import uuid4
 
 from distributed import WorkerPlugin
@@ -26,10 +26,14 @@ class EventsByServer(EventsWorker):
     """Sends events to the server of the task that they are about: one for each server in a process."""
 
     @classmethod
-    def instance(cls, client_type: type[EventsClient] | None = None) -> Self:
+    def instance(cls, client_type: type[EventsClient] | None = None) -> EventsWorker:
         url = PREFECT_API_URL.value()
         if client_type is not None or cls._client_override is not None or url is None or emit_events_to_cloud():
             return super().instance(client_type)
+        return cls._of(url)
+
+    @classmethod
+    def _of(cls, url: str) -> EventsWorker:
         return super(EventsWorker, cls).instance(PrefectEventsClient, (("api_url", url),))
 
     @classmethod
@@ -52,14 +56,14 @@ class Events(WorkerPlugin):
         self._ending = ending
 
     def setup(self, worker: Any) -> None:
-        utilities.EventsWorker = EventsByServer  # type: ignore[attr-defined]  # where Prefect looks it up for each event
+        utilities.EventsWorker = EventsByServer  # type: ignore[misc]  # where Prefect looks it up for each event
 
     async def teardown(self, worker: Any) -> None:
         if self._ending is not None:
             await asyncio.to_thread(EventsByServer.end, self._ending)
 
 
-class StandingDask(DaskTaskRunner):
+class StandingDask(DaskTaskRunner):  # type: ignore[type-arg]
     """Prefect's runner for Dask, on a cluster that is there before the run and after it."""
 
     @property

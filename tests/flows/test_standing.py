@@ -26,8 +26,10 @@ def fan_out(address):
 def servers(address):
     """The servers that the worker of a cluster tells about tasks."""
     with Client(address, set_as_default=False) as client:
-        (told,) = client.run(lambda: [each._client._api_url for each in EventsWorker._instances.values()]).values()
-        return sorted(told)
+        (told,) = client.run(
+            lambda: sorted(each._client._api_url for each in EventsWorker._instances.values())
+        ).values()
+        return told
 
 
 @pytest.mark.slow
