@@ -31,9 +31,7 @@ def _dask(workers: int, devices: Sequence[str], settings: Runner) -> TaskRunner[
     from prefect_dask import DaskTaskRunner
 
     if settings.address is not None:
-        from flows.standing import StandingDask
-
-        return StandingDask(address=settings.address, client_kwargs={"timeout": "20s"})
+        return DaskTaskRunner(address=settings.address, client_kwargs={"timeout": "20s"})
     return DaskTaskRunner(cluster_class=local_cluster, cluster_kwargs={"workers": workers, "devices": tuple(devices)})
 
 
