@@ -72,9 +72,9 @@ def signal(teachers: int, mu: float, classes: int) -> float:
     return teachers * mu / math.sqrt(classes)
 
 
-def ample(classes: int) -> float:
-    """Return the signal that more teachers need not exceed; of findings that of two classes each."""
-    return AMPLE * math.sqrt(classes)
+def ample(classes: int, *, several: bool = False) -> float:
+    """Return the signal that more teachers need not exceed; of `several` findings each has that of two classes."""
+    return AMPLE * math.sqrt(2 if several else classes)
 
 
 def plan(
@@ -108,7 +108,7 @@ def plan(
     Raises:
         SettingError: an impossible budget.
     """
-    enough = ample(classes if moved is None else 2)
+    enough = ample(classes, several=moved is not None)
     asked, classes = QUERIES if queries is None else queries, classes if moved is None else moved
     mu = mu_of(epsilon, delta)
     spent = (counted**-2 if counted else 0.0) + moments * mu**2

@@ -162,7 +162,7 @@ def _look_at_votes(found: Finding, automatic: list[tuple[str, str]]) -> None:
         asked = mechanism.certain(answers, mechanism.epsilon, mechanism.delta, before)
         mu = math.sqrt(mu_squared(mechanism.cost(asked, asked))) if asked else 0.0
         sharing = mechanism.moved if params.data.several else len(found.survey.class_names)
-        most = ample(2 if params.data.several else sharing)
+        most = ample(sharing, several=params.data.several)
         strength = signal(params.partition.teachers, mu, sharing)
         found.plan = Plan(params.partition.teachers, mechanism.sigma, asked // mechanism.findings, strength, most, 0)
         if asked < answers:
