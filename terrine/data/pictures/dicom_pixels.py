@@ -180,19 +180,24 @@ def _check_stream(file: BoundedFile, header: Header, frame: int) -> None:
 
 
 def stream_size(stream: bytes) -> tuple[int, int] | None:
-    """Return rows and columns of a JPEG, JPEG-LS or JPEG 2000 stream, (0, 0) where it does not say; None for others."""
+    """Return rows and columns of a JPEG, JPEG-LS or JPEG 2000 stream, (0, 0) where it does not say or no pixels follow;
+    None for others.
+
+    Of a stream without pixels a decoder may show whatever memory it was given.
+    """
     start = stream.find(b"\xff\x4f\xff\x51", 0, 4096)
-    if start >= 0 and len(stream) >= start + 24:
-        right, bottom, left, top = struct.unpack_from(">4I", stream, start + 8)
-        return bottom - top, right - left
-    if not stream.startswith(b"\xff\xd8"):
+    if start < 0 and not stream.startswith(b"\xff\xd8"):
         return (0, 0) if stream.startswith((b"\xff\x4f", b"\x00\x00\x00\x0cjP")) else None
-    place, size = 2, (0, 0)
+    place, size = max(start, 0) + 2, (0, 0)
     while place + 9 <= len(stream) and stream[place] == 0xFF:
         marker, (length,) = stream[place + 1], struct.unpack_from(">H", stream, place + 2)
-        if marker == 0xDA:  # pixels follow
+        if marker == (0x90 if start >= 0 else 0xDA):  # pixels follow
             return size
-        if marker == 0xF7 or (0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC)):
+        if start >= 0:
+            if marker == 0x51 and place + 20 <= len(stream):
+                right, bottom, left, top = struct.unpack_from(">4I", stream, place + 6)
+                size = bottom - top, right - left
+        elif marker == 0xF7 or (0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC)):
             size = struct.unpack_from(">HH", stream, place + 5)
         place += 1 if marker == 0xFF else 2 + length
     return 0, 0
