@@ -78,18 +78,18 @@ def available(root: Path) -> tuple[list[str], dict[str, str]]:
 
 
 def student_of_votes(
-    kept: Kept, teacher: np.ndarray, classes: int, most: int | None = None
+    kept: Kept, teacher: np.ndarray, classes: int, most: int | None = None, teachers: LinearTeachers = TEACHERS
 ) -> Callable[[Plan, int], LinearHead]:
     """Let teachers vote on the synthetic images; return what fits a student to their votes: of a plan, whose noise
     counts, and the noise's seed.
 
     teacher: int64 [records], who learns from which record; nobody without one votes. most: features that are read, the
-    first so many; None: all.
+    first so many; None: all. teachers: how they learn.
     """
     train, queries = (kept[part][:, :most] for part in ("train", "queries"))
     present, own = np.unique(teacher, return_inverse=True)
     count = len(present)
-    heads = train_heads(train, kept["labels"], own, list(range(count)), classes, TEACHERS, seed=0)
+    heads = train_heads(train, kept["labels"], own, list(range(count)), classes, teachers, seed=0)
     counts = histograms_of(vote(heads, queries), classes)
 
     def student(planned: Plan, seed: int) -> LinearHead:

@@ -207,6 +207,9 @@ def _parts(rows: list[np.ndarray], features: int, device: torch.device) -> Itera
 def _solve_ridge(inputs: Tensor, targets: Tensor, classes: int, settings: LinearTeachers) -> tuple[Tensor, Tensor]:
     """Return weight [T, C, D] and bias [T, C] that minimise ‖Y − X Wᵀ − b‖² + ridge · s · ‖W‖², one-hot Y, free b.
 
+    Of b, 1 − `prior` of the classes' frequencies are taken away. A query's scores then add up to `prior`, and a class
+    that a teacher has no record of has score 0, so it never votes for one.
+
     With deformed copies among the records the penalty grows with n: copies that are all alike change nothing.
 
     inputs: [T, n, D]; targets: [T, n], or [T, n, C] of findings, whose b makes the score of a mean record 0; s is the
@@ -233,7 +236,7 @@ def _solve_ridge(inputs: Tensor, targets: Tensor, classes: int, settings: Linear
     solution = torch.cholesky_solve(right.to(gram.dtype), factor).to(inputs.dtype)
     weight = torch.bmm(solution.mT, centred) if dual else solution.mT.contiguous()
     bias = -torch.bmm(mean, weight.mT)
-    return weight, (bias if several else frequency + bias)[:, 0]
+    return weight, (bias if several else settings.prior * frequency + bias)[:, 0]
 
 
 def _precise(device: torch.device) -> torch.dtype:

@@ -88,6 +88,25 @@ def test_ridge_is_least_squares_on_one_hot_labels_with_a_free_intercept(data, di
         np.testing.assert_allclose(heads.bias[teacher], oracle.intercept_, atol=1e-5)
 
 
+@pytest.mark.parametrize("prior", [0.01, 0.5])
+def test_a_smaller_prior_takes_the_lean_to_its_larger_classes_from_a_teacher(data, prior):
+    features, labels, assignment = data
+    labels, assignment = np.where(labels == 1, 0, labels), np.where(assignment < 6, 0, 1)
+    assignment[(labels == 2) & (assignment == 0)] = 1  # the first teacher never saw this class
+    plain, less = (
+        train_heads(features, labels, assignment, [0, 1], CLASSES, LinearTeachers(ridge=9, prior=kept), seed=0)
+        for kept in (1.0, prior)
+    )
+    assert np.array_equal(plain.weight, less.weight)
+    for teacher in (0, 1):
+        frequency = np.bincount(labels[assignment == teacher], minlength=CLASSES) / (assignment == teacher).sum()
+        np.testing.assert_allclose(plain.bias[teacher] - less.bias[teacher], (1 - prior) * frequency, atol=1e-6)
+    votes, fewer = vote(plain, features), vote(less, features)
+    assert (fewer[:, 0] == 0).sum() < (votes[:, 0] == 0).sum()
+    assert 1 not in fewer
+    assert 2 not in fewer[:, 0]
+
+
 def test_ridge_does_not_depend_on_the_scale_of_the_features(data):
     features, labels, assignment = data
     one = train_heads(features, labels, assignment, range(12), CLASSES, RIDGE, seed=0)
