@@ -19,7 +19,7 @@ pretrained ResNet10 or from scratch and see all of the pool.
 import argparse
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -306,19 +306,21 @@ def main() -> None:
         raise SystemExit(f"{path} is missing: give the folder that holds pbc-blood as --root.")
     data = load_dataset("npz", path=path, size=SIZE, channels=3, pool="validation")
     parts = ", ".join(f"{count:,} {part}" for part, count in check_disjoint(data).items())
-    backbones = {
-        "resnet10": pretrained("resnet10", 3, arguments.work, images=arguments.images, epochs=arguments.epochs),
-        "scattering": scattering(),
-        "untrained": build_backbone("resnet10", channels=3, size=SIZE, seed=0),
+    cases, epsilons = TABLES[arguments.table]
+    if arguments.rows:
+        cases = {name: case for name, case in cases.items() if name.startswith(tuple(arguments.rows))}
+    makers: dict[str, Callable[[], Backbone]] = {
+        "resnet10": lambda: pretrained("resnet10", 3, arguments.work, images=arguments.images, epochs=arguments.epochs),
+        "scattering": scattering,
+        "untrained": lambda: build_backbone("resnet10", channels=3, size=SIZE, seed=0),
     }
+    needed = {name for case in cases.values() for name in (case.backbone, case.student, case.start)}
+    backbones = {name: make() for name, make in makers.items() if name in needed}
     arguments.name = f"{arguments.images} images, {arguments.epochs} epochs"
     print(
         f"images: {parts}; no test image in the pool; batches of about {BATCH}; {arguments.name}; "
         f"{len(arguments.seeds)} seeds"
     )
-    cases, epsilons = TABLES[arguments.table]
-    if arguments.rows:
-        cases = {name: case for name, case in cases.items() if name.startswith(tuple(arguments.rows))}
     lines = rows_of(cases, data, backbones, epsilons, arguments)
     released = ("one teacher %", "all votes %", "answers right %", "student %")
     heading("teachers", "N", "mechanism", "ε", "answered", *released)
