@@ -1,15 +1,19 @@
 """What a reader would type: commands of the pages are understood, and their Python compiles."""
 
+import argparse
 import ast
 import functools
 import re
+import runpy
 import shlex
+import sys
 
 import pytest
 import typer
 
 from benchmarks.tables import REPOSITORY, pages
 from flows.cli import app
+from tasks.config.papers import papers
 
 COMMAND = re.compile(r"^ {4,}(?:\w+\$ +)?(?:\S+ && )*(terrine (?:.*\\\n)*.*)$", re.MULTILINE)
 IN_TEXT = re.compile(r"(?<!`)`(terrine [^`\n]+)`")
@@ -58,6 +62,48 @@ def test_every_command_of_a_page_is_one(page):
             preset = given.get("preset")
             ours = isinstance(preset, str) and preset.islower() and not preset.startswith("my-")
             assert not ours or (REPOSITORY / "experiments" / f"{preset}.yaml").is_file(), words
+
+
+class Understood(Exception):
+    """A script has read what was typed, and would begin."""
+
+
+def script_understands(typed, monkeypatch):
+    """Let a script read `python SCRIPT ...` or `python -m MODULE ...`, and end it there."""
+
+    def read(*given, _read=argparse.ArgumentParser.parse_args):
+        _read(*given)
+        raise Understood
+
+    words = typed[1:]
+    if words[0] == "-m":
+        words = [words[1].replace(".", "/") + ".py", *words[2:]]
+    script, *words = words
+    monkeypatch.setattr(sys, "argv", [script, *words])
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", read)
+    monkeypatch.syspath_prepend(REPOSITORY / "benchmarks")
+    try:
+        runpy.run_path(str(REPOSITORY / script), run_name="__main__")
+    except Understood:
+        return
+    assert not words, f"{script} reads nothing of {words}"
+
+
+ELSEWHERE = sorted({command for paper in papers().values() for command in paper.elsewhere.values()})
+
+
+@pytest.mark.parametrize("command", ELSEWHERE)
+def test_every_command_that_makes_a_table_of_a_paper_is_one(command, monkeypatch):
+    program, *words = command.split()
+    if program == "terrine":
+        understood(words)
+    else:
+        script_understands([program, *words], monkeypatch)
+
+
+def test_a_script_that_lacks_an_argument_is_noticed(monkeypatch):
+    with pytest.raises(SystemExit):
+        script_understands(["python", "benchmarks/accuracy.py"], monkeypatch)
 
 
 @pytest.mark.parametrize("words", ["run --preste x", "ledger shwo", "predict --no-such"])

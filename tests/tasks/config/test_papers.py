@@ -1,5 +1,7 @@
 """What papers print, and the runs that make it here."""
 
+import re
+
 import pytest
 
 from tasks.config.papers import papers, published
@@ -40,11 +42,25 @@ def test_the_twelve_rows_of_ttac_train_three_times():
 def test_what_a_paper_refers_to_is_there(name):
     paper = papers()[name]
     assert (REPOSITORY / paper.page).is_file()
-    for command in paper.elsewhere.values():
-        program, script, *others = command.split()
-        if script == "-m":
-            script = others[0].replace(".", "/") + ".py"
-        assert program == "terrine" or (REPOSITORY / script).is_file(), command
+
+
+def named(cell):
+    """The tables or figures that a cell names: `Table 4, ...`, `Figures 1 and 7, ...`, `Tables 13-20, ...`."""
+    kind, *words = re.findall(r"[\w-]+", cell.split(",")[0])
+    kind, words = kind.removesuffix("s"), [word for word in words if word != "and"]
+    for word in words:
+        first, _, last = word.partition("-")
+        yield from (f"{kind} {number}" for number in range(int(first), int(last) + 1)) if last else [f"{kind} {word}"]
+
+
+@pytest.mark.parametrize("name", papers())
+def test_what_its_page_says_is_made_has_rows_or_a_command(name):
+    paper = papers()[name]
+    text = (REPOSITORY / paper.page).read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ((?:Table|Figure).+?) \| \*\*(?:reduced|ε alone)\*\*.* \| (.+?) \|$", text, re.MULTILINE)
+    listed = {each for cell, where in rows if where != "above" for each in named(cell)}  # above are settings
+    assert listed
+    assert listed <= {row.table for row in paper.rows} | set(paper.elsewhere)
 
 
 def test_a_paper_prints_something_for_a_preset_that_is_its_system_alone():
