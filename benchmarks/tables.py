@@ -48,7 +48,7 @@ def written(asked: str) -> str:
     """The Markdown of what a mark asks for: `subject/name`, and optionally `columns: ...` and `rows: ...`.
 
     Raises:
-        ValueError: nothing of that name, or no such column or row in it.
+        ValueError: nothing of that name, no such column or row in it, or more than one such column.
     """
     name, *parts = (part.strip() for part in asked.split("|"))
     if name == "mutants":
@@ -67,6 +67,8 @@ def written(asked: str) -> str:
         if kind not in ("columns", "rows") or not set(wanted) <= set(there):
             raise ValueError(f"'{part}' is not of {name}; it has the {kind} {'; '.join(there)}.")
         if kind == "columns":
+            if twice := [column for column in wanted if columns.count(column) > 1]:
+                raise ValueError(f"{name} has more than one column {'; '.join(twice)}: rename them.")
             places = [columns.index(column) for column in wanted]
             columns, rows = wanted, [[row[place] for place in places] for row in rows]
         else:

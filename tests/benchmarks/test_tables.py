@@ -59,6 +59,7 @@ def test_a_mark_may_choose_columns_and_rows():
         ("accuracy/unheard", "There is no table 'accuracy/unheard'"),
         ("accuracy/presets | columns: unheard", "it has the columns preset; "),
         ("accuracy/presets | rows: unheard", "it has the rows `terrine-digits`; "),
+        ("reliability/overhead | columns: at least", "has more than one column at least: rename them"),
         ("accuracy/presets | cells: preset", "'cells: preset' is not of accuracy/presets"),
     ],
 )
