@@ -49,10 +49,12 @@ class Row:
 
     @property
     def answered(self) -> str:
-        """How many queries were answered, on the mean, of how many; a dash where records add up sums."""
+        """How many queries were answered, and asked before the budget ended, on the mean; a dash where records add up
+        sums.
+        """
         if not self.figures[0]["queries"]:
             return "–"
-        return f"{statistics.mean(run['answered'] for run in self.figures):.0f} / {self.figures[0]['queries']:.0f}"
+        return " / ".join(f"{statistics.mean(run[name] for run in self.figures):.0f}" for name in ("answered", "asked"))
 
     @property
     def teachers(self) -> str:

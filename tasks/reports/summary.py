@@ -101,7 +101,7 @@ def for_anybody(run: Run) -> str:
     if "error_released" in accuracy:
         shown = f"{accuracy['error_released']:.4g} ± {accuracy['error_released_plus_minus']:.2g}"
         rows["mean absolute error released"] = shown
-    rows |= {"answered / asked": f"{statement['answered']:,} / {statement['queries']:,}"}
+    rows |= {"answered / asked": f"{statement['answered']:,} / {statement['asked']:,}"}
     rows |= {"teachers": f"{statement['teachers']:,}"}
     for name, path in (
         ("privacy statement", run.folders.release / "statement.html"),
@@ -120,7 +120,7 @@ def result(run: Run) -> Text:
     statement = read_statement(run.folders.statement)
     if numbers := statement["mechanism"].get("numbers"):
         return result_lines(run, ("sums over records, with noise", f"{numbers:,}"))
-    answered = ("answered / asked", f"{statement['answered']} / {statement['queries']}")
+    answered = ("answered / asked", f"{statement['answered']} / {statement['asked']}")
     return result_lines(run, answered, ("teachers", str(statement["teachers"])))
 
 

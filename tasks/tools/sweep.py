@@ -229,7 +229,7 @@ def worst_case_price(candidates: list[Candidate]) -> float:
 def _row(root: Path, candidate: Candidate, failed: str | None, public_benchmark: bool) -> dict[str, Any]:
     folders = Folders(root, candidate.run)
     statement = read_json(folders.statement) if folders.statement.is_file() else {}
-    row = {name: statement.get(name) for name in ("release_id", "epsilon", "event", "answered", "queries")}
+    row = {name: statement.get(name) for name in ("release_id", "epsilon", "event", "answered", "asked", "queries")}
     row |= {"run": candidate.run, "settings": dict(candidate.settings), "failed": failed}
     row["released"] = released_accuracy(folders)
     # On data that are not public, a column of accuracies would invite the choice that no ε covers.

@@ -115,7 +115,7 @@ def cells_of(result: dict[str, Any]) -> list[list[str]]:
     cells[0] += ["accuracy released"] if noised else []
     for row in rows:
         epsilon = "none" if row["epsilon"] is None else f"{row['epsilon']:.4f}"
-        answers = "failed" if row["failed"] else f"{row['answered']} / {row['queries']}"
+        answers = "failed" if row["failed"] else f"{row['answered']} / {row['asked']}"
         accuracy = [f"{100 * row['accuracy']:.2f}" if "accuracy" in row else ""] if accuracies else []
         release = (row["release_id"] or "none")[:8]
         cells.append([*(row["settings"][key] for key in keys), row["run"], release, epsilon, answers, *accuracy])

@@ -14,6 +14,7 @@ from tasks.config.presets import (
     resolve,
     with_assignments,
 )
+from tasks.config.values import read_yaml
 from terrine.errors import SettingError
 
 
@@ -32,6 +33,12 @@ def test_every_preset_is_valid_and_says_in_one_line_what_it_is(project):
         resolve(project, preset.name)
         assert preset.description
         assert "\n" not in preset.description
+
+
+def test_a_preset_without_copies_does_not_inherit_a_penalty_that_was_chosen_for_copies(project):
+    for preset in presets(project):
+        own = read_yaml(project / "experiments" / f"{preset.name}.yaml")
+        assert own.get("teachers", {}).get("copies") != 0 or "ridge" in own["teachers"], preset.name
 
 
 def test_overrides_make_a_run_with_a_name_of_its_own_that_can_be_resolved_again(project):

@@ -6,7 +6,7 @@ from rich.console import Console
 from tasks.config.papers import Paper, PaperRow, papers
 from tasks.reports.reproduced import Row, beside, markdown_table, notes, terminal_table
 
-RUN = {"accuracy": 0.9, "epsilon": 5.99, "delta": 1e-5, "answered": 10, "queries": 20, "teachers": 200}
+RUN = {"accuracy": 0.9, "epsilon": 5.99, "delta": 1e-5, "answered": 10, "asked": 15, "queries": 20, "teachers": 200}
 
 
 @pytest.mark.parametrize(
@@ -73,6 +73,11 @@ def test_what_is_less_what_differs_and_what_is_missing_is_said_below():
     assert "Table 1: near: not made: There are no digits." in said
     assert "1 row needs a GPU" in said
     assert "Figure 1: python drawn.py" in said
+
+
+def test_asked_are_the_queries_that_were_looked_at_before_the_budget_ended():
+    row = Row("labels", "labels", None, ("labels",), figures=[RUN, RUN | {"asked": 17}])
+    assert "| 10 / 16 | 200 | 2 |" in markdown_table([row])
 
 
 def test_where_records_add_up_sums_nobody_votes_and_nothing_is_answered():

@@ -17,7 +17,7 @@ NAME = "your-own-images-of-the-second-ward-0a1b2c3d"
 def test_paths_and_names_are_whole(tmp_path, monkeypatch, width):
     run = Run(tmp_path, NAME, validate({"data": {"public_benchmark": True}}))
     statement = {"epsilon": 7.9903, "delta": 1e-5, "mechanism": {}, "unit": "record", "epsilon_claimed": None}
-    asked = {"noise": "replay", "private": True, "answered": 90, "queries": 100, "teachers": 12}
+    asked = {"noise": "replay", "private": True, "answered": 90, "asked": 100, "queries": 120, "teachers": 12}
     monkeypatch.setattr(summary, "read_statement", lambda _: statement | asked)
     write_json(run.folders.evaluation, {"accuracy": 0.9309})
     write_json(run.folders.private / "tracking.json", {"run_id": "a333a9048e9746e8bc1e3c72ba7e5552"})

@@ -86,6 +86,7 @@ class Pipeline:
                 "event": to_json(release.event),
                 "epsilon": round_up(epsilon_of_releases(settings.sigma)),
                 "answered": int(release.arrays["answered"].sum()),
+                "asked": QUERIES,
                 "queries": QUERIES,
                 "epsilon_guaranteed": round_up(epsilon_of_releases(settings.sigma)),
                 "delta": DELTA,
