@@ -119,8 +119,9 @@ def make_all(root: Path, rows: Sequence[Row], say: Callable[[str], None]) -> boo
 
 
 def time_left(root: Path, rows: Sequence[Row], waiting: Sequence[str]) -> str:
-    """Return how long the unfinished among some runs will take, by what finished ones took: of the same preset, or
-    all. What a run takes over from another takes no time. Nothing where none is finished."""
+    """Return how long the first of some runs, and the unfinished among the others, will take, by what finished ones
+    took: of the same preset, or all. What a run takes over from another takes no time. Nothing where none is finished.
+    """
     from tasks.config.presets import resolve
     from tasks.runtime.run import Run
     from tasks.runtime.sharing import looked_at
@@ -140,15 +141,21 @@ def time_left(root: Path, rows: Sequence[Row], waiting: Sequence[str]) -> str:
     unknown = statistics.mean(sum(spent.values()) for spent in means.values())
     there: set[str] = set()
     seconds = 0.0
-    for run in [*finished, *(run for run in waiting if run not in finished)]:
+    made = [run for run in finished if run != waiting[0]]  # that one is made again, as after a change of its preset
+    for run in [*made, *(run for run in waiting if run not in made)]:
         params = resolve(root, run)
         pipeline = pipeline_of(params)
         keys = {stage: looked_at(params, stage, pipeline) for stage in pipeline.names}
-        if run not in finished:
+        if run not in made:
             spent = means.get(presets[run])
             own = (each for stage, each in (spent or {}).items() if keys.get(stage) not in there)
             seconds += unknown if spent is None else sum(own)
         there |= {key for key in keys.values() if key}
     minutes = seconds / 60
-    shown = f"{minutes / 60:.1f} hours" if minutes > 90 else f"{minutes:.0f} minute{'s' * (round(minutes) != 1)}"
-    return f"; about {shown} from here to the end"
+    if minutes < 1:
+        shown = "less than a minute"
+    elif minutes > 90:
+        shown = f"about {minutes / 60:.1f} hours"
+    else:
+        shown = f"about {minutes:.0f} minute{'s' * (round(minutes) != 1)}"
+    return f"; {shown} from here to the end"

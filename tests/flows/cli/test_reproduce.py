@@ -41,10 +41,13 @@ def test_how_long_the_rest_takes_is_told_by_what_finished_runs_took(tmp_path):
         Row("quick", "quick", None, ("b", "d")),
         Row("new", "new", None, ("e",)),
     ]
-    assert "about 10 minutes" in time_left(tmp_path, rows, ["a", "c"])
+    assert "about 10 minutes" in time_left(tmp_path, rows, ["c", "a"])
+    assert "about 20 minutes" in time_left(tmp_path, rows, ["a", "c"])  # is to be made again
     assert "about 11 minutes" in time_left(tmp_path, rows, ["c", "d"])
     assert "about 6 minutes" in time_left(tmp_path, rows, ["e"])  # by the mean of both
     assert "about 1 minute from" in time_left(tmp_path, rows, ["d"])
+    took(tmp_path, "b", teach=20.0)
+    assert "; less than a minute from" in time_left(tmp_path, rows, ["d"])
     assert time_left(tmp_path, rows[2:], ["e"]) == ""
 
 
