@@ -70,7 +70,7 @@ _ELSEWHERE: dict[str, set[str]] = {
 _FIRST_DEFAULTS: dict[str, dict[str, Any]] = {
     "partition": {"teachers": 50},
     "queries": {"count": 4000},
-    "teachers": {"ridge": 0.3},
+    "teachers": {"ridge": 0.3, "prior": 1.0},
 }
 """What these settings are when an identity does not say: their defaults when identities were first made."""
 

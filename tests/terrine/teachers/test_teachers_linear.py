@@ -16,6 +16,7 @@ CLASSES = 4
 ADAM = LinearTeachers(optimiser="adam", epochs=6, batch=8, learning_rate=0.01, weight_decay=0.01)
 FULL_BATCH = LinearTeachers(optimiser="adam", epochs=20, batch=None, learning_rate=0.01)
 RIDGE = LinearTeachers(optimiser="ridge", ridge=0.1)
+PLAIN = RIDGE.model_copy(update={"prior": 1.0})
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +80,7 @@ def test_loss_curves_of_heads_trained_together_and_one_by_one_agree(data):
 def test_ridge_is_least_squares_on_one_hot_labels_with_a_free_intercept(data, dimension):
     features, labels, assignment = data
     features = np.ascontiguousarray(features[:, :dimension])
-    heads = train_heads(features, labels, assignment, range(12), CLASSES, RIDGE, seed=0)
+    heads = train_heads(features, labels, assignment, range(12), CLASSES, PLAIN, seed=0)
     for teacher in range(12):
         own = features[assignment == teacher].astype(np.float64)
         scale = ((own - own.mean(0)) ** 2).sum(1).mean()
@@ -155,7 +156,7 @@ def test_a_teacher_without_a_class_or_with_one_record_trains_and_does_not_vote_f
 
 def test_records_that_are_all_alike_give_a_finite_head(data):
     _, labels, assignment = data
-    heads = train_heads(np.ones((430, 5), np.float32), labels, assignment, range(12), CLASSES, RIDGE, seed=0)
+    heads = train_heads(np.ones((430, 5), np.float32), labels, assignment, range(12), CLASSES, PLAIN, seed=0)
     np.testing.assert_allclose(heads.weight, 0, atol=1e-6)
     np.testing.assert_allclose(heads.bias[0], np.bincount(labels[assignment == 0]) / (assignment == 0).sum(), atol=1e-6)
 
