@@ -9,7 +9,8 @@ differ by five points. A record may be exchanged, but where a row says that it i
 added or removed: of DP-SGD that is what its own accountant says.
 
 Where `--parties` is 0, what does not depend on who holds which record: sums, DP-SGD with all records in one place
-(benchmarks/dp_sgd.py), and gradients without noise. For any other number, dealt evenly (IID) or by Dirichlet(0.1):
+(benchmarks/dp_sgd.py), votes of as many teachers as are advised, of records dealt evenly, and gradients without noise.
+For any other number, dealt evenly (IID) or by Dirichlet(0.1):
 
 - votes: each party deals its records to as many teachers as `terrine.planning` finds for all, one at least; they answer
   6,000 synthetic queries, and the student is the preset's. They read the features that vectors are made of, 200 at
@@ -154,6 +155,7 @@ class Study:
             "gradients | any": lambda: self.sums(gradients, False),
             "gradients, added or removed | any": lambda: self.sums(gradients, True),
             "DP-SGD, added or removed | one place": self.dp_sgd,
+            "votes | as many teachers as advised": lambda: self.votes(np.zeros(len(self.own[0].labels), np.int64)),
             "no privacy | one place": lambda: dict.fromkeys(map(str, EPSILONS), self.summed(gradients, QUIET)),
         }
 

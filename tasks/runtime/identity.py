@@ -36,11 +36,9 @@ Inputs = dict[str, str]
 FORM = 1
 """Raised when the same settings would release something else, or when a default upstream of a release changes."""
 
-_LATER_FORMS = {"gradients": 2}
-"""The same of one mechanism, whose releases alone become other ones."""
-
-_FORM_OF_COPIES = 2
-"""The same of teachers with deformed copies: those of the first form had another penalty and other deformations."""
+_LATER_FORMS = {"gradients": 2, "copies": 2}
+"""The same of one mechanism, whose releases alone become other ones, or of teachers with deformed copies: those of the
+first form had another penalty and other deformations."""
 
 _CHANGED = "data_changed_"
 
@@ -70,7 +68,7 @@ _ELSEWHERE: dict[str, set[str]] = {
 _FIRST_DEFAULTS: dict[str, dict[str, Any]] = {
     "partition": {"teachers": 50},
     "queries": {"count": 4000},
-    "teachers": {"ridge": 0.3},
+    "teachers": {"ridge": 0.3, "prior": 1.0},
 }
 """What these settings are when an identity does not say: their defaults when identities were first made."""
 
@@ -100,7 +98,7 @@ def upstream(params: Params, kind: Kind) -> dict[str, Any]:
         if kind == "units" and name == "privacy":
             values = {key: value for key, value in values.items() if key != "moments"}
         if name == "teachers" and "copies" in values:
-            values = {**values, "form_of_copies": _FORM_OF_COPIES}
+            values = {**values, "form_of_copies": _LATER_FORMS["copies"]}
         if name == "transcription":
             values = _of_transcription(values, kind)
         if name == "data" and kind == "labels":

@@ -229,7 +229,7 @@ def _linear_heads(
         shuffle=run.params.seed,  # files are often sorted by class, and a batch's statistics should be the client's
     )
     records = Records(features, labels[kept], assignment[kept], dataset.classes)
-    kind = LinearKind(LinearTeachers(ridge=section(run.params).teacher.ridge), by_teacher=True)
+    kind = LinearKind(LinearTeachers(ridge=section(run.params).teacher.ridge, prior=1), by_teacher=True)
     nothing = {
         "weight": np.zeros((dataset.classes, features.rows.shape[1]), np.float32),
         "bias": np.zeros(dataset.classes, np.float32),

@@ -27,6 +27,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -145,7 +146,8 @@ def train_heads(
         [records], the teacher of each record.
     teachers: numbers of the group's teachers. seed: of the run; a teacher's shuffles derive from it and its number.
 
-    A teacher may lack a class: it learns that the class is rare. Raises InputError when arrays do not fit together, a
+    A teacher may lack a class: it learns that the class is rare. With one class alone it learns nothing, and unless
+    `prior` is 1 its vote goes to a class by lot. Raises InputError when arrays do not fit together, a
     label is outside its range, features were computed for another partition, a teacher has no record, or its features
     are not finite.
     """
@@ -170,6 +172,10 @@ def train_heads(
         else:
             heads = _train_adam(inputs, targets, classes, settings, seed, [teachers[p] for p in positions])
         weight[positions], bias[positions] = (part.cpu().numpy() for part in heads)
+        if settings.optimiser == "ridge" and settings.prior < 1 and labels.ndim == 1:
+            for position, own in zip(positions, index, strict=True):
+                if (labels[own] == labels[own[0]]).all():
+                    bias[position] = _by_lot(features[own], classes)
         return positions
 
     for _ in side_by_side(train, _parts(rows, features.shape[1], device), device):
@@ -202,6 +208,16 @@ def _parts(rows: list[np.ndarray], features: int, device: torch.device) -> Itera
         most = max(1, _PART_BYTES // (4 * size * features))
         for first in range(0, len(by_size[size]), most):
             yield by_size[size][first : first + most]
+
+
+def _by_lot(records: np.ndarray, classes: int) -> np.ndarray:
+    """Return the bias of a teacher that has records of one class alone, and so no weights: one class has its vote.
+
+    Which class that is says nothing of a query. Were it the teacher's own, all such votes would lean to the class that
+    most parties have, and an ensemble of many would call everything by it. So it is drawn, from the teacher's own
+    records and nothing else: numbers of teachers are alike at several parties, and one record still moves one teacher.
+    """
+    return np.eye(classes, dtype=np.float32)[crc32(np.ascontiguousarray(records)) % classes]
 
 
 def _solve_ridge(inputs: Tensor, targets: Tensor, classes: int, settings: LinearTeachers) -> tuple[Tensor, Tensor]:

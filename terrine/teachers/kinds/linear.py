@@ -37,10 +37,10 @@ class LinearTeachers(FeatureTeachers, GradientTeachers):
     """`ridge`: least squares on one-hot labels, solved exactly. `adam`: cross-entropy (Kingma and Ba 2015)."""
     ridge: float = Field(0.1, ge=1e-6)
     """Penalty in units of a record's mean squared distance from its teacher's mean; as much for each deformed copy."""
-    prior: float = Field(1.0, gt=0, le=1)
+    prior: float = Field(0.5, gt=0, le=1)
     """`ridge`: how much of the classes' frequencies among its own records a teacher's scores keep. Teachers of few
     records call what they are unsure of by the larger class, and a majority of them does so more often than each: less
-    than 1 takes some of that back."""
+    than 1 takes some of that back. A teacher that has records of one class alone then votes for a class by lot."""
     epochs: int = Field(50, ge=1)
     """`adam`: passes over a teacher's records."""
     copies: int = Field(0, ge=0, le=100)

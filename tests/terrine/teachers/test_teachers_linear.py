@@ -16,6 +16,7 @@ CLASSES = 4
 ADAM = LinearTeachers(optimiser="adam", epochs=6, batch=8, learning_rate=0.01, weight_decay=0.01)
 FULL_BATCH = LinearTeachers(optimiser="adam", epochs=20, batch=None, learning_rate=0.01)
 RIDGE = LinearTeachers(optimiser="ridge", ridge=0.1)
+PLAIN = RIDGE.model_copy(update={"prior": 1.0})
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +80,7 @@ def test_loss_curves_of_heads_trained_together_and_one_by_one_agree(data):
 def test_ridge_is_least_squares_on_one_hot_labels_with_a_free_intercept(data, dimension):
     features, labels, assignment = data
     features = np.ascontiguousarray(features[:, :dimension])
-    heads = train_heads(features, labels, assignment, range(12), CLASSES, RIDGE, seed=0)
+    heads = train_heads(features, labels, assignment, range(12), CLASSES, PLAIN, seed=0)
     for teacher in range(12):
         own = features[assignment == teacher].astype(np.float64)
         scale = ((own - own.mean(0)) ** 2).sum(1).mean()
@@ -105,6 +106,26 @@ def test_a_smaller_prior_takes_the_lean_to_its_larger_classes_from_a_teacher(dat
     assert (fewer[:, 0] == 0).sum() < (votes[:, 0] == 0).sum()
     assert 1 not in fewer
     assert 2 not in fewer[:, 0]
+
+
+def test_a_teacher_of_one_class_votes_by_a_lot_that_its_own_records_draw(data):
+    features, labels, _ = data
+    dealt = np.random.default_rng(1).permutation(np.flatnonzero(labels == 2))
+    assignment = np.full(len(labels), len(dealt) // 2)
+    assignment[dealt] = np.minimum(np.arange(len(dealt)) // 2, len(dealt) // 2 - 1)
+    several = range(len(dealt) // 2)
+    heads = train_heads(features, labels, assignment, several, CLASSES, RIDGE, seed=0)
+    assert not heads.weight.any()
+    votes = vote(heads, features)
+    assert (votes == votes[0]).all()
+    drawn = np.bincount(votes[0], minlength=CLASSES)
+    assert drawn.min() > 0.4 * drawn.mean()
+    # Neither the number of a teacher nor what others have is looked at.
+    moved = np.where(assignment < len(several), assignment + 1, 0)
+    again = train_heads(features, labels, moved, [1, 2], CLASSES, RIDGE, seed=5)
+    assert np.array_equal(again.bias, heads.bias[:2])
+    plain = train_heads(features, labels, assignment, several, CLASSES, PLAIN, seed=0)
+    assert set(vote(plain, features).ravel()) == {2}
 
 
 def test_ridge_does_not_depend_on_the_scale_of_the_features(data):
@@ -139,7 +160,7 @@ def test_heads_come_in_the_order_of_the_teachers_asked_for(data):
     assert np.array_equal(forward.weight, backward.weight[::-1])
 
 
-@pytest.mark.parametrize("settings", [ADAM, RIDGE])
+@pytest.mark.parametrize("settings", [ADAM, PLAIN])
 def test_a_teacher_without_a_class_or_with_one_record_trains_and_does_not_vote_for_what_it_never_saw(data, settings):
     features, labels, _ = data
     assignment = np.where(labels == 2, 1, 0)
@@ -148,14 +169,14 @@ def test_a_teacher_without_a_class_or_with_one_record_trains_and_does_not_vote_f
     heads = train_heads(features, labels, assignment, range(4), CLASSES, settings, seed=0)
     votes = vote(heads, features)
     assert np.isfinite(heads.weight).all()
-    if settings is RIDGE:
+    if settings is PLAIN:
         assert 2 not in votes[:, 0]
         assert set(votes[:, 1]) == {2}
 
 
 def test_records_that_are_all_alike_give_a_finite_head(data):
     _, labels, assignment = data
-    heads = train_heads(np.ones((430, 5), np.float32), labels, assignment, range(12), CLASSES, RIDGE, seed=0)
+    heads = train_heads(np.ones((430, 5), np.float32), labels, assignment, range(12), CLASSES, PLAIN, seed=0)
     np.testing.assert_allclose(heads.weight, 0, atol=1e-6)
     np.testing.assert_allclose(heads.bias[0], np.bincount(labels[assignment == 0]) / (assignment == 0).sum(), atol=1e-6)
 
