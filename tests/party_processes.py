@@ -5,7 +5,6 @@ Processes are forked from a server that has loaded what they need, so that a tri
 
 import importlib
 import logging
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -19,9 +18,7 @@ from tasks.parties.agreement.terms import Terms
 from tasks.parties.trial import CONFIG, PartyProcess, free_endpoints, lay_out, teachers_of_parties
 from terrine.aggregation.records import Records, noised, on_grid, row_type
 from terrine.aggregation.votes import histograms_of
-
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["tests.party_modules"])
+from tests.processes import CONTEXT
 
 SEED = 11
 CLASSES = 4
@@ -316,7 +313,7 @@ def arm(module, qualified, when, count):
 
 def start(folder, name, kill=None, epsilon=None):
     """Start one party of a trial: for its vote, or for the accuracy that is released at this price."""
-    process = _context.Process(target=_run, args=(str(folder / name / CONFIG), kill, epsilon), daemon=True)
+    process = CONTEXT.Process(target=_run, args=(str(folder / name / CONFIG), kill, epsilon), daemon=True)
     process.start()
     return process
 

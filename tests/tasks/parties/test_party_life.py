@@ -16,7 +16,7 @@ from tasks.parties.teaching import kept, teach_before
 from tasks.parties.votes import given_by
 from tasks.reports.pages import render
 from terrine.errors import ArtefactError, BudgetError, InputError, SettingError
-from tests.party_processes import run, terms_of, terms_of_sums, trial, words
+from tests.party_processes import run, start, terms_of, terms_of_sums, trial, words
 from tests.tasks.parties.test_party_failures import names_of, rows_of
 
 
@@ -108,7 +108,7 @@ def test_records_that_were_prepared_are_summed_as_they_are(tmp_path, monkeypatch
 def test_a_party_in_two_collaborations_adds_them_up_and_shares_nothing_past_its_budget(tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     terms, _ = trial(first, terms_of_sums(sigma=4.0, epsilon=10.0))
-    trial(second, terms_of_sums(sigma=4.0, epsilon=10.0, edition="another collaboration"), deadline=2.0, patience=2.0)
+    trial(second, terms_of_sums(sigma=4.0, epsilon=10.0, edition="another collaboration"))
     place = tmp_path / "site"
     own = {"url": f"sqlite:///{place}/ledger.db", "key": str(place / "key"), "store": str(place / "releases")}
     sketch = tmp_path / "sketch.npy"
@@ -122,8 +122,11 @@ def test_a_party_in_two_collaborations_adds_them_up_and_shares_nothing_past_its_
     assert "frames of shares" not in words(second, "party-2")
     # Another name is no second budget for the same people.
     change(second, "party-2", ledger=own | {"account": "others"})
-    codes = run(second, names_of(terms))
-    assert codes["party-2"] == 1
+    processes = {name: start(second, name) for name in names_of(terms)}
+    processes["party-2"].join(60)
+    for process in processes.values():
+        process.kill()
+    assert processes["party-2"].exitcode == 1
     assert "Error: Some of these records were released about" in words(second, "party-2")
     assert "frames of shares" not in words(second, "party-2")
 

@@ -1,7 +1,6 @@
 """The site's key, and identities made with it."""
 
 import inspect
-import multiprocessing
 import stat
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pytest
 
 from terrine.errors import LedgerError
 from terrine.privacy.ledger.identity import canonical_json, keyed_digest, load_or_create_key, release_identity
+from tests.processes import CONTEXT, process
 
 KEY = bytes(range(32))
 
@@ -50,14 +50,13 @@ def _report_key(path: Path, barrier, queue) -> None:
 
 
 def test_processes_that_start_together_agree_on_one_key(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("fork")
-    barrier, queue = context.Barrier(6), context.Queue()
-    processes = [context.Process(target=_report_key, args=(tmp_path / "key", barrier, queue)) for _ in range(6)]
-    for process in processes:
-        process.start()
-    keys = {queue.get(timeout=30) for _ in processes}
-    for process in processes:
-        process.join()
+    barrier, queue = CONTEXT.Barrier(6), CONTEXT.Queue()
+    processes = [process(_report_key, tmp_path / "key", barrier, queue) for _ in range(6)]
+    for one in processes:
+        one.start()
+    keys = {queue.get(timeout=120) for _ in processes}
+    for one in processes:
+        one.join()
     assert len(keys) == 1
 
 

@@ -1,7 +1,6 @@
 """kill -9 at every step of a release: running again gives one release, charged once, the same labels if any were."""
 
 import json
-import multiprocessing
 import os
 import signal
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from privacy_ledger_help import ANSWER, DATASET, Draw, Place, ask
 from terrine import files
 from terrine.privacy.accounting.events import RepeatedEvent
 from terrine.privacy.ledger import chain, database, ledger, release_store
+from tests.processes import process
 
 RESERVED = RepeatedEvent(ANSWER, 3)
 
@@ -74,6 +74,14 @@ STEPS: dict[str, tuple[Callable[[], None], bool, int]] = {
 }
 
 
+def killed(work: Callable[[], Any]) -> None:
+    """Do something in a process that dies on the way."""
+    dying = process(work)
+    dying.start()
+    dying.join(120)
+    assert dying.exitcode == -signal.SIGKILL
+
+
 def crash(place: Any, arrange: Callable[[], None], note: Path) -> None:
     """Run a release in a process that dies on the way; the note says what it had drawn."""
 
@@ -89,10 +97,7 @@ def crash(place: Any, arrange: Callable[[], None], note: Path) -> None:
         arrange()
         ask(book, "release", noted, worst_case=RESERVED)
 
-    process = multiprocessing.get_context("fork").Process(target=run)
-    process.start()
-    process.join(60)
-    assert process.exitcode == -signal.SIGKILL
+    killed(run)
 
 
 def check(place: Any, note: Path, stored: bool, charged: int) -> None:
@@ -141,11 +146,6 @@ def test_killed_at_one_step_after_the_other_it_is_still_one_release(place: Place
 @pytest.mark.parametrize("owner", [(chain.Tip, "advance"), (database.Database, "_create_table")])
 def test_a_ledger_killed_while_it_began_begins_again(owner: tuple[Any, str], place: Place, tmp_path: Path) -> None:
     for kill in (before, after):
-        process = multiprocessing.get_context("fork").Process(
-            target=lambda kill=kill: (kill(*owner), place.open().register(DATASET, 2.0, 1e-5, "release"))
-        )
-        process.start()
-        process.join(60)
-        assert process.exitcode == -signal.SIGKILL
+        killed(lambda kill=kill: (kill(*owner), place.open().register(DATASET, 2.0, 1e-5, "release")))
     place.open().register(DATASET, 2.0, 1e-5, "release")
     check(place, tmp_path / "note", stored=False, charged=0)

@@ -1,6 +1,5 @@
 """The ledger between processes: nothing is spent twice, nothing is drawn twice."""
 
-import multiprocessing
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -12,15 +11,14 @@ from privacy_ledger_help import ANSWER, DATASET, Draw, Place, ask
 from terrine.errors import BudgetError
 from terrine.privacy.accounting.events import RepeatedEvent
 from terrine.privacy.accounting.pricing import price
-
-CONTEXT = multiprocessing.get_context("fork")
+from tests.processes import CONTEXT, process
 
 
 def together(count: int, work: Callable[[int], Any]) -> list[Any]:
     """What `work` returns or raises in this many processes that start at one moment."""
     barrier, queue = CONTEXT.Barrier(count), CONTEXT.Queue()
 
-    def run(number: int) -> None:
+    def run(number: int, barrier: Any, queue: Any) -> None:
         barrier.wait()
         try:
             queue.put(work(number))
@@ -29,12 +27,12 @@ def together(count: int, work: Callable[[int], Any]) -> list[Any]:
         except BaseException:
             queue.put(traceback.format_exc())
 
-    processes = [CONTEXT.Process(target=run, args=(number,)) for number in range(count)]
-    for process in processes:
-        process.start()
+    processes = [process(run, number, barrier, queue) for number in range(count)]
+    for one in processes:
+        one.start()
     outcomes = [queue.get(timeout=120) for _ in processes]
-    for process in processes:
-        process.join()
+    for one in processes:
+        one.join()
     failures = [outcome for outcome in outcomes if isinstance(outcome, str) and "Traceback" in outcome]
     assert not failures, failures[0]
     return outcomes

@@ -1,6 +1,5 @@
 """Locks that die with their holder."""
 
-import multiprocessing
 import os
 import signal
 import threading
@@ -11,6 +10,7 @@ import pytest
 
 from terrine.errors import LedgerError
 from terrine.privacy.ledger.locks import locked
+from tests.processes import CONTEXT, process
 
 
 def test_threads_take_turns_on_a_lock(tmp_path: Path) -> None:
@@ -40,11 +40,10 @@ def _hold(path: Path, held) -> None:
 
 
 def test_a_lock_dies_with_its_holder(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("fork")
-    held = context.Event()
-    holder = context.Process(target=_hold, args=(tmp_path / "lock", held))
+    held = CONTEXT.Event()
+    holder = process(_hold, tmp_path / "lock", held)
     holder.start()
-    assert held.wait(30)
+    assert held.wait(120)
     with pytest.raises(LedgerError, match=r"held .*lock for more than 0.1 s"), locked(tmp_path / "lock", patience=0.1):
         pass
     assert holder.pid is not None
