@@ -4,10 +4,14 @@
 
 The exact ε needs no votes, no data and no accuracy: only the numbers of tests and answers and their noise. The papers
 print these (Li et al. 2023, Tables 5 to 20), or their scripts hold them (Papernot et al. 2018: research/pate_2018 of
-TensorFlow Privacy). LNMax has a scale of 20 votes there. docs/measurements/papers.json has the tables.
+TensorFlow Privacy). LNMax has a scale of 20 votes there. TTAC's averages without noise let one record move the votes of
+all parties. docs/measurements/papers.json and heterogeneous.json have the tables.
 """
 
+from itertools import product
+
 from benchmarks.tables import markdown, measurements
+from terrine.aggregation.lnmax import LNMax
 from terrine.privacy.accounting.events import Event, LaplaceEvent, RepeatedEvent, compose, threshold_test, vote_answer
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
@@ -50,6 +54,9 @@ PROM: list[tuple[str, str, str, tuple[float, ...], str]] = [
 ]
 """Table, release, published ε, tests with σ1 and answers with σ2, the published student (FixMatch)."""
 
+TTAC_PARTIES = 10
+"""All of which one record may move, where teachers are averages of all parties' without noise."""
+
 
 def released(numbers: tuple[float, ...]) -> Event:
     """What was released: (scale, answers) of LNMax, or (tests, σ1, answers, σ2) of Confident-GNMax."""
@@ -65,22 +72,31 @@ def exact(numbers: tuple[float, ...], delta: float) -> str:
     return f"{round_up(price(released(numbers), delta), 3):.3f}"
 
 
+def averaged(answers: int, gamma: float) -> list[str]:
+    """Return ε of LNMax's answers as TTAC claims it, if a record moves one vote, and if it may move all parties'."""
+    scale = 1 / gamma
+    events = [RepeatedEvent(LaplaceEvent(2.0 * moved, scale), answers) for moved in (1, TTAC_PARTIES)]
+    epsilons = LNMax(scale=scale).claimed(answers, answers, 1e-5), *(price(event, 1e-5) for event in events)
+    return [f"{answers:,}", f"{gamma:g}", *(f"{round_up(epsilon, 2):,.2f}" for epsilon in epsilons)]
+
+
 def rows() -> dict[str, list[list[str]]]:
-    """The cells of both tables."""
+    """The cells of each table."""
     return {
-        "scalable-pate": [
+        "papers/scalable-pate": [
             [name, published, f"{delta:.0e}".replace("e-0", "e-"), exact(numbers, delta), student]
             for name, published, delta, numbers, student in SCALABLE
         ],
-        "prom-pate": [
+        "papers/prom-pate": [
             [table, name, published, exact(numbers, 1e-5), student] for table, name, published, numbers, student in PROM
         ],
+        "heterogeneous/claimed": [averaged(answers, gamma) for answers, gamma in product((100, 1_000), (0.1, 0.5))],
     }
 
 
 def main() -> None:
     for name, cells in rows().items():
-        print(markdown(measurements()[f"papers/{name}"]["columns"], cells), end="\n\n")
+        print(markdown(measurements()[name]["columns"], cells), end="\n\n")
 
 
 if __name__ == "__main__":

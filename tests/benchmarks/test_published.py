@@ -9,7 +9,7 @@ from terrine.privacy.accounting.gaussian import epsilon_of
 
 @pytest.mark.parametrize("name", rows())
 def test_the_tables_of_published_releases_are_what_they_cost(name):
-    (block,) = measurements()[f"papers/{name}"]["measured"]
+    (block,) = measurements()[name]["measured"]
     assert block["rows"] == rows()[name]
 
 
