@@ -25,8 +25,7 @@ from terrine.determinism.randomness import derive_seed
 from terrine.errors import ArtefactError, InputError, SettingError, first_line
 from terrine.extras import from_extra
 from terrine.queries import Queries
-from terrine.teachers.kind import Arrays, Records, rows_of, vote_type
-from terrine.teachers.linear import start_seed
+from terrine.teachers.kind import Arrays, Records, rows_of, start_seed, vote_type
 from terrine.teachers.memory import is_out_of_memory
 
 if TYPE_CHECKING:

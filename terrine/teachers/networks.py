@@ -31,8 +31,7 @@ from terrine.errors import ArtefactError, InputError
 from terrine.models.backbone import as_float
 from terrine.models.statistics import Statistics, batch_statistics, has_batch_norm
 from terrine.queries import Queries
-from terrine.teachers.kind import Arrays, Records, rows_of, vote_type
-from terrine.teachers.linear import start_seed
+from terrine.teachers.kind import Arrays, Records, rows_of, start_seed, vote_type
 
 if TYPE_CHECKING:
     from terrine.teachers.teachers import NetworkTeachers

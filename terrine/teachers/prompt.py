@@ -43,8 +43,7 @@ from terrine.models.backbone import Backbone, as_float
 from terrine.models.grouped_statistics import grouped_statistics
 from terrine.models.statistics import batch_statistics
 from terrine.queries import Queries
-from terrine.teachers.kind import Arrays, Records, rows_of, vote_type
-from terrine.teachers.linear import start_seed
+from terrine.teachers.kind import Arrays, Records, rows_of, start_seed, vote_type
 from terrine.teachers.networks import epoch_batches
 from terrine.teachers.stacked_adam import StackedAdam
 
