@@ -16,10 +16,12 @@ import numpy as np
 class Cells:
     """Figures by key, one line of JSON each: what is there is not made again, so an interrupted table goes on.
 
-    A killed process loses one cell at most, and several may add to one file.
+    A killed process loses one cell at most, and several may add to one file. Its folder is there from the start:
+    whoever computes a cell may keep more beside it.
     """
 
     def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         self._known: dict[str, dict[str, Any]] = {}
         text = path.read_text(encoding="utf-8") if path.is_file() else ""
@@ -39,7 +41,6 @@ class Cells:
         if key not in self._known:
             start = time.monotonic()
             line = {"cell": key, **compute(), "seconds": round(time.monotonic() - start, 2)}
-            self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
             self._known[key] = line
