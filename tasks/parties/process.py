@@ -65,22 +65,26 @@ def _forked(configs: list[Path]) -> Path:
     """
     import tasks.parties.teacher  # noqa: F401
 
-    processes = []
-    for config in configs:
-        if not (process := os.fork()):
-            with open(config.parent / LOG, "ab") as stream:
-                os.dup2(stream.fileno(), 1)
-                os.dup2(stream.fileno(), 2)
-            os.chdir(config.parent)
-            return config
-        processes.append(process)
+    processes: list[int] = []
 
     def end(*_: Any) -> None:
         for process in processes:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGTERM)
 
+    # Whoever asks while there are some waits until there are all: none is left behind.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    for config in configs:
+        if not (process := os.fork()):
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+            with open(config.parent / LOG, "ab") as stream:
+                os.dup2(stream.fileno(), 1)
+                os.dup2(stream.fileno(), 2)
+            os.chdir(config.parent)
+            return config
+        processes.append(process)
     signal.signal(signal.SIGTERM, end)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) != 0 for process in processes))
 
 

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -72,3 +74,35 @@ def test_one_that_is_killed_leaves_the_others_and_when_the_first_is_ended_all_ar
     end_all([started])
     assert started.process.returncode != 0
     assert until(lambda: not alive(other))
+
+
+ASKED_WHILE_IT_FORKS = """
+import os, signal, sys, time
+from pathlib import Path
+from tasks.parties import process
+
+fork = os.fork
+
+def asked():
+    if child := fork():
+        with open("children", "a") as stream:
+            stream.write(f"{child}\\n")
+        os.kill(os.getpid(), signal.SIGTERM)
+    return child
+
+os.fork = asked
+process._forked([Path(config).resolve() for config in sys.argv[1:]])
+time.sleep(60)
+"""
+
+
+def test_one_that_is_asked_to_end_while_it_forks_leaves_none_behind(tmp_path):
+    configs = [tmp_path / name / "party.yaml" for name in ("party-1", "party-2")]
+    for config in configs:
+        config.parent.mkdir()
+    first = subprocess.Popen([sys.executable, "-c", ASKED_WHILE_IT_FORKS, *map(str, configs)], cwd=tmp_path)
+    assert first.wait(60) != 0
+    forked = [int(child) for child in (tmp_path / "children").read_text().split()]
+    assert len(forked) == 2
+    for child in forked:
+        assert until(lambda child=child: not alive(child))
