@@ -26,12 +26,14 @@ from tasks.runtime.store import Folders, read_json, write_json, write_text
 from terrine.data.survey import Survey
 from terrine.errors import SettingError
 from terrine.planning import (
+    ENOUGH,
     ENOUGH_OF_SUMS,
     Plan,
     advised_epsilon,
     advised_epsilon_of_sums,
     advised_units,
     advised_units_of_sums,
+    epsilon_for_signal,
     plan,
     signal_of_sums,
 )
@@ -182,16 +184,18 @@ def hopeless(run: Run, chosen: Plan, survey: Survey) -> str:
     params, classes = run.params, len(survey.class_names)
     sharing = params.aggregation.moved if params.data.several else classes
     unit, epsilon, delta = params.privacy.unit, params.aggregation.epsilon, params.aggregation.delta
-    units = survey.units(unit)
-    about = {"classes": sharing, "delta": delta, "unit": unit}
-    return _hopeless(
-        run,
-        units,
-        classes,
-        f"{chosen.teachers} teachers would vote under noise of {chosen.sigma:.0f} votes on every count",
-        advised_epsilon(units, counts=counts_units(run), moments=params.privacy.moments, **about),
-        advised_units(epsilon, **about),
-    )
+    units, counts, moments = survey.units(unit), counts_units(run), params.privacy.moments
+    about: dict[str, Any] = {"classes": sharing, "delta": delta, "unit": unit}
+    noise = f"under noise of {chosen.sigma:.0f} votes on every count"
+    counted = noise_on_count(params) if counts else 0.0
+    free = plan(units, epsilon=epsilon, queries=chosen.queries, counted=counted, moments=moments, **about)
+    if free.useful and free.teachers > chosen.teachers:  # somebody said how many
+        larger = epsilon_for_signal(ENOUGH, chosen.signal, mu_of(epsilon, delta), delta)
+        other = f"partition.teachers=auto, which takes {free.teachers:,}"
+        return _hopeless(run, f"{chosen.teachers:,} teachers", classes, f"they would vote {noise}", larger, other)
+    larger = advised_epsilon(units, counts=counts, moments=moments, **about)
+    why, more = f"{chosen.teachers:,} teachers would vote {noise}", advised_units(epsilon, **about)
+    return _hopeless(run, f"{units:,} {unit}s", classes, why, larger, f"about {more:,} {unit}s to learn from")
 
 
 def refuse_hopeless_sums(run: Run, units: int, classes: int, features: int) -> None:
@@ -213,28 +217,24 @@ def hopeless_sums(run: Run, units: int, classes: int, features: int) -> str | No
     strength = signal_of_sums(units, mu_of(epsilon, delta), **about)
     if params.data.public_benchmark or strength >= ENOUGH_OF_SUMS:
         return None
-    return _hopeless(
-        run,
-        units,
-        classes,
-        f"the sums over them would have a signal of {strength:.2f}, where {ENOUGH_OF_SUMS:g} is needed",
-        advised_epsilon_of_sums(units, delta=delta, **about),
-        advised_units_of_sums(epsilon, delta=delta, **about),
-    )
+    unit, larger = params.privacy.unit, advised_epsilon_of_sums(units, delta=delta, **about)
+    why = f"the sums over them would have a signal of {strength:.2f}, where {ENOUGH_OF_SUMS:g} is needed"
+    more = advised_units_of_sums(epsilon, delta=delta, **about)
+    return _hopeless(run, f"{units:,} {unit}s", classes, why, larger, f"about {more:,} {unit}s to learn from")
 
 
-def _hopeless(run: Run, units: int, classes: int, why: str, larger: float, more: int) -> str:
+def _hopeless(run: Run, few: str, classes: int, why: str, larger: float, other: str) -> str:
     unit, epsilon = run.params.privacy.unit, run.params.aggregation.epsilon
     wide = f", though one of {WIDE} and more promises a single {unit} little" if larger >= WIDE else ""
     remedies = [
         f"a budget of ε = {larger:g} (aggregation.epsilon, and at least as much in ledger.epsilon){wide}",
-        f"about {more:,} {unit}s to learn from",
+        other,
     ]
     if unit == "group":
         remedies.append("privacy.unit=record, if what is to be protected is one image, not a person with all of hers")
     what = "findings" if run.params.data.several else "classes"
     return (
-        f"{units:,} {unit}s are too few for {classes} {what} at ε = {epsilon:g}: {why}, and a student would learn "
+        f"{few} are too few for {classes} {what} at ε = {epsilon:g}: {why}, and a student would learn "
         f"little but noise. Nothing was released and nothing was charged. What would do: {'; or '.join(remedies)}. To "
         "go on all the same: --anyway."
     )

@@ -81,22 +81,28 @@ def student_of_votes(
     kept: Kept, teacher: np.ndarray, classes: int, most: int | None = None, teachers: LinearTeachers = TEACHERS
 ) -> Callable[[Plan, int], LinearHead]:
     """Let teachers vote on the synthetic images; return what fits a student to their votes: of a plan, whose noise
-    counts, and the noise's seed.
+    counts, and the noise's seed. Arguments as of `counted_votes`."""
+    counts = counted_votes(kept, teacher, classes, most, teachers)
+
+    def student(planned: Plan, seed: int) -> LinearHead:
+        noisy = counts + ReplayNoise(seed).gaussian(counts.shape, planned.sigma)
+        return fit(kept["queries"][:, :most], histogram_answers(noisy, int(counts[0].sum()), planned.sigma), seed=0)
+
+    return student
+
+
+def counted_votes(
+    kept: Kept, teacher: np.ndarray, classes: int, most: int | None = None, teachers: LinearTeachers = TEACHERS
+) -> np.ndarray:
+    """Return the histograms of teachers' votes on the synthetic images [queries, classes].
 
     teacher: int64 [records], who learns from which record; nobody without one votes. most: features that are read, the
     first so many; None: all. teachers: how they learn.
     """
     train, queries = (kept[part][:, :most] for part in ("train", "queries"))
     present, own = np.unique(teacher, return_inverse=True)
-    count = len(present)
-    heads = train_heads(train, kept["labels"], own, list(range(count)), classes, teachers, seed=0)
-    counts = histograms_of(vote(heads, queries), classes)
-
-    def student(planned: Plan, seed: int) -> LinearHead:
-        noisy = counts + ReplayNoise(seed).gaussian(counts.shape, planned.sigma)
-        return fit(queries, histogram_answers(noisy, count, planned.sigma), seed=0)
-
-    return student
+    heads = train_heads(train, kept["labels"], own, list(range(len(present))), classes, teachers, seed=0)
+    return histograms_of(vote(heads, queries), classes)
 
 
 class Contest:

@@ -115,6 +115,16 @@ def test_too_few_groups_are_refused_before_anything_is_charged_and_the_advice_wo
     assert anyway.partition.teachers >= 2
 
 
+def test_too_few_teachers_for_enough_records_are_refused_with_how_many_would_do(project):
+    few = ["partition.teachers=5"]
+    with pytest.raises(SettingError, match=r"5 teachers are too few for 4 classes at ε = 4: they would vote") as said:
+        settled(project, derive(project, "own", few))
+    larger, more = str(said.value).split("What would do: ")[1].split("; or ")
+    assert float(larger.split("ε = ")[1].split(" ")[0]) > 4
+    assert more.startswith("partition.teachers=auto, which takes ")
+    assert settled(project, derive(project, "own", ["partition.teachers=auto"])).partition.teachers > 5
+
+
 def test_a_budget_that_does_not_cover_count_and_answers_is_refused_before_the_count(project):
     name = derive(project, "own", ["ledger.epsilon=3.9"])
     with pytest.raises(BudgetError):

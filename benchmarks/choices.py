@@ -1,0 +1,205 @@
+"""What defaults, notes and advice are explained by: sums or votes, rounds and features, temperatures, small classes.
+
+    python benchmarks/choices.py mechanisms|rounds|calibration|small [--root FOLDER] [--work FOLDER] [--repeats 3]
+
+Features are the first 100 of those of benchmarks/sums.py, under moments released for 5 % of the budget. Teachers are
+linear, as many as are planned for so many units, and vote on 6,000 synthetic images. Noise is replayed, drawn
+`--repeats` times.
+
+`mechanisms`: accuracy of votes and of both kinds of sums (without moments, all 200 features) on digits, where a record
+    or a group of records is protected; records are dealt to groups at random.
+`rounds`: gradients by how many rounds and features, judged by a sixth of PneumoniaMNIST's records that was held out.
+`calibration`: how far probabilities are from what comes true, as they are; under a temperature that was fitted to a
+    fifth of the released answers, held out from the student, by least squares; and under the best one for test records.
+`small`: one class cut to so many records, all others as they are: how many of its test images a student finds.
+"""
+
+import argparse
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+from cells import KEPT, common_options, datasets, heading, row, spread
+from scipy.optimize import minimize_scalar
+from scipy.special import softmax
+from sums import DELTA, features
+
+import terrine as tr
+from tasks.tools.board import counted_votes, student_of_votes
+from tasks.tools.features import Kept
+from terrine.aggregation.records import Records, Whitening
+from terrine.aggregation.sums import Sums, mu_left
+from terrine.classifiers import predict
+from terrine.data.partition import iid
+from terrine.measures import macro_auc
+from terrine.measures.classes import calibration_error
+from terrine.planning import Plan, knowing, plan, signal_of_sums
+from terrine.privacy.accounting.gaussian import mu_of, mu_squared
+from terrine.privacy.clipped_mean import ClippedMean
+from terrine.privacy.noise import ReplayNoise
+from terrine.students.answers import histogram_answers
+from terrine.students.linear import fit
+
+FEATURES = 100
+EPSILONS = (1, 3, 8)
+SUMS: dict[str, Sums] = {"moments": tr.Moments(), "gradients": tr.Gradients()}
+MECHANISMS = [(None, (1, 2, 6)), (60, (8, 16)), (120, (4, 8)), (300, (4, 8))]
+TEMPERATURES = np.exp(np.linspace(np.log(0.2), np.log(8.0), 75))
+
+
+def moments_at(epsilon: float) -> ClippedMean:
+    return ClippedMean.for_share(0.05, float(epsilon), DELTA)
+
+
+def kept_of(name: str, options: argparse.Namespace, epsilon: float, most: int = FEATURES) -> Kept:
+    kept = features(name, options.root, options.work, moments_at(epsilon))
+    return {part: rows[:, :most] if rows.ndim == 2 else rows for part, rows in kept.items()}
+
+
+def planned_for(kept: Kept, epsilon: float, groups: int | None = None) -> Plan:
+    spent = mu_squared(moments_at(epsilon).event) / mu_of(epsilon, DELTA) ** 2
+    asked = {"classes": classes_of(kept), "queries": len(kept["queries"]), "epsilon": epsilon, "delta": DELTA}
+    return plan(groups or len(kept["labels"]), unit="group" if groups else "record", moments=spent, **asked)
+
+
+def classes_of(kept: Kept) -> int:
+    return int(kept["test_labels"].max()) + 1
+
+
+def by_sums(kept: Kept, kind: Sums, mu: float, seed: int, unit: np.ndarray | None = None) -> np.ndarray:
+    """Scores of the test images [images, classes]. unit: int64 [records], whose each record is; None: its own."""
+    whitening, labels = Whitening.of(kept["queries"]), kept["labels"]
+    unit = np.arange(len(labels)) if unit is None else unit
+    records = Records.of(whitening.vectors(kept["train"]), labels, unit, classes_of(kept))
+    return whitening.vectors(kept["test"]) @ kind.head(kind.release(records, mu, ReplayNoise(seed)), mu)
+
+
+def left_at(epsilon: float) -> float:
+    """μ of what the moments leave of a budget."""
+    return mu_left(epsilon, DELTA, moments_at(epsilon).event)
+
+
+def right(kept: Kept, scores: np.ndarray) -> float:
+    return float((scores.argmax(axis=1) == kept["test_labels"]).mean())
+
+
+def mechanisms(options: argparse.Namespace) -> None:
+    heading("data", "units", "ε", "votes", *SUMS)
+    summed, draws = features("digits", options.root, options.work), range(options.repeats)
+    records = len(summed["labels"])
+    for groups, epsilons in MECHANISMS:
+        unit = iid(records, groups, seed=2) if groups else np.arange(records)
+        for epsilon in epsilons:
+            kept = kept_of("digits", options, epsilon)
+            planned, mu = planned_for(kept, epsilon, groups), mu_left(epsilon, DELTA)
+            dealt = iid(groups or records, planned.teachers, seed=1)[unit]
+            student = student_of_votes(kept, dealt, classes_of(kept))
+            votes = [right(kept, predict(student(planned, seed), kept["test"])) for seed in draws]
+            sums = [[right(kept, by_sums(summed, kind, mu, seed, unit)) for seed in draws] for kind in SUMS.values()]
+            units = f"{groups} groups" if groups else f"{records:,} records"
+            row("digits", units, epsilon, *map(spread, (votes, *sums)))
+
+
+def rounds(options: argparse.Namespace) -> None:
+    heading("features", "rounds", *(f"ε = {epsilon}: accuracy, % / AUC" for epsilon in EPSILONS))
+    for most in (50, 100):
+        for number in (20, 40, 60):
+            shown = []
+            for epsilon in EPSILONS:
+                kept, kind = kept_of("PneumoniaMNIST", options, epsilon, most), tr.Gradients(rounds=number)
+                labels = kept["labels"]
+                held, own = np.split(np.random.default_rng(0).permutation(len(labels)), [len(labels) // 6])
+                kept |= {"test": kept["train"][held], "test_labels": labels[held]}
+                kept |= {"train": kept["train"][own], "labels": labels[own]}
+                found = [by_sums(kept, kind, left_at(epsilon), seed) for seed in range(options.repeats)]
+                areas = [macro_auc(kept["test_labels"], softmax(scores, axis=1)) for scores in found]
+                area = spread((area.value for area in areas if area), 3, 1.0)
+                shown.append(f"{spread(right(kept, scores) for scores in found)} / {area}")
+            row(most, number, *shown)
+
+
+def calibration(options: argparse.Namespace) -> None:
+    heading("data", "student", "ε", "as it is", "with the fitted temperature", "fitted", "with the best", "best")
+    for name in ("PneumoniaMNIST", "digits"):
+        for epsilon in EPSILONS:
+            kept = kept_of(name, options, epsilon)
+            planned = planned_for(kept, epsilon)
+            counts = counted_votes(kept, iid(len(kept["labels"]), planned.teachers, seed=1), classes_of(kept))
+            methods = {"votes": partial(_by_votes, kept, counts, planned)} | {
+                mechanism: partial(_by_sums, kept, kind, left_at(epsilon)) for mechanism, kind in SUMS.items()
+            }
+            for method, made in methods.items():
+                figures = []
+                for scores, fitted in map(made, range(options.repeats)):
+                    errors = [_error(kept, scores, temperature) for temperature in TEMPERATURES]
+                    under = _error(kept, scores, fitted) if fitted else np.nan
+                    figures.append([_error(kept, scores), under, fitted, min(errors), TEMPERATURES[np.argmin(errors)]])
+                means = np.array(figures, np.float64).mean(axis=0)
+                shown = [f"{mean:.{digits}f}" for mean, digits in zip(means, (3, 3, 2, 3, 1), strict=True)]
+                row(name, method, epsilon, *("–" if text == "nan" else text for text in shown))
+
+
+def _by_sums(kept: Kept, kind: Sums, mu: float, seed: int) -> tuple[np.ndarray, None]:
+    return by_sums(kept, kind, mu, seed), None
+
+
+def _by_votes(kept: Kept, counts: np.ndarray, planned: Plan, seed: int) -> tuple[np.ndarray, float]:
+    """Scores of the test images, and the temperature that fits held-out answers best."""
+    noisy = counts + ReplayNoise(seed).gaussian(counts.shape, planned.sigma)
+    held, own = np.split(np.random.default_rng(seed).permutation(len(counts)), [len(counts) // 5])
+    teachers = int(counts[0].sum())
+    head = fit(kept["queries"][own], histogram_answers(noisy[own], teachers, planned.sigma), seed=0)
+    scores, shares = np.log(predict(head, kept["queries"][held]) + 1e-30), noisy[held] / teachers
+
+    def apart(logarithm: float) -> float:
+        return float(((softmax(scores / np.exp(logarithm), axis=1) - shares) ** 2).sum())
+
+    fitted = minimize_scalar(apart, bounds=(np.log(0.05), np.log(20)), method="bounded").x
+    return np.log(predict(head, kept["test"]) + 1e-30), float(np.exp(fitted))
+
+
+def _error(kept: Kept, scores: np.ndarray, temperature: float = 1.0) -> float:
+    return calibration_error(kept["test_labels"], softmax(scores / temperature, axis=1))
+
+
+def small(options: argparse.Namespace) -> None:
+    columns = ("signal of its sums", "found by gradients, %", "signal of its votes", "found by votes, %")
+    heading("data", "class", "records", *columns)
+    for name, epsilon in (("blood cells", 2), ("digits", 8)):
+        whole, mu = kept_of(name, options, epsilon), left_at(epsilon)
+        for place, called in ((0, "first"), (3, "fourth")):
+            own = np.random.default_rng(0).permutation(np.flatnonzero(whole["labels"] == place))
+            for records in (5, 15, 40, 100, 300):
+                if records >= len(own):
+                    continue
+                rest = np.setdiff1d(np.arange(len(whole["labels"])), own[records:])
+                kept = whole | {"train": whole["train"][rest], "labels": whole["labels"][rest]}
+                planned = planned_for(kept, epsilon)
+                student = student_of_votes(kept, iid(len(rest), planned.teachers, seed=1), classes_of(kept))
+                asked, draws = kept["test_labels"] == place, range(options.repeats)
+                sums = [by_sums(kept, SUMS["gradients"], mu, seed)[asked] for seed in draws]
+                votes = [predict(student(planned, seed), kept["test"][asked]) for seed in draws]
+                found = [100 * np.mean([(of.argmax(axis=1) == place).mean() for of in each]) for each in (sums, votes)]
+                of_sums = signal_of_sums(records, mu, classes=1, features=FEATURES)
+                of_votes = planned.signal * knowing(planned.teachers, records) / planned.teachers
+                texts = (f"{of_sums:.2f}", f"{found[0]:.0f}", f"{of_votes:.1f}", f"{found[1]:.0f}")
+                row(f"{name}, ε = {epsilon}", called, records, *texts)
+
+
+TABLES: dict[str, Callable[[argparse.Namespace], None]] = {
+    "mechanisms": mechanisms,
+    "rounds": rounds,
+    "calibration": calibration,
+    "small": small,
+}
+
+
+def main() -> None:
+    parser = common_options(__doc__, root=datasets(), work=KEPT / "sums", repeats=3)
+    parser.add_argument("table", choices=list(TABLES))
+    options = parser.parse_args()
+    TABLES[options.table](options)
+
+
+if __name__ == "__main__":
+    main()
