@@ -26,8 +26,7 @@ from sums import DELTA, features
 
 import terrine as tr
 from tasks.tools.board import counted_votes, student_of_votes
-from tasks.tools.features import Kept
-from terrine.aggregation.records import Records, Whitening
+from tasks.tools.features import Kept, vectors_of
 from terrine.aggregation.sums import Sums, mu_left
 from terrine.classifiers import predict
 from terrine.data.partition import iid
@@ -67,11 +66,9 @@ def classes_of(kept: Kept) -> int:
 
 
 def by_sums(kept: Kept, kind: Sums, mu: float, seed: int, unit: np.ndarray | None = None) -> np.ndarray:
-    """Scores of the test images [images, classes]. unit: int64 [records], whose each record is; None: its own."""
-    whitening, labels = Whitening.of(kept["queries"]), kept["labels"]
-    unit = np.arange(len(labels)) if unit is None else unit
-    records = Records.of(whitening.vectors(kept["train"]), labels, unit, classes_of(kept))
-    return whitening.vectors(kept["test"]) @ kind.head(kind.release(records, mu, ReplayNoise(seed)), mu)
+    """Scores of the test images [images, classes]. unit: as of `vectors_of`."""
+    records, test, _ = vectors_of(kept, unit)
+    return test @ kind.head(kind.release(records, mu, ReplayNoise(seed)), mu)
 
 
 def left_at(epsilon: float) -> float:

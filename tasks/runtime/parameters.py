@@ -184,16 +184,15 @@ def hopeless(run: Run, chosen: Plan, survey: Survey) -> str:
     params, classes = run.params, len(survey.class_names)
     sharing = params.aggregation.moved if params.data.several else classes
     unit, epsilon, delta = params.privacy.unit, params.aggregation.epsilon, params.aggregation.delta
-    units, counts, moments = survey.units(unit), counts_units(run), params.privacy.moments
+    units = survey.units(unit)
     about: dict[str, Any] = {"classes": sharing, "delta": delta, "unit": unit}
     noise = f"under noise of {chosen.sigma:.0f} votes on every count"
-    counted = noise_on_count(params) if counts else 0.0
-    free = plan(units, epsilon=epsilon, queries=chosen.queries, counted=counted, moments=moments, **about)
+    free = planned(run, [("partition", "teachers")], survey)
     if free.useful and free.teachers > chosen.teachers:  # somebody said how many
         larger = epsilon_for_signal(ENOUGH, chosen.signal, mu_of(epsilon, delta), delta)
         other = f"partition.teachers=auto, which takes {free.teachers:,}"
         return _hopeless(run, f"{chosen.teachers:,} teachers", classes, f"they would vote {noise}", larger, other)
-    larger = advised_epsilon(units, counts=counts, moments=moments, **about)
+    larger = advised_epsilon(units, counts=counts_units(run), moments=params.privacy.moments, **about)
     why, more = f"{chosen.teachers:,} teachers would vote {noise}", advised_units(epsilon, **about)
     return _hopeless(run, f"{units:,} {unit}s", classes, why, larger, f"about {more:,} {unit}s to learn from")
 

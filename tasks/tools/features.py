@@ -51,8 +51,12 @@ def kept_features(
         return dict(kept)
 
 
-def vectors_of(kept: Kept) -> tuple[Records, np.ndarray, np.ndarray]:
-    """Return the records that sums add up, and vectors and labels of the test images."""
+def vectors_of(kept: Kept, unit: np.ndarray | None = None) -> tuple[Records, np.ndarray, np.ndarray]:
+    """Return the records that sums add up, and vectors and labels of the test images.
+
+    unit: int64 [records], whose each record is; None: each is a unit of its own.
+    """
     whitening, labels = Whitening.of(kept["queries"]), kept["labels"]
     train, test = (whitening.vectors(kept[part]) for part in ("train", "test"))
-    return Records.of(train, labels, np.arange(len(labels)), int(labels.max()) + 1), test, kept["test_labels"]
+    unit = np.arange(len(labels)) if unit is None else unit
+    return Records.of(train, labels, unit, int(labels.max()) + 1), test, kept["test_labels"]
