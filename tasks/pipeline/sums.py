@@ -114,7 +114,7 @@ def release_sums(run: Run, release_id: str) -> None:
     tell_change(run, "answers", release, inputs)
     answers = answer_names(names, bool(run.params.data.several))
     write_statement(run, _statement(run, release, course, numbers, slack, len(answers)), answers)
-    shutil.rmtree(_work(run, statistics), ignore_errors=True)
+    shutil.rmtree(_work(run, whitening, statistics), ignore_errors=True)
 
 
 def write_sums(
@@ -190,7 +190,7 @@ def _inputs(run: Run) -> Inputs:
 
 def _records(run: Run, whitening: Whitening, statistics: dict[str, np.ndarray] | None) -> Records:
     """Return the vectors of all records, kept on disk until they are summed, and who each belongs to."""
-    dataset, path = read_dataset(run.folders), _work(run, statistics) / "vectors.npy"
+    dataset, path = read_dataset(run.folders), _work(run, whitening, statistics) / "vectors.npy"
     backbone = read_backbone(run.folders)
     if statistics is not None:
         set_statistics(backbone, statistics)
@@ -202,7 +202,7 @@ def _records(run: Run, whitening: Whitening, statistics: dict[str, np.ndarray] |
     )
 
 
-def _work(run: Run, statistics: dict[str, np.ndarray] | None) -> Path:
+def _work(run: Run, whitening: Whitening, statistics: dict[str, np.ndarray] | None) -> Path:
     """Return where the records' vectors are kept until they are summed."""
     folders = run.folders
     identity = digest(

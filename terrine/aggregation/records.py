@@ -3,10 +3,12 @@
 **A record's vector** is a function of its one image. With features f of a backbone that normalises by stored
 statistics, and mean m and covariance C of the features of the queries, all of which are public,
 
-    x = [ (C + γI)^(-1/2) (f − m), c ] / its norm,    c = √D/2,  γ = tr(C)/100D,
+    x = [ (C + γI)^(-1/2) (f − m), c ] / its norm,    γ = tr(C)/D,  c² = tr((C + γI)^(-1) C)/4,
 
-rounded towards zero to whole multiples of `GRID`. So ‖x‖ ≤ 1 holds to the bit, whatever the image is. The constant c
-lets a linear function of x have an intercept, and dividing by a norm changes the winner of no linear scores: a head on
+rounded towards zero to whole multiples of `GRID`. So ‖x‖ ≤ 1 holds to the bit, whatever the image is. Axes along which
+queries vary more than on average come to vary alike, and those along which they hardly vary stay small: what an image
+has there is less its own than what noise on every coordinate costs. The constant c lets a linear function of x have an
+intercept, and dividing by a norm changes the winner of no linear scores: a head on
 x is a linear head on f (`Whitening.head`).
 
 **A unit** (a record, or all records of a group) speaks with one voice: it adds the mean of what its records add. For
@@ -47,8 +49,7 @@ MOST_RECORDS = 2**26
 
 _ROWS = 4096  # 2^(14 + 14 + 8) steps each: their sum is below 2^53
 _SHORTER = 1 - 1e-9  # above the rounding of a norm and of a division by it
-_REGULAR = 0.01
-_CONSTANT = 0.5
+_CONSTANT = 0.5  # of the usual length of what stands before it
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,10 +70,12 @@ class Whitening:
                 f"shape {list(features.shape)}."
             )
         values, vectors = np.linalg.eigh(np.atleast_2d(np.cov(features.T)))
-        values = np.maximum(values, 0) + _REGULAR * max(float(values.mean()), 1e-12)
+        values = np.maximum(values, 0)
+        regular = values + max(float(values.mean()), 1e-12)
         # The symmetric root: no sign and no order of eigenvectors enters, so libraries agree about it.
-        root = (vectors / np.sqrt(values)) @ vectors.T
-        return cls(features.mean(axis=0), root, _CONSTANT * float(np.sqrt(features.shape[1])))
+        root = (vectors / np.sqrt(regular)) @ vectors.T
+        length = np.sqrt(max(float((values / regular).sum()), 1e-12))
+        return cls(features.mean(axis=0), root, _CONSTANT * float(length))
 
     @property
     def arrays(self) -> dict[str, Floats]:
@@ -99,7 +102,7 @@ class Whitening:
     def head(self, weights: ArrayLike) -> tuple[Floats, Floats]:
         """Return weight [classes, features] and bias [classes] of the linear head on features that is `weights`
         [length, classes] on vectors: its scores are those, times a norm before the division over a usual one."""
-        on_vectors = np.asarray(weights, dtype=np.float64) / np.sqrt(len(self.mean) + self.constant**2)
+        on_vectors = np.asarray(weights, dtype=np.float64) / (self.constant * np.hypot(1, 1 / _CONSTANT))
         weight = on_vectors[:-1].T @ self.matrix
         return weight, self.constant * on_vectors[-1] - weight @ self.mean
 

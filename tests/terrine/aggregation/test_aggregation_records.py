@@ -30,14 +30,22 @@ def test_a_vector_is_on_the_grid_and_no_longer_than_one_whatever_the_features_ar
     assert (vectors[-3:] == 0).all()
 
 
-def test_queries_are_white_and_a_head_on_vectors_is_a_linear_head_on_features() -> None:
-    white = (QUERIES - WHITENING.mean) @ WHITENING.matrix
-    assert np.allclose(np.cov(white.T), np.eye(6), atol=0.2)
+def test_axes_that_queries_vary_along_come_to_vary_alike_and_others_stay_small() -> None:
+    covariance = np.cov(QUERIES.T)
+    shares = np.linalg.eigvalsh(covariance) / np.trace(covariance) * 6
+    white = np.cov(((QUERIES - WHITENING.mean) @ WHITENING.matrix).T)
+    assert np.allclose(np.linalg.eigvalsh(white), shares / (1 + shares))
+    assert np.isclose(WHITENING.constant, np.sqrt(np.trace(white)) / 2)
+    flat = Whitening.of(np.ones((5, 3)))
+    assert flat.vectors(np.ones((1, 3))).tolist() == [[0, 0, 0, 1 - GRID]]
+
+
+def test_a_head_on_vectors_is_a_linear_head_on_features() -> None:
     on_vectors = GENERATOR.normal(size=(WHITENING.length, CLASSES))
     weight, bias = WHITENING.head(on_vectors)
     white = np.column_stack([(FEATURES - WHITENING.mean) @ WHITENING.matrix, np.full(500, WHITENING.constant)])
     norms = np.linalg.norm(white, axis=1, keepdims=True)
-    expected = (white / norms) @ on_vectors * norms / np.sqrt(6 + WHITENING.constant**2)
+    expected = (white / norms) @ on_vectors * norms / (np.sqrt(5) * WHITENING.constant)
     assert np.allclose(FEATURES @ weight.T + bias, expected)
 
 
