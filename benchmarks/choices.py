@@ -1,6 +1,6 @@
 """What defaults, notes and advice are explained by: sums or votes, rounds and features, temperatures, small classes.
 
-    python benchmarks/choices.py mechanisms|rounds|calibration|small [--root FOLDER] [--work FOLDER] [--repeats 3]
+    python benchmarks/choices.py mechanisms|rounds|whitening|calibration|small [--root …] [--work …] [--repeats 3]
 
 Features are the first 100 of those of benchmarks/sums.py, under moments released for 5 % of the budget. Teachers are
 linear, as many as are planned for so many units, and vote on 6,000 synthetic images. Noise is replayed, drawn
@@ -9,6 +9,8 @@ linear, as many as are planned for so many units, and vote on 6,000 synthetic im
 `mechanisms`: accuracy of votes and of both kinds of sums (without moments, all 200 features) on digits, where a record
     or a group of records is protected; records are dealt to groups at random.
 `rounds`: gradients by how many rounds and features, judged by a sixth of PneumoniaMNIST's records that was held out.
+`whitening`: gradients by how much of the mean variance is added to the queries' covariance, with all features under the
+    queries' statistics, of all records and of few, judged by a sixth that was held out.
 `calibration`: how far probabilities are from what comes true, as they are; under a temperature that was fitted to a
     fifth of the released answers, held out from the student, by least squares; and under the best one for test records.
 `small`: one class cut to so many records, all others as they are: how many of its test images a student finds.
@@ -27,6 +29,7 @@ from sums import DELTA, features
 import terrine as tr
 from tasks.tools.board import counted_votes, student_of_votes
 from tasks.tools.features import Kept, vectors_of
+from terrine.aggregation.records import Records, Whitening
 from terrine.aggregation.sums import Sums, mu_left
 from terrine.classifiers import predict
 from terrine.data.partition import iid
@@ -43,6 +46,19 @@ FEATURES = 100
 EPSILONS = (1, 3, 8)
 SUMS: dict[str, Sums] = {"moments": tr.Moments(), "gradients": tr.Gradients()}
 MECHANISMS = [(None, (1, 2, 6)), (60, (8, 16)), (120, (4, 8)), (300, (4, 8))]
+REGULAR = (0.01, 0.1, 0.3, 1, 3)
+FEW_AND_ALL = [
+    ("digits", None),
+    ("PneumoniaMNIST", None),
+    ("MNIST", 1_500),
+    ("MNIST", None),
+    ("blood cells", 2_000),
+    ("blood cells", None),
+    ("CIFAR-10 (JPEG copy), 500 features", 5_000),
+    ("CIFAR-10 (JPEG copy), 500 features", None),
+    ("blood cells, ImageNet weights, all levels", 2_000),
+    ("blood cells, ImageNet weights, all levels", None),
+]
 TEMPERATURES = np.exp(np.linspace(np.log(0.2), np.log(8.0), 75))
 
 
@@ -97,22 +113,42 @@ def mechanisms(options: argparse.Namespace) -> None:
             row("digits", units, epsilon, *map(spread, (votes, *sums)))
 
 
+def held_out(kept: Kept, most: int | None = None) -> Kept:
+    """A sixth of the records in the place of the test images, and so many of the others as records."""
+    labels = kept["labels"]
+    held, own = np.split(np.random.default_rng(0).permutation(len(labels)), [len(labels) // 6])
+    own, tested = own[:most], {"test": kept["train"][held], "test_labels": labels[held]}
+    return kept | tested | {"train": kept["train"][own], "labels": labels[own]}
+
+
 def rounds(options: argparse.Namespace) -> None:
     heading("features", "rounds", *(f"ε = {epsilon}: accuracy, % / AUC" for epsilon in EPSILONS))
     for most in (50, 100):
         for number in (20, 40, 60):
             shown = []
             for epsilon in EPSILONS:
-                kept, kind = kept_of("PneumoniaMNIST", options, epsilon, most), tr.Gradients(rounds=number)
-                labels = kept["labels"]
-                held, own = np.split(np.random.default_rng(0).permutation(len(labels)), [len(labels) // 6])
-                kept |= {"test": kept["train"][held], "test_labels": labels[held]}
-                kept |= {"train": kept["train"][own], "labels": labels[own]}
+                kind, kept = tr.Gradients(rounds=number), held_out(kept_of("PneumoniaMNIST", options, epsilon, most))
                 found = [by_sums(kept, kind, left_at(epsilon), seed) for seed in range(options.repeats)]
                 areas = [macro_auc(kept["test_labels"], softmax(scores, axis=1)) for scores in found]
                 area = spread((area.value for area in areas if area), 3, 1.0)
                 shown.append(f"{spread(right(kept, scores) for scores in found)} / {area}")
             row(most, number, *shown)
+
+
+def whitening(options: argparse.Namespace) -> None:
+    heading("data", "records", "ε", *(f"γ = {regular:g}" for regular in REGULAR))
+    for name, most in FEW_AND_ALL:
+        kept = held_out(features(name, options.root, options.work), most)
+        records = len(kept["labels"])
+        for epsilon in (1, 8):
+            shown, mu = [], mu_left(epsilon, DELTA)
+            for regular in REGULAR:
+                vectors = Whitening.of(kept["queries"], regular).vectors
+                summed = Records.of(vectors(kept["train"]), kept["labels"], np.arange(records), classes_of(kept))
+                test, kind = vectors(kept["test"]), SUMS["gradients"]
+                heads = (kind.head(kind.release(summed, mu, ReplayNoise(seed)), mu) for seed in range(options.repeats))
+                shown.append(spread(right(kept, test @ head) for head in heads))
+            row(name.removesuffix(", 500 features"), f"{records:,}", epsilon, *shown)
 
 
 def calibration(options: argparse.Namespace) -> None:
@@ -186,6 +222,7 @@ def small(options: argparse.Namespace) -> None:
 TABLES: dict[str, Callable[[argparse.Namespace], None]] = {
     "mechanisms": mechanisms,
     "rounds": rounds,
+    "whitening": whitening,
     "calibration": calibration,
     "small": small,
 }

@@ -61,8 +61,11 @@ class Whitening:
     constant: float
 
     @classmethod
-    def of(cls, queries: ArrayLike) -> Self:
-        """Learn it from the features of public images, [queries, features]. Raises InputError for fewer than two."""
+    def of(cls, queries: ArrayLike, regular: float = 1.0) -> Self:
+        """Learn it from the features of public images, [queries, features]. Raises InputError for fewer than two.
+
+        regular: γ, in units of the mean variance.
+        """
         features = np.asarray(queries, dtype=np.float64)
         if features.ndim != 2 or len(features) < 2:
             raise InputError(
@@ -71,10 +74,10 @@ class Whitening:
             )
         values, vectors = np.linalg.eigh(np.atleast_2d(np.cov(features.T)))
         values = np.maximum(values, 0)
-        regular = values + max(float(values.mean()), 1e-12)
+        larger = values + regular * max(float(values.mean()), 1e-12)
         # The symmetric root: no sign and no order of eigenvectors enters, so libraries agree about it.
-        root = (vectors / np.sqrt(regular)) @ vectors.T
-        length = np.sqrt(max(float((values / regular).sum()), 1e-12))
+        root = (vectors / np.sqrt(larger)) @ vectors.T
+        length = np.sqrt(max(float((values / larger).sum()), 1e-12))
         return cls(features.mean(axis=0), root, _CONSTANT * float(length))
 
     @property
