@@ -7,9 +7,9 @@ statistics, and mean m and covariance C of the features of the queries, all of w
 
 rounded towards zero to whole multiples of `GRID`. So ‖x‖ ≤ 1 holds to the bit, whatever the image is. Axes along which
 queries vary more than on average come to vary alike, and those along which they hardly vary stay small: what an image
-has there is less its own than what noise on every coordinate costs. The constant c lets a linear function of x have an
-intercept, and dividing by a norm changes the winner of no linear scores: a head on
-x is a linear head on f (`Whitening.head`).
+has there is worth less than what noise on every coordinate costs. The constant c lets a linear function of x have an
+intercept, and dividing by a norm changes the winner of no linear scores: a head on x is a linear head on f
+(`Whitening.head`).
 
 **A unit** (a record, or all records of a group) speaks with one voice: it adds the mean of what its records add. For
 that its records have weights that sum to `WEIGHT`, equal ones up to one; of more than `WEIGHT` records the first count.
