@@ -26,7 +26,6 @@ from prefect.client.schemas.filters import (
 )
 from prefect.client.schemas.objects import StateType
 from prefect.context import FlowRunContext
-from prefect.deployments import run_deployment
 from prefect.runtime import deployment, flow_run
 from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from prefect.states import Cancelled
@@ -34,6 +33,7 @@ from prefect.states import Cancelled
 from flows import server
 from flows.cluster import check_cluster
 from flows.deploy import check_overrides
+from flows.elsewhere import make_elsewhere
 from flows.logs import shorten_users_errors
 from flows.making import walk
 from flows.runners import device_per_task, task_runner
@@ -43,7 +43,7 @@ from tasks.config.presets import derive, project_root, resolve, selected_run, sh
 from tasks.reports.summary import for_anybody
 from tasks.runtime.run import open_run
 from tasks.transcription.graph import pipeline_of
-from terrine.errors import SettingError, TerrineError
+from terrine.errors import SettingError
 
 without_heartbeat = partial(temporary_settings, {PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
 """For flows whose caller says that they are alive, or whose server dies with them: at its end, a flow waits for up to a
@@ -97,10 +97,7 @@ def run_stage_as_flow(root: Path, run: str, stage: str) -> None:
     if other is None or server.is_own():
         _make_here(root, run, stage, place)
         return
-    made = run_deployment(other, parameters={"run": run, "stage": stage}, flow_run_name=f"{run} {place}")
-    if made.state is None or not made.state.is_completed():
-        ended = "nothing" if made.state is None else f"{made.state.name}: {made.state.message}"
-        raise TerrineError(f"Stage {stage} was to be made by the deployment {other}, and ended as {ended}")
+    make_elsewhere(other, run, stage, f"{run} {place}")
 
 
 @flow(name="stage", validate_parameters=False)
