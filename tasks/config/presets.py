@@ -28,8 +28,8 @@ PRESETS = "experiments"
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,59}")
 DERIVED_NAME = re.compile(r"^(?P<preset>[a-z0-9][a-z0-9-]*)-(?P<digest>[0-9a-f]{8})$")
 SELECTED = "selected"
-FOLDERS = ("ledger", "shared", "site", "source")
-"""What lies in data/<zone>/ beside the folders of runs."""
+FOLDERS = ("ledger", "shared", "site", "source", "board")
+"""What lies in data/<zone>/ beside the folders of runs; no run has such a name."""
 GROUPS = {
     "your-own-": "To start from, with data of your own",
     "terrine-": "Terrine's own",
@@ -111,6 +111,8 @@ def read_preset(root: Path, name: str, above: tuple[str, ...] = ()) -> Preset:
     if len(path.name.encode(errors="replace")) > _LONGEST or not path.is_file() or Path(name).name != name:
         near = did_you_mean(name, (file.stem for file in sorted((root / PRESETS).glob("*.yaml"))))
         raise SettingError(f"There is no preset '{name}'.{near} `terrine presets` lists them.")
+    if name in FOLDERS:
+        raise SettingError(f"{path}: its run would lie in data/private/{name}, which is not for runs. Rename the file.")
     values = read_yaml(path)
     description, base = str(values.pop("description", "")).strip(), values.pop("base", None)
     derived = DERIVED_NAME.match(name)

@@ -178,6 +178,12 @@ class Tip:
         Raises:
             LedgerError: rows are missing at the end, or these rows are of another ledger.
         """
+        if head.count and not last:
+            raise LedgerError(
+                f"The ledger is empty, but {head.count} rows were written to the one of {self._path.parent}: they were "
+                "cut off, or ledger.url names another database. Nothing was released. Restore the latest copy; a "
+                "ledger of its own has a folder of its own (ledger.store)."
+            )
         if last < head.count:
             raise LedgerError(
                 f"The ledger ends after row {last}, but {head.count} rows were written: its end was cut off, or an old "

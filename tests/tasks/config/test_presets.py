@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from tasks.config.presets import (
+    FOLDERS,
     derive,
     presets,
     presets_by_group,
@@ -91,6 +92,13 @@ def test_an_unknown_preset_is_refused_and_asked_about(project, name, said):
 def test_a_setting_that_is_mistyped_is_asked_about_by_its_full_name(project, assignment, said):
     with pytest.raises(SettingError, match=re.escape(said)):
         derive(project, "terrine-digits", [assignment])
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_preset_whose_run_would_lie_in_a_folder_of_the_projects_own_is_refused(project, name):
+    (project / "experiments" / f"{name}.yaml").write_text("base: terrine-digits\n")
+    with pytest.raises(SettingError, match=f"data/private/{name}, which is not for runs"):
+        derive(project, name, [])
 
 
 def test_presets_are_grouped_by_what_they_are_for_and_those_that_nobody_knows_are_the_users(project):

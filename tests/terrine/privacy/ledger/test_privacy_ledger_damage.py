@@ -171,6 +171,15 @@ def test_damage_to_the_files_is_found(damage: str, place: Place) -> None:
     assert_nothing_is_released(place, message)
 
 
+def test_another_database_beside_the_folder_of_a_ledger_is_refused_and_said(place: Place, tmp_path: Path) -> None:
+    filled(place)
+    other = type(place)(f"sqlite:///{tmp_path}/other.db", place.store)
+    with pytest.raises(LedgerError, match=r"ledger\.url names another database.*ledger\.store"):
+        other.open().register(DATASET, 2.0, 1e-5, "release")
+    other = type(place)(other.url, tmp_path / "of its own")
+    other.open().register(DATASET, 2.0, 1e-5, "release")
+
+
 def test_an_old_copy_of_the_database_does_not_bring_a_budget_back(place: Place, tmp_path: Path) -> None:
     ledger = place.open()
     ledger.register(DATASET, 2.0, 1e-5, "release")
