@@ -24,11 +24,11 @@ from prefect.client.schemas.filters import (
     TaskRunFilterState,
     TaskRunFilterStateType,
 )
-from prefect.client.schemas.objects import StateType
+from prefect.client.schemas.objects import State, StateType
 from prefect.context import FlowRunContext
 from prefect.runtime import deployment, flow_run
 from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
-from prefect.states import Cancelled
+from prefect.states import Cancelled, Crashed
 
 from flows import server
 from flows.cluster import check_cluster
@@ -38,7 +38,7 @@ from flows.logs import shorten_users_errors
 from flows.making import walk
 from flows.runners import device_per_task, task_runner
 from flows.stages import run_stage
-from flows.stopping import at_the_end
+from flows.stopping import at_the_end, stoppable
 from tasks.config.presets import derive, project_root, resolve, selected_run, shown_assignment
 from tasks.reports.summary import for_anybody
 from tasks.runtime.run import open_run
@@ -48,15 +48,16 @@ from terrine.errors import SettingError
 without_heartbeat = partial(temporary_settings, {PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
 """For flows whose caller says that they are alive, or whose server dies with them: at its end, a flow waits for up to a
 second until the thread that says so has heard of it."""
+CANCELLED = Cancelled(message="stopped")
 LONGEST = 1.0
 """Seconds that a server has to hear that a flow run was stopped."""
 
 
 @contextmanager
-def cancelled_when_stopped() -> Iterator[None]:
-    """Tell a server of one's own, when Ctrl-C ends this process, that the flow run and its tasks are over: they would
-    be Running there for ever. A server that was started for this run alone ends with it."""
-    identity, over = UUID(flow_run.id), Cancelled(message="stopped by Ctrl-C")
+def told_when_stopped(over: State) -> Iterator[None]:
+    """Tell a server of one's own, when Ctrl-C or SIGTERM ends this process, in which state the flow run and its tasks
+    are: they would be Running there for ever. A server that was started for this run alone ends with it."""
+    identity = UUID(flow_run.id)
     unfinished = TaskRunFilter(
         flow_run_id=TaskRunFilterFlowRunId(any_=[identity]),
         state=TaskRunFilterState(type=TaskRunFilterStateType(any_=[StateType.PENDING, StateType.RUNNING])),
@@ -65,9 +66,12 @@ def cancelled_when_stopped() -> Iterator[None]:
     def tell() -> None:
         # Nobody is left to hear of a server that does not answer.
         with suppress(Exception), get_client({"timeout": LONGEST}, sync_client=True) as client:
-            client.set_flow_run_state(identity, over, force=True)
+            # Who is asked to end by the server, by way of the worker, was cancelled.
+            asked = client.read_flow_run(identity).state
+            ended = CANCELLED if asked is not None and asked.is_cancelling() else over
+            client.set_flow_run_state(identity, ended, force=True)
             for task_run in client.read_task_runs(task_run_filter=unfinished):
-                client.set_task_run_state(task_run.id, over, force=True)
+                client.set_task_run_state(task_run.id, ended, force=True)
 
     def tell_in_time() -> None:
         thread = Thread(target=tell, daemon=True)
@@ -83,7 +87,7 @@ def cancelled_when_stopped() -> Iterator[None]:
 
 @flow(name="stage", validate_parameters=False)
 def _stage(root: str, run: str, stage: str) -> None:
-    with cancelled_when_stopped():
+    with told_when_stopped(CANCELLED):
         run_stage(Path(root), run, stage)
 
 
@@ -109,7 +113,9 @@ def stage_for_another(run: str, stage: str) -> None:
     shorten_users_errors()
     if flow_run.parent_flow_run_id is None:
         raise SettingError("A stage is made for a run that waits for it: set runner.elsewhere there, and start that.")
-    _make_here(project_root(), run, stage, stage)
+    # A cluster ends a job within seconds, and Prefect would first wait for the group of teachers at hand.
+    with stoppable(), told_when_stopped(Crashed(message="its machine told it to end")):
+        _make_here(project_root(), run, stage, stage)
 
 
 def _make_here(root: Path, run: str, stage: str, place: str) -> None:
@@ -145,7 +151,7 @@ def pipeline(preset: str | None = None, overrides: list[str] | None = None, sele
     if deployment.id is not None:
         check_overrides(root, overrides or [])
     run = derive(root, preset or selected_run(root), overrides or [])
-    with cancelled_when_stopped():
+    with told_when_stopped(CANCELLED):
         walk(root, run, run_stage_as_flow, get_run_logger(), selects=selects)
     create_markdown_artifact(
         for_anybody(open_run(root, run)), key=f"run-{run}", description="What was released, and where it lies"

@@ -14,7 +14,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -25,7 +25,10 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 LONGEST = 4.0
 """Seconds from the signal after which the process ends, whatever is still open."""
 
-_stopping = threading.Event()
+_watching: list[tuple[threading.Thread, socket.socket]] = []
+"""The threads that wait for a signal, the innermost block's last, and what they hear it from."""
+_heard = threading.Event()
+"""Set when such a thread has heard of all signals until it was asked."""
 _whole = threading.Lock()
 """Held while something is done that may not be cut short."""
 _actions: list[Callable[[], None]] = []
@@ -43,14 +46,17 @@ def stoppable() -> Iterator[None]:
         return
     hears, tells = socket.socketpair()
     tells.setblocking(False)
-    threading.Thread(target=_watch, args=(hears,), daemon=True, name="Ctrl-C").start()
+    watch = threading.Thread(target=_watch, args=(hears,), daemon=True, name="Ctrl-C")
+    watch.start()
     # The interpreter writes a signal's number to `tells` at once, also while the main thread is inside a long call.
     wakeup = signal.set_wakeup_fd(tells.fileno(), warn_on_full_buffer=False)
     before = {number: signal.signal(number, _nothing) for number in SIGNALS}
+    _watching.append((watch, tells))
     try:
         yield
     finally:
         stay_if_stopping()
+        _watching.remove((watch, tells))
         for number, handler in before.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(wakeup)
@@ -71,11 +77,15 @@ def uninterrupted() -> Iterator[None]:
 
 @contextmanager
 def at_the_end(action: Callable[[], None]) -> Iterator[None]:
-    """Have the process do this when it is ended during the block, for what the block would do when it is left."""
+    """Have the process do this when it is ended during the block, for what the block would do when it is left.
+
+    Once the process is ending, the block is not left: Prefect raises an exception in it at SIGTERM.
+    """
     _actions.append(action)
     try:
         yield
     finally:
+        stay_if_stopping()
         _actions.remove(action)
 
 
@@ -94,9 +104,16 @@ def _nothing(*_: object) -> None:
 
 
 def stay_if_stopping() -> None:
-    """Where the process is ending, wait for that: nothing else is to be said or done."""
-    if _stopping.is_set():
-        threading.Event().wait()
+    """Where the process is ending, wait for that: nothing else is to be said or done.
+
+    A signal that came before this call is known of when it returns, though the handler that it has ran first.
+    """
+    for watch, tells in _watching[-1:]:
+        if watch.is_alive():  # it is not, in a process that was forked meanwhile
+            with suppress(OSError):  # the block is left
+                _heard.clear()
+                tells.send(b"\0")
+                _heard.wait()
 
 
 def _watch(hears: socket.socket) -> None:
@@ -104,10 +121,11 @@ def _watch(hears: socket.socket) -> None:
         while received := hears.recv(64):
             if set(received) & set(SIGNALS):
                 _stop()
+            if 0 in received:
+                _heard.set()
 
 
 def _stop() -> None:
-    _stopping.set()
     last = threading.Timer(LONGEST, os._exit, (STATUS,))
     last.daemon = True
     last.start()
