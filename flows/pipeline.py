@@ -49,14 +49,15 @@ without_heartbeat = partial(temporary_settings, {PREFECT_FLOWS_HEARTBEAT_FREQUEN
 """For flows whose caller says that they are alive, or whose server dies with them: at its end, a flow waits for up to a
 second until the thread that says so has heard of it."""
 CANCELLED = Cancelled(message="stopped")
-LONGEST = 1.0
-"""Seconds that a server has to hear that a flow run was stopped."""
 
 
 @contextmanager
-def told_when_stopped(over: State) -> Iterator[None]:
+def told_when_stopped(over: State, within: float = 1.0) -> Iterator[None]:
     """Tell a server of one's own, when Ctrl-C or SIGTERM ends this process, in which state the flow run and its tasks
-    are: they would be Running there for ever. A server that was started for this run alone ends with it."""
+    are: they would be Running there for ever. A server that was started for this run alone ends with it.
+
+    within: seconds that the server has to hear of it.
+    """
     identity = UUID(flow_run.id)
     unfinished = TaskRunFilter(
         flow_run_id=TaskRunFilterFlowRunId(any_=[identity]),
@@ -65,7 +66,7 @@ def told_when_stopped(over: State) -> Iterator[None]:
 
     def tell() -> None:
         # Nobody is left to hear of a server that does not answer.
-        with suppress(Exception), get_client({"timeout": LONGEST}, sync_client=True) as client:
+        with suppress(Exception), get_client({"timeout": within}, sync_client=True) as client:
             # Who is asked to end by the server, by way of the worker, was cancelled.
             asked = client.read_flow_run(identity).state
             ended = CANCELLED if asked is not None and asked.is_cancelling() else over
@@ -76,7 +77,7 @@ def told_when_stopped(over: State) -> Iterator[None]:
     def tell_in_time() -> None:
         thread = Thread(target=tell, daemon=True)
         thread.start()
-        thread.join(LONGEST)
+        thread.join(within)
 
     if server.is_own() or not PREFECT_API_URL.value():
         yield
@@ -113,8 +114,8 @@ def stage_for_another(run: str, stage: str) -> None:
     shorten_users_errors()
     if flow_run.parent_flow_run_id is None:
         raise SettingError("A stage is made for a run that waits for it: set runner.elsewhere there, and start that.")
-    # A cluster ends a job within seconds, and Prefect would first wait for the group of teachers at hand.
-    with stoppable(), told_when_stopped(Crashed(message="its machine told it to end")):
+    # A cluster ends a job within half a minute, and Prefect would first wait for the group of teachers at hand.
+    with stoppable(), told_when_stopped(Crashed(message="its machine told it to end"), within=5):
         _make_here(project_root(), run, stage, stage)
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 STATUS = 130
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-LONGEST = 4.0
+LONGEST = 10.0
 """Seconds from the signal after which the process ends, whatever is still open."""
 
 _watching: list[tuple[threading.Thread, socket.socket]] = []

@@ -65,7 +65,7 @@ def test_the_flow_asks_where_a_deployment_starts_it_and_only_there(
         "project_root": lambda: tmp_path,
         "derive": lambda root, preset, overrides: made.append(overrides) or "run",
         "walk": lambda *_, **__: None,
-        "told_when_stopped": lambda over: nullcontext(),
+        "told_when_stopped": lambda *_, **__: nullcontext(),
         "get_run_logger": lambda: None,
         "create_markdown_artifact": lambda *_, **__: None,
         "for_anybody": str,
