@@ -36,10 +36,10 @@ from terrine.models.scattering import LOG_OFFSET, ScatteringNetwork
 from terrine.privacy.accounting.calibrate import calibrate
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.noise import ReplayNoise
+from terrine.queries import Queries
 from terrine.students.answers import histogram_answers, label_answers
 from terrine.students.guided import guide, joined, none_yet
 from terrine.students.linear import fit, predict
-from terrine.students.material import ImagePool
 from terrine.students.selection import Pool, select
 from terrine.synthetic.registry import draw
 from terrine.teachers.features import record_batches
@@ -98,7 +98,7 @@ class Study:
         self.queries = queries
 
     @cache  # noqa: B019  # one study lives as long as the script
-    def pool(self, seed: int) -> tuple[ImagePool, Backbone]:
+    def pool(self, seed: int) -> tuple[Queries, Backbone]:
         """Query images in their batches, and the backbone."""
         share = self.queries // len(SOURCES)
         per_source = [draw(kind, seed=seed, first=0, count=share, size=28, channels=1).numpy() for kind in SOURCES]
@@ -108,7 +108,7 @@ class Study:
         batches = np.array_split(np.arange(len(images)), len(images) // BATCH)
         backbone = build_backbone("scattering", channels=1, size=28, seed=seed, projection=FEATURES)
         learn_projection(backbone, images, batches[:16], seed=seed)
-        return ImagePool(images, batches, [SOURCES[number % len(SOURCES)] for number in range(len(batches))]), backbone
+        return Queries(images, batches, [SOURCES[number % len(SOURCES)] for number in range(len(batches))]), backbone
 
     @cache  # noqa: B019
     def public(self, seed: int) -> tuple[torch.Tensor, np.ndarray, np.ndarray]:

@@ -31,10 +31,11 @@ from terrine.models.backbone import Backbone, features_in_batches
 from terrine.models.registry import build_backbone
 from terrine.pretraining.settings import SimCLRSettings
 from terrine.pretraining.simclr import pretrain
+from terrine.queries import Queries
 from terrine.students.answers import histogram_answers
 from terrine.students.fitted import FittedStudent
 from terrine.students.kinds.finetune import FinetuneStudent
-from terrine.students.material import ImagePool, Material
+from terrine.students.material import Material
 from terrine.teachers.linear import vote
 
 PROGRAMS = ("dead_leaves", "stylegan", "mixup")
@@ -77,7 +78,7 @@ def figures(
     sigma = 0.1 * arguments.teachers
     noisy = histograms + numpy_generator(seed, "replayed noise").normal(0, sigma, histograms.shape)
     answers = histogram_answers(noisy, arguments.teachers, sigma)
-    pool = ImagePool(images, batches, [queries] * len(batches))
+    pool = Queries(images, batches, [queries] * len(batches))
     settings = FinetuneStudent(
         trainable=share, start="shared", epochs=arguments.student_epochs, schedule="constant", learning_rate=0.001,
         train_batch=256, ema=0, patience=None, l2=0,

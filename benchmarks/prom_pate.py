@@ -47,7 +47,7 @@ from terrine.queries import Queries
 from terrine.students.answers import ReleasedAnswers, histogram_answers, label_answers
 from terrine.students.kinds.fixmatch import FixMatchStudent
 from terrine.students.linear import fit
-from terrine.students.material import ImagePool, Material
+from terrine.students.material import Material
 from terrine.teachers.features import PrivateFeatures, private_features
 from terrine.teachers.kind import Records
 from terrine.teachers.kinds.finetune import FinetuneTeachers
@@ -220,7 +220,7 @@ def matched(
     assert data.pool_images is not None
     released = release(votes, data, epsilon, seed, mechanism)
     batches = near_equal(shuffled(len(data.pool_images)))
-    pool = ImagePool(data.pool_images, batches, ["pool"] * len(batches))
+    pool = Queries(data.pool_images, batches, ["pool"] * len(batches))
     material = Material(pool, released.rows, released.answers, start, "current")
     trained = FIXMATCH.train(material, seed=seed)
     own = trained.backbone or start

@@ -101,7 +101,7 @@ def _within(seconds: float, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]
 
 
 def can_work(root: str) -> bool:
-    """Say, on a worker, whether it sees the project's folder and can write its artefacts."""
+    """Say, on a worker, whether it sees the project's folder."""
     return (Path(root) / "params.yaml").is_file()
 
 

@@ -25,7 +25,7 @@ from terrine.aggregation.release import (
 )
 from terrine.aggregation.votes import histograms_of
 from terrine.errors import ArtefactError, SettingError
-from terrine.privacy.ledger.identity import keyed_digest, load_or_create_key, release_identity
+from terrine.privacy.ledger.identity import account_of, keyed_digest, load_or_create_key, release_identity
 from terrine.privacy.ledger.ledger import Ledger as SiteLedger
 from terrine.privacy.noise import SecureNoise
 from terrine.privacy.statement import PrivacyStatement
@@ -60,7 +60,7 @@ class Ledger:
         self._site = SiteLedger(
             f"sqlite:///{folder / 'ledger.db'}", folder / "releases", self._key, site=Path(site) if site else None
         )
-        self._name = keyed_digest(self._key, "terrine ledger account", account.encode())
+        self._name = account_of(self._key, account)
         if self._name in self._site.datasets():
             self._register()  # says so now where its budget is another
 

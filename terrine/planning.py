@@ -153,19 +153,19 @@ def advised_epsilon(
     counts: bool = False,
     moments: float = 0.0,
 ) -> float:
-    """Return the ε to advise for so many units whose teachers vote, rounded up to a half.
+    """Return the ε to advise for so many units whose teachers vote (`round_advice`).
 
     counts: whether they are to be counted with noise, which leaves room for fewer teachers. moments: see `plan`.
     """
     epsilon = _epsilon_for(ADVISED * math.sqrt(classes) * UNITS_EACH[unit] / max(units, 1), delta)
     about = {"classes": classes, "delta": delta, "unit": unit, "moments": moments}
     while plan(units, epsilon=epsilon, counted=noise_of_count(epsilon, delta) * counts, **about).signal < ADVISED:
-        epsilon = math.ceil(2.1 * epsilon) / 2
+        epsilon = round_advice(1.01 * epsilon)
     return epsilon
 
 
 def advised_epsilon_of_sums(units: int, *, classes: float, features: int, delta: float) -> float:
-    """Return the ε to advise for sums over so many units, rounded up to a half."""
+    """Return the ε to advise for sums over so many units (`round_advice`)."""
     return _epsilon_for(ADVISED_OF_SUMS * classes * math.sqrt(features) / max(units, 1), delta)
 
 
@@ -180,12 +180,21 @@ def advised_units_of_sums(epsilon: float, *, classes: float, features: int, delt
 
 
 def epsilon_for_signal(wanted: float, signal: float, mu: float, delta: float) -> float:
-    """Return the ε, rounded up to a half, that makes of a signal at a budget μ the one that is wanted."""
+    """Return the ε that makes of a signal at a budget μ the one that is wanted (`round_advice`)."""
     return _epsilon_for(mu * wanted / signal, delta)
 
 
+def round_advice(epsilon: float) -> float:
+    """Return the next of ..., 0.5, 0.75, 1, 1.5, 2, 3, 4, 6, 8, 12, ...
+
+    Advice looks at how many units there are, and whoever follows it publishes the ε: a finer one would tell how many.
+    """
+    power = 2.0 ** math.floor(math.log2(epsilon))
+    return next(power * step for step in (1, 1.5, 2) if power * step >= epsilon)
+
+
 def _epsilon_for(mu: float, delta: float) -> float:
-    return math.ceil(2 * epsilon_of(1.02 * mu, delta)) / 2
+    return round_advice(epsilon_of(1.02 * mu, delta))
 
 
 def _tens(units: float) -> int:

@@ -43,6 +43,13 @@ class Queries:
             content.update(f" {len(batch)} ".encode() + np.ascontiguousarray(self.inputs[batch]).tobytes())
         return content.hexdigest()
 
+    def by_source(self) -> dict[str, np.ndarray]:
+        """Return the numbers of each source's images, ascending; sources in alphabetical order."""
+        return {
+            source: np.sort(np.concatenate([b for b, s in zip(self.batches, self.sources, strict=True) if s == source]))
+            for source in sorted(set(self.sources))
+        }
+
     def describe(self) -> dict[str, Any]:
         """Return what they are known by: the settings they were drawn with, or else their digest."""
         return dict(self.origin) or {"sha256": self.digest}

@@ -24,10 +24,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
+from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
 
 from terrine.errors import SettingError, did_you_mean
@@ -81,6 +82,15 @@ class Settings(BaseModel):
     """Settings that belong together: unknown keys are errors, values never change."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _whole_number_as_text(cls, value: Any, info: ValidationInfo) -> Any:
+        """Take an account or a folder that is called 2026. Not 2026.1, which YAML makes of 2026.10 as well."""
+        if type(value) is not int or info.field_name is None:
+            return value
+        annotation = cls.model_fields[info.field_name].annotation
+        return str(value) if {str, Path} & {annotation, *get_args(annotation)} else value
 
     def check(self, run: Any) -> None:
         """Raise ValueError where these settings do not go with others of the run.

@@ -32,7 +32,7 @@ def check(
     from tasks.tools.check import look_at
 
     root = project_root()
-    found = look_at(root, derive(root, name or preset or selected_run(root), list(set_ or [])))
+    found = look_at(root, derive(root, name or preset or selected_run(root), list(set_ or []), keeps=False))
     show(found, printer())
     if found.stops:
         raise typer.Exit(1)

@@ -27,5 +27,4 @@ def ui(port: Annotated[int, typer.Option(help="Port on this machine.")] = 5000) 
         lay_out_database(run)
     uri = run.database(run.params.tracking.uri)
     arguments = ["-m", "mlflow", "ui", "--backend-store-uri", uri, "--host", "127.0.0.1", "--port", str(port)]
-    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
     os.execv(sys.executable, [sys.executable, *arguments])

@@ -20,7 +20,7 @@ class LedgerSettings(Settings):
     store: Annotated[Path, AtHome()] = Path("data/private/ledger/releases")
     """Folder of the releases themselves, so that the same one can be returned again."""
     account: Annotated[str | None, AtHome()] = Field(None, min_length=1)
-    """Name under which all versions of a dataset share one budget. null: this very dataset, by its fingerprint (public
-    benchmarks only)."""
+    """Name under which all versions of a dataset share one budget. null: the account of the public benchmark that
+    data.name names (public benchmarks only)."""
     epsilon: Annotated[float | None, Unit("ε")] = Field(None, gt=0)
     """Budget of the account over all runs. null: record and compose, never refuse (public benchmarks only)."""

@@ -94,6 +94,8 @@ def _all(root: Path) -> list[Preset]:
 
 
 _LONGEST = 255
+_NOT_KEPT: dict[Path, Preset] = {}
+"""What this process alone knows, by the file that there would be: runs that were named and not kept."""
 
 
 def parameter_file(root: Path, name: str) -> Path:
@@ -107,6 +109,8 @@ def read_preset(root: Path, name: str, above: tuple[str, ...] = ()) -> Preset:
     above: presets that rest on this one. Raises SettingError if there is none of this name.
     """
     path = parameter_file(root, name)
+    if path in _NOT_KEPT and not path.is_file():
+        return _NOT_KEPT[path]
     # A longer name is no file's, and asking for it is an error.
     if len(path.name.encode(errors="replace")) > _LONGEST or not path.is_file() or Path(name).name != name:
         near = did_you_mean(name, (file.stem for file in sorted((root / PRESETS).glob("*.yaml"))))
@@ -167,7 +171,8 @@ def resolve(root: Path, name: str) -> Params:
 
 
 def derive(root: Path, preset: str, assignments: list[str], *, keeps: bool = True) -> str:
-    """Return the name of the run that is `preset` with `--set` assignments, and keep what it stands for, if wanted.
+    """Return the name of the run that is `preset` with `--set` assignments, and keep what it stands for, if wanted:
+    else this process alone can resolve it.
 
     Without assignments that is the preset itself. The parameters are checked before anything is written.
     """
@@ -180,6 +185,8 @@ def derive(root: Path, preset: str, assignments: list[str], *, keeps: bool = Tru
     name = f"{start}-{_digest_of_overrides(root, params, overrides)}"
     if keeps:
         keep(root, name, start, overrides)
+    else:
+        _NOT_KEPT[parameter_file(root, name)] = Preset(name, "", overrides, start)
     return name
 
 

@@ -7,21 +7,32 @@ import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 from pydantic import BaseModel
 
 from terrine.errors import SettingError
 
-LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""Reads what `yaml.safe_load` reads, ten times as fast where PyYAML has libyaml."""
+_SAFE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where PyYAML has libyaml
+
+
+class Loader(_SAFE):
+    """Reads what `yaml.safe_load` reads, but for `no` and its like, which are words, as YAML 1.2 and DVC have it."""
+
+    yaml_implicit_resolvers: ClassVar = {
+        first: [(tag, pattern) for tag, pattern in known if tag != "tag:yaml.org,2002:bool"]
+        for first, known in _SAFE.yaml_implicit_resolvers.items()
+    }
+
+
+Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), "tTfF")
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML mapping. Raises SettingError if the file is missing, no YAML, or no mapping."""
     try:
-        values = yaml.load(path.read_text(encoding="utf-8"), LOADER)
+        values = yaml.load(path.read_text(encoding="utf-8"), Loader)
     except FileNotFoundError as error:
         raise SettingError(f"{path}: there is no such parameter file.") from error
     except (yaml.YAMLError, OSError, ValueError, RecursionError) as error:  # an integer of 5,000 digits is a ValueError
@@ -51,7 +62,7 @@ def parse_assignment(text: str) -> dict[str, Any]:
     if not equals or not all(parts):
         raise SettingError(f"--set {text}: write section.key=value, for example --set aggregation.epsilon=2.")
     try:
-        nested: Any = yaml.safe_load(value)
+        nested: Any = yaml.load(value, Loader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise SettingError(f"--set {text}: '{value}' is no YAML value. Put it in quotes.") from error
     if isinstance(nested, str):

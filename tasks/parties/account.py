@@ -12,12 +12,12 @@ from typing import Any
 
 from tasks.parties.config import PartyConfig
 from tasks.parties.guardian import event_of
-from tasks.runtime.accounts import SKETCH, account_of
+from tasks.runtime.accounts import SKETCH
 from tasks.runtime.store import Folders
 from terrine import npy
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
-from terrine.privacy.ledger.identity import canonical_json, keyed_digest, load_or_create_key
+from terrine.privacy.ledger.identity import account_of, canonical_json, keyed_digest, load_or_create_key
 from terrine.privacy.ledger.ledger import Ledger
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from tasks.config.values import digest
 from tasks.parties.config import PartyConfig
 from tasks.parties.state import PartyState
 from tasks.parties.teaching import taught
@@ -45,7 +44,7 @@ class OwnAverages:
         self._form = voting_rule(self._run)
         self._records = records_of(self._run, self._form.learner.inputs)
         self._state = PartyState(own.work, "averages")
-        self._of = digest(config.terms.public(), 64)
+        self._of = config.terms.digest
 
     def __call__(self, number: int, question: np.ndarray | None) -> np.ndarray:
         """Return int64 [numbers, 1], or in the round after the last average votes [asked, held]."""

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.config.values import digest
 from tasks.parties.agreement.accuracy import AccuracyTerms
 from tasks.parties.agreement.terms import Terms
 from tasks.parties.config import PartyConfig
@@ -176,7 +175,7 @@ def _student_of(given: Path, terms: Terms) -> Iterator[Path]:
         if not (place / _STUDENT).is_dir() or not statement.is_file():
             raise InputError(f"{given} holds no student with its statement. Give {ARCHIVE} of the student party.")
         check_student(place / _STUDENT)
-        if read_statement(statement)["partition_digest"] != digest(terms.public(), 64):
+        if read_statement(statement)["partition_digest"] != terms.digest:
             raise InputError(
                 f"{given} is the student of other terms than this party's, or of another edition. Get the right one, "
                 "or compare terms.yaml with the student party's."

@@ -41,7 +41,7 @@ from terrine.errors import LedgerError, SettingError, TerrineError
 from terrine.privacy.accounting.events import Event, to_json
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
-from terrine.privacy.ledger.identity import canonical_json, keyed_digest, load_or_create_key
+from terrine.privacy.ledger.identity import account_of, canonical_json, keyed_digest, load_or_create_key
 from terrine.privacy.ledger.ledger import Ledger, StoredRelease
 from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise, delta_slack
 from terrine.spans import span
@@ -85,8 +85,6 @@ class GuardianHost(Host):
         self._knows: set[str] = set()  # teacher parties that have heard who was counted
         self._noted: str | None = None  # the session in which they were told by a note
 
-    # -- the ledger
-
     def _ledger(self) -> Ledger:
         settings = self.config.ledger
         assert settings is not None
@@ -117,8 +115,6 @@ class GuardianHost(Host):
             account = ledger.account(self._account)
             assert account is not None
             account.check(worst, self._noise.kind)
-
-    # -- sessions
 
     def begin(self) -> None:
         ledger = self._ledger()
@@ -282,8 +278,6 @@ class GuardianHost(Host):
                 for earlier in range(self._number):
                     summed.noise(self._noise, earlier)
         return self._noise
-
-    # -- what happens
 
     @property
     def _guardian(self) -> Guardian | None:
@@ -458,7 +452,7 @@ def account_in_ledger(key: bytes, config: PartyConfig) -> str:
     """What the guardian's ledger knows the collaboration's account as."""
     assert config.ledger is not None
     account = config.ledger.account
-    return keyed_digest(key, "terrine ledger account", account.encode()) if config.ledger.named else account
+    return account_of(key, account) if config.ledger.named else account
 
 
 def release_of(key: bytes, config: PartyConfig, account: str, noise: NoiseSource) -> str:

@@ -16,7 +16,6 @@ from collections.abc import Callable, Collection, Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from tasks.config.values import digest
 from tasks.parties.config import PartyConfig
 from tasks.parties.state import OUTCOME, STANDING, keep_values
 from terrine.collaboration.protocol.party import Party, ProtocolError, Send
@@ -63,7 +62,7 @@ class Host(ABC):
         self.party: Party | None = None
         self.outcome: dict[str, Any] | None = None
         self._heard = time.monotonic()
-        self._terms = digest(config.terms.public(), 64)
+        self._terms = config.terms.digest
         self._here: set[str] = set()
         self._said_at, self._said_of = -_MINUTE, ""
         self.stays = False

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.config.params import Params, validate
-from tasks.config.values import digest, merge
+from tasks.config.values import merge
 from tasks.parties.agreement.terms import Terms
 from tasks.parties.config import PartyConfig
 from tasks.parties.release import stored_release
@@ -161,7 +161,7 @@ def _statement(run: Run, terms: Terms, guardian: dict[str, Any], release: Stored
         epsilon_dataset=release.epsilon_total,
         epsilon_account=guardian["epsilon_account"],
         # Who holds what stands in the terms; which record is whose, each party knows for itself.
-        partition_digest=digest(terms.public(), 64),
+        partition_digest=terms.digest,
         partition_disjoint=True,
         code_version=" ".join(f"{name} {value}" for name, value in code_version(run.root).items()),
         unit=terms.unit,

@@ -10,7 +10,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-from tasks.config.values import digest
 from tasks.parties.agreement.acceptance import ACCEPTANCE
 from tasks.parties.config import PartyConfig, read_party
 from tasks.parties.measuring import PLACE
@@ -102,7 +101,7 @@ def _answers(config: PartyConfig) -> Path:
 
 def _of_these_terms(config: PartyConfig, name: str) -> dict[str, Any] | None:
     found = kept_values(config.state / name)
-    return found if found is not None and found.get("agreed") == digest(config.terms.public(), 64) else None
+    return found if found is not None and found.get("agreed") == config.terms.digest else None
 
 
 def _terms(config: PartyConfig) -> list[list[str]]:
@@ -118,7 +117,7 @@ def _terms(config: PartyConfig) -> list[list[str]]:
         ["guarantee", f"ε ≤ {terms.epsilon:g} at δ = {terms.delta:g} for a {terms.unit}"],
         ["teachers", f"{terms.total} at {len(terms.teachers)} parties, {terms.minimum} must be there"],
         ["waits", f"{span(config.deadline)} for teacher parties, {span(config.patience)} for others"],
-        ["digest of the terms", digest(terms.public(), 16)],
+        ["digest of the terms", terms.digest[:16]],
     ]
 
 

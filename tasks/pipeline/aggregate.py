@@ -33,8 +33,7 @@ from tasks.runtime.releases import (
     about_order,
     check_releases,
     identity_in_ledger,
-    spent_on_counting,
-    spent_on_moments,
+    spent_on_inputs,
 )
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
@@ -43,7 +42,7 @@ from terrine.aggregation.findings import answer_names, histograms_of_findings
 from terrine.aggregation.release import about_answers, asked, release_histograms
 from terrine.aggregation.rounds import LaterVotes
 from terrine.aggregation.votes import histograms_of
-from terrine.data.digest import keyed_digest
+from terrine.data.digest import digest_of_arrays
 from terrine.files import file_digest
 from terrine.privacy.accounting.events import Event, compose
 from terrine.privacy.ledger.ledger import StoredRelease
@@ -57,7 +56,7 @@ UNGUIDED = -1
 
 def inputs_of_answers(run: Run, votes: np.ndarray) -> Inputs:
     """Return what is remembered about what answers were drawn from: votes, partition and query images."""
-    digest = keyed_digest("terrine votes 1", {"votes": (votes, "<i8")}, site_key(run))
+    digest = digest_of_arrays("terrine votes 1", {"votes": (votes, "<i8")}, site_key(run))
     return remembered(run, votes=digest, queries=file_digest(run.folders.images / "manifest.json"))
 
 
@@ -94,7 +93,7 @@ def release_answers(run: Run) -> None:
             run, terms, lambda: votes_of_parties(votes, terms.teachers), account=account, inputs=inputs
         )
     else:
-        release = release_once(run, votes, histograms, inputs)
+        release = release_once(run, histograms, inputs)
     check_queries(run, release, inputs)
     write_answers(run, votes_manifest, release, moments)
     _write_private_figures(run, votes_manifest, histograms, release)
@@ -104,7 +103,7 @@ def release_answers(run: Run) -> None:
     write_statement(run, privacy_statement(run, votes_manifest, release), names)
 
 
-def release_once(run: Run, votes: np.ndarray, histograms: np.ndarray, inputs: Inputs) -> StoredRelease:
+def release_once(run: Run, histograms: np.ndarray, inputs: Inputs) -> StoredRelease:
     """Release through the ledger: the same account, edition and settings again return the stored answers."""
     settings = run.params.aggregation
     ledger, dataset = open_account(run)
@@ -153,7 +152,7 @@ def spent_before(run: Run) -> Event:
     """
     if run.params.teachers.unprotected:
         return compose()
-    return compose(spent_on_counting(run.params), spent_on_moments(run.params), spent_on_averages(run))
+    return compose(spent_on_inputs(run.params), spent_on_averages(run))
 
 
 def _before(run: Run) -> dict[str, Any]:

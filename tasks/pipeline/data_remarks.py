@@ -22,20 +22,40 @@ class Remarks:
     notes: list[str] = field(default_factory=list)
 
 
-def remarks_on(survey: Survey, params: Params, teachers: int, said: Collection[str] = ()) -> Remarks:
-    """Return what there is to say of a survey of the data that the parameters name, dealt to so many teachers.
+def remarks_on(survey: Survey, params: Params, said: Collection[str] = ()) -> Remarks:
+    """Return what there is to say of a survey of the data that the parameters name.
 
     said: names of classes of which it was said already that they are rare.
     """
-    remarks = Remarks()
-    _on_classes(remarks, survey, params, teachers, said)
+    remarks = Remarks(doubts=list(survey.doubts))
+    _on_units(remarks, survey, params)
+    _on_classes(remarks, survey, params, said)
     _on_files(remarks, survey, params)
     return remarks
 
 
-def _on_classes(remarks: Remarks, survey: Survey, params: Params, teachers: int, said: Collection[str]) -> None:
+def _on_units(remarks: Remarks, survey: Survey, params: Params) -> None:
+    """Say where the data know more of whose records are whose than the settings."""
+    records = survey.records[0]
+    if params.privacy.unit == "record" and survey.groups is not None and survey.groups[0] < records:
+        remarks.notes.append(
+            f"The data say whose the {records:,} records are: {survey.groups[0]:,} groups. With privacy.unit=record ε "
+            "protects one of them, and says little of who has several. To protect people: privacy.unit=group."
+        )
+    if params.privacy.unit == "record" and survey.names < records:
+        remarks.notes.append(
+            f"The {records:,} training records have {survey.names:,} names: files of one name in several class "
+            "folders count as one unit, and stay together. Give each its own name if they are different images."
+        )
+
+
+def _on_classes(remarks: Remarks, survey: Survey, params: Params, said: Collection[str]) -> None:
     """Name classes that hardly any teacher will see."""
     counts = dict(zip(survey.class_names, survey.train.tolist(), strict=True))
+    if len(counts) < 2 and not survey.several:
+        remarks.refusals.append(
+            f"There is one class, {_listed(list(counts))}: at least two are needed to be told apart."
+        )
     missing = [name for name, count in counts.items() if count == 0]
     single = [name for name, count in counts.items() if count == 1]
     if params.data.scale is not None:  # all of its classes were named beforehand
@@ -51,20 +71,14 @@ def _on_classes(remarks: Remarks, survey: Survey, params: Params, teachers: int,
         )
     if single and params.data.scale is None:
         remarks.doubts.append(
-            f"{_listed(single)}: one training record each, so that one teacher of {teachers} has ever seen it. Add "
-            "records, or remove the class. To go on all the same: --anyway."
-        )
-    records = survey.records[0]
-    if params.privacy.unit == "record" and survey.names < records:
-        remarks.notes.append(
-            f"The {records:,} training records have {survey.names:,} names: files of one name in several class "
-            "folders count as one unit, and stay together. Give each its own name if they are different images."
+            f"{_listed(single)}: one training record each, too little to be learnt by anybody. Add records, or remove "
+            "the class. To go on all the same: --anyway."
         )
     rare = [name for name, count in counts.items() if 1 < count < RARE * survey.train.mean() and name not in said]
     if rare:
         remarks.notes.append(
-            f"Few records are of {_listed(rare)} beside those of other classes: a student will hardly ever answer so, "
-            "noise or not."
+            f"Few records are of {_listed(rare)} beside those of other classes: a student may answer so too seldom, "
+            "and the accuracy would hardly show it. Look at the balanced accuracy, or at each class's own."
         )
     untested = [name for name, count in zip(counts, survey.test.tolist(), strict=True) if count == 0]
     if untested:

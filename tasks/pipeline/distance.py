@@ -19,7 +19,6 @@ from tasks.runtime.step import step
 from tasks.runtime.store import Folders, atomic_folder, read_json, write_json
 from terrine.device import resolve_device
 from terrine.mapped import Rows
-from terrine.queries import Queries
 from terrine.synthetic.distance import (
     SAMPLE,
     Distance,
@@ -39,7 +38,7 @@ def measure_distance(run: Run) -> None:
     """Write the kernel distance between the private training images and the queries, all and source by source."""
     dataset = read_dataset(run.folders)
     queries = read_queries(run.folders)
-    extractor, seed, numbers = columns_extractor(), run.params.seed, by_source(queries)
+    extractor, seed, numbers = columns_extractor(), run.params.seed, queries.by_source()
     if dataset.column_names is None:
         extractor = scattering_extractor(run.params.data.channels, resolve_device(run.params.device))
     sets = {
@@ -57,14 +56,6 @@ def measure_distance(run: Run) -> None:
     }
     with atomic_folder(run.folders.distance) as folder:
         write_json(folder / "figures.json", figures)
-
-
-def by_source(queries: Queries) -> dict[str, np.ndarray]:
-    """Return the numbers of each source's queries, ascending; sources in alphabetical order."""
-    numbers: dict[str, list[np.ndarray]] = {}
-    for kind, batch in zip(queries.sources, queries.batches, strict=True):
-        numbers.setdefault(kind, []).append(batch)
-    return {kind: np.concatenate(numbers[kind]) for kind in sorted(numbers)}
 
 
 def _sample(images: Rows, numbers: np.ndarray, seed: int) -> np.ndarray:

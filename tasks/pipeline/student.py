@@ -42,8 +42,9 @@ from terrine.files import file_digest
 from terrine.geometry import in_json
 from terrine.models.backbone import Backbone
 from terrine.models.files import load_backbone, save_backbone
+from terrine.queries import Queries
 from terrine.students.answers import ReleasedAnswers, released_answers
-from terrine.students.material import Cache, ImagePool, Material, TrainedStudent
+from terrine.students.material import Cache, Material, TrainedStudent
 
 
 @step("student")
@@ -144,7 +145,7 @@ def read_answers(run: Run) -> tuple[np.ndarray, ReleasedAnswers, dict[str, Any]]
     return rows, answers, released
 
 
-def student_pool(run: Run) -> ImagePool:
+def student_pool(run: Run) -> Queries:
     """Return the images the student may look at: the queries, guided ones in the batches they were asked in; then,
     where its kind uses them, images without answers: what was not asked about of a public pool, and at most
     `student.pool` of the pretraining images, in batches of one source, as large as the queries'.
@@ -153,7 +154,7 @@ def student_pool(run: Run) -> ImagePool:
     images, batches, sources = [queries.images], list(queries.batches), list(queries.sources)
     size = max(len(batch) for batch in batches)
     if not run.params.student.looks_at_more:
-        return ImagePool(queries.images, batches, sources)
+        return queries
     first, left = len(queries.images), run.params.student.pool
     shards = read_json(run.folders.images / "manifest.json")["shards"]
     unasked, drawn = shards.get("unlabelled", []), shards.get("pretraining", [])
@@ -168,7 +169,7 @@ def student_pool(run: Run) -> ImagePool:
         batches.extend(np.array_split(np.arange(first, first + len(own)), -(-len(own) // size)))
         sources.extend([shard["kind"]] * (len(batches) - len(sources)))
         first += len(own)
-    return ImagePool(np.concatenate(images) if len(images) > 1 else images[0], batches, sources)
+    return Queries(np.concatenate(images) if len(images) > 1 else images[0], batches, sources)
 
 
 def feature_cache(run: Run, images: int) -> Cache:

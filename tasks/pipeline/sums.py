@@ -36,7 +36,7 @@ from tasks.runtime.assurance import assurance
 from tasks.runtime.identity import Inputs, about_release, check_queries, remembered, tell_change
 from tasks.runtime.parameters import refuse_hopeless_sums
 from tasks.runtime.progress import progress_reporter
-from tasks.runtime.releases import about_counting, about_order, check_releases, spent_on_counting, spent_on_moments
+from tasks.runtime.releases import about_counting, about_order, check_releases, spent_on_inputs
 from tasks.runtime.run import Run
 from tasks.runtime.store import (
     atomic_folder,
@@ -76,7 +76,7 @@ def release_sums(run: Run, release_id: str) -> None:
     """Release sums through the ledger, or find those that were; write them, and their privacy statement."""
     settings: Any = run.params.aggregation
     names = read_json(run.folders.dataset / "manifest.json")["class_names"]
-    before = compose(spent_on_counting(run.params), spent_on_moments(run.params))
+    before = spent_on_inputs(run.params)
     mu = mu_left(settings.epsilon, settings.delta, before)
     course = settings.course(mu)
     whitening = Whitening.of(query_features(run, "original"))
@@ -221,7 +221,7 @@ def _statement(
 ) -> PrivacyStatement:
     """Say what the release guarantees, from public quantities and the recorded event alone."""
     settings: Any = run.params.aggregation
-    described, before = settings.describe(), compose(spent_on_counting(run.params), spent_on_moments(run.params))
+    described, before = settings.describe(), spent_on_inputs(run.params)
     return PrivacyStatement(
         **about_release(run, ledger_account(run), release),
         unit=run.params.privacy.unit,

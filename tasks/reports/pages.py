@@ -93,5 +93,5 @@ def _environment() -> Environment:
 
 
 def render(template: str, values: Mapping[str, Any]) -> str:
-    """Fill a template of `tasks/templates`; a name it uses and is not given is an error, not an empty spot."""
+    """Fill a template of `tasks/reports/templates`; a name it uses and is not given is an error, not an empty spot."""
     return _environment().get_template(template).render(values)

@@ -107,12 +107,8 @@ def contact_sheets(
     answered, asked: bool [queries], `asked` before the budget ended. labels: int64 [queries]; looked at where answered.
     class_names: by label. noisy: float [queries, classes] noisy histograms if they were released.
     """
-    numbers: dict[str, list[np.ndarray]] = {}
-    for kind, batch in zip(queries.sources, queries.batches, strict=True):
-        numbers.setdefault(kind, []).append(batch)
     sheets = []
-    for kind, batches in sorted(numbers.items()):
-        own = np.concatenate(batches)
+    for kind, own in queries.by_source().items():
         looked_at = own[asked[own]]
         places = np.linspace(0, len(looked_at) - 1, min(per_source, len(looked_at))).round().astype(np.int64)
         chosen = sorted(looked_at[places].tolist(), key=lambda query: (not answered[query], labels[query], query))

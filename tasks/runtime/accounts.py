@@ -21,7 +21,7 @@ from terrine.privacy.accounting.calibrate import calibrate
 from terrine.privacy.accounting.events import Event
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.ledger.account import Account
-from terrine.privacy.ledger.identity import keyed_digest
+from terrine.privacy.ledger.identity import account_of, keyed_digest
 from terrine.privacy.ledger.ledger import Ledger, StoredRelease
 from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise
 
@@ -39,11 +39,6 @@ def data_of(run: Run) -> NDArray[np.uint64] | None:
     """Return the sketch of the run's records, by which a ledger knows them again; None of public ones."""
     path = run.folders.dataset / SKETCH
     return read_array(path) if path.is_file() and not run.params.data.public_benchmark else None
-
-
-def account_of(key: bytes, name: str) -> str:
-    """Return what the ledger knows an account of this name as."""
-    return keyed_digest(key, "terrine ledger account", name.encode())
 
 
 def account_of_benchmark(key: bytes, name: str) -> str:

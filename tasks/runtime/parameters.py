@@ -184,7 +184,7 @@ def hopeless(run: Run, chosen: Plan, survey: Survey) -> str:
     params, classes = run.params, len(survey.class_names)
     sharing = params.aggregation.moved if params.data.several else classes
     unit, epsilon, delta = params.privacy.unit, params.aggregation.epsilon, params.aggregation.delta
-    units = survey.units(unit)
+    units = params.privacy.units or survey.units(unit)
     about: dict[str, Any] = {"classes": sharing, "delta": delta, "unit": unit}
     noise = f"under noise of {chosen.sigma:.0f} votes on every count"
     free = planned(run, [("partition", "teachers")], survey)
@@ -200,7 +200,8 @@ def hopeless(run: Run, chosen: Plan, survey: Survey) -> str:
 def refuse_hopeless_sums(run: Run, units: int, classes: int, features: int) -> None:
     """Refuse sums over so few private units that their noise drowns them, unless `privacy.anyway` is set.
 
-    features: the length of a record's vector. Raises SettingError, for the operator alone.
+    units: as they are; those that were declared decide, where somebody did. features: the length of a record's vector.
+    Raises SettingError, for the operator alone.
     """
     sentence = hopeless_sums(run, units, classes, features)
     if sentence and not run.params.privacy.anyway:
@@ -211,6 +212,7 @@ def hopeless_sums(run: Run, units: int, classes: int, features: int) -> str | No
     """Say why no head would come of a run's sums, and what would help; None where one will, or data are public."""
     # Of K findings each is one of K coordinates of a label of length 1, of all records (`terrine.aggregation.course`).
     sharing = math.sqrt(classes) if run.params.data.several else classes
+    units = run.params.privacy.units or units
     params, about = run.params, {"classes": sharing, "features": features}
     epsilon, delta = params.aggregation.epsilon, params.aggregation.delta
     strength = signal_of_sums(units, mu_of(epsilon, delta), **about)

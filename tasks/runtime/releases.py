@@ -170,6 +170,11 @@ def spent_on_moments(params: Params) -> Event:
     return compose() if mechanism is None else mechanism.event
 
 
+def spent_on_inputs(params: Params) -> Event:
+    """Return what a run spends on its records before anybody learns from them: on counting units and on moments."""
+    return compose(spent_on_counting(params), spent_on_moments(params))
+
+
 def about_order(params: Params) -> dict[str, Any]:
     """Return how a statement says that classes have an order: the edges of bins, or how many grades there are."""
     scale = params.data.scale

@@ -72,7 +72,7 @@ def image_files(paths: Sequence[Path], kind: Files = "images") -> list[Path]:
             files += sorted(files_in(path)[0])
         elif path.is_dir():
             inside = (file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
-            files += sorted(inside)
+            files += sorted(file for file in inside if not file.name.startswith("."))  # as training passes over them
         elif path.is_file():
             files.append(path)
         else:

@@ -18,8 +18,7 @@ from tasks.runtime.releases import (
     Release,
     check_fit,
     releases_of,
-    spent_on_counting,
-    spent_on_moments,
+    spent_on_inputs,
     unpaid,
     worst_cases,
 )
@@ -141,8 +140,7 @@ def look_at(root: Path, name: str) -> Finding:
             _look_at_account(found, unknown)
     vanishing = vanishing_classes(found)
     found.notes += list(vanishing.values())[:MOST_CLASSES]
-    teachers = found.plan.teachers if found.plan else run.params.partition.teachers
-    remarks = remarks_on(survey, run.params, teachers, vanishing)
+    remarks = remarks_on(survey, run.params, vanishing)
     found.refusals += remarks.refusals
     found.doubts += remarks.doubts
     found.notes += remarks.notes
@@ -157,7 +155,7 @@ def _look_at_votes(found: Finding, automatic: list[tuple[str, str]]) -> None:
         if not found.plan.useful:
             found.doubts.append(hopeless(run, found.plan, found.survey))
     elif isinstance(mechanism, GaussianHistogram):
-        before = compose(spent_on_counting(params), spent_on_moments(params))
+        before = spent_on_inputs(params)
         answers = params.queries.count * mechanism.findings
         asked = mechanism.certain(answers, mechanism.epsilon, mechanism.delta, before)
         mu = math.sqrt(mu_squared(mechanism.cost(asked, asked))) if asked else 0.0

@@ -37,12 +37,11 @@ def write_sheet(
 
 @dataclass(frozen=True)
 class Cost:
-    """What an image set cost: images and bytes on disk, shards found intact or redrawn, and the time it all took."""
+    """What an image set cost: images and bytes on disk, shards found intact, and the time it all took."""
 
     images: int
     bytes: int
     kept: int
-    redrawn: int
     seconds: float
     images_per_second: float
 
@@ -84,7 +83,6 @@ def write_set(
         images=recipe.count,
         bytes=sum(shard.bytes for shard in written),
         kept=len(written) - len(drawn),
-        redrawn=sum(shard.state == "redrawn" for shard in written),
         seconds=seconds,
         images_per_second=sum(shard.images for shard in drawn) / seconds,
     )

@@ -12,7 +12,7 @@ from typing import Any
 
 from tasks.config.presets import PRESETS, project_root, resolve, selected_run
 from tasks.config.values import read_yaml
-from tasks.runtime.accounts import account_of, account_of_benchmark
+from tasks.runtime.accounts import account_of_benchmark
 from tasks.runtime.run import Run
 from terrine.data.public import PUBLIC_BENCHMARKS
 from terrine.errors import LedgerError, SettingError, did_you_mean
@@ -21,6 +21,7 @@ from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.ledger.account import Account
 from terrine.privacy.ledger.chain import Row
+from terrine.privacy.ledger.identity import account_of
 from terrine.privacy.ledger.ledger import Ledger, load_or_create_key
 from terrine.privacy.ledger.standing import Standing
 

@@ -21,7 +21,7 @@ from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.sums import records_of, sums_over_records
 from tasks.pipeline.teach import read_states, voters
 from tasks.pipeline.vote import read_votes
-from tasks.runtime.releases import spent_on_counting, spent_on_moments
+from tasks.runtime.releases import spent_on_inputs
 from tasks.runtime.run import Run
 from tasks.runtime.store import link
 from tasks.tools.membership import units_of
@@ -32,7 +32,6 @@ from terrine.data.dataset import Dataset
 from terrine.deployment.model import MOMENTS
 from terrine.determinism.randomness import numpy_generator
 from terrine.errors import SettingError
-from terrine.privacy.accounting.events import compose
 from terrine.privacy.accounting.gaussian import mu_squared
 
 Progress = Callable[[float, str], None]
@@ -142,7 +141,7 @@ class _Sums:
 
     def __init__(self, run: Run) -> None:
         settings: Any = run.params.aggregation
-        spent = compose(spent_on_counting(run.params), spent_on_moments(run.params))
+        spent = spent_on_inputs(run.params)
         self._run, self._course = run, settings.course(mu_left(settings.epsilon, settings.delta, spent))
         self._questions: list[Any] = []
 

@@ -48,7 +48,7 @@ def check_run(run: Run, classes: int | None = None) -> None:
     check_budget(settings, classes or 2)
 
 
-def account_of(run: Run) -> str:
+def account_of_run(run: Run) -> str:
     """Return whose budget the run draws on.
 
     An account with a budget is for one unit (`Ledger.register`), so labels and whole records exclude one another there.
@@ -69,12 +69,12 @@ def open_account(run: Run) -> Ledger:
     """Return the ledger, with the account that the run draws on registered in it, as `open_registered` does."""
     settings = section(run.params)
     public = run.params.data.public_benchmark and settings.teacher.anyone_may_know
-    return open_registered(run, account_of(run), delta=settings.delta, unit=unit_of(run), public=public)
+    return open_registered(run, account_of_run(run), delta=settings.delta, unit=unit_of(run), public=public)
 
 
 def release_terms(run: Run, classes: int) -> dict[str, Any]:
     """Return the arguments of `Ledger.release` for the run's annotations, or its randomised labels, but how to draw."""
-    settings, account = section(run.params), account_of(run)
+    settings, account = section(run.params), account_of_run(run)
     kind: Kind = "labels" if settings.protect == "labels" else "annotations"
     noise = {"kind": settings.noise} | ({"seed": run.params.seed} if settings.noise == "replay" else {})
     return {
@@ -118,7 +118,7 @@ def statement_of(
     settings = section(run.params)
     samples = settings.samples
     return PrivacyStatement(
-        **about_release(run, account_of(run), release),
+        **about_release(run, account_of_run(run), release),
         unit=unit_of(run),
         trust_model="central",
         event=NonPrivateEvent() if settings.unprotected else release.event,

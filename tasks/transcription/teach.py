@@ -34,7 +34,7 @@ from tasks.transcription.start import STUDENT, read_student_start, section
 from terrine.aggregation.votes import histograms_of
 from terrine.data import partition as partitions
 from terrine.data.dataset import Dataset
-from terrine.data.digest import keyed_digest as digest_of_arrays
+from terrine.data.digest import digest_of_arrays
 from terrine.data.partitions import protected_groups
 from terrine.determinism.randomness import numpy_generator
 from terrine.device import resolve_device
@@ -88,6 +88,8 @@ def respond(run: Run) -> None:
     """Write the labels that teachers learn from: the records' own, or, once and for all, what is told instead."""
     settings, dataset = section(run.params), read_dataset(run.folders)
     check_run(run, dataset.classes)
+    if settings.protect == "labels":
+        _check_told_apart(dataset)
     labels = dataset.train_labels
     manifest: dict[str, Any] = {"notice": NOTICE, "protect": settings.protect, "release_id": None}
     if settings.protect == "labels":
@@ -112,6 +114,17 @@ def respond(run: Run) -> None:
     with atomic_folder(run.folders.labels) as folder:
         write_array(folder / "labels.npy", labels)
         write_json(folder / "manifest.json", manifest)
+
+
+def _check_told_apart(dataset: Dataset) -> None:
+    """Raise SettingError where nothing but their labels says which of two records is which."""
+    names, images = dataset.record_names, dataset.train_images
+    for number in np.flatnonzero(names[1:] == names[:-1]):
+        if np.array_equal(images[number], images[number + 1]):
+            raise SettingError(
+                f"Records {number} and {number + 1} of the training data have one name and one image. Where labels are "
+                "what is protected, records have to be told apart without them: remove one of the files, or rename it."
+            )
 
 
 @step("teach clients", retries=2)

@@ -49,6 +49,7 @@ MOST_RECORDS = 2**26
 
 _ROWS = 4096  # 2^(14 + 14 + 8) steps each: their sum is below 2^53
 _SHORTER = 1 - 1e-9  # above the rounding of a norm and of a division by it
+_HUGE = 1e100  # sums of so many times 1e100 are finite, and so are their squares
 _CONSTANT = 0.5  # of the usual length of what stands before it
 
 
@@ -112,7 +113,7 @@ class Whitening:
 
 def _of_length_one(rows: Floats) -> NDArray[np.float32]:
     """Return rows divided by their norms, on the grid; one of zeros, or with what is no number, is zero."""
-    known = np.isfinite(rows).all(axis=1, keepdims=True) & (np.abs(rows) < 1e100).all(axis=1, keepdims=True)
+    known = np.isfinite(rows).all(axis=1, keepdims=True) & (np.abs(rows) < _HUGE).all(axis=1, keepdims=True)
     rows = np.where(known, rows, 0.0)
     return on_grid(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-300) * _SHORTER)
 
@@ -205,7 +206,11 @@ class Records:
         e = softmax(wᵀx) − y, scaled down to norm `clip` at most: the gradient's norm is ‖x‖ ‖e‖, so no larger. Of K
         findings the loss is the sum of K logistic ones over √K, so that e = (σ(wᵀx) − y) / √K with y of 0 and 1 has a
         norm of 1 at most, however many there are.
+
+        A head is what somebody else asks at. Its weights are taken as ±`_HUGE` at most, and as 0 where they are none:
+        a score that overflowed would be no number, and which records have one would decide what becomes of the sum.
         """
+        weights = np.clip(np.nan_to_num(np.asarray(weights, np.float64), nan=0.0), -_HUGE, _HUGE)
 
         def errors(block: slice) -> NDArray[np.float32]:
             scores = _filled(self.vectors[block]) @ weights

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from terrine.data.digest import keyed_digest
+from terrine.data.digest import digest_of_arrays
 from terrine.data.duplicates import duplicate_counts, exact_duplicates, shared_images
 from terrine.data.findings import counts_by_class
 from terrine.data.images import refuse_not_finite
@@ -310,7 +310,7 @@ def fingerprint(dataset: Dataset, key: bytes) -> str:
     """
     table = dataset.column_names is not None
     records = "<f4" if table else "|u1"
-    return keyed_digest(
+    return digest_of_arrays(
         "terrine table 2" if table else "terrine dataset 2",
         {
             "train_images": (dataset.train_images, records),

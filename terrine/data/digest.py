@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 
-def keyed_digest(title: str, arrays: Mapping[str, tuple[np.ndarray | None, str]], key: bytes) -> str:
+def digest_of_arrays(title: str, arrays: Mapping[str, tuple[np.ndarray | None, str]], key: bytes) -> str:
     """Return the HMAC-SHA256, as hex, of `arrays` under `key`: of title, names, dtypes, shapes and bytes.
 
     `arrays` maps a name to an array, or None, and the dtype it is encoded in, with its byte order. Equal values give

@@ -17,19 +17,19 @@ from typing import Any
 
 import numpy as np
 
+from terrine.data.labels import MISSING
 from terrine.errors import InputError
 from terrine.extras import from_extra
 
 with from_extra("pipeline", "Tables"):
     import pandas as pd
 
-MISSING = ("", "?", "NA", "NaN", "nan")
-"""Cells that hold no value."""
-
 _NO_NUMBER = ("N/A", "n/a", "NULL", "null", "None")
 """Cells that hold no value in a column of numbers; among words they are words."""
 
 _SHOWN = 3
+_WORDS = 20
+"""As many words a column may have, however few its rows."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +154,12 @@ def learn(public: pd.DataFrame, where: str, categorical: Collection[str] = ()) -
     if not columns:
         raise InputError(f"{where} has no column beside the target. Teachers need something to learn from.")
     return Encoding(tuple(columns))
+
+
+def identifying(encoding: Encoding, rows: int) -> list[Column]:
+    """Return the columns of words of which so many values are in so many rows that they tell rows apart: identifiers,
+    dates, free text, numbers with decimal commas. What they hold would be published with the student."""
+    return [column for column in encoding.columns if len(column.values or ()) > max(_WORDS, rows / 3)]
 
 
 def _numbers(cells: pd.Series) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -1,11 +1,15 @@
 """Labels, groups and names as users write them, turned into integers: labels 0..K-1, and codes of groups and names."""
 
+import unicodedata
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from terrine.data.units import name_codes
 from terrine.errors import InputError
+
+MISSING = ("", "?", "NA", "NaN", "nan")
+"""Texts that stand for no value."""
 
 _EXAMPLES = {"a group": "a patient id", "a party": "the name of a hospital", "an id": "the number of an image"}
 
@@ -47,6 +51,27 @@ def encode_groups(groups: Mapping[str, np.ndarray], where: str) -> dict[str, np.
         distinct, number = np.unique(values, return_inverse=True)
         encoded[name] = name_codes(str(value) for value in distinct)[number]
     return encoded
+
+
+def plain(label: str) -> str:
+    """Return what is left of a label without what people vary by mistake: case, spaces and a full stop at the end."""
+    core = "".join(unicodedata.normalize("NFKC", label).casefold().split()).strip(".,;:'\"")
+    try:
+        return repr(float(core))
+    except ValueError:
+        return core or label
+
+
+def on_alike(class_names: Sequence[str]) -> tuple[str, ...]:
+    """Return what their keeper is told of classes that look like one written in two ways, or like a missing label."""
+    first: dict[str, str] = {}
+    pairs = [(other, name) for name in class_names if (other := first.setdefault(plain(name), name)) != name]
+    said = [
+        f"The classes '{one}' and '{other}' look like one that is written in two ways. If so, write it in one."
+        for one, other in pairs[:3]
+    ]
+    said += [f"The class '{name}' looks like a missing label." for name in class_names if name in MISSING]
+    return tuple(said)
 
 
 def encode_names(ids: Mapping[str, np.ndarray], where: str) -> tuple[np.ndarray, np.ndarray]:

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from terrine.data.digest import keyed_digest
+from terrine.data.digest import digest_of_arrays
 from terrine.data.duplicates import duplicate_counts
 from terrine.data.units import count_units, draws, place_codes
 from terrine.determinism.randomness import numpy_generator
@@ -71,7 +71,7 @@ def dirichlet(
         cuts = np.floor(np.cumsum(shares[:-1]) * len(members)).astype(np.int64)
         position = np.arange(len(members))
         teacher_of_unit[members] = np.searchsorted(cuts, position, side="right")
-    return _fill_up(teacher_of_unit, teachers, 2).take(unit)
+    return _fill_up(teacher_of_unit, teachers).take(unit)
 
 
 def by_similarity(
@@ -96,7 +96,7 @@ def by_similarity(
     sizes = np.bincount(unit)[by_label]
     before = np.cumsum(sizes) - sizes  # records, not units, so that parts have near-equal numbers of records
     teacher_of_unit[by_label] = before * teachers // max(int(sizes.sum()), 1)
-    return _fill_up(teacher_of_unit, teachers, 2).take(unit)
+    return _fill_up(teacher_of_unit, teachers).take(unit)
 
 
 def check(
@@ -149,7 +149,7 @@ def check(
 
 def partition_hash(assignment: np.ndarray, key: bytes) -> str:
     """Return the HMAC-SHA256, as hex, of the partition under `key`: it names the partition without revealing it."""
-    return keyed_digest("terrine partition 1", {"assignment": (assignment, "<i8")}, key)
+    return digest_of_arrays("terrine partition 1", {"assignment": (assignment, "<i8")}, key)
 
 
 def _units(records: int, teachers: int, groups: np.ndarray | None) -> np.ndarray:
@@ -193,12 +193,12 @@ def _label_of_unit(unit: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return label
 
 
-def _fill_up(teacher_of_unit: np.ndarray, teachers: int, least: int) -> np.ndarray:
-    """Give each teacher with fewer than `least` units (as many as there are for all) some of the teacher who has most.
+def _fill_up(teacher_of_unit: np.ndarray, teachers: int) -> np.ndarray:
+    """Give each teacher with fewer than two units (one, where there are not two for all) some of who has most.
 
     Teachers are served in ascending order, units taken from the last of the donor's.
     """
-    least = min(least, len(teacher_of_unit) // teachers)
+    least = min(2, len(teacher_of_unit) // teachers)
     counts = np.bincount(teacher_of_unit, minlength=teachers)
     for poor in np.flatnonzero(counts < least):
         while counts[poor] < least:

@@ -75,8 +75,7 @@ class Source(Settings):
     @field_validator("edition", mode="before")
     @classmethod
     def _edition_as_text(cls, value: Any) -> Any:
-        # YAML reads 2 and 2026-03-01 as a number and a date; 2026.10, as a number, would lose its last digit.
-        return str(value) if type(value) in (int, date) else value
+        return str(value) if type(value) is date else value  # which YAML makes of 2026-03-01
 
     @field_validator("public_benchmark", mode="before")
     @classmethod

@@ -24,6 +24,7 @@ class Survey:
     several      training and test records, where one may have several findings, or none; None where each has a class
     geometry     images by width, height and mode, of `looked_at` files whose headers were read
     remarks      what their source has to say about the files, in sentences
+    doubts       what speaks against using them as they are, in sentences
     """
 
     class_names: tuple[str, ...]
@@ -36,6 +37,7 @@ class Survey:
     geometry: Counter[tuple[int, int, str]] = field(default_factory=Counter)
     looked_at: int = 0
     remarks: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
     several: tuple[int, int] | None = None
 
     @property

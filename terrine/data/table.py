@@ -16,8 +16,8 @@ How columns become numbers is learned from the public rows alone (`terrine.data.
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,12 +25,13 @@ import numpy as np
 
 from terrine.data.csv_file import read_csv_file
 from terrine.data.dataset import Dataset
-from terrine.data.encoding import MISSING, Encoding, learn
-from terrine.data.labels import encode_groups, encode_labels, encode_names
+from terrine.data.encoding import Encoding, identifying, learn
+from terrine.data.labels import MISSING, encode_groups, encode_labels, encode_names, plain
 from terrine.data.ordered import numbers_of, on_clipped
 from terrine.data.parties import encode_parties
 from terrine.data.sketch import digests_of, sketch
 from terrine.data.sources.table import Table as Source
+from terrine.data.survey import Survey, survey_of
 from terrine.data.units import place_codes, shares
 from terrine.errors import InputError
 
@@ -38,8 +39,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def load(source: Source, at: Path = Path(), *, seed: int = 0) -> tuple[Dataset, int]:
-    """Return the private splits of the CSV file of `source`, its path relative to `at`, and how many rows are public.
+def load(source: Source, at: Path = Path(), *, seed: int = 0) -> tuple[Dataset, Encoding, int]:
+    """Return the private splits of the CSV file of `source`, its path relative to `at`, how columns become numbers, and
+    how many rows are public.
 
     Rows take the place of images. The columns of target, id, group and party become no features; a group is in one
     split. Raises InputError for a file or a value that cannot be used.
@@ -86,7 +88,20 @@ def load(source: Source, at: Path = Path(), *, seed: int = 0) -> tuple[Dataset, 
         remarks=remarks,
     )
     dataset.validate()
-    return dataset, int(query.sum())
+    return dataset, encoding, int(query.sum())
+
+
+def survey(source: Source, at: Path = Path(), *, seed: int = 0) -> Survey:
+    """Return the counts of the table, and what speaks against its columns."""
+    dataset, encoding, public = load(source, at, seed=seed)
+    doubts = tuple(
+        f"Column '{column.name}' holds words, {len(column.values or ()):,} different ones in {public:,} public rows: "
+        "an identifier, dates, free text, or numbers with decimal commas? Hardly anything can be learnt from them, and "
+        "they are published with the student. Remove the column; or name it in data.id or data.group, which are not "
+        "read; or write numbers with points. To go on all the same: --anyway."
+        for column in identifying(encoding, public)
+    )
+    return replace(survey_of(dataset), public=public, doubts=doubts)
 
 
 def _sketch(frame: pd.DataFrame, source: Source) -> np.ndarray:
@@ -193,8 +208,8 @@ def _class_names(column: pd.Series, source: Source, path: Path) -> dict[str, str
     firsts = column.drop_duplicates()
     lines = {str(label): line for line, label in firsts.items()}
     if declared := source.grades or source.classes:
-        like = {_core(name): name for name in declared}
-        names = {label: label if label in declared else like.get(_core(label), "") for label in lines}
+        like = {plain(name): name for name in declared}
+        names = {label: label if label in declared else like.get(plain(label), "") for label in lines}
         unknown = next((label for label, name in names.items() if not name), None)
         if unknown is not None:
             raise InputError(
@@ -204,9 +219,9 @@ def _class_names(column: pd.Series, source: Source, path: Path) -> dict[str, str
         return names
     seen: dict[str, str] = {}
     for label in sorted(lines, key=lines.__getitem__):
-        other = seen.setdefault(_core(label), label)
+        other = seen.setdefault(plain(label), label)
         if other != label:
-            kept = sorted({_core(name): name for name in sorted(lines, key=lines.__getitem__, reverse=True)}.values())
+            kept = sorted({plain(name): name for name in sorted(lines, key=lines.__getitem__, reverse=True)}.values())
             raise InputError(
                 f"{path}: '{column.name}' is '{other}' in line {lines[other]} and '{label}' in line {lines[label]}, "
                 "which look like one class written in two ways. Correct the file, or name the classes: with "
@@ -214,15 +229,6 @@ def _class_names(column: pd.Series, source: Source, path: Path) -> dict[str, str
                 f"data.classes={_listed(sorted(lines))} all stay apart."
             )
     return {label: label for label in lines}
-
-
-def _core(label: str) -> str:
-    """Return what is left of a label without what people vary by mistake: case, spaces and a full stop at the end."""
-    plain = "".join(unicodedata.normalize("NFKC", label).casefold().split()).strip(".,;:'\"")
-    try:
-        return repr(float(plain))
-    except ValueError:
-        return plain or label
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -15,7 +15,7 @@ from terrine.models.backbone import Backbone, features_in_batches
 from terrine.models.statistics import Statistics
 from terrine.queries import Queries
 from terrine.students.answers import released_answers
-from terrine.students.material import ImagePool, Material
+from terrine.students.material import Material
 from terrine.students.student import Progress, Student
 
 
@@ -85,7 +85,7 @@ def fit(
         teachers=release.teachers,
         classes=release.classes,
     )
-    pool = ImagePool(np.asarray(queries.images), queries.batches, queries.sources or ["queries"] * len(queries.batches))
+    pool = Queries(np.asarray(queries.images), queries.batches, queries.sources or ["queries"] * len(queries.batches))
     material = Material(pool, rows, answers, backbone, settings.statistics)
     trained = settings.train(material, seed=seed, device=device, progress=progress)
     return FittedStudent(trained.backbone or backbone, trained.head, settings.statistics, settings.batch, device)

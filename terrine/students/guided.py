@@ -25,7 +25,7 @@ from terrine.determinism.parallel import side_by_side
 from terrine.errors import InputError
 from terrine.models.backbone import Backbone
 from terrine.models.statistics import Statistics, batch_statistics
-from terrine.students.material import ImagePool
+from terrine.queries import Queries
 
 RADIUS = 0.1
 """Most that an image may change: the root mean square over its pixels, where black is 0 and white is 1."""
@@ -51,7 +51,7 @@ class Guided:
     starts: np.ndarray
     batches: list[np.ndarray]
 
-    def sources(self, pool: ImagePool) -> list[str]:
+    def sources(self, pool: Queries) -> list[str]:
         """Return the name of each batch's source: `guided` and the source of the images it was made from."""
         of_image = np.empty(len(pool.images), dtype=np.int64)
         for number, batch in enumerate(pool.batches):
@@ -73,7 +73,7 @@ class Guided:
         return cls(np.asarray(arrays[IMAGES]), np.asarray(arrays[STARTS]), members)
 
 
-def none_yet(pool: ImagePool) -> Guided:
+def none_yet(pool: Queries) -> Guided:
     """Return no guided queries, of the geometry of a pool's images."""
     return Guided(np.empty((0, *pool.images.shape[1:]), np.uint8), np.empty(0, np.int64), [])
 
@@ -90,7 +90,7 @@ def joined(first: Guided, second: Guided) -> Guided:
 def guide(
     backbone: Backbone,
     head: Head,
-    pool: ImagePool,
+    pool: Queries,
     unasked: np.ndarray,
     count: int,
     *,
@@ -120,7 +120,7 @@ def guide(
     return Guided(uncertain_images(backbone, head, pool.images[starts], batches, statistics, device), starts, batches)
 
 
-def deal(unasked: np.ndarray, pool: ImagePool, count: int, *, most: int, fewest: int) -> list[np.ndarray]:
+def deal(unasked: np.ndarray, pool: Queries, count: int, *, most: int, fewest: int) -> list[np.ndarray]:
     """Return the first `count` of the numbers `unasked`, in batches of one source and near-equal sizes up to `most`.
 
     A source of which there would be less than `fewest` is left out. Sources take turns. Raises InputError for numbers
@@ -131,7 +131,7 @@ def deal(unasked: np.ndarray, pool: ImagePool, count: int, *, most: int, fewest:
         raise InputError(f"Starts run to {unasked.max()}, but there are {len(pool.images)} query images.")
     chosen = unasked[:count]
     turns = []
-    for members in pool.by_source():
+    for members in pool.by_source().values():
         own = chosen[np.isin(chosen, members)]
         if len(own) >= max(fewest, 1):
             # A stray last image joins the others: a batch of one has no statistics.

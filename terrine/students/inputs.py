@@ -125,7 +125,7 @@ class ImageInputs:
         self._images = material.pool.images
         self._weak, self._strong = weak_augmentation(flip), strong_augmentation(flip)
         together = material.statistics == "original"
-        self.groups = [np.arange(len(self._images))] if together else material.pool.by_source()
+        self.groups = [np.arange(len(self._images))] if together else list(material.pool.by_source().values())
 
     def plain(self, rows: np.ndarray) -> Tensor:
         return as_float(torch.from_numpy(np.ascontiguousarray(self._images[rows])).to(self.device))

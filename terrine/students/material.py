@@ -1,6 +1,6 @@
 """What a student learns from, public images and released answers alone, and what a training returns."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ from terrine.classifiers import Head
 from terrine.errors import InputError
 from terrine.models.backbone import Backbone, features_in_batches
 from terrine.models.statistics import Statistics
+from terrine.queries import Queries
 from terrine.students.answers import ReleasedAnswers
 
 Cache = Callable[[str, Callable[[], np.ndarray]], np.ndarray]
@@ -23,43 +24,16 @@ def no_cache(name: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
 
 
 @dataclass(frozen=True, eq=False)
-class ImagePool:
-    """All public images a student may look at, answered or not.
-
-    images: uint8 [images, C, H, W]. batches: index arrays that cover every image once, the images that share their
-    batch statistics. sources: the name of each batch's image source; images of two sources never share a batch.
-    """
-
-    images: np.ndarray
-    batches: Sequence[np.ndarray]
-    sources: Sequence[str]
-
-    def __post_init__(self) -> None:
-        covered = np.sort(np.concatenate(self.batches)) if len(self.batches) else np.empty(0, int)
-        if len(self.batches) != len(self.sources) or not np.array_equal(covered, np.arange(len(self.images))):
-            raise InputError(
-                f"The student's pool has {len(self.images)} images, {len(self.batches)} batches and "
-                f"{len(self.sources)} sources. Every image belongs in one batch, and every batch to one source."
-            )
-
-    def by_source(self) -> list[np.ndarray]:
-        """Return the numbers of each source's images, sources in alphabetical order."""
-        return [
-            np.sort(np.concatenate([b for b, s in zip(self.batches, self.sources, strict=True) if s == source]))
-            for source in sorted(set(self.sources))
-        ]
-
-
-@dataclass(frozen=True, eq=False)
 class Material:
     """What a student learns from.
 
+    pool: all public images that it may look at, answered or not; each is in one batch, and no batch has two sources.
     rows: int64 [answers], the number in the pool of each image that has an answer. answers: in the same order.
     backbone: the public backbone, which is never changed. statistics: with which batch statistics the student is
     trained and used. cache: keeps features of the frozen backbone, whose names say what they are.
     """
 
-    pool: ImagePool
+    pool: Queries
     rows: np.ndarray
     answers: ReleasedAnswers
     backbone: Backbone
@@ -67,16 +41,23 @@ class Material:
     cache: Cache = no_cache
 
     def __post_init__(self) -> None:
+        pool = self.pool
+        covered = np.sort(np.concatenate(pool.batches)) if len(pool.batches) else np.empty(0, int)
+        if len(pool.batches) != len(pool.sources) or not np.array_equal(covered, np.arange(len(pool))):
+            raise InputError(
+                f"The student's pool has {len(pool)} images, {len(pool.batches)} batches and {len(pool.sources)} "
+                "sources. Every image belongs in one batch, and every batch to one source."
+            )
         rows = np.asarray(self.rows)
         if rows.shape != (len(self.answers),) or len(rows) == 0:
             raise InputError(
                 f"{len(self.answers)} released answers and image numbers of shape {rows.shape} do not fit together. "
                 "Give one image per released answer, and at least one."
             )
-        if rows.min() < 0 or rows.max() >= len(self.pool.images) or len(np.unique(rows)) != len(rows):
+        if rows.min() < 0 or rows.max() >= len(pool) or len(np.unique(rows)) != len(rows):
             raise InputError(
                 f"Answers are about images {rows.min()} to {rows.max()}, some perhaps more than once, and the pool has "
-                f"{len(self.pool.images)}."
+                f"{len(pool)}."
             )
 
     def features(self, device: torch.device | str) -> np.ndarray:

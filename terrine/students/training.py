@@ -80,7 +80,7 @@ def train(
     with reproducible(device):
         groups = [np.arange(len(material.pool.images))]
         if not frozen and material.statistics == "current":
-            groups = material.pool.by_source()
+            groups = list(material.pool.by_source().values())
         everything = AnswerSplit(np.arange(len(material.rows)), np.empty(0, np.int64))
         judged = settings.patience is not None
         split = split_answers(np.asarray(material.rows), groups, seed) if judged else everything

@@ -159,7 +159,7 @@ def train_heads(
     def train(positions: list[int]) -> list[int]:
         index = np.stack([rows[position] for position in positions])
         inputs = torch.from_numpy(features[index]).to(device)
-        if not bool(torch.isfinite(inputs.sum())):
+        if not bool(torch.isfinite(torch.stack(inputs.aminmax())).all()):  # a sum may overflow
             raise InputError(f"features: a record of teachers {[teachers[p] for p in positions]} is not finite.")
         targets = torch.from_numpy(labels[index].astype(np.int64, copy=False)).to(device)
         if settings.optimiser == "ridge":

@@ -48,10 +48,13 @@ def by_ridge(inputs: Tensor, targets: Tensor, classes: int, settings: LinearTeac
     # A teacher whose records are all alike has scale 0, and nothing to learn beside the labels' frequencies.
     scale = diagonal.sum(1, keepdim=True) / records
     diagonal += settings.ridge * (1 + settings.copies) * torch.where(scale > 0, scale, 1.0)
-    factor = torch.linalg.cholesky(gram)
+    factor, failed = torch.linalg.cholesky_ex(gram)
+    # Records beyond what floating point can square have no head, and their teacher none but for its labels.
+    failed = (failed > 0) | ~torch.isfinite(factor).flatten(1).all(1)
     right = one_hot if dual else torch.bmm(centred.mT, one_hot)
     solution = torch.cholesky_solve(right.to(gram.dtype), factor).to(inputs.dtype)
     weight = torch.bmm(solution.mT, centred) if dual else solution.mT.contiguous()
+    weight[failed], mean[failed] = 0, 0
     bias = -torch.bmm(mean, weight.mT)
     if several:
         return weight, bias[:, 0]

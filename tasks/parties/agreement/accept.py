@@ -18,7 +18,7 @@ from typing import Any
 
 from tasks.config.values import merge, parse_assignments
 from tasks.parties.agreement.acceptance import ACCEPTANCE, accept_terms, read_acceptance
-from tasks.parties.agreement.proposal import Proposal, as_yaml, digest_of
+from tasks.parties.agreement.proposal import Proposal, as_yaml
 from tasks.parties.agreement.terms_page import page
 from tasks.parties.config import TERMS, OwnTeachers, read_party
 from tasks.parties.training import check_public, own_params
@@ -73,7 +73,7 @@ class Candidate:
         params = own_params(self._own, terms, held)
         survey = params.data.survey(Path(), seed=SPLIT_SEED)
         class_places(survey.class_names, terms.class_names)
-        remarks = remarks_on(survey, params, held)
+        remarks = remarks_on(survey, params)
         _look_at_units(remarks, survey, self)
         return survey, remarks
 
@@ -128,7 +128,7 @@ def accept(party: Candidate) -> Path:
     folder, terms = party.folder, party.proposal.terms
     credentials = _credentials(party)
     if (folder / CONFIG).exists():
-        if digest_of(read_party(folder / CONFIG).terms) != digest_of(terms):
+        if read_party(folder / CONFIG).terms.digest != terms.digest:
             raise SettingError(f"{folder} holds a party of other terms. Choose another --folder for these.")
         accepted = read_acceptance(folder / ACCEPTANCE, credentials.authority)
         if accepted.proposal == party.proposal.digest:

@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tasks.config.values import digest
 from tasks.parties.agreement.terms import Terms
 from terrine.collaboration.transport.credentials import CredentialError, Credentials, Identity, signature_of, signed_by
 from terrine.errors import InputError, SettingError
@@ -50,9 +49,7 @@ def accept_terms(path: Path, credentials: Credentials, terms: Terms, proposal: s
     """Sign terms as the party of these credentials, and write the acceptance."""
     own = credentials.identity
     when = datetime.now(UTC).isoformat(timespec="seconds")
-    unsigned = Acceptance(
-        own.name, own.role, digest(terms.public(), 64), proposal, when, credentials.certificate.decode()
-    )
+    unsigned = Acceptance(own.name, own.role, terms.digest, proposal, when, credentials.certificate.decode())
     signature = base64.b64encode(signature_of(credentials, unsigned.content)).decode()
     accepted = Acceptance(**{**asdict(unsigned), "signature": signature})
     with atomic_file(path) as file:

@@ -20,7 +20,6 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.config.values import digest
 from tasks.parties.agreement.terms import Digest, Terms, checked
 from terrine.aggregation.course import Course
 from terrine.aggregation.fixed_point import FixedPoint
@@ -61,7 +60,7 @@ class AccuracyTerms(Terms):
         same = (*who, "queries_digest", "query_shards", "backbone", "class_names", "version")
         values: dict[str, Any] = {name: getattr(terms, name) for name in same}
         values |= {"mechanism": "accuracy", "sigma": terms.overlap * one.sigma, "epsilon": epsilon}
-        values |= {"queries": 1, "asked": 1, "voted": digest(terms.public(), 64), "measured": measured}
+        values |= {"queries": 1, "asked": 1, "voted": terms.digest, "measured": measured}
         found = checked(values, cls)
         found.fixed_point.step(0)  # noise on too coarse a lattice is refused here
         return found

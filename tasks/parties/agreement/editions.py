@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from tasks.config.values import digest, read_yaml
+from tasks.config.values import read_yaml
 from tasks.parties.agreement.acceptance import ACCEPTANCE, accept_terms, read_acceptance
 from tasks.parties.agreement.terms import Terms, certain
 from tasks.parties.config import TERMS, PartyConfig, read_party
@@ -102,7 +102,7 @@ def _sign(path: Path, config: PartyConfig, terms: Terms, place: Path) -> None:
     """Sign the next terms, and lay aside what was signed of those before."""
     credentials = config.own_credentials()
     signed = read_acceptance(path, credentials.authority)
-    if signed.terms == digest(config.terms.public(), 64):
+    if signed.terms == config.terms.digest:
         shutil.copy(path, place)
     accept_terms(path, credentials, terms, signed.proposal)
 

@@ -24,7 +24,7 @@ from typing import Any
 
 import yaml
 
-from tasks.config.values import digest, read_yaml
+from tasks.config.values import read_yaml
 from tasks.parties.agreement.terms import Terms, checked
 from tasks.parties.config import TERMS
 from tasks.runtime.store import link, read_json, write_json, write_text
@@ -97,18 +97,13 @@ def write_proposal(
     files = {
         path.relative_to(folder).as_posix(): file_digest(path) for path in sorted(folder.rglob("*")) if path.is_file()
     }
-    about = {"format": FORMAT, "terms": digest_of(terms), "addresses": dict(addresses), "files": files}
+    about = {"format": FORMAT, "terms": terms.digest, "addresses": dict(addresses), "files": files}
     write_json(folder / MANIFEST, about)
 
 
 def as_yaml(values: Mapping[str, Any]) -> str:
     """Write a mapping as YAML, in its own order."""
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=110)
-
-
-def digest_of(terms: Terms) -> str:
-    """Return the SHA-256 of terms, however they are written down."""
-    return digest(terms.public(), 64)
 
 
 def archive(folder: Path) -> Path:
@@ -160,7 +155,7 @@ def read_proposal(folder: Path, expected: str | None = None) -> Proposal:
                 f"{MANIFEST}. Have the proposal sent again; accept nothing of this one."
             )
     terms = checked(read_yaml(folder / TERMS))
-    if digest_of(terms) != manifest["terms"]:
+    if terms.digest != manifest["terms"]:
         raise InputError(f"{folder / TERMS} are other terms than {MANIFEST} names. Have the proposal sent again.")
     params = read_yaml(folder / PARAMS)
     return Proposal(folder, terms, params, manifest["addresses"], found, manifest["files"])

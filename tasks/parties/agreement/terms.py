@@ -231,9 +231,14 @@ class Terms(Settings):
         return len(self.class_names)
 
     @property
+    def digest(self) -> str:
+        """SHA-256 of the terms, however they are written down."""
+        return digest(self.public(), 64)
+
+    @property
     def agreed(self) -> str:
         """Digest of the terms that parties have accepted."""
-        return digest(self.public(), 64)
+        return self.digest
 
     @property
     def reveals(self) -> Reveal:

@@ -37,11 +37,12 @@ from tasks.runtime.releases import accuracy_of, identity_in_ledger, noise_of
 from tasks.runtime.run import Run
 from tasks.runtime.store import write_json
 from terrine.data.dataset import Dataset
-from terrine.data.digest import keyed_digest
+from terrine.data.digest import digest_of_arrays
 from terrine.data.units import count_units
 from terrine.deployment.manifest import MANIFEST
 from terrine.errors import InputError, SettingError
 from terrine.files import file_digest
+from terrine.planning import round_advice
 from terrine.privacy.accounting.events import to_json
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
@@ -97,7 +98,7 @@ def _check_use(run: Run, mechanism: NoisedAccuracy, units: int) -> None:
     plus_minus = mechanism.plus_minus(units)
     if plus_minus > WORST:
         settings = run.params
-        enough = round_up(epsilon_for(WORST, units, settings.aggregation.delta), 2)
+        enough = round_advice(epsilon_for(WORST, units, settings.aggregation.delta))
         what = "a mean error" if _of_numbers(settings) else "an accuracy"
         points = "% of the largest possible error" if _of_numbers(settings) else "percentage points"
         raise SettingError(
@@ -120,7 +121,7 @@ def release_accuracy(run: Run, dataset: Dataset) -> None:
     places = _places(run, dataset, units)
     looked_at = {"shares": (shares, "<f8"), **{f"column {number}": (one, "<i8") for number, one in enumerate(places)}}
     inputs = {
-        "accuracy": keyed_digest("terrine noised accuracy 1", looked_at, site_key(run)),
+        "accuracy": digest_of_arrays("terrine noised accuracy 1", looked_at, site_key(run)),
         "student": file_digest(run.folders.student / MANIFEST),
     }
     noise = noise_of(run, "accuracy")

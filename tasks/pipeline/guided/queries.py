@@ -26,7 +26,6 @@ from terrine.files import file_digest
 from terrine.models.backbone import features_in_batches
 from terrine.queries import Queries
 from terrine.students.guided import Guided, guide, joined, none_yet
-from terrine.students.material import ImagePool
 
 FILE = "guided.npy"
 """uint8 [guided, C, size, size], beside the answers; their numbers follow those of the other queries."""
@@ -41,7 +40,7 @@ class Guide:
 
     def __init__(self, run: Run, teachers: int, classes: int) -> None:
         self._run, self._teachers, self._classes = run, teachers, classes
-        self._images = query_pool(run.folders)
+        self._images = read_queries(run.folders)
         self.pool = len(self._images.images)
         self._backbone = read_backbone(run.folders)
         self._features = np.asarray(query_features(run, run.params.teachers.statistics))
@@ -71,15 +70,9 @@ class Guide:
         return Advice(order, predict(head, self._features), made=len(new.images))
 
 
-def query_pool(folders: Folders) -> ImagePool:
-    """Return the query images that were there from the start, in their fixed batches."""
-    queries = read_queries(folders)
-    return ImagePool(queries.images, queries.batches, queries.sources)
-
-
 def write_guided(run: Run, folder: Path, guided: Guided) -> dict[str, Any]:
     """Write guided queries into the folder of the answers, and return what the manifest there says about them."""
-    pool = query_pool(run.folders)
+    pool = read_queries(run.folders)
     write_array(folder / FILE, guided.images)
     batches = [
         {"kind": kind, "first": len(pool.images) + int(batch[0]), "count": len(batch)}

@@ -121,8 +121,6 @@ class Gatherer(ABC):
         party._resume(state)
         return party
 
-    # -- what a host calls
-
     def start(self) -> Iterator[Send]:
         """See `Party.start`. A party that resumes says which round it holds; a new one waits for shares."""
         if not self._resumed or self._present is None:
@@ -197,8 +195,6 @@ class Gatherer(ABC):
             **self._sums(),
         }
 
-    # -- what guardian and student add
-
     @abstractmethod
     def _sums(self) -> State:
         """The arrays of the state that are this party's own."""
@@ -218,8 +214,6 @@ class Gatherer(ABC):
     @abstractmethod
     def _answer(self, frame: bytes) -> Iterator[Send]:
         """Take a frame of the peer while computing."""
-
-    # -- gathering
 
     def _take_shares(self, sharing: _Sharing, frame: bytes) -> None:
         channel, agreement = sharing.channel, self.agreement

@@ -97,19 +97,18 @@ def read_pictures(
     return images[: len(kept)], np.array(kept, dtype=np.int64)
 
 
-def headers(paths: Sequence[Path]) -> Counter[tuple[int, int, str]]:
-    """Return how many images there are of each width, height and mode (as Pillow names modes), from headers alone.
-
-    Files that cannot be opened are left out: `read_images` names them.
-    """
+def headers(paths: Sequence[Path]) -> tuple[Counter[tuple[int, int, str]], list[Path]]:
+    """Return how many images there are of each width, height and mode (as Pillow names modes), from headers alone, and
+    the files that cannot be opened."""
 
     def geometry(path: Path) -> tuple[int, int, str]:
         with Image.open(path) as image:
             return (*image.size, image.mode)
 
     with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
-        found = pool.map(partial(_attempt, geometry), paths)
-        return Counter(known for known, failure in found if failure is None)
+        found = list(pool.map(partial(_attempt, geometry), paths))
+    failed = [path for path, (_, failure) in zip(paths, found, strict=True) if failure is not None]
+    return Counter(known for known, failure in found if failure is None), failed
 
 
 def decode_image(

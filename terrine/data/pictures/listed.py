@@ -15,7 +15,7 @@ import numpy as np
 
 from terrine.data.dataset import Dataset
 from terrine.data.findings import counts_by_class
-from terrine.data.labels import encode_groups, encode_labels
+from terrine.data.labels import encode_groups, encode_labels, on_alike
 from terrine.data.ordered import OrderedLabels, grades_of, numbers_of, on_clipped
 from terrine.data.parties import encode_parties
 from terrine.data.sketch import sketch
@@ -130,6 +130,7 @@ class Listed(OrderedLabels, Own, ImageSource):
             digests=digests,
             skip=self.passes_over,
         )
+        kept = _settle_namesakes(images, kept, digests[: len(kept)], there.names[order], len(there.train))
         teaching = kept < len(there.train)
         count, train, test = int(teaching.sum()), order[kept[teaching]], order[kept[~teaching]]
         return Dataset(
@@ -152,12 +153,13 @@ class Listed(OrderedLabels, Own, ImageSource):
     def survey(self, at: Path = Path(), *, seed: int = 0) -> Survey:
         there = self._listed(at, seed)
         train, test, classes = there.train, there.test, len(there.class_names)
-        geometry = there.found.geometry
+        geometry, broken = there.found.geometry, list[Path]()
         if geometry is None:
             from terrine.data.pictures.files import headers
 
             every = max(1, len(there.labels) // _HEADERS)
-            geometry = headers([record.path for record in there.found.records[::every]])
+            geometry, broken = headers([record.path for record in there.found.records[::every]])
+        looked_at = geometry.total() + len(broken)
         return Survey(
             there.class_names,
             counts_by_class(there.labels[train], classes),
@@ -168,8 +170,8 @@ class Listed(OrderedLabels, Own, ImageSource):
             else (count_units(there.groups[train]), count_units(there.groups[test])),
             skipped=there.found.skipped,
             geometry=geometry,
-            looked_at=geometry.total(),
-            remarks=(*there.found.remarks, *there.remarks),
+            looked_at=looked_at,
+            remarks=(*there.found.remarks, *there.remarks, *_on_broken(broken, looked_at)),
             several=(len(train), len(test)) if self.findings else None,
         )
 
@@ -177,6 +179,7 @@ class Listed(OrderedLabels, Own, ImageSource):
         """List the records and draw the split; no image is decoded."""
         found, where = self.found(at), str(at / self.path)
         records = found.records
+        # Namesakes, as in folders of classes, get their places when they are read (`_settle_namesakes`).
         records.sort(key=lambda record: (record.name, record.label, record.frame))
         first = records[0]
         numbers, remarks = None, ()
@@ -192,6 +195,7 @@ class Listed(OrderedLabels, Own, ImageSource):
             labels = np.array([[name in own for name in class_names] for own in held], np.int64)
         else:
             class_names = _class_names([record.label for record in records])
+            remarks = on_alike(class_names)
             given = {"label": np.array([record.label for record in records])}
             labels = encode_labels(given, class_names, where)[0]["label"]
         names = name_codes(record.name for record in records)
@@ -215,6 +219,24 @@ class Listed(OrderedLabels, Own, ImageSource):
         return Listing(found, labels, class_names, names, groups, train, test, parties, party_names, numbers, remarks)
 
 
+def _settle_namesakes(
+    images: np.ndarray, kept: np.ndarray, digests: np.ndarray, names: np.ndarray, train: int
+) -> np.ndarray:
+    """Put records of one name, which lie side by side, in the order of their contents; return their numbers so.
+
+    Until then they lie in the order of their classes. Where labels alone are protected a record that has another label
+    has to keep its place: batches are cut by places. `images` change in place; the first `train` of `names` teach.
+    """
+    own, teaching = names[kept], kept < train
+    first = np.append(True, (own[1:] != own[:-1]) | (teaching[1:] != teaching[:-1]))
+    run, ends = np.cumsum(first) - 1, np.append(np.flatnonzero(first), len(kept))
+    place = np.lexsort((digests, run))
+    for moved in np.unique(run[place != np.arange(len(kept))]):
+        rows = slice(ends[moved], ends[moved + 1])
+        images[rows] = images[place[rows]]
+    return kept[place]
+
+
 def _check_split(
     train: np.ndarray, test: np.ndarray, groups: np.ndarray | None, records: list[Record], where: str
 ) -> None:
@@ -230,6 +252,17 @@ def _check_split(
                 f"{where}: the group of {records[shared[0]].path} is in train and in test ({len(shared)} training "
                 "images are concerned). A person must be in one split only: move those images."
             )
+
+
+def _on_broken(broken: list[Path], looked_at: int) -> tuple[str, ...]:
+    """Say which files a run will refuse, of those that were looked at."""
+    if not broken:
+        return ()
+    more = f" and {len(broken) - 3} more" if len(broken) > 3 else ""
+    return (
+        f"{len(broken)} of {looked_at:,} files that were looked at cannot be opened, and a run will refuse them: "
+        f"{', '.join(map(str, broken[:3]))}{more}.",
+    )
 
 
 def _class_names(labels: list[str]) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """The user's own image files: class folders, or a CSV table that lists them.
 
 Class folders           FOLDER/CLASS/anything.png                     split by test_fraction
-Class folders, split    FOLDER/train/CLASS/..., FOLDER/test/CLASS/... the split as given
+Class folders, split    FOLDER/train/CLASS/..., FOLDER/test/CLASS/... the split as given; images in a third folder,
+                        val or validation, teach as well
 A table                 TABLE.csv with columns path, label and optionally group, party, split (train or test)
 A table of findings     With `data.findings`, instead of label a column for each finding (1, 0 or empty), or in label
                         the findings of an image, separated by `;` or `|`; what `data.findings` does not name is ignored
@@ -36,6 +37,15 @@ if TYPE_CHECKING:
 
 MEDICAL = {".nii": "nifti", ".nii.gz": "nifti", ".dcm": "dicom"}
 """What other sources read, by the end of a file's name."""
+_SPLITS = {
+    "train": "train",
+    "training": "train",
+    "val": "train",
+    "valid": "train",
+    "validation": "train",
+    "test": "test",
+}
+"""The split that a folder is, by its name in small letters."""
 
 
 class Folder(Listed):
@@ -75,7 +85,7 @@ class Folder(Listed):
 
 
 def _walk(folder: Path) -> tuple[list[Record], Counter[str]]:
-    """List class folders, or the class folders in `train` and `test` when these are the only folders.
+    """List class folders, or the class folders in `train`, `test` and `val` when these are the only folders.
 
     Returns the images, and how many files of which kind below the folder are none.
     """
@@ -87,8 +97,16 @@ def _walk(folder: Path) -> tuple[list[Record], Counter[str]]:
             "with columns path and label."
         )
     tops = _subfolders(folder)
-    splits = {top.name for top in tops} == {"train", "test"}
-    class_folders = [(c, top.name) for top in tops for c in _subfolders(top)] if splits else [(c, "") for c in tops]
+    splits = [_SPLITS.get(top.name.lower()) for top in tops]
+    class_folders = [(top, "") for top in tops]
+    if {*splits} == {"train", "test"}:
+        class_folders = [(c, split or "") for top, split in zip(tops, splits, strict=True) for c in _subfolders(top)]
+    elif tops and None not in splits and all(map(_subfolders, tops)):
+        raise InputError(
+            f"{folder} holds {' and '.join(top.name for top in tops)}, and no split for the "
+            f"{'test' if 'test' not in splits else 'training'}: name the folders train and test, or point data.path at "
+            "one that holds a folder for each class."
+        )
     if not class_folders:
         raise InputError(
             f"{folder} holds no class folders. Put the images of each class into a subfolder named after the class, or "
@@ -97,6 +115,8 @@ def _walk(folder: Path) -> tuple[list[Record], Counter[str]]:
     listing: list[Record] = []
     skipped = Counter(_kind_of_file(file.name) for file in folder.iterdir() if file.is_file())
     for class_folder, split in class_folders:
+        if not _is_utf8(class_folder.name):
+            raise InputError(f"The name of the class folder {str(class_folder)!a} is no UTF-8 text. Rename it.")
         real, before = class_folder.resolve(), len(listing)
         for entry in _files_below(class_folder):
             if not _is_image(entry):
@@ -123,6 +143,10 @@ def _files_below(folder: Path) -> Iterator[os.DirEntry[str]]:
                 yield from _files_below(Path(entry.path))
             elif entry.is_file():
                 yield entry
+
+
+def _is_utf8(name: str) -> bool:
+    return name.encode(errors="replace").decode() == name  # a byte that is none is half of a surrogate pair here
 
 
 def _subfolders(folder: Path) -> list[Path]:

@@ -15,6 +15,7 @@ are then in the order of these texts. Without ids it is its place in the array, 
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -42,7 +43,7 @@ class Npz(OrderedLabels, Own, ThreeSplits):
 
     def read(self, at: Path = Path(), seed: int = 0, progress: Progress | None = None) -> Dataset:
         path = at / self.path
-        return from_arrays(
+        dataset = from_arrays(
             read_arrays(path, {*_KEYS, "class_names"}),
             path.stem,
             str(path),
@@ -51,6 +52,19 @@ class Npz(OrderedLabels, Own, ThreeSplits):
             validation=self.validation_split,
             kind=self,
         )
+        return replace(dataset, remarks=(*dataset.remarks, *_on_arrays(path)))
+
+
+def _on_arrays(path: Path) -> tuple[str, ...]:
+    """Return what the keeper of a file is told of arrays that are not read: one may say who is who."""
+    with np.load(path, allow_pickle=False) as archive:
+        other = [name for name in archive.files if name not in {*_KEYS, "class_names"}]
+        if not other or any(name.endswith("groups") for name in archive.files):
+            return ()
+    return (
+        f"{path} has arrays that are not read: {', '.join(other)}. If one says whose images they are, call it "
+        "'groups', and set privacy.unit=group: ε then protects people, and nobody is both taught and tested.",
+    )
 
 
 def read_arrays(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:

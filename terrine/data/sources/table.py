@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -12,7 +11,7 @@ from pydantic import Field, model_validator
 from terrine.data.dataset import Dataset
 from terrine.data.ordered import InOrder
 from terrine.data.source import Own, Progress, Source
-from terrine.data.survey import Survey, survey_of
+from terrine.data.survey import Survey
 
 if TYPE_CHECKING:
     from terrine.data.encoding import Encoding
@@ -70,8 +69,7 @@ class Table(InOrder, Own, Source):
     def survey(self, at: Path = Path(), *, seed: int = 0) -> Survey:
         from terrine.data import table
 
-        dataset, public = table.load(self, at, seed=seed)
-        return replace(survey_of(dataset), public=public)
+        return table.survey(self, at, seed=seed)
 
     def public_rows(self, at: Path = Path(), *, seed: int = 0) -> tuple[np.ndarray, Encoding]:
         """Return the features, float32 [Q, F], of the public rows, and how they are encoded.

@@ -64,6 +64,11 @@ def keyed_digest(key: bytes, purpose: str, *parts: bytes) -> str:
     return code.hexdigest()
 
 
+def account_of(key: bytes, name: str) -> str:
+    """What the site's ledger knows the account of this name as, whichever door a release comes through."""
+    return keyed_digest(key, "terrine ledger account", name.encode())
+
+
 def canonical_json(value: Any) -> bytes:
     """One byte string for equal JSON values, whatever the order of their keys; NaN and infinity are refused."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode()

@@ -10,9 +10,9 @@ import typer
 from typer.testing import CliRunner
 
 from flows.cli.ledger import ledger as ledger_commands
-from tasks.runtime.accounts import account_of
 from terrine.errors import LedgerError, SettingError
 from terrine.privacy.accounting.events import GaussianEvent
+from terrine.privacy.ledger.identity import account_of
 from terrine.privacy.ledger.ledger import Ledger, load_or_create_key
 from terrine.privacy.ledger.transaction import LedgerTransaction
 

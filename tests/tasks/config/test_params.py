@@ -1,6 +1,7 @@
 """Parameters are refused with the key, the value and the remedy, or they are right."""
 
 from datetime import date
+from pathlib import Path
 
 import pytest
 import yaml
@@ -166,6 +167,11 @@ def test_an_edition_is_a_name_even_where_yaml_sees_a_number(given, edition):
     assert validate(GOOD).data.edition == "1"
 
 
+def test_an_account_and_a_folder_may_be_called_like_a_year():
+    params = validate(with_(ledger={"account": 2026, "key": 2024}))
+    assert (params.ledger.account, params.ledger.key) == ("2026", Path("2024"))
+
+
 def test_every_fault_is_reported_at_once():
     with pytest.raises(SettingError) as caught:
         validate(with_(data={"size": 1}, queries={"count": 0}))
@@ -182,6 +188,8 @@ def test_every_fault_is_reported_at_once():
         ("queries.sources={dead_leaves: 2}", {"queries": {"sources": {"dead_leaves": 2}}}),
         ("student.l2=null", {"student": {"l2": None}}),
         ("data.edition='2'", {"data": {"edition": "2"}}),
+        ("data.classes=[no, yes]", {"data": {"classes": ["no", "yes"]}}),
+        ("privacy.anyway=true", {"privacy": {"anyway": True}}),
     ],
 )
 def test_an_assignment_is_read_as_yaml(text, expected):

@@ -185,7 +185,7 @@ def test_a_round_is_guided_by_all_that_was_released_before_it_and_by_nothing_els
         used = [*before[before < POOL], *start[before[before >= POOL]]]
         unasked = np.setdiff1d(np.arange(POOL), used)
         count = int((turn == number).sum())
-        pool = queries.query_pool(run.folders)
+        pool = queries.read_queries(run.folders)
         expected = guide(backbone, head, pool, unasked, count, statistics="current", most=12)
         np.testing.assert_array_equal(every.images[turn == number], expected.images)
         np.testing.assert_array_equal(start[turn == number], expected.starts)

@@ -1,6 +1,7 @@
 """`terrine check`: what is seen before any work, and what it refuses."""
 
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -81,6 +82,38 @@ def test_it_shows_records_classes_files_images_votes_and_price_and_leaves_nothin
     ):
         assert part in said, part
     assert sorted(project.rglob("*")) == before
+    assert _check("--set", "aggregation.epsilon=5").exit_code == 0
+    assert [path.name for path in (project / "experiments").iterdir()] == ["own.yaml"]
+
+
+def test_groups_that_protect_nobody_and_files_that_cannot_be_opened_are_told(project):
+    _table_of_groups(project, groups=60)
+    notes = look_at(project, derive(project, "own", ["data.path=images/table.csv"])).notes
+    assert any(re.search(r"\d+ groups\..*To protect people: privacy.unit=group", note) for note in notes)
+    (project / "images" / "boot" / "page.png").write_text("<html>")
+    notes = look_at(project, "own").notes
+    assert any(note.startswith("1 of 391 files that were looked at cannot be opened") for note in notes)
+
+
+def test_one_class_and_classes_written_in_two_ways_are_told(project):
+    (project / "images" / "shirt").rename(project / "images" / "Boot ")
+    assert any("'Boot ' and 'boot' look like one" in note for note in look_at(project, "own").notes)
+    shutil.rmtree(project / "images" / "Boot ")
+    assert any("There is one class, 'boot'" in sentence for sentence in look_at(project, "own").refusals)
+
+
+def test_columns_of_a_table_that_tell_rows_apart_are_refused(project):
+    lines = [f"{n % 50},w{n % 7},2026-01-{n % 28 + 1:02},p{n},{'yes' if n % 2 else 'no'}" for n in range(2000)]
+    (project / "rows.csv").write_text("\n".join(["age,ward,day,mrn,died", *lines]))
+    preset = {
+        "data": {"name": "table", "path": "rows.csv", "target": "died"},
+        "backbone": {"kind": "columns"},
+        "ledger": {"account": "clinic", "epsilon": 8},
+    }
+    (project / "experiments" / "rows.yaml").write_text(yaml.safe_dump(preset))
+    (said,) = look_at(project, "rows").stops
+    assert re.match(r"Column 'mrn' holds words, \d+ different ones in \d+ public rows", said)
+    assert not look_at(project, derive(project, "rows", ["data.id=mrn", "data.classes=[no, yes]"])).stops
 
 
 def test_what_another_run_of_the_account_released_is_not_priced_again(project):
@@ -204,7 +237,7 @@ def test_a_class_whose_votes_or_sums_drown_is_named_with_what_would_do(project):
     assert known / teachers * every == pytest.approx(strength, rel=0.05)
     as_many = f"partition.teachers={teachers:g}"
     assert _vanishing(project, as_many, f"aggregation.epsilon={epsilon}") == []
-    assert len(_vanishing(project, as_many, f"aggregation.epsilon={epsilon - 2}")) == 1
+    assert len(_vanishing(project, as_many, f"aggregation.epsilon={epsilon / 1.6}")) == 1
     (summed,) = _vanishing(project, *SUMMED, "aggregation.epsilon=1")
     assert "its sums drown, a signal of 0." in summed
     _images(project / "images" / "sandal", 190)

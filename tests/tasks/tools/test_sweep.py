@@ -78,7 +78,7 @@ class Pipeline:
         votes = rng.integers(0, CLASSES, (QUERIES, TEACHERS)).astype(np.uint8)
         write_array(folders.votes / "votes.npy", votes)
         write_json(folders.images / "manifest.json", {"seed": opened.params.seed})
-        release = release_once(opened, votes, histograms_of(votes, CLASSES), {})
+        release = release_once(opened, histograms_of(votes, CLASSES), {})
         write_json(
             folders.statement,
             {

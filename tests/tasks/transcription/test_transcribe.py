@@ -335,6 +335,22 @@ def test_labels_are_randomised_once_before_anybody_learns_from_them(prepared, mo
     assert release.ledger_account(run) not in ledger_of(run).datasets()
 
 
+def test_two_records_that_nothing_but_their_labels_tells_apart_are_refused_and_nothing_is_charged(
+    tmp_path, monkeypatch
+):
+    run = new_run(tmp_path, LABELS)
+    run_through(run, "dataset", "partition")
+    found = dataset.read_dataset(run.folders)
+    names, images = found.record_names.copy(), np.array(found.train_images)
+    names[6] = names[5]
+    monkeypatch.setattr(teach, "read_dataset", lambda folders: replace(found, train_names=names, train_images=images))
+    teach._check_told_apart(teach.read_dataset(run.folders))
+    images[6] = images[5]
+    with pytest.raises(SettingError, match=r"Records 5 and 6 .* remove one of the files, or rename it"):
+        run_through(run, "labels", "labels")
+    assert not run.path(run.params.ledger.store).exists()
+
+
 def statement_summary(run, *, private):
     from dataclasses import replace
 

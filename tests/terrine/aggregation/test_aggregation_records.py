@@ -91,6 +91,26 @@ def test_a_gradient_is_that_of_the_softmax_loss_limited_in_length() -> None:
         assert np.allclose(records().gradients(weights, clip) * STEP, expected, atol=500 * GRID)
 
 
+@pytest.mark.parametrize("findings", [False, True])
+@pytest.mark.parametrize("size", [np.finfo(float).max, np.inf, np.nan])
+def test_a_head_at_which_scores_overflow_gives_every_record_a_gradient_of_the_usual_length(
+    size: float, findings: bool
+) -> None:
+    """Scores that are no number would make of the sum one that a party refuses, or that lacks thousands of records."""
+    labels = np.random.default_rng(2).integers(0, 2, (len(LABELS), CLASSES)) if findings else LABELS
+    vectors = records().vectors
+    target = vectors[3].astype(float) / np.linalg.norm(vectors[3])
+    others = np.delete(vectors.astype(float), 3, axis=0) @ target
+    between = (others.max() + np.linalg.norm(vectors[3])) / 2
+    weights = np.repeat((target / between * size)[:, None], CLASSES, axis=1)  # overflows at one record alone
+    each = [
+        Records.of(vectors[[n]], labels[[n]], np.zeros(1), CLASSES).gradients(weights, 0.4) for n in range(len(labels))
+    ]
+    assert max(np.linalg.norm(one * STEP) for one in each) <= 0.4
+    together = Records.of(vectors, labels, np.arange(len(labels)), CLASSES).gradients(weights, 0.4)
+    assert np.array_equal(together, np.sum(each, axis=0))
+
+
 def test_rounding_is_towards_zero() -> None:
     values = GENERATOR.uniform(-1, 1, 1000)
     assert (np.abs(on_grid(values)) <= np.abs(values)).all()

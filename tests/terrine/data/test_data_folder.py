@@ -1,3 +1,5 @@
+import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -72,6 +74,37 @@ def test_train_and_test_folders_are_the_split(tmp_path: Path) -> None:
     assert (dataset.records, len(dataset.test_labels), dataset.class_names) == (10, 4, ("a", "b"))
 
 
+def test_splits_are_folders_of_any_case_and_those_for_validation_teach(tmp_path: Path) -> None:
+    for value, split in enumerate(("Train", "VAL", "test")):
+        for name in ("benign", "malign"):
+            for number in range(4):
+                write_image(tmp_path / split / name / f"{split}{number}.png", 50 * value + number)
+    dataset = load(tmp_path, size=8)
+    assert dataset.class_names == ("benign", "malign")
+    assert {*dataset.train_images[:, 0, 0, 0].tolist()} == {0, 1, 2, 3, 50, 51, 52, 53}
+    assert {*dataset.test_images[:, 0, 0, 0].tolist()} == {100, 101, 102, 103}
+    shutil.rmtree(tmp_path / "test")
+    with pytest.raises(InputError, match="holds Train and VAL, and no split for the test"):
+        load(tmp_path, size=8)
+
+
+def test_a_class_folder_may_be_called_like_a_split(tmp_path: Path) -> None:
+    for name in ("other", "test"):
+        for number in range(10):
+            write_image(tmp_path / name / f"{name}{number}.png", number)
+    assert load(tmp_path, size=8).class_names == ("other", "test")
+
+
+def test_a_class_folder_whose_name_is_no_text_is_refused(tmp_path: Path) -> None:
+    write_image(tmp_path / "a" / "0.png", 0)
+    try:
+        write_image(tmp_path / os.fsdecode(b"b\xe4\xff") / "0.png", 0)
+    except OSError:
+        pytest.skip("this file system has no such names")
+    with pytest.raises(InputError, match="is no UTF-8 text"):
+        load(tmp_path, size=8)
+
+
 def test_a_table_lists_paths_labels_and_groups(class_folders: Path) -> None:
     table = write_table(class_folders, "path,label,group", *rows("patient {i}"))
     dataset = load(table, size=8, test_fraction=0.4)
@@ -107,6 +140,29 @@ def test_files_of_one_name_in_two_class_folders_are_one_unit(tmp_path: Path) -> 
         assert len(set(teacher[dataset.train_images[:, 0, 0, 0] % 100 == number].tolist())) <= 1
     pairs = len(in_train) // 2
     assert dataset.describe()["shared_names"] == {"sets": pairs, "records": 2 * pairs}
+
+
+def test_a_record_that_has_another_label_keeps_its_place_among_files_of_its_name(tmp_path: Path) -> None:
+    """Batches are cut by places: a label that moved its record would tell itself, where labels are randomised."""
+    classes = ("ants", "bees", "cats", "dogs")
+    for number in range(40):
+        for place, name in enumerate(classes[:3]):
+            write_image(tmp_path / "one" / name / f"{number:02d}.png", 60 * place + number)
+    shutil.copytree(tmp_path / "one", tmp_path / "other")
+    (tmp_path / "one" / "dogs").mkdir()
+    write_image(tmp_path / "one" / "dogs" / "x.png", 250)
+    shutil.copytree(tmp_path / "one" / "dogs", tmp_path / "other" / "dogs")
+    for number in range(0, 40, 3):
+        (tmp_path / "other" / "ants" / f"{number:02d}.png").rename(tmp_path / "other" / "dogs" / f"{number:02d}.png")
+    one, other = (load(tmp_path / world, size=8) for world in ("one", "other"))
+    for split in ("train", "test"):
+        assert np.array_equal(getattr(one, f"{split}_images"), getattr(other, f"{split}_images"))
+    assert np.array_equal(one.record_names, other.record_names)
+    moved = one.train_labels != other.train_labels
+    assert moved.sum() >= 8
+    assert {(int(a), int(b)) for a, b in zip(one.train_labels[moved], other.train_labels[moved], strict=True)} == {
+        (0, 3)
+    }
 
 
 def test_a_record_of_a_table_is_named_by_its_path_made_normal(class_folders: Path) -> None:

@@ -5,8 +5,9 @@ import torch
 from torch import nn
 
 from terrine.models.backbone import Backbone
+from terrine.queries import Queries
 from terrine.students.answers import histogram_answers, label_answers
-from terrine.students.material import ImagePool, Material
+from terrine.students.material import Material
 
 CLASSES, SIDE, TEACHERS, SIGMA = 3, 8, 50, 10.0
 
@@ -61,4 +62,4 @@ def some_material(backbone, *, answered=160, count=240, histograms=True, statist
     votes = TEACHERS * (0.8 * np.eye(CLASSES)[labels[rows]] + 0.2 / CLASSES)
     noisy = votes + SIGMA * generator.normal(size=votes.shape)
     answers = histogram_answers(noisy, TEACHERS, SIGMA) if histograms else label_answers(noisy.argmax(1), CLASSES)
-    return Material(ImagePool(images, batches, sources), rows, answers, backbone, statistics, **options)
+    return Material(Queries(images, batches, sources), rows, answers, backbone, statistics, **options)

@@ -10,9 +10,9 @@ from terrine.classifiers import LinearHead
 from terrine.errors import InputError
 from terrine.models.registry import build_backbone
 from terrine.models.statistics import record_statistics
+from terrine.queries import Queries
 from terrine.students import guided
 from terrine.students.guided import RADIUS, Guided, deal, entropy, guide, joined, none_yet, uncertain_images
-from terrine.students.material import ImagePool
 from terrine.synthetic.registry import draw
 
 SIZE, CLASSES = 16, 4
@@ -20,11 +20,11 @@ SOURCES = ("dead_leaves", "stylegan")
 
 
 @pytest.fixture(scope="module")
-def pool() -> ImagePool:
+def pool() -> Queries:
     """Two sources in turns, batches of ten."""
     drawn = [draw(kind, seed=0, first=0, count=20, size=SIZE, channels=1).numpy() for kind in SOURCES]
     images = np.concatenate([drawn[0][:10], drawn[1][:10], drawn[0][10:], drawn[1][10:]])
-    return ImagePool(images, np.split(np.arange(40), 4), [*SOURCES, *SOURCES])
+    return Queries(images, np.split(np.arange(40), 4), [*SOURCES, *SOURCES])
 
 
 @pytest.fixture(scope="module", params=["scattering", "resnet10"])
@@ -90,7 +90,7 @@ def test_an_image_without_any_contrast_has_a_gradient() -> None:
 
 
 @pytest.mark.parametrize("statistics", ["current", "original"])
-def test_the_student_is_less_sure_of_images_that_were_moved(student, pool: ImagePool, moved, statistics: str) -> None:
+def test_the_student_is_less_sure_of_images_that_were_moved(student, pool: Queries, moved, statistics: str) -> None:
     batches = pool.batches[:2]
     found = moved if statistics == "current" else uncertain_images(*student, pool.images[:20], batches, statistics)
     before, after = (mean_entropy(student, images, batches, statistics) for images in (pool.images, found))
@@ -98,7 +98,7 @@ def test_the_student_is_less_sure_of_images_that_were_moved(student, pool: Image
 
 
 @pytest.mark.parametrize("radius", [RADIUS, 0.03])
-def test_no_image_changes_by_more_than_the_bound(student, pool: ImagePool, moved, radius: float, monkeypatch) -> None:
+def test_no_image_changes_by_more_than_the_bound(student, pool: Queries, moved, radius: float, monkeypatch) -> None:
     if radius != RADIUS:
         monkeypatch.setattr(guided, "RADIUS", radius)
         moved = uncertain_images(*student, pool.images[:20], pool.batches[:2], "current")
@@ -137,7 +137,7 @@ def test_a_batch_is_moved_by_itself_and_to_the_same_bytes_on_any_number_of_threa
     np.testing.assert_array_equal(alone, moved[:10])
 
 
-def test_nothing_of_the_student_is_changed(student, pool: ImagePool) -> None:
+def test_nothing_of_the_student_is_changed(student, pool: Queries) -> None:
     backbone, head = student
     before = {name: value.clone() for name, value in backbone.state_dict().items()}
     weight = head.weight.copy()
@@ -164,12 +164,12 @@ def test_starts_are_the_first_ones_and_each_batch_is_of_one_source(pool, count: 
         assert fewest <= len(group) <= max(most, 2 * fewest - 1)
 
 
-def test_a_start_outside_the_pool_is_refused(pool: ImagePool) -> None:
+def test_a_start_outside_the_pool_is_refused(pool: Queries) -> None:
     with pytest.raises(InputError, match="40 query images"):
         deal(np.array([3, 40]), pool, 2, most=4, fewest=1)
 
 
-def test_guided_queries_survive_being_arrays_and_keep_the_source_they_came_from(student, pool: ImagePool) -> None:
+def test_guided_queries_survive_being_arrays_and_keep_the_source_they_came_from(student, pool: Queries) -> None:
     unasked = np.arange(5, 40)
     made = guide(*student, pool, unasked, 9, statistics="current", most=3)
     more = guide(*student, pool, np.setdiff1d(unasked, made.starts), 4, statistics="current", most=3)
@@ -185,7 +185,7 @@ def test_guided_queries_survive_being_arrays_and_keep_the_source_they_came_from(
     assert (len(empty.images), empty.batches, empty.sources(pool)) == (0, [], [])
 
 
-def test_a_lone_image_of_its_source_is_not_moved_under_current_statistics(student, pool: ImagePool) -> None:
+def test_a_lone_image_of_its_source_is_not_moved_under_current_statistics(student, pool: Queries) -> None:
     unasked = np.array([8, 9, 10])  # two of one source, one of the other
     assert guide(*student, pool, unasked, 3, statistics="current", most=10).starts.tolist() == [8, 9]
     assert guide(*student, pool, unasked, 3, statistics="original", most=10).starts.tolist() == [8, 9, 10]

@@ -8,19 +8,19 @@ import torch
 from torch import nn
 
 from terrine.errors import InputError
+from terrine.queries import Queries
 from terrine.students.inputs import ImageInputs, scores_of
-from terrine.students.material import ImagePool
 from terrine.students.sampling import FEWEST_HELD_OUT, draw, split_answers
 from tests.terrine.students.students_help import frozen_backbone, small_network, some_images, some_material
 
 
 def test_a_pool_whose_batches_do_not_cover_it_once_is_refused():
-    images, _ = some_images(10)
+    material, (images, _) = some_material(frozen_backbone(), answered=5), some_images(10)
     for batches in ([np.arange(9)], [np.arange(10), np.arange(3)], []):
         with pytest.raises(InputError, match="Every image belongs in one batch"):
-            ImagePool(images, batches, ["a"] * len(batches))
+            replace(material, pool=Queries(images, batches, ["a"] * len(batches)))
     with pytest.raises(InputError, match="every batch to one source"):
-        ImagePool(images, [np.arange(10)], ["a", "b"])
+        replace(material, pool=Queries(images, [np.arange(10)], ["a", "b"]))
 
 
 def test_answers_about_other_images_are_refused():
@@ -32,8 +32,9 @@ def test_answers_about_other_images_are_refused():
 
 def test_images_are_grouped_by_source():
     images, _ = some_images(8)
-    pool = ImagePool(images, [np.array([5, 1]), np.array([0, 2]), np.array([3, 4, 6, 7])], ["b", "a", "b"])
-    assert [group.tolist() for group in pool.by_source()] == [[0, 2], [1, 3, 4, 5, 6, 7]]
+    pool = Queries(images, [np.array([5, 1]), np.array([0, 2]), np.array([3, 4, 6, 7])], ["b", "a", "b"])
+    found = {source: numbers.tolist() for source, numbers in pool.by_source().items()}
+    assert list(found.items()) == [("a", [0, 2]), ("b", [1, 3, 4, 5, 6, 7])]
 
 
 def test_a_draw_takes_members_of_one_group_once_and_groups_by_their_size():

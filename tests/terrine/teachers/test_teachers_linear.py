@@ -181,6 +181,21 @@ def test_records_that_are_all_alike_give_a_finite_head(data):
     np.testing.assert_allclose(heads.bias[0], np.bincount(labels[assignment == 0]) / (assignment == 0).sum(), atol=1e-6)
 
 
+@pytest.mark.parametrize("dimension", [3, 40])
+def test_a_record_that_floating_point_cannot_square_costs_its_own_teacher_the_head_and_nobody_else_anything(dimension):
+    rng = np.random.default_rng(4)
+    features, labels = rng.standard_normal((60, dimension)).astype(np.float32), rng.integers(0, 2, 60)
+    teachers, broken = np.arange(60) % 6, np.arange(60) == 7
+    settings = LinearTeachers()
+    usual = train_heads(features, labels, teachers, range(6), 2, settings, seed=0)
+    features[broken] = 3e38
+    found = train_heads(features, labels, teachers, range(6), 2, settings, seed=0)
+    assert not found.weight[1].any()
+    assert np.isfinite(found.bias).all()
+    others = np.arange(6) != 1
+    np.testing.assert_array_equal(found.weight[others], usual.weight[others])
+
+
 def test_features_are_read_from_a_read_only_memory_map(data, tmp_path):
     features, labels, assignment = data
     np.save(tmp_path / "features.npy", features)

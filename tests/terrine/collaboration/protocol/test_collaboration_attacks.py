@@ -188,9 +188,6 @@ def test_on_a_circle_two_classes_under_one_noise_would_tell_neighbours_apart():
         assert [int(often.sum()) for often in fails] == [0, 1]
 
 
-# -- a student party that resumes
-
-
 def resumed(agreed, states, session, shift=0, secret=None):
     """Guardian and student of a resumed session in which the student has other sums than it wrote down."""
     guardian_state, student_state = states

@@ -142,9 +142,6 @@ def test_accounts_of_two_units_do_not_add_up(place: Place) -> None:
         ledger.link("x", "y")
 
 
-# -- another ledger
-
-
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
     return tmp_path / "site"
