@@ -24,7 +24,7 @@ from terrine.aggregation.interactive import InteractiveGNMax
 from terrine.aggregation.mechanism import Mechanism
 from terrine.aggregation.rounds import NEVER, Advice, Rounds, answer_in_rounds
 from terrine.aggregation.votes import histograms_of
-from terrine.classifiers import LinearHead
+from terrine.classifiers import LinearHead, predict
 from terrine.data.partition import iid
 from terrine.data.source import load_dataset
 from terrine.determinism.parallel import side_by_side
@@ -39,7 +39,7 @@ from terrine.privacy.noise import ReplayNoise
 from terrine.queries import Queries
 from terrine.students.answers import histogram_answers, label_answers
 from terrine.students.guided import guide, joined, none_yet
-from terrine.students.linear import fit, predict
+from terrine.students.linear import fit
 from terrine.students.selection import Pool, select
 from terrine.synthetic.registry import draw
 from terrine.teachers.features import record_batches

@@ -38,6 +38,7 @@ from terrine.aggregation.gnmax import GNMax
 from terrine.aggregation.histogram import GaussianHistogram
 from terrine.aggregation.lnmax import LNMax
 from terrine.aggregation.votes import histograms_of
+from terrine.classifiers import predict
 from terrine.data.partition import by_similarity, dirichlet
 from terrine.determinism.randomness import derive_seed
 from terrine.models.registry import build_backbone
@@ -50,7 +51,7 @@ from terrine.privacy.clipped_sum import ClippedSum, noise_multiplier_for
 from terrine.privacy.noise import ReplayNoise
 from terrine.queries import Queries
 from terrine.students.answers import histogram_answers, label_answers
-from terrine.students.linear import fit, predict
+from terrine.students.linear import fit
 from terrine.teachers.averaging.centre import centred_queries, centred_records, party_means
 from terrine.teachers.averaging.kind import AveragedKind, LinearVoting, NetworkVoting, RoundState, VotingRule, blocks_of
 from terrine.teachers.averaging.learners import LinearLearner, unit_rows

@@ -173,10 +173,11 @@ def in_forms(
     """
     from terrine.aggregation.findings import Findings, histograms_of_findings
     from terrine.aggregation.votes import histograms_of
+    from terrine.classifiers import predict
     from terrine.privacy.accounting.gaussian import mu_of
     from terrine.students.answers import ReleasedAnswers, histogram_answers, ordered_answers
     from terrine.students.findings import share_loss
-    from terrine.students.linear import fit, predict
+    from terrine.students.linear import fit
     from terrine.teachers.kinds.linear import LinearTeachers
     from terrine.teachers.linear import LinearHeads, train_heads, vote
 

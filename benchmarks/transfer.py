@@ -13,6 +13,7 @@ import numpy as np
 
 from terrine.aggregation.histogram import GaussianHistogram
 from terrine.aggregation.votes import histograms_of
+from terrine.classifiers import predict
 from terrine.data.dataset import Dataset
 from terrine.data.partition import iid
 from terrine.data.source import load_dataset
@@ -28,7 +29,7 @@ from terrine.privacy.accounting.calibrate import calibrate
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.noise import ReplayNoise
 from terrine.students.answers import histogram_answers
-from terrine.students.linear import fit, predict
+from terrine.students.linear import fit
 from terrine.synthetic.registry import draw
 from terrine.synthetic.shards import Recipe, finish, open_shards, write_shard
 from terrine.teachers.features import private_features

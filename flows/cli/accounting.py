@@ -10,9 +10,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from flows.cli.options import JsonOption
 from flows.printing import printer
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DeltaOption = Annotated[float, typer.Option(help="δ, well below one over the number of records.")]
 
 

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flows.cli.attack import conclude, with_bar
+from flows.cli.options import JsonOption
 from flows.printing import printer
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def audit(
         ),
     ] = None,
     shadows: Annotated[int, typer.Option(help="Runs with canaries, each with coins and noise of its own.")] = 1,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Attack a mechanism on made-up neighbouring histograms: exit code 1 when it leaks more than it charges.
 

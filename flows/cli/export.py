@@ -9,7 +9,7 @@ from typing import Annotated, get_args
 import typer
 from rich.table import Table
 
-from flows.cli.serve import FolderOption, ModelOption, ReferenceOption, RunOption, StatisticsName
+from flows.cli.options import FolderOption, ModelOption, ReferenceOption, RunOption, StatisticsName
 from flows.printing import printer
 
 console = printer()

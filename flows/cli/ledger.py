@@ -12,6 +12,7 @@ import typer
 from rich.padding import Padding
 from rich.table import Table
 
+from flows.cli.options import JsonOption
 from flows.printing import printer
 
 UrlOption = Annotated[
@@ -33,7 +34,7 @@ def show(
     url: UrlOption = None,
     store: StoreOption = None,
     key: KeyOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Show budgets, what was spent, and every release."""
     from tasks.tools.ledger import open_existing, overview

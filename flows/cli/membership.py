@@ -8,6 +8,7 @@ import typer
 from rich.table import Table
 
 from flows.cli.attack import conclude, with_bar
+from flows.cli.options import JsonOption
 from flows.printing import printer
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ def membership(
     run: Annotated[str | None, typer.Option(help="A complete run; default: the one selected last.")] = None,
     shadows: Annotated[int, typer.Option(help="Shadow runs, each on a random half of the records.")] = 16,
     confidence: Annotated[float, typer.Option(help="Confidence of the lower bound on ε.")] = 0.95,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Try to tell from students whose records their teachers saw: exit code 1 when more leaks than is charged.
 

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Column, Table
 
-from flows.cli.serve import DeviceOption, FolderOption, ModelOption, ReferenceOption, RunOption, StatisticsOption
+from flows.cli.options import (
+    DeviceOption,
+    FolderOption,
+    JsonOption,
+    ModelOption,
+    ReferenceOption,
+    RunOption,
+    StatisticsOption,
+)
 from flows.printing import printer
 from terrine.errors import SettingError
 
@@ -28,7 +36,7 @@ def predict(
     statistics: StatisticsOption = None,
     reference: ReferenceOption = None,
     device: DeviceOption = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
 ) -> None:
     """Say which class each image is of, or each row of a table, and how likely that is; of several findings each; of

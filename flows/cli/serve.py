@@ -3,32 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
+from flows.cli.options import DeviceOption, FolderOption, ModelOption, ReferenceOption, RunOption, StatisticsOption
 from flows.printing import printer
 
 console = printer()
-
-
-StatisticsName = Literal["released", "current", "single", "frozen", "original"]
-RunOption = Annotated[str | None, typer.Option("--run", help="A run of this project; default: the one selected last.")]
-FolderOption = Annotated[Path | None, typer.Option("--folder", help="A student's folder, or an export that holds it.")]
-ModelOption = Annotated[str | None, typer.Option("--model", help="An MLflow model: models:/NAME/VERSION.")]
-StatisticsOption = Annotated[
-    StatisticsName | None,
-    typer.Option(
-        help="Statistics images are normalised with. The default answers one image alone and in company alike; under "
-        "current an answer depends on all images of the request (docs/serving.md)."
-    ),
-]
-ReferenceOption = Annotated[
-    Path | None,
-    typer.Option(help="A folder of your own unlabelled images that replace the synthetic reference images."),
-]
-
-DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")]
 
 
 def serve(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -90,6 +90,12 @@ def as_yaml(value: Any) -> str:
     text: str = yaml.safe_dump(value, default_flow_style=True, width=10_000, allow_unicode=True)
     # YAML ends a single value with a document mark.
     return text.strip().removesuffix("...").strip()
+
+
+def as_document(values: Mapping[str, Any]) -> str:
+    """Write a mapping as a YAML file of many lines, in its own order."""
+    text: str = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=110)
+    return text
 
 
 def flat(values: dict[str, Any], prefix: str = "", whole: str = "") -> dict[str, Any]:

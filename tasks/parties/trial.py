@@ -25,6 +25,7 @@ from typing import Any
 
 import yaml
 
+from tasks.config.values import as_document
 from tasks.parties.agreement.terms import Terms
 from tasks.parties.config import TERMS
 from tasks.parties.process import LOG
@@ -100,7 +101,7 @@ def lay_out(
             for name in terms.teachers
         },
     }
-    terms_text = yaml.safe_dump(terms.public(), sort_keys=False, allow_unicode=True)
+    terms_text = as_document(terms.public())
     _write(folder / TERMS, terms_text)
     for name, role in terms.roles().items():
         place = folder / name
@@ -110,7 +111,7 @@ def lay_out(
             issue(authority, place / "credentials", name, role, days=days)
         _write(place / TERMS, terms_text)
         config = {"role": role, **dict(common or {}), **own[name]}
-        _write(place / CONFIG, yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
+        _write(place / CONFIG, as_document(config))
 
 
 def _write(path: Path, text: str) -> None:

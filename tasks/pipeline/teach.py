@@ -62,19 +62,20 @@ UNTRAINED = "untrained"
 _logger = logging.getLogger(__name__)
 
 
+def inputs_of_teachers(run: Run) -> dict[str, Any]:
+    """Return, as JSON values, everything that what a teacher learns depends on."""
+    return {
+        "dataset": read_json(run.folders.dataset / "manifest.json")["fingerprint"],
+        "partition": read_json(run.folders.partition / "manifest.json")["hash"],
+        "backbone": file_digest(run.folders.backbone / "backbone.safetensors"),
+        "teachers": run.params.teachers.model_dump(mode="json", exclude={"per_task"}),
+        "seed": run.params.seed,
+    }
+
+
 def work_folder(run: Run) -> Path:
     """Return where this very training keeps what it has finished."""
-    folders = run.folders
-    identity = digest(
-        {
-            "dataset": read_json(folders.dataset / "manifest.json")["fingerprint"],
-            "partition": read_json(folders.partition / "manifest.json")["hash"],
-            "backbone": file_digest(folders.backbone / "backbone.safetensors"),
-            "teachers": run.params.teachers.model_dump(mode="json", exclude={"per_task"}),
-            "seed": run.params.seed,
-        }
-    )
-    return folders.work / f"teach-{identity}"
+    return run.folders.work / f"teach-{digest(inputs_of_teachers(run))}"
 
 
 def voters(run: Run) -> int:

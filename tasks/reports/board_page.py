@@ -6,10 +6,9 @@ is how whoever receives it finds out whether somebody changed it (`tasks/serving
 
 from __future__ import annotations
 
-import contextlib
 import io
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -20,6 +19,7 @@ from tasks.reports.statement_page import guesses_in_a_hundred
 from terrine.aggregation.registry import MECHANISMS
 from terrine.errors import TerrineError, first_line
 from terrine.extras import from_extra
+from terrine.logs import hushed
 
 WIDE = 95.0
 """Guesses in a hundred from which on a page says that the limit is wide."""
@@ -117,7 +117,7 @@ def shown(statement: Mapping[str, Any], language: Language, mark: Mark | None, g
 def pdf_of(html: str) -> bytes:
     """Return a page as PDF. Raises MissingExtraError without WeasyPrint, TerrineError without the pango it needs."""
     try:
-        with from_extra("pdf", "Statements as PDF"), _quiet():
+        with from_extra("pdf", "Statements as PDF"), hushed("weasyprint", logging.CRITICAL):
             from weasyprint import HTML
     except OSError as error:
         raise TerrineError(
@@ -125,18 +125,6 @@ def pdf_of(html: str) -> bytes:
             "install libpango-1.0-0 libpangoft2-1.0-0, brew install pango); or print the HTML page from a browser."
         ) from error
     target = io.BytesIO()
-    with _quiet():
+    with hushed("weasyprint", logging.CRITICAL):  # its remarks are on CSS for screens
         HTML(string=html).write_pdf(target)
     return target.getvalue()
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep WeasyPrint's remarks on CSS that is for screens from the user."""
-    logger = logging.getLogger("weasyprint")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)

@@ -7,7 +7,6 @@ What they are made of lies in the release zone: nothing private is read.
 from __future__ import annotations
 
 import importlib.metadata
-import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from terrine.deployment.model import REFERENCE, StudentModel
 from terrine.deployment.rows import takes_table
 from terrine.errors import ArtefactError
 from terrine.files import file_digest
+from terrine.logs import hushed
 
 CODE = Path(__file__).with_name("student_pyfunc.py")
 PACKAGES = ("mlflow", "numpy", "torch", "torchvision", "timm", "safetensors")
@@ -90,15 +90,9 @@ def log_student_models(run: Run) -> str | None:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keep MLflow's advice to whoever writes models, and its progress through them, from the user."""
-    logger = logging.getLogger("mlflow")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)
+    with hushed("mlflow"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _pyfunc(student: Path) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from terrine.aggregation.records import Records
 from terrine.aggregation.sums import Sums, mu_left
 from terrine.aggregation.votes import histograms_of
 from terrine.baselines import dp_sgd
-from terrine.classifiers import predict
+from terrine.classifiers import LinearHead, predict
 from terrine.data.dataset import Dataset
 from terrine.data.partition import iid
 from terrine.data.source import load_dataset
@@ -44,7 +44,7 @@ from terrine.privacy.accounting.pricing import price
 from terrine.privacy.clipped_mean import ClippedMean
 from terrine.privacy.noise import ReplayNoise
 from terrine.students.answers import histogram_answers
-from terrine.students.linear import LinearHead, fit
+from terrine.students.linear import fit
 from terrine.teachers.kinds.linear import LinearTeachers
 from terrine.teachers.linear import train_heads, vote
 

@@ -28,8 +28,7 @@ from tasks.pipeline.vote import read_votes
 from tasks.runtime.accounts import noise_source
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_table, write_json
-from tasks.tools.membership import NOTICE, members
-from tasks.tools.shadow import shadow_run
+from tasks.tools.shadow import NOTICE, Progress, members, shadow_run
 from terrine.aggregation.mechanism import Mechanism
 from terrine.aggregation.votes import histograms_of
 from terrine.data.dataset import Dataset
@@ -58,7 +57,6 @@ CONTRASTS = (1, 16, 127)
 _NO_NOISE = 1e-3  # votes: for the guesser, who divides by it
 
 Make = Callable[[Run, str, str], None]
-Progress = Callable[[float, str], None]
 
 
 @dataclass(frozen=True)

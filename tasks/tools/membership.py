@@ -9,20 +9,18 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tasks.config.findings import refuse_findings
-from tasks.config.params import Params
 from tasks.config.values import digest
 from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.evaluate import probabilities
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_array, read_json, write_array, write_json
-from tasks.tools.shadow import shadow_run
+from tasks.tools.shadow import NOTICE, Progress, members, shadow_run, units_of
 from terrine.data.dataset import Dataset
 from terrine.determinism.randomness import numpy_generator
 from terrine.errors import ArtefactError, SettingError
@@ -32,10 +30,6 @@ from terrine.transcription.settings import Transcription
 
 FEWEST = 8
 """Shadow runs: with fewer, a record is often in, or out of, fewer than three."""
-
-NOTICE = "PRIVATE: computed from the records themselves. Do not publish."
-
-Progress = Callable[[float, str], None]
 
 
 def audit_student(
@@ -99,14 +93,6 @@ def _check_attackable(transcription: Transcription | None) -> None:
         )
 
 
-def units_of(dataset: Dataset, params: Params) -> np.ndarray:
-    """Return the number of each record's unit, int64 [records]: of its name, or of its group."""
-    codes = dataset.record_names
-    if params.privacy.unit == "group" and dataset.train_groups is not None:
-        codes = dataset.train_groups
-    return np.unique(codes, return_inverse=True)[1]
-
-
 def public_inputs(run: Run) -> list[Path]:
     """Return the public files that decide, with the records, what a run makes."""
     if run.params.transcription is not None:
@@ -136,18 +122,6 @@ def _shadow_scores(
     write_array(path, own)
     shutil.rmtree(root)
     return own
-
-
-def members(dataset: Dataset, member: np.ndarray) -> Dataset:
-    """Return the records that are in, bool [records], under their own names."""
-    return replace(
-        dataset,
-        train_images=dataset.train_images[member],
-        train_labels=dataset.train_labels[member],
-        train_names=dataset.record_names[member],
-        train_groups=None if dataset.train_groups is None else dataset.train_groups[member],
-        train_parties=None if dataset.train_parties is None else dataset.train_parties[member],
-    )
 
 
 def _identity(run: Run) -> str:

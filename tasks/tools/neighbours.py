@@ -24,8 +24,7 @@ from tasks.pipeline.vote import read_votes
 from tasks.runtime.releases import spent_on_inputs
 from tasks.runtime.run import Run
 from tasks.runtime.store import link
-from tasks.tools.membership import units_of
-from tasks.tools.shadow import shadow_run
+from tasks.tools.shadow import Progress, shadow_run, units_of
 from terrine.aggregation.records import STEP
 from terrine.aggregation.sums import mu_left
 from terrine.data.dataset import Dataset
@@ -34,7 +33,6 @@ from terrine.determinism.randomness import numpy_generator
 from terrine.errors import SettingError
 from terrine.privacy.accounting.gaussian import mu_squared
 
-Progress = Callable[[float, str], None]
 World = Any
 """What the data at hand, or a neighbour of them, lead to."""
 Trained = tuple[list[dict[str, bytes]], np.ndarray]

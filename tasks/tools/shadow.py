@@ -7,13 +7,23 @@ run itself, whoever else is there. Nothing of it is released or charged to the r
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
+from tasks.config.params import Params
 from tasks.config.values import digest
 from tasks.pipeline.dataset import write_dataset
 from tasks.runtime.run import Run
 from tasks.runtime.store import link, read_json
 from terrine.data.dataset import Dataset
+
+NOTICE = "PRIVATE: computed from the records themselves. Do not publish."
+
+Progress = Callable[[float, str], None]
+"""Called with the share that is done, and a sentence."""
 
 
 def shadow_run(run: Run, records: Dataset, root: Path) -> Run:
@@ -35,3 +45,23 @@ def shadow_run(run: Run, records: Dataset, root: Path) -> Run:
     for features in (run.root / "data" / "public" / "shared").glob("features-*.npy"):
         link(features, shadow.root / features.relative_to(run.root))
     return shadow
+
+
+def units_of(dataset: Dataset, params: Params) -> np.ndarray:
+    """Return the number of each record's unit, int64 [records]: of its name, or of its group."""
+    codes = dataset.record_names
+    if params.privacy.unit == "group" and dataset.train_groups is not None:
+        codes = dataset.train_groups
+    return np.unique(codes, return_inverse=True)[1]
+
+
+def members(dataset: Dataset, member: np.ndarray) -> Dataset:
+    """Return the records that are in, bool [records], under their own names."""
+    return replace(
+        dataset,
+        train_images=dataset.train_images[member],
+        train_labels=dataset.train_labels[member],
+        train_names=dataset.record_names[member],
+        train_groups=None if dataset.train_groups is None else dataset.train_groups[member],
+        train_parties=None if dataset.train_parties is None else dataset.train_parties[member],
+    )

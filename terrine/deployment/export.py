@@ -11,7 +11,6 @@ compare what it has just written.
 import contextlib
 import io
 import json
-import logging
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ import torch
 
 from terrine.deployment.model import StudentModel
 from terrine.errors import ArtefactError, SettingError, first_line
+from terrine.logs import hushed
 
 Format = Literal["onnx", "pt2"]
 FORMATS: tuple[Format, ...] = ("onnx", "pt2")
@@ -182,12 +182,6 @@ def _pt2_module(path: Path) -> Callable[[np.ndarray], np.ndarray]:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Keep what the exporters print and warn about themselves from the user."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)
+    with hushed("torch.onnx"), warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        yield

@@ -11,17 +11,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from terrine.determinism.randomness import derive_seed, numpy_generator
-from terrine.errors import InputError
+from terrine.determinism.randomness import derive_seed
 from terrine.forest import ForestHead
 from terrine.students.answers import ReleasedAnswers
+from terrine.students.sampling import FEWEST_TO_CHOOSE, check_rows, deciding_quarter
 
 LEAST = (200, 100, 50, 20, 10, 5)
 """Answers in a leaf that are tried, in this order, when none are given."""
 
 _DEEPEST = 16
-_HELD_OUT = 4  # one answer in so many decides
-_FEWEST_TO_CHOOSE = 50
 _LEAVES = 8  # a tree that cannot have so many is not tried
 
 
@@ -33,13 +31,7 @@ def fit(features: np.ndarray, answers: ReleasedAnswers, *, trees: int, least: in
     grow equal forests. Raises InputError when arrays do not fit together, are not finite or are empty.
     """
     targets = answers.targets
-    if features.ndim != 2 or len(features) != len(targets) or len(features) == 0:
-        raise InputError(
-            f"features of shape {features.shape} and {len(targets)} answers do not fit together. Give one row of "
-            "features per released answer, and at least one."
-        )
-    if not np.isfinite(features.sum(dtype=np.float64)):
-        raise InputError("The student's features must be finite numbers.")
+    check_rows(features, targets)
     inputs = np.ascontiguousarray(features, np.float32)
     if least is None:
         least = _chosen(inputs, answers, trees, seed)
@@ -47,10 +39,9 @@ def fit(features: np.ndarray, answers: ReleasedAnswers, *, trees: int, least: in
 
 
 def _chosen(inputs: np.ndarray, answers: ReleasedAnswers, trees: int, seed: int) -> int:
-    if len(inputs) < _FEWEST_TO_CHOOSE:
+    if len(inputs) < FEWEST_TO_CHOOSE:
         return LEAST[-1]
-    order = numpy_generator(seed, "student held out").permutation(len(inputs))
-    rest, kept = order[: len(order) // _HELD_OUT], order[len(order) // _HELD_OUT :]
+    rest, kept = deciding_quarter(len(inputs), seed)
     wanted = torch.from_numpy(answers.targets[rest])
     chosen, best = LEAST[-1], float("inf")
     for candidate in (least for least in LEAST if _LEAVES * least <= len(kept)):

@@ -13,21 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from terrine.classifiers import FindingsHead, LinearHead, OrderedHead, predict
+from terrine.classifiers import FindingsHead, LinearHead, OrderedHead
 from terrine.determinism.parallel import side_by_side
-from terrine.determinism.randomness import numpy_generator
-from terrine.errors import InputError
 from terrine.students.answers import Loss, ReleasedAnswers
-
-__all__ = ["L2", "LinearHead", "fit", "predict"]
+from terrine.students.sampling import FEWEST_TO_CHOOSE, check_rows, deciding_quarter
 
 L2 = 0.3
 """The prior's precision where nothing decides about it."""
 
 PRECISIONS = (3.0, 1.0, 0.3, 0.1, 0.03)
 """Values of `l2` that are tried, in this order, when none is given: a score's prior deviation from 0.6 to 6."""
-_HELD_OUT = 4  # one answer in so many decides
-_FEWEST_TO_CHOOSE = 50
 _MOST_STEPS = 100
 
 
@@ -47,13 +42,7 @@ def fit(
     decides which quarter. Raises InputError when arrays do not fit together, are not finite or are empty.
     """
     targets, device = answers.targets, torch.device(device)
-    if features.ndim != 2 or len(features) != len(targets) or len(features) == 0:
-        raise InputError(
-            f"features of shape {features.shape} and {len(targets)} answers do not fit together. Give one row of "
-            "features per released answer, and at least one."
-        )
-    if not np.isfinite(targets).all() or not np.isfinite(features.sum(dtype=np.float64)):
-        raise InputError("The student's features and the released answers must be finite numbers.")
+    check_rows(features, targets)
     features = np.ascontiguousarray(features, np.float32)
     inputs = torch.from_numpy(features).to(device)
     wanted = torch.from_numpy(targets).to(device)
@@ -61,11 +50,10 @@ def fit(
     head = (inputs.new_zeros(answers.classes, inputs.shape[1]), inputs.new_zeros(answers.classes))
 
     def choose_and_fit(l2: float | None) -> tuple[Tensor, Tensor]:
-        if l2 is None and len(inputs) < _FEWEST_TO_CHOOSE:
+        if l2 is None and len(inputs) < FEWEST_TO_CHOOSE:
             l2 = L2
         if l2 is None:
-            order = torch.from_numpy(numpy_generator(seed, "student held out").permutation(len(inputs))).to(device)
-            rest, kept = order[: len(order) // _HELD_OUT], order[len(order) // _HELD_OUT :]
+            rest, kept = (torch.from_numpy(part).to(device) for part in deciding_quarter(len(inputs), seed))
             l2, best, weight_and_bias = PRECISIONS[0], float("inf"), head
             for candidate in PRECISIONS:
                 weight_and_bias = _minimise(

@@ -5,11 +5,34 @@ from dataclasses import dataclass
 import numpy as np
 
 from terrine.determinism.randomness import numpy_generator
+from terrine.errors import InputError
 
 HELD_OUT = 8
 """One answer in so many decides when to stop."""
 FEWEST_HELD_OUT = 64
 """Groups of images with fewer answers are used for fitting alone."""
+
+
+FEWEST_TO_CHOOSE = 50
+"""With fewer answers a student whose strength would be chosen takes the usual one."""
+
+
+def check_rows(features: np.ndarray, targets: np.ndarray) -> None:
+    """Raise InputError for features [answers, features] and answers that do not fit together, are none or are not
+    finite."""
+    if features.ndim != 2 or len(features) != len(targets) or len(features) == 0:
+        raise InputError(
+            f"features of shape {features.shape} and {len(targets)} answers do not fit together. Give one row of "
+            "features per released answer, and at least one."
+        )
+    if not np.isfinite(targets).all() or not np.isfinite(features.sum(dtype=np.float64)):
+        raise InputError("The student's features and the released answers must be finite numbers.")
+
+
+def deciding_quarter(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the positions, of so many answers, of a quarter that decides about a strength, and the others'."""
+    order = numpy_generator(seed, "student held out").permutation(count)
+    return order[: count // 4], order[count // 4 :]
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,8 +17,8 @@ from tasks.pipeline import vote
 from tasks.pipeline.dataset import read_dataset
 from tasks.runtime.run import Run
 from tasks.runtime.store import write_text
-from tasks.tools.membership import units_of
 from tasks.tools.neighbours import audit_neighbours, neighbour
+from tasks.tools.shadow import units_of
 from terrine.errors import SettingError
 from tests.neighbours import worlds
 from tests.neighbours.faults import FAULTS, SECTIONS

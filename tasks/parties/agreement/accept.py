@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tasks.config.values import merge, parse_assignments
+from tasks.config.values import as_document, merge, parse_assignments
 from tasks.parties.agreement.acceptance import ACCEPTANCE, accept_terms, read_acceptance
-from tasks.parties.agreement.proposal import Proposal, as_yaml
+from tasks.parties.agreement.proposal import Proposal
 from tasks.parties.agreement.terms_page import page
 from tasks.parties.config import TERMS, OwnTeachers, read_party
 from tasks.parties.training import check_public, own_params
@@ -138,9 +138,9 @@ def accept(party: Candidate) -> Path:
     os.chmod(folder, 0o700)
     copied = party.proposal.copy(folder / PROPOSAL)
     for name, text in (
-        (TERMS, as_yaml(terms.public())),
+        (TERMS, as_document(terms.public())),
         (PAGE, party.page + "\n"),
-        (CONFIG, as_yaml(_config(replace(party, proposal=copied)))),
+        (CONFIG, as_document(_config(replace(party, proposal=copied)))),
     ):
         with atomic_file(folder / name, "w", owner_only=True) as file:
             file.write(text)

@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from tasks.config.values import read_yaml
+from tasks.config.values import as_document, read_yaml
 from tasks.parties.agreement.acceptance import ACCEPTANCE, accept_terms, read_acceptance
 from tasks.parties.agreement.terms import Terms, certain
 from tasks.parties.config import TERMS, PartyConfig, read_party
@@ -94,7 +92,7 @@ def begin(path: Path, found: Next, queries: Path | None = None) -> Path:
     if (path.parent / ACCEPTANCE).exists():
         _sign(path.parent / ACCEPTANCE, config, found.terms, place)
     # The last step: until here the party is in the edition before.
-    write_text(terms, yaml.safe_dump(found.terms.public(), sort_keys=False, allow_unicode=True))
+    write_text(terms, as_document(found.terms.public()))
     return place
 
 
@@ -142,4 +140,4 @@ def _name_queries(path: Path, queries: Path) -> None:
     for section in ("own", "learn"):
         if section in values:
             values[section]["images"] = str(queries.resolve())
-    write_text(path, yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
+    write_text(path, as_document(values))

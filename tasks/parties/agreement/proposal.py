@@ -22,9 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import yaml
-
-from tasks.config.values import read_yaml
+from tasks.config.values import as_document, read_yaml
 from tasks.parties.agreement.terms import Terms, checked
 from tasks.parties.config import TERMS
 from tasks.runtime.store import link, read_json, write_json, write_text
@@ -92,18 +90,13 @@ def write_proposal(
     ):
         (folder / name).parent.mkdir(exist_ok=True)
         link(source, folder / name)
-    write_text(folder / TERMS, as_yaml(terms.public()))
-    write_text(folder / PARAMS, as_yaml(params))
+    write_text(folder / TERMS, as_document(terms.public()))
+    write_text(folder / PARAMS, as_document(params))
     files = {
         path.relative_to(folder).as_posix(): file_digest(path) for path in sorted(folder.rglob("*")) if path.is_file()
     }
     about = {"format": FORMAT, "terms": terms.digest, "addresses": dict(addresses), "files": files}
     write_json(folder / MANIFEST, about)
-
-
-def as_yaml(values: Mapping[str, Any]) -> str:
-    """Write a mapping as YAML, in its own order."""
-    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=110)
 
 
 def archive(folder: Path) -> Path:

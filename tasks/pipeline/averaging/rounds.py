@@ -18,7 +18,7 @@ import numpy as np
 from tasks.config.values import digest
 from tasks.pipeline.averaging.files import AVERAGE, OWN, rounds, write_averages
 from tasks.pipeline.partition import in_groups
-from tasks.pipeline.teach import group_name, records_of, teacher_context
+from tasks.pipeline.teach import group_name, inputs_of_teachers, records_of, teacher_context
 from tasks.runtime.accounts import ledger_account, release_at_price
 from tasks.runtime.identity import Inputs, made_by, remembered, tell_change
 from tasks.runtime.releases import CENTRE, averaging_of, check_releases, identity_in_ledger, noise_of
@@ -27,7 +27,6 @@ from tasks.runtime.step import step
 from tasks.runtime.store import read_array, read_json, read_tensors, write_array, write_json, write_tensors
 from terrine.device import resolve_device
 from terrine.errors import SettingError
-from terrine.files import file_digest
 from terrine.privacy.accounting.events import Event, NonPrivateEvent, to_json
 from terrine.privacy.ledger.ledger import StoredRelease
 from terrine.privacy.noise import NoiseSource, delta_slack
@@ -49,18 +48,7 @@ def work_folder(run: Run) -> Path:
     """Return where these very rounds are kept until all are done."""
     aggregation = run.params.aggregation
     budget = {name: getattr(aggregation, name) for name in ("epsilon", "delta", "noise")}
-    return run.folders.work / f"average-{digest({**_inputs(run), 'account': ledger_account(run), **budget})}"
-
-
-def _inputs(run: Run) -> dict[str, Any]:
-    """Everything that local steps depend on."""
-    return {
-        "dataset": read_json(run.folders.dataset / "manifest.json")["fingerprint"],
-        "partition": read_json(run.folders.partition / "manifest.json")["hash"],
-        "backbone": file_digest(run.folders.backbone / "backbone.safetensors"),
-        "teachers": run.params.teachers.model_dump(mode="json", exclude={"per_task"}),
-        "seed": run.params.seed,
-    }
+    return run.folders.work / f"average-{digest({**inputs_of_teachers(run), 'account': ledger_account(run), **budget})}"
 
 
 def _round_folder(run: Run, number: int) -> Path:

@@ -14,8 +14,8 @@ from tasks.pipeline.partition import read_assignment
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json
 from tasks.tools import membership
-from tasks.tools.membership import audit_student, coins_of, members, units_of
-from tasks.tools.shadow import shadow_run
+from tasks.tools.membership import audit_student, coins_of
+from tasks.tools.shadow import members, shadow_run, units_of
 from terrine.data.dataset import Dataset
 from terrine.errors import ArtefactError, SettingError
 

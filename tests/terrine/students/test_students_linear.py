@@ -4,11 +4,11 @@ import torch
 from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 
-from terrine.classifiers import initial_head
+from terrine.classifiers import initial_head, predict
 from terrine.determinism.randomness import numpy_generator
 from terrine.errors import InputError, SettingError
 from terrine.students.answers import histogram_answers, label_answers
-from terrine.students.linear import L2, PRECISIONS, fit, predict
+from terrine.students.linear import L2, PRECISIONS, fit
 
 CLASSES, FEATURES, TEACHERS, SIGMA = 3, 6, 100, 8.0
 GIVEN = 0.2

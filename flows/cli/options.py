@@ -1,0 +1,26 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+StatisticsName = Literal["released", "current", "single", "frozen", "original"]
+RunOption = Annotated[str | None, typer.Option("--run", help="A run of this project; default: the one selected last.")]
+FolderOption = Annotated[Path | None, typer.Option("--folder", help="A student's folder, or an export that holds it.")]
+ModelOption = Annotated[str | None, typer.Option("--model", help="An MLflow model: models:/NAME/VERSION.")]
+StatisticsOption = Annotated[
+    StatisticsName | None,
+    typer.Option(
+        help="Statistics images are normalised with. The default answers one image alone and in company alike; under "
+        "current an answer depends on all images of the request (docs/serving.md)."
+    ),
+]
+ReferenceOption = Annotated[
+    Path | None,
+    typer.Option(help="A folder of your own unlabelled images that replace the synthetic reference images."),
+]
+DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
