@@ -10,7 +10,7 @@ and this release has an RDP cost of its own, which is added before the conversio
 
 **That cost.** On neighbouring votes the release is N(f, σ_ss² SS²) and N(f', σ_ss² SS'²) with e^(−β) ≤ r = SS'/SS ≤ e^β
 and |f − f'| ≤ min(SS, SS'). With v = 1 − α + α r² the divergence of the first from the second is at most (Gil, Alajaji
-and Linder 2013)
+& Linder 2013)
 
     α min(1, r)² / (2 σ_ss² v)  +  (α ln r − ½ ln v) / (α − 1)                        at every order with v > 0.
 
