@@ -71,7 +71,8 @@ def show(found: Finding, console: Console, *, findings: bool = True) -> None:
     table.add_row("findings (private)" if survey.several else f"{what} (private)", _classes(found))
     if survey.skipped:
         passed = ", ".join(f"{count:,} {kind}" for kind, count in survey.skipped.most_common(6))
-        table.add_row("passed over", f"{passed}: no images")
+        others = sum(count for _, count in survey.skipped.most_common()[6:])
+        table.add_row("passed over", f"{passed}{f' and {others:,} others' if others else ''}: kinds that are not read")
     if survey.geometry:
         table.add_row("images", _geometry(found))
     if found.plan is not None:

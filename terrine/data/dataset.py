@@ -152,9 +152,8 @@ class Dataset:
                 f"{list(self.test_images.shape)}. Channels, height and width must agree."
             )
         if len(self.class_names) < 2 or len(set(self.class_names)) != len(self.class_names):
-            raise InputError(
-                f"{self.name}: the classes are {list(self.class_names)}. At least two distinct names are needed."
-            )
+            fault = "A name occurs twice" if len(self.class_names) > 1 else "At least two are needed"
+            raise InputError(f"{self.name}: the classes are {list(self.class_names)}. {fault}.")
         self._check_labels("train", self.train_labels, self.train_images)
         self._check_labels("test", self.test_labels, self.test_images)
         if self.pool_images is not None and self.pool_labels is not None:

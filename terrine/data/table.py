@@ -38,6 +38,9 @@ from terrine.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
+_CLASSES = 50
+"""As many classes may be called by numbers, however few rows there are."""
+
 
 def load(source: Source, at: Path = Path(), *, seed: int = 0) -> tuple[Dataset, Encoding, int]:
     """Return the private splits of the CSV file of `source`, its path relative to `at`, how columns become numbers, and
@@ -206,6 +209,12 @@ def _class_names(column: pd.Series, source: Source, path: Path) -> dict[str, str
     Raises InputError for labels that look like one class written in two ways, and for one that is like none declared.
     """
     firsts = column.drop_duplicates()
+    numbers = not source.classes and not source.grades and len(firsts) > max(_CLASSES, len(column) / 10)
+    if numbers and all(map(_is_number, firsts)):
+        raise InputError(
+            f"{path}: '{column.name}' holds {len(firsts):,} different numbers in {len(column):,} rows, too many to be "
+            "classes. To predict a number, say where its bins end: data.bins=[0, 10, 20, 40]."
+        )
     lines = {str(label): line for line, label in firsts.items()}
     if declared := source.grades or source.classes:
         like = {plain(name): name for name in declared}
@@ -229,6 +238,14 @@ def _class_names(column: pd.Series, source: Source, path: Path) -> dict[str, str
                 f"data.classes={_listed(sorted(lines))} all stay apart."
             )
     return {label: label for label in lines}
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -219,5 +219,7 @@ def _attempt(function: Callable[[Any], Any], path: Any) -> tuple[Any, str | None
         return None, str(error)
     except UnidentifiedImageError:
         return None, "is no image that Pillow can identify"
+    except Image.DecompressionBombError:
+        return None, "is too large: Pillow reads images of up to 179 million pixels. Make it smaller"
     except Exception as error:  # Pillow's plugins raise errors of many kinds on damaged files
         return None, f"is damaged: {error}"

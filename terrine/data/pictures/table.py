@@ -33,7 +33,7 @@ def on_columns(table: Path, findings: Sequence[str] = ()) -> tuple[str, ...]:
     """Return what the keeper of a table that was read is told of columns that are not: one may say who is who."""
     with table.open(newline="", encoding="utf-8-sig") as file:
         header = next(csv.reader(file, skipinitialspace=True))
-    other = [name for name in header if name not in ("path", "label", *OPTIONAL, *findings)]
+    other = [name or "(no name)" for name in header if name not in ("path", "label", *OPTIONAL, *findings)]
     if not other or "group" in header:
         return ()
     return (

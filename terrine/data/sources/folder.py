@@ -92,8 +92,9 @@ def _walk(folder: Path) -> tuple[list[Record], Counter[str]]:
     if folder.suffix == ".npz" and folder.is_file():
         raise InputError(f"{folder} is an .npz file. Set data.name=npz.")
     if not folder.is_dir():
+        what = f"{folder} is a file of another kind" if folder.is_file() else f"There is no folder {folder}"
         raise InputError(
-            f"There is no folder {folder}. Point data.path at a folder with one subfolder per class, or at a CSV file "
+            f"{what}. Point data.path at a folder with one subfolder per class, or at a CSV file "
             "with columns path and label."
         )
     tops = _subfolders(folder)

@@ -47,8 +47,8 @@ def test_a_sound_dataset_passes() -> None:
             {"test_images": np.zeros((5, 1, 4, 6), np.uint8)},
             r"train_images has shape \[12, 1, 4, 4\] but test_images has shape \[5, 1, 4, 6\]",
         ),
-        ({"class_names": ("a",)}, r"the classes are \['a'\]\. At least two distinct"),
-        ({"class_names": ("a", "b", "a")}, r"At least two distinct"),
+        ({"class_names": ("a",)}, r"the classes are \['a'\]\. At least two are needed"),
+        ({"class_names": ("a", "b", "a")}, r"A name occurs twice"),
         (
             {"train_labels": np.zeros(11, np.int64)},
             r"train_labels is int64 \[11\], while train_images is \[12, 1, 4, 4\]; it must be int64 \[12\]",
