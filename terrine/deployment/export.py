@@ -22,6 +22,7 @@ import torch
 
 from terrine.deployment.model import StudentModel
 from terrine.errors import ArtefactError, SettingError, first_line
+from terrine.extras import from_extra
 from terrine.logs import hushed
 
 Format = Literal["onnx", "pt2"]
@@ -43,8 +44,8 @@ def export_student(
     network, in batches of 1 (not under `current` statistics), 2, 5 and 16. The input is called `images`, uint8, the
     output `probabilities`, float32; the first axis of both is called `batch`. metadata: written into ONNX files beside
     what the student itself says of classes, input and statistics (`onnx_metadata`). Raises SettingError for another
-    suffix or when a package is missing, and ArtefactError when the network cannot be exported or a file answers
-    differently by more than `TOLERANCE`; a file that failed is not left behind.
+    suffix, MissingExtraError when a package is missing, and ArtefactError when the network cannot be exported or a file
+    answers differently by more than `TOLERANCE`; a file that failed is not left behind.
     """
     for path in paths:
         if path.suffix.removeprefix(".") not in FORMATS:
@@ -111,10 +112,8 @@ def exported_program(model: StudentModel) -> torch.export.ExportedProgram:
 
 
 def _write_onnx(program: torch.export.ExportedProgram, path: Path, metadata: dict[str, str]) -> None:
-    try:
+    with from_extra("onnx", "ONNX files"):
         import onnxscript  # noqa: F401  # torch needs it and says so only deep inside
-    except ImportError as error:
-        raise SettingError("ONNX needs more packages: pip install 'terrine[onnx]'.") from error
     try:
         with _quiet():
             result = torch.onnx.export(
@@ -161,10 +160,8 @@ def _largest_difference(model: StudentModel, path: Path, images: np.ndarray) -> 
 
 
 def _onnx_session(path: Path) -> Callable[[np.ndarray], np.ndarray]:
-    try:
+    with from_extra("onnx", "ONNX files"):
         import onnxruntime
-    except ImportError as error:
-        raise SettingError("ONNX files are checked with onnxruntime: pip install 'terrine[onnx]'.") from error
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     return lambda batch: session.run(None, {"images": batch})[0]
 
