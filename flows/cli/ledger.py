@@ -155,5 +155,6 @@ def set_budget(
     name = change_budget(*open_existing(url, store, key), account, limit, delta)
     shown, setting = ("no limit", "null") if limit is None else (f"ε {limit:g}", f"{limit:g}")
     printer().print(
-        f"The budget of {name} over all runs is now {shown}. Runs say so, too: --set ledger.epsilon={setting}"
+        f"The budget of {name} over all runs is now {shown}. Runs say so, too: --set ledger.epsilon={setting}; or, at "
+        f"a guardian, ledger.epsilon: {setting} in its party.yaml"
     )

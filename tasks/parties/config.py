@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from tasks.config.privacy import Privacy
 from tasks.config.values import read_yaml
-from tasks.parties.agreement.acceptance import accepted_by
+from tasks.parties.agreement.acceptance import ACCEPTANCE, accepted_by
 from tasks.parties.agreement.terms import Terms, sentence_of
 from terrine.collaboration.transport.credentials import Credentials, Role, load_credentials
 from terrine.errors import SettingError
@@ -178,7 +178,7 @@ class PartyConfig(Settings):
                 "of this name. Use the credentials that belong to this party, or correct the terms at all parties."
             )
         if self.role == "guardian":
-            accepted_by(self.accepted, self.terms, credentials.authority)
+            accepted_by(self.accepted, self.accepted.parent / ACCEPTANCE, self.terms, credentials.authority)
         return credentials
 
 

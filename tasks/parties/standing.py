@@ -44,7 +44,7 @@ def standing(path: Path) -> dict[str, Any]:
         "account": _account(config),
         "steps": steps,
         "next": "Nothing: the session is under way here, and goes on by itself."
-        if session["running"]
+        if session["running"] or _accuracy_is_under_way(config)
         else next((step["command"] for step in steps if not step["done"]), "Nothing: this edition is complete."),
     }
 
@@ -156,13 +156,25 @@ def _session(config: PartyConfig) -> dict[str, Any]:
 
 def _accuracy(config: PartyConfig) -> list[list[str]]:
     """Return rows about the parties' second meeting, for one accuracy of all; none where there was no such meeting."""
+    now, released = _meeting(config)
+    if now is None:
+        return []
+    doing = "released" if released else str(now["doing"])
+    return [[f"one accuracy of all, at ε = {now['price']:g}", doing], ["last word", _last_word(now)]]
+
+
+def _meeting(config: PartyConfig) -> tuple[dict[str, Any] | None, bool]:
+    """Return where the meeting for one accuracy stands, None where there was none; and whether it was released."""
     place = config.state / PLACE
     now, outcome = kept_values(place / STANDING), kept_values(place / OUTCOME)
     if now is None or now.get("voted") != config.terms.agreed:
-        return []
-    released = outcome is not None and outcome.get("agreed") == now["agreed"] and not _is_under_way(now)
-    doing = "released" if released else str(now["doing"])
-    return [[f"one accuracy of all, at ε = {now['price']:g}", doing], ["last word", _last_word(now)]]
+        return None, False
+    return now, outcome is not None and outcome.get("agreed") == now["agreed"] and not _is_under_way(now)
+
+
+def _accuracy_is_under_way(config: PartyConfig) -> bool:
+    now, _ = _meeting(config)
+    return now is not None and _is_under_way(now)
 
 
 def _is_under_way(now: dict[str, Any]) -> bool:
@@ -216,4 +228,9 @@ def _steps(config: PartyConfig, name: str, path: Path) -> list[dict[str, Any]]:
     if config.role == "teacher" and config.own is not None:
         seen = Folders(config.own.work, "own").evaluation.is_file() and was_finished(config)
         steps.append(("student tested here", seen, f"terrine party finish {said} --student student.zip"))
+    meeting, released = _meeting(config)
+    if meeting is not None:
+        student = " --student student.zip" if config.role == "teacher" else ""
+        command = f"terrine party finish {said}{student} --epsilon {meeting['price']:g}"
+        steps.append(("one accuracy of all", released, command))
     return [{"what": what, "done": done, "command": command} for what, done, command in steps]

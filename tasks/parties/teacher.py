@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from tasks.parties.agreement.accuracy import AccuracyTerms
 from tasks.parties.config import PartyConfig
 from tasks.parties.host import CollaborationError, Host, log
 from tasks.parties.state import OUTCOME, PartyState, keep_values
@@ -143,9 +144,10 @@ class TeacherHost(Host):
             late = (
                 f"The round was closed without {self.name}, which was late: its shares were not complete at the "
                 "deadline, or are not of votes. The answers are those of the others; noise and accounting are as "
-                "agreed, and nothing is to be done here. To be counted, take part in another edition (`terrine party "
-                "again`)."
+                "agreed, and nothing is to be done here."
             )
+            if not isinstance(self.config.terms, AccuracyTerms):
+                late += " To be counted, take part in another edition (`terrine party again`)."
             if last:
                 about = {"party": self.name, "counted": present, "agreed": self._terms}
                 keep_values(self.config.state / OUTCOME, about)

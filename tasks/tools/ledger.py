@@ -148,6 +148,8 @@ def link_accounts(ledger: Ledger, names: dict[str, str], one: str, other: str) -
 def _one(ledger: Ledger, names: dict[str, str], name: str | None) -> tuple[str, str]:
     """Return the account of a name, or of the start of a digest, and what to call it."""
     known = {account: names.get(account, account[:16]) for account in ledger.datasets()}
+    if name and (account := ledger.named(name)) in known:
+        return account, name
     found = [account for account in known if name == known[account]]
     found = found or [account for account in known if account.startswith(name or "")]
     if len(found) != 1:

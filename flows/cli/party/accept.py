@@ -32,8 +32,8 @@ def accept(
         str | None, typer.Option(help="guardian, student: host:port to listen at, where it is not the proposal's.")
     ] = None,
     account: Annotated[
-        str, typer.Option(help="guardian: the name of the parties' data in its ledger.")
-    ] = "collaboration",
+        str | None, typer.Option(help="guardian: the name of the parties' data in its ledger; default: collaboration.")
+    ] = None,
     budget: Annotated[
         float | None, typer.Option(help="guardian: the account's ε over all releases; default: this one's.")
     ] = None,

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tasks.config.values import as_document, merge, parse_assignments
+from tasks.config.values import as_document, flat, merge, parse_assignments, read_yaml
 from tasks.parties.agreement.acceptance import ACCEPTANCE, accept_terms, read_acceptance
 from tasks.parties.agreement.proposal import Proposal
 from tasks.parties.agreement.terms_page import page
@@ -32,6 +32,7 @@ from terrine.errors import InputError, SettingError
 from terrine.files import atomic_file, private_folder
 from terrine.planning import UNITS_EACH
 
+_ACCOUNT = "collaboration"
 PAGE, PROPOSAL, CREDENTIALS = "terms.txt", "proposal", "credentials"
 
 
@@ -40,8 +41,8 @@ class Candidate:
     """A party that has read a proposal, and has signed nothing yet.
 
     params: of a teacher party, its own parameters, as they will stand in party.yaml. listen: where it listens; None for
-    the address in the proposal. account, budget: of a guardian, the name of the parties' data in its ledger, and its ε
-    over all releases; None for that of this one.
+    the address in the proposal. account, budget: of a guardian, the name of the parties' data in its ledger (None:
+    `collaboration`), and its ε over all releases; None for that of this one.
     """
 
     proposal: Proposal
@@ -50,7 +51,7 @@ class Candidate:
     folder: Path
     params: dict[str, Any]
     listen: str | None = None
-    account: str = "collaboration"
+    account: str | None = None
     budget: float | None = None
 
     @property
@@ -120,20 +121,24 @@ def candidate(
 
 
 def accept(party: Candidate) -> Path:
-    """Lay out a party's folder, and sign the terms; return the acceptance, to be sent back.
+    """Lay out a party's folder, and sign the terms; return the acceptance, to be sent back. What was accepted before is
+    as it was.
 
-    Raises SettingError for a folder of a party of other terms, CredentialError without credentials for this name and
-    role, and InputError for a proposal that changed since it was read.
+    Raises SettingError for a folder of a party of other terms, or of this one with other settings; CredentialError
+    without credentials for this name and role; and InputError for a proposal that changed since it was read.
     """
     folder, terms = party.folder, party.proposal.terms
     credentials = _credentials(party)
-    if (folder / CONFIG).exists():
-        if read_party(folder / CONFIG).terms.digest != terms.digest:
-            raise SettingError(f"{folder} holds a party of other terms. Choose another --folder for these.")
+    if (folder / CONFIG).exists() and read_party(folder / CONFIG).terms.digest != terms.digest:
+        raise SettingError(f"{folder} holds a party of other terms. Choose another --folder for these.")
+    if (folder / ACCEPTANCE).exists():  # the last to be written: without it, nothing was accepted yet
         accepted = read_acceptance(folder / ACCEPTANCE, credentials.authority)
-        if accepted.proposal == party.proposal.digest:
-            return folder / ACCEPTANCE
-        raise SettingError(f"{folder} holds a party that accepted another proposal. Choose another --folder for this.")
+        if accepted.proposal != party.proposal.digest:
+            raise SettingError(
+                f"{folder} holds a party that accepted another proposal. Choose another --folder for this."
+            )
+        _refuse_other_settings(party)
+        return folder / ACCEPTANCE
     private_folder(folder)
     os.chmod(folder, 0o700)
     copied = party.proposal.copy(folder / PROPOSAL)
@@ -147,6 +152,24 @@ def accept(party: Candidate) -> Path:
     read_party(folder / CONFIG, party.role)
     accept_terms(folder / ACCEPTANCE, credentials, terms, copied.digest)
     return folder / ACCEPTANCE
+
+
+def _refuse_other_settings(party: Candidate) -> None:
+    """Raise SettingError where a party that accepted before says something else now than its party.yaml."""
+    path = party.folder / CONFIG
+    known, said = flat(read_yaml(path)), flat(_config(party))
+    optional = {"listen": party.listen, "ledger.account": party.account, "ledger.epsilon": party.budget}
+    other = [
+        key
+        for key, value in said.items()
+        if (key.startswith("own.params.") or optional.get(key) is not None) and known.get(key) != value
+    ]
+    if other:
+        listed = "; ".join(f"{key} is {known.get(key)} there, and {said[key]} here" for key in other[:3])
+        raise SettingError(
+            f"{party.name} accepted before, and what {path} says stays: {listed}. To change it, edit that file; what "
+            "teachers learned from other records is then learned anew. Or choose another --folder."
+        )
 
 
 def _credentials(party: Candidate) -> Credentials:
@@ -175,7 +198,7 @@ def _config(party: Candidate) -> dict[str, Any]:
         return config | addresses | {"own": {"params": party.params, **public}}
     config["listen"] = party.listen or addresses[party.role]
     if party.role == "guardian":
-        return config | {"ledger": {"account": party.account, "epsilon": party.budget or terms.epsilon}}
+        return config | {"ledger": {"account": party.account or _ACCOUNT, "epsilon": party.budget or terms.epsilon}}
     learn = {"params": party.proposal.params.get("student", {}), **public}
     return config | {"guardian": addresses["guardian"], "answers": "answers", "learn": learn}
 

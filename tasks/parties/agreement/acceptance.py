@@ -77,14 +77,15 @@ def read_acceptance(path: Path, authority: bytes) -> Acceptance:
     return accepted
 
 
-def accepted_by(folder: Path, terms: Terms, authority: bytes) -> dict[str, Acceptance]:
-    """Return the acceptances of these terms in a folder, by party.
+def accepted_by(folder: Path, own: Path, terms: Terms, authority: bytes) -> dict[str, Acceptance]:
+    """Return the acceptances of these terms in a folder, by party, and the guardian's own, if there are any.
 
     Raises InputError as `read_acceptance` does, and SettingError for one of other terms, of a party that takes no part,
     or of another proposal than the others accepted: then no two parties need to have the same queries in mind.
     """
     found: dict[str, Acceptance] = {}
-    for path in sorted(folder.glob("*.json")):
+    mailed = sorted(folder.glob("*.json"))
+    for path in [*mailed, *([own] if mailed and own.is_file() else [])]:
         accepted = read_acceptance(path, authority)
         if terms.roles().get(accepted.party) != accepted.role:
             raise SettingError(

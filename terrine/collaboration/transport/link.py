@@ -228,7 +228,10 @@ def checked_greeting(message: Any, terms: dict[str, Any], own: str) -> dict[str,
     except RecursionError as error:
         raise Fault("its terms cannot be read") from error
     if found:
-        raise Refusal(f"The parties did not agree on the same terms: {found}. Take both from one proposal.")
+        raise Refusal(
+            f"The parties did not agree on the same terms: {found}. Take both from one proposal; for one accuracy, say "
+            "the same --epsilon."
+        )
     return fields
 
 

@@ -39,7 +39,7 @@ from terrine.privacy.ledger.chain import Row, Tip
 from terrine.privacy.ledger.data import Fingerprint
 from terrine.privacy.ledger.database import Database
 from terrine.privacy.ledger.earlier_versions import is_adopted, known_as
-from terrine.privacy.ledger.identity import load_or_create_key, release_identity
+from terrine.privacy.ledger.identity import account_of, load_or_create_key, release_identity
 from terrine.privacy.ledger.locks import locked
 from terrine.privacy.ledger.release_store import ReleaseStore, StoredArrays
 from terrine.privacy.ledger.site import SiteMemory
@@ -327,6 +327,10 @@ class Ledger:
     def rows(self) -> list[Row]:
         """All rows, verified, in order."""
         return self._transactions.transact(lambda transaction: transaction.rows())
+
+    def named(self, name: str) -> str:
+        """What this ledger knows the account of a name as, whether there is one or not."""
+        return account_of(self._key, name)
 
     def datasets(self) -> list[str]:
         """The registered datasets, in order of registration."""

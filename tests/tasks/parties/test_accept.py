@@ -81,7 +81,7 @@ def test_each_role_has_a_folder_with_all_that_it_needs_and_one_signature(proposa
         shutil.copy(path, tmp_path / f"{name}.json")
         assert accept(party) == path
     assert read_party(tmp_path / "trust" / "party.yaml").ledger.epsilon == proposal.terms.epsilon
-    found = accepted_by(tmp_path, proposal.terms, (authority / "certificate.pem").read_bytes())
+    found = accepted_by(tmp_path, tmp_path / "none", proposal.terms, (authority / "certificate.pem").read_bytes())
     assert found.keys() == proposal.terms.roles().keys()
 
 
