@@ -13,7 +13,7 @@ def ui(port: Annotated[int, typer.Option(help="Port on this machine.")] = 5000) 
     """Show the project's runs in MLflow, on this machine alone; Ctrl-C ends it."""
     from tasks.config.presets import project_root, resolve, selected_run
     from tasks.pipeline.tracking import lay_out_database
-    from tasks.runtime.locks import making
+    from tasks.runtime.locks import at_work
     from tasks.runtime.run import Run
     from tasks.runtime.store import read_json
 
@@ -22,9 +22,9 @@ def ui(port: Annotated[int, typer.Option(help="Port on this machine.")] = 5000) 
     run = Run(root, name, resolve(root, name))
     record = run.folders.private / "tracking.json"
     view = read_json(record).get("view", "") if record.is_file() else ""
-    print(f"MLflow: http://127.0.0.1:{port}/{view} (Ctrl-C ends it)", flush=True)
-    with making(root, name):
+    with at_work(root):
         lay_out_database(run)
+    print(f"MLflow: http://127.0.0.1:{port}/{view} in a few seconds (Ctrl-C ends it)", flush=True)
     uri = run.database(run.params.tracking.uri)
     arguments = ["-m", "mlflow", "ui", "--backend-store-uri", uri, "--host", "127.0.0.1", "--port", str(port)]
     os.execv(sys.executable, [sys.executable, *arguments])

@@ -38,15 +38,22 @@ def of_project(root: Path, name: str) -> Path:
 
 
 @contextmanager
-def making(root: Path, run: str) -> Iterator[None]:
-    """Be the only process that makes stages of this run; others that want to wait. Other runs may be made meanwhile."""
-    with locks.opened(of_project(root, "runs")) as runs, locked(of_project(root, f"run-{run}"), f"is making {run}"):
+def at_work(root: Path) -> Iterator[None]:
+    """Be one of the processes that make something in the project."""
+    with locks.opened(of_project(root, "runs")) as runs:
         fcntl.flock(runs, fcntl.LOCK_SH)
         yield
 
 
+@contextmanager
+def making(root: Path, run: str) -> Iterator[None]:
+    """Be the only process that makes stages of this run; others that want to wait. Other runs may be made meanwhile."""
+    with locked(of_project(root, f"run-{run}"), f"is making {run}"), at_work(root):
+        yield
+
+
 def when_alone(root: Path, action: Callable[[], None]) -> None:
-    """Do something while no process makes any run of the project; do nothing where one does."""
+    """Do something while no process is at work in the project; do nothing where one is."""
     with locks.opened(of_project(root, "runs")) as runs, suppress(BlockingIOError):
         fcntl.flock(runs, fcntl.LOCK_EX | fcntl.LOCK_NB)
         action()

@@ -33,6 +33,7 @@ from terrine.errors import ArtefactError, SettingError
 from terrine.files import sync_file, sync_folder
 
 if TYPE_CHECKING:
+    from dvc.repo import Repo
     from dvc.stage import PipelineStage
 
 _cleared: set[tuple[Path, str]] = set()
@@ -160,8 +161,18 @@ def _stages(root: Path, run: str, pipeline: Pipeline, names: Sequence[str]) -> I
             file.lockfile_contents = {"stages": _read_lock(lock)}
             stages = file.stages
             yield [stages[f"{name}@{run}"] for name in names]
+            _forget_links(repository)
     except (DvcException, OSError) as error:
         raise ArtefactError(f"DVC could not do its part: {error}") from error
+
+
+def _forget_links(repository: Repo) -> None:
+    """Have DVC forget which files it laid out: a checkout (`dvc checkout`, `pull`, `exp run`) removes those that the
+    dvc.yaml of the day no longer names, and they are the artefacts of all other runs."""
+    links = getattr(repository.state, "links", None)
+    if links is not None:
+        with links as known:
+            known.clear()
 
 
 def refresh(root: Path, name: str, pipeline: Pipeline) -> None:

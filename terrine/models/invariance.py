@@ -71,11 +71,13 @@ def invariant_projection(
     device: torch.device | str = "cpu",
     deformations: Deformations | None = None,
     shrinkage: float = 0.3,
+    apart: Tensor | None = None,
 ) -> Tensor:
     """Return the projection, float32 [D, dimension] on the CPU, for a backbone's features.
 
     features: float images [B, C, H, W] on `device` to features [B, D] standardised over the batch; called from several
     threads. images: uint8 [N, C, H, W], public; batches: index arrays of images of one source each. shrinkage: γ above.
+    apart: int64, numbers of features that stay as they are where the others are first reduced at random.
     On a CPU the result does not depend on the number of threads.
 
     Raises SettingError when `dimension` or `shrinkage` is impossible, and InputError when there are too few images.
@@ -96,6 +98,9 @@ def invariant_projection(
     reduce = None
     if kept < scattered:
         reduce = torch.randn(scattered, kept, generator=torch_generator(seed, "random reduction")) / math.sqrt(kept)
+        if apart is not None:  # of the size that sums at random have
+            reduce[:, : len(apart)] = 0
+            reduce[apart, torch.arange(len(apart))] = math.sqrt(scattered / kept)
         reduce = reduce.to(device)
 
     def moments(number: int) -> tuple[Tensor, Tensor]:
@@ -139,6 +144,7 @@ def learn_projection(
     device: torch.device | str = "cpu",
     deformations: Deformations | None = None,
     shrinkage: float = 0.3,
+    apart: Tensor | None = None,
 ) -> None:
     """Replace the random projection of a backbone that has one by `invariant_projection` of public `images`, in place.
 
@@ -163,5 +169,6 @@ def learn_projection(
         device=device,
         deformations=deformations,
         shrinkage=shrinkage,
+        apart=apart,
     )
     network.projection.copy_(projection)

@@ -9,6 +9,7 @@ import yaml
 from typer.testing import CliRunner
 
 from flows.cli import app
+from tasks.config.presets import derive
 from tasks.pipeline.graph import MAIN
 from tasks.runtime.graph import VAULT
 from tasks.runtime.store import Folders, read_json
@@ -66,6 +67,10 @@ def test_what_is_plotted_ends_where_the_statement_is(finished):
 
 @pytest.mark.slow
 def test_an_experiment_is_charged_once_shown_beside_the_run_and_commits_nothing_private(in_git):
+    other = derive(in_git, "small", ["student.l2=0.7"])
+    for more in (["--set", "student.l2=0.7"], []):
+        assert CliRunner().invoke(app, ["run", "--preset", "small", "--no-server", *more]).exit_code == 0
+    kept = sorted(path for path in in_git.glob(f"data/*/{other}/**/*"))
     words = ("exp", "run", "--name", "half", "-S", "experiments/small.yaml:aggregation.epsilon=4")
     dvc(in_git, *words, "evaluate@small")
     (account,) = json.loads(CliRunner().invoke(app, ["ledger", "show", "--json"]).stdout)
@@ -86,6 +91,8 @@ def test_an_experiment_is_charged_once_shown_beside_the_run_and_commits_nothing_
     files = command(in_git, "git", "ls-tree", "-r", "--name-only", commit).split()
     assert "experiments/small.yaml" in files
     assert not [file for file in files if file.startswith("data/")]
+    # A checkout of DVC's removes what it laid out and no dvc.yaml names any more: no other run's artefacts.
+    assert kept == sorted(path for path in in_git.glob(f"data/*/{other}/**/*"))
 
 
 def test_no_run_is_kept_in_a_cache_that_would_be_pushed_with_its_settings():

@@ -44,6 +44,9 @@ class Scattering(Projected, Architecture):
     """Learn the projection on deformed query images, in closed form, instead of drawing it at random."""
     deformations: Deformations | None = None
     """With invariance: what is done to an image that leaves it the same; null is what leaves a digit one."""
+    colours: bool = False
+    """With invariance: local means of each channel stay apart where coefficients are so many (above 2,000) that they
+    are mixed at random before anything is learned. What tells by its colour or shade alone is hardly seen otherwise."""
     fitted_to: Literal["queries", "pretraining"] = "queries"
     """The images that the projection and the original statistics are fitted to. `pretraining` where the queries are
     real ones that it is not to know."""
@@ -68,7 +71,10 @@ class Scattering(Projected, Architecture):
             from terrine.models.invariance import learn_projection
 
             own = batches[:PROJECTION_BATCHES]
-            learn_projection(backbone, images, own, seed=seed, device=device, deformations=self.deformations)
+            apart = backbone.network.means if self.colours else None
+            learn_projection(
+                backbone, images, own, seed=seed, device=device, deformations=self.deformations, apart=apart
+            )
         super().adapt(backbone, images, batches, seed=seed, device=device)
 
     def options(self, channels: int, size: Size) -> dict[str, Any]:
@@ -84,4 +90,5 @@ class Scattering(Projected, Architecture):
         return network, network.feature_dim
 
     def identity(self) -> dict[str, Any]:
-        return {key: value for key, value in super().identity().items() if (key, value) != ("fitted_to", "queries")}
+        usual = {"fitted_to": "queries", "colours": False}
+        return {key: value for key, value in super().identity().items() if usual.get(key, ...) != value}

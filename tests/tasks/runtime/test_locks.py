@@ -9,7 +9,7 @@ import pytest
 
 from tasks.runtime import leftovers
 from tasks.runtime.databases import lay_out
-from tasks.runtime.locks import making, when_alone
+from tasks.runtime.locks import at_work, making, when_alone
 from tasks.runtime.store import Folders
 
 
@@ -110,3 +110,13 @@ def test_a_database_whose_first_migration_is_cut_off_is_not_there_and_an_empty_f
     lay_out(database, lambda path: pytest.fail("it is there"), lock)
     assert sqlite3.connect(database).execute("SELECT name FROM sqlite_master").fetchall() == [("runs",)]
     assert [path.name for path in tmp_path.iterdir()] == ["mlflow.db"]
+
+
+def test_who_is_at_work_waits_for_no_run_and_is_not_alone(tmp_path):
+    done = []
+    with making(tmp_path, "one"), at_work(tmp_path):
+        when_alone(tmp_path, lambda: done.append("beside a run"))
+    with at_work(tmp_path):
+        when_alone(tmp_path, lambda: done.append("beside other work"))
+    when_alone(tmp_path, lambda: done.append("alone"))
+    assert done == ["alone"]
