@@ -64,6 +64,8 @@ def _on_classes(remarks: Remarks, survey: Survey, params: Params, said: Collecti
             remarks.notes.append(
                 f"No training record is of {few}, or one: no student will answer so. That does no harm."
             )
+    elif missing and survey.declared:
+        remarks.notes.append(f"No training record is of {_listed(missing)}: no teacher here will ever answer so.")
     elif missing:
         remarks.refusals.append(
             f"No training record is of {_listed(missing)}, and no teacher can learn it: add records, give the split "

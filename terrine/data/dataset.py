@@ -57,6 +57,7 @@ class Dataset:
                     (`terrine.data.sketch`); None of public data, which have no budget
     scale           the order of its classes, all of which were named beforehand (`terrine.data.ordered`), or None
     test_numbers    float64 [M] or None: where classes are bins, the numbers that test_labels are the bins of
+    declared        whether classes were named beforehand, so that of some there may be no record
     remarks         what their source has to say about the labels, in sentences for the data's keeper
     """
 
@@ -79,6 +80,7 @@ class Dataset:
     scale: Scale | None = None
     test_numbers: np.ndarray | None = None
     remarks: tuple[str, ...] = ()
+    declared: bool = False
 
     @property
     def records(self) -> int:
@@ -139,6 +141,7 @@ class Dataset:
             test_labels=places[self.test_labels],
             pool_labels=pool,
             class_names=tuple(names),
+            declared=True,
         )
 
     def validate(self) -> None:
@@ -236,7 +239,7 @@ class Dataset:
             )
 
     def _check_every_class(self) -> None:
-        if self.scale is not None:
+        if self.scale is not None or self.declared:
             return  # named beforehand, whether there are such records or not
         counts = counts_by_class(self.train_labels, self.classes)
         empty = [name for name, count in zip(self.class_names, counts, strict=True) if count == 0]

@@ -160,17 +160,16 @@ def _refuse_outside(name: str, values: np.ndarray, names: tuple[str, ...], where
 
 
 def class_places(names: Sequence[str], agreed: Sequence[str]) -> np.ndarray:
-    """Return where each class stands in the list that was agreed on, int64 [K].
+    """Return where each class stands in the list that was agreed on, int64 [K]; of some there may be none here.
 
-    Raises InputError, with both lists, where they are not the same names.
+    Raises InputError, with both lists, for a name that is not among those agreed on.
     """
-    strange, missing = (
-        [name for name in one if name not in other] for one, other in ((names, agreed), (agreed, names))
-    )
-    if strange or missing:
+    strange = [name for name in names if name not in agreed]
+    if strange:
+        missing = [name for name in agreed if name not in names]
         raise InputError(
             f"The classes here are {_quoted(names)}, and {_quoted(agreed)} were agreed on. "
-            + (f"Unknown there: {_quoted(strange)}. " if strange else "")
+            f"Unknown there: {_quoted(strange)}. "
             + (f"Missing here: {_quoted(missing)}. " if missing else "")
             + "Name the classes (the folders, or class_names) as agreed on."
         )

@@ -24,6 +24,7 @@ class Survey:
     several      training and test records, where one may have several findings, or none; None where each has a class
     geometry     images by width, height and mode, of `looked_at` files whose headers were read
     remarks      what their source has to say about the files, in sentences
+    declared     whether classes were named beforehand, so that of some there may be no record
     doubts       what speaks against using them as they are, in sentences
     """
 
@@ -37,6 +38,7 @@ class Survey:
     geometry: Counter[tuple[int, int, str]] = field(default_factory=Counter)
     looked_at: int = 0
     remarks: tuple[str, ...] = ()
+    declared: bool = False
     doubts: tuple[str, ...] = ()
     several: tuple[int, int] | None = None
 
@@ -69,4 +71,5 @@ def survey_of(dataset: Dataset) -> Survey:
         public=0 if dataset.pool_images is None else len(dataset.pool_images),
         several=(len(dataset.train_labels), len(dataset.test_labels)) if dataset.several else None,
         remarks=dataset.remarks,
+        declared=dataset.declared,
     )

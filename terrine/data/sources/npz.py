@@ -43,8 +43,9 @@ class Npz(OrderedLabels, Own, ThreeSplits):
 
     def read(self, at: Path = Path(), seed: int = 0, progress: Progress | None = None) -> Dataset:
         path = at / self.path
+        arrays = read_arrays(path, {*_KEYS, "class_names"})
         dataset = from_arrays(
-            read_arrays(path, {*_KEYS, "class_names"}),
+            arrays,
             path.stem,
             str(path),
             test_fraction=self.test_fraction,
@@ -52,7 +53,7 @@ class Npz(OrderedLabels, Own, ThreeSplits):
             validation=self.validation_split,
             kind=self,
         )
-        return replace(dataset, remarks=(*dataset.remarks, *_on_arrays(path)))
+        return replace(dataset, remarks=(*dataset.remarks, *_on_arrays(path)), declared="class_names" in arrays)
 
 
 def _on_arrays(path: Path) -> tuple[str, ...]:

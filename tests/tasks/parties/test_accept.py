@@ -292,6 +292,38 @@ def test_parties_that_accepted_two_proposals_of_the_same_terms_are_told(guardian
         shutil.copy(accepted, guardian / "accepted" / f"{name}.json")
     with pytest.raises(SettingError, match="somebody's mail was changed, or there are two proposals"):
         read_party(guardian / "party.yaml").own_credentials()
+    (guardian / "accepted" / "north.json").unlink()  # and of all, where the guardian's own is another
+    with pytest.raises(SettingError, match="somebody's mail was changed, or there are two proposals"):
+        read_party(guardian / "party.yaml").own_credentials()
+
+
+def test_who_accepts_again_with_other_settings_is_told_what_stays_and_who_was_killed_over_it_signs_now(
+    proposal, enrolled, guardian, tmp_path
+):
+    data, folder = records(tmp_path / "own.npz"), enrolled("north")
+    path = accept(candidate(proposal, "north", folder=folder, data=data))
+    kept = (folder / "party.yaml").read_bytes()
+    other = candidate(proposal, "north", folder=folder, data=records(tmp_path / "other.npz"))
+    with pytest.raises(SettingError, match=r"own\.params\.data\.path is \S+own\.npz there, and \S+other\.npz here"):
+        accept(other)
+    with pytest.raises(SettingError, match=r"ledger\.epsilon is \S+ there, and 99\.0 here"):
+        accept(candidate(proposal, "trust", folder=guardian, budget=99.0))
+    accept(candidate(proposal, "trust", folder=guardian))
+    assert (folder / "party.yaml").read_bytes() == kept
+    path.unlink()
+    accept(other)
+    assert read_party(folder / "party.yaml").own.params["data"]["path"] == str(tmp_path / "other.npz")
+
+
+def test_a_party_may_have_no_record_of_a_class(proposal, tmp_path):
+    path = records(tmp_path / "own.npz")
+    with np.load(path) as held:
+        arrays = dict(held)
+    np.savez(path, **arrays | {"labels": np.zeros_like(arrays["labels"])})
+    party = candidate(proposal, "north", folder=tmp_path, data=path)
+    _, remarks = party.look()
+    assert not remarks.refusals
+    assert any("No training record is of 'well'" in note for note in remarks.notes)
 
 
 def test_the_command_prints_the_page_and_signs_only_what_somebody_said_yes_to(proposal, enrolled, tmp_path):
