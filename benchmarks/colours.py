@@ -4,7 +4,7 @@
 
 Sums over records (gradients, exact ε = 4 at δ = 1e-5, replayed noise, two draws) of 200 scattering features learned on
 4,000 synthetic images, judged on test images: of drawn images of 32 x 32 whose classes differ in tint alone, in soft
-blotches of colour, or in stripes alone; and of blood cells and MNIST (12,000 records), where ROOT has them.
+blotches of colour, or in stripes alone; and of blood cells, where ROOT has them.
 """
 
 from argparse import ArgumentParser
@@ -70,9 +70,6 @@ def datasets(root: Path) -> Iterator[tuple[str, Split]]:
             "blood cells",
             tuple(part.transpose(0, 3, 1, 2) if part.ndim == 4 else part.ravel().astype(np.int64) for part in parts),
         )
-    if (root / "MNIST").is_dir():
-        data = tr.load_dataset("mnist", path=root)
-        yield "MNIST", (data.train_images[:12_000], data.train_labels[:12_000], data.test_images, data.test_labels)
 
 
 def accuracy(split: Split, colours: bool) -> float:

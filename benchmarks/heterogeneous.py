@@ -44,7 +44,7 @@ from terrine.determinism.randomness import derive_seed
 from terrine.models.registry import build_backbone
 from terrine.privacy.accounting.calibrate import calibrate
 from terrine.privacy.accounting.claimed import by_moments
-from terrine.privacy.accounting.events import Event, LaplaceEvent, RepeatedEvent, compose
+from terrine.privacy.accounting.events import Event, compose, laplace_answers
 from terrine.privacy.accounting.gaussian import epsilon_of, mu_of, mu_squared
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.clipped_sum import ClippedSum, noise_multiplier_for
@@ -280,9 +280,7 @@ def table1(images: Images, cells: Cells, seeds: list[int], similarities: list[fl
     heading("queries", "γ", "ε claimed", "ε if one vote moves", "ε if all 10 move")
     for queries in (100, 1000):
         for gamma in GAMMAS:
-            one, every = (
-                price(RepeatedEvent(LaplaceEvent(2.0 * moved, 1 / gamma), queries), DELTA) for moved in (1, 10)
-            )
+            one, every = (price(laplace_answers(1 / gamma, queries, moved), DELTA) for moved in (1, 10))
             claimed = by_moments(gamma, queries, DELTA)
             row(queries, f"{gamma:g}", *(f"{epsilon:.2f}" for epsilon in (claimed, one, every)))
 

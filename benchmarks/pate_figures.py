@@ -20,7 +20,7 @@ from tasks.pipeline.accounting import Question, account
 from tasks.tools.vote_files import read_histograms
 from terrine.aggregation.confident import ConfidentGNMax
 from terrine.privacy.accounting.data_dependent import gnmax_rdp, log_p_answered, log_q_gnmax, summed
-from terrine.privacy.accounting.events import LaplaceEvent, RepeatedEvent, threshold_test, vote_answer
+from terrine.privacy.accounting.events import RepeatedEvent, laplace_answers, threshold_test, vote_answer
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.accounting.renyi import convert, default_orders
@@ -169,7 +169,7 @@ def draw_thresholds(axes, histograms: Histograms) -> None:
     tests = [price(RepeatedEvent(threshold_test(mechanism.sigma1), number), DELTA) for number in asked]
     both = [price(mechanism.cost(number, int(count)), DELTA) for number, count in zip(asked, counts, strict=True)]
     plain = [price(RepeatedEvent(vote_answer(SIGMA), int(count)), DELTA) for count in counts]
-    laplace = [price(RepeatedEvent(LaplaceEvent(2.0, SCALE), int(count)), DELTA) for count in counts]
+    laplace = [price(laplace_answers(SCALE, int(count)), DELTA) for count in counts]
     dependent = []
     for number, count in zip(asked, counts, strict=True):
         answered = np.zeros(number, bool)

@@ -12,7 +12,14 @@ from itertools import product
 
 from benchmarks.tables import markdown, measurements
 from terrine.aggregation.lnmax import LNMax
-from terrine.privacy.accounting.events import Event, LaplaceEvent, RepeatedEvent, compose, threshold_test, vote_answer
+from terrine.privacy.accounting.events import (
+    Event,
+    RepeatedEvent,
+    compose,
+    laplace_answers,
+    threshold_test,
+    vote_answer,
+)
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
 
@@ -62,7 +69,7 @@ def released(numbers: tuple[float, ...]) -> Event:
     """What was released: (scale, answers) of LNMax, or (tests, σ1, answers, σ2) of Confident-GNMax."""
     if len(numbers) == 2:
         scale, answers = numbers
-        return RepeatedEvent(LaplaceEvent(2.0, scale), int(answers))
+        return laplace_answers(scale, int(answers))
     tests, sigma1, answers, sigma2 = numbers
     return compose(RepeatedEvent(threshold_test(sigma1), int(tests)), RepeatedEvent(vote_answer(sigma2), int(answers)))
 
@@ -75,7 +82,7 @@ def exact(numbers: tuple[float, ...], delta: float) -> str:
 def averaged(answers: int, gamma: float) -> list[str]:
     """Return ε of LNMax's answers as TTAC claims it, if a record moves one vote, and if it may move all parties'."""
     scale = 1 / gamma
-    events = [RepeatedEvent(LaplaceEvent(2.0 * moved, scale), answers) for moved in (1, TTAC_PARTIES)]
+    events = [laplace_answers(scale, answers, moved) for moved in (1, TTAC_PARTIES)]
     epsilons = LNMax(scale=scale).claimed(answers, answers, 1e-5), *(price(event, 1e-5) for event in events)
     return [f"{answers:,}", f"{gamma:g}", *(f"{round_up(epsilon, 2):,.2f}" for epsilon in epsilons)]
 

@@ -17,7 +17,7 @@ from terrine.errors import InputError, SettingError
 from terrine.privacy.accounting import calibrate as noise
 from terrine.privacy.accounting import data_dependent as dependent
 from terrine.privacy.accounting import renyi, sanitize
-from terrine.privacy.accounting.events import Event, LaplaceEvent, RepeatedEvent, threshold_test, vote_answer
+from terrine.privacy.accounting.events import RepeatedEvent, laplace_answers, threshold_test, vote_answer
 from terrine.privacy.accounting.gaussian import epsilon_of, mu_squared
 from terrine.privacy.accounting.local_sensitivity import (
     AnswerPrice,
@@ -202,8 +202,7 @@ class _Votes:
         """The smallest provable ε of this many answers, from public parameters alone."""
         question, queries = self.question, len(self.counts)
         if question.mechanism == "lnmax":
-            laplace: Event = RepeatedEvent(LaplaceEvent(2.0, self.noise), queries)
-            return renyi.epsilon_of_event(laplace, question.delta)
+            return renyi.epsilon_of_event(laplace_answers(self.noise, queries), question.delta)
         # An expected number of answers need not be whole, so that it is priced by μ² and not as an event.
         mu = answers * mu_squared(vote_answer(self.noise))
         if question.mechanism == "confident":

@@ -13,7 +13,7 @@ from terrine.aggregation.mechanism import NOTHING, UNANSWERED, Answers, Mechanis
 from terrine.aggregation.votes import HistogramArray, validate_histograms
 from terrine.errors import SettingError
 from terrine.privacy.accounting.claimed import by_moments
-from terrine.privacy.accounting.events import Event, LaplaceEvent, RepeatedEvent, compose
+from terrine.privacy.accounting.events import Event, compose, laplace_answers
 from terrine.privacy.accounting.renyi import epsilon_of_event
 from terrine.privacy.noise import NoiseSource
 from terrine.settings import Field, Unit
@@ -54,8 +54,7 @@ class LNMax(Mechanism):
         return math.sqrt(2) * self.scale
 
     def cost(self, asked: int, answered: int) -> Event:
-        """See `Mechanism.cost`. A vote moved changes two counts by one each: two in L1 norm."""
-        return RepeatedEvent(LaplaceEvent(sensitivity=2.0, scale=self.scale), self.charged(asked))
+        return laplace_answers(self.scale, self.charged(asked))
 
     def certain(self, queries: int, epsilon: float, delta: float, spent: Event = NOTHING) -> int:
         if not 0 < epsilon < math.inf:

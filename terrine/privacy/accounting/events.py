@@ -130,6 +130,15 @@ def vote_answer(sigma: float) -> GaussianEvent:
     return GaussianEvent(sensitivity=math.sqrt(2.0), sigma=sigma)
 
 
+def laplace_answers(scale: float, answers: int, moved: int = 1) -> RepeatedEvent:
+    """So many histograms of votes released with Lap(scale) per count, or anything computed from them (their argmax).
+
+    A vote moved changes two counts by one each, and each has noise of its own; `moved` votes at most two counts by as
+    many, which no other change of theirs exceeds: one coordinate moved by a + b dominates two moved by a and b.
+    """
+    return RepeatedEvent(LaplaceEvent(sensitivity=float(moved), scale=scale), 2 * answers)
+
+
 def threshold_test(sigma1: float) -> GaussianEvent:
     """One comparison of a noisy largest count (or margin) with a public threshold."""
     return GaussianEvent(sensitivity=1.0, sigma=sigma1)

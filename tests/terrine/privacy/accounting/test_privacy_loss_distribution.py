@@ -24,6 +24,7 @@ from terrine.privacy.accounting.events import (
     UnsupportedEventError,
     compose,
     counts,
+    laplace_answers,
     vote_answer,
 )
 from terrine.privacy.accounting.gaussian import delta_of, epsilon_of
@@ -46,6 +47,26 @@ def response_delta(epsilon: float, answer: float, categories: int, times: int) -
         first, second = first[others == 0], second[others == 0]
     losses = answer * (first - second)
     return float(np.sum(np.exp(log_p) * -np.expm1(np.minimum(epsilon - losses, 0.0))))
+
+
+@pytest.mark.parametrize(("scale", "share"), [(2.0, 0.3), (20.0, 0.5), (20.0, 0.9)])
+def test_a_vote_moved_is_two_counts_moved_by_one_and_not_one_by_two(scale: float, share: float) -> None:
+    """Against the integral over both counts: δ(ε) = E[(1 − e^(ε − loss))⁺], losses of two counts with noise each."""
+
+    def loss(noise: float) -> float:
+        return (abs(noise + 1) - abs(noise)) / scale
+
+    def density(noise: float) -> float:
+        return math.exp(-abs(noise) / scale) / (2 * scale)
+
+    epsilon = share * 2 / scale
+    grid = np.linspace(-30 * scale, 30 * scale, 60_001)
+    losses, mass = np.array([loss(x) for x in grid]), np.array([density(x) for x in grid]) * (grid[1] - grid[0])
+    levels, place = np.unique(losses.round(9), return_inverse=True)
+    weights = np.bincount(place, mass)
+    delta = float((np.outer(weights, weights) * np.maximum(0, -np.expm1(epsilon - levels[:, None] - levels))).sum())
+    assert loss_delta(laplace_answers(scale, 1), epsilon, near=delta) == pytest.approx(delta, rel=2e-3)
+    assert loss_delta(LaplaceEvent(2.0, scale), epsilon, near=delta) > 1.5 * delta
 
 
 @pytest.mark.parametrize(
