@@ -20,6 +20,7 @@ from terrine.privacy.accounting.events import (
     RandomisedResponseEvent,
     RepeatedEvent,
     compose,
+    laplace_answers,
     of_several,
     vote_answer,
 )
@@ -37,7 +38,8 @@ KINDS = {
     | ALL,
     "confident": {},
     "interactive": {"mechanism": {"mechanism": "interactive", "surprise": 50.0, "rounds": 2}},
-    "lnmax": {
+    "lnmax": {"mechanism": {"mechanism": "lnmax", "scale": 400.0}, "event": laplace_answers(400.0, 286), **ALL},
+    "lnmax, as it was priced": {
         "mechanism": {"mechanism": "lnmax", "scale": 400.0},
         "event": RepeatedEvent(LaplaceEvent(2.0, 400.0), 286),
     }
