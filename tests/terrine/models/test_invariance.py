@@ -11,8 +11,9 @@ from terrine.models import invariance
 from terrine.models.backbone import as_float
 from terrine.models.files import load_backbone, save_backbone
 from terrine.models.invariance import deform, invariant_projection, learn_projection
-from terrine.models.kinds.scattering import Deformations
+from terrine.models.kinds.scattering import Deformations, Scattering
 from terrine.models.registry import build_backbone
+from terrine.models.statistics import batch_statistics
 from terrine.synthetic.registry import draw
 
 STILL = Deformations(rotation=0, scale=0, shear=0, shift=0)
@@ -83,6 +84,26 @@ def test_many_features_are_reduced_at_random_first(images, monkeypatch):
     assert projection.shape == (64, 5)
     with pytest.raises(SettingError, match="1 to 30"):
         invariant_projection(pixels, images, BATCHES, 31, seed=0)
+
+
+def test_features_that_stay_apart_are_not_drowned_by_the_others(monkeypatch):
+    """Tints that sums at random hide among hundreds of textures; a projection of few directions has to see them."""
+    monkeypatch.setattr(invariance, "_LARGEST", 60)
+    queries = draw("dead_leaves", seed=0, first=0, count=64, size=16, channels=3).numpy()
+    rng = np.random.default_rng(0)
+    grain = rng.integers(60, 180, (60, 3, 16, 16))
+    tinted = np.clip(grain + np.where(np.arange(60) % 2, 12, -12)[:, None, None, None] * [[[1]], [[0]], [[-1]]], 0, 255)
+    found = {}
+    for colours in (False, True):
+        settings = Scattering(projection=12, invariance=True, colours=colours)
+        backbone = settings.build(3, 16, seed=0)
+        settings.adapt(backbone, queries, [np.arange(64)], seed=0, device="cpu")
+        with torch.no_grad(), batch_statistics(backbone, "current"):
+            features = backbone.network(as_float(torch.from_numpy(tinted.astype(np.uint8)))).numpy()
+        one, other = features[::2], features[1::2]
+        apart = np.linalg.norm(one.mean(0) - other.mean(0)) / np.sqrt((one.var(0) + other.var(0)).sum() / 2)
+        found[colours] = apart
+    assert found[True] > 1.5 * found[False]
 
 
 def test_no_deformation_leaves_images_as_they_are(images):
