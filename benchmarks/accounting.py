@@ -162,9 +162,12 @@ def by_dp_accounting(event: Event, delta: float) -> float:
 
 
 def compositions() -> list[tuple[str, Event]]:
-    lnmax, answer = LaplaceEvent(2.0, 20.0), vote_answer(40.0)
+    laplace, answer = LaplaceEvent(2.0, 20.0), vote_answer(40.0)
     return [
-        *((f"LNMax, scale 20, {count:,} answers", RepeatedEvent(lnmax, count)) for count in (10, 100, 1000, 5000)),
+        *(
+            (f"Laplace noise, L1 sensitivity 2, scale 20, {count:,} answers", RepeatedEvent(laplace, count))
+            for count in (10, 100, 1000, 5000)
+        ),
         *(
             (f"randomised response, ε = {epsilon:g} among 10, {count:,} ×", RepeatedEvent(response, count))
             for epsilon, count in ((1.0, 10), (0.5, 100), (0.1, 1000), (0.02, 10_000))
@@ -174,7 +177,7 @@ def compositions() -> list[tuple[str, Event]]:
             "one label at ε = 0.5, 200 Gaussian answers",
             compose(RandomisedResponseEvent(0.5, 10), RepeatedEvent(answer, 200)),
         ),
-        ("LNMax, 100 answers, and 200 Gaussian ones", compose(RepeatedEvent(lnmax, 100), RepeatedEvent(answer, 200))),
+        ("100 of these, and 200 Gaussian answers", compose(RepeatedEvent(laplace, 100), RepeatedEvent(answer, 200))),
     ]
 
 

@@ -7,12 +7,12 @@ Sums over records (gradients, exact ε = 4 at δ = 1e-5, replayed noise, two dra
 blotches of colour, or in stripes alone; and of blood cells, where ROOT has them.
 """
 
-from argparse import ArgumentParser
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
+from cells import common_options, datasets, heading, row
 from PIL import Image, ImageFilter
 
 import terrine as tr
@@ -44,8 +44,8 @@ def blotches(kind: int, rng: np.random.Generator) -> np.ndarray:
 def stripes(kind: int, rng: np.random.Generator) -> np.ndarray:
     """One of four directions and two widths of stripes, of any colour and phase."""
     angle, frequency = kind % 4 * np.pi / 4 + rng.normal(0, 0.1), (0.1, 0.2)[kind // 4] * rng.uniform(0.85, 1.15)
-    row, column = np.mgrid[:SIDE, :SIDE]
-    wave = np.sin(2 * np.pi * frequency * (column * np.cos(angle) + row * np.sin(angle)) + rng.uniform(0, 2 * np.pi))
+    down, across = np.mgrid[:SIDE, :SIDE]
+    wave = np.sin(2 * np.pi * frequency * (across * np.cos(angle) + down * np.sin(angle)) + rng.uniform(0, 2 * np.pi))
     return rng.normal(110, 30, (SIDE, SIDE, 3)) + 35 * wave[..., None] * rng.uniform(0.3, 1, 3)
 
 
@@ -58,7 +58,7 @@ def drawn(program, classes: int, count: int) -> Split:
     return images[:count], labels[:count], images[count:], labels[count:]
 
 
-def datasets(root: Path) -> Iterator[tuple[str, Split]]:
+def sets(root: Path) -> Iterator[tuple[str, Split]]:
     """Yield the sets that are there, by name."""
     yield "tints", drawn(tint, 3, 2_000)
     yield "blotches of forty kinds", drawn(blotches, 40, 6_000)
@@ -92,12 +92,11 @@ def accuracy(split: Split, colours: bool) -> float:
 
 
 def main() -> None:
-    parser = ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--root", type=Path, default=Path("data/private/source"))
+    root = common_options(__doc__, root=datasets()).parse_args().root
     torch.set_num_threads(1)
-    print("| images | mixed | colours=true |\n|---|---:|---:|")
-    for name, split in datasets(parser.parse_args().root):
-        print(f"| {name} | {accuracy(split, False):.1f} | {accuracy(split, True):.1f} |", flush=True)
+    heading("images", "mixed", "colours=true")
+    for name, split in sets(root):
+        row(name, *(f"{accuracy(split, colours):.1f}" for colours in (False, True)))
 
 
 if __name__ == "__main__":

@@ -32,7 +32,8 @@ def standing(path: Path) -> dict[str, Any]:
         name, problem = config.own_credentials().name, None
     except TerrineError as error:
         name, problem = path.resolve().parent.name, str(error)
-    session, steps = _session(config), _steps(config, name, path)
+    session, meeting = _session(config), _meeting(config)
+    steps, meetings = _steps(config, name, path, meeting), [session] if meeting is None else [session, meeting]
     return {
         "name": name,
         "role": config.role,
@@ -40,11 +41,11 @@ def standing(path: Path) -> dict[str, Any]:
         "problem": problem,
         "terms": _terms(config),
         "parties": _parties(config, path, session),
-        "session": [*session["rows"], *_accuracy(config)],
+        "session": [row for each in meetings for row in each["rows"]],
         "account": _account(config),
         "steps": steps,
         "next": "Nothing: the session is under way here, and goes on by itself."
-        if session["running"] or _accuracy_is_under_way(config)
+        if any(each["running"] for each in meetings)
         else next((step["command"] for step in steps if not step["done"]), "Nothing: this edition is complete."),
     }
 
@@ -154,27 +155,18 @@ def _session(config: PartyConfig) -> dict[str, Any]:
     return {"rows": rows, "who": who, "running": running}
 
 
-def _accuracy(config: PartyConfig) -> list[list[str]]:
-    """Return rows about the parties' second meeting, for one accuracy of all; none where there was no such meeting."""
-    now, released = _meeting(config)
-    if now is None:
-        return []
-    doing = "released" if released else str(now["doing"])
-    return [[f"one accuracy of all, at ε = {now['price']:g}", doing], ["last word", _last_word(now)]]
-
-
-def _meeting(config: PartyConfig) -> tuple[dict[str, Any] | None, bool]:
-    """Return where the meeting for one accuracy stands, None where there was none; and whether it was released."""
+def _meeting(config: PartyConfig) -> dict[str, Any] | None:
+    """Return rows about the parties' second meeting, for one accuracy of all, and where it stands; None where there was
+    no such meeting."""
     place = config.state / PLACE
     now, outcome = kept_values(place / STANDING), kept_values(place / OUTCOME)
     if now is None or now.get("voted") != config.terms.agreed:
-        return None, False
-    return now, outcome is not None and outcome.get("agreed") == now["agreed"] and not _is_under_way(now)
-
-
-def _accuracy_is_under_way(config: PartyConfig) -> bool:
-    now, _ = _meeting(config)
-    return now is not None and _is_under_way(now)
+        return None
+    running = _is_under_way(now)
+    released = outcome is not None and outcome.get("agreed") == now["agreed"] and not running
+    doing = "released" if released else str(now["doing"])
+    rows = [[f"one accuracy of all, at ε = {now['price']:g}", doing], ["last word", _last_word(now)]]
+    return {"rows": rows, "running": running, "released": released, "price": now["price"]}
 
 
 def _is_under_way(now: dict[str, Any]) -> bool:
@@ -212,7 +204,7 @@ def _account(config: PartyConfig) -> list[list[str]]:
     return [*rows, ["this edition", f"{found['state']}, ε ≤ {found['price']:g}"]]
 
 
-def _steps(config: PartyConfig, name: str, path: Path) -> list[dict[str, Any]]:
+def _steps(config: PartyConfig, name: str, path: Path, meeting: dict[str, Any] | None) -> list[dict[str, Any]]:
     """Return what this party does in an edition, in order, and whether it is done."""
     said = f"--config {path}"
     steps: list[tuple[str, bool, str]] = []
@@ -228,9 +220,8 @@ def _steps(config: PartyConfig, name: str, path: Path) -> list[dict[str, Any]]:
     if config.role == "teacher" and config.own is not None:
         seen = Folders(config.own.work, "own").evaluation.is_file() and was_finished(config)
         steps.append(("student tested here", seen, f"terrine party finish {said} --student student.zip"))
-    meeting, released = _meeting(config)
     if meeting is not None:
         student = " --student student.zip" if config.role == "teacher" else ""
         command = f"terrine party finish {said}{student} --epsilon {meeting['price']:g}"
-        steps.append(("one accuracy of all", released, command))
+        steps.append(("one accuracy of all", meeting["released"], command))
     return [{"what": what, "done": done, "command": command} for what, done, command in steps]

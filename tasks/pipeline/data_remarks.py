@@ -37,12 +37,14 @@ def remarks_on(survey: Survey, params: Params, said: Collection[str] = ()) -> Re
 def _on_units(remarks: Remarks, survey: Survey, params: Params) -> None:
     """Say where the data know more of whose records are whose than the settings."""
     records = survey.records[0]
-    if params.privacy.unit == "record" and survey.groups is not None and survey.groups[0] < records:
+    if params.privacy.unit != "record":
+        return
+    if survey.groups is not None and survey.groups[0] < records:
         remarks.notes.append(
             f"The data say whose the {records:,} records are: {survey.groups[0]:,} groups. With privacy.unit=record ε "
             "protects one of them, and says little of who has several. To protect people: privacy.unit=group."
         )
-    if params.privacy.unit == "record" and survey.names < records:
+    if survey.names < records:
         remarks.notes.append(
             f"The {records:,} training records have {survey.names:,} names: files of one name in several class "
             "folders count as one unit, and stay together. Give each its own name if they are different images."

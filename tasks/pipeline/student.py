@@ -151,10 +151,10 @@ def student_pool(run: Run) -> Queries:
     `student.pool` of the pretraining images, in batches of one source, as large as the queries'.
     """
     queries = read_all_queries(run.folders)
-    images, batches, sources = [queries.images], list(queries.batches), list(queries.sources)
-    size = max(len(batch) for batch in batches)
     if not run.params.student.looks_at_more:
         return queries
+    images, batches, sources = [queries.images], list(queries.batches), list(queries.sources)
+    size = max(len(batch) for batch in batches)
     first, left = len(queries.images), run.params.student.pool
     shards = read_json(run.folders.images / "manifest.json")["shards"]
     unasked, drawn = shards.get("unlabelled", []), shards.get("pretraining", [])

@@ -3,8 +3,8 @@ anybody may know, before anything is trained.
 
 How many units there are is private: the operator declares about how many (`privacy.units`), or they are counted with
 noise, a release of its own, exactly once for an account, an edition and a budget, and part of what the statement says
-was spent. Whether any choice is of use is asked of the true count, and told to the operator alone, before the ledger is
-touched: a run that is refused releases nothing.
+was spent. Whether any choice is of use is asked of the declared number, or else of the true count, and told to the
+operator alone, before the ledger is touched: a run that is refused releases nothing.
 """
 
 from __future__ import annotations

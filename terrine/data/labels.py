@@ -74,6 +74,19 @@ def on_alike(class_names: Sequence[str]) -> tuple[str, ...]:
     return tuple(said)
 
 
+def on_unread(where: str, what: str, names: Sequence[str], called: str) -> tuple[str, ...]:
+    """Return what the keeper of a file is told of columns or arrays (`what`) that are not read: one may say who is who.
+
+    called: what it would have to be called.
+    """
+    if not names:
+        return ()
+    return (
+        f"{where} has {what} that are not read: {', '.join(names)}. If one says whose images they are, call it "
+        f"'{called}', and set privacy.unit=group: ε then protects people, and nobody is both taught and tested.",
+    )
+
+
 def encode_names(ids: Mapping[str, np.ndarray], where: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the codes of the names of all splits in `ids`, one after the other, int64 [N], and their order by text.
 

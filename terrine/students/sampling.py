@@ -11,8 +11,6 @@ HELD_OUT = 8
 """One answer in so many decides when to stop."""
 FEWEST_HELD_OUT = 64
 """Groups of images with fewer answers are used for fitting alone."""
-
-
 FEWEST_TO_CHOOSE = 50
 """With fewer answers a student whose strength would be chosen takes the usual one."""
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from terrine.data.findings import findings_in_cell, findings_in_columns
+from terrine.data.labels import on_unread
 from terrine.data.pictures.listed import AND, Record
 from terrine.errors import InputError
 
@@ -34,12 +35,7 @@ def on_columns(table: Path, findings: Sequence[str] = ()) -> tuple[str, ...]:
     with table.open(newline="", encoding="utf-8-sig") as file:
         header = next(csv.reader(file, skipinitialspace=True))
     other = [name or "(no name)" for name in header if name not in ("path", "label", *OPTIONAL, *findings)]
-    if not other or "group" in header:
-        return ()
-    return (
-        f"{table} has columns that are not read: {', '.join(other)}. If one says whose images they are, call it "
-        "'group', and set privacy.unit=group: ε then protects people, and nobody is both taught and tested.",
-    )
+    return () if "group" in header else on_unread(str(table), "columns", other, "group")
 
 
 def rows_of(

@@ -85,10 +85,7 @@ class Folder(Listed):
 
 
 def _walk(folder: Path) -> tuple[list[Record], Counter[str]]:
-    """List class folders, or the class folders in `train`, `test` and `val` when these are the only folders.
-
-    Returns the images, and how many files of which kind below the folder are none.
-    """
+    """Return the images in class folders, and how many files of which kind below the folder are none."""
     if folder.suffix == ".npz" and folder.is_file():
         raise InputError(f"{folder} is an .npz file. Set data.name=npz.")
     if not folder.is_dir():
@@ -97,17 +94,7 @@ def _walk(folder: Path) -> tuple[list[Record], Counter[str]]:
             f"{what}. Point data.path at a folder with one subfolder per class, or at a CSV file "
             "with columns path and label."
         )
-    tops = _subfolders(folder)
-    splits = [_SPLITS.get(top.name.lower()) for top in tops]
-    class_folders = [(top, "") for top in tops]
-    if {*splits} == {"train", "test"}:
-        class_folders = [(c, split or "") for top, split in zip(tops, splits, strict=True) for c in _subfolders(top)]
-    elif tops and None not in splits and all(map(_subfolders, tops)):
-        raise InputError(
-            f"{folder} holds {' and '.join(top.name for top in tops)}, and no split for the "
-            f"{'test' if 'test' not in splits else 'training'}: name the folders train and test, or point data.path at "
-            "one that holds a folder for each class."
-        )
+    class_folders = _class_folders(folder)
     if not class_folders:
         raise InputError(
             f"{folder} holds no class folders. Put the images of each class into a subfolder named after the class, or "
@@ -134,6 +121,22 @@ def _walk(folder: Path) -> tuple[list[Record], Counter[str]]:
                 f"({', '.join(SUFFIXES)}) or remove the folder."
             )
     return listing, skipped
+
+
+def _class_folders(folder: Path) -> list[tuple[Path, str]]:
+    """Return the class folders, and the split that each is given in, "" where it is to be drawn: those in `train`,
+    `test` and `val` when these are the only folders. Raises InputError where a split is missing."""
+    tops = _subfolders(folder)
+    splits = [_SPLITS.get(top.name.lower(), "") for top in tops]
+    if {*splits} == {"train", "test"}:
+        return [(inside, split) for top, split in zip(tops, splits, strict=True) for inside in _subfolders(top)]
+    if tops and all(splits) and all(map(_subfolders, tops)):
+        raise InputError(
+            f"{folder} holds {' and '.join(top.name for top in tops)}, and no split for the "
+            f"{'test' if 'test' not in splits else 'training'}: name the folders train and test, or point data.path at "
+            "one that holds a folder for each class."
+        )
+    return [(top, "") for top in tops]
 
 
 def _files_below(folder: Path) -> Iterator[os.DirEntry[str]]:

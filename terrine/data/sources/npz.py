@@ -24,7 +24,7 @@ import numpy as np
 from terrine.data.dataset import Dataset, from_one_set
 from terrine.data.findings import encode_findings
 from terrine.data.images import to_uint8_nchw
-from terrine.data.labels import class_places, encode_groups, encode_labels, encode_names
+from terrine.data.labels import class_places, encode_groups, encode_labels, encode_names, on_unread
 from terrine.data.ordered import OrderedLabels, numbers_of, on_clipped
 from terrine.data.parties import encode_parties
 from terrine.data.source import Own, Progress, ThreeSplits
@@ -57,15 +57,10 @@ class Npz(OrderedLabels, Own, ThreeSplits):
 
 
 def _on_arrays(path: Path) -> tuple[str, ...]:
-    """Return what the keeper of a file is told of arrays that are not read: one may say who is who."""
     with np.load(path, allow_pickle=False) as archive:
-        other = [name for name in archive.files if name not in {*_KEYS, "class_names"}]
-        if not other or any(name.endswith("groups") for name in archive.files):
-            return ()
-    return (
-        f"{path} has arrays that are not read: {', '.join(other)}. If one says whose images they are, call it "
-        "'groups', and set privacy.unit=group: ε then protects people, and nobody is both taught and tested.",
-    )
+        names = archive.files
+    other = [name for name in names if name not in {*_KEYS, "class_names"}]
+    return () if any(name.endswith("groups") for name in names) else on_unread(str(path), "arrays", other, "groups")
 
 
 def read_arrays(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
