@@ -13,6 +13,7 @@ console = printer(soft_wrap=True)
 
 AuthorityArgument = Annotated[Path, typer.Argument(help="The folder of the authority. No party has it.")]
 FolderArgument = Annotated[Path, typer.Argument(help="The party's own folder of credentials, NAME/credentials.")]
+DaysOption = Annotated[float, typer.Option(help="For how long the certificate is good.")]
 TokenOption = Annotated[str, typer.Option(prompt=True, hide_input=True, help="The token that the party was told.")]
 
 
@@ -25,7 +26,7 @@ enrol = typer.Typer(
 
 @enrol.command()
 def authority(
-    folder: AuthorityArgument, days: Annotated[float, typer.Option(help="For how long it may sign.")] = 1095
+    folder: AuthorityArgument, days: Annotated[float, typer.Option(help="For how long it may sign.")] = 3650
 ) -> None:
     """At whoever keeps the authority: make it."""
     from terrine.collaboration.transport.credentials import create_authority
@@ -69,7 +70,7 @@ def request(
 def sign(
     folder: AuthorityArgument,
     file: Annotated[Path, typer.Argument(help="A party's request.json.")],
-    days: Annotated[float, typer.Option(help="For how long the certificate is good.")] = 365,
+    days: DaysOption = 365,
 ) -> None:
     """At the authority: answer a request, once for a token."""
     from terrine.collaboration.transport.enrolment import sign
@@ -78,13 +79,30 @@ def sign(
 
 
 @enrol.command()
+def renew(
+    folder: AuthorityArgument,
+    party: Annotated[list[str], typer.Option(help="The party's name. May be repeated.")],
+    days: DaysOption = 365,
+) -> None:
+    """At the authority: certify the same keys of parties anew, before or after their certificates run out."""
+    from terrine.collaboration.transport.enrolment import renew
+
+    for name in party:
+        console.print(f"Mail {renew(folder, name, days=days)} to {name}.")
+
+
+@enrol.command()
 def install(
     folder: FolderArgument,
     file: Annotated[Path, typer.Argument(help="The authority's answer, NAME.enrolment.json.")],
-    token: TokenOption,
+    token: Annotated[str | None, typer.Option(help="The token that the party was told. Asked for, if needed.")] = None,
 ) -> None:
-    """At the party: check the answer, and take up the certificate."""
-    from terrine.collaboration.transport.enrolment import install
+    """At the party: check the answer, and take up the certificate. One that was renewed needs no token."""
+    from terrine.collaboration.transport.credentials import CERTIFICATE
+    from terrine.collaboration.transport.enrolment import install, install_renewed
 
-    own = install(folder, file, token)
+    if token is None and (folder / CERTIFICATE).exists():
+        own = install_renewed(folder, file)
+    else:
+        own = install(folder, file, token or typer.prompt("Token", hide_input=True))
     console.print(f"{folder}: credentials of {own.name}, a {own.identity.role}, good until {own.expires:%Y-%m-%d}.")

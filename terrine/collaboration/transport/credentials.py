@@ -170,7 +170,10 @@ def load_credentials(folder: Path, role: Role | None = None) -> Credentials:
         if not found.not_valid_before_utc <= now <= found.not_valid_after_utc:
             when = "expired on" if now > found.not_valid_after_utc else "is not valid before"
             date = found.not_valid_after_utc if now > found.not_valid_after_utc else found.not_valid_before_utc
-            raise CredentialError(f"{file} {when} {date:%Y-%m-%d %H:%M} UTC. Ask the authority for another.")
+            raise CredentialError(
+                f"{file} {when} {date:%Y-%m-%d %H:%M} UTC. Ask the authority for another "
+                "of the same key: terrine party enrol renew."
+            )
     try:
         certificate.verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature) as error:

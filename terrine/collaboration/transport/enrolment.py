@@ -7,8 +7,10 @@
     party        checks that, and has its credentials.
 
 Who changes a file on its way has no token, so that its MAC is wrong; who sends one again is told what was answered
-before. The authority keeps tokens in its folder, readable by its owner alone; a token that was used is one in which an
-answer lies. Keys, requests and certificates are made by `cryptography`; the MAC is HMAC-SHA256.
+before. A certificate that runs out is made anew for the same key, by the authority alone; that one needs no token: the
+party takes what the authority signed that it trusts. The authority keeps tokens in its folder, readable by its owner
+alone; a token that was used is one in which an answer lies. Keys, requests and certificates are made by
+`cryptography`; the MAC is HMAC-SHA256.
 """
 
 import hmac
@@ -37,8 +39,10 @@ from terrine.collaboration.transport.credentials import (
     certify,
     check_name,
     check_role,
+    identity_of,
     load_credentials,
     new_key,
+    signed_by,
     write_private,
 )
 from terrine.files import atomic_file
@@ -158,10 +162,34 @@ def sign(authority: Path, path: Path, *, days: float = 365) -> Path:
     return answered
 
 
+def renew(authority: Path, name: str, *, days: float = 365) -> Path:
+    """Certify the key of a party anew, under the name and in the role it has; return the answer's file, to be mailed.
+
+    Raises CredentialError for a name that cannot be, or that has no certificate from here.
+    """
+    check_name(name)
+    path = _answer_path(authority, name)
+    if not path.exists():
+        raise CredentialError(
+            f"{name} has no certificate from {authority}: there is none to renew. Make a token: terrine party enrol "
+            f"token {authority} --party {name}=ROLE."
+        )
+    answered = _read(path, _ANSWER_FIELDS)
+    token = _read(_token_path(authority, name), _TOKEN_FIELDS)
+    key = x509.load_pem_x509_certificate(answered["certificate"].encode()).public_key()
+    identity = Identity(name, cast(Role, answered["role"]))
+    certificate, root = certify(authority, identity, cast(ec.EllipticCurvePublicKey, key), days=days)
+    content = {field: answered[field] for field in ("name", "role", "key")}
+    content |= {"certificate": certificate.decode(), "authority": root.decode()}
+    _write(path, _sealed(ANSWER, token["secret"], content))
+    return path
+
+
 def install(folder: Path, path: Path, secret: str) -> Credentials:
     """Take up the authority's answer: write the certificate, and whom to trust, beside the key in `folder`.
 
-    Raises CredentialError for an answer that is damaged, not under this token, or for another key.
+    Raises CredentialError for an answer that is damaged, not under this token, or for another key, and for a folder
+    that has a certificate.
     """
     sealed = _read(path, _ANSWER_FIELDS)
     _check_seal(ANSWER, secret, sealed, path, "this token")
@@ -175,6 +203,31 @@ def install(folder: Path, path: Path, secret: str) -> Credentials:
         for name in (CERTIFICATE, AUTHORITY):
             (folder / name).unlink()
         raise
+
+
+def install_renewed(folder: Path, path: Path) -> Credentials:
+    """Take up a certificate of the key that `folder` has, in the place of the one there, which may have expired.
+
+    Raises CredentialError for an answer that is damaged, not signed by the authority that the folder trusts, for
+    another key, name or role, or good for no longer than the one there.
+    """
+    sealed, key = _read(path, _ANSWER_FIELDS), new_key(folder / KEY)
+    before, trusted = (folder / CERTIFICATE).read_bytes(), (folder / AUTHORITY).read_bytes()
+    pem = sealed["certificate"].encode()
+    proof = key.sign(pem, ec.ECDSA(hashes.SHA256()))
+    try:
+        identity = signed_by(pem, trusted, pem, proof)
+    except CredentialError as error:
+        raise CredentialError(f"{path} renews no certificate of {folder}. {error}") from error
+    if identity != identity_of(before):
+        raise CredentialError(f"{path} is for {identity.name}, a {identity.role}. {folder} is somebody else's.")
+    ends = [x509.load_pem_x509_certificate(one).not_valid_after_utc for one in (before, pem)]
+    if ends[1] <= ends[0]:
+        raise CredentialError(
+            f"{path} is good until {ends[1]:%Y-%m-%d %H:%M} UTC, no longer than the certificate in {folder}. Keep that."
+        )
+    write_private(folder / CERTIFICATE, pem)
+    return load_credentials(folder, identity.role)
 
 
 def _token_path(authority: Path, name: str) -> Path:

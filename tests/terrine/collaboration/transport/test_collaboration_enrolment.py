@@ -4,17 +4,19 @@ import json
 import stat
 
 import pytest
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from terrine.collaboration.transport.credentials import (
     CredentialError,
     Identity,
+    certify,
     create_authority,
     issue,
     load_credentials,
     signature_of,
     signed_by,
 )
-from terrine.collaboration.transport.enrolment import install, make_token, request, sign
+from terrine.collaboration.transport.enrolment import install, install_renewed, make_token, renew, request, sign
 
 
 @pytest.fixture
@@ -99,6 +101,49 @@ def test_an_answer_to_somebody_elses_key_leaves_nothing_behind(authority, tmp_pa
     with pytest.raises(CredentialError, match="is not the key of"):
         install(tmp_path / "other", answer, token)
     assert sorted(path.name for path in (tmp_path / "other").iterdir()) == ["key.pem", "request.json"]
+
+
+@pytest.fixture
+def north(authority, tmp_path):
+    """A party whose certificate expired yesterday."""
+    token = make_token(authority, "north", "teacher").secret
+    answer = sign(authority, request(tmp_path / "north", "north", "teacher", token), days=-1)
+    with pytest.raises(CredentialError, match=r"expired on .* terrine party enrol renew"):
+        install(tmp_path / "north", answer, token)
+    for name in ("certificate", "authority"):
+        (tmp_path / "north" / f"{name}.pem").write_text(json.loads(answer.read_text())[name])
+    return tmp_path / "north"
+
+
+def test_a_certificate_is_renewed_for_the_same_key_and_needs_no_token(authority, north):
+    key = (north / "key.pem").read_bytes()
+    renewed = install_renewed(north, renew(authority, "north", days=30))
+    assert renewed.identity == Identity("north", "teacher") == load_credentials(north, "teacher").identity
+    assert (north / "key.pem").read_bytes() == key
+    # It is good for a request that was made under the token, as the one before was.
+    assert sign(authority, north / "request.json").name == "north.enrolment.json"
+    with pytest.raises(CredentialError, match="no longer than the certificate in"):
+        install_renewed(north, renew(authority, "north", days=20))
+    with pytest.raises(CredentialError, match="south has no certificate from"):
+        renew(authority, "south")
+
+
+def test_nobody_elses_certificate_is_taken_for_a_renewed_one(authority, north, tmp_path):
+    before = (north / "certificate.pem").read_bytes()
+    token = make_token(authority, "south", "student").secret
+    answer = sign(authority, request(tmp_path / "south", "south", "student", token))
+    other = create_authority(tmp_path / "other")
+    key = load_pem_private_key((north / "key.pem").read_bytes(), None).public_key()
+    mailed = {
+        "another party's": json.loads(answer.read_text())["certificate"],
+        "another authority's": certify(other, Identity("north", "teacher"), key)[0].decode(),
+        "another role's": certify(authority, Identity("north", "guardian"), key)[0].decode(),
+        "none": "nonsense",
+    }
+    for certificate in mailed.values():
+        with pytest.raises(CredentialError, match=r"renews no certificate of|is for north, a guardian"):
+            install_renewed(north, change(answer, certificate=certificate))
+    assert (north / "certificate.pem").read_bytes() == before
 
 
 def test_there_is_no_token_of_nobody(tmp_path, authority):
