@@ -52,6 +52,26 @@ def locked(path: Path, patience: float = math.inf, waiting: Callable[[], None] |
             path.unlink(missing_ok=True)
 
 
+@contextmanager
+def shared(path: Path) -> Iterator[None]:
+    """Hold the lock at `path` beside others that hold it so; its file stays, for `is_held`."""
+    with opened(path) as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        yield
+
+
+def is_held(path: Path) -> bool:
+    """Whether anybody holds the lock at `path`, together with others or alone. Nothing is made where there is none."""
+    try:
+        with open(path, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        pass
+    return False
+
+
 def opened(path: Path) -> IO[bytes]:
     """Open a file to lock, which is made where there is none; nobody else may read it."""
     return open(path, "ab", opener=lambda name, flags: os.open(name, flags, 0o600))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable
@@ -17,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tasks.parties.config import PartyConfig
-from tasks.parties.state import OUTCOME, STANDING, keep_values
+from tasks.parties.state import AT_WORK, OUTCOME, STANDING, keep_values
 from terrine.collaboration.protocol.party import Party, ProtocolError, Send
 from terrine.collaboration.transport.link import (
     Arrived,
@@ -32,6 +31,7 @@ from terrine.collaboration.transport.link import (
 )
 from terrine.collaboration.transport.wire import Wire
 from terrine.errors import TerrineError
+from terrine.locks import shared
 from terrine.spans import span
 
 log = logging.getLogger("terrine.party")
@@ -74,7 +74,8 @@ class Host(ABC):
         Raises CollaborationError or another TerrineError when it did not come to its end.
         """
         self.stays = stay
-        with self.wire:
+        self.config.state.mkdir(parents=True, exist_ok=True)
+        with shared(self.config.state / AT_WORK), self.wire:
             try:
                 self.begin()
                 while self.outcome is None:
@@ -165,9 +166,7 @@ class Host(ABC):
         at = datetime.now(UTC).isoformat(timespec="seconds")
         with contextlib.suppress(OSError):
             terms = {"agreed": self._terms, "voted": self.config.terms.agreed, "price": self.config.terms.epsilon}
-            keep_values(
-                self.config.state / STANDING, {"doing": doing, "at": at, "process": os.getpid(), **terms, **about}
-            )
+            keep_values(self.config.state / STANDING, {"doing": doing, "at": at, **terms, **about})
 
     def deliver(self, sends: Iterable[Send]) -> bool:
         """Send frames as they are made; False when the session cannot go on, and a new one will begin."""

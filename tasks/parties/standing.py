@@ -6,18 +6,18 @@ is in it, but whether one was released.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 from tasks.parties.agreement.acceptance import ACCEPTANCE
 from tasks.parties.config import PartyConfig, read_party
 from tasks.parties.measuring import PLACE
-from tasks.parties.state import OUTCOME, STANDING, kept_values
+from tasks.parties.state import AT_WORK, OUTCOME, STANDING, kept_values
 from tasks.parties.student import ABOUT
 from tasks.parties.teaching import kept
 from tasks.runtime.store import Folders
 from terrine.errors import TerrineError
+from terrine.locks import is_held
 from terrine.privacy.ledger.identity import load_or_create_key
 from terrine.spans import span
 
@@ -145,8 +145,8 @@ def _session(config: PartyConfig) -> dict[str, Any]:
     who: dict[str, str] = {}
     if now is None:
         return {"rows": [["session", "not begun here"]], "who": who, "running": False}
-    running, doing = _is_under_way(now), str(now["doing"])
-    rows = [["session", doing if running or outcome is None else "complete"], ["last word", _last_word(now)]]
+    running, doing = _is_under_way(config.state, now), str(now["doing"])
+    rows = [["session", doing if running or outcome is None else "complete"], ["last word", _last_word(now, running)]]
     if running:
         who |= dict.fromkeys(now.get("here", []), "here") | dict.fromkeys(now.get("missing", []), "missing")
     counted = None if outcome is None else (outcome.get("guardian") or outcome).get("counted")
@@ -162,29 +162,19 @@ def _meeting(config: PartyConfig) -> dict[str, Any] | None:
     now, outcome = kept_values(place / STANDING), kept_values(place / OUTCOME)
     if now is None or now.get("voted") != config.terms.agreed:
         return None
-    running = _is_under_way(now)
+    running = _is_under_way(place, now)
     released = outcome is not None and outcome.get("agreed") == now["agreed"] and not running
     doing = "released" if released else str(now["doing"])
-    rows = [[f"one accuracy of all, at ε = {now['price']:g}", doing], ["last word", _last_word(now)]]
+    rows = [[f"one accuracy of all, at ε = {now['price']:g}", doing], ["last word", _last_word(now, running)]]
     return {"rows": rows, "running": running, "released": released, "price": now["price"]}
 
 
-def _is_under_way(now: dict[str, Any]) -> bool:
-    return _is_running(int(now["process"])) and now["doing"] != "over"
+def _is_under_way(state: Path, now: dict[str, Any]) -> bool:
+    return is_held(state / AT_WORK) and now["doing"] != "over"
 
 
-def _last_word(now: dict[str, Any]) -> str:
-    return f"{now['at'][:16].replace('T', ' ')} UTC{'' if _is_under_way(now) else ', not running now'}"
-
-
-def _is_running(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
+def _last_word(now: dict[str, Any], running: bool) -> str:
+    return f"{now['at'][:16].replace('T', ' ')} UTC{'' if running else ', not running now'}"
 
 
 def _account(config: PartyConfig) -> list[list[str]]:

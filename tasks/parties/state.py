@@ -23,6 +23,8 @@ OUTCOME = "outcome.json"
 """What came out of a session, in the party's state folder."""
 STANDING = "session.json"
 """Where the session stands, there as well."""
+AT_WORK = "session.lock"
+"""Held while a process takes part in the session, there as well."""
 
 
 def keep_values(path: Path, values: Mapping[str, Any]) -> None:

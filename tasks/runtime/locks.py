@@ -40,8 +40,7 @@ def of_project(root: Path, name: str) -> Path:
 @contextmanager
 def at_work(root: Path) -> Iterator[None]:
     """Be one of the processes that make something in the project."""
-    with locks.opened(of_project(root, "runs")) as runs:
-        fcntl.flock(runs, fcntl.LOCK_SH)
+    with locks.shared(of_project(root, "runs")):
         yield
 
 

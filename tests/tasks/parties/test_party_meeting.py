@@ -71,8 +71,7 @@ def test_a_party_that_comes_when_all_is_over_is_told_that_it_was_late(tmp_path, 
 
 def test_everybody_says_who_is_there_and_who_is_missing(tmp_path, started):
     trial(tmp_path, terms_of_sums())
-    for name in ("guardian", "student", "party-1"):
-        started(tmp_path, name)
+    running = {name: started(tmp_path, name) for name in ("guardian", "student", "party-1")}
     until(lambda: "Here: student, party-1. Missing: party-2, party-3." in words(tmp_path, "guardian"))
     assert "the shares of 2 of 6 teachers are here, 4 are needed" in words(tmp_path, "guardian")
     until(lambda: "Here: guardian, student. Missing: nobody." in words(tmp_path, "party-1"))
@@ -80,6 +79,13 @@ def test_everybody_says_who_is_there_and_who_is_missing(tmp_path, started):
     # The words come before the file.
     written, there = tmp_path / "student" / "state" / "session.json", (["guardian", "party-1"], ["party-2", "party-3"])
     until(lambda: tuple(json.loads(written.read_text())[of] for of in ("here", "missing")) == there)
+    # Whether it is at work is what holds its lock, whoever has its process's number later.
+    status = tmp_path / "student" / "party.yaml"
+    assert standing(status)["next"] == "Nothing: the session is under way here, and goes on by itself."
+    running["student"].kill()
+    running["student"].join()
+    assert standing(status)["session"][1][1].endswith("not running now")
+    assert standing(status)["next"] == f"terrine party vote --config {status}"
 
 
 def test_a_guardian_left_over_from_an_earlier_attempt_is_named_and_holds_nobody(tmp_path, started):
