@@ -43,7 +43,7 @@ from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.ledger.identity import account_of, canonical_json, keyed_digest, load_or_create_key
 from terrine.privacy.ledger.ledger import Ledger, StoredRelease
-from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise, delta_slack
+from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise, check_slack
 from terrine.spans import span
 
 _SUMS, _QUESTIONS = "sums", "questions"
@@ -103,9 +103,7 @@ class GuardianHost(Host):
                 f"The terms ask {terms.asked} queries, which may cost ε={round_up(price(worst, terms.delta)):g} at "
                 f"δ={terms.delta:g}, more than the ε={terms.epsilon:g} agreed on. Ask fewer, or use more noise."
             )
-        slack = delta_slack(terms.numbers, terms.epsilon)
-        if not slack < terms.delta:
-            raise SettingError(f"The lattice of the noise alone would add {slack:.1g} to δ={terms.delta:g}: lower ε.")
+        check_slack(terms.numbers, terms.epsilon, terms.delta)
         own = self.config.ledger
         # An account for public benchmark data takes secure noise as well.
         public = self._account in ledger.datasets() and ledger.budget(self._account).mode == "replay"

@@ -53,12 +53,11 @@ from terrine.aggregation.records import Records, Whitening, row_type
 from terrine.aggregation.sums import mu_left
 from terrine.classifiers import FindingsHead, LinearHead
 from terrine.deployment.model import MOMENTS
-from terrine.errors import SettingError
 from terrine.files import file_digest
 from terrine.models.moments import set_statistics
 from terrine.privacy.accounting.events import compose
 from terrine.privacy.ledger.ledger import StoredRelease
-from terrine.privacy.noise import delta_slack
+from terrine.privacy.noise import check_slack
 from terrine.privacy.statement import PrivacyStatement
 from terrine.students.material import TrainedStudent
 
@@ -81,9 +80,8 @@ def release_sums(run: Run, release_id: str) -> None:
     course = settings.course(mu)
     whitening = Whitening.of(query_features(run, "original"))
     numbers = settings.numbers(whitening.length, len(names))
-    slack = delta_slack(numbers + numbers_of_moments(run) + (run.params.privacy.counted > 0), settings.epsilon)
-    if not slack < settings.delta:
-        raise SettingError(f"aggregation.epsilon={settings.epsilon:g} is too large for a guarantee at so small a δ.")
+    drawn = numbers + numbers_of_moments(run) + (run.params.privacy.counted > 0)
+    slack = check_slack(drawn, settings.epsilon, settings.delta)
     refuse_hopeless_sums(
         run, len(np.unique(protected_units(run, read_dataset(run.folders)))), len(names), whitening.length
     )

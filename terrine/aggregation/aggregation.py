@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from terrine.aggregation.budget import Budget
 from terrine.privacy.accounting.events import Event, compose
-from terrine.privacy.noise import delta_slack
+from terrine.privacy.noise import check_slack
 from terrine.privacy.statement import declare
 from terrine.settings import Field, Settings, Unit
 
@@ -71,9 +71,5 @@ class Aggregation(Settings, ABC):
                 f"aggregation.mechanism={self.mechanism} does not go with aggregation.where=parties, which cannot "
                 "compute it. Use histogram, gnmax or confident"
             )
-        epsilon, delta = run.aggregation.epsilon, run.aggregation.delta
-        if not run.teachers.unprotected and not delta_slack(1, epsilon) < delta:
-            raise ValueError(
-                f"aggregation.epsilon={epsilon:g} is too large for a guarantee at aggregation.delta={delta:g}: the "
-                "lattice that noise is drawn on alone would use up delta. Lower it"
-            )
+        if not run.teachers.unprotected:
+            check_slack(1, run.aggregation.epsilon, run.aggregation.delta)

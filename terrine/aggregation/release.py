@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 from terrine.aggregation.mechanism import NOTHING, Mechanism
 from terrine.aggregation.rounds import NEVER, Adviser, LaterVotes, answer_in_rounds, in_order
 from terrine.aggregation.votes import HistogramArray, IntegerArray
-from terrine.errors import SettingError
 from terrine.privacy.accounting.events import Event, NonPrivateEvent, compose
 from terrine.privacy.ledger.identity import keyed_digest
-from terrine.privacy.noise import NoiseSource, delta_slack
+from terrine.privacy.noise import NoiseSource, check_slack, delta_slack
 from terrine.privacy.statement import PrivacyStatement, PublicInput, released_per_class
 
 if TYPE_CHECKING:  # the settings of teachers and students lead here, and need no database
@@ -142,12 +141,8 @@ def release_histograms(
         BudgetError: the account's budget does not cover the worst case. Nothing was drawn.
         LedgerError: see `Ledger.release`.
     """
-    slack = delta_slack(drawn_before + len(histograms) * (histograms.shape[1] + 1), epsilon)
-    if not slack < delta and not unprotected:
-        raise SettingError(
-            f"aggregation.epsilon={epsilon:g} is too large for a guarantee at delta={delta:g}: the "
-            f"lattice that noise is drawn on alone would add {slack:.1g} to delta. Lower it; nothing was released."
-        )
+    if not unprotected:
+        check_slack(drawn_before + len(histograms) * (histograms.shape[1] + 1), epsilon, delta)
 
     def draw() -> tuple[dict[str, NDArray[Any]], Event]:
         released = answer_in_rounds(

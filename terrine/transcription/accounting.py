@@ -12,7 +12,7 @@ import math
 
 from scipy.optimize import minimize_scalar
 
-from terrine.errors import BudgetError, SettingError
+from terrine.errors import BudgetError
 from terrine.privacy.accounting.events import (
     Event,
     GaussianEvent,
@@ -22,7 +22,7 @@ from terrine.privacy.accounting.events import (
 )
 from terrine.privacy.accounting.gaussian import mu_of, round_up
 from terrine.privacy.accounting.pricing import price
-from terrine.privacy.noise import delta_slack
+from terrine.privacy.noise import check_slack
 from terrine.transcription.settings import Transcription
 
 _HEADROOM = 1 + 1e-9
@@ -58,11 +58,7 @@ def check_budget(settings: Transcription, classes: int) -> None:
     if settings.unprotected:
         return
     epsilon, delta = settings.epsilon, settings.delta
-    if not delta_slack(settings.coordinates, epsilon) < delta:
-        raise SettingError(
-            f"transcription.epsilon={epsilon:g} is too large for a guarantee at delta={delta:g}: the lattice that "
-            "noise is drawn on alone would use up delta. Lower it."
-        )
+    check_slack(settings.coordinates, epsilon, delta)
     found = price(event_of(settings, classes), delta)
     if not found <= epsilon:
         raise BudgetError(

@@ -26,10 +26,9 @@ from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import read_array, read_json, read_tensors, write_array, write_json, write_tensors
 from terrine.device import resolve_device
-from terrine.errors import SettingError
 from terrine.privacy.accounting.events import Event, NonPrivateEvent, to_json
 from terrine.privacy.ledger.ledger import StoredRelease
-from terrine.privacy.noise import NoiseSource, delta_slack
+from terrine.privacy.noise import NoiseSource, check_slack
 from terrine.teachers.averaging.average import Average, mean_of, server_step
 from terrine.teachers.averaging.centre import centred_records, party_means
 from terrine.teachers.averaging.kind import VotingRule
@@ -73,12 +72,7 @@ def check_budget(run: Run) -> None:
     learner = voting_rule(run).learner
     for mechanism in averaging.mechanisms(0):
         mechanism.clipped(np.zeros((1, learner.length)))
-    released = _coordinates(run)
-    if not delta_slack(released, aggregation.epsilon) < aggregation.delta:
-        raise SettingError(
-            f"aggregation.epsilon={aggregation.epsilon:g} is too large for averages of {released:,} numbers at "
-            f"delta={aggregation.delta:g}: the lattice that noise is drawn on alone would use up delta. Lower it."
-        )
+    check_slack(_coordinates(run), aggregation.epsilon, aggregation.delta)
     check_releases(run)
 
 

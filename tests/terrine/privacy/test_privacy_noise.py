@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 from terrine.errors import SettingError
-from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise, delta_slack, lattice_step
+from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise, check_slack, delta_slack, lattice_step
 
 RARE = 1e-10
 SAMPLES = 6_000
@@ -116,6 +116,12 @@ def test_the_slack_of_a_large_release_is_below_a_millionth_millionth() -> None:
     assert delta_slack(0, 10.0) == 0
     assert delta_slack(7, 2.0) == pytest.approx(7 * (1 + math.exp(2.0)) * 2.0**-91)
     assert math.isfinite(delta_slack(10, 5000.0))
+
+
+def test_a_guarantee_that_the_lattice_cannot_hold_is_refused_with_the_largest_that_it_can() -> None:
+    with pytest.raises(SettingError, match=r"ε=100 is too large for a guarantee at δ=1e-05: .* at most ε=44; nothing"):
+        check_slack(1_000, 100.0, 1e-5)
+    assert check_slack(1_000, 44.0, 1e-5) < 1e-5 < delta_slack(1_000, 45.0)
 
 
 def test_noise_does_not_load_torch() -> None:
