@@ -21,6 +21,7 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
@@ -30,6 +31,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, g
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined, PydanticUndefinedType
 
 from terrine.errors import SettingError, did_you_mean
 
@@ -82,6 +84,18 @@ class Settings(BaseModel):
     """Settings that belong together: unknown keys are errors, values never change."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Let a plain `name: type = value` change the default alone of what a class above declares."""
+        super().__init_subclass__(**options)
+        for name in inspect.get_annotations(cls):
+            above = next((base.model_fields[name] for base in cls.__mro__[1:] if name in _fields_of(base)), None)
+            default = cls.__dict__.get(name, PydanticUndefined)
+            if above is None or isinstance(default, FieldInfo | PydanticUndefinedType):
+                continue
+            field = copy(above)
+            field.default = default
+            setattr(cls, name, field)
 
     @field_validator("*", mode="before")
     @classmethod
@@ -174,6 +188,10 @@ class Kinds(Generic[S]):
             if self.key in inspect.get_annotations(kind):  # what only inherits it is the same kind
                 known |= dict.fromkeys(get_args(kind.model_fields[self.key].annotation), kind)
         return dict(sorted(known.items()))
+
+
+def _fields_of(base: type) -> dict[str, FieldInfo]:
+    return base.model_fields if issubclass(base, BaseModel) else {}
 
 
 def _below(base: type[S]) -> Iterator[type[S]]:

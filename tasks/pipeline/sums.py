@@ -81,7 +81,7 @@ def release_sums(run: Run, release_id: str) -> None:
     whitening = Whitening.of(query_features(run, "original"))
     numbers = settings.numbers(whitening.length, len(names))
     drawn = numbers + numbers_of_moments(run) + (run.params.privacy.counted > 0)
-    slack = check_slack(drawn, settings.epsilon, settings.delta)
+    slack = check_slack(drawn, settings.epsilon, settings.delta, "aggregation.epsilon")
     refuse_hopeless_sums(
         run, len(np.unique(protected_units(run, read_dataset(run.folders)))), len(names), whitening.length
     )

@@ -72,4 +72,4 @@ class Aggregation(Settings, ABC):
                 "compute it. Use histogram, gnmax or confident"
             )
         if not run.teachers.unprotected:
-            check_slack(1, run.aggregation.epsilon, run.aggregation.delta)
+            check_slack(1, run.aggregation.epsilon, run.aggregation.delta, "aggregation.epsilon")

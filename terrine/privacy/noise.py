@@ -87,15 +87,18 @@ def delta_slack(coordinates: int, epsilon: float) -> float:
     return coordinates * math.exp(min(log_slack, 0.0))
 
 
-def check_slack(coordinates: int, epsilon: float, delta: float) -> float:
-    """Return `delta_slack`, once it is known that the lattice alone does not use up δ; SettingError otherwise."""
+def check_slack(coordinates: int, epsilon: float, delta: float, name: str = "ε") -> float:
+    """Return `delta_slack`, once it is known that the lattice alone does not use up δ; SettingError otherwise.
+
+    name: what its user calls the guarantee.
+    """
     slack = delta_slack(coordinates, epsilon)
     if not slack < delta:
         most = math.log(delta / max(coordinates, 1)) + (2 * LATTICE_BITS + 3) * math.log(2)
         raise SettingError(
-            f"ε={epsilon:g} is too large for a guarantee at δ={delta:g}: the lattice that noise is drawn on alone adds "
-            f"{slack:.1g} to δ, with {coordinates:,} noised values. Ask for at most ε={math.floor(most)}; nothing was "
-            "drawn."
+            f"{name}={epsilon:g} is too large for a guarantee at δ={delta:g}: the lattice that noise is drawn on alone "
+            f"adds {slack:.1g} to δ, with {coordinates:,} noised values. Ask for at most {math.floor(most)}; nothing "
+            "was drawn."
         )
     return slack
 

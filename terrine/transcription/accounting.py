@@ -58,7 +58,7 @@ def check_budget(settings: Transcription, classes: int) -> None:
     if settings.unprotected:
         return
     epsilon, delta = settings.epsilon, settings.delta
-    check_slack(settings.coordinates, epsilon, delta)
+    check_slack(settings.coordinates, epsilon, delta, "transcription.epsilon")
     found = price(event_of(settings, classes), delta)
     if not found <= epsilon:
         raise BudgetError(

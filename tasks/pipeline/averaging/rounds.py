@@ -72,7 +72,7 @@ def check_budget(run: Run) -> None:
     learner = voting_rule(run).learner
     for mechanism in averaging.mechanisms(0):
         mechanism.clipped(np.zeros((1, learner.length)))
-    check_slack(_coordinates(run), aggregation.epsilon, aggregation.delta)
+    check_slack(_coordinates(run), aggregation.epsilon, aggregation.delta, "aggregation.epsilon")
     check_releases(run)
 
 

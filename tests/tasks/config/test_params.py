@@ -30,7 +30,7 @@ def test_the_projects_own_parameters_are_valid(pytestconfig):
         ({"aggregation": {"epsilonn": 2}}, "aggregation.epsilonn", "", "Known here: mechanism"),
         ({"aggregation": {"sigma": 0}}, "aggregation.sigma", "0", "greater than 0"),
         ({"aggregation": {"sigma": "much"}}, "aggregation.sigma", "much", "valid number"),
-        ({"aggregation": {"epsilon": 1000}}, "aggregation.epsilon", "1000", "Lower it"),
+        ({"aggregation": {"epsilon": 1000}}, "aggregation.epsilon", "1000", "Ask for at most 51"),
         ({"aggregation": {"delta": 1.5}}, "aggregation.delta", "1.5", "less than 1"),
         ({"partition": {"teachers": 1}}, "partition.teachers", "1", "greater than or equal to 2"),
         ({"queries": {"batch": 1}}, "queries.batch", "1", "Raise queries.batch"),
