@@ -75,7 +75,7 @@ def state_price(root: Path, candidates: list[Candidate]) -> None:
     from tasks.runtime.run import Run
     from tasks.tools.sweep import worst_case_price
 
-    price, delta = worst_case_price(candidates), candidates[0].params.aggregation.delta
+    price, delta = worst_case_price(root, candidates), candidates[0].params.aggregation.delta
     for candidate in candidates:
         run = Run(root, candidate.run, candidate.params)
         record_search(run, price, delta)

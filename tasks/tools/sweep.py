@@ -21,11 +21,11 @@ from tasks.reports.accuracy import released_accuracy
 from tasks.runtime.accounts import noise_source, open_account, registered_account
 from tasks.runtime.identity import release_digest
 from tasks.runtime.parameters import settled
-from tasks.runtime.releases import releases_of, said_of, unpaid, worst_cases
+from tasks.runtime.releases import Release, releases_of, said_of, unpaid, worst_cases
 from tasks.runtime.run import Run, open_run, refuse_transcription
 from tasks.runtime.store import Folders, read_json
 from terrine.errors import BudgetError, SettingError
-from terrine.privacy.accounting.events import Event, compose, from_json
+from terrine.privacy.accounting.events import Event, compose
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.tuning import GEOMETRIC, composed_epsilon, repeat_and_select_epsilon
 
@@ -58,16 +58,9 @@ class Candidate:
         """Digest of the parameters that decide the release."""
         return release_digest(self.params)
 
-    @property
-    def accuracy(self) -> str:
-        """Digest of the parameters that decide the noised accuracy, where one is released."""
-        return release_digest(self.params, "accuracy")
-
-    def releases(self) -> dict[str, Event]:
-        """The most each of its releases can cost, from parameters alone, by the digest of what decides it."""
-        costs = worst_cases(self.params)
-        own = {self.accuracy: costs.pop("accuracy")} if "accuracy" in costs else {}
-        return {self.release: compose(*costs.values()), **own}
+    def releases(self, root: Path) -> list[Release]:
+        """What it releases, as the ledger knows it, with the most that each may cost."""
+        return releases_of(Run(root, self.run, self.params))
 
 
 def parse_vary(text: str) -> tuple[str, list[str]]:
@@ -167,8 +160,7 @@ def check_budget(root: Path, candidates: list[Candidate]) -> int:
     run = open_run(root, candidates[0].run)
     ledger, dataset = open_account(run)
     account = registered_account(ledger, dataset)
-    runs = [Run(root, candidate.run, candidate.params) for candidate in candidates]
-    new = unpaid(ledger, [release for run in runs for release in releases_of(run)])
+    new = unpaid(ledger, [release for candidate in candidates for release in candidate.releases(root)])
     if new:
         try:
             account.check_all([release.worst_case for release in new], noise_source(run).kind, said_of(new))
@@ -178,11 +170,6 @@ def check_budget(root: Path, candidates: list[Candidate]) -> int:
                 "values, ask fewer queries, or give each run a smaller aggregation.epsilon."
             ) from error
     return len(new)
-
-
-def all_releases(candidates: list[Candidate]) -> dict[str, Event]:
-    """Return the worst case of every distinct release of a search."""
-    return {digest: event for candidate in candidates for digest, event in candidate.releases().items()}
 
 
 def outcome(
@@ -196,23 +183,20 @@ def outcome(
     public = candidates[0].params.data.public_benchmark
     rows = [_row(root, candidate, failures.get(candidate.run), public) for candidate in candidates]
     delta = candidates[0].params.aggregation.delta
-    released = {row["release_id"]: from_json(row["event"]) for row in rows if row["release_id"] is not None}
-    if not released:
+    answers = {row["release_id"] for row in rows} - {None}
+    if not answers:
         raise SettingError(f"No candidate came to its release: {next(iter(failures.values()), 'nothing was run')}")
-    answers = len(released)
-    accuracies = {candidate.accuracy for candidate, row in zip(candidates, rows, strict=True) if row["released"]}
-    released |= {digest: event for digest, event in all_releases(candidates).items() if digest in accuracies}
-    searched = {candidate.release: compose(*candidate.releases().values()) for candidate in candidates}
+    searched = {candidate.release: compose(*worst_cases(candidate.params).values()) for candidate in candidates}
     finished = [row for row in rows if row["failed"] is None]
     score = {"evaluation": lambda row: row["accuracy"], "released": lambda row: row["released"]["accuracy"]}
     best = max(finished, key=score[selection]) if selection in score and finished else None
     return {
         "candidates": rows,
-        "releases": answers,
+        "releases": len(answers),
         "delta": delta,
         "noise": candidates[0].params.aggregation.noise,
-        "epsilon_tuning_composed": round_up(composed_epsilon(released, delta)),
-        "epsilon_tuning_composed_worst_case": worst_case_price(candidates),
+        "epsilon_tuning_composed": round_up(composed_epsilon(_charged(root, candidates), delta)),
+        "epsilon_tuning_composed_worst_case": worst_case_price(root, candidates),
         "epsilon_tuning_repeat_and_select": round_up(repeat_and_select_epsilon(list(searched.values()), delta)),
         "repeat_and_select": {"mean": len(searched), "shape": GEOMETRIC},
         "select": selection,
@@ -221,15 +205,29 @@ def outcome(
     }
 
 
-def worst_case_price(candidates: list[Candidate]) -> float:
+def worst_case_price(root: Path, candidates: list[Candidate]) -> float:
     """Return the ε of all distinct releases of a search together, from parameters alone: known before it begins."""
-    return round_up(composed_epsilon(all_releases(candidates), candidates[0].params.aggregation.delta))
+    costs = {one.identity: one.worst_case for candidate in candidates for one in candidate.releases(root)}
+    return round_up(composed_epsilon(costs, candidates[0].params.aggregation.delta))
+
+
+def _charged(root: Path, candidates: list[Candidate]) -> dict[str, Event]:
+    """Return what the ledger charges for a search's releases, each once, whichever candidates share it."""
+    ledger, dataset = open_account(open_run(root, candidates[0].run))
+    costs = ledger.costs(dataset)
+    # Averages are one release of several rows, and what an earlier version released has another identity there.
+    return {
+        one.identity: one.worst_case if one.kind == "averages" else costs.get(one.identity, one.worst_case)
+        for candidate in candidates
+        for one in candidate.releases(root)
+        if one.identity in costs or ledger.committed(one.identity)
+    }
 
 
 def _row(root: Path, candidate: Candidate, failed: str | None, public_benchmark: bool) -> dict[str, Any]:
     folders = Folders(root, candidate.run)
     statement = read_json(folders.statement) if folders.statement.is_file() else {}
-    row = {name: statement.get(name) for name in ("release_id", "epsilon", "event", "answered", "asked", "queries")}
+    row = {name: statement.get(name) for name in ("release_id", "epsilon", "answered", "asked", "queries")}
     row |= {"run": candidate.run, "settings": dict(candidate.settings), "failed": failed}
     row["released"] = released_accuracy(folders)
     # On data that are not public, a column of accuracies would invite the choice that no ε covers.

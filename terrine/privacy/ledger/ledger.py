@@ -215,13 +215,18 @@ class Ledger:
         """The dataset's budget over all runs."""
         return self._required(dataset).budget
 
-    def events(self, dataset: str) -> list[Event]:
-        """What was spent on the dataset, one event a release, in the order of reservation, from all rows.
+    def costs(self, dataset: str) -> dict[str, Event]:
+        """What was spent on the dataset by each release, in the order of reservation, from all rows.
 
-        A release that is reserved and not committed counts with its worst case.
+        A release that is reserved and not committed counts with its worst case. One that an earlier version made has
+        the identity it had there.
         """
         self._required(dataset)
-        return events_of(dataset, self.rows())
+        return costs_of(dataset, self.rows())
+
+    def events(self, dataset: str) -> list[Event]:
+        """What was spent on the dataset, one event a release: see `costs`."""
+        return list(self.costs(dataset).values())
 
     def spent(self, dataset: str, delta: float) -> float:
         """ε at `delta` of everything in `events`, and of linked accounts, exactly composed over all runs."""
@@ -454,7 +459,7 @@ class Ledger:
             rows = transaction.rows()
             if row.dataset != dataset:
                 row = next(row for row in rows if row.kind == "adopt" and row.content["of"] == release_id)
-            return price(compose(*events_of(dataset, rows[: row.position])), delta)
+            return price(compose(*costs_of(dataset, rows[: row.position]).values()), delta)
 
         return self._transactions.transact(work)
 
@@ -467,8 +472,8 @@ class Ledger:
             yield
 
 
-def events_of(dataset: str, rows: Iterable[Row]) -> list[Event]:
-    """What releases about a dataset cost, one event each in their order: unfinished ones at their worst."""
+def costs_of(dataset: str, rows: Iterable[Row]) -> dict[str, Event]:
+    """What each release about a dataset cost, in their order: unfinished ones at their worst."""
     spent: dict[str, Event] = {}
     for row in rows:
         if row.dataset != dataset:
@@ -477,7 +482,7 @@ def events_of(dataset: str, rows: Iterable[Row]) -> list[Event]:
             spent[row.release_id] = from_json(row.content["event"])
         elif row.kind == "adopt" and row.content["from"] != dataset:
             spent[row.content["of"]] = from_json(row.content["event"])
-    return list(spent.values())
+    return spent
 
 
 def _checked_epsilon(epsilon: float | None) -> float | None:

@@ -18,7 +18,7 @@ from tasks.pipeline.aggregate import release_once
 from tasks.runtime.accounts import open_account
 from tasks.runtime.assurance import assurance
 from tasks.runtime.parameters import write_parameters
-from tasks.runtime.releases import accuracy_of, identity_in_ledger
+from tasks.runtime.releases import accuracy_of, identity_in_ledger, releases_of
 from tasks.runtime.run import open_run
 from tasks.runtime.store import Folders, read_json, write_array, write_json
 from tasks.tools.sweep import candidates_of, outcome, parse_vary
@@ -78,6 +78,10 @@ class Pipeline:
         votes = rng.integers(0, CLASSES, (QUERIES, TEACHERS)).astype(np.uint8)
         write_array(folders.votes / "votes.npy", votes)
         write_json(folders.images / "manifest.json", {"seed": opened.params.seed})
+        ledger, dataset = open_account(opened)
+        for before in releases_of(opened):
+            if before.kind == "units":
+                self.release(ledger, dataset, run, before.identity, before.worst_case)
         release = release_once(opened, histograms_of(votes, CLASSES), {})
         write_json(
             folders.statement,
@@ -97,19 +101,21 @@ class Pipeline:
         if (accuracy := accuracy_of(opened.params)) is not None:
             noised = {"accuracy": 0.9 - (opened.params.student.l2 or 0) / 10, "plus_minus": 0.02}
             write_json(folders.accuracy, noised)
-            ledger, dataset = open_account(opened)
-            ledger.release(
-                dataset=dataset,
-                release_id=identity_in_ledger(opened, "accuracy"),
-                run=run,
-                worst_case=accuracy.event,
-                delta=DELTA,
-                noise_kind="secure",
-                draw=lambda: ({"sums": np.zeros(2)}, accuracy.event),
-            )
+            self.release(ledger, dataset, run, identity_in_ledger(opened, "accuracy"), accuracy.event)
         if opened.params.student.l2 in self.failing:
             raise self.failing[opened.params.student.l2]
         write_json(folders.evaluation, {"accuracy": 0.5 + (opened.params.student.l2 or 0) / 10})
+
+    def release(self, ledger, dataset, run, identity, event):
+        ledger.release(
+            dataset=dataset,
+            release_id=identity,
+            run=run,
+            worst_case=event,
+            delta=DELTA,
+            noise_kind="secure",
+            draw=lambda: ({"sums": np.zeros(2)}, event),
+        )
 
 
 @pytest.fixture
@@ -302,6 +308,17 @@ def test_accuracies_with_noise_are_chosen_by_on_private_data_and_each_is_in_the_
     assert result["epsilon_tuning_composed"] == round_up(ledger.spent(dataset, DELTA))
     assert result["epsilon_tuning_composed"] == result["epsilon_tuning_composed_worst_case"]
     assert result["releases"] == 1
+
+
+def test_a_count_of_units_that_candidates_share_is_in_the_price_once(project, stages):
+    shared = ["privacy.units=1400", "privacy.counted=9", "aggregation.epsilon=6"]
+    run_sweep("aggregation.sigma=30,40", settings=shared)
+    ledger, dataset = account_of(project, stages.result["candidates"][0]["run"])
+    assert len(ledger.events(dataset)) == 3
+    price = round_up(ledger.spent(dataset, DELTA))
+    assert stages.result["epsilon_tuning_composed"] == stages.result["epsilon_tuning_composed_worst_case"] == price
+    # What a search at random would have cost is of whole candidates, each with its own.
+    assert stages.result["epsilon_tuning_repeat_and_select"] > price
 
 
 def test_a_choice_by_accuracy_names_the_best_and_says_what_it_leaks(project, stages):

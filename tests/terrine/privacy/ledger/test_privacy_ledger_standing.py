@@ -29,7 +29,7 @@ from terrine.privacy.ledger import standing
 from terrine.privacy.ledger.account import Account, ExactSum
 from terrine.privacy.ledger.chain import Row
 from terrine.privacy.ledger.database import Transaction
-from terrine.privacy.ledger.ledger import Ledger, events_of
+from terrine.privacy.ledger.ledger import Ledger, costs_of
 from terrine.privacy.ledger.standing import Standing
 
 EVENTS: list[Event] = [
@@ -76,7 +76,9 @@ def test_sums_that_are_carried_are_exactly_those_of_all_rows(seed: int, place: P
         for further in ([], [ANSWER], [LaplaceEvent(0.1, 1.0), ANSWER]):
             assert carried.total(*further) == pytest.approx(whole.total(*further), rel=1e-15, abs=0)
         assert carried.left() == whole.left()
-        assert price(carried.used(), 1e-5) == pytest.approx(price(compose(*events_of(DATASET, rows)), 1e-5), rel=1e-12)
+        assert price(carried.used(), 1e-5) == pytest.approx(
+            price(compose(*costs_of(DATASET, rows).values()), 1e-5), rel=1e-12
+        )
     assert ledger.verify() == len(rows) > 30
 
 
