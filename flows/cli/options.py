@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from terrine.errors import SettingError
+
 StatisticsName = Literal["released", "current", "single", "frozen", "original"]
 RunOption = Annotated[str | None, typer.Option("--run", help="A run of this project; default: the one selected last.")]
 FolderOption = Annotated[Path | None, typer.Option("--folder", help="A student's folder, or an export that holds it.")]
@@ -24,3 +26,10 @@ ReferenceOption = Annotated[
 ]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+CsvOption = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
+
+
+def refuse_two_formats(as_json: bool, as_csv: bool) -> None:
+    """Raise SettingError where output is asked for in two formats."""
+    if as_json and as_csv:
+        raise SettingError("--json and --csv are two formats: give one.")

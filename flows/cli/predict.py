@@ -12,6 +12,7 @@ import typer
 from rich.table import Column, Table
 
 from flows.cli.options import (
+    CsvOption,
     DeviceOption,
     FolderOption,
     JsonOption,
@@ -19,9 +20,9 @@ from flows.cli.options import (
     ReferenceOption,
     RunOption,
     StatisticsOption,
+    refuse_two_formats,
 )
 from flows.printing import printer
-from terrine.errors import SettingError
 
 if TYPE_CHECKING:
     from tasks.serving.predict import Prediction
@@ -37,7 +38,7 @@ def predict(
     reference: ReferenceOption = None,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    as_csv: CsvOption = False,
 ) -> None:
     """Say which class each image is of, or each row of a table, and how likely that is; of several findings each; of
     classes that have an order the number, too.
@@ -50,8 +51,7 @@ def predict(
     from tasks.serving.student_source import student_folder
     from terrine.deployment.rows import takes_table
 
-    if as_json and as_csv:
-        raise SettingError("--json and --csv are two formats: give one.")
+    refuse_two_formats(as_json, as_csv)
     source = student_folder(run, folder, model)
     if takes_table(source):
         refuse_image_options(statistics, reference)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +179,21 @@ def differences(rows: Sequence[Compared]) -> list[str]:
                 parts.append(f"{key}={own}")
         texts.append(", ".join(parts))
     return texts
+
+
+def columns(rows: Sequence[Compared]) -> list[dict[str, Any]]:
+    """Return a mapping for each run, in their order: what is compared, and every setting in which any two differ."""
+    best = front(rows)
+    keys = sorted({key for row in rows for key in row.settings})
+    differing = [key for key in keys if len({str(row.settings.get(key, DEFAULT)) for row in rows}) > 1]
+    return [
+        {
+            **{field.name: getattr(row, field.name) for field in fields(row) if field.name != "settings"},
+            "front": row.run in best,
+            **{key: row.settings.get(key, DEFAULT) for key in differing},
+        }
+        for row in rows
+    ]
 
 
 def comparison_page(rows: Sequence[Compared], title: str, link: Callable[[str], str] | None = None) -> str:

@@ -66,7 +66,7 @@ def states(root: Path) -> list[tuple[str, str]]:
 
 
 def _state(folders: Folders) -> str:
-    if folders.report.is_file():
+    if folders.report.is_file() and folders.finished:
         return "complete"
     if folders.statement.is_file():
         return "has released, not complete"

@@ -11,6 +11,7 @@ from tasks.config.params import validate
 from tasks.reports.comparison import (
     Compared,
     along_the_front,
+    columns,
     compared,
     comparison_page,
     differences,
@@ -79,6 +80,14 @@ def test_what_differs_is_what_most_others_do_not_have():
     rows += [replace(ROW, run="other", data="another", settings={})]
     assert differences(rows) == ["", "", "seed=2", ""]
     assert differences([ROW, replace(ROW, settings={})]) == ["seed=1", "seed=default"]
+
+
+def test_as_columns_every_setting_that_differs_has_one():
+    rows = [ROW, replace(ROW, run="b", epsilon=2.0, settings={"seed": 1, "student.l2": 0.3})]
+    first, second = columns(rows)
+    assert list(first) == [*list(first)[:11], "student.l2"]
+    assert (first["student.l2"], second["student.l2"], first["front"], second["front"]) == ("default", 0.3, True, False)
+    assert (second["run"], second["epsilon"], second["plus_minus"]) == ("b", 2.0, 0.0)
 
 
 def test_settings_are_those_that_differ_from_defaults_with_their_kind_and_nothing_of_the_site():

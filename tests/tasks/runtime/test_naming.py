@@ -127,6 +127,17 @@ def test_a_run_that_nobody_knows_is_refused_with_those_that_there_are(project):
     derived = derive(project, "own", ["seed=5"])
     write_parameters(project, derived)
     assert states(project) == [("clinic-a", "not begun"), (derived, "begun")]
+    folders = Folders(project, derived)
+    for file, state in (
+        (folders.statement, "has released, not complete"),
+        (folders.report, "has released, not complete"),
+        (folders.evaluation, "complete"),
+    ):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+        assert dict(states(project))[derived] == state
+    folders.statement.unlink()
+    assert dict(states(project))[derived] == "begun"
     assert runs(project) == ["clinic-a", derived]
     with pytest.raises(ArtefactError, match=f"Did you mean clinic-a.* Runs here: clinic-a, {derived}"):
         open_run(project, "clinc-a")
