@@ -6,7 +6,8 @@ message alone, without a traceback; anything else that is raised is a defect of 
 
 import difflib
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 
 class TerrineError(Exception):
@@ -36,6 +37,16 @@ class LedgerError(TerrineError):
 
 class ArtefactError(TerrineError):
     """A stored artefact is missing, incomplete or does not match its digest."""
+
+
+@contextmanager
+def named(place: str, given: object) -> Iterator[None]:
+    """Let errors name what the user gave, and not the place where it was unpacked for the time of the block."""
+    try:
+        yield
+    except TerrineError as error:
+        error.args = (str(error).replace(place, str(given)),)
+        raise
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -68,7 +68,9 @@ def statement(
 
 
 def verify(
-    statement: Annotated[Path, typer.Argument(help="A release's folder, its privacy.json, or a page beside it.")],
+    statement: Annotated[
+        Path, typer.Argument(help="A release's folder, its privacy.json, a page beside it, or student.zip.")
+    ],
     key: Annotated[
         Path | None,
         typer.Option("--key", help="The site's public key, or a certificate of it, that came on another way."),

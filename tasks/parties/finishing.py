@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import shutil
-import tempfile
-import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,11 +28,14 @@ from tasks.pipeline.evaluate import evaluate_student
 from tasks.pipeline.figures.released_accuracy import about_accuracy, held_out_units, right_answers
 from tasks.pipeline.tracking import attempt
 from tasks.reports.accuracy import released_accuracy
+from tasks.reports.language import languages
 from tasks.reports.statement_page import read_statement
 from tasks.runtime.run import Run
-from tasks.runtime.store import Folders, atomic_file, atomic_folder, link, read_json, write_json
+from tasks.runtime.store import Folders, atomic_folder, link, read_json, write_json, write_text
+from tasks.serving.archive import ARCHIVE, pack, unpacked
+from tasks.serving.archive import STUDENT as _STUDENT
 from tasks.serving.export import export_folder
-from tasks.serving.pages import STATEMENT
+from tasks.serving.pages import STATEMENT, clear_pages, write_pages
 from terrine.deployment.manifest import MANIFEST
 from terrine.deployment.model import check_student
 from terrine.errors import ArtefactError, InputError, SettingError
@@ -43,8 +44,9 @@ from terrine.privacy.noised_accuracy import shares_of_units
 
 log = logging.getLogger("terrine.party")
 
-ARCHIVE, ACCURACY = "student.zip", "accuracy.json"
-_OWN, _STUDENT = "own", "student"
+_OWN = "own"
+SIGNING, PUBLIC = "signing.pem", "signing-key.pem"
+"""The key that a student party signs with, among its credentials, and its public half, beside the student's file."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Finished:
 
     accuracy, served, images: teacher party, private: on its own test split, in batches; the same one image at a time,
     as it is served (None where that is no other); of how many. released: student party: the accuracy of all parties,
-    with noise. charged: guardian: what that cost.
+    with noise. charged: guardian: what that cost. key: student party: the fingerprint of the key that it signed with.
     """
 
     folder: Path
@@ -63,12 +65,14 @@ class Finished:
     images: int | None = None
     released: dict[str, Any] | None = None
     charged: float | None = None
+    key: str | None = None
 
 
-def finish_student(config: PartyConfig, epsilon: float | None, export: Path | None) -> Finished:
+def finish_student(config: PartyConfig, epsilon: float | None, export: Path | None, *, sign: bool = False) -> Finished:
     """Make the student of a student party's answers, log it, and write the file that the other parties are sent.
 
-    epsilon: where it is given, the parties meet once more, and release one accuracy at this price (`measure`).
+    epsilon: where it is given, the parties meet once more, and release one accuracy at this price (`measure`). sign:
+    write the pages for ethics boards as well, and sign them, the statement and the student.
     """
     folder = learn(config)
     assert config.learn is not None
@@ -77,16 +81,28 @@ def finish_student(config: PartyConfig, epsilon: float | None, export: Path | No
     if released is None or released["measured"] != measured:
         released = None
         write_json(folders.accuracy, {"accuracy": None, "summary": "The parties have released no accuracy."})
-    _write_archive(folders.release, archive)
+    clear_pages(folders.release)
+    key = _sign(config, folders.release, archive.with_name(PUBLIC)) if sign else None
+    pack(folders.release, archive)
     if epsilon is not None:
         log.info("%s is there for the others, who need it now", archive)
         released = _learn_accuracy(config, folders, AccuracyTerms.of(config.terms, epsilon, measured))
         write_json(folders.accuracy, released)
-        _write_archive(folders.release, archive)
+        pack(folders.release, archive)
     _log(config, folders, released)
     if export is not None:
         export_folder(folder, export, [], ["onnx"])
-    return Finished(folder, archive=archive, released=released)
+    return Finished(folder, archive=archive, released=released, key=key)
+
+
+def _sign(config: PartyConfig, release: Path, public: Path) -> str:
+    """Write the pages about a release in every language and sign all; return the key's fingerprint."""
+    from terrine.deployment.signature import fingerprint, public_pem, signing_key
+
+    key = signing_key(config.credentials / SIGNING)
+    write_pages(release, languages(), key)
+    write_text(public, public_pem(key.public_key()).decode())
+    return fingerprint(key.public_key())
 
 
 def _learn_accuracy(config: PartyConfig, folders: Folders, terms: AccuracyTerms) -> dict[str, Any]:
@@ -150,27 +166,10 @@ def finish_teacher(config: PartyConfig, student: Path, epsilon: float | None, ex
     )
 
 
-def _write_archive(release: Path, archive: Path) -> None:
-    files = [release / name for name in (*STATEMENT, ACCURACY)]
-    files += sorted(path for path in (release / _STUDENT).rglob("*") if path.is_file())
-    with atomic_file(archive) as stream, zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as packed:
-        for file in files:
-            # No time in it: the same student is the same file.
-            packed.writestr(zipfile.ZipInfo(str(file.relative_to(release))), file.read_bytes())
-
-
 @contextlib.contextmanager
 def _student_of(given: Path, terms: Terms) -> Iterator[Path]:
     """What the student party handed on, unpacked, once it is found to be whole and of these terms."""
-    with tempfile.TemporaryDirectory() as temporary:
-        place = given
-        if given.is_file():
-            place = Path(temporary)
-            try:
-                with zipfile.ZipFile(given) as packed:
-                    packed.extractall(place)  # which keeps to the folder, whatever names it holds
-            except (zipfile.BadZipFile, OSError) as error:
-                raise ArtefactError(f"{given} is damaged ({error}). Get it again from the student party.") from error
+    with unpacked(given) as place:
         statement = place / STATEMENT[0]
         if not (place / _STUDENT).is_dir() or not statement.is_file():
             raise InputError(f"{given} holds no student with its statement. Give {ARCHIVE} of the student party.")

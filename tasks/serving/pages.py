@@ -118,9 +118,7 @@ def write_pages(folder: Path, codes: Sequence[str], key: Ed25519PrivateKey | Non
         no_pdf = str(error)
     if classes is not None:
         pages.append((CARD, model_card(statement, classes)))
-    for name in (SIGNATURE, *pages_in(folder)):
-        if name != TECHNICAL:
-            (folder / name).unlink(missing_ok=True)
+    clear_pages(folder)
     for name, page in pages:
         write_text(folder / name, page)
     for name, paper in papers:
@@ -138,6 +136,13 @@ def write_pages(folder: Path, codes: Sequence[str], key: Ed25519PrivateKey | Non
         write_signature(folder / SIGNATURE, sign(key, content))
         written.append(SIGNATURE)
     return Written(written, None if mark is None else mark.key, no_pdf)
+
+
+def clear_pages(folder: Path) -> None:
+    """Remove the signature of a release and all pages but the technical one, which comes with its statement."""
+    for name in (SIGNATURE, *pages_in(folder)):
+        if name != TECHNICAL:
+            (folder / name).unlink(missing_ok=True)
 
 
 def write_single(folder: Path, code: str, html: Path | None, pdf: Path | None) -> None:

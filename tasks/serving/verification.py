@@ -7,6 +7,7 @@ key that came on another way tells from whom it is.
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tasks.reports.board_page import Mark
 from tasks.reports.statement_page import read_statement
+from tasks.serving.archive import unpacked
 from tasks.serving.pages import FIGURES, SIGNATURE, class_names, drawn, pages_in
 from terrine.aggregation.mechanism import Mechanism
 from terrine.aggregation.registry import MECHANISMS, mechanism_of
@@ -53,9 +55,13 @@ class Check:
 def verify_statement(path: Path, trusted: Ed25519PublicKey | None = None) -> list[Check]:
     """Check the statement in a folder, or that a file in it is about: its figures, pages, student and signature.
 
-    trusted: the site's key, as it came on another way (`terrine.deployment.signature.public_key`). Raises InputError
-    where there is no statement.
+    path: a release in one file (`tasks.serving.archive`) will do as well. trusted: the site's key, as it came on
+    another way (`terrine.deployment.signature.public_key`). Raises InputError where there is no statement,
+    ArtefactError for a file that is damaged.
     """
+    if path.is_file() and zipfile.is_zipfile(path):
+        with unpacked(path) as folder:
+            return verify_statement(folder, trusted)
     folder = path if path.is_dir() else path.parent
     statement_file = path if path.suffix == ".json" and path.name != SIGNATURE else folder / FIGURES
     if not statement_file.is_file() or not path.exists():

@@ -24,12 +24,16 @@ def finish(
         typer.Option(help="Meet all others, who say the same, and release one accuracy of all of you at this price."),
     ] = None,
     export: Annotated[Path | None, typer.Option(help="Export the student into this folder as well (ONNX).")] = None,
+    sign: Annotated[
+        bool,
+        typer.Option("--sign", help="student: write the pages for ethics boards, too, and sign all of it with a key."),
+    ] = False,
 ) -> None:
     """Student party: make the student of the answers, log it, and write the file for the others. Teacher party: see how
     well that student does on its own test split; the figure stays there. With --epsilon every party, the guardian too,
     meets the others once more: what all parties' figures come to is released, with noise."""
     from tasks.parties.config import read_party
-    from tasks.parties.finishing import finish_guardian, finish_student, finish_teacher
+    from tasks.parties.finishing import PUBLIC, finish_guardian, finish_student, finish_teacher
     from tasks.parties.process import show_progress
     from tasks.reports.accuracy import shown_accuracy
     from terrine.errors import SettingError
@@ -39,9 +43,17 @@ def finish(
     if party.role == "student":
         if student is not None:
             raise SettingError("--student is for the other parties: this one makes the student.")
-        done = finish_student(party, epsilon, export)
+        done = finish_student(party, epsilon, export, sign=sign)
         console.print(f"{done.folder}: the student, and beside it its privacy.json.", soft_wrap=True)
         console.print(f"{done.archive}: the same in one file, public. Send it to every party.", soft_wrap=True)
+        if done.key is not None:
+            console.print(
+                f"Signed with this party's key {done.key}. Hand its public half over on another way, for terrine "
+                f"verify --key: {done.archive.with_name(PUBLIC)}",
+                soft_wrap=True,
+            )
+    elif sign:
+        raise SettingError("--sign is for the student party, which answers for the student.")
     elif party.role == "guardian" and (epsilon is None or export is not None):
         raise SettingError(
             "A guardian has nothing to finish but an accuracy of all parties (--student, --epsilon): its ledger says "

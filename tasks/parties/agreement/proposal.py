@@ -26,7 +26,7 @@ from tasks.config.values import as_document, read_yaml
 from tasks.parties.agreement.terms import Terms, checked
 from tasks.parties.config import TERMS
 from tasks.runtime.store import link, read_json, write_json, write_text
-from terrine.errors import InputError
+from terrine.errors import InputError, named
 from terrine.files import file_digest
 
 MANIFEST, PARAMS = "proposal.json", "params.yaml"
@@ -123,7 +123,8 @@ def opened(path: Path, expected: str | None = None) -> Iterator[Proposal]:
             raise InputError(
                 f"{path} is no proposal, neither a folder nor an archive of one ({error}). Have it sent again."
             ) from error
-        yield read_proposal(Path(temporary), expected)
+        with named(temporary, path):
+            yield read_proposal(Path(temporary), expected)
 
 
 def read_proposal(folder: Path, expected: str | None = None) -> Proposal:

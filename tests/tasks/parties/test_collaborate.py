@@ -15,7 +15,7 @@ from tasks.parties import finishing
 from tasks.parties.agreement.accuracy import AccuracyTerms
 from tasks.parties.agreement.agreed import agreed
 from tasks.parties.config import OwnTeachers, PartyConfig, read_party
-from tasks.parties.finishing import finish_student, finish_teacher
+from tasks.parties.finishing import PUBLIC, finish_student, finish_teacher
 from tasks.parties.learning import learn
 from tasks.parties.release import released_arrays, trial_folder, trial_terms
 from tasks.parties.student import stored_answers
@@ -29,9 +29,11 @@ from tasks.pipeline.vote import read_votes
 from tasks.runtime.releases import identity_in_ledger
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_array, read_json, read_table, read_tensors
+from tasks.serving.verification import verify_statement
 from terrine.aggregation.course import moments_in_steps
 from terrine.aggregation.votes import histograms_of
 from terrine.data.source import load_dataset
+from terrine.deployment.signature import public_key
 from terrine.errors import BudgetError, InputError, SettingError
 from terrine.files import file_digest
 from terrine.privacy.accounting.events import to_json
@@ -251,6 +253,11 @@ def check_handed_on(config, terms, run, folder, monkeypatch):
     monkeypatch.setattr("tasks.pipeline.tracking.lay_out_database", fails)
     done = finish_student(config, None, None)
     packed = done.archive.read_bytes()
+    signs = config.model_copy(update={"credentials": folder / "credentials"})
+    signed = finish_student(signs, None, None, sign=True).archive
+    found = {check.what: check.holds for check in verify_statement(signed, public_key(signed.with_name(PUBLIC)))}
+    assert False not in found.values()
+    assert all(found[what] for what in ("signature", "student", "statement-de.html"))
     assert finish_student(config, None, None).archive.read_bytes() == packed
     data = {"data": run.params.data.model_dump(mode="json")}
     own = OwnTeachers(params=data, images=run.folders.images, backbone=run.folders.backbone, work=folder / "party")

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import shutil
 
 import pytest
@@ -14,6 +15,7 @@ from tasks.reports import board_page
 from tasks.reports.statement_page import render_statement
 from tasks.runtime.store import write_json
 from tasks.serving import pages
+from tasks.serving.archive import pack
 from tasks.serving.verification import refuse_wrong, verify_statement
 from terrine.deployment.manifest import check_seal, seal
 from terrine.deployment.signature import public_key, public_pem, read_signature, sign, write_signature
@@ -86,6 +88,24 @@ def test_a_file_of_the_release_may_be_named_instead_of_its_folder(made, release)
     for path in (release / "bericht.pdf", release / "none.html", release.parent, release / "student"):
         with pytest.raises(InputError):
             verify_statement(path)
+
+
+def test_a_release_in_one_file_is_as_good_as_its_folder(made, release, tmp_path):
+    pack(release, tmp_path / "student.zip")
+    packed = (tmp_path / "student.zip").read_bytes()
+    for key in (None, site_key(made)):
+        assert verify_statement(tmp_path / "student.zip", key) == verify_statement(release, key)
+    assert terrine(tmp_path / "student.zip", "--key", made / "site.pem").exit_code == 0
+    (release / "accuracy.json").write_text("{}")
+    pack(release, tmp_path / "again.zip")
+    assert (tmp_path / "again.zip").read_bytes() != packed
+    (release / "privacy.json").unlink()
+    pack(release, tmp_path / "again.zip")
+    with pytest.raises(InputError, match=re.escape(f"no statement {tmp_path}/again.zip/privacy.json")):
+        verify_statement(tmp_path / "again.zip")
+    (tmp_path / "cut.zip").write_bytes(packed[:2000] + packed[2100:])
+    with pytest.raises(ArtefactError, match="is damaged"):
+        verify_statement(tmp_path / "cut.zip")
 
 
 def changed(value):
