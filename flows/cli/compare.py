@@ -47,19 +47,19 @@ def compare(
         return
     console, best = printer(), front(rows)
     table = Table(
-        Column("run", overflow="fold"),
+        Column("run", no_wrap=True, overflow="fold"),
         Column("ε", justify="right", no_wrap=True),
         Column("δ", justify="right", no_wrap=True),
         Column("accuracy", justify="right", no_wrap=True),
-        Column("front", no_wrap=True),
+        "",
         Column("teachers", justify="right"),
         Column("answered", justify="right"),
         Column("seconds", justify="right"),
-        Column("differs in", overflow="fold"),
         box=None,
         pad_edge=False,
+        padding=(0, 1),
     )
-    for row, differs in zip(rows, differences(rows), strict=True):
+    for row in rows:
         table.add_row(
             row.run,
             row.shown_epsilon,
@@ -69,10 +69,12 @@ def compare(
             f"{row.teachers:,}",
             f"{row.answered:,}/{row.queries:,}",
             "" if row.seconds is None else f"{row.seconds:,.0f}",
-            differs,
         )
     console.print(table)
     console.print("* on the Pareto front: no run of the same data is as accurate at a smaller ε.")
+    for row, differs in zip(rows, differences(rows), strict=True):
+        if differs:
+            console.print(f"{row.run} differs in {differs}")
     if any(row.accuracy is None for row in rows):
         console.print(
             "private: no ε covers a choice by accuracies of private records. --set evaluation.epsilon=0.5 releases one "
