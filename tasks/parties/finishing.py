@@ -201,10 +201,11 @@ def _log(config: PartyConfig, folders: Folders, released: dict[str, Any] | None)
 
         mlflow.set_tracking_uri(run.database(run.params.tracking.uri))
         mlflow.set_experiment(run.params.tracking.experiment)
-        name = f"collaboration {terms.edition}".strip()
-        with mlflow.start_run(run_name=name) as active:
+        name, release = f"collaboration {terms.edition}".strip(), statement["release_id"]
+        before = mlflow.search_runs(filter_string=f"tags.release = '{release}'", output_format="list")
+        with mlflow.start_run(before[0].info.run_id if before else None, run_name=name) as active:
             mlflow.log_params({key: value for key, value in terms.public().items() if not isinstance(value, dict)})
-            mlflow.set_tags({"noise": statement["noise"], "release": statement["release_id"]})
+            mlflow.set_tags({"noise": statement["noise"], "release": release})
             names = ("epsilon", "epsilon_guaranteed", "delta", "teachers", "queries", "answered")
             metrics = {name: statement[name] for name in names}
             if released is not None:

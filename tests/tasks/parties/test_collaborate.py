@@ -5,6 +5,7 @@ import shutil
 import zipfile
 from types import SimpleNamespace
 
+import mlflow
 import numpy as np
 import pytest
 import yaml
@@ -197,7 +198,10 @@ def test_a_student_party_makes_the_student_that_a_run_makes_with_its_public_stat
     with pytest.raises(SettingError, match="learn is missing"):
         learn(read_party(path))
     public = {"images": str(run.folders.images), "backbone": str(run.folders.backbone), "work": str(tmp_path)}
-    params = {"student": run.params.student.model_dump(mode="json")}
+    # Files instead of a database, which would take long to lay out.
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    tracked = (tmp_path / "mlruns").as_uri()
+    params = {"student": run.params.student.model_dump(mode="json"), "tracking": {"uri": tracked}}
     path.write_text(yaml.safe_dump(config | {"learn": {**public, "params": params}}))
     assert learn(read_party(path)) == tmp_path / "data/release/student/student"
     for file in ("head.safetensors", "backbone.safetensors", "reference.safetensors", "manifest.json"):
@@ -211,6 +215,9 @@ def test_a_student_party_makes_the_student_that_a_run_makes_with_its_public_stat
     assert not list((tmp_path / "data").glob("private/*/*/*"))
     if name == "voted":
         check_handed_on(read_party(path), terms, run, tmp_path, monkeypatch)
+        (logged,) = mlflow.search_runs(search_all_experiments=True, output_format="list")
+        assert logged.data.metrics["accuracy_released"] > 0
+        assert logged.data.tags["release"] == own["release_id"]
     for changes, error, sentence in (
         ({"params": {"aggregation": {"epsilon": 9}}}, SettingError, "not the student party's to set"),
         ({"images": str(tmp_path)}, InputError, "not the file that was agreed on"),
@@ -252,6 +259,7 @@ def check_handed_on(config, terms, run, folder, monkeypatch):
 
     monkeypatch.setattr("tasks.pipeline.tracking.lay_out_database", fails)
     done = finish_student(config, None, None)
+    monkeypatch.setattr("tasks.pipeline.tracking.lay_out_database", lambda _: None)
     packed = done.archive.read_bytes()
     signs = config.model_copy(update={"credentials": folder / "credentials"})
     signed = finish_student(signs, None, None, sign=True).archive
