@@ -50,6 +50,7 @@ MOST_RECORDS = 2**26
 _ROWS = 4096  # 2^(14 + 14 + 8) steps each: their sum is below 2^53
 _SHORTER = 1 - 1e-9  # above the rounding of a norm and of a division by it
 _HUGE = 1e100  # sums of so many times 1e100 are finite, and so are their squares
+_TINY = 1e-100  # and squares of what is larger are no zeros
 _CONSTANT = 0.5  # of the usual length of what stands before it
 
 
@@ -112,10 +113,14 @@ class Whitening:
 
 
 def _of_length_one(rows: Floats) -> NDArray[np.float32]:
-    """Return rows divided by their norms, on the grid; one of zeros, or with what is no number, is zero."""
-    known = np.isfinite(rows).all(axis=1, keepdims=True) & (np.abs(rows) < _HUGE).all(axis=1, keepdims=True)
+    """Return rows divided by their norms, on the grid; one of zeros, or with what is no number, is zero.
+
+    So is one whose largest number has a square that is infinite or zero: its norm would be none.
+    """
+    largest = np.abs(rows).max(axis=1, keepdims=True)  # NaN where there is one
+    known = (largest < _HUGE) & (largest > _TINY)
     rows = np.where(known, rows, 0.0)
-    return on_grid(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-300) * _SHORTER)
+    return on_grid(rows / np.where(known, np.linalg.norm(rows, axis=1, keepdims=True), 1.0) * _SHORTER)
 
 
 def on_grid(values: Floats) -> NDArray[np.float32]:

@@ -117,7 +117,17 @@ def test_a_head_tells_every_finding_by_itself(name: str) -> None:
     assert (right > 0.88).all()
 
 
-@pytest.mark.parametrize("lens", [np.eye(4), np.diag([1e60, 1, 1e-9, 0]), np.full((4, 4), np.nan)], ids=str)
+@pytest.mark.parametrize(
+    "lens",
+    [
+        np.eye(4),
+        np.diag([1e60, 1, 1e-9, 0]),
+        np.full((4, 4), np.nan),
+        # Squares of so small numbers are zero, or hold a few bits.
+        *(scale * np.eye(4) for scale in (1e-120, 1e-157, 1e-162, 1e-200, 3e-299, 1e-320)),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("clip", [0.2, 1.0])
 def test_no_unit_moves_a_gradient_by_more_than_is_charged(clip: float, lens: np.ndarray) -> None:
     weights = np.random.default_rng(0).normal(size=(4, CLASSES)) * 9
