@@ -19,7 +19,7 @@ from terrine.data.pool import check_disjoint
 from terrine.errors import SettingError
 
 _ARRAYS = ("train_images", "train_labels", "train_names", "test_images", "test_labels")
-_OPTIONAL = ("train_groups", "train_parties", "test_units", "test_numbers")
+_OPTIONAL = ("train_groups", "train_parties", "test_names", "test_groups", "test_numbers")
 
 
 @step("dataset")

@@ -46,7 +46,7 @@ def evaluate_student(run: Run) -> None:
     if dataset.several:
         found = figures_of_findings(dataset.test_labels, said, names)
     else:
-        units, decided = belonging(dataset), dataset.decided(said)
+        units, decided = dataset.test_groups, dataset.decided(said)
         found = figures(dataset.test_labels, decided, names)
         found["measures"] = measures(
             dataset.test_labels, said, names, units, run.params.evaluation.specificity, decided
@@ -91,11 +91,6 @@ def figures_of_order(dataset: Dataset, scale: Scale, said: np.ndarray, units: np
         numbers=numbers is not None,
         units=units,
     )
-
-
-def belonging(dataset: Dataset) -> np.ndarray | None:
-    """Return which test records show the same person, int64 [records]; None where the data do not say."""
-    return None if dataset.train_groups is None else dataset.test_units
 
 
 def figures(labels: np.ndarray, predictions: np.ndarray, class_names: list[str]) -> dict[str, object]:

@@ -42,8 +42,8 @@ class Dataset:
                     is then the unit of privacy
     test_images     uint8 [M, C, H, W]
     test_labels     int64 [M], or [M, K]
-    test_units      int64 [M], the code of each test record's group or name, by which a public pool is cut from the test
-                    split, or None: its place names it
+    test_names      int64 [M], the code of each test record's name, or None: its place names it
+    test_groups     int64 [M], the code of each test record's group, or None: there are none, or the data do not say
     class_names     K distinct names, of classes or findings
     train_parties   int64 [N], 0..P-1, or None; which party holds a record, where the data say so
     party_names     P names of parties
@@ -75,7 +75,8 @@ class Dataset:
     pool_images: np.ndarray | None = None
     pool_labels: np.ndarray | None = None
     train_names: np.ndarray | None = None
-    test_units: np.ndarray | None = None
+    test_names: np.ndarray | None = None
+    test_groups: np.ndarray | None = None
     sketch: np.ndarray | None = None
     scale: Scale | None = None
     test_numbers: np.ndarray | None = None
@@ -125,6 +126,11 @@ class Dataset:
         """The code of each training record's name, int64 [N]; computed anew where only its place names a record."""
         return place_codes(self.records) if self.train_names is None else self.train_names
 
+    @property
+    def test_units(self) -> np.ndarray | None:
+        """What belongs together in the test split, int64 [M]: groups, else names; None where places alone name it."""
+        return self.test_names if self.test_groups is None else self.test_groups
+
     def with_classes(self, names: Sequence[str]) -> "Dataset":
         """Return the same records with labels by these names: their own classes in another order.
 
@@ -172,8 +178,9 @@ class Dataset:
                 self._check_vector(name, values, "train_images", self.train_images)
         if self.test_numbers is not None and self.test_numbers.shape != (len(self.test_images),):
             raise InputError(f"{self.name}: test_numbers must be one for each of {len(self.test_images)} test images.")
-        if self.test_units is not None:
-            self._check_vector("test_units", self.test_units, "test_images", self.test_images)
+        for name, values in (("test_names", self.test_names), ("test_groups", self.test_groups)):
+            if values is not None:
+                self._check_vector(name, values, "test_images", self.test_images)
 
     def describe(self) -> dict[str, Any]:
         """Return a JSON-able description: shape, counts per class and split, groups, names that several records
@@ -295,7 +302,8 @@ def from_one_set(
         train_parties=None if parties is None else parties[train],
         party_names=party_names,
         train_names=own[train],
-        test_units=units[test],
+        test_names=own[test],
+        test_groups=None if groups is None else groups[test],
         scale=scale,
         test_numbers=None if numbers is None else numbers[test],
         remarks=remarks,

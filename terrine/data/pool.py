@@ -45,12 +45,17 @@ def take_pool(dataset: Dataset, source: Literal["validation", "test"], fraction:
             f"{dataset.name}: a public pool of {len(images)} images leaves {len(test)} test images. There must be some "
             "of each: choose another data.pool or data.pool_fraction."
         )
+
+    def kept(values: np.ndarray | None) -> np.ndarray | None:
+        return None if values is None else values[test]
+
     return replace(
         dataset,
         test_images=dataset.test_images[test],
         test_labels=dataset.test_labels[test],
-        test_units=None if dataset.test_units is None else dataset.test_units[test],
-        test_numbers=None if dataset.test_numbers is None else dataset.test_numbers[test],
+        test_names=kept(dataset.test_names),
+        test_groups=kept(dataset.test_groups),
+        test_numbers=kept(dataset.test_numbers),
         pool_images=images,
         pool_labels=labels,
     )

@@ -60,7 +60,7 @@ def survey_of(dataset: Dataset) -> Survey:
 
     groups = None
     if dataset.train_groups is not None:
-        held_out = 0 if dataset.test_units is None else count_units(dataset.test_units)
+        held_out = 0 if dataset.test_groups is None else count_units(dataset.test_groups)
         groups = (count_units(dataset.train_groups), held_out)
     return Survey(
         dataset.class_names,

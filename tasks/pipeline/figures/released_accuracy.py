@@ -68,19 +68,19 @@ NONE = (
 def held_out_units(run: Run, dataset: Dataset) -> np.ndarray:
     """Return which unit each test record belongs to, int64 [records].
 
-    Records are told apart by their places where nothing else does. Raises SettingError where groups are protected and
-    the data do not say whose the test records are.
+    A record is what lies under one name, as where teachers are dealt; records are told apart by their places where
+    nothing else does. Raises SettingError where groups are protected and the data do not say whose the test records
+    are.
     """
-    unit = run.params.privacy.unit
-    if dataset.test_units is not None and (unit == "group" or dataset.train_groups is None):
-        return dataset.test_units
-    if unit == "group":
+    if run.params.privacy.unit != "group":
+        return np.arange(len(dataset.test_labels)) if dataset.test_names is None else dataset.test_names
+    if dataset.test_groups is None:
         raise SettingError(
             "An accuracy that is to be released needs to know whose the test records are, because "
             "privacy.unit=group protects groups, and a file that is split already does not say it. Give one set with "
             "groups, a CSV table or a folder, or release none (evaluation.epsilon=null). Nothing was charged."
         )
-    return np.arange(len(dataset.test_labels))
+    return dataset.test_groups
 
 
 def check_use_of_accuracy(run: Run) -> None:

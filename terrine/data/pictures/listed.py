@@ -82,11 +82,6 @@ class Listing(NamedTuple):
     numbers: np.ndarray | None = None
     remarks: tuple[str, ...] = ()
 
-    @property
-    def units(self) -> np.ndarray:
-        """What draws its side of the split: each record's group, or its name."""
-        return self.names if self.groups is None else self.groups
-
 
 class Listed(OrderedLabels, Own, ImageSource):
     """Image files of somebody's own.
@@ -144,7 +139,8 @@ class Listed(OrderedLabels, Own, ImageSource):
             train_parties=None if there.parties is None else there.parties[kept[teaching]],
             party_names=there.party_names,
             train_names=there.names[train],
-            test_units=there.units[test],
+            test_names=there.names[test],
+            test_groups=None if there.groups is None else there.groups[test],
             sketch=sketch(digests[: len(kept)]),
             scale=self.scale,
             test_numbers=None if there.numbers is None else there.numbers[test],

@@ -31,11 +31,11 @@ VALUES = {
 def make(tmp_path, monkeypatch):
     """Return a run whose student is right about the first 60 % of its test records."""
 
-    def make(changes=None, *, records=500, right=0.6, groups=None, test_units=None):
+    def make(changes=None, *, records=500, right=0.6, groups=None, held_out=None):
         run = Run(tmp_path, "run", validate(merge(VALUES, changes or {})))
         labels = np.arange(records) % 2
         images = np.zeros((records, 1, 8, 8), dtype=np.uint8)
-        dataset = Dataset("people", images, labels, groups, images, labels, ("a", "b"), test_units=test_units)
+        dataset = Dataset("people", images, labels, groups, images, labels, ("a", "b"), **(held_out or {}))
         write_dataset(run.folders, dataset, dataset.describe() | {"class_names": ["a", "b"]})
         write_json(run.folders.student / "manifest.json", {"student": run.params.student.kind})
         monkeypatch.setattr(
@@ -85,7 +85,7 @@ def test_subgroups_that_were_declared_are_released_in_the_same_draw_by_unit(make
     (tmp_path / "who.csv").write_text("\n".join(["group,age,site", *lines]))
     wanted = {"released_subgroups": {"age": ["old", "young"], "site": ["a", "b"]}, "subgroups": "who.csv"}
     changes = {"evaluation": wanted, "privacy": {"unit": "group"}}
-    run = make(changes, records=2000, groups=units, test_units=units)
+    run = make(changes, records=2000, groups=units, held_out={"test_groups": units})
     check_use_of_accuracy(run)
     found = release(run)
     assert charged(run) == [NoisedAccuracy.for_budget(0.5, 1e-5, [2, 2]).event]
@@ -105,7 +105,7 @@ def test_subgroups_that_were_declared_are_released_in_the_same_draw_by_unit(make
                 {**changes, "evaluation": wanted | {"released_subgroups": {"scanner": ["x"]}}},
                 records=2000,
                 groups=units,
-                test_units=units,
+                held_out={"test_groups": units},
             )
         )
     for given, sentence in (
@@ -144,7 +144,7 @@ def test_a_group_counts_once_however_many_records_of_it_are_held_out(make):
         records=1399,
         right=399 / 1399,
         groups=np.arange(1399),
-        test_units=groups,
+        held_out={"test_groups": groups},
     )
     found = release(run)
     assert abs(found["accuracy"] - 399 / 400) <= 2 * found["plus_minus"]
@@ -152,13 +152,13 @@ def test_a_group_counts_once_however_many_records_of_it_are_held_out(make):
     assert "groups that were held out" in found["summary"]
 
 
-def test_records_of_one_name_are_one_unit_and_groups_that_nobody_names_are_refused(make):
+def test_records_of_one_name_are_one_unit_with_and_without_groups_and_groups_that_nobody_names_are_refused(make):
     units = np.array([5, 5, 9, 9])
-    by_name = make(records=4, test_units=units)
-    np.testing.assert_array_equal(held_out_units(by_name, read_dataset(by_name.folders)), units)
-    # Where records have groups, names are distinct: each record is a unit by itself.
-    grouped = make(records=4, test_units=units, groups=np.arange(4))
-    np.testing.assert_array_equal(held_out_units(grouped, read_dataset(grouped.folders)), np.arange(4))
+    for groups in (None, np.array([2, 2, 2, 2])):
+        by_name = make(records=4, groups=groups, held_out={"test_names": units, "test_groups": groups})
+        np.testing.assert_array_equal(held_out_units(by_name, read_dataset(by_name.folders)), units)
+    by_place = make(records=4, groups=np.arange(4))
+    np.testing.assert_array_equal(held_out_units(by_place, read_dataset(by_place.folders)), np.arange(4))
     unnamed = make({"privacy": {"unit": "group"}}, records=4, groups=np.arange(4))
     with pytest.raises(SettingError, match="whose the test records are"):
         held_out_units(unnamed, read_dataset(unnamed.folders))

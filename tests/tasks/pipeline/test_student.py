@@ -208,10 +208,10 @@ def test_test_images_belong_together_where_the_data_have_groups_and_not_where_th
     run = prepared("small_cnn", tmp_path)
     dataset.prepare_dataset.fn(run)
     test = dataset.read_dataset(run.folders)
-    assert test.test_units is not None
-    assert evaluate.belonging(test) is None
-    grouped = replace(test, train_groups=test.train_names)
-    np.testing.assert_array_equal(evaluate.belonging(grouped), test.test_units)
+    assert test.test_groups is None
+    np.testing.assert_array_equal(test.test_units, test.test_names)
+    grouped = replace(test, test_groups=test.test_names // 2)
+    np.testing.assert_array_equal(grouped.test_units, grouped.test_groups)
 
 
 def test_what_is_released_of_the_accuracy_is_found_image_by_image_whatever_its_company(prepared, tmp_path):

@@ -18,7 +18,7 @@ def told(root, table=TABLE, units=None, groups=None):
     (root / "who.csv").write_text(table)
     images, labels = np.zeros((4, 1, 8, 8), np.uint8), np.arange(4) % 2
     codes = name_codes(NAMES) if units is None else units
-    dataset = Dataset("own", images, labels, groups, images, labels, ("a", "b"), test_units=codes)
+    dataset = Dataset("own", images, labels, groups, images, labels, ("a", "b"), test_names=codes)
     values = {
         "data": {"name": "npz", "path": "own.npz", "public_benchmark": False},
         "ledger": {"account": "a", "epsilon": 8},

@@ -55,7 +55,7 @@ def test_a_sound_dataset_passes() -> None:
         ),
         ({"test_labels": np.zeros(5, np.uint8)}, r"test_labels is uint8 \[5\]"),
         ({"train_names": np.zeros(11, np.int64)}, r"train_names is int64 \[11\], while train_images"),
-        ({"test_units": np.zeros(4, np.int64)}, r"test_units is int64 \[4\], while test_images"),
+        ({"test_groups": np.zeros(4, np.int64)}, r"test_groups is int64 \[4\], while test_images"),
         ({"train_groups": np.zeros((12, 1), np.int64)}, r"train_groups is int64 \[12, 1\], while train_images"),
         ({"test_labels": np.array([0, 1, 7, 3, 2])}, r"test_labels\[2\] is 7, outside 0\.\.2 \(2 such labels\)"),
         ({"train_labels": np.array([0, 1, 2, -1] * 3)}, r"train_labels\[3\] is -1, outside 0\.\.2"),

@@ -65,12 +65,12 @@ def test_a_part_of_the_test_split_becomes_the_pool_and_nothing_is_lost_or_in_two
 
 @pytest.mark.parametrize("units", [None, np.arange(1_000, 1_080) // 2])
 def test_what_is_public_of_the_test_split_draws_by_itself(units):
-    whole = replace(dataset(test=80), test_units=units)
+    whole = replace(dataset(test=80), test_groups=units)
     fewer = replace(
         whole,
         test_images=whole.test_images[:60],
         test_labels=whole.test_labels[:60],
-        test_units=None if units is None else units[:60],
+        test_groups=None if units is None else units[:60],
     )
     pools = [take_pool(one, "test", 0.5, seed=0) for one in (whole, fewer)]
     first = set(keys(whole.test_images[:60]))
