@@ -5,8 +5,8 @@ description belongs into data/private/; the fingerprint is keyed, so that whoeve
 whether a known set of images is behind it.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,6 +57,7 @@ class Dataset:
                     (`terrine.data.sketch`); None of public data, which have no budget
     scale           the order of its classes, all of which were named beforehand (`terrine.data.ordered`), or None
     test_numbers    float64 [M] or None: where classes are bins, the numbers that test_labels are the bins of
+    settings        what its source was told that decides what is in it, JSON values: public
     declared        whether classes were named beforehand, so that of some there may be no record
     remarks         what their source has to say about the labels, in sentences for the data's keeper
     """
@@ -82,6 +83,7 @@ class Dataset:
     test_numbers: np.ndarray | None = None
     remarks: tuple[str, ...] = ()
     declared: bool = False
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def records(self) -> int:

@@ -248,6 +248,10 @@ class Own(Split):
 SOURCES = Kinds("data", Source, "terrine.data.sources", default="digits", key="name")
 
 
+_NOT_ABOUT_IT = {"name", "edition", "download", "public_benchmark"}
+"""Settings of sources that say nothing about what is in the data, or are said elsewhere."""
+
+
 def load_dataset(
     name: str, at: Path = Path(), *, seed: int = 0, progress: Progress | None = None, **settings: Any
 ) -> Dataset:
@@ -269,4 +273,11 @@ def load_dataset(
     """
     source = SOURCES.of(name)(name=name, **settings)
     dataset = source.load(at, seed=seed, progress=progress)
-    return replace(dataset, public_benchmark=dataset.public_benchmark and source.public_benchmark)
+    fields = type(source).model_fields.items()
+    at_home = {key for key, field in fields if any(isinstance(mark, AtHome) for mark in field.metadata)}
+    told = source.model_dump(mode="json", exclude=at_home | _NOT_ABOUT_IT, exclude_defaults=True)
+    return replace(
+        dataset,
+        public_benchmark=dataset.public_benchmark and source.public_benchmark,
+        settings=told | ({"seed": seed} if seed else {}),
+    )

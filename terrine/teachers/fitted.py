@@ -110,8 +110,9 @@ class FittedTeachers:
         return (self.states.get(teacher, blank) for teacher in teachers)
 
     def _made_from(self, queries: Queries) -> dict[str, Any]:
+        told = {"settings": dict(self.data.settings)} if self.data.settings else {}
         return {
-            "data": {"name": self.data.name, "shape": list(self.data.train_images.shape[1:])},
+            "data": {"name": self.data.name, "shape": list(self.data.train_images.shape[1:]), **told},
             "partition": self.parts.describe(),
             "queries": queries.describe(),
             "backbone": None if self.backbone is None else self.backbone.origin or {"sha256": self.backbone.digest()},

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import terrine as tr
+from terrine.aggregation.interactive import InteractiveGNMax
 
 MECHANISM = tr.GaussianHistogram.calibrated(epsilon=2, delta=1e-5, answers=40)
 VOTES = tr.Votes(
@@ -41,6 +42,34 @@ def test_whether_a_release_is_the_same_is_never_decided_by_votes_and_its_keeper_
     assert np.array_equal(first.histograms, again.histograms)
     assert again.changed == ("partition", "votes")
     assert again.statement().to_dict() == first.statement().to_dict()
+
+
+def test_the_same_images_read_with_other_settings_are_other_data(tmp_path):
+    numbers = np.arange(60) % 10
+    images = np.random.default_rng(0).integers(0, 256, (60, 8, 8), dtype=np.uint8)
+    np.savez(tmp_path / "own.npz", images=images, labels=numbers.astype(float))
+    same, other = (
+        tr.load_dataset("npz", path=tmp_path / "own.npz", size=8, bins=bins) for bins in ((0, 5, 10), (0, 2, 10))
+    )
+    assert same.settings == {"bins": [0, 5, 10], "size": 8}
+    queries = tr.draw("gaussian", count=20, like=same)
+    backbone = tr.Scattering(projection=10).fit(queries)
+    ids = [
+        _open(tmp_path, budget=30.0).release(
+            MECHANISM, tr.LinearTeachers().fit(data, tr.partition(data, teachers=5), backbone).vote(queries), epsilon=9
+        )
+        for data in (same, other, same)
+    ]
+    assert [release.reused for release in ids] == [False, False, True]
+
+
+def test_votes_of_one_class_are_not_charged_as_findings_nor_compared_with_a_student(tmp_path):
+    findings = MECHANISM.model_copy(update={"findings": 40, "findings_bound": 1})
+    interactive = InteractiveGNMax(threshold=20, sigma1=20, sigma2=10, surprise=5, confidence=0.9)
+    for mechanism in (findings, interactive):
+        with pytest.raises(tr.SettingError, match="Nothing was released"):
+            _open(tmp_path).release(mechanism, VOTES, epsilon=2)
+    assert _open(tmp_path).spent() == 0
 
 
 @pytest.mark.parametrize(
