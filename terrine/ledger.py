@@ -99,8 +99,8 @@ class Ledger:
 
         Raises:
             BudgetError: the account's budget does not cover the worst case. Nothing was drawn and nothing was charged.
-            SettingError: records that are not public without a budget, no ε at all, or a mechanism for several findings or
-                rounds, which such votes do not go with.
+            SettingError: records that are not public without a budget, no ε at all, or a mechanism for several
+                findings or rounds, which such votes do not go with.
             ArtefactError: the release was made before, about other query images.
             LedgerError: the ledger is damaged, or the account protects another unit.
         """
@@ -111,8 +111,8 @@ class Ledger:
             )
         if mechanism.findings > 1 or mechanism.informed:
             raise SettingError(
-                "Votes are for one class each and are asked for once here. Several findings of a query, and rounds with "
-                "a student between them, are the pipeline's: data.findings, queries.rounds (terrine run). Nothing was "
+                "Votes are for one class each and are asked for once here. Several findings of a query, and rounds "
+                "with a student between them, are the pipeline's: data.findings, queries.rounds (terrine run). Nothing was "
                 "released."
             )
         epsilon = self.budget if epsilon is None else epsilon
