@@ -23,6 +23,7 @@ from tasks.runtime.run import Run, open_run
 from tasks.runtime.store import Folders
 from tasks.runtime.versioning import commit, is_changed
 from tasks.transcription.graph import TRANSCRIPTION, pipeline_of
+from terrine.errors import ArtefactError
 
 
 def over_groups(
@@ -151,15 +152,25 @@ def run_stage(root: Path, name: str, stage: str) -> None:
         carry_out(known, run, executor())
 
 
-def make_stage(root: Path, name: str, stage: str) -> None:
-    """Run one stage of a run and commit it to DVC.
+def state_anew(root: Path, name: str) -> None:
+    """Write a run's statement anew, which says what was learnt since: an audit's bound, or a search's price.
 
-    Of `aggregate`, where the release is stored: nothing is drawn or charged, and the statement says what was learnt
-    since, an audit's bound or a search's price.
+    The release is stored, so that nothing is drawn or charged. Raises what `check_released` does.
     """
     with making(root, name):
-        run_stage(root, name, stage)
-        commit(root, name, stage, pipeline_of(open_run(root, name).params))
+        check_released(root, name)
+        run_stage(root, name, "aggregate")
+        commit(root, name, "aggregate", pipeline_of(open_run(root, name).params))
+
+
+def check_released(root: Path, name: str) -> None:
+    """Raise ArtefactError unless a run's release and statement are those of what it is now: made anew, they would be
+    others."""
+    if is_changed(root, name, "aggregate", pipeline_of(open_run(root, name).params)):
+        raise ArtefactError(
+            f"What run {name} has released was made of other settings, data or code than it has now. Make it first: "
+            f"terrine run --preset {name}. Nothing was released."
+        )
 
 
 def make_changed(root: Path, name: str, stages: Sequence[str]) -> None:

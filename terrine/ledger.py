@@ -112,8 +112,8 @@ class Ledger:
         if mechanism.findings > 1 or mechanism.informed:
             raise SettingError(
                 "Votes are for one class each and are asked for once here. Several findings of a query, and rounds "
-                "with a student between them, are the pipeline's: data.findings, queries.rounds (terrine run). Nothing was "
-                "released."
+                "with a student between them, are the pipeline's: data.findings, queries.rounds (terrine run). Nothing "
+                "was released."
             )
         epsilon = self.budget if epsilon is None else epsilon
         if epsilon is None:

@@ -86,12 +86,14 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Let a plain `name: type = value` change the default alone of what a class above declares."""
+        """Let a plain `name: type = value` of the same type change the default alone of what a class above declares."""
         super().__init_subclass__(**options)
-        for name in inspect.get_annotations(cls):
+        for name, annotation in inspect.get_annotations(cls).items():
             above = next((base.model_fields[name] for base in cls.__mro__[1:] if name in _fields_of(base)), None)
             default = cls.__dict__.get(name, PydanticUndefined)
             if above is None or isinstance(default, FieldInfo | PydanticUndefinedType):
+                continue
+            if str(annotation) not in (str(above.annotation), getattr(above.annotation, "__name__", None)):
                 continue
             field = copy(above)
             field.default = default

@@ -85,7 +85,7 @@ def audit(
 
 def audit_run(name: str, **options: Any) -> dict[str, Any]:
     """Audit the mechanism of a complete run with its own noise, and write its statement anew with the bound in it."""
-    from flows.stages import make_stage
+    from flows.stages import check_released, state_anew
     from tasks.runtime.accounts import noise_source
     from tasks.runtime.assurance import record_audit
     from tasks.runtime.run import chosen_run
@@ -97,6 +97,7 @@ def audit_run(name: str, **options: Any) -> dict[str, Any]:
         raise SettingError(f"The run {name} is a transcription: terrine audit is for mechanisms that count votes.")
     if not run.folders.statement.is_file():
         raise ArtefactError(f"The run {name} has released nothing yet: make it first (terrine run).")
+    check_released(run.root, name)
     result = audit_mechanism(
         run.params.aggregation,
         noise=noise_source(run),
@@ -105,7 +106,7 @@ def audit_run(name: str, **options: Any) -> dict[str, Any]:
         **options,
     )
     record_audit(run, result)
-    make_stage(run.root, name, "aggregate")  # the statement anew, the release as it is stored
+    state_anew(run.root, name)
     return result
 
 

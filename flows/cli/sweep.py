@@ -70,7 +70,7 @@ def sweep(
 def state_price(root: Path, candidates: list[Candidate]) -> None:
     """Note the search's price, as it stands before the start, where the candidates' statements quote it."""
     from flows.making import is_made
-    from flows.stages import make_stage
+    from flows.stages import state_anew
     from tasks.runtime.assurance import record_search
     from tasks.runtime.run import Run
     from tasks.tools.sweep import worst_case_price
@@ -80,7 +80,7 @@ def state_price(root: Path, candidates: list[Candidate]) -> None:
         run = Run(root, candidate.run, candidate.params)
         record_search(run, price, delta)
         if is_made(root, candidate.run):
-            make_stage(root, candidate.run, "aggregate")
+            state_anew(root, candidate.run)
 
 
 def prepare(root: Path, run: str) -> None:

@@ -51,7 +51,8 @@ def take_out(values: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[str, st
 def with_mechanism(values: dict[str, Any]) -> dict[str, Any]:
     """Return parameters with a mechanism in the place of `auto`, and the student that goes with it.
 
-    Where records are summed, no number of teachers is to be chosen, and none of queries: their defaults do.
+    Where records are summed, no number of teachers is to be chosen, and none of queries: as few as there may be, about
+    whom nobody is asked, and the default.
     """
     said = values.get("aggregation")
     if not isinstance(said, dict):
@@ -66,6 +67,8 @@ def with_mechanism(values: dict[str, Any]) -> dict[str, Any]:
         for name, key in (("partition", "teachers"), ("queries", "count")):
             if (values.get(name) or {}).get(key) == AUTO:
                 values[name] = {other: value for other, value in values[name].items() if other != key}
+                if name == "partition" and values["aggregation"].get("where") != "parties":
+                    values[name][key] = 2
     return values
 
 

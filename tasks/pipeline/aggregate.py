@@ -19,9 +19,12 @@ from tasks.pipeline.figures.released_accuracy import check_use_of_accuracy
 from tasks.pipeline.guided.queries import Guide, write_guided
 from tasks.pipeline.guided.votes import check_voters, forget_votes, votes_on
 from tasks.pipeline.moments import about_moments, numbers_of_moments, release_moments, write_moments
+from tasks.pipeline.partition import dealt_by
 from tasks.pipeline.public_inputs import public_inputs
 from tasks.pipeline.sums import release_sums, sums_over_records
-from tasks.pipeline.teach import findings_of
+from tasks.pipeline.teach import findings_of, read_teachers_manifest
+from tasks.pipeline.teach import made_from as teachers_made_from
+from tasks.pipeline.vote import made_from as votes_made_from
 from tasks.pipeline.vote import read_votes
 from tasks.reports.statement_page import write_statement
 from tasks.runtime.accounts import data_of, ledger_account, noise_source, open_account
@@ -43,6 +46,7 @@ from terrine.aggregation.release import about_answers, asked, release_histograms
 from terrine.aggregation.rounds import LaterVotes
 from terrine.aggregation.votes import histograms_of
 from terrine.data.digest import digest_of_arrays
+from terrine.errors import ArtefactError
 from terrine.files import file_digest
 from terrine.privacy.accounting.events import Event, compose
 from terrine.privacy.ledger.ledger import StoredRelease
@@ -70,6 +74,7 @@ def release_answers(run: Run) -> None:
         release_sums(run, identity_in_ledger(run, "answers"))
         return
     votes_manifest = read_json(run.folders.votes / "manifest.json")
+    _check_origin(run, votes_manifest)
     votes = read_votes(run.folders)
     findings = findings_of(run)
     histograms = (
@@ -101,6 +106,24 @@ def release_answers(run: Run) -> None:
     forget_votes(run)
     names = answer_names(votes_manifest["class_names"], findings is not None)
     write_statement(run, privacy_statement(run, votes_manifest, release), names)
+
+
+def _check_origin(run: Run, votes: dict[str, Any]) -> None:
+    """Refuse votes, teachers or a partition that were made under other settings than a statement would name.
+
+    A stage that is run by itself finds what earlier ones left, whatever was changed since.
+    """
+    dealt, expected = read_json(run.folders.partition / "manifest.json"), dealt_by(run)
+    for what, same in (
+        ("partition", all(dealt.get(name) == value for name, value in expected.items())),
+        ("teachers", read_teachers_manifest(run.folders).get("made_from") == teachers_made_from(run)),
+        ("votes", votes.get("made_from") == votes_made_from(run)),
+    ):
+        if not same:
+            raise ArtefactError(
+                f"The {what} of {run.name} were made under other settings than it has now, or by another version. Make "
+                f"its stages in their order: terrine run --preset {run.name}. Nothing was released."
+            )
 
 
 def release_once(run: Run, histograms: np.ndarray, inputs: Inputs) -> StoredRelease:

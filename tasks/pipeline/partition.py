@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from tasks.pipeline.dataset import read_dataset
@@ -21,6 +23,12 @@ def in_groups(count: int, size: int) -> list[range]:
     return [range(first, min(first + size, count)) for first in range(0, count, size)]
 
 
+def dealt_by(run: Run) -> dict[str, Any]:
+    """Return the settings that decide how records are dealt, JSON values: which its manifest says."""
+    params = run.params
+    return {**params.partition.model_dump(mode="json"), "unit": params.privacy.unit, "seed": params.seed}
+
+
 @step("partition")
 def deal_records(run: Run) -> None:
     """Write the teacher of every record, every teacher's labels, and a manifest that proves that the parts are disjoint
@@ -36,7 +44,7 @@ def deal_records(run: Run) -> None:
     manifest = {
         **proof,
         "hash": partitions.partition_hash(assignment, site_key(run)),
-        **settings.model_dump(mode="json"),
+        **dealt_by(run),
         "parties": list(dataset.party_names) if settings.kind == "party" else None,
         "labels": summarise(histograms, sizes),
     }

@@ -73,6 +73,12 @@ def inputs_of_teachers(run: Run) -> dict[str, Any]:
     }
 
 
+def made_from(run: Run) -> str:
+    """Return the digest of what these very teachers follow from, with the average that they start from."""
+    average = {"average": file_digest(run.folders.average / "manifest.json")} if run.params.teachers.averages else {}
+    return digest({**inputs_of_teachers(run), **average}, 64)
+
+
 def work_folder(run: Run) -> Path:
     """Return where this very training keeps what it has finished."""
     return run.folders.work / f"teach-{digest(inputs_of_teachers(run))}"
@@ -260,6 +266,7 @@ def collect_teachers(run: Run) -> None:
         "statistics": run.params.teachers.statistics,
         "stacked": kind.stacked,
         "teachers_missing_a_class": _missing_a_class(run),
+        "made_from": made_from(run),
     }
     if isinstance(kind, FinetuneKind):
         manifest["trained_percent_of_backbone"] = kind.share

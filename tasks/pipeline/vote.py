@@ -93,10 +93,10 @@ def teachers_queries(run: Run, inputs: str) -> Queries:
     return Queries(query_features(run, run.params.teachers.statistics), queries.batches)
 
 
-def work_folder(run: Run) -> Path:
-    """Return where the votes of these very teachers on these queries are kept until all are cast."""
+def made_from(run: Run) -> str:
+    """Return the digest of what the votes of these very teachers on these queries follow from."""
     folders = run.folders
-    identity = digest(
+    return digest(
         {
             "teachers": read_teachers_manifest(folders)["digest"],
             "backbone": file_digest(folders.backbone / "backbone.safetensors"),
@@ -105,7 +105,11 @@ def work_folder(run: Run) -> Path:
             **({"findings": findings_of(run)} if run.params.data.several else {}),
         }
     )
-    return folders.work / f"vote-{identity}"
+
+
+def work_folder(run: Run) -> Path:
+    """Return where votes are kept until all are cast."""
+    return run.folders.work / f"vote-{made_from(run)}"
 
 
 def _write_votes(run: Run, votes: np.ndarray) -> None:
@@ -120,6 +124,7 @@ def _write_votes(run: Run, votes: np.ndarray) -> None:
                 "classes": len(answer_names(class_names, bool(run.params.data.several))),
                 "class_names": class_names,
                 "batches": file_digest(run.folders.images / "manifest.json"),
+                "made_from": None if sums_over_records(run) else made_from(run),
             },
         )
 

@@ -45,6 +45,9 @@ FILE = "settled.json"
 _DECIDE = ("data", "privacy", "partition", "queries", "aggregation", "ledger")
 """The sections that decide what is chosen, and whose budget counting draws on."""
 
+_PLACES = ("root", "path", "labels", "download")
+"""Settings of the data that say where they lie."""
+
 MOST_ROWS = 10_000
 """As many public rows of a table are asked about, where nobody says how many."""
 
@@ -92,7 +95,10 @@ def settled_before(root: Path, name: str) -> Params | None:
 
 
 def _made_of(values: dict[str, Any]) -> str:
-    return digest({section: values.get(section) for section in _DECIDE}, 64)
+    decide = {section: values.get(section) for section in _DECIDE}
+    # Where the data lie decides nothing: under the same edition they are the same, or what was released is not theirs.
+    data = {key: value for key, value in (decide["data"] or {}).items() if key not in _PLACES}
+    return digest(decide | {"data": data}, 64)
 
 
 def _with(values: dict[str, Any], chosen: dict[str, dict[str, Any]]) -> Params:

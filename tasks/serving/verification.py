@@ -8,7 +8,7 @@ key that came on another way tells from whom it is.
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tasks.reports.board_page import Mark
 from tasks.reports.statement_page import read_statement
+from tasks.runtime.releases import event_of_count
 from tasks.serving.archive import unpacked
 from tasks.serving.pages import FIGURES, SIGNATURE, class_names, drawn, pages_in
 from terrine.aggregation.mechanism import Mechanism
@@ -36,6 +37,7 @@ from terrine.privacy.accounting.events import (
     from_json,
     of_several,
 )
+from terrine.privacy.clipped_mean import ClippedMean
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -154,9 +156,20 @@ def _expected(statement: Mapping[str, Any]) -> Event | None:
         return None
     mechanism = mechanism_of(described)
     assert isinstance(mechanism, Mechanism)
+    if mechanism.findings > 1 and (len(statement["answered_per_class"]) != 2 or asked > statement["queries"]):
+        raise ValueError("answers about findings are yes or no")
     if mechanism.moved < mechanism.findings and answered < asked:
         return None
-    return of_several(mechanism.cost(asked, answered), int(described.get("overlap", 1)))
+    answers = of_several(mechanism.cost(asked, answered), int(described.get("overlap", 1)))
+    return compose(*_besides(described), answers)
+
+
+def _besides(described: Mapping[str, Any]) -> Iterator[Event]:
+    """Yield what a statement says was released beside the answers: a count of units, and moments."""
+    if (counted := described.get("counted")) is not None:
+        yield event_of_count(counted["sigma"])
+    if (moments := described.get("moments")) is not None:
+        yield ClippedMean(moments["noise_multiplier"]).event
 
 
 def _said(event: Event) -> str:

@@ -150,7 +150,15 @@ def learn(public: pd.DataFrame, where: str, categorical: Collection[str] = ()) -
             continue
         _refuse_no_numbers(cells, numbers, known | missing, where, "line", public=True)
         shown = numbers[known]
-        columns.append(Column(str(name), float(shown.mean()), float(shown.std()) or 1.0))
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean, deviation = float(shown.mean()), float(shown.std())
+        if not np.isfinite([mean, deviation]).all():
+            line = cells.index[int(np.abs(np.where(known, numbers, 0.0)).argmax())]
+            raise InputError(
+                f"{where}, line {line}: '{name}' is {cells[line]}, which is too large to be averaged. Correct it, or "
+                "leave it empty."
+            )
+        columns.append(Column(str(name), mean, deviation or 1.0))
     if not columns:
         raise InputError(f"{where} has no column beside the target. Teachers need something to learn from.")
     return Encoding(tuple(columns))

@@ -1,7 +1,7 @@
 """Labels, groups and names as users write them, turned into integers: labels 0..K-1, and codes of groups and names."""
 
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -72,6 +72,18 @@ def on_alike(class_names: Sequence[str]) -> tuple[str, ...]:
     ]
     said += [f"The class '{name}' looks like a missing label." for name in class_names if name in MISSING]
     return tuple(said)
+
+
+def on_alike_groups(groups: Collection[str]) -> tuple[str, ...]:
+    """Return what their keeper is told of names of groups that look like one written in two ways; which, stays in."""
+    distinct = set(groups)
+    count = len(distinct) - len({plain(name) for name in distinct})
+    if not count:
+        return ()
+    return (
+        f"{count:,} of {len(distinct):,} names of groups look like another that is written otherwise, as 0007 and 7: "
+        "each is protected as a group of its own. If they are the same people, write them alike.",
+    )
 
 
 def on_unread(where: str, what: str, names: Sequence[str], called: str) -> tuple[str, ...]:

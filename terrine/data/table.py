@@ -26,7 +26,7 @@ import numpy as np
 from terrine.data.csv_file import read_csv_file
 from terrine.data.dataset import Dataset
 from terrine.data.encoding import Encoding, identifying, learn
-from terrine.data.labels import MISSING, encode_groups, encode_labels, encode_names, plain
+from terrine.data.labels import MISSING, encode_groups, encode_labels, encode_names, on_alike_groups, plain
 from terrine.data.ordered import numbers_of, on_clipped
 from terrine.data.parties import encode_parties
 from terrine.data.sketch import digests_of, sketch
@@ -67,6 +67,8 @@ def load(source: Source, at: Path = Path(), *, seed: int = 0) -> tuple[Dataset, 
     else:
         labels, class_names = _labels(target, source, path)
     groups = None if source.group is None else _groups(frame, source.group, path)
+    if source.group is not None:
+        remarks += on_alike_groups(frame[source.group])
     parties: np.ndarray | None = None
     party_names: tuple[str, ...] = ()
     if source.party is not None:

@@ -37,6 +37,10 @@ _ENOUGH_FAILURES = 20
 _DEEP_MODES = ("I", "F")
 
 
+_OF_PAGES = ("TIFF", "GIF", "PNG", "WEBP")
+_SUBFILE = 254  # TIFF's tag NewSubfileType; bit 0: a copy of another page in lower resolution
+
+
 def read_images(
     paths: Sequence[Path],
     *,
@@ -103,6 +107,7 @@ def headers(paths: Sequence[Path]) -> tuple[Counter[tuple[int, int, str]], list[
 
     def geometry(path: Path) -> tuple[int, int, str]:
         with Image.open(path) as image:
+            _refuse_pages(image)
             return (*image.size, image.mode)
 
     with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
@@ -153,6 +158,7 @@ def open_picture(contents: bytes, size: Size, channels: int, window: tuple[float
         False  # a library in this process may have set it (WeasyPrint does): no half image
     )
     with Image.open(BytesIO(contents)) as image:
+        _refuse_pages(image)
         deep = image.mode.startswith(_DEEP_MODES)
         if deep and window is None:
             raise InputError(
@@ -165,6 +171,26 @@ def open_picture(contents: bytes, size: Size, channels: int, window: tuple[float
         if deep and window is not None:
             return Image.fromarray(windowed(np.asarray(upright), *window))
         return upright.convert(mode)
+
+
+def _refuse_pages(image: Image.Image) -> None:
+    """Raise InputError for a file of several pictures, of which one would be taken without a word.
+
+    Small copies of the picture itself are none: those that a TIFF file says are, and those in a camera's JPEG (MPO).
+    """
+    if image.format not in _OF_PAGES or (pages := getattr(image, "n_frames", 1)) == 1:
+        return
+    if image.format == "TIFF":
+        pages = sum(not _tags_of(image, page).get(_SUBFILE, 0) & 1 for page in reversed(range(pages)))
+    if pages > 1:
+        raise InputError(
+            f"has {pages} pages or frames: save each as a file of its own, with a group that says what belongs together"
+        )
+
+
+def _tags_of(image: Any, page: int) -> Any:
+    image.seek(page)
+    return image.tag_v2
 
 
 def fitted(image: Image.Image, size: Size, channels: int, fit: Fit) -> np.ndarray:

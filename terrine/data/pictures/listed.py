@@ -15,7 +15,7 @@ import numpy as np
 
 from terrine.data.dataset import Dataset
 from terrine.data.findings import counts_by_class
-from terrine.data.labels import encode_groups, encode_labels, on_alike
+from terrine.data.labels import encode_groups, encode_labels, on_alike, on_alike_groups
 from terrine.data.ordered import OrderedLabels, grades_of, numbers_of, on_clipped
 from terrine.data.parties import encode_parties
 from terrine.data.sketch import sketch
@@ -198,6 +198,7 @@ class Listed(OrderedLabels, Own, ImageSource):
         groups = None
         if first.group:
             groups = encode_groups({"group": np.array([record.group for record in records])}, where)["group"]
+            remarks += on_alike_groups([record.group for record in records])
         units = names if groups is None else groups
         if first.split:
             in_test = np.array([record.split == "test" for record in records])
@@ -256,7 +257,7 @@ def _on_broken(broken: list[Path], looked_at: int) -> tuple[str, ...]:
         return ()
     more = f" and {len(broken) - 3} more" if len(broken) > 3 else ""
     return (
-        f"{len(broken)} of {looked_at:,} files that were looked at cannot be opened, and a run will refuse them: "
+        f"{len(broken)} of {looked_at:,} files that were looked at cannot be used, and a run will refuse them: "
         f"{', '.join(map(str, broken[:3]))}{more}.",
     )
 

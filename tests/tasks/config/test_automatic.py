@@ -29,3 +29,9 @@ def test_records_are_summed_where_one_is_protected_and_nothing_asks_for_votes(
     _, params = with_assignments(root, read_preset(root, "your-own-images"), assignments)
     assert (params.aggregation.mechanism, params.student.kind) == (mechanism, student)
     assert params.aggregation.epsilon == (2 if "aggregation.epsilon=2" in assignments else 4)
+
+
+def test_where_records_are_summed_no_number_of_teachers_keeps_a_small_data_set_from_it(pytestconfig):
+    root = pytestconfig.rootpath
+    _, params = with_assignments(root, read_preset(root, "your-own-images"), [])
+    assert params.partition.teachers == 2

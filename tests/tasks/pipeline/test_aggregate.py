@@ -9,7 +9,7 @@ import pytest
 from flows.stages import run_through
 from tasks.config.params import lay_over, validate
 from tasks.config.values import merge
-from tasks.pipeline import aggregate, student
+from tasks.pipeline import aggregate, student, teach, vote
 from tasks.runtime.assurance import record_audit
 from tasks.runtime.identity import changes_told
 from tasks.runtime.run import Run
@@ -52,6 +52,13 @@ def voted(tmp_path_factory):
     run = run_with(root)
     run_through(run, "dataset", "vote")
     return root
+
+
+def as_made_now(run):
+    """Let teachers and votes that lie there be what this run's settings and artefacts make: nobody votes otherwise."""
+    for folder, made_from in ((run.folders.teachers, teach.made_from), (run.folders.votes, vote.made_from)):
+        write_json(folder / "manifest.json", read_json(folder / "manifest.json") | {"made_from": made_from(run)})
+    return run
 
 
 def released(run):
@@ -194,7 +201,7 @@ def test_equal_votes_and_other_votes_get_the_same_release_and_only_the_operator_
     write_json(
         run.folders.partition / "manifest.json", read_json(run.folders.partition / "manifest.json") | {"hash": "0"}
     )
-    released(run)
+    released(as_made_now(run))
     assert published(run) == first
     assert charged(run) == releases
     [told] = changes_told(run)
@@ -210,8 +217,41 @@ def test_a_new_edition_and_a_teachers_penalty_are_drawn_and_charged_though_no_vo
     releases = charged(before)
     for number, changes in enumerate(({"data": {"edition": "2"}}, {"teachers": {"ridge": 0.2}}), start=1):
         run = Run(tmp_path, "small", validate(merge(before.params.model_dump(mode="json"), changes)))
-        released(run)
+        released(as_made_now(run))
         assert charged(run) == releases + number
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"privacy": {"unit": "group"}}, "partition"),
+        ({"seed": 7}, "partition"),
+        ({"partition": {"kind": "dirichlet", "alpha": 1.0}}, "partition"),
+        ({"teachers": {"ridge": 0.3}}, "teachers"),
+        ({"teachers": {"kind": "averaged", "clip": 1.0}}, "teachers"),
+        ({"teachers": {"statistics": "original"}}, "teachers"),
+        ("images", "votes"),
+        ("backbone", "teachers"),
+        ("teachers", "votes"),
+    ],
+    ids=str,
+)
+def test_votes_of_other_settings_are_released_by_no_stage_that_is_run_alone(voted, tmp_path, changes, what):
+    shutil.copytree(voted, tmp_path, dirs_exist_ok=True)
+    run = run_with(tmp_path, **(changes if isinstance(changes, dict) else {}))
+    before = charged(run_with(tmp_path))
+    if isinstance(changes, str):
+        file = {
+            "images": run.folders.images / "manifest.json",
+            "backbone": run.folders.backbone / "backbone.safetensors",
+            "teachers": run.folders.teachers / "manifest.json",
+        }[changes]
+        content = file.read_bytes()
+        file.unlink()
+        file.write_bytes(content.replace(b'"digest": "', b'"digest": "0') if changes == "teachers" else content + b" ")
+    with pytest.raises(ArtefactError, match=rf"The {what} of small were made under other settings.*was released"):
+        released(run)
+    assert charged(run_with(tmp_path)) == before
 
 
 def test_a_published_digest_of_the_partition_is_another_in_every_release(voted, tmp_path):
@@ -239,6 +279,7 @@ def test_a_release_is_not_given_to_other_query_images_than_it_is_about(voted, tm
     released(run)
     first, path = published(run), run.folders.images / "manifest.json"
     write_json(path, read_json(path) | {"drawn_by": "another version"})
+    as_made_now(run)
     with pytest.raises(ArtefactError, match="other query images"):
         released(run)
     assert published(run) == first
@@ -268,8 +309,8 @@ def test_moments_are_released_once_for_their_share_and_the_statement_prices_them
     assert statement["epsilon"] <= budget
     assert statement["mechanism"]["moments"]["numbers"] == 324 + 81 + 1
     first = (run.folders.answers / "moments.safetensors").read_bytes()
-    released(run_with(voted, teachers={"ridge": 0.2}, **sections))  # shares the moments
-    released(run)
+    released(as_made_now(run_with(voted, teachers={"ridge": 0.2}, **sections)))  # shares the moments
+    released(as_made_now(run))
     assert (run.folders.answers / "moments.safetensors").read_bytes() == first
     assert len(ledger.events(account)) == len(before) + 3
     student.train_student.fn(run)

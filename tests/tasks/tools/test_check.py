@@ -92,7 +92,7 @@ def test_groups_that_protect_nobody_and_files_that_cannot_be_opened_are_told(pro
     assert any(re.search(r"\d+ groups\..*To protect people: privacy.unit=group", note) for note in notes)
     (project / "images" / "boot" / "page.png").write_text("<html>")
     notes = look_at(project, "own").notes
-    assert any(note.startswith("1 of 391 files that were looked at cannot be opened") for note in notes)
+    assert any(note.startswith("1 of 391 files that were looked at cannot be used") for note in notes)
 
 
 def test_one_class_and_classes_written_in_two_ways_are_told(project):

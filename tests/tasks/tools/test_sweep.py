@@ -124,7 +124,7 @@ def stages(project, monkeypatch):
     monkeypatch.setattr(flows.cli.sweep, "prepare", pipeline.prepare)
     monkeypatch.setattr("flows.making.make", pipeline.make)
     monkeypatch.setattr("flows.making.is_made", pipeline.is_made)
-    monkeypatch.setattr("flows.stages.make_stage", lambda root, run, stage: pipeline.restated.append((run, stage)))
+    monkeypatch.setattr("flows.stages.state_anew", lambda root, run: pipeline.restated.append(run))
     monkeypatch.setattr(tasks.reports.comparison, "read_statement", read_json)
     monkeypatch.setattr(
         "tasks.tools.sweep_tracking.log_sweep", lambda root, preset, result: vars(pipeline).update(result=result)
@@ -427,7 +427,7 @@ def test_the_statements_of_a_search_quote_its_price_and_those_made_before_are_wr
     run_sweep("aggregation.sigma=30")
     run_sweep("aggregation.sigma=30,40")
     first, second = (row["run"] for row in stages.result["candidates"])
-    assert stages.restated == [(first, "aggregate")]
+    assert stages.restated == [first]
     for run in (first, second):
         known = assurance(open_run(stages.root, run), {})
         assert known["epsilon_tuning"] == stages.result["epsilon_tuning_composed_worst_case"]

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from terrine.data import large
-from terrine.data.pictures.files import read_images
+from terrine.data.pictures.files import headers, read_images
 from terrine.errors import InputError
 
 GENERATOR = np.random.default_rng(0)
@@ -138,3 +138,22 @@ def test_a_disk_without_room_is_told_of(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(large.os, "posix_fallocate", full)
     with large.on_disk(tmp_path), pytest.raises(InputError, match=r"has no room for 0\.3 GiB of images \(No space"):
         large.empty((2**28 + 1,))
+
+
+@pytest.mark.parametrize("form", ["tiff", "gif", "png"])
+def test_a_file_of_several_pictures_is_refused_and_not_read_by_half(tmp_path: Path, form: str) -> None:
+    pages = [Image.fromarray(GENERATOR.integers(0, 256, (8, 8), dtype=np.uint8)) for _ in range(5)]
+    pages[0].save(tmp_path / f"a.{form}", save_all=True, append_images=pages[1:])
+    single = saved(tmp_path / f"b.{form}", np.asarray(pages[0]))
+    with pytest.raises(InputError, match=rf"1 of 2 image files cannot be used: .*a\.{form} \(has 5 pages or frames"):
+        read_images([tmp_path / f"a.{form}", single], size=8, channels=1)
+    assert len(headers([tmp_path / f"a.{form}", single])[1]) == 1
+    assert np.array_equal(read_images([single], size=8, channels=1)[0, 0], np.asarray(pages[0])) or form == "gif"
+
+
+def test_smaller_copies_in_a_tiff_are_no_pages(tmp_path: Path) -> None:
+    picture = Image.fromarray(GENERATOR.integers(0, 256, (8, 8), dtype=np.uint8))
+    reduced = picture.resize((4, 4))
+    reduced.encoderinfo = {"tiffinfo": {254: 1}}
+    picture.save(tmp_path / "a.tiff", save_all=True, append_images=[reduced])
+    assert np.array_equal(read_images([tmp_path / "a.tiff"], size=8, channels=1)[0, 0], np.asarray(picture))

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from terrine.data.labels import encode_groups, encode_labels, encode_names
+from terrine.data.labels import encode_groups, encode_labels, encode_names, on_alike_groups
 from terrine.data.units import name_codes
 from terrine.errors import InputError
 
@@ -93,3 +93,10 @@ def test_records_without_a_group_are_refused() -> None:
 def test_fractions_are_no_groups() -> None:
     with pytest.raises(InputError, match=r"groups is float64\. A group is an integer or a text"):
         encode_groups({"groups": np.array([1.0, 2.0])}, "x.npz")
+
+
+def test_groups_that_look_like_one_are_counted_and_not_named() -> None:
+    (said,) = on_alike_groups(["0007", "7", "P 1", "p1", "8", "8", "x"])
+    assert said.startswith("2 of 6 names of groups look like another")
+    assert "P 1" not in said
+    assert on_alike_groups(["1", "2", "10"]) == ()

@@ -383,3 +383,19 @@ def test_a_survey_counts_what_there_is_and_reads_the_file_once(adult: Path, monk
     assert read == [adult]
     assert survey.public == len(source.public_rows()[0]) > 0
     assert survey.train.sum() + survey.test.sum() + survey.public == 400
+
+
+def test_a_number_too_large_to_be_averaged_is_refused_by_its_line(tmp_path: Path) -> None:
+    rows = [row(index) for index in range(400)]
+    for index in range(0, 400, 3):
+        rows[index][0] = "1e300"
+    with pytest.raises(InputError, match=r"line \d+: 'number' is 1e300, which is too large to be averaged"):
+        load(write(tmp_path / "huge.csv", rows), target="income")
+
+
+def test_persons_whose_numbers_lost_their_zeros_are_told_of(tmp_path: Path) -> None:
+    rows = [row(index) for index in range(400)]
+    for index in range(400):
+        rows[index][3] = f"{index // 4:04}" if index % 2 else str(index // 4)
+    data = load(write(tmp_path / "zeros.csv", rows), target="income", group="person")
+    assert any("100 of 200 names of groups look like another" in said for said in data.dataset.remarks)
