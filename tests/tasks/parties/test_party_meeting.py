@@ -146,8 +146,8 @@ def test_a_guardian_restored_on_another_machine_goes_on_at_no_second_charge(kill
         (tmp_path / "guardian").unlink(missing_ok=True)
         (tmp_path / "guardian").symlink_to(other)
         endpoint = free_endpoints().guardian
-        # From here on nobody waits in vain, so that a busy machine may take its time.
-        change(tmp_path, "guardian", listen=endpoint, patience=120.0)
+        # From here on nobody but a guardian that nobody follows waits in vain: a busy machine may take its time.
+        change(tmp_path, "guardian", listen=endpoint, patience=5.0 if restored == fresh else 120.0)
         for name in ("student", *terms.teachers):
             change(tmp_path, name, guardian=endpoint, patience=120.0)
         if restored == fresh:

@@ -228,7 +228,7 @@ def test_a_new_edition_and_a_teachers_penalty_are_drawn_and_charged_though_no_vo
         ({"seed": 7}, "partition"),
         ({"partition": {"kind": "dirichlet", "alpha": 1.0}}, "partition"),
         ({"teachers": {"ridge": 0.3}}, "teachers"),
-        ({"teachers": {"kind": "averaged", "clip": 1.0}}, "teachers"),
+        ({"teachers": {"kind": "averaged", "clip": 1.0, "budget_share": 0.3}}, "teachers"),
         ({"teachers": {"statistics": "original"}}, "teachers"),
         ("images", "votes"),
         ("backbone", "teachers"),
