@@ -35,9 +35,9 @@ from tasks.runtime.run import Run
 from tasks.runtime.store import link, read_json
 from tasks.transcription.clients import read_manifest
 from terrine.models.registry import build_backbone
+from terrine.privacy.clipped_sum import noise_multiplier_for
 from terrine.teachers.linear import LinearHeads
 from terrine.teachers.networks import Classifier
-from terrine.transcription.accounting import sigma_for
 from terrine.transcription.annotation import DataAnnotation
 from terrine.transcription.clients import Clients, LinearClients, NetworkClients
 from terrine.transcription.generator import Generator
@@ -165,7 +165,7 @@ def teachers(runs: Runs, seeds: Sequence[int]) -> None:
 
 def budget(epsilon: float, iterations: int, batch: int) -> dict[str, Any]:
     """Return the overrides that spend a budget on so many samples."""
-    sigma = sigma_for(epsilon, DELTA, iterations * batch)
+    sigma = noise_multiplier_for(epsilon, DELTA, 1, iterations * batch)
     return {
         "transcription": {
             "epsilon": epsilon,

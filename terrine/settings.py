@@ -89,7 +89,7 @@ class Settings(BaseModel):
         """Let a plain `name: type = value` of the same type change the default alone of what a class above declares."""
         super().__init_subclass__(**options)
         for name, annotation in inspect.get_annotations(cls).items():
-            above = next((base.model_fields[name] for base in cls.__mro__[1:] if name in _fields_of(base)), None)
+            above = next((fields[name] for base in cls.__mro__[1:] if name in (fields := _fields_of(base))), None)
             default = cls.__dict__.get(name, PydanticUndefined)
             if above is None or isinstance(default, FieldInfo | PydanticUndefinedType):
                 continue
@@ -193,7 +193,7 @@ class Kinds(Generic[S]):
 
 
 def _fields_of(base: type) -> dict[str, FieldInfo]:
-    return base.model_fields if issubclass(base, BaseModel) else {}
+    return dict(base.model_fields) if issubclass(base, BaseModel) else {}
 
 
 def _below(base: type[S]) -> Iterator[type[S]]:

@@ -22,7 +22,7 @@ from tasks.parties.learning import learn, params_of
 from tasks.parties.measuring import measure, meeting
 from tasks.parties.release import stored_release
 from tasks.parties.student import read_arrays
-from tasks.parties.training import own_params
+from tasks.parties.training import run_of
 from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.evaluate import evaluate_student
 from tasks.pipeline.figures.released_accuracy import about_accuracy, held_out_units, right_answers
@@ -44,7 +44,6 @@ from terrine.privacy.noised_accuracy import shares_of_units
 
 log = logging.getLogger("terrine.party")
 
-_OWN = "own"
 SIGNING, PUBLIC = "signing.pem", "signing-key.pem"
 """The key that a student party signs with, among its credentials, and its public half, beside the student's file."""
 
@@ -138,7 +137,7 @@ def finish_teacher(config: PartyConfig, student: Path, epsilon: float | None, ex
     if config.own is None:
         raise SettingError(f"{name} gives a file of votes and has no `own` data here to test the student on.")
     held = config.terms.teachers[name]
-    run = Run(config.own.work, _OWN, own_params(config.own, config.terms, held))
+    run = run_of(config.own, config.terms, held)
     if not (run.folders.dataset / "manifest.json").is_file():
         raise ArtefactError(f"{name} has not read its data yet. Run first: terrine party teach.")
     _take_student(student, run.folders, config)

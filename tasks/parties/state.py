@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from terrine.errors import ArtefactError
-from terrine.files import atomic_file
+from terrine.files import atomic_file, clear_after_the_dead
 
 _ABOUT = "about"
 OUTCOME = "outcome.json"
@@ -53,8 +53,7 @@ class PartyState:
         """Write arrays with what they are about, JSON values, in the place of what was there under this name."""
         text = np.frombuffer(json.dumps(about, sort_keys=True).encode(), np.uint8)
         self._make()
-        for abandoned in self.folder.glob(f".{name}.npz.*.tmp"):
-            abandoned.unlink(missing_ok=True)
+        clear_after_the_dead(self.path(name))
         with atomic_file(self.path(name), owner_only=True) as file:
             np.savez(file, allow_pickle=False, **{_ABOUT: text}, **dict(arrays))
 

@@ -143,7 +143,6 @@ def learn_projection(
     seed: int,
     device: torch.device | str = "cpu",
     deformations: Deformations | None = None,
-    shrinkage: float = 0.3,
     apart: Tensor | None = None,
 ) -> None:
     """Replace the random projection of a backbone that has one by `invariant_projection` of public `images`, in place.
@@ -168,7 +167,6 @@ def learn_projection(
         seed=seed,
         device=device,
         deformations=deformations,
-        shrinkage=shrinkage,
         apart=apart,
     )
     network.projection.copy_(projection)

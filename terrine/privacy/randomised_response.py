@@ -15,7 +15,7 @@ no ratio, and by quasi-convexity no Rényi divergence, is larger than theirs: it
 
 import math
 import secrets
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -30,8 +30,6 @@ _LARGEST_EPSILON = 40.0
 
 class ResponseSource(Protocol):
     """Answers in place of the truth."""
-
-    kind: Literal["secure", "replay"]
 
     def respond(self, truth: ArrayLike, epsilon: float, categories: int) -> Labels:
         """One answer in 0..categories−1 for each true category in −1..categories−1; −1 is answered uniformly."""
@@ -87,8 +85,6 @@ class _Response:
 class SecureResponse(_Response):
     """Answers from the operating system's entropy."""
 
-    kind: Literal["secure", "replay"] = "secure"
-
     def _bits(self, count: int) -> NDArray[np.uint64]:
         return np.frombuffer(secrets.token_bytes(8 * count), dtype=np.uint64).copy()
 
@@ -99,8 +95,6 @@ class ReplayResponse(_Response):
     Args:
         seed: Any whole number ≥ 0. Successive calls go on in one stream.
     """
-
-    kind: Literal["secure", "replay"] = "replay"
 
     def __init__(self, seed: int) -> None:
         if seed < 0:

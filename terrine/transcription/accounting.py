@@ -20,12 +20,12 @@ from terrine.privacy.accounting.events import (
     RandomisedResponseEvent,
     RepeatedEvent,
 )
-from terrine.privacy.accounting.gaussian import mu_of, round_up
+from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
+from terrine.privacy.clipped_sum import noise_multiplier_for
 from terrine.privacy.noise import check_slack
 from terrine.transcription.settings import Transcription
 
-_HEADROOM = 1 + 1e-9
 _SEARCH = 60
 
 
@@ -74,14 +74,10 @@ def _remedy(settings: Transcription) -> str:
     if settings.protect == "labels":
         return f"epsilon to {epsilon:g} or less, "
     if settings.protect == "data":
-        return f"sigma to {_up(sigma_for(epsilon, delta, samples))} or more, annotate fewer samples, "
+        sigma = round_up(noise_multiplier_for(epsilon, delta, 1, samples), 2)
+        return f"sigma to {sigma:g} or more, annotate fewer samples, "
     needed = answer_for(epsilon, delta, samples, settings.annotation.top_k)
     return f"epsilon to {_down(needed)} or less, annotate fewer samples, "
-
-
-def sigma_for(epsilon: float, delta: float, samples: int) -> float:
-    """The smallest σ at which `samples` annotated samples cost `epsilon`: 2 √samples / μ."""
-    return 2 * math.sqrt(samples) / mu_of(epsilon, delta) * _HEADROOM
 
 
 def answer_for(epsilon: float, delta: float, samples: int, categories: int) -> float:
@@ -114,10 +110,6 @@ def claimed(settings: Transcription, classes: int) -> float | None:
 
     found = minimize_scalar(bound, bounds=(-7.0, 21.0), method="bounded", options={"xatol": 1e-10})
     return max(0.0, float(found.fun))
-
-
-def _up(value: float) -> str:
-    return f"{math.ceil(value * 100) / 100:g}"
 
 
 def _down(value: float) -> str:

@@ -10,7 +10,7 @@ import typer
 from flows.cli.party.vote import ConfigOption
 from flows.printing import printer
 
-console = printer()
+console = printer(soft_wrap=True)
 
 
 def again(
@@ -38,11 +38,11 @@ def again(
         soft_wrap=True,
     )
     if account is None:
-        console.print("The account is the guardian's, and this party has not heard what is left of it.", soft_wrap=True)
+        console.print("The account is the guardian's, and this party has not heard what is left of it.")
     else:
         budget = "no budget" if account["budget"] is None else f"of ε = {account['budget']:g}"
         room = "" if account["left"] is None else f"; room for one more of ε = {account['left']:.4f}"
-        console.print(f"The account: ε = {account['spent']:g} spent, {budget}{room}.", soft_wrap=True)
+        console.print(f"The account: ε = {account['spent']:g} spent, {budget}{room}.")
     if not (yes or typer.confirm("Begin it here?")):
         raise typer.Exit(1)
     place = begin(config, found, queries)
@@ -52,4 +52,4 @@ def again(
         soft_wrap=True,
     )
     if (signed := config.with_name(ACCEPTANCE)).exists():
-        console.print(f"These terms are signed: mail {signed} to the guardian, as you did before.", soft_wrap=True)
+        console.print(f"These terms are signed: mail {signed} to the guardian, as you did before.")

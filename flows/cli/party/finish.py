@@ -10,7 +10,7 @@ import typer
 from flows.cli.party.vote import ConfigOption
 from flows.printing import printer
 
-console = printer()
+console = printer(soft_wrap=True)
 
 
 def finish(
@@ -44,13 +44,12 @@ def finish(
         if student is not None:
             raise SettingError("--student is for the other parties: this one makes the student.")
         done = finish_student(party, epsilon, export, sign=sign)
-        console.print(f"{done.folder}: the student, and beside it its privacy.json.", soft_wrap=True)
-        console.print(f"{done.archive}: the same in one file, public. Send it to every party.", soft_wrap=True)
+        console.print(f"{done.folder}: the student, and beside it its privacy.json.")
+        console.print(f"{done.archive}: the same in one file, public. Send it to every party.")
         if done.key is not None:
             console.print(
                 f"Signed with this party's key {done.key}. Hand its public half over on another way, for terrine "
                 f"verify --key: {done.archive.with_name(PUBLIC)}",
-                soft_wrap=True,
             )
     elif sign:
         raise SettingError("--sign is for the student party, which answers for the student.")
@@ -63,17 +62,16 @@ def finish(
         raise SettingError("--student names what the student party handed on, student.zip.")
     elif party.role == "guardian":
         done = finish_guardian(party, student, epsilon)
-        console.print(f"One accuracy was released, for ε={done.charged:g} on top of the answers.", soft_wrap=True)
+        console.print(f"One accuracy was released, for ε={done.charged:g} on top of the answers.")
     else:
         done = finish_teacher(party, student, epsilon, export)
         served = "" if done.served is None else f", and in {100 * done.served:.1f} % one image at a time"
         console.print(
             f"PRIVATE, on {done.images:,} test records of this party: the student is right in "
             f"{100 * (done.accuracy or 0):.1f} % of cases in batches{served}. Do not publish.",
-            soft_wrap=True,
         )
     if done.released is not None:
         shown = shown_accuracy(done.released["accuracy"], done.released["plus_minus"])
-        console.print(f"Accuracy of all parties, which may be published: {shown}", soft_wrap=True)
+        console.print(f"Accuracy of all parties, which may be published: {shown}")
     if export is not None:
-        console.print(f"{export}: the student as ONNX, with its statement.", soft_wrap=True)
+        console.print(f"{export}: the student as ONNX, with its statement.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from flows.cli.party.vote import ConfigOption
 from flows.printing import printer
 
-console = printer()
+console = printer(soft_wrap=True)
 
 
 def teach(config: ConfigOption) -> None:
@@ -18,4 +18,4 @@ def teach(config: ConfigOption) -> None:
     from tasks.parties.teaching import teach_before
 
     show_progress()
-    console.print(teach_before(read_party(config, "teacher")), soft_wrap=True)
+    console.print(teach_before(read_party(config, "teacher")))

@@ -32,6 +32,7 @@ MARK = Mark(datetime(2026, 3, 1, tzinfo=UTC), "01ab 23cd")
 VOTES = {"mechanism": "histogram", "sigma": 40.0}
 ALL = {"asked": 286}  # and answered
 ANSWERS = RepeatedEvent(vote_answer(40.0), 286)
+YES_OR_NO = (200, 86)
 KINDS = {
     "histogram": {"mechanism": VOTES, "event": ANSWERS, **ALL},
     "gnmax": {"mechanism": VOTES | {"mechanism": "gnmax"}, "event": ANSWERS, "unit": "group", "epsilon_account": 6.0}
@@ -52,6 +53,7 @@ KINDS = {
     | ALL,
     "findings": {
         "mechanism": VOTES | {"findings": 4, "findings_bound": 1},
+        "answered_per_class": YES_OR_NO,
         "event": RepeatedEvent(vote_answer(40.0), 144),  # two of each of 71 queries, and the first two of another
         **ALL,
     },
@@ -59,7 +61,8 @@ KINDS = {
     "numbers": {"mechanism": VOTES | {"bins": [-5.0, 0.0, 2.5, 1e7]}, "event": ANSWERS, **ALL},
     "findings, tested": {
         "mechanism": {"mechanism": "confident", "threshold": 90.0, "sigma1": 60.0, "sigma2": 40.0}
-        | {"findings": 4, "findings_bound": 1}
+        | {"findings": 4, "findings_bound": 1},
+        "answered_per_class": YES_OR_NO,
     },
     "averages": {
         "mechanism": VOTES | {"averaging": {"mode": "private", "averages": 3}, "block": 5},

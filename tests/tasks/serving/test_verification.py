@@ -20,8 +20,10 @@ from tasks.serving.verification import refuse_wrong, verify_statement
 from terrine.deployment.manifest import check_seal, seal
 from terrine.deployment.signature import public_key, public_pem, read_signature, sign, write_signature
 from terrine.errors import ArtefactError, InputError, TerrineError
+from terrine.privacy.accounting.events import RepeatedEvent, vote_answer
 from tests.student_folders import make_statement, make_student
-from tests.tasks.reports.test_board_page import CONTENTS, KINDS
+from tests.tasks.reports.test_board_page import CONTENTS, KINDS, VOTES
+from tests.tasks.reports.test_board_page import made as made_statement
 
 KEY = Ed25519PrivateKey.generate()
 
@@ -185,7 +187,8 @@ def test_what_was_signed_and_did_not_come_along_is_named(made, release):
 
 def test_weights_cannot_be_changed_nor_another_student_put_there(made, release, tmp_path):
     head = release / "student" / "head.safetensors"
-    head.write_bytes(head.read_bytes()[:-1] + b"\x00\x01"[:1])
+    whole = head.read_bytes()
+    head.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     assert "student" in wrong(verify_statement(release, site_key(made)))
     manifest = json.loads((release / "student" / "manifest.json").read_text())
     write_json(release / "student" / "manifest.json", seal(release / "student", manifest))
@@ -208,6 +211,20 @@ def test_a_foreign_key_and_a_missing_signature_are_refused_where_a_key_is_given(
     done = terrine(release, "--key", made / "site.pem")
     assert done.exit_code == 1
     assert "are wrong. Do not rely on it" in done.output
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"mechanism": KINDS["moments and count"]["mechanism"]},
+        {"mechanism": KINDS["moments and count"]["mechanism"] | {"counted": {"units": 9, "sigma": 1e3}}},
+        {"mechanism": VOTES | {"findings": 286, "findings_bound": 1}, "event": RepeatedEvent(vote_answer(40.0), 2)},
+    ],
+    ids=["moments and a count for nothing", "moments for nothing", "classes as findings"],
+)
+def test_what_was_released_besides_is_in_the_price_and_classes_are_no_findings(forged, tmp_path):
+    write_json(tmp_path / "privacy.json", json.loads(json.dumps(made_statement("histogram", **forged))))
+    assert "mechanism" in wrong(verify_statement(tmp_path))
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -8,7 +8,8 @@ from terrine.errors import BudgetError, SettingError
 from terrine.privacy.accounting.events import GaussianEvent, RandomisedResponseEvent, RepeatedEvent
 from terrine.privacy.accounting.gaussian import epsilon_of
 from terrine.privacy.accounting.pricing import price
-from terrine.transcription.accounting import answer_for, check_budget, claimed, event_of, sigma_for
+from terrine.privacy.clipped_sum import noise_multiplier_for
+from terrine.transcription.accounting import answer_for, check_budget, claimed, event_of
 from terrine.transcription.settings import Transcription
 
 DELTA = 1e-5
@@ -45,7 +46,7 @@ def test_the_claim_is_the_minimum_of_theorem_1(beta):
 
 @pytest.mark.parametrize("epsilon", [1.0, 10.0])
 def test_the_sigma_of_a_budget_meets_it_and_hardly_more_noise_than_needed(epsilon):
-    sigma = sigma_for(epsilon, DELTA, 1000)
+    sigma = noise_multiplier_for(epsilon, DELTA, 1, 1000)
     assert epsilon_of(math.sqrt(4 * 1000 / sigma**2), DELTA) <= epsilon
     assert epsilon_of(math.sqrt(4 * 1000 / (sigma * 0.999) ** 2), DELTA) > epsilon
 
