@@ -60,7 +60,17 @@ PRIVACY_TESTS = (
     "tests/tasks/runtime/test_releases.py",
     *(
         f"tests/tasks/pipeline/test_{name}.py"
-        for name in ("partition_task", "teach", "vote", "aggregate", "average", "private_figures", "report", "sums")
+        for name in (
+            "partition_task",
+            "teach",
+            "vote",
+            "aggregate",
+            "average",
+            "private_figures",
+            "released_accuracy",
+            "report",
+            "sums",
+        )
     ),
     "tests/tasks/parties/test_party_config.py",
     "tests/tasks/transcription/test_transcribe.py",
