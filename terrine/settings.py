@@ -31,7 +31,6 @@ from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, g
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined, PydanticUndefinedType
 
 from terrine.errors import SettingError, did_you_mean
 
@@ -89,14 +88,14 @@ class Settings(BaseModel):
         """Let a plain `name: type = value` of the same type change the default alone of what a class above declares."""
         super().__init_subclass__(**options)
         for name, annotation in inspect.get_annotations(cls).items():
-            above = next((fields[name] for base in cls.__mro__[1:] if name in (fields := _fields_of(base))), None)
-            default = cls.__dict__.get(name, PydanticUndefined)
-            if above is None or isinstance(default, FieldInfo | PydanticUndefinedType):
+            fields = (getattr(base, "model_fields", {}) for base in cls.__mro__[1:])
+            above = next((own[name] for own in fields if name in own), None)
+            if above is None or name not in cls.__dict__ or isinstance(cls.__dict__[name], FieldInfo):
                 continue
             if str(annotation) not in (str(above.annotation), getattr(above.annotation, "__name__", None)):
                 continue
             field = copy(above)
-            field.default = default
+            field.default = cls.__dict__[name]
             setattr(cls, name, field)
 
     @field_validator("*", mode="before")
@@ -190,10 +189,6 @@ class Kinds(Generic[S]):
             if self.key in inspect.get_annotations(kind):  # what only inherits it is the same kind
                 known |= dict.fromkeys(get_args(kind.model_fields[self.key].annotation), kind)
         return dict(sorted(known.items()))
-
-
-def _fields_of(base: type) -> dict[str, FieldInfo]:
-    return dict(base.model_fields) if issubclass(base, BaseModel) else {}
 
 
 def _below(base: type[S]) -> Iterator[type[S]]:

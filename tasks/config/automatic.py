@@ -64,11 +64,10 @@ def with_mechanism(values: dict[str, Any]) -> dict[str, Any]:
         values = lay_over(values, {**chosen, "privacy": values.get("privacy") or {}})
     kind = values["aggregation"].get("mechanism", MECHANISMS.default)
     if kind in MECHANISMS.names() and MECHANISMS.of(kind).reveals == "sums":
-        for name, key in (("partition", "teachers"), ("queries", "count")):
+        fewest = {} if values["aggregation"].get("where") == "parties" else {"teachers": 2}
+        for name, key, instead in (("partition", "teachers", fewest), ("queries", "count", {})):
             if (values.get(name) or {}).get(key) == AUTO:
-                values[name] = {other: value for other, value in values[name].items() if other != key}
-                if name == "partition" and values["aggregation"].get("where") != "parties":
-                    values[name][key] = 2
+                values[name] = {other: value for other, value in values[name].items() if other != key} | instead
     return values
 
 

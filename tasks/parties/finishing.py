@@ -30,10 +30,10 @@ from tasks.pipeline.tracking import attempt
 from tasks.reports.accuracy import released_accuracy
 from tasks.reports.language import languages
 from tasks.reports.statement_page import read_statement
+from tasks.runtime.keys import SIGNING
 from tasks.runtime.run import Run
 from tasks.runtime.store import Folders, atomic_folder, link, read_json, write_json, write_text
-from tasks.serving.archive import ARCHIVE, pack, unpacked
-from tasks.serving.archive import STUDENT as _STUDENT
+from tasks.serving.archive import ARCHIVE, STUDENT, pack, unpacked
 from tasks.serving.export import export_folder
 from tasks.serving.pages import STATEMENT, clear_pages, write_pages
 from terrine.deployment.manifest import MANIFEST
@@ -44,8 +44,8 @@ from terrine.privacy.noised_accuracy import shares_of_units
 
 log = logging.getLogger("terrine.party")
 
-SIGNING, PUBLIC = "signing.pem", "signing-key.pem"
-"""The key that a student party signs with, among its credentials, and its public half, beside the student's file."""
+PUBLIC = "signing-key.pem"
+"""The public half of the key that a student party signs with (`SIGNING`, among its credentials), beside the file."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def finish_student(config: PartyConfig, epsilon: float | None, export: Path | No
     """
     folder = learn(config)
     assert config.learn is not None
-    folders, archive = Folders(config.learn.work, _STUDENT), config.learn.work / ARCHIVE
+    folders, archive = Folders(config.learn.work, STUDENT), config.learn.work / ARCHIVE
     measured, released = file_digest(folders.student / MANIFEST), released_accuracy(folders)
     if released is None or released["measured"] != measured:
         released = None
@@ -121,7 +121,7 @@ def _learn_accuracy(config: PartyConfig, folders: Folders, terms: AccuracyTerms)
 def finish_guardian(config: PartyConfig, student: Path, epsilon: float) -> Finished:
     """Meet the others, who measure this student, and charge its accuracy to the account. Raises what `measure` does."""
     with _student_of(student, config.terms) as place:
-        terms = AccuracyTerms.of(config.terms, epsilon, file_digest(place / _STUDENT / MANIFEST))
+        terms = AccuracyTerms.of(config.terms, epsilon, file_digest(place / STUDENT / MANIFEST))
     return Finished(student, charged=measure(config, terms)["epsilon"])
 
 
@@ -170,9 +170,9 @@ def _student_of(given: Path, terms: Terms) -> Iterator[Path]:
     """What the student party handed on, unpacked, once it is found to be whole and of these terms."""
     with unpacked(given) as place:
         statement = place / STATEMENT[0]
-        if not (place / _STUDENT).is_dir() or not statement.is_file():
+        if not (place / STUDENT).is_dir() or not statement.is_file():
             raise InputError(f"{given} holds no student with its statement. Give {ARCHIVE} of the student party.")
-        check_student(place / _STUDENT)
+        check_student(place / STUDENT)
         if read_statement(statement)["partition_digest"] != terms.digest:
             raise InputError(
                 f"{given} is the student of other terms than this party's, or of another edition. Get the right one, "
@@ -184,7 +184,7 @@ def _student_of(given: Path, terms: Terms) -> Iterator[Path]:
 def _take_student(given: Path, folders: Folders, config: PartyConfig) -> None:
     """Lay down what the student party handed on."""
     with _student_of(given, config.terms) as place, atomic_folder(folders.release) as folder:
-        link(place / _STUDENT, folder / _STUDENT)
+        link(place / STUDENT, folder / STUDENT)
         for name in STATEMENT:
             if (place / name).is_file():
                 shutil.copyfile(place / name, folder / name)

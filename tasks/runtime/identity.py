@@ -54,9 +54,12 @@ _UPSTREAM: dict[Kind, tuple[str, ...]] = {
 }
 """The sections that decide what is released; beside them `seed` does, but for labels, which are not dealt."""
 
+PLACES = {"root", "path", "labels", "download"}
+"""Settings of the data that say where they lie."""
+
 _ELSEWHERE: dict[str, set[str]] = {
     # Where files lie, not what is in them; the edition has a place of its own.
-    "data": {"root", "path", "labels", "download", "public_benchmark", "edition"},
+    "data": PLACES | {"public_benchmark", "edition"},
     "teachers": {"per_task"},
     "privacy": {"anyway"},
     "evaluation": {"specificity", "subgroups"},

@@ -20,7 +20,8 @@ from tasks.config.params import Params, public_parameters, validate
 from tasks.config.presets import values_of
 from tasks.config.values import as_yaml, digest
 from tasks.runtime.accounts import ledger_before, release_at_price
-from tasks.runtime.releases import check_releases, event_of_count, identity_in_ledger, noise_of, noise_on_count
+from tasks.runtime.identity import PLACES
+from tasks.runtime.releases import check_releases, identity_in_ledger, noise_of, noise_on_count
 from tasks.runtime.run import SPLIT_SEED, Run
 from tasks.runtime.store import Folders, read_json, write_json, write_text
 from terrine.data.survey import Survey
@@ -37,6 +38,7 @@ from terrine.planning import (
     plan,
     signal_of_sums,
 )
+from terrine.privacy.accounting.events import count_of_units
 from terrine.privacy.accounting.gaussian import mu_of
 
 FILE = "settled.json"
@@ -44,9 +46,6 @@ FILE = "settled.json"
 
 _DECIDE = ("data", "privacy", "partition", "queries", "aggregation", "ledger")
 """The sections that decide what is chosen, and whose budget counting draws on."""
-
-_PLACES = ("root", "path", "labels", "download")
-"""Settings of the data that say where they lie."""
 
 MOST_ROWS = 10_000
 """As many public rows of a table are asked about, where nobody says how many."""
@@ -97,7 +96,7 @@ def settled_before(root: Path, name: str) -> Params | None:
 def _made_of(values: dict[str, Any]) -> str:
     decide = {section: values.get(section) for section in _DECIDE}
     # Where the data lie decides nothing: under the same edition they are the same, or what was released is not theirs.
-    data = {key: value for key, value in (decide["data"] or {}).items() if key not in _PLACES}
+    data = {key: value for key, value in (decide["data"] or {}).items() if key not in PLACES}
     return digest(decide | {"data": data}, 64)
 
 
@@ -256,7 +255,7 @@ def _count(run: Run, units: int, *, counted: bool = False) -> int:
 
     # Before the stage `dataset`: whose records these are must be known before they are counted, too.
     data = None if counted else run.params.data.load(run.root, seed=SPLIT_SEED).sketched()
-    release = release_at_price(run, identity_in_ledger(run, "units"), event_of_count(sigma), noise, draw, data=data)
+    release = release_at_price(run, identity_in_ledger(run, "units"), count_of_units(sigma), noise, draw, data=data)
     return max(1, round(float(release.arrays["units"][0])))
 
 

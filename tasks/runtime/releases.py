@@ -16,7 +16,7 @@ from tasks.runtime.accounts import budget_explained, ledger_account, noise_sourc
 from tasks.runtime.identity import Kind, identity_of
 from tasks.runtime.run import Run
 from terrine.planning import noise_of_count
-from terrine.privacy.accounting.events import Event, GaussianEvent, NonPrivateEvent, compose
+from terrine.privacy.accounting.events import Event, NonPrivateEvent, compose, count_of_units
 from terrine.privacy.clipped_mean import ClippedMean
 from terrine.privacy.ledger.account import Account
 from terrine.privacy.ledger.ledger import Ledger
@@ -131,11 +131,6 @@ def noise_on_count(params: Params) -> float:
     return params.privacy.counted or noise_of_count(params.aggregation.epsilon, params.aggregation.delta)
 
 
-def event_of_count(sigma: float) -> Event:
-    """Return what it costs to count units with noise: one more or less changes the count by one."""
-    return GaussianEvent(sensitivity=1.0, sigma=sigma)
-
-
 def averaging_of(params: Params) -> PrivateAveraging | None:
     """Return how averages of teachers are made private, with the noise that their share of the budget buys; None
     where none are released."""
@@ -161,7 +156,7 @@ def accuracy_of(params: Params) -> NoisedAccuracy | None:
 
 def spent_on_counting(params: Params) -> Event:
     """Return what a run spent on counting its units; nothing where it did not."""
-    return event_of_count(params.privacy.counted) if params.privacy.counted else compose()
+    return count_of_units(params.privacy.counted) if params.privacy.counted else compose()
 
 
 def spent_on_moments(params: Params) -> Event:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from tasks.reports.board_page import Mark
 from tasks.reports.statement_page import read_statement
-from tasks.runtime.releases import event_of_count
 from tasks.serving.archive import unpacked
 from tasks.serving.pages import FIGURES, SIGNATURE, class_names, drawn, pages_in
 from terrine.aggregation.mechanism import Mechanism
@@ -33,6 +32,7 @@ from terrine.privacy.accounting.events import (
     RandomisedResponseEvent,
     RepeatedEvent,
     compose,
+    count_of_units,
     counts,
     from_json,
     of_several,
@@ -167,7 +167,7 @@ def _expected(statement: Mapping[str, Any]) -> Event | None:
 def _besides(described: Mapping[str, Any]) -> Iterator[Event]:
     """Yield what a statement says was released beside the answers: a count of units, and moments."""
     if (counted := described.get("counted")) is not None:
-        yield event_of_count(counted["sigma"])
+        yield count_of_units(counted["sigma"])
     if (moments := described.get("moments")) is not None:
         yield ClippedMean(moments["noise_multiplier"]).event
 

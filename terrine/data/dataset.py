@@ -171,18 +171,12 @@ class Dataset:
             check("pool_images", self.pool_images)
             self._check_labels("pool", self.pool_labels, self.pool_images)
         self._check_every_class()
-        for name, values in (
-            ("train_names", self.train_names),
-            ("train_groups", self.train_groups),
-            ("train_parties", self.train_parties),
-        ):
-            if values is not None:
-                self._check_vector(name, values, "train_images", self.train_images)
+        for split, names in (("train", ("names", "groups", "parties")), ("test", ("names", "groups"))):
+            for name in names:
+                if (values := getattr(self, f"{split}_{name}")) is not None:
+                    self._check_vector(f"{split}_{name}", values, f"{split}_images", getattr(self, f"{split}_images"))
         if self.test_numbers is not None and self.test_numbers.shape != (len(self.test_images),):
             raise InputError(f"{self.name}: test_numbers must be one for each of {len(self.test_images)} test images.")
-        for name, values in (("test_names", self.test_names), ("test_groups", self.test_groups)):
-            if values is not None:
-                self._check_vector(name, values, "test_images", self.test_images)
 
     def describe(self) -> dict[str, Any]:
         """Return a JSON-able description: shape, counts per class and split, groups, names that several records

@@ -66,8 +66,9 @@ def load(source: Source, at: Path = Path(), *, seed: int = 0) -> tuple[Dataset, 
         remarks = on_clipped(clipped, len(numbers))
     else:
         labels, class_names = _labels(target, source, path)
-    groups = None if source.group is None else _groups(frame, source.group, path)
+    groups = None
     if source.group is not None:
+        groups = _groups(frame, source.group, path)
         remarks += on_alike_groups(frame[source.group])
     parties: np.ndarray | None = None
     party_names: tuple[str, ...] = ()

@@ -34,8 +34,7 @@ def again(
     what = f"{terms.asked:,} queries" if terms.votes else f"{terms.numbers:,} sums"
     console.print(
         f"Edition {edition!r}: {what} by {terms.mechanism}, at ε ≤ {terms.epsilon:g}, δ = {terms.delta:g} for a "
-        f"{terms.unit}. It is another release, and costs again.",
-        soft_wrap=True,
+        f"{terms.unit}. It is another release, and costs again."
     )
     if account is None:
         console.print("The account is the guardian's, and this party has not heard what is left of it.")
@@ -48,8 +47,7 @@ def again(
     place = begin(config, found, queries)
     console.print(
         f"{place}: what the edition before left. Now: terrine party teach (where teachers are to be trained again), "
-        "terrine party vote.",
-        soft_wrap=True,
+        "terrine party vote."
     )
     if (signed := config.with_name(ACCEPTANCE)).exists():
         console.print(f"These terms are signed: mail {signed} to the guardian, as you did before.")

@@ -49,7 +49,7 @@ def finish(
         if done.key is not None:
             console.print(
                 f"Signed with this party's key {done.key}. Hand its public half over on another way, for terrine "
-                f"verify --key: {done.archive.with_name(PUBLIC)}",
+                f"verify --key: {done.archive.with_name(PUBLIC)}"
             )
     elif sign:
         raise SettingError("--sign is for the student party, which answers for the student.")

@@ -197,8 +197,9 @@ class Listed(OrderedLabels, Own, ImageSource):
         names = name_codes(record.name for record in records)
         groups = None
         if first.group:
-            groups = encode_groups({"group": np.array([record.group for record in records])}, where)["group"]
-            remarks += on_alike_groups([record.group for record in records])
+            own = [record.group for record in records]
+            groups = encode_groups({"group": np.array(own)}, where)["group"]
+            remarks += on_alike_groups(own)
         units = names if groups is None else groups
         if first.split:
             in_test = np.array([record.split == "test" for record in records])

@@ -144,6 +144,11 @@ def threshold_test(sigma1: float) -> GaussianEvent:
     return GaussianEvent(sensitivity=1.0, sigma=sigma1)
 
 
+def count_of_units(sigma: float) -> GaussianEvent:
+    """The number of units with N(0, sigma²): one more or less changes it by one."""
+    return GaussianEvent(sensitivity=1.0, sigma=sigma)
+
+
 def of_several(event: Event, units: int) -> Event:
     """The same mechanisms as `event`, where neighbours differ in so many units instead of one.
 
