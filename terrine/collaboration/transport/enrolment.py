@@ -208,9 +208,13 @@ def install(folder: Path, path: Path, secret: str) -> Credentials:
 def install_renewed(folder: Path, path: Path) -> Credentials:
     """Take up a certificate of the key that `folder` has, in the place of the one there, which may have expired.
 
-    Raises CredentialError for an answer that is damaged, not signed by the authority that the folder trusts, for
-    another key, name or role, or good for no longer than the one there.
+    Raises CredentialError for a folder without its key, and for an answer that is damaged, not signed by the authority
+    that the folder trusts, for another key, name or role, or good for no longer than the one there.
     """
+    if not (folder / KEY).exists():  # none is made in its place
+        raise CredentialError(
+            f"{folder / KEY} is missing. Restore it: a certificate is renewed for the key that it had."
+        )
     sealed, key = _read(path, _ANSWER_FIELDS), new_key(folder / KEY)
     before, trusted = (folder / CERTIFICATE).read_bytes(), (folder / AUTHORITY).read_bytes()
     pem = sealed["certificate"].encode()

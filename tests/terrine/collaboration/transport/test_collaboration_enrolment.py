@@ -144,6 +144,10 @@ def test_nobody_elses_certificate_is_taken_for_a_renewed_one(authority, north, t
         with pytest.raises(CredentialError, match=r"renews no certificate of|is for north, a guardian"):
             install_renewed(north, change(answer, certificate=certificate))
     assert (north / "certificate.pem").read_bytes() == before
+    (north / "key.pem").unlink()
+    with pytest.raises(CredentialError, match=r"is missing\. Restore it"):
+        install_renewed(north, answer)
+    assert not (north / "key.pem").exists()
 
 
 def test_there_is_no_token_of_nobody(tmp_path, authority):
