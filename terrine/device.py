@@ -55,9 +55,9 @@ def fixed_kernels(device: torch.device | str) -> Iterator[None]:
 
 @contextmanager
 def reproducible(device: torch.device) -> Iterator[None]:
-    """Give the block its own global generators and deterministic convolutions; both are as before afterwards."""
+    """Give the block its own global generators, and what `fixed_kernels` does; both are as before afterwards."""
     import torch
 
     devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices), torch.backends.cudnn.flags(deterministic=True, benchmark=False):
+    with torch.random.fork_rng(devices=devices), fixed_kernels(device):
         yield

@@ -1,7 +1,9 @@
+from contextlib import nullcontext
+
 import pytest
 import torch
 
-from terrine.device import resolve_device
+from terrine.device import fixed_kernels, reproducible, resolve_device
 from terrine.errors import SettingError
 
 
@@ -46,3 +48,14 @@ def test_a_name_that_is_no_device_is_refused(name: str) -> None:
         SettingError, match=rf"device: '{name}' is no torch device\. Use auto, cpu, cuda, cuda:N or mps"
     ):
         resolve_device(name)
+
+
+@pytest.mark.parametrize("block", [fixed_kernels, reproducible])
+def test_cudnn_is_used_and_chooses_by_shapes_alone(monkeypatch, block):
+    monkeypatch.setattr(torch.random, "fork_rng", lambda devices: nullcontext())
+    with torch.backends.cudnn.flags(enabled=True, benchmark=True, deterministic=False):
+        with block(torch.device("cuda")):
+            assert torch.backends.cudnn.enabled
+            assert torch.backends.cudnn.deterministic
+            assert not torch.backends.cudnn.benchmark
+        assert torch.backends.cudnn.benchmark
