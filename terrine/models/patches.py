@@ -22,6 +22,7 @@ from terrine.determinism.randomness import torch_generator
 from terrine.errors import SettingError
 from terrine.geometry import Size
 from terrine.mapped import Rows
+from terrine.models.parts import averaged
 from terrine.models.projected import ProjectedNetwork
 
 SIDE = 6
@@ -59,18 +60,12 @@ class PatchNetwork(ProjectedNetwork):
         )
         beyond = F.softshrink(likeness, THRESHOLD)
         # Likeness and its opposite are the halves of the sum of these, and of their difference.
-        size, signed = _averaged(beyond.abs()), _averaged(beyond)
+        size, signed = averaged(beyond.abs(), PARTS), averaged(beyond, PARTS)
         maps = torch.cat([size + signed, size - signed], dim=1) / 2
         if self.mirrored:
             one, other = maps.view(len(maps), 2, 2, -1, PARTS, PARTS).unbind(2)
             maps = one + other.flip(-1)
         return maps.flatten(1)
-
-
-def _averaged(maps: Tensor) -> Tensor:
-    """Return the means [B, K, PARTS, PARTS] over parts of maps [B, K, h, w], as adaptive pooling has them."""
-    rows, columns = (F.adaptive_avg_pool1d(torch.eye(side).to(maps)[None], PARTS)[0] for side in maps.shape[-2:])
-    return (maps.flatten(2) @ torch.kron(rows, columns)).unflatten(2, (PARTS, PARTS))
 
 
 def _deviations(images: Tensor) -> Tensor:

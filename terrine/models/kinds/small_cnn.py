@@ -22,13 +22,15 @@ class SmallCNN(Trained):
     def network(kind: str, channels: int, size: Size, seed: int) -> Built:
         from torch import nn
 
+        from terrine.models.parts import PartsAverage
+
         layers: list[nn.Module] = []
         width = channels
         for number, next_width in enumerate(_WIDTHS):
             convolution = nn.Conv2d(width, next_width, 3, padding=1, bias=False)
             nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
             layers += [convolution, nn.BatchNorm2d(next_width), nn.ReLU(inplace=True)]
-            layers.append(nn.MaxPool2d(2) if number < len(_WIDTHS) - 1 else nn.AdaptiveAvgPool2d(4))
+            layers.append(nn.MaxPool2d(2) if number < len(_WIDTHS) - 1 else PartsAverage(4))
             width = next_width
         layers += [nn.Flatten(), nn.Linear(width * 16, FEATURES), nn.ReLU(inplace=True)]
         return nn.Sequential(*layers), FEATURES

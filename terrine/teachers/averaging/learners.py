@@ -147,7 +147,8 @@ class ModuleLearner:
     def gradients(self, values: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
         """See `Learner.gradients`; inputs as the module takes them, with a dimension for the teachers before."""
         gradients = torch.empty_like(values)
-        with batch_statistics(self._frame(), self.statistics), fixed_kernels(values.device):
+        frame = self._frame().to(values.device)  # what is not learned stays in it
+        with batch_statistics(frame, self.statistics), fixed_kernels(values.device):
             for into, *part in zip(gradients, values, inputs, labels, strict=True):
                 self._gradient(into, *part)
         return gradients

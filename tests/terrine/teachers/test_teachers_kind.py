@@ -7,6 +7,7 @@ from terrine.errors import InputError, SettingError
 from terrine.models.registry import build_backbone
 from terrine.teachers.kind import Records, rows_of, teachers_missing_a_class, vote_type
 from terrine.teachers.registry import TEACHERS, TeacherContext
+from tests.devices import DEVICES
 
 IMAGES = TeacherContext(3, 1, 8, lambda: build_backbone("small_cnn", channels=1, size=8, seed=0), parties=5)
 NETWORK = {"epochs": 1, "batch": 8}
@@ -54,18 +55,19 @@ def test_votes_take_the_smallest_type():
     assert [vote_type(classes) for classes in (2, 256, 257)] == [np.uint8, np.uint8, np.uint16]
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("name", "initialisation"), STARTS)
 def test_every_kind_keeps_what_the_protocol_promises(
-    name, initialisation, records, queries, feature_records, feature_queries
+    name, initialisation, device, records, queries, feature_records, feature_queries
 ):
     """Own records alone, the same state in any group, votes in the same fixed batches."""
     settings = TEACHERS.of(name)(initialisation=initialisation, **QUICK[name])
     kind = settings.build(IMAGES)
     data, asked = (feature_records, feature_queries) if settings.inputs == "features" else (records, queries)
-    states = dict(kind.train(data, range(5), seed=1, device="cpu"))
+    states = dict(kind.train(data, range(5), seed=1, device=device))
     assert list(states) == list(range(5))
     for group in ([0, 1], [4], [2, 3]):
-        for teacher, state in kind.train(data, group, seed=1, device="cpu"):
+        for teacher, state in kind.train(data, group, seed=1, device=device):
             assert state.keys() == states[teacher].keys()
             for entry, value in state.items():
                 if settings.shares_passes:  # equal within floating point
@@ -75,13 +77,13 @@ def test_every_kind_keeps_what_the_protocol_promises(
     inputs = data.inputs.copy()
     record = int(np.flatnonzero(data.assignment == 2)[0])
     inputs[record] = inputs[record][..., ::-1]
-    changed = dict(kind.train(Records(inputs, data.labels, data.assignment, 3), range(5), seed=1, device="cpu"))
+    changed = dict(kind.train(Records(inputs, data.labels, data.assignment, 3), range(5), seed=1, device=device))
     for teacher in range(5):
         same = all(np.array_equal(changed[teacher][entry], states[teacher][entry]) for entry in states[teacher])
         assert same == (teacher != 2)
-    votes = kind.vote(states.values(), asked, device="cpu")
+    votes = kind.vote(states.values(), asked, device=device)
     assert votes.shape == (60, 5)
-    assert np.array_equal(votes[:, [3]], kind.vote([states[3]], asked, device="cpu"))
+    assert np.array_equal(votes[:, [3]], kind.vote([states[3]], asked, device=device))
 
 
 @pytest.mark.parametrize("name", TEACHERS.names())

@@ -1,5 +1,7 @@
 """One record more, fewer or other in one teacher's part moves that teacher alone, by not a bit of any other's state."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -16,6 +18,7 @@ from terrine.teachers.kind import Records
 from terrine.teachers.kinds.linear import LinearTeachers
 from terrine.teachers.linear import _parts
 from terrine.teachers.untrained import votes_without_records
+from tests.devices import DEVICES
 from tests.terrine.teachers.averaging.averaged_help import averaged
 from tests.terrine.teachers.conftest import CLASSES, striped_images
 
@@ -71,7 +74,7 @@ BACKBONE = build_backbone("small_cnn", channels=1, size=8, seed=0)
 AROUND = registry.TeacherContext(CLASSES, 1, 8, lambda: BACKBONE, parties=TEACHERS, start=start, by_teacher=True)
 
 
-def records_of(settings, size: int = SIZES[MOVED], exchanged: bool = False) -> Records:
+def records_of(settings, size: int = SIZES[MOVED], exchanged: bool = False, device: str = "cpu") -> Records:
     """Every teacher's own records, of teacher 2 the first `size`, the first of them perhaps exchanged for another."""
     images, labels = striped_images(TEACHERS * 10, 0)
     images, labels = images.reshape(TEACHERS, 10, 1, 8, 8).copy(), labels.reshape(TEACHERS, 10).copy()
@@ -88,15 +91,16 @@ def records_of(settings, size: int = SIZES[MOVED], exchanged: bool = False) -> R
     if settings.inputs == "features":
         shown = settings.shown(own, assignment, seed=3)
         told, assignment = settings.repeated(told), settings.repeated(assignment)
-        features = private_features(BACKBONE, shown, assignment, settings.statistics, most=4)
+        backbone = copy.deepcopy(BACKBONE)
+        features = private_features(backbone, shown, assignment, settings.statistics, most=4, device=device)
         return Records(features, told, assignment, CLASSES)
     return Records(own, told, assignment, CLASSES)
 
 
-def states_and_votes(settings, records, voters):
+def states_and_votes(settings, records, voters, device):
     """States of those that were trained, and the votes of all."""
     kind = settings.build(AROUND)
-    states = dict(kind.train(records, range(voters), seed=3, device="cpu"))
+    states = dict(kind.train(records, range(voters), seed=3, device=device))
     images, _ = striped_images(40, 7)
     batches = [np.arange(20), np.arange(20, 40)]
     inputs = images
@@ -104,7 +108,7 @@ def states_and_votes(settings, records, voters):
         inputs = np.concatenate([BACKBONE.features(torch.from_numpy(images[b]), "current").numpy() for b in batches])
     votes = votes_without_records(range(voters), np.arange(40), CLASSES, seed=3)
     trained = sorted(states)
-    votes[:, trained] = kind.vote([states[teacher] for teacher in trained], Queries(inputs, batches), device="cpu")
+    votes[:, trained] = kind.vote([states[teacher] for teacher in trained], Queries(inputs, batches), device=device)
     return states, votes
 
 
@@ -116,13 +120,15 @@ def same(one, other):
     return one.keys() == other.keys() and all(one[name].tobytes() == other[name].tobytes() for name in one)
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", KINDS)
-def test_what_becomes_of_one_part_moves_no_other_teacher_by_a_bit(name):
+def test_what_becomes_of_one_part_moves_no_other_teacher_by_a_bit(name, device):
     settings = settings_of(name)
     voters = settings.voters(TEACHERS)
-    before, votes = states_and_votes(settings, records_of(settings), voters)
+    before, votes = states_and_votes(settings, records_of(settings, device=device), voters, device)
     for change, size in CHANGES.items():
-        after, other_votes = states_and_votes(settings, records_of(settings, size, change == "exchanged"), voters)
+        records = records_of(settings, size, change == "exchanged", device)
+        after, other_votes = states_and_votes(settings, records, voters, device)
         differ = [
             voter
             for voter in range(voters)
