@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 BLOCK = 16
 """Networks whose votes are kept together."""
 
-_BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8  # Adam's own, as everywhere
-
 
 class Classifier(nn.Module):
     """Features of a network and a linear head: uint8 or float images [B, C, H, W] to scores [B, classes]."""
@@ -132,9 +130,12 @@ def least_records(network: nn.Module, statistics: Statistics) -> int:
     return 2 if statistics == "current" and has_batch_norm(network) else 1
 
 
-def epoch_batches(records: int, batch: int | None, generator: torch.Generator) -> list[Tensor]:
+def epoch_batches(
+    records: int, batch: int | None, generator: torch.Generator, device: torch.device | str = "cpu"
+) -> list[Tensor]:
     """Return one epoch's shuffled batches: near-equal parts of a permutation of the records, see `parts`."""
-    return list(torch.tensor_split(torch.randperm(records, generator=generator), parts(records, batch)))
+    order = torch.randperm(records, generator=generator).to(device)  # at once: each move would be waited for
+    return list(torch.tensor_split(order, parts(records, batch)))
 
 
 def parts(records: int, batch: int | None) -> int:
@@ -158,41 +159,24 @@ def _train_one(
     settings: NetworkTeachers,
 ) -> None:
     """Train one classifier in place."""
-    names = [name for name, value in classifier.named_parameters() if value.requires_grad]
-    parameters = [classifier.get_parameter(name) for name in names]
-    adam = _Adam([value.detach() for value in parameters], settings, [value.ndim > 1 for value in parameters])
+    learned = [value for value in classifier.parameters() if value.requires_grad]
+    adam = torch.optim.Adam(
+        [
+            {"params": [value for value in learned if value.ndim > 1], "weight_decay": settings.weight_decay},
+            {"params": [value for value in learned if value.ndim <= 1]},
+        ],
+        lr=settings.learning_rate,
+        fused=True,  # a launch in the place of eight for every tensor, which on an accelerator were half of a step
+    )
     with batch_statistics(classifier, statistics):
         for _ in range(settings.epochs):
-            for index in epoch_batches(len(images), settings.batch, generator):
-                index = index.to(images.device)
+            for index in epoch_batches(len(images), settings.batch, generator, images.device):
                 _forget(classifier)
                 with _precision(images.device):
                     loss = F.cross_entropy(classifier(images[index]), labels[index])
-                adam.step(torch.autograd.grad(loss, parameters))
-
-
-class _Adam:
-    """Adam (Kingma and Ba 2015, algorithm 1) on the tensors of one network, which it changes in place."""
-
-    def __init__(self, values: list[Tensor], settings: NetworkTeachers, decays: list[bool]) -> None:
-        self.values = values
-        self.first = [torch.zeros_like(value) for value in values]
-        self.second = [torch.zeros_like(value) for value in values]
-        self.rate, self.decay, self.decays, self.count = settings.learning_rate, settings.weight_decay, decays, 0
-
-    @torch.no_grad()
-    def step(self, gradients: Sequence[Tensor]) -> None:
-        self.count += 1
-        rate = self.rate / (1 - _BETA1**self.count)
-        correction = 1 / (1 - _BETA2**self.count)
-        for value, first, second, gradient, decays in zip(
-            self.values, self.first, self.second, gradients, self.decays, strict=True
-        ):
-            if decays and self.decay:
-                gradient = gradient + self.decay * value
-            first.mul_(_BETA1).add_(gradient, alpha=1 - _BETA1)
-            second.mul_(_BETA2).addcmul_(gradient, gradient, value=1 - _BETA2)
-            value.addcdiv_(first, (second * correction).sqrt_().add_(_EPSILON), value=-rate)
+                adam.zero_grad(set_to_none=True)
+                loss.backward()
+                adam.step()
 
 
 @torch.no_grad()
