@@ -10,6 +10,7 @@ killed at any moment and started again ends with the same bits as one that was n
 """
 
 import hashlib
+import logging
 import math
 import time
 from collections.abc import Callable
@@ -38,6 +39,8 @@ from terrine.pretraining.settings import SimCLRSettings
 _REPORT_SECONDS = 1.0
 _RESIDENT_FRACTION = 0.5
 _RESIDENT_SLICE = 10_000  # images read from their files at a time
+
+_logger = logging.getLogger(__name__)
 
 Progress = Callable[[float, str], None]
 """Called about once a second with (fraction done, a line about it)."""
@@ -98,7 +101,7 @@ def pretrain(
         run = _Run(learner, optimizer, _identity(backbone, images, settings, seed), device)
         if checkpoint is not None and checkpoint.exists():
             run.restore(checkpoint)
-        parallel = DistributedDataParallel(learner) if processes > 1 else learner
+        parallel = DistributedDataParallel(learner) if processes > 1 else _captured(learner, settings.batch, backbone)
         source = _Source(images, device)
         saved = reported = time.monotonic()
         while run.step < steps:
@@ -139,8 +142,7 @@ def _take_step(
     torch.manual_seed(derive_seed(seed, "simclr step", run.step, rank))  # for networks with dropout
     for group in run.optimizer.param_groups:
         group["lr"] = settings.learning_rate * 0.5 * (1 + math.cos(math.pi * run.step / steps))
-    mixed_precision = torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda")
-    with mixed_precision, GlobalBatchNorm() if processes > 1 else nullcontext():
+    with _mixed_precision(device), GlobalBatchNorm() if processes > 1 else nullcontext():
         first, second = learner(batch).float().split(count)
     loss = nt_xent(gather_rows(first), gather_rows(second), settings.temperature)
     run.optimizer.zero_grad(set_to_none=True)
@@ -149,6 +151,33 @@ def _take_step(
     run.step += 1
     run.loss_sum += loss.detach()
     return loss.detach()
+
+
+def _mixed_precision(device: torch.device) -> torch.autocast:
+    # Without its cache, whose casts of one pass over the weights a captured pass could not take along.
+    return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda", cache_enabled=False)
+
+
+def _captured(learner: _Learner, batch: int, backbone: Backbone) -> nn.Module:
+    """Return `learner` with both of its passes over `batch` pairs of views as CUDA graphs; on other devices as it is.
+
+    Images are small: launching a pass's kernels one by one takes several times as long as they do. A network that
+    cannot be captured, as one that waits for the device in the middle, stays as it is. Weights come out the same.
+    """
+    device = next(learner.parameters()).device
+    if device.type != "cuda":
+        return learner
+    views = torch.zeros((2 * batch, *backbone.shape), device=device).contiguous(memory_format=torch.channels_last)
+    before = {name: value.clone() for name, value in learner.state_dict().items()}
+    try:
+        with _mixed_precision(device):
+            torch.cuda.make_graphed_callables(learner, (views,))
+    except RuntimeError as error:
+        _logger.info("The network runs kernel by kernel, since it cannot be captured as a CUDA graph: %s", error)
+    learner.load_state_dict(before)  # capturing runs the network, which moves the statistics of batch normalisation
+    # The weights' gradients are added in another stream than capturing had, which is meant.
+    torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
+    return learner
 
 
 class _Run:
