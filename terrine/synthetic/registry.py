@@ -48,8 +48,9 @@ def draw(
 
     The same (kind, seed, image number, size, channels) gives the same bytes whatever the range it is drawn in, on every
     CPU. Other devices give those of `gaussian`, `dead_leaves` and `fractal`; of the others a CUDA device was seen to
-    round up to 0.05 % of the bytes the other way, by one. Work happens on `device` and the result stays there; MPS has no float64, so there the
-    work is done on the CPU and the result is moved. Working memory beside the result is bounded.
+    round up to 0.05 % of the bytes the other way, by one. Work happens on `device` and the result stays there; MPS has
+    no float64, so there the work is done on the CPU and the result is moved. Working memory beside the result is
+    bounded.
 
     Raises SettingError for an unknown kind, a size outside 8..320, channels other than 1 and 3, or a negative range.
     """
