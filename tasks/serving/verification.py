@@ -38,6 +38,8 @@ from terrine.privacy.accounting.events import (
     of_several,
 )
 from terrine.privacy.clipped_mean import ClippedMean
+from terrine.privacy.clipped_sum import ClippedSum
+from terrine.teachers.averaging.private import CENTRE_CLIP
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -109,8 +111,12 @@ def _figures(path: Path) -> tuple[dict[str, Any] | None, list[Check]]:
 def _mechanism(statement: Mapping[str, Any], event: Event) -> Check:
     try:
         expected = None if isinstance(event, NonPrivateEvent) else _expected(statement)
+        halves = _exchange_is_two_moves(statement, event)
     except (TerrineError, *_FAULTS) as error:
         return Check("mechanism", False, f"Its parameters are those of none: {error}")
+    if not halves:
+        told = "To exchange a unit is to remove one and to add one, and it says that adding costs less than half of it."
+        return Check("mechanism", False, told)
     if expected is None:
         return Check("mechanism", None, "Its events were not compared with its parameters.")
     found = counts(event)
@@ -160,16 +166,37 @@ def _expected(statement: Mapping[str, Any]) -> Event | None:
         raise ValueError("answers about findings are yes or no")
     if mechanism.moved < mechanism.findings and answered < asked:
         return None
-    answers = of_several(mechanism.cost(asked, answered), int(described.get("overlap", 1)))
-    return compose(*_besides(described), answers)
+    return of_several(compose(*_besides(described), mechanism.cost(asked, answered)), int(described.get("overlap", 1)))
+
+
+def _exchange_is_two_moves(statement: Mapping[str, Any], event: Event) -> bool:
+    """Whether what a statement lists for a unit that is added or removed is at least half of what it lists for an
+    exchange, mechanism by mechanism."""
+    if "event_added" not in statement:
+        return True
+
+    def by_noise(of: Event, times: int) -> dict[Any, float]:
+        moves: dict[Any, float] = {}
+        for part, count in counts(of).items():
+            gaussian = isinstance(part, GaussianEvent)
+            key = ("gaussian", part.sigma, count) if gaussian else (part, count)
+            moves[key] = max(moves.get(key, 0.0), times * part.sensitivity if gaussian else 1.0)
+        return moves
+
+    added = by_noise(from_json(statement["event_added"]), 2)
+    return all(added.get(key, 0.0) >= move * (1 - 1e-9) for key, move in by_noise(event, 1).items())
 
 
 def _besides(described: Mapping[str, Any]) -> Iterator[Event]:
-    """Yield what a statement says was released beside the answers: a count of units, and moments."""
+    """Yield what a statement says was released beside the answers: a count of units, moments, and averages."""
     if (counted := described.get("counted")) is not None:
         yield count_of_units(counted["sigma"])
     if (moments := described.get("moments")) is not None:
         yield ClippedMean(moments["noise_multiplier"]).event
+    if (noise := (averaging := described.get("averaging", {})).get("noise_multiplier")) is not None:
+        centres = int(averaging["centred"])
+        yield RepeatedEvent(ClippedSum(averaging["clip"], noise).event, averaging["vectors"] - centres)
+        yield RepeatedEvent(ClippedSum(CENTRE_CLIP, noise).event, centres)
 
 
 def _said(event: Event) -> str:

@@ -65,8 +65,13 @@ KINDS = {
         "answered_per_class": YES_OR_NO,
     },
     "averages": {
-        "mechanism": VOTES | {"averaging": {"mode": "private", "averages": 3}, "block": 5},
-        "event": compose(RepeatedEvent(GaussianEvent(2.0, 90.0), 3), ANSWERS),
+        "mechanism": VOTES
+        | {
+            "averaging": {"mode": "private", "averages": 3, "vectors": 4, "clip": 0.5, "noise_multiplier": 90.0}
+            | {"control": "derived", "centred": True}
+        }
+        | {"block": 5},
+        "event": compose(GaussianEvent(2.0, 90.0), RepeatedEvent(GaussianEvent(1.0, 45.0), 3), ANSWERS),
     }
     | ALL,
     "sums": {

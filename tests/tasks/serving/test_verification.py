@@ -20,7 +20,7 @@ from tasks.serving.verification import refuse_wrong, verify_statement
 from terrine.deployment.manifest import check_seal, seal
 from terrine.deployment.signature import public_key, public_pem, read_signature, sign, write_signature
 from terrine.errors import ArtefactError, InputError, TerrineError
-from terrine.privacy.accounting.events import RepeatedEvent, vote_answer
+from terrine.privacy.accounting.events import GaussianEvent, RepeatedEvent, vote_answer
 from tests.student_folders import make_statement, make_student
 from tests.tasks.reports.test_board_page import CONTENTS, KINDS, VOTES
 from tests.tasks.reports.test_board_page import made as made_statement
@@ -219,8 +219,18 @@ def test_a_foreign_key_and_a_missing_signature_are_refused_where_a_key_is_given(
         {"mechanism": KINDS["moments and count"]["mechanism"]},
         {"mechanism": KINDS["moments and count"]["mechanism"] | {"counted": {"units": 9, "sigma": 1e3}}},
         {"mechanism": VOTES | {"findings": 286, "findings_bound": 1}, "event": RepeatedEvent(vote_answer(40.0), 2)},
+        {"mechanism": KINDS["averages"]["mechanism"]},
+        KINDS["sums"] | {"event_added": GaussianEvent(0.9, 3.0)},
+        KINDS["sums"] | {"event_added": GaussianEvent(1.0, 4.0)},
     ],
-    ids=["moments and a count for nothing", "moments for nothing", "classes as findings"],
+    ids=[
+        "moments and a count for nothing",
+        "moments for nothing",
+        "classes as findings",
+        "averages for nothing",
+        "a unit that is added for less than half",
+        "a unit that is added, with other noise",
+    ],
 )
 def test_what_was_released_besides_is_in_the_price_and_classes_are_no_findings(forged, tmp_path):
     write_json(tmp_path / "privacy.json", json.loads(json.dumps(made_statement("histogram", **forged))))
