@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.runtime.accounts import SKETCH
+from tasks.runtime.accounts import SKETCH, check_data, data_of
 from tasks.runtime.keys import site_key
 from tasks.runtime.run import SPLIT_SEED, Run
 from tasks.runtime.step import step
@@ -26,10 +26,12 @@ _OPTIONAL = ("train_groups", "train_parties", "test_names", "test_groups", "test
 def prepare_dataset(run: Run) -> None:
     """Read the dataset that the parameters name and write its arrays and manifest.
 
-    Everything is checked before the first byte is written; a bad file leaves what was there as it was.
+    Everything is checked before the first byte is written; a bad file leaves what was there as it was. Records that
+    were released about under another account are refused here, before anything is made of them.
     """
     with on_disk(run.folders.work):
         write_prepared(run, load_dataset(run))
+    check_data(run, data_of(run))
 
 
 def write_prepared(run: Run, dataset: Dataset) -> None:

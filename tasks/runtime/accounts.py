@@ -23,6 +23,7 @@ from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.ledger.account import Account
 from terrine.privacy.ledger.identity import account_of, keyed_digest
 from terrine.privacy.ledger.ledger import Ledger, StoredRelease
+from terrine.privacy.ledger.site import SiteMemory
 from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise
 
 SKETCH = "sketch.npy"
@@ -39,6 +40,20 @@ def data_of(run: Run) -> NDArray[np.uint64] | None:
     """Return the sketch of the run's records, by which a ledger knows them again; None of public ones."""
     path = run.folders.dataset / SKETCH
     return read_array(path) if path.is_file() and not run.params.data.public_benchmark else None
+
+
+def check_data(run: Run, sketch: NDArray[np.uint64] | None) -> None:
+    """Refuse a run, as soon as its records are known, of records that belong to another account or ledger.
+
+    sketch: of them; None says nothing. Raises LedgerError; nothing is begun or charged.
+    """
+    if sketch is None or run.params.data.public_benchmark:
+        return
+    ledger = ledger_before(run)
+    if ledger is None:
+        SiteMemory(run.site).check("", sketch)
+    else:
+        ledger.check_data(ledger_account(run), sketch)
 
 
 def account_of_benchmark(key: bytes, name: str) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from tasks.config.automatic import take_out
 from tasks.config.presets import resolve, values_of
 from tasks.pipeline.data_remarks import Remarks, remarks_on
-from tasks.runtime.accounts import ledger_account, ledger_before
+from tasks.runtime.accounts import check_data, ledger_account, ledger_before
 from tasks.runtime.parameters import as_planned, hopeless, hopeless_sums, planned, settled_before
 from tasks.runtime.releases import (
     Release,
@@ -259,6 +259,7 @@ def _look_at_account(found: Finding, automatic: list[tuple[str, str]]) -> None:
     found.spent, found.total = account.total(), account.total(*costs)
     found.cost = price(compose(*costs), params.aggregation.delta) if costs else 0.0
     try:
+        check_data(run, found.survey.sketch)
         check_fit(run, account, ahead)
     except TerrineError as error:
         found.refusals.append(str(error))

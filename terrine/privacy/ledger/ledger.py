@@ -211,6 +211,28 @@ class Ledger:
 
         self._transactions.transact(work)
 
+    def check_data(self, dataset: str, sketch: NDArray[np.uint64]) -> None:
+        """Refuse data of another account or ledger as `release` would, before any work; nothing is kept or charged.
+
+        Args:
+            dataset: The account, registered or not.
+            sketch: Of its records (`terrine.data.sketch`).
+
+        Raises:
+            LedgerError: they were released about under another account, or through another ledger of the site.
+        """
+        if not len(sketch):
+            return
+
+        def work(transaction: LedgerTransaction) -> str:
+            transaction.refuse_others(dataset, Fingerprint.of(sketch, self._key))
+            first = transaction.row(1)
+            return "" if first is None else first.mac
+
+        identity = self._transactions.transact(work)
+        if self._memory is not None:
+            self._memory.check(identity, sketch)
+
     def budget(self, dataset: str) -> Budget:
         """The dataset's budget over all runs."""
         return self._required(dataset).budget

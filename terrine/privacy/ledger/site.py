@@ -56,13 +56,21 @@ class SiteMemory:
         private_folder(self.folder)
         data = Fingerprint.of(sketch, load_or_create_key(self.folder / "key"))
         with self._open() as claims:
-            known = "SELECT 1 FROM claims WHERE ledger = ? AND data = ?"
-            if not claims.execute(known, (ledger, data.name)).fetchone():
+            if not self._is_claimed(claims, ledger, data):
                 self._refuse_others(claims, ledger, data)
                 rows = [(ledger, address, data.name, record) for record in data.records]
                 claims.executemany("INSERT INTO claims VALUES (?, ?, ?, ?)", rows)
             seen = claims.execute("SELECT position, mac FROM ends WHERE ledger = ?", (ledger,)).fetchone()
         return None if seen is None else (int(seen[0]), str(seen[1]))
+
+    def check(self, ledger: str, sketch: NDArray[np.uint64]) -> None:
+        """Refuse data as `claim` does; nothing is claimed, and no memory begun. ledger: "" for one not begun yet."""
+        if not (self.folder / "site.db").is_file():
+            return
+        data = Fingerprint.of(sketch, load_or_create_key(self.folder / "key"))
+        with self._open() as claims:
+            if not self._is_claimed(claims, ledger, data):
+                self._refuse_others(claims, ledger, data)
 
     def saw(self, ledger: str, position: int, mac: str) -> None:
         """Remember how far a ledger goes."""
@@ -72,6 +80,10 @@ class SiteMemory:
                 "mac = excluded.mac WHERE excluded.position > position",
                 (ledger, position, mac),
             )
+
+    def _is_claimed(self, claims: sqlite3.Connection, ledger: str, data: Fingerprint) -> bool:
+        known = "SELECT 1 FROM claims WHERE ledger = ? AND data = ?"
+        return claims.execute(known, (ledger, data.name)).fetchone() is not None
 
     def _refuse_others(self, claims: sqlite3.Connection, ledger: str, data: Fingerprint) -> None:
         marks = ",".join("?" * len(data.records))

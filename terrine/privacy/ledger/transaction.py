@@ -100,17 +100,28 @@ class LedgerTransaction:
         return self._verified(kind=kind, last=until)
 
     def claim(self, dataset: str, data: Fingerprint) -> None:
-        """Keep which records an account releases about; refuse those of another one, unless the two are linked.
+        """Keep which records an account releases about.
+
+        Raises:
+            LedgerError: see `refuse_others`.
+        """
+        if data.name not in self.require(dataset).data:
+            self.refuse_others(dataset, data)
+            self._transaction.remember(data)
+
+    def refuse_others(self, dataset: str, data: Fingerprint) -> None:
+        """Refuse records of another account than this one, which may not be registered yet, unless they are linked.
 
         Raises:
             LedgerError: see above; the message says which.
         """
-        own = self.require(dataset)
-        if data.name in own.data:
+        own = self.account(dataset)
+        if own is not None and data.name in own.data:
             return
+        linked = () if own is None else own.linked
         shared = self._transaction.shared(data)
         for name, other in self.standing.accounts.items():
-            if name == dataset or name in own.linked:
+            if name == dataset or name in linked:
                 continue
             for known in other.data:
                 size = len(self._transaction.records(known)) if known in shared else 0
@@ -121,7 +132,6 @@ class LedgerTransaction:
                         "people. Use that account (ledger.account), or add the two up: `terrine ledger link`. Nothing "
                         "was released."
                     )
-        self._transaction.remember(data)
 
     def check_records(self) -> None:
         """Check that the records of all accounts' data are as they were written.

@@ -7,7 +7,7 @@ import pytest
 
 from tasks.config.params import validate
 from tasks.config.values import merge, parse_assignment
-from tasks.pipeline.dataset import prepare_dataset
+from tasks.pipeline.dataset import load_dataset, prepare_dataset, write_prepared
 from tasks.runtime.accounts import open_account, release_at_price
 from tasks.runtime.parameters import _count
 from tasks.runtime.releases import identity_in_ledger
@@ -40,7 +40,7 @@ def run_with(root, *assignments, name="run"):
 
 
 def release(run):
-    prepare_dataset.fn(run)
+    write_prepared(run, load_dataset(run))
     return release_at_price(run, identity_in_ledger(run, "answers"), ALL, SecureNoise(), lambda: {"sums": np.zeros(1)})
 
 
@@ -63,8 +63,13 @@ def test_another_name_or_ledger_is_refused_for_the_same_records(other, same, pro
         kept = {name: file[name][1:] for name in file.files}
     np.savez(project / "copy.npz", **kept | {"labels": kept["labels"][::-1], "groups": np.arange(299) // 2})
     second = run_with(project, *OTHERS[other], *same, "data.edition=2", name="other")
+    before = sorted(project.rglob("*.db"))
+    with pytest.raises(LedgerError, match="Some of these records were released about"):
+        prepare_dataset.fn(second)  # before anybody is taught
+    assert sorted(project.rglob("*.db")) == before
     with pytest.raises(LedgerError, match="Some of these records were released about"):
         release(second)
+    prepare_dataset.fn(run_with(project, *same, "data.edition=2", name="third"))
     with pytest.raises(BudgetError):  # which their own account would not pay for either
         release(run_with(project, *same, "data.edition=2", name="third"))
 

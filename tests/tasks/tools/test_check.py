@@ -116,6 +116,26 @@ def test_columns_of_a_table_that_tell_rows_apart_are_refused(project):
     assert not look_at(project, derive(project, "rows", ["data.id=mrn", "data.classes=[no, yes]"])).stops
 
 
+def test_a_table_that_was_released_about_under_another_account_is_refused_at_first_look(project):
+    lines = [f"{n % 50},w{n % 7},{'yes' if n % 2 else 'no'}" for n in range(2000)]
+    (project / "rows.csv").write_text("\n".join(["age,ward,died", *lines]))
+    preset = {
+        "data": {"name": "table", "path": "rows.csv", "target": "died", "classes": ["no", "yes"]},
+        "privacy": {"units": 1000},
+        "backbone": {"kind": "columns"},
+        "ledger": {"account": "clinic", "epsilon": 8},
+    }
+    (project / "experiments" / "rows.yaml").write_text(yaml.safe_dump(preset))
+    run = Run(project, "rows", settled(project, "rows"))
+    (release,) = releases_of(run)
+    sketch = look_at(project, "rows").survey.sketch
+    release_at_price(run, release.identity, release.worst_case, noise_of(run, release.kind), lambda: {}, data=sketch)
+    another = derive(project, "rows", ["ledger.account=second", "teachers.ridge=0.2"])
+    (said,) = look_at(project, another).stops
+    assert said.startswith("Some of these records were released about under another account")
+    assert not any("another account" in said for said in look_at(project, "rows").stops)
+
+
 def test_what_another_run_of_the_account_released_is_not_priced_again(project):
     """Though nothing was chosen for this run yet: the count of units is known, and so are the numbers that follow."""
     settings = ["privacy.moments=0.05"]
