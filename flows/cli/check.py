@@ -73,6 +73,8 @@ def show(found: Finding, console: Console, *, findings: bool = True) -> None:
         passed = ", ".join(f"{count:,} {kind}" for kind, count in survey.skipped.most_common(6))
         others = sum(count for _, count in survey.skipped.most_common()[6:])
         table.add_row("passed over", f"{passed}{f' and {others:,} others' if others else ''}: kinds that are not read")
+    if survey.columns:
+        table.add_row("columns", _columns(found))
     if survey.geometry:
         table.add_row("images", _geometry(found))
     if found.plan is not None:
@@ -105,6 +107,13 @@ def _classes(found: Finding) -> str:
     shown = ", ".join(f"{name} {count:,}" for count, name in first)
     more = f", ... ({len(counts)} in all)" if len(counts) > 12 else ""
     return f"{shown}{more}; the smallest is {counts[0][1]} with {counts[0][0]:,}"
+
+
+def _columns(found: Finding) -> str:
+    def listed(names: tuple[str, ...]) -> str:
+        return ", ".join(names[:12]) + (f", ... ({len(names)} in all)" if len(names) > 12 else "")
+
+    return "; ".join(f"{kind}: {listed(names)}" for kind, names in found.survey.columns.items())
 
 
 def _geometry(found: Finding) -> str:

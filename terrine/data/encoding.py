@@ -79,7 +79,7 @@ class Encoding:
         for column in self.columns:
             cells = frame[column.name]
             if column.values is None:
-                numbers, known, missing = _numbers(cells)
+                numbers, known, missing = numbers_in(cells)
                 _refuse_no_numbers(cells, numbers, known | missing, where, unit)
                 blocks.append(np.where(known, (numbers - column.mean) / column.deviation, 0.0)[:, None])
                 continue
@@ -144,7 +144,7 @@ def learn(public: pd.DataFrame, where: str, categorical: Collection[str] = ()) -
     columns = []
     for name in public:
         cells = public[name]
-        numbers, known, missing = _numbers(cells)
+        numbers, known, missing = numbers_in(cells)
         if name in categorical or not known.any():
             columns.append(Column(str(name), values=tuple(sorted(set(cells)))))
             continue
@@ -170,7 +170,7 @@ def identifying(encoding: Encoding, rows: int) -> list[Column]:
     return [column for column in encoding.columns if len(column.values or ()) > max(_WORDS, rows / 3)]
 
 
-def _numbers(cells: pd.Series) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def numbers_in(cells: pd.Series) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the numbers in a column, float64, and which are finite, and which cells are missing."""
     if pd.api.types.is_numeric_dtype(cells):
         numbers = cells.to_numpy(np.float64, na_value=np.nan)

@@ -1,6 +1,7 @@
 """What there is before anything is read: records by class and split, units, and files that are passed over. Private."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,6 +25,7 @@ class Survey:
     sketch       digests of some records, where they were read (`terrine.data.sketch`)
     several      training and test records, where one may have several findings, or none; None where each has a class
     geometry     images by width, height and mode, of `looked_at` files whose headers were read
+    columns      names of a table's columns, by what they are taken for
     remarks      what their source has to say about the files, in sentences
     declared     whether classes were named beforehand, so that of some there may be no record
     doubts       what speaks against using them as they are, in sentences
@@ -38,6 +40,7 @@ class Survey:
     skipped: Counter[str] = field(default_factory=Counter)
     geometry: Counter[tuple[int, int, str]] = field(default_factory=Counter)
     looked_at: int = 0
+    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
     declared: bool = False
     doubts: tuple[str, ...] = ()

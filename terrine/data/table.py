@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from terrine.data.columns import kinds_of_columns, on_values
 from terrine.data.csv_file import read_csv_file
 from terrine.data.dataset import Dataset
 from terrine.data.encoding import Encoding, identifying, learn
@@ -42,9 +43,9 @@ _CLASSES = 50
 """As many classes may be called by numbers, however few rows there are."""
 
 
-def load(source: Source, at: Path = Path(), *, seed: int = 0) -> tuple[Dataset, Encoding, int]:
+def load(source: Source, at: Path = Path(), *, seed: int = 0) -> tuple[Dataset, Encoding, pd.DataFrame]:
     """Return the private splits of the CSV file of `source`, its path relative to `at`, how columns become numbers, and
-    how many rows are public.
+    the features of public rows as they are written.
 
     Rows take the place of images. The columns of target, id, group and party become no features; a group is in one
     split. Raises InputError for a file or a value that cannot be used.
@@ -52,7 +53,8 @@ def load(source: Source, at: Path = Path(), *, seed: int = 0) -> tuple[Dataset, 
     path = at / source.path
     frame, names, query, test = _split(source, path, seed)
     train = ~(query | test)
-    encoding = learn(_features(frame, source)[query], str(path), source.categorical)
+    public = _features(frame, source)[query]
+    encoding = learn(public, str(path), source.categorical)
     features = encoding.apply(_features(frame, source), str(path))
     target = frame[source.target]
     _refuse_missing(target, path)
@@ -95,20 +97,26 @@ def load(source: Source, at: Path = Path(), *, seed: int = 0) -> tuple[Dataset, 
         remarks=remarks,
     )
     dataset.validate()
-    return dataset, encoding, int(query.sum())
+    return dataset, encoding, public
 
 
 def survey(source: Source, at: Path = Path(), *, seed: int = 0) -> Survey:
     """Return the counts of the table, and what speaks against its columns."""
     dataset, encoding, public = load(source, at, seed=seed)
     doubts = tuple(
-        f"Column '{column.name}' holds words, {len(column.values or ()):,} different ones in {public:,} public rows: "
-        "an identifier, dates, free text, or numbers with decimal commas? Hardly anything can be learnt from them, and "
-        "they are published with the student. Remove the column; or name it in data.id or data.group, which are not "
-        "read; or write numbers with points. To go on all the same: --anyway."
-        for column in identifying(encoding, public)
+        f"Column '{column.name}' holds words, {len(column.values or ()):,} different ones in {len(public):,} public "
+        "rows: an identifier, dates, free text, or numbers with decimal commas? Hardly anything can be learnt from "
+        "them, and they are published with the student. Remove the column; or name it in data.id or data.group, which "
+        "are not read; or write numbers with points. To go on all the same: --anyway."
+        for column in identifying(encoding, len(public))
     )
-    return replace(survey_of(dataset), public=public, doubts=doubts)
+    return replace(
+        survey_of(dataset),
+        public=len(public),
+        columns=kinds_of_columns(encoding, public) | {"no features": tuple(dict.fromkeys(source.roles))},
+        remarks=(*dataset.remarks, *on_values(encoding, public, source.categorical)),
+        doubts=doubts,
+    )
 
 
 def _sketch(frame: pd.DataFrame, source: Source) -> np.ndarray:

@@ -16,6 +16,9 @@ from tasks.runtime.parameters import settled
 from tasks.runtime.releases import noise_of, releases_of
 from tasks.runtime.run import Run
 from tasks.tools.check import BORDER, LARGEST_DENSE, PROJECTION, image_seconds, look_at
+from terrine.data import table
+from terrine.data.encoding import learn
+from terrine.data.sources.table import Table
 from terrine.errors import InputError
 from terrine.models import scattering, spectra
 from terrine.models.kinds.scattering import PROJECTION_BATCHES
@@ -114,6 +117,47 @@ def test_columns_of_a_table_that_tell_rows_apart_are_refused(project):
     (said,) = look_at(project, "rows").stops
     assert re.match(r"Column 'mrn' holds words, \d+ different ones in \d+ public rows", said)
     assert not look_at(project, derive(project, "rows", ["data.id=mrn", "data.classes=[no, yes]"])).stops
+
+
+def test_what_columns_are_taken_for_is_told_with_values_of_public_rows_alone(project):
+    weights = ["45 kg", "61 kg", "72.5 kg"]
+    lines = [
+        f"{-999 if n % 9 == 0 else 40 + n % 30},{weights[n % 3]},{n % 2},one,,w{n % 7},{n % 13 - 1},m{n},{n % 2}"
+        for n in range(2000)
+    ]
+    header = "pressure,weight,smokes,site,note,ward,change,mrn,died"
+    source = Table(path="rows.csv", target="died", id="mrn")
+    (project / "rows.csv").write_text("\n".join([header, *lines]))
+    public = _public_rows(source, project)
+    for n in [n for n in range(2000) if n not in public][:9]:
+        lines[n] = f"77777,1 stone,1,one,,w1,1,m{n},1"
+    (project / "rows.csv").write_text("\n".join([header, *lines]))
+    preset = {
+        "data": {"name": "table", "path": "rows.csv", "target": "died", "id": "mrn"},
+        "backbone": {"kind": "columns"},
+        "ledger": {"account": "clinic", "epsilon": 8},
+    }
+    (project / "experiments" / "rows.yaml").write_text(yaml.safe_dump(preset))
+    said = " ".join(_check("--preset", "rows").stdout.split())
+    for part in (
+        "numbers: pressure, smokes, change; words: weight, ward; constant: site; empty: note; no features: died, mrn",
+        "Taken as words, though they begin with numbers: 'weight' (such as '45 kg').",
+        "occur again and again in the public rows: 'pressure' -999 (",
+    ):
+        assert part in said, said
+    assert "stone" not in said
+    assert "77777" not in said
+    assert "as words, though" not in " ".join(
+        look_at(project, derive(project, "rows", ["data.categorical=[weight]"])).notes
+    )
+
+
+def _public_rows(source, project):
+    kept = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(table, "learn", lambda public, *_: kept.append(public) or learn(public, ""))
+        source.load(project)
+    return {line - 2 for line in kept[0].index}
 
 
 def test_a_table_that_was_released_about_under_another_account_is_refused_at_first_look(project):

@@ -1,0 +1,86 @@
+"""What the columns of a table are taken for, and what is odd about them, for its keeper.
+
+Values are of the public rows alone, which also decide how a column is encoded (`terrine.data.encoding`).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from terrine.data.encoding import Encoding, numbers_in
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_WITH_A_UNIT = re.compile(r"[<>≤≥~]?\s*[+-]?\d+(?:[.,]\d+)?\s*\D*")  # 45 kg, 12%, <5, 3,5
+_CODE = re.compile(r"-1|-9|-?99+")
+_STEPS = 5
+"""A value that often stands for a missing one is far outside when it is so many times as far as others lie apart."""
+_SHOWN = 5
+
+
+def kinds_of_columns(encoding: Encoding, public: pd.DataFrame) -> dict[str, tuple[str, ...]]:
+    """Return the names of the columns by what public rows show: numbers, words, one value alone (constant), none."""
+    found: dict[str, list[str]] = {"numbers": [], "words": [], "constant": [], "empty": []}
+    for column in encoding.columns:
+        numbers, known, missing = numbers_in(public[column.name])
+        held = np.unique(numbers[known]) if column.values is None else column.values
+        kind = "numbers" if column.values is None else "words"
+        found["empty" if missing.all() else "constant" if len(held) == 1 else kind].append(column.name)
+    return {kind: tuple(names) for kind, names in found.items() if names}
+
+
+def on_values(encoding: Encoding, public: pd.DataFrame, categorical: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Return what there is to say of columns that are hardly meant as they are taken."""
+    outside, units = [], []
+    for column in encoding.columns:
+        cells = public[column.name]
+        if column.values is None:
+            numbers, known, _ = numbers_in(cells)
+            outside += [f"'{column.name}' {value:g} ({times} times)" for value, times in far_outside(numbers[known])]
+        elif column.name not in categorical:
+            alike = [value for value in column.values if _WITH_A_UNIT.fullmatch(value)]
+            if len(alike) > len(column.values) / 2:
+                units.append(f"'{column.name}' (such as '{alike[0]}')")
+    said = []
+    if units:
+        said.append(
+            f"Taken as words, though they begin with numbers: {_listed(units)}. Each value stands for itself, and "
+            "neither order nor distance is seen. If they are numbers, write these alone, with points, and units into "
+            "the header."
+        )
+    if outside:
+        said.append(
+            f"Values far outside of the rest occur again and again in the public rows: {_listed(outside)}. If they "
+            "stand for missing ones, leave these cells empty: as numbers they take part in the column's mean and "
+            "deviation."
+        )
+    return tuple(said)
+
+
+def far_outside(numbers: np.ndarray) -> list[tuple[float, int]]:
+    """Return values at either end that occur more than once, far from all others, and how often, the farthest first.
+
+    Far is farther than others lie apart in all; or, for -1, -9, 99, -999 and the like, five times as far as one
+    commonly lies from the next. The others are more than half.
+    """
+    values, times = np.unique(numbers, return_counts=True)
+    found = []
+    while len(values) > 2:
+        gaps = np.diff(values)
+        place = 0 if gaps[0] >= gaps[-1] else -1
+        rest = values[1:] if place == 0 else values[:-1]
+        code = _CODE.fullmatch(f"{values[place]:.15g}")
+        far = _STEPS * np.median(np.diff(rest)) if code else rest[-1] - rest[0]
+        if gaps[place] <= far or times[place] < 2 or times[place] >= len(numbers) / 2:
+            break
+        found.append((float(values[place]), int(times[place])))
+        values, times = rest, np.delete(times, place)
+    return found
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
