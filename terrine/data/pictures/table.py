@@ -103,7 +103,7 @@ def _values(row: Mapping[str | None, str | None], columns: set[str], place: str)
 def inside(folder: Path, path: Path, place: str, *, relative: bool = False) -> Path:
     """Return the real path of an image, after refusing one that is not a file inside `folder`.
 
-    With `relative` the path is one that a table gives, relative to `folder`.
+    With `relative` the path is one that a table gives, relative to `folder`; without, a link that was found there.
     """
     if relative and path.is_absolute():
         raise InputError(
@@ -120,6 +120,8 @@ def inside(folder: Path, path: Path, place: str, *, relative: bool = False) -> P
             f"{place}: {path} leads outside {folder}, to {real}. Copy the image into that folder; links and '..' that "
             "leave it are not followed."
         )
+    if not is_file and not relative:
+        raise InputError(f"{place} is a link that leads to no file. Mend it, or remove it.")
     if not is_file:
         raise InputError(f"{place}: there is no file {path} in {folder}. Correct the path or remove the line.")
     return real

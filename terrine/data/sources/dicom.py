@@ -179,10 +179,12 @@ def _in_directory(path: Path) -> tuple[list[Path], Counter[str]]:
 
 
 def _refuse_twice(headers: list[Header]) -> None:
-    first: dict[str, Path] = {}
+    first: dict[str, Header] = {}
     for header in headers:
-        if (other := first.setdefault(header.sop, header.path)) != header.path:
-            raise InputError(f"{other} and {header.path} are one image, or claim to be: remove one of them.")
+        if (other := first.setdefault(header.sop, header)) is not header:
+            raise InputError(
+                f"{other.path} and {header.path} are one image, or claim to be: remove one of them, or the link to it."
+            )
 
 
 def _on_text(headers: list[Header]) -> list[str]:

@@ -14,7 +14,7 @@ the order of their names, whatever the order of classes or of lines. Files of on
 
 Paths in a table are relative to the table's folder and may not leave it, by an absolute path, by `..` or by a symbolic
 link: a table from elsewhere must not make Terrine read other files of this machine. The same holds for links in class
-folders.
+folders. A link that leads to no file is refused, and so is a file under two names: one record would be two.
 """
 
 from __future__ import annotations
@@ -101,12 +101,16 @@ def _walk(folder: Path) -> tuple[list[Record], Counter[str]]:
             "point data.path at a CSV file with columns path and label."
         )
     listing: list[Record] = []
+    places: dict[Path, str] = {}
     skipped = Counter(_kind_of_file(file.name) for file in folder.iterdir() if file.is_file())
     for class_folder, split in class_folders:
         if not _is_utf8(class_folder.name):
             raise InputError(f"The name of the class folder {str(class_folder)!a} is no UTF-8 text. Rename it.")
         real, before = class_folder.resolve(), len(listing)
         for entry in _files_below(class_folder):
+            if entry.is_symlink() and os.path.isdir(entry.path):
+                skipped["links to folders"] += 1
+                continue
             if not _is_image(entry):
                 skipped[_kind_of_file(entry.name)] += 1
                 continue
@@ -114,6 +118,11 @@ def _walk(folder: Path) -> tuple[list[Record], Counter[str]]:
             # What is no link lies where it seems to; resolving every path would take longer than reading the images.
             linked = class_folder.is_symlink() or entry.is_symlink()
             path = inside(folder, Path(entry.path), entry.path) if linked else real / name
+            if (other := places.setdefault(path, entry.path)) != entry.path:
+                raise InputError(
+                    f"{other} and {entry.path} are one file, {path}, and would be two records of one person. Remove "
+                    "the link."
+                )
             listing.append(Record(path, name.as_posix(), class_folder.name, split=split))
         if len(listing) == before:
             raise InputError(
@@ -140,12 +149,12 @@ def _class_folders(folder: Path) -> list[tuple[Path, str]]:
 
 
 def _files_below(folder: Path) -> Iterator[os.DirEntry[str]]:
-    """Yield the files below a folder, at any depth, by name; folders that are links are not entered."""
+    """Yield the files below a folder, at any depth, by name, and links, whatever they lead to: none is entered."""
     with os.scandir(folder) as entries:
         for entry in sorted(entries, key=lambda entry: entry.name):
             if entry.is_dir(follow_symlinks=False):
                 yield from _files_below(Path(entry.path))
-            elif entry.is_file():
+            elif entry.is_symlink() or entry.is_file():
                 yield entry
 
 
@@ -154,7 +163,11 @@ def _is_utf8(name: str) -> bool:
 
 
 def _subfolders(folder: Path) -> list[Path]:
-    return sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
+    for entry in entries:
+        if entry.is_symlink() and not os.path.exists(entry):
+            raise InputError(f"{entry} is a link that leads nowhere. Mend it, or remove it.")
+    return [entry for entry in entries if entry.is_dir()]
 
 
 def _is_image(entry: os.DirEntry[str]) -> bool:

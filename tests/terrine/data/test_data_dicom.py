@@ -281,6 +281,10 @@ def test_one_image_in_two_files_is_refused(hospital: Path, tmp_path: Path) -> No
     shutil.copy(tmp_path / "in" / "unlabelled", tmp_path / "in" / "copy")
     with pytest.raises(InputError, match=r"copy and \S+unlabelled are one image"):
         source(tmp_path, labels=hospital / "labels.csv").read()
+    (tmp_path / "in" / "copy").unlink()
+    (tmp_path / "in" / "link").symlink_to("unlabelled")
+    with pytest.raises(InputError, match=r"unlabelled are one image, .* remove one of them, or the link to it"):
+        source(tmp_path, labels=hospital / "labels.csv").read()
 
 
 def test_a_folder_without_files_is_refused(tmp_path: Path) -> None:

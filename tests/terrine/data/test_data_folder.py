@@ -233,6 +233,35 @@ def test_links_inside_the_folder_are_followed(class_folders: Path) -> None:
     assert load(write_table(class_folders, "path,label", *lines)).classes == 2
 
 
+def test_a_link_that_leads_nowhere_is_named(class_folders: Path) -> None:
+    (class_folders / "other").symlink_to(class_folders / "gone")
+    with pytest.raises(InputError, match=r"other is a link that leads nowhere\. Mend it, or remove it\."):
+        load(class_folders)
+    (class_folders / "other").unlink()
+    for name, target in (("old.png", "gone.png"), ("loop.png", "loop.png")):
+        link = class_folders / "malign" / "deeper" / name
+        link.symlink_to(target)
+        with pytest.raises(InputError, match=rf"deeper/{name}.*(leads to no file|is no usable path)"):
+            load(class_folders)
+        link.unlink()
+
+
+@pytest.mark.parametrize("link", ["benign/again.png", "malign/a.png"])
+def test_a_file_under_two_names_is_no_second_record(class_folders: Path, link: str) -> None:
+    (class_folders / link).symlink_to(class_folders / "benign" / "0.png")
+    with pytest.raises(InputError, match=r"benign/0\.png and .*\.png are one file, .*two records of one person"):
+        load(class_folders)
+
+
+def test_a_link_to_a_file_that_lies_apart_is_one_record_and_one_to_a_folder_is_told_of(class_folders: Path) -> None:
+    write_image(class_folders / ".kept" / "0.png", 50)
+    (class_folders / "benign" / "kept.png").symlink_to(class_folders / ".kept" / "0.png")
+    (class_folders / "benign" / "all").symlink_to(class_folders / ".kept")
+    survey = Folder(path=class_folders).survey()
+    assert sum(survey.records) == 21
+    assert survey.skipped == {"links to folders": 1}
+
+
 def test_a_loop_of_links_is_named(class_folders: Path) -> None:
     (class_folders / "loop.png").symlink_to(class_folders / "loop.png")
     table = write_table(class_folders, "path,label", *rows(), "loop.png,b")
