@@ -35,6 +35,11 @@ _ENOUGH_FAILURES = 20
 
 # More than eight bits a pixel: which range of values becomes black to white is a medical decision, not ours.
 _DEEP_MODES = ("I", "F")
+_WITHOUT_WINDOW = "choose the range of values to show, data.window=[low, high], or save as 8 bits"
+_OF_STUDENT = (
+    "the student was made without data.window=[low, high], the range of values to show: save as 8 bits, as its records "
+    "were, or make it with that"
+)
 
 
 _OF_PAGES = ("TIFF", "GIF", "PNG", "WEBP")
@@ -51,7 +56,7 @@ def read_images(
     files: Files = "images",
     progress: Progress | None = None,
 ) -> np.ndarray:
-    """Return the image files as uint8 [N, C, *size], in the order of `paths`.
+    """Return the image files that a student is asked about as uint8 [N, C, *size], in the order of `paths`.
 
     Each is turned as its EXIF orientation says, and resized as `fit` says. `window`: see `open_picture`. Of DICOM files
     with several frames the middle one is taken. `progress` is called with (files done, files in all). Raises
@@ -63,7 +68,7 @@ def read_images(
             from terrine.data.pictures.dicom_pixels import picture_at
 
             return picture_at(record.path, None, window)
-        return open_picture(record.path.read_bytes(), size, channels, window), b""
+        return open_picture(record.path.read_bytes(), size, channels, window, _OF_STUDENT), b""
 
     records = [Record(path, "", "") for path in paths]
     return read_pictures(records, picture, size=size, channels=channels, fit=fit, progress=progress)[0]
@@ -140,7 +145,7 @@ def decode_image(
             width, height = image.size
         if width * height > most_pixels:
             raise InputError(f"has {width} x {height} pixels, more than {most_pixels:,}: send a smaller one")
-        return fitted(open_picture(encoded, size, channels, window), size, channels, fit)
+        return fitted(open_picture(encoded, size, channels, window, _OF_STUDENT), size, channels, fit)
 
     pixels, failure = _attempt(decode, data)
     if failure is not None:
@@ -148,10 +153,17 @@ def decode_image(
     return pixels
 
 
-def open_picture(contents: bytes, size: Size, channels: int, window: tuple[float, float] | None = None) -> Image.Image:
+def open_picture(
+    contents: bytes,
+    size: Size,
+    channels: int,
+    window: tuple[float, float] | None = None,
+    remedy: str = _WITHOUT_WINDOW,
+) -> Image.Image:
     """Return an encoded image, upright and of 8 bits, in twice `size` or more where it has as many pixels.
 
-    window: the values that become black and white in an image of more than 8 bits per pixel, which is refused without.
+    window: the values that become black and white in an image of more than 8 bits per pixel, which is refused without,
+    with a remedy.
     """
     mode, (height, width) = "L" if channels == 1 else "RGB", sides(size)
     ImageFile.LOAD_TRUNCATED_IMAGES = (
@@ -161,10 +173,7 @@ def open_picture(contents: bytes, size: Size, channels: int, window: tuple[float
         _refuse_pages(image)
         deep = image.mode.startswith(_DEEP_MODES)
         if deep and window is None:
-            raise InputError(
-                f"has more than 8 bits per pixel (mode {image.mode}): choose the range of values to show, "
-                "data.window=[low, high], or save as 8 bits"
-            )
+            raise InputError(f"has more than 8 bits per pixel (mode {image.mode}): {remedy}")
         # Lets the JPEG decoder skip detail that the small copy cannot show; other formats ignore it.
         image.draft(mode, (2 * width, 2 * height))
         upright = ImageOps.exif_transpose(image)

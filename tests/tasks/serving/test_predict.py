@@ -72,6 +72,11 @@ def test_files_are_read_as_the_students_records_were(tmp_path):
     model = open_student(tmp_path / "padded")
     expected = model.predict(read_images([tmp_path / "deep.png"], size=12, channels=1, fit="pad", window=(0, 4000)))
     assert list(predict_files(model, [tmp_path / "deep.png"])[0].probabilities.values()) == expected[0].tolist()
+    plain = open_student(make_student(tmp_path / "plain"))
+    with pytest.raises(InputError, match=r"deep\.png .*the student was made without data\.window=\[low, high\]"):
+        predict_files(plain, [tmp_path / "deep.png"])
+    with pytest.raises(InputError, match=r"the student was made without data\.window"):
+        decode_image((tmp_path / "deep.png").read_bytes(), most_pixels=10**6, **plain.reading)
     for number, strange in enumerate(
         ({"fit": "roll"}, {"window": [4, 4]}, {"window": ["a", "b"]}, {"files": "all"}, {"files": []}, ["pad"])
     ):

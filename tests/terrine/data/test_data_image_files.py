@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from terrine.data import large
-from terrine.data.pictures.files import headers, read_images
+from terrine.data.pictures.files import headers, open_picture, read_images
 from terrine.errors import InputError
 
 GENERATOR = np.random.default_rng(0)
@@ -87,8 +87,10 @@ def test_reading_stops_when_everything_is_damaged(tmp_path: Path) -> None:
 
 def test_sixteen_bits_per_pixel_are_refused_with_the_reason(tmp_path: Path) -> None:
     path = saved(tmp_path / "deep.png", GENERATOR.integers(0, 4096, (8, 8)).astype(np.uint16))
-    with pytest.raises(InputError, match=r"deep\.png \(has more than 8 bits per pixel \(mode I;16\): choose the range"):
+    with pytest.raises(InputError, match=r"deep\.png \(has more than 8 bits per pixel \(mode I;16\): the student was"):
         read_images([path], size=8, channels=1)
+    with pytest.raises(InputError, match=r"has more than 8 bits .* choose the range .* data\.window=\[low, high\]"):
+        open_picture(path.read_bytes(), 8, 1)
 
 
 def test_a_window_says_what_is_black_and_white_in_images_of_more_bits(tmp_path: Path) -> None:
