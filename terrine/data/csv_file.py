@@ -13,13 +13,26 @@ from terrine.extras import from_extra
 if TYPE_CHECKING:
     import pandas as pd
 
+_ZIP = b"PK\x03\x04"
+
 
 def read_csv_file(path: Path) -> pd.DataFrame:
     """Return the cells of a CSV file; see `read_csv`. Raises InputError for a missing file, too."""
     if not path.is_file():
         raise InputError(f"There is no file {path}. Point data.path at your CSV file.")
-    with path.open(newline="", encoding="utf-8-sig") as file:
+    with open_csv(path) as file:
         return read_csv(file, str(path))
+
+
+def open_csv(path: Path) -> TextIO:
+    """Open a CSV file as text in UTF-8. Raises InputError for an archive that is called one."""
+    with path.open("rb") as file:
+        if file.read(len(_ZIP)) == _ZIP:
+            raise InputError(
+                f"{path} is a ZIP archive, or a workbook of a spreadsheet, whatever its name says. Unpack it, or save "
+                "the table as CSV, UTF-8, separated by commas."
+            )
+    return path.open(newline="", encoding="utf-8-sig")
 
 
 def read_csv_bytes(data: bytes, where: str) -> pd.DataFrame:

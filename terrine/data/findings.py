@@ -5,6 +5,7 @@ class names are then the findings'. What counts labels by class reads either thr
 """
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -15,6 +16,7 @@ from terrine.settings import Settings
 
 SEPARATORS = re.compile(r"[;|]")
 """Between the findings of one cell; NIH's ChestX-ray14 has the latter."""
+_NAMED = 20
 _YES, _NO = {"1", "1.0", "true", "yes"}, {"0", "0.0", "false", "no", ""}
 
 
@@ -34,6 +36,22 @@ class SeveralFindings(Settings):
                 "such as `yes` or `no`"
             )
         return value
+
+
+def on_combinations(class_names: Sequence[str]) -> tuple[str, ...]:
+    """Return what speaks against classes that look like several findings of a record, whose parts occur elsewhere."""
+    parts = [[part.strip() for part in SEPARATORS.split(name)] for name in class_names]
+    times = Counter(part for own in parts for part in {*own})
+    several = [name for name, own in zip(class_names, parts, strict=True) if len({*own} - {""}) > 1]
+    findings = sorted({part for own in parts if len(own) > 1 for part in own} - {""})
+    if not several or max(times[name] for name in findings) < 2:
+        return ()
+    named = ", ".join(findings[:_NAMED]) + (", ..." if len(findings) > _NAMED else "")
+    return (
+        f"{len(several)} of {len(class_names)} classes, such as '{several[0]}', look like several findings of one "
+        f"image. Name the findings: data.findings=[{named}] (docs/several-findings.md). To go on all the same: "
+        "--anyway.",
+    )
 
 
 def labelled(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from terrine.data.dataset import Dataset
-from terrine.data.findings import counts_by_class
+from terrine.data.findings import counts_by_class, on_combinations
 from terrine.data.labels import encode_groups, encode_labels, on_alike, on_alike_groups
 from terrine.data.ordered import OrderedLabels, grades_of, numbers_of, on_clipped
 from terrine.data.parties import encode_parties
@@ -168,6 +168,7 @@ class Listed(OrderedLabels, Own, ImageSource):
             geometry=geometry,
             looked_at=looked_at,
             remarks=(*there.found.remarks, *there.remarks, *_on_broken(broken, looked_at)),
+            doubts=on_combinations(there.class_names),
             several=(len(train), len(test)) if self.findings else None,
         )
 

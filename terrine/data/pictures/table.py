@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from terrine.data.csv_file import open_csv
 from terrine.data.findings import findings_in_cell, findings_in_columns
 from terrine.data.labels import on_unread
 from terrine.data.pictures.listed import AND, Record
@@ -51,7 +52,7 @@ def rows_of(
         raise InputError(f"There is no file {table}. Name a CSV file with columns {' or '.join(keys)} and label.")
     line = 0
     try:
-        with table.open(newline="", encoding="utf-8-sig") as file:
+        with open_csv(table) as file:
             reader = csv.DictReader(file, strict=True, skipinitialspace=True)
             header = reader.fieldnames or ()
             key = [name for name in keys if name in header]

@@ -46,6 +46,8 @@ _SPLITS = {
     "test": "test",
 }
 """The split that a folder is, by its name in small letters."""
+_OF_MACOS = "__MACOSX"
+"""The folder that macOS puts into archives beside what was packed."""
 
 
 class Folder(Listed):
@@ -102,7 +104,8 @@ def _walk(folder: Path) -> tuple[list[Record], Counter[str]]:
         )
     listing: list[Record] = []
     places: dict[Path, str] = {}
-    skipped = Counter(_kind_of_file(file.name) for file in folder.iterdir() if file.is_file())
+    left = [file for file in folder.iterdir() if file.is_file() or file.name == _OF_MACOS]
+    skipped = Counter(_kind_of_file(file.name) for file in left)
     for class_folder, split in class_folders:
         if not _is_utf8(class_folder.name):
             raise InputError(f"The name of the class folder {str(class_folder)!a} is no UTF-8 text. Rename it.")
@@ -163,7 +166,7 @@ def _is_utf8(name: str) -> bool:
 
 
 def _subfolders(folder: Path) -> list[Path]:
-    entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
+    entries = [entry for entry in sorted(folder.iterdir()) if entry.name != _OF_MACOS and entry.name[0] != "."]
     for entry in entries:
         if entry.is_symlink() and not os.path.exists(entry):
             raise InputError(f"{entry} is a link that leads nowhere. Mend it, or remove it.")

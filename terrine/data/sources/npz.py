@@ -72,6 +72,8 @@ def read_arrays(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
         if not isinstance(archive, np.lib.npyio.NpzFile):
             raise InputError(f"{path} is a single array. Save an archive: numpy.savez(path, images=..., labels=...).")
         with archive:
+            if not archive.files:
+                raise InputError(f"{path} holds no array at all. Save some: numpy.savez(path, images=..., labels=...).")
             return {name: archive[name] for name in archive.files if name in wanted}
     except InputError:
         raise
@@ -225,6 +227,8 @@ def _require_arrays(arrays: Mapping[str, np.ndarray], prefixes: list[str], where
             "Give images and labels, or train_images, train_labels, test_images and test_labels."
         )
     shapes = {prefix: arrays[f"{prefix}images"].shape for prefix in prefixes}
+    if empty := [f"{prefix}images" for prefix, shape in shapes.items() if shape[:1] == (0,)]:
+        raise InputError(f"{where}: {empty[0]} has shape {list(arrays[empty[0]].shape)}: there is no image in it.")
     first = prefixes[0]
     for prefix in prefixes[1:]:
         if shapes[prefix][1:] != shapes[first][1:]:

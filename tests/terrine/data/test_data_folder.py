@@ -1,5 +1,6 @@
 import os
 import shutil
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +52,36 @@ def test_class_folders_become_classes(class_folders: Path) -> None:
     assert dataset.train_images.shape[1:] == (1, 8, 8)
     assert np.array_equal(dataset.train_images[:, 0, 0, 0] >= 100, dataset.train_labels == 1)
     assert np.array_equal(dataset.test_images[:, 0, 0, 0] >= 100, dataset.test_labels == 1)
+
+
+def test_what_macos_packs_beside_images_is_no_class(class_folders: Path) -> None:
+    for name in ("._benign", "benign/._0.png"):
+        (class_folders / "__MACOSX" / name).parent.mkdir(parents=True, exist_ok=True)
+        (class_folders / "__MACOSX" / name).write_bytes(b"\0\5\x16\7")
+    survey = Folder(path=class_folders).survey()
+    assert survey.class_names == ("benign", "malign")
+    assert survey.skipped == {"__MACOSX": 1}
+
+
+def test_labels_that_combine_findings_are_pointed_to_their_setting(class_folders: Path) -> None:
+    """As in NIH's ChestX-ray14."""
+    labels = ["Cardiomegaly", "Cardiomegaly|Effusion", "No Finding", "Effusion|Mass"]
+    lines = [f"{row.rpartition(',')[0]},{labels[number % 4]}" for number, row in enumerate(rows())]
+    table = write_table(class_folders, "path,label", *lines)
+    (said,) = Folder(path=table).survey().doubts
+    assert said.startswith("2 of 4 classes, such as 'Cardiomegaly|Effusion', look like several findings of one image")
+    assert "data.findings=[Cardiomegaly, Effusion, Mass]" in said
+    named = Folder(path=table, findings=("Cardiomegaly", "Effusion", "Mass")).survey()
+    assert (named.doubts, named.class_names) == ((), ("Cardiomegaly", "Effusion", "Mass"))
+    other = [line.replace("Cardiomegaly|Effusion", "a|b").replace("Effusion|Mass", "Mass") for line in lines]
+    assert Folder(path=write_table(class_folders, "path,label", *other)).survey().doubts == (), "one name with a stroke"
+
+
+def test_a_workbook_that_is_called_a_table_is_refused_as_such(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "table.csv", "w") as archive:
+        archive.writestr("xl/workbook.xml", "<workbook/>")
+    with pytest.raises(InputError, match=r"table\.csv is a ZIP archive, or a workbook .* save the table as CSV"):
+        load(tmp_path / "table.csv")
 
 
 def test_every_image_is_read_once(class_folders: Path) -> None:

@@ -154,6 +154,15 @@ def test_pickled_objects_are_refused_unread(tmp_path: Path) -> None:
         load(path)
 
 
+def test_a_file_without_arrays_or_images_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "cells.npz")
+    with pytest.raises(InputError, match=r"cells\.npz holds no array at all\. Save some"):
+        load(tmp_path / "cells.npz")
+    np.savez(tmp_path / "cells.npz", images=np.zeros((0, 8, 8), np.uint8), labels=np.zeros(0, int))
+    with pytest.raises(InputError, match=r"cells\.npz: images has shape \[0, 8, 8\]: there is no image in it"):
+        load(tmp_path / "cells.npz")
+
+
 def test_a_single_array_is_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "images.npy", IMAGES)
     with pytest.raises(InputError, match=r"images\.npy is a single array\. Save an archive"):

@@ -356,6 +356,12 @@ def test_a_table_that_cannot_be_used_says_why(tmp_path: Path, header: str, rows:
         load(write(tmp_path / "t.csv", rows, header), target="y")
 
 
+def test_a_workbook_that_is_called_a_table_is_refused_as_such(tmp_path: Path) -> None:
+    (tmp_path / "adult.csv").write_bytes(b"PK\3\4" + bytes(range(200, 256)))
+    with pytest.raises(InputError, match=r"adult\.csv is a ZIP archive, or a workbook .*save the table as CSV"):
+        load(tmp_path / "adult.csv", target="income")
+
+
 def test_a_word_among_private_numbers_is_named(adult: Path) -> None:
     data = load(adult, target="income")
     private = int(original_index(data.train_features, data)[0])
