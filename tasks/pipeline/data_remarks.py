@@ -56,37 +56,37 @@ def _on_classes(remarks: Remarks, survey: Survey, params: Params, said: Collecti
     counts = dict(zip(survey.class_names, survey.train.tolist(), strict=True))
     if len(counts) < 2 and not survey.several:
         remarks.refusals.append(
-            f"There is one class, {_listed(list(counts))}: at least two are needed to be told apart."
+            f"There is one class, {listed(list(counts))}: at least two are needed to be told apart."
         )
     missing = [name for name, count in counts.items() if count == 0]
     single = [name for name, count in counts.items() if count == 1]
     if params.data.scale is not None:  # all of its classes were named beforehand
         if missing or single:
-            few = _listed(missing + single)
+            few = listed(missing + single)
             remarks.notes.append(
                 f"No training record is of {few}, or one: no student will answer so. That does no harm."
             )
     elif missing and survey.declared:
-        remarks.notes.append(f"No training record is of {_listed(missing)}: no teacher here will ever answer so.")
+        remarks.notes.append(f"No training record is of {listed(missing)}: no teacher here will ever answer so.")
     elif missing:
         remarks.refusals.append(
-            f"No training record is of {_listed(missing)}, and no teacher can learn it: add records, give the split "
+            f"No training record is of {listed(missing)}, and no teacher can learn it: add records, give the split "
             "yourself, or remove the class."
         )
     if single and params.data.scale is None:
         remarks.doubts.append(
-            f"{_listed(single)}: one training record each, too little to be learnt by anybody. Add records, or remove "
+            f"{listed(single)}: one training record each, too little to be learnt by anybody. Add records, or remove "
             "the class. To go on all the same: --anyway."
         )
     rare = [name for name, count in counts.items() if 1 < count < RARE * survey.train.mean() and name not in said]
     if rare:
         remarks.notes.append(
-            f"Few records are of {_listed(rare)} beside those of other classes: a student may answer so too seldom, "
+            f"Few records are of {listed(rare)} beside those of other classes: a student may answer so too seldom, "
             "and the accuracy would hardly show it. Look at the balanced accuracy, or at each class's own."
         )
     untested = [name for name, count in zip(counts, survey.test.tolist(), strict=True) if count == 0]
     if untested:
-        remarks.notes.append(f"No test record is of {_listed(untested)}: the accuracy says nothing about it.")
+        remarks.notes.append(f"No test record is of {listed(untested)}: the accuracy says nothing about it.")
 
 
 def _on_files(remarks: Remarks, survey: Survey, params: Params) -> None:
@@ -123,5 +123,6 @@ def _on_files(remarks: Remarks, survey: Survey, params: Params) -> None:
         remarks.notes.append("All images are grey: data.channels=1 would say as much as 3, in less time.")
 
 
-def _listed(names: list[str]) -> str:
+def listed(names: list[str]) -> str:
+    """Return the first names, and how many more there are."""
     return ", ".join(f"'{name}'" for name in names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tasks.config.automatic import take_out
 from tasks.config.presets import resolve, values_of
-from tasks.pipeline.data_remarks import Remarks, remarks_on
+from tasks.pipeline.data_remarks import Remarks, listed, remarks_on
 from tasks.runtime.accounts import check_data, ledger_account, ledger_before
 from tasks.runtime.parameters import as_planned, hopeless, hopeless_sums, planned, settled_before
 from tasks.runtime.releases import (
@@ -50,7 +50,7 @@ STATISTICS, PROJECTION, REFERENCE = 4_000, 8_000, 2_000
 """Queries at most whose features are the backbone's statistics; whose deformed pairs are its projection, where that is
 learnt; and that reference images are chosen from."""
 MOST_CLASSES = 8
-"""Of which it is said that they vanish."""
+"""Of which it is said one by one that they vanish."""
 DENSE, LARGEST_DENSE = 1e-6, 32
 """Processor seconds of the scattering transform for a pixel, and the longest side of images that are products of
 matrices; larger ones are transformed (`terrine.models.scattering`)."""
@@ -140,6 +140,8 @@ def look_at(root: Path, name: str) -> Finding:
             _look_at_account(found, unknown)
     vanishing = vanishing_classes(found)
     found.notes += list(vanishing.values())[:MOST_CLASSES]
+    if more := list(vanishing)[MOST_CLASSES:]:
+        found.notes.append(f"So it is with {len(more)} other class{'es' * (len(more) > 1)}: {listed(more)}.")
     remarks = remarks_on(survey, run.params, vanishing)
     found.refusals += remarks.refusals
     found.doubts += remarks.doubts

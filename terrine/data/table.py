@@ -225,7 +225,8 @@ def _class_names(column: pd.Series, source: Source, path: Path) -> dict[str, str
     if numbers and all(map(_is_number, firsts)):
         raise InputError(
             f"{path}: '{column.name}' holds {len(firsts):,} different numbers in {len(column):,} rows, too many to be "
-            "classes. To predict a number, say where its bins end: data.bins=[0, 10, 20, 40]."
+            "classes. If it is a quantity, say where its bins end: data.bins=[0, 10, 20, 40]. If they are codes, list "
+            "them in data.classes; a number that only names a row is no target."
         )
     lines = {str(label): line for line, label in firsts.items()}
     if declared := source.grades or source.classes:

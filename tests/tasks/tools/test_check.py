@@ -15,7 +15,7 @@ from tasks.runtime.accounts import release_at_price
 from tasks.runtime.parameters import settled
 from tasks.runtime.releases import noise_of, releases_of
 from tasks.runtime.run import Run
-from tasks.tools.check import BORDER, LARGEST_DENSE, PROJECTION, image_seconds, look_at
+from tasks.tools.check import BORDER, LARGEST_DENSE, PROJECTION, image_seconds, look_at, vanishing_classes
 from terrine.data import table
 from terrine.data.encoding import learn
 from terrine.data.sources.table import Table
@@ -306,6 +306,16 @@ def test_a_class_whose_votes_or_sums_drown_is_named_with_what_would_do(project):
     assert "its sums drown, a signal of 0." in summed
     _images(project / "images" / "sandal", 190)
     assert _vanishing(project, "aggregation.epsilon=8") == []
+
+
+def test_of_many_classes_that_drown_the_others_are_named(project):
+    for number in range(11):
+        _images(project / "images" / f"rare{number:02}", 12)
+    found = _looked_at(project, "aggregation.epsilon=30")
+    vanishing = list(vanishing_classes(found))
+    assert len(vanishing) == 11
+    assert len([note for note in found.notes if note.startswith("Class '")]) == 8
+    assert "So it is with 3 other classes: 'rare08', 'rare09', 'rare10'." in found.notes
 
 
 def test_the_teachers_that_know_a_class_are_as_many_as_dealing_its_records_finds():

@@ -244,10 +244,13 @@ def test_labels_that_look_like_one_class_are_named_and_declared(tmp_path: Path) 
         load(path, target="y", classes=("<=50K", "more"))
 
 
-def test_a_target_of_many_numbers_is_pointed_to_bins(tmp_path: Path) -> None:
-    rows = [[str(n), "20", "red", f"p{n}", f"{n * 1.5}"] for n in range(400)]
-    with pytest.raises(InputError, match=r"'income' holds 400 different numbers in 400 rows.*data\.bins"):
-        load(write(tmp_path / "prices.csv", rows), target="income")
+def test_a_target_of_many_numbers_is_pointed_to_bins_and_one_of_codes_to_its_classes(tmp_path: Path) -> None:
+    rows = [[str(n), "20", "red", f"p{n}", f"{n % 60 + 250}"] for n in range(400)]
+    path = write(tmp_path / "prices.csv", rows)
+    with pytest.raises(InputError, match=r"'income' holds 60 different numbers in 400 rows.*data\.bins.*data\.classes"):
+        load(path, target="income")
+    codes = tuple(str(number + 250) for number in range(60))
+    assert load(path, target="income", classes=codes).class_names == codes
 
 
 @pytest.mark.parametrize("labels", [("A+", "A-"), ("1", "10"), ("1.0", "10"), ("1000001", "1000002"), ("no", "none")])
