@@ -37,9 +37,10 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show budgets, what was spent, and every release."""
-    from tasks.tools.ledger import open_existing, overview
+    from tasks.tools.ledger import is_begun, open_existing, overview
 
-    accounts = overview(*open_existing(url, store, key))
+    begun = any((url, store, key)) or is_begun()
+    accounts = overview(*open_existing(url, store, key)) if begun else []
     if as_json:
         typer.echo(json.dumps(accounts, indent=2))
         return
@@ -58,7 +59,9 @@ def show(
         if account["releases"]:
             console.print(Padding(table, (0, 0, 0, 2)))
         console.print()
-    if not accounts:
+    if not begun:
+        console.print("No ledger was begun: nothing was released, and nothing was spent. The first run begins it.")
+    elif not accounts:
         console.print("The ledger is empty: nothing was released.")
 
 

@@ -36,9 +36,7 @@ def open_existing(
     Raises LedgerError when there is none, or when it is not intact.
     """
     if url is None or store is None or key is None:
-        root = project_root()
-        name = selected_run(root)
-        run = Run(root, name, resolve(root, name))
+        run = _of_the_project()
         url = url or run.database(run.params.ledger.url)
         store = store or run.path(run.params.ledger.store)
         key = key or run.path(run.params.ledger.key)
@@ -46,6 +44,19 @@ def open_existing(
         raise LedgerError(f"There is no ledger key at {key}: run the pipeline first, or name it with --key.")
     secret = load_or_create_key(key)
     return Ledger(url, store, secret, create=False), _names(secret)
+
+
+def is_begun() -> bool:
+    """Tell whether the project's ledger was begun, as far as can be seen here, or the site remembers one."""
+    run = _of_the_project()
+    file = run.database(run.params.ledger.url).removeprefix("sqlite:///")
+    return "://" in file or any(path.exists() for path in (Path(file), run.path(run.params.ledger.store), run.site))
+
+
+def _of_the_project() -> Run:
+    root = project_root()
+    name = selected_run(root)
+    return Run(root, name, resolve(root, name))
 
 
 def said_by_witness(line_or_file: str) -> str:

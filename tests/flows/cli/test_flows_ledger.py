@@ -155,6 +155,20 @@ def test_looking_begins_no_ledger(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["key"]
 
 
+def test_before_any_run_nothing_was_spent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments" / "digits.yaml").write_text("description: digits\n")
+    (tmp_path / "params.yaml").write_text("run: digits\ndata: {public_benchmark: true}\n")
+    monkeypatch.setenv("TERRINE_ROOT", str(tmp_path))
+    before = sorted(tmp_path.rglob("*"))
+    assert terrine("show").startswith("No ledger was begun: nothing was released, and nothing was spent.")
+    assert json.loads(terrine("show", "--json")) == []
+    assert sorted(tmp_path.rglob("*")) == before
+    (tmp_path / "data" / "private" / "site").mkdir(parents=True)
+    with pytest.raises(LedgerError, match="There is no ledger key"):  # one was, and is gone
+        terrine("show")
+
+
 def test_without_options_the_ledger_of_the_project_is_meant(
     options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
