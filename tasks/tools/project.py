@@ -76,9 +76,11 @@ def shipped() -> Path:
         listed = files("terrine") or []
     except PackageNotFoundError:
         listed = []
-    for file in listed:
-        if file.parts[-3:] == (*SHARED.parts, "params.yaml"):
-            return Path(str(file.locate())).resolve().parent
+    laid = [file for file in listed if file.parts[-3:] == (*SHARED.parts, "params.yaml")]
+    # `pip install --target` lays it beside the code, and lists it where it would lie in an environment.
+    for parameters in (REPOSITORY / SHARED / "params.yaml", *(Path(str(file.locate())) for file in laid)):
+        if parameters.is_file():
+            return parameters.resolve().parent
     raise SettingError("What a project begins with is not installed. Install Terrine again: pip install terrine")
 
 

@@ -1,6 +1,8 @@
 """`terrine init`: a project in a folder of its own."""
 
 import subprocess
+from importlib.metadata import PackagePath
+from types import SimpleNamespace
 
 import pytest
 
@@ -51,6 +53,20 @@ def test_a_folder_with_other_things_is_refused_and_left_alone(tmp_path):
     with pytest.raises(SettingError, match="is not empty, and no project"):
         begin(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_what_pip_laid_into_a_folder_of_its_own_is_found_beside_the_code(tmp_path, monkeypatch):
+    """Of `pip install --target`, the list of files names other places."""
+    listed = PackagePath("../../share/terrine/params.yaml")
+    listed.dist = SimpleNamespace(locate_file=lambda path: tmp_path / "target" / path)
+    monkeypatch.setattr(project, "files", lambda _: [listed])
+    monkeypatch.setattr(project, "REPOSITORY", tmp_path / "target")
+    with pytest.raises(SettingError, match="What a project begins with is not installed"):
+        project.shipped()
+    laid = tmp_path / "target" / "share" / "terrine"
+    laid.mkdir(parents=True)
+    (laid / "params.yaml").write_text("run: terrine-digits\n")
+    assert project.shipped() == laid
 
 
 def test_runs_that_a_clone_keeps_are_not_taken_over(tmp_path, monkeypatch):
