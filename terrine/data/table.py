@@ -53,8 +53,7 @@ def load(source: Source, at: Path = Path(), *, seed: int = 0) -> tuple[Dataset, 
     path = at / source.path
     frame, names, query, test = _split(source, path, seed)
     train = ~(query | test)
-    public = _features(frame, source)[query]
-    encoding = learn(public, str(path), source.categorical)
+    encoding = learn(_features(frame, source)[query], str(path), source.categorical)
     features = encoding.apply(_features(frame, source), str(path))
     target = frame[source.target]
     _refuse_missing(target, path)
@@ -97,7 +96,7 @@ def load(source: Source, at: Path = Path(), *, seed: int = 0) -> tuple[Dataset, 
         remarks=remarks,
     )
     dataset.validate()
-    return dataset, encoding, public
+    return dataset, encoding, _features(frame, source)[query]
 
 
 def survey(source: Source, at: Path = Path(), *, seed: int = 0) -> Survey:
