@@ -11,7 +11,7 @@ from tasks.runtime.accounts import SKETCH, check_data, data_of
 from tasks.runtime.keys import site_key
 from tasks.runtime.run import SPLIT_SEED, Run
 from tasks.runtime.step import step
-from tasks.runtime.store import Folders, atomic_folder, read_array, read_json, write_array, write_json
+from tasks.runtime.store import Folders, atomic_folder, read_array, write_array, write_json
 from terrine.data.dataset import Dataset, fingerprint
 from terrine.data.large import on_disk
 from terrine.data.ordered import Scale
@@ -85,7 +85,7 @@ def read_pool_labels(folders: Folders) -> np.ndarray | None:
 def read_dataset(folders: Folders) -> Dataset:
     """Map the stored dataset; images stay on disk until they are asked for."""
     folder = folders.dataset
-    manifest = read_json(folder / "manifest.json")
+    manifest = folders.dataset_manifest()
     there = [*_ARRAYS, *(name for name in _OPTIONAL if (folder / f"{name}.npy").is_file())]
     arrays = {name: read_array(folder / f"{name}.npy", memory_map=name.endswith("_images")) for name in there}
     return Dataset(

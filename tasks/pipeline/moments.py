@@ -19,7 +19,7 @@ from tasks.runtime.accounts import release_at_price
 from tasks.runtime.identity import remembered, tell_change
 from tasks.runtime.releases import identity_in_ledger, moments_of, noise_of
 from tasks.runtime.run import Run
-from tasks.runtime.store import read_json, write_tensors
+from tasks.runtime.store import write_tensors
 from terrine.deployment.model import MOMENTS
 from terrine.models.backbone import Backbone
 from terrine.models.moments import bound_for, statistics_from, unit_vectors
@@ -37,7 +37,7 @@ def release_moments(run: Run) -> StoredRelease | None:
     units = protected_units(run, dataset)
     backbone, noise = read_backbone(run.folders), noise_of(run, "moments")
     bound = _bound(run, backbone, mechanism)
-    inputs = remembered(run, records=read_json(run.folders.dataset / "manifest.json")["fingerprint"])
+    inputs = remembered(run, records=run.folders.dataset_manifest()["fingerprint"])
 
     def draw() -> dict[str, np.ndarray]:
         return {"sums": mechanism.release(unit_vectors(backbone, dataset.train_images, units, bound), noise)}

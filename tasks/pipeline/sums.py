@@ -74,7 +74,7 @@ def sums_over_records(run: Run) -> bool:
 def release_sums(run: Run, release_id: str) -> None:
     """Release sums through the ledger, or find those that were; write them, and their privacy statement."""
     settings: Any = run.params.aggregation
-    names = read_json(run.folders.dataset / "manifest.json")["class_names"]
+    names = run.folders.dataset_manifest()["class_names"]
     before = spent_on_inputs(run.params)
     mu = mu_left(settings.epsilon, settings.delta, before)
     course = settings.course(mu)
@@ -182,7 +182,7 @@ def held_by_parties(run: Run, teachers: Mapping[str, int]) -> dict[str, np.ndarr
 
 
 def _inputs(run: Run) -> Inputs:
-    records = read_json(run.folders.dataset / "manifest.json")["fingerprint"]
+    records = run.folders.dataset_manifest()["fingerprint"]
     return remembered(run, records=records, queries=file_digest(run.folders.images / "manifest.json"))
 
 
@@ -205,7 +205,7 @@ def _work(run: Run, whitening: Whitening, statistics: dict[str, np.ndarray] | No
     folders = run.folders
     identity = digest(
         {
-            "dataset": read_json(folders.dataset / "manifest.json")["fingerprint"],
+            "dataset": folders.dataset_manifest()["fingerprint"],
             "backbone": file_digest(folders.backbone / "backbone.safetensors"),
             "queries": file_digest(folders.images / "manifest.json"),
             "moments": {name: sha256(array).hexdigest() for name, array in (statistics or {}).items()},

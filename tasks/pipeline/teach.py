@@ -65,7 +65,7 @@ _logger = logging.getLogger(__name__)
 def inputs_of_teachers(run: Run) -> dict[str, Any]:
     """Return, as JSON values, everything that what a teacher learns depends on."""
     return {
-        "dataset": read_json(run.folders.dataset / "manifest.json")["fingerprint"],
+        "dataset": run.folders.dataset_manifest()["fingerprint"],
         "partition": read_json(run.folders.partition / "manifest.json")["hash"],
         "backbone": file_digest(run.folders.backbone / "backbone.safetensors"),
         "teachers": run.params.teachers.model_dump(mode="json", exclude={"per_task"}),
@@ -102,7 +102,7 @@ def teacher_kind(run: Run) -> TeacherKind:
 def teacher_context(run: Run) -> TeacherContext:
     """Return what a kind of teacher finds around it."""
     return TeacherContext(
-        classes=len(read_json(run.folders.dataset / "manifest.json")["class_names"]),
+        classes=len(run.folders.dataset_manifest()["class_names"]),
         channels=run.params.data.channels,
         size=run.params.data.size,
         backbone=lambda: read_backbone(run.folders),

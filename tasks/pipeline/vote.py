@@ -20,7 +20,7 @@ from tasks.pipeline.synthesize import read_queries
 from tasks.pipeline.teach import findings_of, read_states, read_teachers_manifest, teacher_kind
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
-from tasks.runtime.store import Folders, atomic_folder, read_array, read_json, write_array, write_json
+from tasks.runtime.store import Folders, atomic_folder, read_array, write_array, write_json
 from terrine.aggregation.findings import answer_names
 from terrine.device import resolve_device
 from terrine.files import file_digest
@@ -78,7 +78,7 @@ def block_votes(
         lambda teachers: read_states(run.folders, teachers),
         queries,
         numbers,
-        classes=len(read_json(run.folders.dataset / "manifest.json")["class_names"]),
+        classes=len(run.folders.dataset_manifest()["class_names"]),
         seed=run.params.seed,
         device=device,
         findings=findings_of(run),
@@ -113,7 +113,7 @@ def work_folder(run: Run) -> Path:
 
 
 def _write_votes(run: Run, votes: np.ndarray) -> None:
-    class_names = read_json(run.folders.dataset / "manifest.json")["class_names"]
+    class_names = run.folders.dataset_manifest()["class_names"]
     with atomic_folder(run.folders.votes) as folder:
         write_array(folder / "votes.npy", votes)
         write_json(

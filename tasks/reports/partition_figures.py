@@ -27,7 +27,7 @@ def partition_figures(run: Run) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     manifest = read_json(run.folders.partition / "manifest.json")
-    names = read_json(run.folders.dataset / "manifest.json")["class_names"]
+    names = run.folders.dataset_manifest()["class_names"]
     accuracy = read_json(run.folders.party_accuracy) if run.folders.party_accuracy.is_file() else {"parties": None}
     return figures(manifest, read_array(path), names) | {"accuracy": accuracy_figures(accuracy)}
 

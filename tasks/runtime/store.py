@@ -50,6 +50,11 @@ class Folders:
         """Public results that several runs use, named by the digest of all that made them."""
         return self.root / "data" / "public" / "shared" / f"{kind}-{name}"
 
+    def dataset_manifest(self) -> dict[str, Any]:
+        """Return what is said about the run's dataset: its name, classes, fingerprint. Raises as `read_json` does."""
+        manifest: dict[str, Any] = read_json(self.dataset / "manifest.json")
+        return manifest
+
     @property
     def finished(self) -> bool:
         """Whether the figures of the run are on disk."""

@@ -128,7 +128,7 @@ def _identity(run: Run) -> str:
     """Digest of all that the shadow runs of this run depend on, beside chance."""
     return digest(
         {
-            "dataset": read_json(run.folders.dataset / "manifest.json")["fingerprint"],
+            "dataset": run.folders.dataset_manifest()["fingerprint"],
             "public": [file_digest(path) for path in public_inputs(run)],
             "params": run.params.model_dump(mode="json", exclude={"ledger", "tracking", "runner"}),
         }

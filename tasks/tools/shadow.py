@@ -17,7 +17,7 @@ from tasks.config.params import Params
 from tasks.config.values import digest
 from tasks.pipeline.dataset import write_dataset
 from tasks.runtime.run import Run
-from tasks.runtime.store import link, read_json
+from tasks.runtime.store import link
 from terrine.data.dataset import Dataset
 
 NOTICE = "PRIVATE: computed from the records themselves. Do not publish."
@@ -37,7 +37,7 @@ def shadow_run(run: Run, records: Dataset, root: Path) -> Run:
     shadow = Run(root, run.name, run.params.model_copy(update={"ledger": ledger}))
     # A fingerprint of its own, so that its features and teachers are never taken for those of the run.
     own = digest([records.record_names.tolist(), records.train_labels.tolist(), root.name], 32)
-    manifest = read_json(run.folders.dataset / "manifest.json")
+    manifest = run.folders.dataset_manifest()
     write_dataset(shadow.folders, records, {**manifest, "fingerprint": f"shadow {own}"})
     for folder in (run.folders.images, run.folders.backbone, run.folders.start):
         if folder.is_dir():

@@ -337,7 +337,7 @@ def _write_generator(session: Session) -> None:
 def _write_student(session: Session, release: StoredRelease) -> None:
     """Write the student in the form that is served, with reference images of the generator's."""
     run, student = session.run, session.loop.student
-    data, names = run.params.data, read_json(run.folders.dataset / "manifest.json")["class_names"]
+    data, names = run.params.data, run.folders.dataset_manifest()["class_names"]
     images = _images(session, session.settings.batch)
     with torch.no_grad():
         scores = student(torch.from_numpy(images).to(session.device))[1]

@@ -214,7 +214,7 @@ def _group_name(group: range) -> str:
 
 def _work(run: Run) -> Path:
     identity = {
-        "dataset": read_json(run.folders.dataset / "manifest.json")["fingerprint"],
+        "dataset": run.folders.dataset_manifest()["fingerprint"],
         "partition": read_json(run.folders.partition / "manifest.json")["hash"],
         "labels": file_digest(run.folders.labels / "labels.npy"),
         "student": file_digest(run.folders.start / STUDENT),

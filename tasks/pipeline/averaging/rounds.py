@@ -102,7 +102,7 @@ def _release(
 
 
 def _remembered(run: Run) -> Inputs:
-    return remembered(run, records=read_json(run.folders.dataset / "manifest.json")["fingerprint"])
+    return remembered(run, records=run.folders.dataset_manifest()["fingerprint"])
 
 
 @step("local steps", retries=2)

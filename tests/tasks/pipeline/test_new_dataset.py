@@ -10,7 +10,6 @@ from tasks.config.params import Params, validate
 from tasks.config.values import merge
 from tasks.pipeline.dataset import prepare_dataset
 from tasks.runtime.run import Run
-from tasks.runtime.store import read_json
 from terrine.data import public
 from terrine.data.source import SOURCES, ImageSource, load_dataset
 from terrine.data.sources.digits import Digits
@@ -51,7 +50,7 @@ def test_a_run_on_it_without_account_and_budget_is_refused(ledger, missing):
 def test_with_both_it_is_prepared_and_its_figures_stay_at_home(tmp_path):
     run = Run(tmp_path, "trial", validate(merge(VALUES, BUDGET)))
     prepare_dataset.fn(run)
-    assert read_json(run.folders.dataset / "manifest.json")["public_benchmark"] is False
+    assert run.folders.dataset_manifest()["public_benchmark"] is False
     assert run.params.data.public_benchmark is False
     assert run.params.tracking.private_metrics is False
 

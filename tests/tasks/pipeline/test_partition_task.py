@@ -148,7 +148,7 @@ def test_who_holds_a_record_does_not_change_whose_budget_it_draws_on(tmp_path):
     for number, held in enumerate((np.repeat(NAMES, 30), np.tile(NAMES, 30), None)):
         (tmp_path / str(number)).mkdir()
         run = own_arrays(tmp_path / str(number), held, **key)
-        prints.append(read_json(run.folders.dataset / "manifest.json")["fingerprint"])
+        prints.append(run.folders.dataset_manifest()["fingerprint"])
     assert len(set(prints)) == 1
 
 

@@ -43,7 +43,7 @@ def finished(tmp_path_factory):
 
 def test_private_records_pool_and_test_images_are_three_parts_and_the_manifest_says_so(finished):
     dataset, labels = read_dataset(finished.folders), read_pool_labels(finished.folders)
-    manifest = read_json(finished.folders.dataset / "manifest.json")
+    manifest = finished.folders.dataset_manifest()
     assert manifest["parts"] == {
         "private": len(dataset.train_images),
         "pool": len(labels),

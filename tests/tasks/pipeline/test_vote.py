@@ -8,6 +8,7 @@ import pytest
 from tasks.config.params import validate
 from tasks.pipeline import vote
 from tasks.runtime.run import Run
+from tasks.runtime.store import write_json
 from terrine.queries import Queries
 from terrine.teachers.untrained import votes_without_records
 
@@ -21,7 +22,7 @@ def test_who_was_not_trained_votes_by_the_rule_whatever_the_others_say(tmp_path,
         tmp_path, "small", validate({"data": {"name": "digits"}, "aggregation": {"mechanism": "gnmax", "sigma": 5}})
     )
     monkeypatch.setattr(vote, "read_teachers_manifest", lambda _: {"untrained": [*UNTRAINED, 40]})
-    monkeypatch.setattr(vote, "read_json", lambda _: {"class_names": list("abcd")})
+    write_json(run.folders.dataset / "manifest.json", {"class_names": list("abcd")})
     monkeypatch.setattr(vote, "read_states", lambda _, teachers: teachers)
     queries = Queries(np.zeros((len(NUMBERS), 2), np.float32), [])
     rule = votes_without_records(UNTRAINED, NUMBERS, CLASSES, seed=run.params.seed)
