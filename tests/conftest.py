@@ -50,6 +50,17 @@ def pytest_runtest_setup() -> None:
         sys.modules["torch"].manual_seed(0)
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Sums of torch on one thread, so that results can be compared bit by bit."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="session")
 def shared_folder() -> Path:
     """The folder with real data and reference values, or a skip: a user's machine does not have it."""

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import yaml
 
 from tasks.parties.agreement.terms import Terms
 from tasks.parties.trial import CONFIG, PartyProcess, free_endpoints, lay_out, teachers_of_parties
@@ -316,6 +317,22 @@ def start(folder, name, kill=None, epsilon=None):
     process = CONTEXT.Process(target=_run, args=(str(folder / name / CONFIG), kill, epsilon), daemon=True)
     process.start()
     return process
+
+
+def until(condition, limit=60.0):
+    """Return what a condition gives once that is true; fail where it never is."""
+    end = time.monotonic() + limit
+    while not (found := condition()):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    return found
+
+
+def change(path, **values):
+    """Give a YAML file other values, and none of those that are None."""
+    content = yaml.safe_load(path.read_text()) | values
+    path.write_text(yaml.safe_dump({key: value for key, value in content.items() if value is not None}))
+    return path
 
 
 class Forked:

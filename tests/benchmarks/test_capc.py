@@ -11,6 +11,7 @@ from terrine.aggregation.gnmax import GNMax
 from terrine.errors import InputError, SettingError
 from terrine.privacy.accounting.gaussian import epsilon_of, mu_of, mu_squared
 from terrine.privacy.noise import ReplayNoise
+from tests.noises import Silence
 
 
 def some_votes(queries=300, teachers=20, classes=5, seed=3):
@@ -24,20 +25,13 @@ def some_votes(queries=300, teachers=20, classes=5, seed=3):
     return votes.astype(np.uint8), truth
 
 
-class NoNoise:
-    kind = "replay"
-
-    def gaussian(self, shape, sigma):
-        return np.zeros(shape)
-
-
 def test_a_party_does_not_vote_on_its_own_images():
     votes, _ = some_votes(teachers=3)
     votes[:, 0], votes[:, 1:] = 4, np.array([1, 1])
-    labelled = greedy_teacher(votes, 5, 0, np.arange(9), GNMax(sigma=1.0), epsilon=50, delta=1e-5, noise=NoNoise())
+    labelled = greedy_teacher(votes, 5, 0, np.arange(9), GNMax(sigma=1.0), epsilon=50, delta=1e-5, noise=Silence())
     assert labelled.labels.tolist() == [1] * 9
     votes[:, 1] = 4
-    labelled = greedy_teacher(votes, 5, 1, np.arange(9), GNMax(sigma=1.0), epsilon=50, delta=1e-5, noise=NoNoise())
+    labelled = greedy_teacher(votes, 5, 1, np.arange(9), GNMax(sigma=1.0), epsilon=50, delta=1e-5, noise=Silence())
     assert set(labelled.labels.tolist()) == {1}  # 1 and 4 have one vote each, and the lower class wins
 
 
@@ -97,7 +91,7 @@ def test_a_share_too_small_for_one_question_asks_none():
 
 def test_queries_are_asked_about_once():
     votes, _ = some_votes()
-    arguments = {"epsilon": 1, "delta": 1e-5, "noise": NoNoise()}
+    arguments = {"epsilon": 1, "delta": 1e-5, "noise": Silence()}
     with pytest.raises(InputError, match="twice"):
         greedy_teacher(votes, 5, 0, np.array([3, 3]), GNMax(sigma=5.0), **arguments)
     with pytest.raises(InputError, match="does not exist"):

@@ -144,11 +144,12 @@ def _mnist(root: Path, world: World) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for split, prefix in (("train", "train"), ("test", "t10k")):
         records = _of(world, split).values()
-        _write_idx(folder / f"{prefix}-images-idx3-ubyte", np.stack([_official(record) for record in records]))
-        _write_idx(folder / f"{prefix}-labels-idx1-ubyte", np.array([record.label for record in records], np.uint8))
+        write_idx(folder / f"{prefix}-images-idx3-ubyte", np.stack([_official(record) for record in records]))
+        write_idx(folder / f"{prefix}-labels-idx1-ubyte", np.array([record.label for record in records], np.uint8))
 
 
-def _write_idx(path: Path, array: np.ndarray) -> None:
+def write_idx(path: Path, array: np.ndarray) -> None:
+    """Write the format of yann.lecun.com/exdb/mnist."""
     header = bytes([0, 0, 8, array.ndim]) + b"".join(side.to_bytes(4, "big") for side in array.shape)
     path.write_bytes(header + array.tobytes())
 

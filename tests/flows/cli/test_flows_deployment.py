@@ -86,7 +86,7 @@ def ask(port, path, body=None, content=None):
         return error.code, error.read()
 
 
-def test_serve_answers_over_http_and_refuses_fifty_megabytes(student, tmp_path):
+def test_serve_answers_over_http_and_refuses_fifty_megabytes(student):
     (port,) = free_ports()
     process = forked(lambda: app(["serve", "--folder", str(student), "--port", str(port)]))
     try:

@@ -44,3 +44,8 @@ def proposed(project):
         return propose(folder, "own", assignments, Wish(**(WISH | changes)))[0]
 
     return make
+
+
+@pytest.fixture(scope="module")
+def proposal(project, proposed):
+    return proposed(project / "proposal")

@@ -24,11 +24,6 @@ from terrine.errors import InputError, SettingError
 
 
 @pytest.fixture(scope="module")
-def proposal(project, proposed):
-    return proposed(project / "proposal")
-
-
-@pytest.fixture(scope="module")
 def authority(tmp_path_factory):
     return create_authority(tmp_path_factory.mktemp("authority"))
 
@@ -187,7 +182,7 @@ def test_dicom_and_other_files_become_pictures_as_the_terms_say(other, tmp_path)
         ("data.window=lung", None),
     ],
 )
-def test_a_party_is_told_both_values_where_its_pictures_would_be_others(own, sentence, other, tmp_path):
+def test_a_party_is_told_both_values_where_its_pictures_would_be_others(own, sentence, other):
     read = other(**WINDOWED)
     given = ["data={name: dicom, path: pacs, labels: labels.csv}", own]
     party = candidate(read, "north", assignments=given)
@@ -208,7 +203,7 @@ def test_the_peer_is_named_both_windows_too_and_usual_pictures_leave_a_release_i
     assert ours.identity() != theirs.identity() != proposal.terms.identity()
 
 
-def test_a_party_signs_with_its_own_key_and_one_proposal_in_one_folder(proposal, other, enrolled, authority, tmp_path):
+def test_a_party_signs_with_its_own_key_and_one_proposal_in_one_folder(proposal, other, enrolled, tmp_path):
     data = records(tmp_path / "own.npz")
     with pytest.raises(SettingError, match="Enrol first"):
         accept(candidate(proposal, "north", folder=tmp_path / "nowhere", data=data))

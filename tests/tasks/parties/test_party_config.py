@@ -13,7 +13,7 @@ from tasks.parties.trial import free_endpoints, lay_out, teachers_of_parties
 from terrine.collaboration.transport.credentials import CredentialError
 from terrine.errors import SettingError
 from terrine.privacy.accounting.gaussian import mu_squared
-from tests.party_processes import AVERAGED, terms_of, terms_of_averages, terms_of_gradients, terms_of_sums
+from tests.party_processes import AVERAGED, change, terms_of, terms_of_averages, terms_of_gradients, terms_of_sums
 
 
 @pytest.fixture
@@ -23,13 +23,6 @@ def folder(tmp_path):
     teachers = {name: {"votes": "votes.npy", "unit": "record"} for name in terms.teachers}
     lay_out(tmp_path, terms, free_endpoints(), guardian=guardian, teachers=teachers)
     return tmp_path
-
-
-def change(path, **values):
-    content = yaml.safe_load(path.read_text())
-    content = {key: value for key, value in (content | values).items() if value is not None}
-    path.write_text(yaml.safe_dump(content))
-    return path
 
 
 def test_a_trial_has_a_configuration_and_credentials_for_every_party(folder):

@@ -16,15 +16,8 @@ from tasks.parties.teaching import kept, teach_before
 from tasks.parties.votes import given_by
 from tasks.reports.pages import render
 from terrine.errors import ArtefactError, BudgetError, InputError, SettingError
-from tests.party_processes import run, start, terms_of, terms_of_sums, trial, words
+from tests.party_processes import CONFIG, change, run, start, terms_of, terms_of_sums, trial, words
 from tests.tasks.parties.test_party_failures import names_of, rows_of
-
-
-def change(folder, name, **values):
-    path = folder / name / "party.yaml"
-    content = yaml.safe_load(path.read_text()) | values
-    path.write_text(yaml.safe_dump({key: value for key, value in content.items() if value is not None}))
-    return path
 
 
 def with_own_data(folder, name="party-2", **values):
@@ -33,7 +26,7 @@ def with_own_data(folder, name="party-2", **values):
     (folder / name / "data" / "one.png").write_bytes(b"1")
     data = {"name": "folder", "path": str(folder / name / "data"), "size": 8, "channels": 1}
     own = {"params": {"data": data}, "images": "queries", "backbone": "backbone"}
-    return change(folder, name, votes=None, unit=None, own=own, **values)
+    return change(folder / name / CONFIG, votes=None, unit=None, own=own, **values)
 
 
 @pytest.fixture
@@ -114,14 +107,14 @@ def test_a_party_in_two_collaborations_adds_them_up_and_shares_nothing_past_its_
     sketch = tmp_path / "sketch.npy"
     np.save(sketch, np.arange(200, dtype=np.uint64))
     own |= {"account": "patients", "epsilon": 3.0, "sketch": str(sketch)}
-    change(first, "party-2", ledger=own)
-    change(second, "party-2", ledger=own)
+    change(first / "party-2" / CONFIG, ledger=own)
+    change(second / "party-2" / CONFIG, ledger=own)
     assert set(run(first, names_of(terms)).values()) == {0}
     assert run(second, ["party-2"]) == {"party-2": 1}
     assert "past its budget of ε=3" in words(second, "party-2")
     assert "frames of shares" not in words(second, "party-2")
     # Another name is no second budget for the same people.
-    change(second, "party-2", ledger=own | {"account": "others"})
+    change(second / "party-2" / CONFIG, ledger=own | {"account": "others"})
     processes = {name: start(second, name) for name in names_of(terms)}
     processes["party-2"].join(60)
     for process in processes.values():
@@ -151,7 +144,7 @@ def test_the_next_edition_shows_what_remains_and_keeps_what_was(tmp_path):
     with pytest.raises(InputError, match="holds no query images"):
         look_ahead(paths["student"], "second", tmp_path)
     # More than remains is refused before anything is changed.
-    tight = change(tmp_path, "guardian", ledger={"account": "trial", "epsilon": 3.5})
+    tight = change(tmp_path / "guardian" / CONFIG, ledger={"account": "trial", "epsilon": 3.5})
     if found.account["price"] > found.account["left"]:
         with pytest.raises(BudgetError, match="is spent"):
             look_ahead(tight, "second")

@@ -2,30 +2,16 @@
 
 import json
 import shutil
-import time
 
 import pytest
-import yaml
 
 from tasks.parties.config import read_party
 from tasks.parties.guardian import GuardianHost
 from tasks.parties.standing import standing
 from tasks.parties.state import kept_values
 from tasks.parties.trial import free_endpoints
-from tests.party_processes import run, start, terms_of, terms_of_sums, trial, words
+from tests.party_processes import CONFIG, change, run, start, terms_of, terms_of_sums, trial, until, words
 from tests.tasks.parties.test_party_failures import SEND, SETTLE, check_answered_once, names_of, rows_of
-
-
-def change(folder, name, **values):
-    path = folder / name / "party.yaml"
-    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | values))
-
-
-def until(condition, limit=60.0):
-    end = time.monotonic() + limit
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.05)
-    assert condition()
 
 
 @pytest.fixture
@@ -64,7 +50,7 @@ def test_a_party_that_comes_when_all_is_over_is_told_that_it_was_late(tmp_path, 
     assert "party-2 was late, and was told so" in words(tmp_path, "guardian")
     check_answered_once(tmp_path, terms, votes, absent=["party-2"])
     # Nobody is there any more: what that may mean is said as well.
-    change(tmp_path, "party-2", patience=0.5)
+    change(tmp_path / "party-2" / CONFIG, patience=0.5)
     assert run(tmp_path, ["party-2"]) == {"party-2": 1}
     assert "If the round was closed meanwhile, this party was late" in words(tmp_path, "party-2")
 
@@ -93,9 +79,9 @@ def test_a_guardian_left_over_from_an_earlier_attempt_is_named_and_holds_nobody(
     earlier = tmp_path.with_name(f"{tmp_path.name}-earlier")
     shutil.copytree(tmp_path / "guardian", earlier / "guardian")
     left_over, elsewhere = started(earlier, "guardian"), free_endpoints().guardian
-    change(tmp_path, "guardian", listen=elsewhere)
+    change(tmp_path / "guardian" / CONFIG, listen=elsewhere)
     for name in ("party-1", "party-2", "party-3"):
-        change(tmp_path, name, guardian=elsewhere)
+        change(tmp_path / name / CONFIG, guardian=elsewhere)
     # The student party alone still has the address of the earlier attempt.
     until(lambda: "listening" in words(earlier, "guardian"))
     student = started(tmp_path, "student")
@@ -110,7 +96,7 @@ def test_a_guardian_left_over_from_an_earlier_attempt_is_named_and_holds_nobody(
     assert left_over.exitcode == 1
     assert "Two guardians are running" in words(earlier, "guardian")
     # With the right address it is met by all that wait.
-    change(tmp_path, "student", guardian=elsewhere)
+    change(tmp_path / "student" / CONFIG, guardian=elsewhere)
     student = started(tmp_path, "student")
     student.join(60)
     assert student.exitcode == 0
@@ -122,8 +108,8 @@ def test_a_single_party_that_says_it_is_elsewhere_ends_no_session(tmp_path, star
     earlier = tmp_path.with_name(f"{tmp_path.name}-earlier")
     shutil.copytree(tmp_path / "guardian", earlier / "guardian")
     elsewhere = free_endpoints().guardian
-    change(earlier, "guardian", listen=elsewhere, deadline=300.0)
-    change(tmp_path, "party-2", guardian=elsewhere)
+    change(earlier / "guardian" / CONFIG, listen=elsewhere, deadline=300.0)
+    change(tmp_path / "party-2" / CONFIG, guardian=elsewhere)
     for process in [started(earlier, "guardian"), *(started(tmp_path, name) for name in names_of(terms))][1:3]:
         process.join(60)
         assert process.exitcode == 0
@@ -147,9 +133,9 @@ def test_a_guardian_restored_on_another_machine_goes_on_at_no_second_charge(kill
         (tmp_path / "guardian").symlink_to(other)
         endpoint = free_endpoints().guardian
         # From here on nobody but a guardian that nobody follows waits in vain: a busy machine may take its time.
-        change(tmp_path, "guardian", listen=endpoint, patience=5.0 if restored == fresh else 120.0)
+        change(tmp_path / "guardian" / CONFIG, listen=endpoint, patience=5.0 if restored == fresh else 120.0)
         for name in ("student", *terms.teachers):
-            change(tmp_path, name, guardian=endpoint, patience=120.0)
+            change(tmp_path / name / CONFIG, guardian=endpoint, patience=120.0)
         if restored == fresh:
             # One that knows nothing of what was drawn since, with another ledger besides: nobody follows it.
             assert run(tmp_path, ["guardian", "student"]) == {"guardian": 1, "student": 1}

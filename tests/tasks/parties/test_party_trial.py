@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ import pytest
 from tasks.parties.config import read_party
 from tasks.parties.student import read_arrays
 from tasks.parties.trial import end_all, run_trial, start_party
-from tests.party_processes import plain_answers, terms_of_sums, trial, words
+from tests.party_processes import plain_answers, terms_of_sums, trial, until, words
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks at processes as Linux shows them")
 
@@ -32,13 +31,6 @@ def alive(process):
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
-
-
-def until(condition, limit=20.0):
-    end = time.monotonic() + limit
-    while not (found := condition()) and time.monotonic() < end:
-        time.sleep(0.02)
-    return found
 
 
 @pytest.fixture
@@ -68,12 +60,12 @@ def test_each_process_speaks_for_one_party_and_one_that_fails_takes_no_other_wit
 def test_one_that_is_killed_leaves_the_others_and_when_the_first_is_ended_all_are(waiting):
     started, (one, other) = waiting
     os.kill(one, signal.SIGKILL)
-    assert until(lambda: not alive(one))
+    until(lambda: not alive(one))
     assert alive(other)
     assert started.process.poll() is None
     end_all([started])
     assert started.process.returncode != 0
-    assert until(lambda: not alive(other))
+    until(lambda: not alive(other))
 
 
 ASKED_WHILE_IT_FORKS = """
@@ -105,4 +97,4 @@ def test_one_that_is_asked_to_end_while_it_forks_leaves_none_behind(tmp_path):
     forked = [int(child) for child in (tmp_path / "children").read_text().split()]
     assert len(forked) == 2
     for child in forked:
-        assert until(lambda child=child: not alive(child))
+        until(lambda child=child: not alive(child))

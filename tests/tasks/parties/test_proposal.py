@@ -12,11 +12,6 @@ from terrine.errors import InputError, SettingError
 from terrine.privacy.accounting.pricing import price
 
 
-@pytest.fixture(scope="module")
-def proposal(project, proposed):
-    return proposed(project / "proposal")
-
-
 def test_terms_follow_from_a_preset_and_public_inputs_and_no_record_is_there_to_be_read(proposal, project):
     terms = proposal.terms
     assert list(terms.teachers.items()) == [("south", 9), ("north", 12)]
@@ -112,7 +107,7 @@ def test_a_proposal_that_was_made_anew_on_its_way_has_another_digest(proposal, m
 
 
 @pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "a/../../b", "proposal.json", "a\\..\\b"])
-def test_a_manifest_names_nothing_outside_the_proposal(name, mailed, tmp_path):
+def test_a_manifest_names_nothing_outside_the_proposal(name, mailed):
     manifest = json.loads((mailed / "proposal.json").read_text())
     rewritten(mailed, files=manifest["files"] | {name: "0" * 64})
     with pytest.raises(InputError, match="names a file outside the proposal"):

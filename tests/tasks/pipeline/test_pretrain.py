@@ -17,6 +17,8 @@ from terrine.mapped import MappedRows
 from terrine.models.backbone import as_float, features_in_batches
 from terrine.pretraining import launch
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 VALUES = {
     "data": {"public_benchmark": True, "size": 8},
     "aggregation": {"mechanism": "histogram", "sigma": 5},
@@ -34,14 +36,6 @@ def make(root, **overrides):
         synthesize.draw_shard.fn(run, part)
     synthesize.assemble_images.fn(run, draws)
     return run
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +83,7 @@ def test_a_concatenated_backbone_is_another_one_for_other_queries_and_a_resnet_i
         assert (pretrain.backbone_identity(first) == pretrain.backbone_identity(second)) == same
 
 
-def test_parameters_that_are_not_set_do_not_change_which_backbone_it_is(tmp_path):
+def test_parameters_that_are_not_set_do_not_change_which_backbone_it_is():
     """Backbones that were stored before a parameter existed are found again."""
     assert set(validate(VALUES).backbone.identity()) == {"kind", "projection", "invariance", "stem"}
     assert set(validate(merge(VALUES, {"backbone": {"kind": "resnet10"}})).backbone.identity()) == {

@@ -118,7 +118,7 @@ def test_a_weights_file_that_is_missing_ends_the_stage_before_any_work(finished)
         run_through(run, "pretrain", "pretrain")
 
 
-def test_more_queries_than_the_pool_holds_are_refused(finished, tmp_path):
+def test_more_queries_than_the_pool_holds_are_refused(tmp_path):
     run = made(tmp_path, queries={"count": 4000})
     write_json(tmp_path / "there.json", {})
     with pytest.raises(SettingError, match=r"3,000 images of the source `pool` .* holds 179"):

@@ -389,7 +389,7 @@ def test_a_statement_shows_no_data_dependent_figure(tmp_path):
     assert render_statement({**statement, "epsilon_data_dependent": 3.14159}, BLOOD) == html
 
 
-def test_a_statement_says_unit_neighbours_trust_and_where_inputs_came_from(tmp_path):
+def test_a_statement_says_unit_neighbours_trust_and_where_inputs_came_from():
     mechanism = {"mechanism": "histogram", "sigma": 25.0, "counted": {"units": 1414, "sigma": 4.8018}}
     statement = make_statement(np.array([0, 1, 1, -1]), 2, asked=3, unit="group", mechanism=mechanism)
     text = re.sub(r"\s+", " ", "".join(data for data, _ in Page(render_statement(statement, ["no", "yes"])).texts))

@@ -129,7 +129,7 @@ def test_the_report_and_the_summary_show_the_area_of_every_finding(made: Run) ->
     ],
     ids=["gnmax", "moments", "gradients"],
 )
-def test_other_mechanisms_answer_about_findings_too(made: Run, tmp_path: Path, sections: Any, enough: float) -> None:
+def test_other_mechanisms_answer_about_findings_too(tmp_path: Path, sections: Any, enough: float) -> None:
     run = run_of(tmp_path, **sections)
     run_through(run, "dataset", "evaluate")
     assert read_json(run.folders.evaluation)["auc"] > enough

@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
 from tasks.config.params import lay_over, validate
 from tasks.config.values import merge
@@ -19,6 +18,8 @@ from terrine.errors import ArtefactError, InputError, SettingError
 from terrine.files import file_digest
 from terrine.models.backbone import features_in_batches
 from terrine.students.correction import transition_matrix
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 CLASSES = 10
 VALUES = {
@@ -99,14 +100,6 @@ def prepared(tmp_path_factory):
         return Run(tmp_path / "project", "small", validate(values))
 
     return prepare
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize(("backbone", "settings"), CASES)

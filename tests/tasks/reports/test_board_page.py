@@ -284,7 +284,7 @@ def test_names_from_outside_are_escaped():
 
 
 @pytest.mark.parametrize("code", languages())
-def test_the_longest_statement_fits_two_sheets(code, tmp_path):
+def test_the_longest_statement_fits_two_sheets(code):
     try:
         from weasyprint import HTML
     except (ImportError, OSError):  # OSError: of libraries of the system

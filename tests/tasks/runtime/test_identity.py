@@ -158,7 +158,7 @@ def test_a_noised_accuracy_is_of_one_student_at_one_price(tmp_path, change, same
     assert (identity(tmp_path, own, change, kind="accuracy") == identity(tmp_path, own, kind="accuracy")) == same
 
 
-def test_a_setting_that_is_new_changes_no_identity(tmp_path, monkeypatch):
+def test_a_setting_that_is_new_changes_no_identity(tmp_path):
     """A field added with its default is not dumped, so yesterday's release is still found."""
     params = run_with(tmp_path, OWN).params
     newer = type("Newer", (type(params.teachers),), {"__annotations__": {"something": int}, "something": 3})

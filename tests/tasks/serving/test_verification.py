@@ -185,7 +185,7 @@ def test_what_was_signed_and_did_not_come_along_is_named(made, release):
     assert False not in held.values()
 
 
-def test_weights_cannot_be_changed_nor_another_student_put_there(made, release, tmp_path):
+def test_weights_cannot_be_changed_nor_another_student_put_there(made, release):
     head = release / "student" / "head.safetensors"
     whole = head.read_bytes()
     head.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))

@@ -69,7 +69,7 @@ def test_what_pip_laid_into_a_folder_of_its_own_is_found_beside_the_code(tmp_pat
     assert project.shipped() == laid
 
 
-def test_runs_that_a_clone_keeps_are_not_taken_over(tmp_path, monkeypatch):
+def test_runs_that_a_clone_keeps_are_not_taken_over(tmp_path):
     kept = tmp_path / "experiments"
     kept.mkdir()
     for name in ("terrine-digits", "clinic-a", "terrine-digits-0123abcd"):

@@ -315,7 +315,7 @@ def test_answers_cost_one_event_for_every_sample(prepared):
     np.testing.assert_allclose(annotations * 4, np.rint(annotations * 4), atol=1e-6)
 
 
-def test_labels_are_randomised_once_before_anybody_learns_from_them(prepared, monkeypatch):
+def test_labels_are_randomised_once_before_anybody_learns_from_them(prepared):
     run = prepared(LABELS)
     truth = read_array(run.folders.dataset / "train_labels.npy")
     told = read_array(run.folders.labels / "labels.npy")

@@ -8,11 +8,7 @@ import torch
 
 from terrine.baselines.dp_sgd import Recipe, exchanged, noise_for, train
 from terrine.privacy.accounting.gaussian import epsilon_of
-
-
-class Silence:
-    def gaussian(self, shape, sigma):
-        return np.zeros(shape)
+from tests.noises import Silence
 
 
 def test_a_step_is_the_mean_of_clipped_gradients_as_torch_finds_them_one_by_one():

@@ -16,6 +16,7 @@ from terrine.data.source import load_dataset
 from terrine.data.sources.folder import Folder
 from terrine.errors import InputError
 from terrine.privacy.noised_accuracy import NoisedAccuracy, shares_of_units
+from tests.noises import Silence
 
 EDGES = (0, 20, 40, 60)
 LABELS = ["0", "19.9", "20", "55", "60", "3e1", "7", "41"]
@@ -178,10 +179,6 @@ def test_whatever_one_record_says_no_other_moves_to_another_bin_and_no_edge_move
 
 
 def test_a_unit_moves_the_sums_of_a_released_error_by_no_more_than_is_charged() -> None:
-    class NoNoise:
-        def gaussian(self, count: int, sigma: float) -> np.ndarray:
-            return np.zeros(count)
-
     scale, mechanism = Scale.of(bins=EDGES), NoisedAccuracy.for_budget(1.0, 1e-5)
     # A unit of one or two records, each with what is true and what the student says: as far apart as can be.
     pairs = [(truth, said) for truth in (0, 30, 60) for said in (0, 17.5, 60)]
@@ -191,7 +188,7 @@ def test_a_unit_moves_the_sums_of_a_released_error_by_no_more_than_is_charged() 
         records = [(0, pair) for pair in ([] if content is None else content)] + [(1, (20, 40)), (2, (60, 55))]
         truth, said = (np.array([pair[part] for _, pair in records], float) for part in (0, 1))
         shares = shares_of_units(scale.closeness(said, truth), np.array([unit for unit, _ in records]))
-        return mechanism.release(shares, NoNoise())
+        return mechanism.release(shares, Silence())
 
     found = [sums(content) for content in contents]
     apart = max(np.linalg.norm(one - other) for one in found for other in found)

@@ -10,18 +10,13 @@ from terrine.data.source import SOURCES
 from terrine.data.sources.torchvision import CLASSES, Torchvision
 from terrine.errors import InputError
 from terrine.vision import torchvision
+from tests.neighbours.formats import write_idx
 
 GENERATOR = np.random.default_rng(0)
 
 
 def load(name: str, **settings: object) -> Dataset:
     return Torchvision(name=name, **settings).read()
-
-
-def write_idx(path: Path, array: np.ndarray) -> None:
-    """Write the format of yann.lecun.com/exdb/mnist."""
-    header = bytes([0, 0, 8, array.ndim]) + b"".join(side.to_bytes(4, "big") for side in array.shape)
-    path.write_bytes(header + array.tobytes())
 
 
 @pytest.fixture

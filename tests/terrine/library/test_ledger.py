@@ -120,7 +120,7 @@ def test_records_that_are_not_public_have_no_release_without_a_budget(tmp_path):
     assert _open(tmp_path, budget=None).release(MECHANISM, public, epsilon=2).answered.all()
 
 
-def test_a_public_name_makes_no_private_records_public(tmp_path):
+def test_a_public_name_makes_no_private_records_public():
     data = tr.Digits(size=8).load()
     assert data.public
     assert not replace(data, public_benchmark=False).public

@@ -36,7 +36,7 @@ def run(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def made(run):
+def made():
     data = tr.load_dataset("digits", size=SIZE)
     queries = tr.draw({"gaussian": 1, "dead_leaves": 2}, count=90, like=data, seed=SEED, batch=40)
     backbone = tr.Scattering(projection=20, invariance=True).fit(queries, seed=SEED)

@@ -75,7 +75,7 @@ def test_neither_another_groups_images_nor_their_number_reaches_a_group_by_a_bit
     assert not torch.allclose(results[0][12:], results[1][12:])
 
 
-def test_what_lies_in_padded_places_reaches_nobody(backbone, images, grouped):
+def test_what_lies_in_padded_places_reaches_nobody(images, grouped):
     strange = images.clone()
     strange[padding()] = 1e30
     results = []

@@ -17,6 +17,8 @@ from terrine.pretraining.augment import ViewSettings
 from terrine.pretraining.settings import SimCLRSettings
 from terrine.pretraining.simclr import pretrain
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 SETTINGS = SimCLRSettings(epochs=3, batch=8, projection=4, learning_rate=3e-3, checkpoint_minutes=1e-9)
 
 
@@ -46,14 +48,6 @@ def state(backbone: Backbone) -> dict[str, torch.Tensor]:
 
 def equal(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def test_the_loss_falls_and_the_backbone_changes_in_place(monkeypatch):

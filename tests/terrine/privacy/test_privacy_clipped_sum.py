@@ -11,15 +11,7 @@ from terrine.privacy.accounting.gaussian import epsilon_of, mu_of, mu_squared
 from terrine.privacy.auditing.audit import audit_scores
 from terrine.privacy.clipped_sum import ClippedSum, noise_multiplier_for
 from terrine.privacy.noise import ReplayNoise, SecureNoise, lattice_step
-
-
-class Silence:
-    """A source that draws zeros: shows what is added up."""
-
-    kind = "replay"
-
-    def gaussian(self, shape, sigma):
-        return np.zeros(shape)
+from tests.noises import Silence
 
 
 def plainly_clipped(vectors, clip):

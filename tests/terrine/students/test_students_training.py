@@ -32,6 +32,8 @@ from tests.terrine.students.students_help import (
     some_material,
 )
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 SHORT = {"l2": 0.3, "steps": 40, "train_batch": 16, "learning_rate": 1e-3, "views": 2}
 ON_FROZEN = [
     FinetuneStudent(trainable=0, **SHORT),
@@ -51,14 +53,6 @@ ON_NETWORKS = [
 
 def named(kinds):
     return [pytest.param(kind, id=f"{kind.kind}{'-hidden' * (kind.hidden is not None)}") for kind in kinds]
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def accuracy(trained, material):

@@ -80,7 +80,7 @@ def test_teachers_of_a_group_equal_teachers_of_a_plain_loop_and_vote_the_same(re
         assert (votes[:, column] == plain_votes(network, queries)).mean() > 0.995
 
 
-def test_training_learns(records, queries):
+def test_training_learns(records):
     longer = ScratchTeachers(epochs=12, batch=8, learning_rate=0.003)
     (_, state) = next(scratch(settings=longer).train(records, [0], seed=7))
     own = records.assignment == 0
@@ -134,7 +134,7 @@ def test_a_teacher_with_one_record_is_passed_over_where_there_is_batch_norm_and_
     assert all(np.isfinite(value).all() for value in state.values())
 
 
-def test_what_is_no_image_is_refused(records, queries, feature_records, feature_queries):
+def test_what_is_no_image_is_refused(feature_records, feature_queries):
     with pytest.raises(InputError, match="Use linear or estimator teachers for a table"):
         train(feature_records)
     with pytest.raises(InputError, match="Networks vote on images"):

@@ -150,7 +150,7 @@ def test_garbled_tables_are_distributed_alike(seen):
         assert homogeneity((half[:, 0] & np.uint64(15)).astype(int), seen["which"]) > LEAST
 
 
-def test_labels_with_a_known_offset_would_be_found(monkeypatch):
+def test_labels_with_a_known_offset_would_be_found():
     # The power of the statistic: a garbler that forgets to shift its labels gives its bits away by their colours.
     which = np.random.default_rng(1).integers(0, 2, 4_000)
     labels = garbling.labels_from_seed(bytes(16), 1, 4_000)[0]

@@ -216,7 +216,7 @@ def test_a_session_that_begins_while_greetings_cross_is_met_on_the_next_stream(w
     until(server, Connected, timeout=HELD_SECONDS / 2)
 
 
-def test_parties_of_one_process_share_a_thread_which_ends_with_the_last(wires, people):
+def test_parties_of_one_process_share_a_thread_which_ends_with_the_last(people):
     before = [thread for thread in threading.enumerate() if thread.name == "wire"]
     with contextlib.ExitStack() as stack:
         for name in ("guardian", "one", "two"):

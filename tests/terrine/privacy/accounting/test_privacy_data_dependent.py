@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from privacy_votes_help import SIXTEEN_ORDERS, Golden, random_histograms
+from privacy_votes_help import SIXTEEN_ORDERS, random_histograms
 from scipy.stats import norm
 
 from terrine.errors import InputError, SettingError
@@ -22,11 +22,6 @@ from terrine.privacy.accounting.data_dependent import (
 from terrine.privacy.accounting.renyi import convert, gaussian_rdp, pure_rdp, reference_orders
 
 REL = 1e-10
-
-
-@pytest.fixture(scope="module")
-def golden(shared_folder):
-    return Golden(shared_folder)
 
 
 def plain_gnmax_rdp(log_q, sigma, order):

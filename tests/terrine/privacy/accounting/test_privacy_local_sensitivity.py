@@ -2,7 +2,7 @@ import math
 
 import numpy as np
 import pytest
-from privacy_votes_help import Golden, random_histograms
+from privacy_votes_help import random_histograms
 
 from terrine.errors import InputError, SettingError
 from terrine.privacy.accounting.data_dependent import gnmax_rdp, log_p_answered, log_q_gnmax, threshold_rdp
@@ -14,11 +14,6 @@ from terrine.privacy.accounting.local_sensitivity import (
     threshold_sensitivities,
 )
 from terrine.privacy.accounting.sanitize import smooth_sensitivity
-
-
-@pytest.fixture(scope="module")
-def golden(shared_folder):
-    return Golden(shared_folder)
 
 
 def plain_answer_sensitivity(counts, sigma, order):

@@ -2,7 +2,6 @@ import math
 
 import numpy as np
 import pytest
-from privacy_votes_help import Golden
 
 from terrine.errors import InputError, SettingError
 from terrine.privacy.accounting.data_dependent import gnmax_rdp, log_p_answered, log_q_gnmax, summed, threshold_rdp
@@ -20,11 +19,6 @@ from terrine.privacy.accounting.sanitize import (
     sanitised,
     smooth_sensitivity,
 )
-
-
-@pytest.fixture(scope="module")
-def golden(shared_folder):
-    return Golden(shared_folder)
 
 
 def published_rdp(order, beta, sigma_ss):

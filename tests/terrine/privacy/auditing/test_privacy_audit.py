@@ -14,26 +14,9 @@ from terrine.privacy.accounting.events import Event, RepeatedEvent, vote_answer
 from terrine.privacy.accounting.gaussian import epsilon_of
 from terrine.privacy.auditing.audit import audit_mechanism, audit_scores, clopper_pearson
 from terrine.privacy.noise import ReplayNoise
+from tests.noises import QuieterNoise
 
 TIE, MOVED = [50, 50], [51, 49]
-
-
-class QuieterNoise:
-    """A source that draws only a share of the noise it was asked for."""
-
-    kind = "replay"
-
-    def __init__(self, share, seed=0):
-        self.share, self.inner = share, ReplayNoise(seed)
-
-    def gaussian(self, shape, sigma):
-        return self.inner.gaussian(shape, sigma * self.share)
-
-    def laplace(self, shape, scale):
-        return self.inner.laplace(shape, scale * self.share)
-
-    def describe(self):
-        return {"kind": self.kind}
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sql
-from privacy_ledger_help import Place
+from privacy_ledger_help import DATASET, Place
+
+from terrine.privacy.ledger.ledger import Ledger
 
 
 def _programs() -> Path | None:
@@ -74,3 +76,10 @@ def any_place(request: pytest.FixtureRequest, place: Place) -> Place:
     with sql.create_engine(server, isolation_level="AUTOCOMMIT", poolclass=sql.NullPool).connect() as connection:
         connection.execute(sql.text(f"CREATE DATABASE {name}"))
     return Place(server.set(drivername="postgresql", database=name).render_as_string(hide_password=False), place.store)
+
+
+@pytest.fixture
+def ledger(place: Place) -> Ledger:
+    ledger = place.open()
+    ledger.register(DATASET, epsilon=2.0, delta=1e-5, mode="release")
+    return ledger

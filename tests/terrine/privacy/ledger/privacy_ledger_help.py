@@ -28,6 +28,11 @@ class Place:
     def open(self, **options: Any) -> Ledger:
         return Ledger(self.url, self.store, KEY, **({"patience": 60.0} | options))
 
+    @property
+    def database(self) -> Path:
+        """The file of an SQLite database."""
+        return Path(sql.make_url(self.url).database or "")
+
     @contextlib.contextmanager
     def by_hand(self) -> Iterator[sql.Connection]:
         """A connection past the ledger, as somebody with a database client has it."""

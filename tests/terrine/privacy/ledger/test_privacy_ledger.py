@@ -15,13 +15,6 @@ from terrine.privacy.accounting.pricing import price
 from terrine.privacy.ledger.ledger import Budget, Ledger
 
 
-@pytest.fixture
-def ledger(place: Place) -> Ledger:
-    ledger = place.open()
-    ledger.register(DATASET, epsilon=2.0, delta=1e-5, mode="release")
-    return ledger
-
-
 def test_a_release_is_what_was_drawn_and_costs_what_was_spent(ledger: Ledger) -> None:
     draw = Draw()
     release = ask(ledger, "a", draw)

@@ -139,10 +139,6 @@ def test_edits_are_found_in_either_database(edit: str, any_place: Place) -> None
         assert_nothing_is_released(any_place, MESSAGES)
 
 
-def _database(place: Any) -> Path:
-    return Path(sql.make_url(place.url).database or "")
-
-
 def _truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
@@ -152,10 +148,10 @@ def _edit_head(path: Path) -> None:
 
 
 FILES: dict[str, tuple[Callable[[Any], object], str]] = {
-    "the database cut short": (lambda place: _truncate(_database(place)), "cannot be used|cut off|changed by hand"),
-    "the database emptied": (lambda place: _database(place).write_bytes(b""), "cut off"),
-    "the database replaced by text": (lambda place: _database(place).write_text("ledger\n" * 999), "cannot be used"),
-    "the database deleted": (lambda place: _database(place).unlink(), "cut off"),
+    "the database cut short": (lambda place: _truncate(place.database), "cannot be used|cut off|changed by hand"),
+    "the database emptied": (lambda place: place.database.write_bytes(b""), "cut off"),
+    "the database replaced by text": (lambda place: place.database.write_text("ledger\n" * 999), "cannot be used"),
+    "the database deleted": (lambda place: place.database.unlink(), "cut off"),
     "the head edited": (lambda place: _edit_head(place.store / "head.json"), "changed by hand"),
     "the head emptied": (lambda place: (place.store / "head.json").write_bytes(b""), "changed by hand"),
     "the head deleted": (lambda place: (place.store / "head.json").unlink(), "head .* is missing"),
@@ -184,9 +180,9 @@ def test_an_old_copy_of_the_database_does_not_bring_a_budget_back(place: Place, 
     ledger = place.open()
     ledger.register(DATASET, 2.0, 1e-5, "release")
     ask(ledger, "a", Draw())
-    shutil.copy(_database(place), tmp_path / "copy")
+    shutil.copy(place.database, tmp_path / "copy")
     ask(ledger, "b", Draw())
-    shutil.copy(tmp_path / "copy", _database(place))
+    shutil.copy(tmp_path / "copy", place.database)
     assert_nothing_is_released(place, "old copy")
 
 
@@ -196,7 +192,7 @@ def test_another_ledger_with_the_same_key_is_not_taken_for_this_one(place: Place
     other.open().register("another dataset", 9.0, 1e-5, "release")
     for name in "abcdefgh":
         ask(other.open(), name, Draw(), dataset="another dataset", worst_case=ANSWER)
-    shutil.copy(tmp_path / "other.db", _database(place))
+    shutil.copy(tmp_path / "other.db", place.database)
     assert_nothing_is_released(place, "do not belong together")
 
 
@@ -209,7 +205,7 @@ def test_a_ledger_of_another_key_is_refused(place: Place) -> None:
 @pytest.mark.parametrize("statement", ["BEGIN IMMEDIATE", "BEGIN EXCLUSIVE"])
 def test_a_locked_ledger_is_waited_for_and_then_given_up(statement: str, place: Place) -> None:
     filled(place)
-    holder = sqlite3.connect(_database(place), isolation_level=None)
+    holder = sqlite3.connect(place.database, isolation_level=None)
     holder.execute(statement)
     assert_nothing_is_released(place, "locked by another process for 0.1 s", patience=0.1)
     holder.execute("ROLLBACK")

@@ -17,13 +17,6 @@ OTHER = GaussianEvent(1.0, 11.0)
 
 
 @pytest.fixture
-def ledger(place: Place) -> Ledger:
-    ledger = place.open()
-    ledger.register(DATASET, epsilon=2.0, delta=1e-5, mode="release")
-    return ledger
-
-
-@pytest.fixture
 def earlier(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Make releases as an earlier version did: under identities that said nothing of how they were made."""
     append = LedgerTransaction.append

@@ -2,7 +2,6 @@
 
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -58,7 +57,7 @@ def test_ten_processes_with_room_for_three_make_exactly_three_releases(any_place
     assert {path.stem for path in any_place.store.glob("*.npz")} == set(released)
 
 
-def test_processes_that_ask_for_one_release_get_one_draw(any_place: Place, tmp_path: Path) -> None:
+def test_processes_that_ask_for_one_release_get_one_draw(any_place: Place) -> None:
     ledger = any_place.open()
     ledger.register(DATASET, 2.0, 1e-5, "release")
 

@@ -185,7 +185,7 @@ def test_sums_that_were_edited_are_refused(edit: str, place: Place) -> None:
     assert draw.drawn == []
 
 
-def test_sums_of_another_moment_do_not_fit_the_head(place: Place, tmp_path: Path) -> None:
+def test_sums_of_another_moment_do_not_fit_the_head(place: Place) -> None:
     filled(place)
     old = _head(place)
     ask(place.open(), "c", Draw())
@@ -207,15 +207,11 @@ def test_an_old_head_alone_forgets_nothing(place: Place) -> None:
     assert _head(place) == now
 
 
-def _database(place: Place) -> Path:
-    return Path(sql.make_url(place.url).database or "")
-
-
 def test_an_old_ledger_restored_with_its_head_is_refused_while_newer_releases_are_stored(
     place: Place, tmp_path: Path
 ) -> None:
     filled(place)
-    files = [_database(place), place.store / "head.json"]
+    files = [place.database, place.store / "head.json"]
     for file in files:
         shutil.copy(file, tmp_path / file.name)
     for name in "cd":

@@ -20,6 +20,7 @@ from terrine.teachers.averaging.private import PrivateAveraging, calibrated
 from terrine.teachers.averaging.ttac import average_teachers, local_round
 from terrine.teachers.kind import Records
 from terrine.teachers.kinds.averaged import AveragedTeachers
+from tests.noises import Silence
 from tests.terrine.teachers.averaging.averaged_help import averaged, sorted_records
 
 SETTINGS = averaged(rounds=4, steps=3, learning_rate=0.7, step_decay=0.5, batch=5)
@@ -30,15 +31,6 @@ def made_private(settings, **own):
     """The same rounds with averages that are released."""
     private = {"mode": "private", "statistics": "original", "clip": 1.0, "budget_share": 0.7}
     return AveragedTeachers(**(settings.model_dump() | private | own))
-
-
-class Silence:
-    """A source that draws zeros: shows what is added up."""
-
-    kind = "replay"
-
-    def gaussian(self, shape, sigma):
-        return np.zeros(shape)
 
 
 @pytest.fixture(scope="module")
