@@ -100,27 +100,6 @@ class ComposedEvent(Event):
 
 
 @dataclass(frozen=True)
-class RepeatAndSelectEvent(Event):
-    """`event` run a random number of times, of which only the best outcome is released (Papernot & Steinke 2022).
-
-    The number of runs follows the truncated negative binomial distribution with this `mean` and `shape` (1 is the
-    geometric, 0 the logarithmic distribution), or the Poisson distribution where `shape` is infinite.
-    """
-
-    event: Event
-    mean: float
-    shape: float
-
-    def __post_init__(self) -> None:
-        _require_event(self, self.event)
-        _set_real(self, "mean", minimum=1.0)
-        if self.shape == math.inf:
-            object.__setattr__(self, "shape", math.inf)
-        else:
-            _set_real(self, "shape", minimum=0.0)
-
-
-@dataclass(frozen=True)
 class NonPrivateEvent(Event):
     """Something without any guarantee: its ε is infinite."""
 
@@ -210,9 +189,6 @@ def to_json(event: Event) -> dict[str, Any]:
             return {"event": "repeated", "of": to_json(event.event), "count": event.count}
         case ComposedEvent():
             return {"event": "composed", "of": [to_json(part) for part in event.events]}
-        case RepeatAndSelectEvent():
-            shape = "infinity" if event.shape == math.inf else event.shape
-            return {"event": "repeat_and_select", "of": to_json(event.event), "mean": event.mean, "shape": shape}
         case NonPrivateEvent():
             return {"event": "non_private"}
         case _:
@@ -240,9 +216,6 @@ def from_json(tree: Mapping[str, Any]) -> Event:
             return RepeatedEvent(from_json(fields["of"]), fields["count"])
         case "composed", names if names == {"of"} and isinstance(fields["of"], list | tuple):
             return ComposedEvent(tuple(from_json(part) for part in fields["of"]))
-        case "repeat_and_select", names if names == {"of", "mean", "shape"}:
-            shape = math.inf if fields["shape"] == "infinity" else fields["shape"]
-            return RepeatAndSelectEvent(from_json(fields["of"]), fields["mean"], shape)
         case "non_private", names if not names:
             return NonPrivateEvent()
         case kind, names:

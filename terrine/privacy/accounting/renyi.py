@@ -27,7 +27,6 @@ from terrine.privacy.accounting.events import (
     LaplaceEvent,
     NonPrivateEvent,
     RandomisedResponseEvent,
-    RepeatAndSelectEvent,
     RepeatedEvent,
     UnsupportedEventError,
     compose,
@@ -35,7 +34,6 @@ from terrine.privacy.accounting.events import (
 )
 from terrine.privacy.accounting.gaussian import epsilon_of, mu_squared, pure_mu
 from terrine.privacy.accounting.loss_distribution import loss_epsilon
-from terrine.privacy.accounting.selection import repeat_and_select_rdp
 
 Conversion = Literal["classical", "improved"]
 Floats = NDArray[np.float64]
@@ -152,8 +150,6 @@ def rdp_of_event(event: Event, orders: ArrayLike) -> Floats:
             return event.count * rdp_of_event(event.event, alpha) if event.count else np.zeros_like(alpha)
         case ComposedEvent():
             return np.asarray(sum((rdp_of_event(part, alpha) for part in event.events), np.zeros_like(alpha)))
-        case RepeatAndSelectEvent():
-            return repeat_and_select_rdp(alpha, rdp_of_event(event.event, alpha), event.mean, event.shape)
         case NonPrivateEvent():
             return np.full_like(alpha, np.inf)
         case _:
@@ -162,8 +158,6 @@ def rdp_of_event(event: Event, orders: ArrayLike) -> Floats:
 
 def pure_epsilon(event: Event) -> float:
     """ε of `event` at δ = 0 by addition; infinite where it has no pure guarantee.
-
-    A search over runs of an ε-DP mechanism is (2 + shape)ε-DP (Papernot & Steinke 2022, Corollary 3).
 
     Raises:
         UnsupportedEventError: an event this accountant does not know.
@@ -177,9 +171,6 @@ def pure_epsilon(event: Event) -> float:
             return event.count * pure_epsilon(event.event) if event.count else 0.0
         case ComposedEvent():
             return math.fsum(pure_epsilon(part) for part in event.events)
-        case RepeatAndSelectEvent():
-            inner = pure_epsilon(event.event)
-            return (2 + event.shape) * inner if inner else 0.0
         case GaussianEvent():
             return math.inf if event.sensitivity else 0.0
         case NonPrivateEvent():

@@ -15,7 +15,6 @@ from terrine.privacy.accounting.events import (
     LaplaceEvent,
     NonPrivateEvent,
     RandomisedResponseEvent,
-    RepeatAndSelectEvent,
     RepeatedEvent,
     UnsupportedEventError,
     compose,
@@ -39,7 +38,6 @@ trees = st.recursive(
     lambda inner: st.one_of(
         st.builds(RepeatedEvent, inner, st.integers(0, 1000)),
         st.builds(lambda parts: ComposedEvent(tuple(parts)), st.lists(inner, max_size=3)),
-        st.builds(RepeatAndSelectEvent, inner, st.floats(1, 100), st.one_of(st.floats(0, 5), st.just(math.inf))),
     ),
     max_leaves=6,
 )
@@ -96,9 +94,6 @@ def test_one_vote_moves_an_answer_by_root_two_and_a_test_by_one():
         lambda: RepeatedEvent(3, 1),
         lambda: ComposedEvent([vote_answer(1)]),
         lambda: ComposedEvent((1,)),
-        lambda: RepeatAndSelectEvent(vote_answer(1), 0.5, 1),
-        lambda: RepeatAndSelectEvent(vote_answer(1), 0.5, math.inf),
-        lambda: RepeatAndSelectEvent(vote_answer(1), 2, -1),
         lambda: compose(3),
     ],
 )

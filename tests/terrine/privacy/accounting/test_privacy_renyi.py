@@ -11,7 +11,6 @@ from terrine.privacy.accounting.events import (
     LaplaceEvent,
     NonPrivateEvent,
     RandomisedResponseEvent,
-    RepeatAndSelectEvent,
     RepeatedEvent,
     UnsupportedEventError,
     compose,
@@ -139,11 +138,6 @@ def test_what_has_no_guarantee_costs_everything():
     assert epsilon_of_event(compose(vote_answer(40), NonPrivateEvent()), 1e-5) == math.inf
     assert pure_epsilon(vote_answer(40)) == math.inf
     assert pure_epsilon(NonPrivateEvent()) == math.inf
-
-
-def test_a_search_is_priced_above_one_of_its_runs():
-    run = RepeatedEvent(vote_answer(40), 200)
-    assert epsilon_of_event(RepeatAndSelectEvent(run, 10, 1), 1e-5) > epsilon_of_event(run, 1e-5)
 
 
 def test_an_unknown_event_is_refused():

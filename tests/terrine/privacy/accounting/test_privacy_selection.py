@@ -5,8 +5,8 @@ import pytest
 from scipy.stats import nbinom
 
 from terrine.errors import SettingError
-from terrine.privacy.accounting.events import LaplaceEvent, RepeatAndSelectEvent, vote_answer
-from terrine.privacy.accounting.renyi import convert, default_orders, pure_epsilon, rdp_of_event
+from terrine.privacy.accounting.events import vote_answer
+from terrine.privacy.accounting.renyi import convert, default_orders, rdp_of_event
 from terrine.privacy.accounting.selection import repeat_and_select_rdp, success_probability
 
 
@@ -42,10 +42,6 @@ def test_one_run_of_a_geometric_search_costs_no_less_than_the_run():
     orders = default_orders()
     run = rdp_of_event(vote_answer(10), orders)
     assert np.all(repeat_and_select_rdp(orders, run, 1, 1) >= run)
-
-
-def test_the_best_of_pure_runs_is_pure():
-    assert pure_epsilon(RepeatAndSelectEvent(LaplaceEvent(2, 20), 100, 1)) == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize(("mean", "shape"), [(0.5, 1), (math.inf, 1), (2, -1), (math.nan, 0)])
