@@ -1,6 +1,7 @@
 """Files that are whole or absent, and what nobody but its owner may read."""
 
 import hashlib
+import json
 import os
 import secrets
 import stat
@@ -92,6 +93,15 @@ def close_to_others(path: Path) -> None:
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & 0o077:
             path.chmod(mode & 0o700)
+
+
+def json_object(path: Path) -> dict[str, Any] | None:
+    """Return the JSON object in a file, or None where there is none that can be read."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def write_text(path: Path, text: str) -> None:

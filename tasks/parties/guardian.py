@@ -31,13 +31,14 @@ import numpy as np
 
 from tasks.parties.config import PartyConfig
 from tasks.parties.host import CollaborationError, Host, log
-from tasks.parties.state import OUTCOME, PartyState, keep_values, kept_values
+from tasks.parties.state import OUTCOME, PartyState, keep_values
 from tasks.runtime.reservation import Reservation
 from terrine import npy
 from terrine.collaboration.protocol.guardian import Guardian
 from terrine.collaboration.protocol.party import Agreement, ProtocolError
 from terrine.collaboration.transport.link import Arrived, Asked, Connected
 from terrine.errors import LedgerError, SettingError, TerrineError
+from terrine.files import json_object
 from terrine.privacy.accounting.events import Event, to_json
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
@@ -117,7 +118,7 @@ class GuardianHost(Host):
     def begin(self) -> None:
         ledger = self._ledger()
         if self._committed(ledger) and not self._state.folder.exists():
-            earlier = kept_values(self.config.state / OUTCOME)
+            earlier = json_object(self.config.state / OUTCOME)
             if earlier is not None and earlier["release_id"] == self._release:
                 self._counted = earlier.get("counted")
             self._made_before(self._reservation.open())
@@ -220,7 +221,7 @@ class GuardianHost(Host):
         in between."""
         if self._number:
             return self.config.deadline
-        opened = kept_values(self._opened)
+        opened = json_object(self._opened)
         if opened is None:
             opened = {"at": time.time()}
             keep_values(self._opened, opened)

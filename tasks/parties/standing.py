@@ -12,11 +12,12 @@ from typing import Any
 from tasks.parties.agreement.acceptance import ACCEPTANCE
 from tasks.parties.config import PartyConfig, read_party
 from tasks.parties.measuring import PLACE
-from tasks.parties.state import AT_WORK, OUTCOME, STANDING, kept_values
+from tasks.parties.state import AT_WORK, OUTCOME, STANDING
 from tasks.parties.student import ABOUT
 from tasks.parties.teaching import kept
 from tasks.runtime.store import Folders
 from terrine.errors import TerrineError
+from terrine.files import json_object
 from terrine.locks import is_held
 from terrine.privacy.ledger.identity import load_or_create_key
 from terrine.spans import span
@@ -69,7 +70,7 @@ def account_standing(config: PartyConfig) -> dict[str, Any] | None:
         ledger = Ledger(config.ledger.url, config.ledger.store, key, create=False, site=config.ledger.site)
         account = account_in_ledger(key, config)
         return standing_of(ledger, account, release_of(key, config, account, noise_of(config)), config)
-    about = None if config.role != "student" else kept_values(_answers(config))
+    about = None if config.role != "student" else json_object(_answers(config))
     record = None if about is None else about.get("guardian")
     if record is None:
         return None
@@ -86,7 +87,7 @@ def account_standing(config: PartyConfig) -> dict[str, Any] | None:
 
 def answers_of(config: PartyConfig) -> dict[str, Any] | None:
     """Return what is known about a student party's answers to these very terms; None where there are none."""
-    about = kept_values(_answers(config))
+    about = json_object(_answers(config))
     return about if about is not None and about.get("terms") == config.terms.public() else None
 
 
@@ -101,7 +102,7 @@ def _answers(config: PartyConfig) -> Path:
 
 
 def _of_these_terms(config: PartyConfig, name: str) -> dict[str, Any] | None:
-    found = kept_values(config.state / name)
+    found = json_object(config.state / name)
     return found if found is not None and found.get("agreed") == config.terms.digest else None
 
 
@@ -124,7 +125,7 @@ def _terms(config: PartyConfig) -> list[list[str]]:
 
 def _parties(config: PartyConfig, path: Path, session: dict[str, Any]) -> list[dict[str, str]]:
     files = [path.parent / ACCEPTANCE, *config.accepted.glob("*")]  # its own, and what the others mailed
-    accepted = {(kept_values(one) or {}).get("party") for one in files}
+    accepted = {(json_object(one) or {}).get("party") for one in files}
     rows = []
     for name, role in config.terms.roles().items():
         held = config.terms.teachers.get(name)
@@ -159,7 +160,7 @@ def _meeting(config: PartyConfig) -> dict[str, Any] | None:
     """Return rows about the parties' second meeting, for one accuracy of all, and where it stands; None where there was
     no such meeting."""
     place = config.state / PLACE
-    now, outcome = kept_values(place / STANDING), kept_values(place / OUTCOME)
+    now, outcome = json_object(place / STANDING), json_object(place / OUTCOME)
     if now is None or now.get("voted") != config.terms.agreed:
         return None
     running = _is_under_way(place, now)

@@ -34,15 +34,6 @@ def keep_values(path: Path, values: Mapping[str, Any]) -> None:
         file.write((json.dumps(values, indent=2, sort_keys=True) + "\n").encode())
 
 
-def kept_values(path: Path) -> dict[str, Any] | None:
-    """Return what `keep_values` wrote; None where there is nothing that can be read."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
 class PartyState:
     """The files of one party about one release, in the party's private folder."""
 

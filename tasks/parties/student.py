@@ -19,11 +19,11 @@ import numpy as np
 
 from tasks.parties.config import PartyConfig
 from tasks.parties.host import CollaborationError, Host, log
-from tasks.parties.state import PartyState, keep_values, kept_values
+from tasks.parties.state import PartyState, keep_values
 from terrine.collaboration.protocol.party import Send
 from terrine.collaboration.protocol.student import StudentParty
 from terrine.errors import ArtefactError, TerrineError
-from terrine.files import atomic_file
+from terrine.files import atomic_file, json_object
 
 _SUMS, _OPENED = "sums-{}", "opened-{}"
 """What is written down of a round, by its number: the sums of its shares, and what it opened."""
@@ -142,7 +142,7 @@ class StudentHost(Host):
     def _check_not_drawn(self, number: int) -> None:
         """Refuse a round whose noise was drawn, be it by a guardian with another ledger."""
         for path in self.config.state.glob(f"*/{_DRAWN.format(number)}"):
-            if (drawn := kept_values(path)) is not None and drawn["terms"] == self._terms:
+            if (drawn := json_object(path)) is not None and drawn["terms"] == self._terms:
                 raise CollaborationError(
                     f"Noise was drawn for this round on {drawn['at']}, and the guardian asks it anew: its ledger and "
                     "its state were lost, are those of another guardian, or are older ones. Restore the latest backup; "

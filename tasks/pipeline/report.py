@@ -29,7 +29,6 @@ from tasks.reports.pictures import (
     confusion_colours,
     contact_sheets,
     png_data_uri,
-    row_shares,
     white_reads_better,
 )
 from tasks.reports.statement_page import read_statement, statement_texts
@@ -42,6 +41,7 @@ from tasks.runtime.timing import timings
 from tasks.runtime.versioning import lock_digest
 from terrine.aggregation.findings import answer_names
 from terrine.aggregation.registry import MECHANISMS
+from terrine.data.label_mix import row_shares
 from terrine.device import resolve_device
 
 WIDEST_TABLE = 25

@@ -21,21 +21,24 @@ HEIGHT, TOP, BOTTOM = 260, 12, 44
 """Of a chart, with what is written above and below the plot, in pixels."""
 
 PLOT = HEIGHT - TOP - BOTTOM
+MOST_STEPS = 5
+"""On an axis."""
+BINS = 20
+SPARK = 88, 22
+"""Width and height of a sparkline, in pixels."""
 
 
-def ticks(largest: float, most: int = 5) -> list[float]:
-    """Return round axis values from 0 to at least `largest`, at most `most` steps of 1, 2 or 5 times a power of ten."""
+def ticks(largest: float) -> list[float]:
+    """Return round axis values from 0 to at least `largest`, at most five steps of 1, 2 or 5 times a power of ten."""
     if largest <= 0:
         return [0.0, 1.0]
-    power = 10.0 ** math.floor(math.log10(largest / most))
-    step = next(power * factor for factor in (1, 2, 5, 10, 20) if largest <= most * power * factor * (1 + 1e-12))
+    power = 10.0 ** math.floor(math.log10(largest / MOST_STEPS))
+    step = next(power * factor for factor in (1, 2, 5, 10, 20) if largest <= MOST_STEPS * power * factor * (1 + 1e-12))
     return [step * number for number in range(math.ceil(largest / step - 1e-9) + 1)]
 
 
-def stacked_histogram(
-    shares: np.ndarray, groups: Mapping[str, np.ndarray], *, x_label: str, y_label: str, bins: int = 20
-) -> Markup:
-    """Draw a histogram of values in [0, 1], `bins` bars that are stacked by group; raise InputError for no partition of
+def stacked_histogram(shares: np.ndarray, groups: Mapping[str, np.ndarray], *, x_label: str, y_label: str) -> Markup:
+    """Draw a histogram of values in [0, 1], twenty bars that are stacked by group; raise InputError for no partition of
     them.
 
     shares: float [n]; a value on an edge counts in the bin to its right, 1 in the last bin. groups: name of a group and
@@ -46,17 +49,17 @@ def stacked_histogram(
     if not (membership.sum(axis=0) == 1).all():
         raise InputError(f"groups: {', '.join(groups)} are not a partition of the {len(shares)} values.")
     # A hair is added so that a share such as 0.15, stored a little below it, falls on the right side of its edge.
-    bin_of = np.minimum((np.asarray(shares) * bins + 1e-9).astype(np.int64), bins - 1)
-    counts = np.array([np.bincount(bin_of[mask.astype(bool)], minlength=bins) for mask in membership])
+    bin_of = np.minimum((np.asarray(shares) * BINS + 1e-9).astype(np.int64), BINS - 1)
+    counts = np.array([np.bincount(bin_of[mask.astype(bool)], minlength=BINS) for mask in membership])
     axis = ticks(float(counts.sum(axis=0).max(initial=0)))
-    slot, scale = 100 / bins, PLOT / axis[-1]
+    slot, scale = 100 / BINS, PLOT / axis[-1]
     parts = _grid(axis)
-    for number in range(bins):
+    for number in range(BINS):
         base = TOP + PLOT
         for group, (name, bars) in enumerate(zip(groups, counts, strict=True)):
             if tall := bars[number] * scale:
                 base -= tall
-                title = f"{number / bins:.0%} to {(number + 1) / bins:.0%}, {name}: {bars[number]:,}"
+                title = f"{number / BINS:.0%} to {(number + 1) / BINS:.0%}, {name}: {bars[number]:,}"
                 parts.append(
                     Markup(
                         '<rect class="part-{}" x="{:.2f}%" y="{:.2f}" width="{:.2f}%" height="{:.2f}">'
@@ -155,21 +158,22 @@ def scatter(points: Sequence[ScatterPoint], *, x_label: str, y_label: str) -> Ma
     )
 
 
-def _ticks_between(low: float, high: float, most: int = 5) -> list[float]:
-    """Return round values of a share, from `low` or below to `high` or above, at most `most` steps and at least two."""
+def _ticks_between(low: float, high: float) -> list[float]:
+    """Return round values of a share, from `low` or below to `high` or above, at most five steps and at least two."""
     step = next(
         step
         for step in (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
-        if math.ceil(high / step - 1e-9) - math.floor(low / step + 1e-9) <= most
+        if math.ceil(high / step - 1e-9) - math.floor(low / step + 1e-9) <= MOST_STEPS
     )
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [step * number for number in range(first, max(last, first + 1) + 1)]
 
 
-def sparkline(values: Sequence[float] | np.ndarray, *, width: int = 88, height: int = 22) -> Markup:
+def sparkline(values: Sequence[float] | np.ndarray) -> Markup:
     """Draw a small bar per value, negative ones downwards, the largest marked; no axes, for a picture's caption."""
     numbers = np.asarray(values, dtype=np.float64)
     low, high = min(0.0, float(numbers.min())), max(0.0, float(numbers.max()))
+    width, height = SPARK
     scale = height / ((high - low) or 1.0)
     slot = width / len(numbers)
     zero = high * scale
@@ -189,10 +193,10 @@ def sparkline(values: Sequence[float] | np.ndarray, *, width: int = 88, height: 
     )
 
 
-def column_chart(values: Sequence[float] | np.ndarray, *, x_label: str, y_label: str, first: int, last: int) -> Markup:
+def column_chart(values: Sequence[float] | np.ndarray, *, x_label: str, y_label: str, last: int) -> Markup:
     """Draw one column per value, from the left in their order, on an axis that starts at nothing.
 
-    `first` and `last` are written below the ends of the row of columns: the columns may stand for more than there are.
+    1 and `last` are written below the ends of the row of columns: the columns may stand for more than there are.
     """
     numbers = np.asarray(values, dtype=np.float64)
     axis = ticks(float(numbers.max(initial=0)))
@@ -205,19 +209,17 @@ def column_chart(values: Sequence[float] | np.ndarray, *, x_label: str, y_label:
                 "<title>{:,.10g}</title></rect>"
             ).format(number * slot, TOP + PLOT - value * scale, 0.85 * slot, value * scale, value)
         )
-    for place, anchor, number in (("0", "start", first), ("100%", "end", last)):
+    for place, anchor, number in (("0", "start", 1), ("100%", "end", last)):
         parts.append(
             Markup('<text x="{}" y="{}" text-anchor="{}">{:,}</text>').format(place, HEIGHT - 26, anchor, number)
         )
     return _chart(parts, x_label, y_label)
 
 
-def heat_map(
-    values: np.ndarray, row_names: Sequence[str], *, x_label: str, y_label: str, first: int, last: int
-) -> Markup:
+def heat_map(values: np.ndarray, row_names: Sequence[str], *, x_label: str, y_label: str, last: int) -> Markup:
     """Draw a cell per value, float [rows, columns] in [0, 1], the fuller its colour the larger it is.
 
-    The largest value has the full colour. `first` and `last` are written below the ends of the columns. A map of few
+    The largest value has the full colour. 1 and `last` are written below the ends of the columns. A map of few
     cells says each value when it is pointed at. Rows are a grid of the page's, so that long names can be folded.
     """
     largest = float(values.max(initial=0)) or 1.0
@@ -242,9 +244,9 @@ def heat_map(
                 name, Markup("").join(cells)
             )
         )
-    ends = Markup('<div class="ends"><span>{:,}</span><span>{}</span><span>{:,}</span></div>')
+    ends = Markup('<div class="ends"><span>1</span><span>{}</span><span>{:,}</span></div>')
     return Markup('<div class="heat-map" role="img" aria-label="{} by {}">{}{}</div>').format(
-        y_label, x_label, Markup("").join(rows), ends.format(first, x_label, last)
+        y_label, x_label, Markup("").join(rows), ends.format(x_label, last)
     )
 
 

@@ -11,7 +11,7 @@ from tasks.reports.charts import column_chart, heat_map
 from tasks.reports.pages import bar_rows, percent, plain
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_array, read_json
-from terrine.data.label_mix import label_shares
+from terrine.data.label_mix import row_shares
 from terrine.data.partitions import PARTITIONS
 
 MOST_COLUMNS = 150
@@ -34,7 +34,7 @@ def partition_figures(run: Run) -> dict[str, Any] | None:
 
 def figures(manifest: dict[str, Any], histograms: np.ndarray, class_names: list[str]) -> dict[str, Any]:
     """Draw a partition by its manifest, and its int64 [teachers, classes], records of each class."""
-    sizes, shares, teachers = histograms.sum(axis=1), label_shares(histograms), len(histograms)
+    sizes, shares, teachers = histograms.sum(axis=1), row_shares(histograms), len(histograms)
     parties = manifest["parties"] if teachers <= MOST_COLUMNS else None
     if manifest["kind"] == "iid" or parties:
         order, x_label = (
@@ -49,7 +49,7 @@ def figures(manifest: dict[str, Any], histograms: np.ndarray, class_names: list[
     return {
         "facts": facts(manifest),
         "mix": heat_map(
-            mix, [class_names[index] for index in classes], x_label=x_label, y_label="class", first=1, last=teachers
+            mix, [class_names[index] for index in classes], x_label=x_label, y_label="class", last=teachers
         ),
         "largest_share": percent(float(mix.max())),
         "sizes": None
@@ -58,7 +58,6 @@ def figures(manifest: dict[str, Any], histograms: np.ndarray, class_names: list[
             np.sort(sizes)[::-1][drawn],
             x_label="teachers, the largest part first",
             y_label="records",
-            first=1,
             last=teachers,
         ),
         "drawn": len(drawn) if len(drawn) < teachers else None,
@@ -89,7 +88,6 @@ def accuracy_figures(content: dict[str, Any]) -> dict[str, Any] | None:
         np.sort(values)[::-1][spread(len(values))],
         x_label="parties, the best served first",
         y_label="accuracy",
-        first=1,
         last=len(values),
     )
     return {"facts": summary, "chart": chart, "bars": None}

@@ -11,6 +11,7 @@ from markupsafe import Markup
 from PIL import Image
 
 from tasks.reports.charts import sparkline
+from terrine.data.label_mix import row_shares
 from terrine.queries import Queries
 
 LONGEST = 160
@@ -65,11 +66,6 @@ def white_reads_better(colours: np.ndarray) -> np.ndarray:
     linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
     luminance = linear @ np.array([0.2126, 0.7152, 0.0722])
     return 1.05 / (luminance + 0.05) > (luminance + 0.05) / 0.05
-
-
-def row_shares(confusion: np.ndarray) -> np.ndarray:
-    """Return float64 [true, predicted], every row divided by its sum; a row without images stays zero."""
-    return confusion / np.maximum(confusion.sum(axis=1, keepdims=True), 1)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,11 @@ _NAMED = 20
 _YES, _NO = {"1", "1.0", "true", "yes"}, {"0", "0.0", "false", "no", ""}
 
 
+def are_names(value: tuple[str, ...]) -> bool:
+    """Return whether these are two or more distinct names, or none."""
+    return len(value) != 1 and len(set(value)) == len(value) and all(name.strip() == name != "" for name in value)
+
+
 class SeveralFindings(Settings):
     """Settings of sources whose records may have several findings at once."""
 
@@ -30,7 +35,7 @@ class SeveralFindings(Settings):
     @field_validator("findings")
     @classmethod
     def _two_distinct(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if len(value) == 1 or len(set(value)) < len(value) or not all(name.strip() == name != "" for name in value):
+        if not are_names(value):
             raise ValueError(
                 f"{list(value)} are not two or more names, all distinct. Of one finding alone, make classes: a label "
                 "such as `yes` or `no`"

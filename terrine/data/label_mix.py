@@ -20,8 +20,11 @@ def label_histograms(assignment: np.ndarray, labels: np.ndarray, teachers: int, 
     return histograms
 
 
-def label_shares(histograms: np.ndarray) -> np.ndarray:
-    """Return float64 [teachers, classes]: which share of a teacher's records is of each class; rows sum to one."""
+def row_shares(histograms: np.ndarray) -> np.ndarray:
+    """Return float64 [teachers, classes]: which share of a teacher's records is of each class.
+
+    Rows sum to one, that of a teacher without records to zero. The same of any counts, such as a confusion matrix.
+    """
     return histograms / np.maximum(histograms.sum(axis=1, keepdims=True), 1)
 
 
@@ -31,7 +34,7 @@ def label_distances(histograms: np.ndarray) -> np.ndarray:
     0 for the mix of the whole, and for a teacher without records; near 1 for one who has what hardly any other has.
     """
     whole = histograms.sum(axis=0) / max(int(histograms.sum()), 1)
-    distances: np.ndarray = 0.5 * np.abs(label_shares(histograms) - whole).sum(axis=1)
+    distances: np.ndarray = 0.5 * np.abs(row_shares(histograms) - whole).sum(axis=1)
     distances[histograms.sum(axis=1) == 0] = 0.0
     return distances
 

@@ -27,7 +27,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from pydantic import Field, field_validator, model_validator
 
-from terrine.data.findings import SeveralFindings
+from terrine.data.findings import SeveralFindings, are_names
 from terrine.errors import InputError
 from terrine.settings import Settings
 
@@ -115,7 +115,7 @@ class InOrder(Settings):
     @field_validator("grades")
     @classmethod
     def _distinct(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if len(value) == 1 or len(set(value)) < len(value) or not all(name.strip() == name != "" for name in value):
+        if not are_names(value):
             raise ValueError(f"{list(value)} are not two or more names, all distinct, from the least to the greatest")
         return value
 

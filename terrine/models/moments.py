@@ -29,10 +29,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from terrine.determinism.parallel import side_by_side
 from terrine.errors import SettingError
 from terrine.mapped import Rows
 from terrine.models.backbone import Backbone, as_float
+from terrine.models.one_by_one import blocks_one_by_one
 from terrine.models.scattering import ScatteringNetwork
 
 BOUNDS = 1.5, 2.5
@@ -41,7 +41,6 @@ _NOISE = 0.35
 """Deviations of public images: noise on a mean that a larger bound is worth, and more is not (docs/serving.md)."""
 _LEAST = 0.05
 """A variance is at least this share of the public images', whatever the noise says."""
-_BLOCK = 64
 
 
 def scattering_of(backbone: Backbone) -> ScatteringNetwork:
@@ -78,18 +77,15 @@ def unit_vectors(backbone: Backbone, images: Rows, units: np.ndarray, bound: flo
     network = scattering_of(backbone).cpu().eval()
     order = np.argsort(units, kind="stable")
 
-    def block(first: int) -> np.ndarray:
-        chosen = order[first : first + _BLOCK]
-        taken = torch.zeros((_BLOCK, *backbone.shape), dtype=torch.uint8)
-        taken[: len(chosen)] = torch.from_numpy(np.ascontiguousarray(images[chosen]))
-        return image_vectors(network, taken, bound)[: len(chosen)].double().numpy()
-
-    firsts = range(0, len(order), _BLOCK)
-    last_of_unit = np.append(np.diff(units[order]) != 0, True)
+    last_of_unit = iter(np.append(np.diff(units[order]) != 0, True))
     total, count = np.zeros(()), 0
-    for first, vectors in zip(firsts, side_by_side(block, firsts), strict=True):
+
+    def computed(block: Tensor) -> np.ndarray:
+        return image_vectors(network, block, bound).double().numpy()
+
+    for vectors in blocks_one_by_one(backbone, computed, images, order):
         complete = []
-        for vector, last in zip(vectors, last_of_unit[first:], strict=False):
+        for vector, last in zip(vectors, last_of_unit, strict=False):
             total, count = total + vector, count + 1
             if last:
                 complete.append(total / count)

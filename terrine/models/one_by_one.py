@@ -26,11 +26,18 @@ def features_one_by_one(
     """
     network = backbone.cpu().eval()
     wanted = np.arange(len(images)) if order is None else order
+    return blocks_one_by_one(backbone, lambda block: then(network.features(block, "original").numpy()), images, wanted)
+
+
+def blocks_one_by_one(
+    backbone: Backbone, compute: Callable[[torch.Tensor], np.ndarray], images: Rows, order: np.ndarray
+) -> Iterator[np.ndarray]:
+    """Yield what `compute` makes of the images [BLOCK, C, H, W] of these numbers, without what fills a block."""
 
     def block(first: int) -> np.ndarray:
-        chosen = wanted[first : first + BLOCK]
+        chosen = order[first : first + BLOCK]
         filled = torch.zeros((BLOCK, *backbone.shape), dtype=torch.uint8)
         filled[: len(chosen)] = torch.from_numpy(np.ascontiguousarray(images[chosen]))
-        return then(network.features(filled, "original").numpy())[: len(chosen)]
+        return compute(filled)[: len(chosen)]
 
-    yield from side_by_side(block, range(0, len(wanted), BLOCK))
+    yield from side_by_side(block, range(0, len(order), BLOCK))

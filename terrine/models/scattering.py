@@ -97,6 +97,10 @@ def _wavelets(scale: int, orientations: int, stride: int) -> Tensor:
     return torch.stack([morlet(scale, k * math.pi / orientations, stride) for k in orientation_order(orientations)])
 
 
+def _keep(module: nn.Module, name: str, constant: Tensor) -> None:
+    module.register_buffer(name, constant.float(), persistent=False)
+
+
 class _Convolutions(nn.Module):
     """The transform of images [N, H, W], as [N, maps, H / 4, W / 4], by convolutions."""
 
@@ -110,12 +114,9 @@ class _Convolutions(nn.Module):
         self.orientations = orientations
         for scale in range(SCALES):
             wavelets = _wavelets(scale, orientations, stride=2**scale)
-            self._keep(f"wavelets_{scale}", torch.cat([wavelets.real, wavelets.imag]))
-        self._keep("lowpass_1", gaussian(STRIDE, grid=1)[None])
-        self._keep("lowpass_2", gaussian(STRIDE // 2, grid=2)[None])
-
-    def _keep(self, name: str, kernels: Tensor) -> None:
-        self.register_buffer(name, kernels.float(), persistent=False)
+            _keep(self, f"wavelets_{scale}", torch.cat([wavelets.real, wavelets.imag]))
+        _keep(self, "lowpass_1", gaussian(STRIDE, grid=1)[None])
+        _keep(self, "lowpass_2", gaussian(STRIDE // 2, grid=2)[None])
 
     def forward(self, images: Tensor) -> Tensor:
         count, height, width = images.shape
@@ -174,16 +175,13 @@ class _Quadrants(nn.Module):
         self.shape, self.orientations = sides(size), orientations
         halved = (self.shape[0] // 2, self.shape[1] // 2)
         signs = torch.tensor([[1.0, 1.0], [1.0, -1.0]])
-        self._keep("hadamard", torch.kron(signs, signs))
+        _keep(self, "hadamard", torch.kron(signs, signs))
         for scale in range(SCALES):
             wavelets = _wavelets(scale, orientations, stride=2**scale)
             kernels = torch.cat([wavelets.real, wavelets.imag])
-            self._keep(f"wavelets_{scale}", _parts_operator(self.shape, kernels, 2**scale))
-        self._keep("lowpass_1", _quadrants_operator(self.shape, gaussian(STRIDE, grid=1)[None], STRIDE))
-        self._keep("lowpass_2", _quadrants_operator(halved, gaussian(STRIDE // 2, grid=2)[None], STRIDE // 2))
-
-    def _keep(self, name: str, matrix: Tensor) -> None:
-        self.register_buffer(name, matrix.float(), persistent=False)
+            _keep(self, f"wavelets_{scale}", _parts_operator(self.shape, kernels, 2**scale))
+        _keep(self, "lowpass_1", _quadrants_operator(self.shape, gaussian(STRIDE, grid=1)[None], STRIDE))
+        _keep(self, "lowpass_2", _quadrants_operator(halved, gaussian(STRIDE // 2, grid=2)[None], STRIDE // 2))
 
     def forward(self, images: Tensor) -> Tensor:
         count, (height, width) = images.shape[0], self.shape  # len would not export

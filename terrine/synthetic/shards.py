@@ -32,7 +32,7 @@ import torch
 
 from terrine.determinism.parallel import side_by_side
 from terrine.errors import ArtefactError, SettingError
-from terrine.files import atomic_file, file_digest
+from terrine.files import atomic_file, file_digest, json_object
 from terrine.geometry import Size, as_size, in_json, pixels, sides
 from terrine.mapped import MappedRows, Segment
 from terrine.synthetic.registry import VERSION, draw, program
@@ -143,7 +143,7 @@ def write_stretch(
     ArtefactError if the disk is full; the partial file is removed.
     """
     record = record_path(path)
-    known = _read_record(record) if path.is_file() else None
+    known = json_object(record) if path.is_file() else None
     damaged = False
     if known is not None and known.get("images") == stretch.describe():
         if known.get("sha256") == file_digest(path):
@@ -178,7 +178,7 @@ def write_stretch(
 
 def read_shard_record(path: Path) -> dict[str, Any] | None:
     """Return what is recorded of the shard at `path`: images, sha256, bytes, seconds; None where nothing is."""
-    return _read_record(record_path(path))
+    return json_object(record_path(path))
 
 
 def write_shard(
@@ -237,7 +237,7 @@ def open_shards(folder: Path) -> ImageSet:
 
     Raises ArtefactError when the manifest or a shard is missing, or a shard has another shape than the manifest says.
     """
-    manifest = _read_record(folder / MANIFEST)
+    manifest = json_object(folder / MANIFEST)
     if manifest is None:
         raise ArtefactError(f"{folder} holds no complete image set (no {MANIFEST}). Write the set again; it resumes.")
     said = {name: manifest[name] for name in ("kind", "count", "seed", "size", "channels", "shard")}
@@ -282,15 +282,6 @@ def _clear_stale(path: Path) -> None:
         with suppress(OSError):
             if time.time() - leftover.stat().st_mtime > _STALE_SECONDS:
                 leftover.unlink()
-
-
-def _read_record(path: Path) -> dict[str, Any] | None:
-    """Return a JSON object, or None where there is none that can be read."""
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return record if isinstance(record, dict) else None
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:

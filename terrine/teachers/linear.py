@@ -23,7 +23,7 @@ Guarantees, besides those of every kind (`terrine.teachers.kind`):
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +40,7 @@ from terrine.teachers.kind import Arrays, Records, rows_of, vote_type
 from terrine.teachers.kinds.linear import LinearTeachers
 from terrine.teachers.linear_training import by_adam, by_ridge
 
-_PART_BYTES = 2**25  # features of the teachers stacked on a CPU
+_PART_BYTES = 2**25  # of the teachers stacked on a CPU
 _TEACHER_BLOCK, _QUERY_BLOCK = 256, 512  # of one matrix product when voting
 
 
@@ -169,7 +169,8 @@ def train_heads(
         weight[positions], bias[positions] = (part.cpu().numpy() for part in heads)
         return positions
 
-    for _ in side_by_side(train, _parts(rows, features.shape[1], device), device):
+    sizes = {position: len(own) for position, own in enumerate(rows)}
+    for _ in side_by_side(train, stacked(sizes, lambda size: 4 * size * features.shape[1], device), device):
         pass
     return LinearHeads(weight, bias)
 
@@ -187,16 +188,21 @@ def _check(features: np.ndarray, labels: np.ndarray, assignment: np.ndarray, cla
         raise InputError(f"labels run from {labels.min()} to {labels.max()}, outside 0..{most}.")
 
 
-def _parts(rows: list[np.ndarray], features: int, device: torch.device) -> Iterator[list[int]]:
-    """Yield positions of teachers with equally many records, as many as memory allows; off the CPU one at a time."""
+def stacked(sizes: Mapping[int, int], bytes_of: Callable[[int], int], device: torch.device) -> Iterator[list[int]]:
+    """Yield positions of teachers of one size, as many as memory allows; off the CPU one at a time.
+
+    sizes: by position, of what a teacher learns from at once. bytes_of: what a teacher of a size takes meanwhile.
+    Which teachers share a part may follow from how many records they have, and on an accelerator the kernel may follow
+    from the part.
+    """
     if device.type != "cpu":
-        yield from ([position] for position in range(len(rows)))
+        yield from ([position] for position in sizes)
         return
     by_size: dict[int, list[int]] = {}
-    for position, own in enumerate(rows):
-        by_size.setdefault(len(own), []).append(position)
+    for position, size in sizes.items():
+        by_size.setdefault(size, []).append(position)
     for size in sorted(by_size, reverse=True):
-        most = max(1, _PART_BYTES // (4 * size * features))
+        most = max(1, _PART_BYTES // bytes_of(size))
         for first in range(0, len(by_size[size]), most):
             yield by_size[size][first : first + most]
 

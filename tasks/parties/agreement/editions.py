@@ -19,11 +19,11 @@ from tasks.parties.agreement.terms import Terms, certain
 from tasks.parties.config import TERMS, PartyConfig, read_party
 from tasks.parties.measuring import PLACE
 from tasks.parties.standing import account_standing, answers_of, was_finished
-from tasks.parties.state import OUTCOME, STANDING, kept_values
+from tasks.parties.state import OUTCOME, STANDING
 from tasks.parties.student import ABOUT
 from tasks.runtime.store import read_json, write_text
 from terrine.errors import BudgetError, InputError, SettingError
-from terrine.files import file_digest
+from terrine.files import file_digest, json_object
 
 EDITIONS = "editions"
 
@@ -112,9 +112,9 @@ def _place(path: Path, edition: str) -> Path:
 
 def _is_under_way(config: PartyConfig) -> bool:
     if config.answers is not None:
-        found = (answers_of(config), kept_values(config.answers / PLACE / ABOUT))
+        found = (answers_of(config), json_object(config.answers / PLACE / ABOUT))
         return any(about is not None and about["guardian"] is None for about in found)
-    measured = kept_values(config.state / PLACE / OUTCOME) is not None
+    measured = json_object(config.state / PLACE / OUTCOME) is not None
     return (any(config.state.glob("*/sums.npz")) and not was_finished(config)) or (
         any(config.state.glob(f"{PLACE}/*/sums.npz")) and not measured
     )

@@ -30,7 +30,7 @@ that is charged (`terrine.teachers.averaging.private`). Eq. 3 holds for all part
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -44,11 +44,11 @@ from terrine.errors import InputError
 from terrine.teachers.averaging.average import Average, mean_of, server_step
 from terrine.teachers.averaging.learners import Learner, check_inputs
 from terrine.teachers.kind import Records, rows_of
+from terrine.teachers.linear import stacked
 
 if TYPE_CHECKING:
     from terrine.teachers.kinds.averaged import AveragedTeachers
 
-_PART_BYTES = 2**25  # weights and one batch of the teachers that learn in one part on a CPU
 _COPIES = 6  # of a teacher's weights that are held while it learns
 
 
@@ -111,7 +111,10 @@ def local_round(
             before = before - control - moved / (settings.steps * settings.rate(number))
         update[positions], after[positions] = moved.cpu().numpy(), before.cpu().numpy()
 
-    for _ in side_by_side(learn, _parts(rows, records.values, learner.length, settings.batch, device), device):
+    sizes = {position: settings.batch or len(own) for position, own in rows.items()}
+    width = int(np.prod(records.values.shape[1:]))
+    parts = stacked(sizes, lambda size: 4 * (_COPIES * learner.length + 2 * size * width), device)
+    for _ in side_by_side(learn, parts, device):
         pass
     return Local(update, after)
 
@@ -138,27 +141,6 @@ def _batches(rows: np.ndarray, settings: AveragedTeachers, generator: np.random.
     wanted = settings.steps * settings.batch
     passes = [generator.permutation(rows) for _ in range(-(-wanted // len(rows)))]
     return np.concatenate(passes)[:wanted].reshape(settings.steps, settings.batch)
-
-
-def _parts(
-    rows: dict[int, np.ndarray], inputs: np.ndarray, length: int, batch: int | None, device: torch.device
-) -> Iterator[list[int]]:
-    """Yield positions of teachers with batches of one size, as many as memory allows; off the CPU one at a time.
-
-    Which teachers share a part may follow from how many records they have, and on an accelerator the kernel may follow
-    from the part (`terrine.teachers.linear`).
-    """
-    if device.type != "cpu":
-        yield from ([position] for position in rows)
-        return
-    width = int(np.prod(inputs.shape[1:]))
-    by_size: dict[int, list[int]] = {}
-    for position, own in rows.items():
-        by_size.setdefault(batch or len(own), []).append(position)
-    for size in sorted(by_size, reverse=True):
-        most = max(1, _PART_BYTES // (4 * (_COPIES * length + 2 * size * width)))
-        for first in range(0, len(by_size[size]), most):
-            yield by_size[size][first : first + most]
 
 
 Combine = Callable[[Average, list[Local], np.ndarray, int], tuple[np.ndarray, np.ndarray]]

@@ -8,8 +8,8 @@ import pytest
 from tasks.parties.config import read_party
 from tasks.parties.guardian import GuardianHost
 from tasks.parties.standing import standing
-from tasks.parties.state import kept_values
 from tasks.parties.trial import free_endpoints
+from terrine.files import json_object
 from tests.party_processes import CONFIG, change, run, start, terms_of, terms_of_sums, trial, until, words
 from tests.tasks.parties.test_party_failures import SEND, SETTLE, check_answered_once, names_of, rows_of
 
@@ -38,7 +38,7 @@ def test_a_party_that_comes_when_all_is_over_is_told_that_it_was_late(tmp_path, 
         process.join(20)
     assert "Missing: party-2" in words(tmp_path, "guardian")
     # What came out is written down before anybody is waited for.
-    assert kept_values(tmp_path / "guardian" / "state" / "outcome.json")["counted"] == ["party-1", "party-3"]
+    assert json_object(tmp_path / "guardian" / "state" / "outcome.json")["counted"] == ["party-1", "party-3"]
     late = started(tmp_path, "party-2")
     late.join(30)
     assert late.exitcode == 1

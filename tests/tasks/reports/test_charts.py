@@ -29,17 +29,17 @@ def test_a_stacked_histogram_counts_as_a_plain_loop_does():
     shares = generator.integers(0, 51, 400) / 50
     group = generator.integers(0, 3, 400)
     svg = stacked_histogram(
-        shares, {name: group == number for number, name in enumerate("abc")}, x_label="x", y_label="y", bins=10
+        shares, {name: group == number for number, name in enumerate("abc")}, x_label="x", y_label="y"
     )
     expected = []
-    for number in range(10):
+    for number in range(20):
         for own, name in enumerate("abc"):
             count = 0
             for share, of in zip(np.rint(shares * 50).astype(int), group, strict=True):
-                if of == own and min(share // 5, 9) == number:
+                if of == own and min(2 * share // 5, 19) == number:
                     count += 1
             if count:
-                expected.append(f"{10 * number}% to {10 * number + 10}%, {name}: {count}")
+                expected.append(f"{5 * number}% to {5 * number + 5}%, {name}: {count}")
     assert titles(svg) == expected
 
 
@@ -51,10 +51,10 @@ def test_groups_that_take_a_value_twice_or_leave_it_out_are_refused(second):
 
 
 def test_a_sparkline_marks_the_largest_and_hangs_negative_bars_below_the_line():
-    svg = sparkline([3.0, -1.0, 0.0], width=30, height=20)
+    svg = sparkline([3.0, -1.0, 0.0])
     bars = re.findall(r'<rect( class="most")? x="([\d.]+)" y="([\d.]+)" width="[\d.]+" height="([\d.]+)"/>', svg)
     assert [bool(most) for most, *_ in bars] == [True, False, False]
     (_, _, top, tall), (_, _, start, depth), (_, _, _, nothing) = bars
-    assert (float(top), float(tall)) == (0.0, 15.0)
-    assert (float(start), float(depth)) == (15.0, 5.0)
+    assert (float(top), float(tall)) == (0.0, 16.5)
+    assert (float(start), float(depth)) == (16.5, 5.5)
     assert float(nothing) == 0.0

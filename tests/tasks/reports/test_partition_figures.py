@@ -7,7 +7,7 @@ import pytest
 
 from tasks.reports.partition_figures import MOST_COLUMNS, MOST_ROWS, figures
 from tasks.runtime.store import write_array, write_json
-from terrine.data.label_mix import label_shares, summarise
+from terrine.data.label_mix import row_shares, summarise
 from tests.tasks.pipeline.test_report import BLOOD, Page, check_offline, make_run, written
 
 
@@ -31,7 +31,7 @@ def opacities(svg):
 def test_a_cell_is_as_full_as_the_share_of_its_class():
     histograms = counts(12, 5)
     drawn = np.array(opacities(figures(manifest_of(histograms), histograms, list(BLOOD))["mix"]))
-    shares = label_shares(histograms).T
+    shares = row_shares(histograms).T
     assert np.allclose(drawn, shares / shares.max(), atol=0.006)
 
 

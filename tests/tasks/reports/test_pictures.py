@@ -6,7 +6,8 @@ import io
 import numpy as np
 from PIL import Image
 
-from tasks.reports.pictures import contact_sheets, image_data_uri, row_shares
+from tasks.reports.pictures import contact_sheets, image_data_uri
+from terrine.data.label_mix import row_shares
 from terrine.queries import Queries
 
 

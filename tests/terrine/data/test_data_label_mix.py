@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from terrine.data.label_mix import distance_by_chance, label_distances, label_histograms, label_shares, summarise
+from terrine.data.label_mix import distance_by_chance, label_distances, label_histograms, row_shares, summarise
 from terrine.data.partition import by_similarity, iid
 from terrine.errors import InputError
 
@@ -27,7 +27,7 @@ def test_labels_per_teacher_are_what_a_loop_counts(teachers, classes):
 
 def test_shares_sum_to_one_and_distances_span_from_equal_to_alone():
     equal = np.array([[5, 5], [50, 50]])
-    assert label_shares(equal).sum(axis=1).tolist() == [1, 1]
+    assert row_shares(equal).sum(axis=1).tolist() == [1, 1]
     assert label_distances(equal).tolist() == [0, 0]
     alone = np.array([[10, 0], [0, 990]])
     assert label_distances(alone)[0] == pytest.approx(0.99)

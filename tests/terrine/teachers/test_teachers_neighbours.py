@@ -16,7 +16,7 @@ from terrine.teachers.averaging.ttac import local_round
 from terrine.teachers.features import PrivateFeatures, private_features
 from terrine.teachers.kind import Records
 from terrine.teachers.kinds.linear import LinearTeachers
-from terrine.teachers.linear import _parts
+from terrine.teachers.linear import stacked
 from terrine.teachers.untrained import votes_without_records
 from tests.devices import DEVICES
 from tests.terrine.teachers.averaging.averaged_help import averaged
@@ -181,9 +181,9 @@ def test_features_of_a_record_are_those_of_a_pass_over_its_own_part(records):
 
 
 def test_one_teacher_is_a_stack_of_its_own_where_a_kernel_may_follow_from_the_number_of_stacked_matrices():
-    rows = [np.arange(4), np.arange(7), np.arange(4)]
-    assert sorted(_parts(rows, 5, torch.device("cpu"))) == [[0, 2], [1]]
-    assert list(_parts(rows, 5, torch.device("cuda"))) == [[0], [1], [2]]
+    sizes = dict(enumerate([4, 7, 4]))
+    assert sorted(stacked(sizes, lambda size: size, torch.device("cpu"))) == [[0, 2], [1]]
+    assert list(stacked(sizes, lambda size: size, torch.device("cuda"))) == [[0], [1], [2]]
 
 
 @pytest.mark.parametrize("settings", [LinearTeachers(ridge=0.1), LinearTeachers(optimiser="adam", epochs=2, batch=3)])

@@ -10,7 +10,7 @@ from terrine.determinism.randomness import numpy_generator
 from terrine.errors import InputError, SettingError
 from terrine.teachers.averaging.average import Average, derived_control, mean_of, server_step
 from terrine.teachers.averaging.learners import LinearLearner, ModuleLearner
-from terrine.teachers.averaging.ttac import _parts, average_teachers, exact_means, local_round
+from terrine.teachers.averaging.ttac import average_teachers, exact_means, local_round
 from terrine.teachers.kind import Records
 from terrine.teachers.kinds.scratch import ScratchTeachers
 from terrine.teachers.scratch import ScratchKind
@@ -195,12 +195,6 @@ def test_networks_with_batch_norm_need_two_records_of_a_party(records):
         own = np.zeros((2, learner.length), np.float32)
         local = local_round(learner, Average.start(learner), own, lonely, range(2), settings, 0, seed=0)
         assert local.update.any(axis=1).tolist() == moved
-
-
-def test_parts_are_of_one_teacher_where_a_kernel_may_follow_from_their_number():
-    rows = dict(enumerate([np.arange(5)] * 4))
-    assert list(_parts(rows, np.zeros((5, 6), np.float32), 21, None, torch.device("cpu"))) == [[0, 1, 2, 3]]
-    assert list(_parts(rows, np.zeros((5, 6), np.float32), 21, None, torch.device("cuda"))) == [[0], [1], [2], [3]]
 
 
 def test_inputs_of_another_kind_are_refused(parties, records):
