@@ -39,8 +39,9 @@ from tasks.pipeline import aggregate, student
 from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.partition import read_assignment
 from tasks.pipeline.pretrain import read_backbone
-from tasks.pipeline.teach import read_heads
+from tasks.pipeline.teach import HEADS
 from tasks.runtime.run import Run
+from tasks.runtime.store import read_tensors
 from terrine.aggregation.gnmax import GNMax
 from terrine.aggregation.votes import histograms_of
 from terrine.classifiers import LinearHead, predict
@@ -87,7 +88,7 @@ class Setting:
             backbone, self.data.test_images, np.array_split(order, max(1, round(len(order) / batch))), statistics
         )
         self.held_out, self.queries = order[: options.held_out], order[options.held_out :]
-        self.votes = vote(read_heads(self.run.folders), self.test)
+        self.votes = vote(_heads(self.run), self.test)
 
     def accuracy(self, predictions: np.ndarray) -> float:
         """Share of the held-out images that predictions [test] get right, in per cent."""
@@ -193,6 +194,10 @@ def federated(setting: Setting, options: argparse.Namespace) -> tuple[float, flo
     return best
 
 
+def _heads(run: Run) -> LinearHeads:
+    return LinearHeads(**read_tensors(run.folders.teachers / HEADS))
+
+
 def unprotected(setting: Setting, heads: LinearHeads) -> dict[str, tuple[float, float, int]]:
     """A party by itself, and all of them without noise."""
     alone = [setting.accuracy(setting.votes[:, teacher]) for teacher in range(heads.teachers)]
@@ -218,7 +223,7 @@ def measure(setting: Setting, options: argparse.Namespace) -> dict[str, tuple[fl
         measured[name] = make()
         seconds = time.perf_counter() - start
         print(f"seed {setting.run.params.seed}: {name}: {measured[name][0]:.2f} % in {seconds:.0f} s", flush=True)
-    return measured | unprotected(setting, read_heads(setting.run.folders))
+    return measured | unprotected(setting, _heads(setting.run))
 
 
 def main() -> None:

@@ -10,15 +10,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from flows.printing import printer
-from flows.server import SECONDS
+from flows.server import SECONDS, answers
 from tasks.config.presets import runs, shown_assignment
 from tasks.config.values import flat, parse_assignment, read_yaml
 from terrine.errors import SettingError, TerrineError
@@ -98,16 +95,9 @@ def wait_until_healthy(url: str, server: subprocess.Popen, log: Path, seconds: f
 
     Raises TerrineError, which names the server's log, when it has ended or does not answer in time.
     """
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if server.poll() is not None:
-            raise TerrineError(f"The Prefect server ended while starting. Its log: {log}")
-        try:
-            with urllib.request.urlopen(f"{url}/health", timeout=2):
-                return
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.5)
-    raise TerrineError(f"The Prefect server did not answer within {seconds:g} seconds. Its log: {log}")
+    if not answers(url, server, seconds):
+        ended = "ended while starting" if server.poll() is not None else f"did not answer within {seconds:g} seconds"
+        raise TerrineError(f"The Prefect server {ended}. Its log: {log}")
 
 
 def deploy_local(root: Path, deployment: str, *, port: int | None, keep: bool) -> None:

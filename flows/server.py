@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
@@ -73,6 +72,22 @@ asyncio.run(lay_out())
 _own: OwnServer | None = None
 
 
+def answers(url: str, process: subprocess.Popen, seconds: float, late: Callable[[], None] = lambda: None) -> bool:
+    """Wait until the server of a process answers at the URL of its API; False where it ended, or is not there in time.
+
+    late: called once, when it takes long.
+    """
+    began, said = time.monotonic(), False
+    while process.poll() is None and (waited := time.monotonic() - began) < seconds:
+        with suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=10):
+            return True
+        if waited > SILENT and not said:
+            said = True
+            late()
+        time.sleep(0.1)
+    return False
+
+
 class OwnServer:
     """A server on this machine for this process alone, with a database of its own that begins empty."""
 
@@ -101,16 +116,11 @@ class OwnServer:
 
     def wait(self, say: Callable[[str], None], seconds: float = SECONDS) -> None:
         """Wait until it answers. Raises TerrineError when it ended, or is not there in time."""
-        began, said = time.monotonic(), False
-        while (waited := time.monotonic() - began) < seconds:
-            if self._process.poll() is not None:
-                raise TerrineError(f"The Prefect server for this run ended while it started. {WITHOUT}")
-            with suppress(urllib.error.URLError, OSError), urllib.request.urlopen(f"{self.url}/health", timeout=10):
-                return
-            if waited > SILENT and not said:
-                say(f"Waiting for the Prefect server to start: the machine is busy. {WITHOUT}")
-                said = True
-            time.sleep(0.1)
+        words = f"Waiting for the Prefect server to start: the machine is busy. {WITHOUT}"
+        if answers(self.url, self._process, seconds, lambda: say(words)):
+            return
+        if self._process.poll() is not None:
+            raise TerrineError(f"The Prefect server for this run ended while it started. {WITHOUT}")
         self.end()
         raise TerrineError(f"The Prefect server for this run did not start within {seconds:g} seconds. {WITHOUT}")
 

@@ -49,7 +49,6 @@ from terrine.teachers.averaging.kind import RoundState
 from terrine.teachers.features import PrivateFeatures, private_features
 from terrine.teachers.finetune import FinetuneKind
 from terrine.teachers.kind import Arrays, Records, TeacherKind, teachers_missing_a_class
-from terrine.teachers.linear import LinearHeads
 from terrine.teachers.memory import train_within_memory
 from terrine.teachers.registry import TeacherContext
 
@@ -336,8 +335,3 @@ def _read_checked(folders: Folders, manifest: dict[str, Any], name: str) -> Arra
     if not path.is_file() or file_digest(path) != manifest["files"].get(name):
         raise ArtefactError(f"{path} is missing or was changed. Run the stage 'teach' again.")
     return read_tensors(path)
-
-
-def read_heads(folders: Folders) -> LinearHeads:
-    """Read the heads of all linear teachers."""
-    return LinearHeads.from_arrays(read_tensors(folders.teachers / HEADS))

@@ -58,10 +58,6 @@ class Candidate:
         """Digest of the parameters that decide the release."""
         return release_digest(self.params)
 
-    def releases(self, root: Path) -> list[Release]:
-        """What it releases, as the ledger knows it, with the most that each may cost."""
-        return releases_of(Run(root, self.run, self.params))
-
 
 def parse_vary(text: str) -> tuple[str, list[str]]:
     """Turn `section.key=value,value` (values in YAML) into the key and its values, each as `--set` takes it.
@@ -160,7 +156,7 @@ def check_budget(root: Path, candidates: list[Candidate]) -> int:
     run = open_run(root, candidates[0].run)
     ledger, dataset = open_account(run)
     account = registered_account(ledger, dataset)
-    new = unpaid(ledger, [release for candidate in candidates for release in candidate.releases(root)])
+    new = unpaid(ledger, _releases(root, candidates))
     if new:
         try:
             account.check_all([release.worst_case for release in new], noise_source(run).kind, said_of(new))
@@ -207,8 +203,13 @@ def outcome(
 
 def worst_case_price(root: Path, candidates: list[Candidate]) -> float:
     """Return the ε of all distinct releases of a search together, from parameters alone: known before it begins."""
-    costs = {one.identity: one.worst_case for candidate in candidates for one in candidate.releases(root)}
+    costs = {one.identity: one.worst_case for one in _releases(root, candidates)}
     return round_up(composed_epsilon(costs, candidates[0].params.aggregation.delta))
+
+
+def _releases(root: Path, candidates: list[Candidate]) -> list[Release]:
+    """Return what candidates release, as the ledger knows it, with the most that each may cost."""
+    return [one for each in candidates for one in releases_of(Run(root, each.run, each.params))]
 
 
 def _charged(root: Path, candidates: list[Candidate]) -> dict[str, Event]:
@@ -218,8 +219,7 @@ def _charged(root: Path, candidates: list[Candidate]) -> dict[str, Event]:
     # Averages are one release of several rows, and what an earlier version released has another identity there.
     return {
         one.identity: one.worst_case if one.kind == "averages" else costs.get(one.identity, one.worst_case)
-        for candidate in candidates
-        for one in candidate.releases(root)
+        for one in _releases(root, candidates)
         if one.identity in costs or ledger.committed(one.identity)
     }
 

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -62,17 +61,6 @@ class LinearHeads:
     def teachers(self) -> int:
         """Number of teachers."""
         return len(self.weight)
-
-    def to_arrays(self) -> dict[str, np.ndarray]:
-        """Return the arrays by name, as a safetensors file holds them; arrays of groups concatenate."""
-        return {"weight": self.weight, "bias": self.bias}
-
-    @classmethod
-    def from_arrays(cls, arrays: dict[str, Any]) -> LinearHeads:
-        """Return the heads that `to_arrays` described. Raises InputError when an array is missing or misshapen."""
-        if not {"weight", "bias"} <= arrays.keys():
-            raise InputError(f"Heads need the arrays weight and bias; there are: {', '.join(sorted(arrays))}.")
-        return cls(np.asarray(arrays["weight"], np.float32), np.asarray(arrays["bias"], np.float32))
 
 
 class LinearKind:

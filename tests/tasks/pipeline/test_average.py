@@ -178,7 +178,7 @@ def test_averages_do_not_depend_on_who_carries_which_teachers(tmp_path, prepared
 def test_given_the_averages_a_record_touches_one_teacher_only(tmp_path, prepared):
     run = prepared(run_with(tmp_path, teachers={"batch": None}))
     run_through(run, "average", "teach")
-    before = teach.read_heads(run.folders)
+    before = read_tensors(run.folders.teachers / teach.HEADS)
     # Another record of teacher 3, and the averages as they were released.
     images = np.array(read_array(run.folders.dataset / "train_images.npy"))
     assignment = read_array(run.folders.partition / "assignment.npy")
@@ -186,8 +186,8 @@ def test_given_the_averages_a_record_touches_one_teacher_only(tmp_path, prepared
     images[record] = 255 - images[record]
     np.save(run.folders.dataset / "train_images.npy", images)
     run_through(run, "teach", "teach")
-    after = teach.read_heads(run.folders)
-    changed = np.flatnonzero((before.weight != after.weight).any(axis=(1, 2)))
+    after = read_tensors(run.folders.teachers / teach.HEADS)
+    changed = np.flatnonzero((before["weight"] != after["weight"]).any(axis=(1, 2)))
     assert changed.tolist() == [3]
 
 
@@ -325,8 +325,8 @@ def test_a_party_without_records_stands_still_and_votes_with_the_average(tmp_pat
     np.save(path, assignment)
     run_through(run, "average", "vote")
     average = read_start(run.folders).average
-    heads = teach.read_heads(run.folders)
-    own = np.concatenate([heads.weight[4].ravel(), heads.bias[4]])
+    heads = read_tensors(run.folders.teachers / teach.HEADS)
+    own = np.concatenate([heads["weight"][4].ravel(), heads["bias"][4]])
     np.testing.assert_array_equal(own, average.value.astype(np.float32))
     assert teach.read_teachers_manifest(run.folders)["untrained"] == []
-    assert (heads.weight[5] != heads.weight[4]).any()
+    assert (heads["weight"][5] != heads["weight"][4]).any()

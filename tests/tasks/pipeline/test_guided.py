@@ -12,7 +12,7 @@ from tasks.pipeline import aggregate, pretrain, report, student, synthesize, tea
 from tasks.pipeline.guided import queries
 from tasks.pipeline.guided import votes as guided_votes
 from tasks.runtime.run import Run
-from tasks.runtime.store import read_array, read_json, read_table, write_array
+from tasks.runtime.store import read_array, read_json, read_table, read_tensors, write_array
 from terrine.aggregation.votes import histograms_of
 from terrine.errors import ArtefactError, SettingError
 from terrine.files import file_digest
@@ -24,6 +24,7 @@ from terrine.students.answers import histogram_answers
 from terrine.students.guided import RADIUS, guide
 from terrine.students.linear import fit
 from terrine.students.selection import RULES
+from terrine.teachers.linear import LinearHeads
 from terrine.teachers.linear import vote as linear_vote
 from tests.folder_digest import folder_digest
 
@@ -160,7 +161,7 @@ def test_the_teachers_vote_on_guided_images_in_the_batches_they_are_released_in(
     answers, manifest = released(run)
     every = queries.read_all_queries(run.folders)
     features = features_in_batches(pretrain.read_backbone(run.folders), every.images, every.batches, "current")
-    votes = linear_vote(teach.read_heads(run.folders), features)
+    votes = linear_vote(LinearHeads(**read_tensors(run.folders.teachers / teach.HEADS)), features)
     expected = np.stack([np.bincount(row, minlength=10) for row in votes])
     asked = (answers["round"] >= 0).to_numpy()
     noisy = answers[[f"count_{number}" for number in range(10)]].to_numpy()

@@ -14,6 +14,7 @@ from tasks.config.params import lay_over, validate
 from tasks.config.values import merge
 from tasks.pipeline import dataset, partition, teach, vote
 from tasks.runtime.run import Run
+from tasks.runtime.store import read_tensors
 from terrine.errors import ArtefactError, InputError, SettingError
 from terrine.models.backbone import features_in_batches
 from terrine.teachers.features import PrivateFeatures, private_features
@@ -90,14 +91,14 @@ def test_one_record_touches_one_teacher(prepared, tmp_path):
     """The disjointness the guarantee rests on, seen in the weights: exchange a record, and one head changes."""
     run = prepared(tmp_path)
     taught(run)
-    before = teach.read_heads(run.folders)
+    before = read_tensors(run.folders.teachers / teach.HEADS)
     images = np.load(run.folders.dataset / "train_images.npy")
     record = 17
     images[record] = 255 - images[record]
     np.save(run.folders.dataset / "train_images.npy", images)
     taught(run)
-    after = teach.read_heads(run.folders)
-    changed = np.flatnonzero((before.weight != after.weight).any(axis=(1, 2)))
+    after = read_tensors(run.folders.teachers / teach.HEADS)
+    changed = np.flatnonzero((before["weight"] != after["weight"]).any(axis=(1, 2)))
     assert changed.tolist() == [partition.read_assignment(run.folders)[record]]
 
 

@@ -146,7 +146,7 @@ def test_a_head_is_the_same_to_the_bit_whatever_its_group_and_the_number_of_thre
             for size in (1, 5, 12):
                 groups = [range(first, min(first + size, 12)) for first in range(0, 12, size)]
                 heads = [train_heads(features, labels, assignment, g, CLASSES, settings, seed=0) for g in groups]
-                joined = [np.concatenate([h.to_arrays()[name] for h in heads]) for name in ("weight", "bias")]
+                joined = [np.concatenate([getattr(h, name) for h in heads]) for name in ("weight", "bias")]
                 results.append(b"".join(array.tobytes() for array in joined))
     finally:
         torch.set_num_threads(before)
@@ -227,15 +227,6 @@ def test_votes_hold_class_numbers_above_a_byte():
     votes = vote(LinearHeads(weight, np.zeros((1, 300), np.float32)), np.ones((3, 2), np.float32))
     assert votes.dtype == np.uint16
     assert (votes == 299).all()
-
-
-def test_heads_survive_the_way_through_their_arrays(data):
-    features, labels, assignment = data
-    heads = train_heads(features, labels, assignment, range(3), CLASSES, RIDGE, seed=0)
-    again = LinearHeads.from_arrays(heads.to_arrays())
-    assert again.teachers == 3
-    assert np.array_equal(again.weight, heads.weight)
-    assert np.array_equal(again.bias, heads.bias)
 
 
 def test_arrays_that_do_not_fit_are_refused_before_any_work(data):
