@@ -208,7 +208,7 @@ def plain_answers(terms, votes, seed=SEED, gone=None):
     return passed, np.where(passed, noisy.argmax(axis=1), -1)
 
 
-def _run(config, kill, epsilon=None):
+def _run(config, kill, epsilon, alone):
     log = open(Path(config).parent / "log.txt", "a")  # noqa: SIM115
     for number in (1, 2):
         os.dup2(log.fileno(), number)
@@ -223,8 +223,10 @@ def _run(config, kill, epsilon=None):
         _stay()
     elif kill is not None:
         arm(*kill)
-    from tasks.parties import process
+    from tasks.parties import host, process
 
+    if alone:
+        host._FLUSH = 0.0
     if epsilon is not None:
         process.run_party = lambda path: _measure(path, epsilon)
     sys.argv = ["party", str(config)]
@@ -312,9 +314,12 @@ def arm(module, qualified, when, count):
     setattr(owner, name, armed)
 
 
-def start(folder, name, kill=None, epsilon=None):
-    """Start one party of a trial: for its vote, or for the accuracy that is released at this price."""
-    process = CONTEXT.Process(target=_run, args=(str(folder / name / CONFIG), kill, epsilon), daemon=True)
+def start(folder, name, kill=None, epsilon=None, alone=False):
+    """Start one party of a trial: for its vote, or for the accuracy that is released at this price.
+
+    alone: nobody else is there, so that its last word is not given the time to arrive.
+    """
+    process = CONTEXT.Process(target=_run, args=(str(folder / name / CONFIG), kill, epsilon, alone), daemon=True)
     process.start()
     return process
 
@@ -374,14 +379,25 @@ def words(folder, name):
 
 
 def run(folder, names, *, victim=None, kill=None, again=True, limit=120.0, epsilon=None):
-    """Run parties of a trial, one of which kills itself and is started again; return the exit codes by name."""
-    processes = {name: start(folder, name, kill if name == victim else None, epsilon) for name in names}
+    """Run parties of a trial, one of which kills itself and is started again; return the exit codes by name.
+
+    again: "nobody": it is not started again, and the others, who would wait for it, are ended as soon as each has
+    noticed, with all that it said before.
+    """
+    before = {name: words(folder, name) for name in names}
+    together, again = again == "nobody", again is True
+    alone = len(names) == 1
+    processes = {name: start(folder, name, kill if name == victim else None, epsilon, alone) for name in names}
     try:
         end = time.monotonic() + limit
         while time.monotonic() < end:
             if victim in processes and processes[victim].exitcode == -signal.SIGKILL and again:
                 processes[victim] = start(folder, victim, None, epsilon)
                 again = False
+            if together and processes[victim].exitcode is not None:
+                for name, process in processes.items():
+                    if f"{victim}: the connection ended" in words(folder, name).removeprefix(before[name]):
+                        process.kill()
             if all(process.exitcode is not None for process in processes.values()):
                 break
             time.sleep(0.02)

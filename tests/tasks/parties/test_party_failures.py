@@ -244,10 +244,10 @@ def test_what_a_round_released_is_released_again_whoever_was_killed(victim, kill
 def test_a_guardian_with_an_older_state_draws_no_round_a_second_time(tmp_path):
     terms, votes = trial(tmp_path, terms_of_gradients(), deadline=4.0, patience=4.0)
     names = names_of(terms)
-    run(tmp_path, names, victim="guardian", kill=(*SAVE, "after", 2), again=False)
+    run(tmp_path, names, victim="guardian", kill=(*SAVE, "after", 2), again="nobody")
     (path,) = (tmp_path / "guardian" / "state").glob("*/sums.npz")
     older = path.read_bytes()
-    run(tmp_path, names, victim="guardian", kill=(*SETTLE, "before", 1), again=False)
+    run(tmp_path, names, victim="guardian", kill=(*SETTLE, "before", 1), again="nobody")
     newer = path.read_bytes()
     # The second round was drawn and opened, the third was opened: a third draw is one too many.
     path.write_bytes(older)
@@ -297,7 +297,7 @@ def test_a_student_party_that_comes_back_with_other_sums_is_told_nothing(tmp_pat
 def test_a_guardian_whose_questions_are_those_of_another_round_answers_nothing(tmp_path):
     trial(tmp_path, deadline=4.0, patience=4.0)
     names = ["guardian", "student", "party-1", "party-2", "party-3"]
-    run(tmp_path, names, victim="student", kill=(*SEND, "before", 4), again=False)
+    run(tmp_path, names, victim="student", kill=(*SEND, "before", 4), again="nobody")
     (path,) = (tmp_path / "guardian" / "state").glob("*/questions.npz")
     state = PartyState(path.parent.parent, path.parent.name)
     arrays, _ = state.load("questions")

@@ -121,7 +121,7 @@ def test_a_guardian_restored_on_another_machine_goes_on_at_no_second_charge(kill
     terms, votes = trial(tmp_path, deadline=5.0, patience=5.0)
     fresh = tmp_path.with_name(f"{tmp_path.name}-fresh")
     shutil.copytree(tmp_path / "guardian", fresh)
-    run(tmp_path, names_of(terms), victim="guardian", kill=kill, again=False)
+    run(tmp_path, names_of(terms), victim="guardian", kill=kill, again="nobody")
     # Its folder comes back at another place and another address; the old one is gone.
     backup = tmp_path.with_name(f"{tmp_path.name}-backup")
     (tmp_path / "guardian").rename(backup)

@@ -643,7 +643,8 @@ def test_a_thousand_malformed_messages_neither_crash_nor_hang_it(guardian, peopl
                         part[:] = generator.randbytes(generator.randrange(60))
                     case _:
                         part.extend(bytes(part))
-            raw.exchange([bytes(part) for part in spoilt] + [b"the end"], timeout=5.0)
+            # A few of them leave a stream that nothing is wrong with, which ends when the time is up.
+            raw.exchange([bytes(part) for part in spoilt] + [b"the end"], timeout=1.0)
             if number % 50 == 0:
                 while server.next(0.0) is not None:
                     pass

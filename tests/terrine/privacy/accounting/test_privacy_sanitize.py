@@ -28,20 +28,18 @@ def published_rdp(order, beta, sigma_ss):
 
 
 def divergence(order, mean, one, other):
-    """D_α(N(mean, one²) ‖ N(0, other²)), integrated."""
-    mp = pytest.importorskip("mpmath")
+    """D_α(N(mean, one²) ‖ N(0, other²)), integrated: on a lattice, which for a Gaussian is as good as exact."""
+    # The integrand is a Gaussian again.
+    precision = order / one**2 - (order - 1) / other**2
+    centre, width = order * mean / one**2 / precision, 1 / math.sqrt(precision)
+    x, step = np.linspace(centre - 14 * width, centre + 14 * width, 1001, retstep=True)
 
-    def log_density(x, centre, deviation):
-        return -((x - centre) ** 2) / (2 * deviation**2) - mp.log(deviation * mp.sqrt(2 * mp.pi))
+    def log_density(centre, deviation):
+        return -((x - centre) ** 2) / (2 * deviation**2) - math.log(deviation * math.sqrt(2 * math.pi))
 
-    def part(x):
-        return mp.exp(order * log_density(x, mean, one) + (1 - order) * log_density(x, 0, other))
-
-    with mp.workdps(30):
-        # The integrand is a Gaussian again.
-        precision = order / one**2 - (order - 1) / other**2
-        centre, width = order * mean / one**2 / precision, 1 / mp.sqrt(precision)
-        return float(mp.log(mp.quad(part, [centre + step * width for step in range(-14, 15, 4)])) / (order - 1))
+    exponents = order * log_density(mean, one) + (1 - order) * log_density(0, other)
+    largest = exponents.max()
+    return (largest + math.log(step * np.exp(exponents - largest).sum())) / (order - 1)
 
 
 @pytest.mark.parametrize("share", [0.05, 0.25, 0.4, 0.49])
