@@ -82,6 +82,7 @@ def test_show_calls_accounts_by_the_names_that_the_project_has_and_folds_long_ru
     )
     (tmp_path / "params.yaml").write_text("run: digits\nledger: {account: xrays-2026}\n")
     monkeypatch.setenv("TERRINE_ROOT", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "80")
     output = terrine("show", *options)
     assert max(map(len, output.splitlines())) <= 80
     assert "\nxrays-2026\n" in output
