@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 
 def averaged(maps: Tensor, parts: int) -> Tensor:
-    """Return the means [B, K, parts, parts] over parts of maps [B, K, h, w], in float32 whatever autocast says."""
+    """Return the means [B, K, parts, parts] over parts of maps [B, K, h, w], in float32 or better, under autocast too."""
     with torch.autocast(maps.device.type, enabled=False):
-        maps = maps.float()
-        impulses = (torch.eye(side, device=maps.device) for side in maps.shape[-2:])
+        maps = maps.to(torch.promote_types(maps.dtype, torch.float32))
+        impulses = (torch.eye(side, dtype=maps.dtype, device=maps.device) for side in maps.shape[-2:])
         rows, columns = (F.adaptive_avg_pool1d(impulse[None], parts)[0] for impulse in impulses)
         return (maps.flatten(2) @ torch.kron(rows, columns)).unflatten(2, (parts, parts))
 

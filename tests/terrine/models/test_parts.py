@@ -26,3 +26,8 @@ def test_mixed_precision_does_not_reach_the_means():
         result = PartsAverage(4)(maps)
     assert result.dtype == torch.float32
     torch.testing.assert_close(result, averaged(maps.float(), 4), rtol=0, atol=0)
+
+
+def test_doubles_stay_doubles():
+    maps = torch.randn(2, 3, 7, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    torch.testing.assert_close(averaged(maps, 4), F.adaptive_avg_pool2d(maps, 4))
