@@ -33,6 +33,7 @@ def export(
 ) -> None:
     """Write the student as ONNX and as PyTorch's exported program, compared with it, with digests and statement."""
     from tasks.serving.export import export_folder
+    from tasks.serving.guarantee import OWN_STATISTICS
     from tasks.serving.student_source import student_folder
 
     with console.status("exporting") as status:
@@ -48,3 +49,5 @@ def export(
     for item in exported:
         table.add_row(item.file, item.statistics, f"{item.difference:.1e}")
     console.print(table)
+    if reference is not None:
+        console.print(OWN_STATISTICS, style="yellow", soft_wrap=True)

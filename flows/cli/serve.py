@@ -32,6 +32,7 @@ def serve(
     max_megabytes: Annotated[int, typer.Option(min=1, max=1000, help="Largest body of a request.")] = 16,
 ) -> None:
     """Answer requests over HTTP: MLflow's /invocations, /images for pictures and .npy stacks, /rows for CSV files."""
+    from tasks.serving.guarantee import OWN_STATISTICS
     from tasks.serving.serve import LOOPBACK, build_app, read_key
     from tasks.serving.serve import serve as serve_app
     from tasks.serving.student_source import student_folder
@@ -45,6 +46,8 @@ def serve(
         most_bytes=max_megabytes * 1_000_000,
         key=read_key(key_file),
     )
+    if reference is not None:
+        console.print(OWN_STATISTICS, style="yellow", soft_wrap=True)
     if host not in LOOPBACK:
         lacks = "password and encryption" if key_file is None else "encryption"
         console.print(f"{host} can be reached from elsewhere, without {lacks}: put a proxy in front.", style="yellow")

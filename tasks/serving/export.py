@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tasks.runtime.store import atomic_folder, write_json
-from tasks.serving.guarantee import guarantee
+from tasks.serving.guarantee import OWN_STATISTICS, guarantee
 from tasks.serving.pages import FIGURES, SIGNATURE, pages_in
 from tasks.serving.rows import export_table, refuse_image_options
 from tasks.serving.student_source import read_reference
@@ -46,8 +46,9 @@ def export_folder(
 ) -> list[Exported]:
     """Write `target`: the student's folder, its exports, its privacy statement, and a manifest with their digests.
 
-    Every export is compared with the student before the folder appears. reference: own images for the statistics. No
-    statistics: those that are served by default. Raises InputError when `target` exists and is no earlier export.
+    Every export is compared with the student before the folder appears. reference: own images for the statistics, which
+    the files then hold as they are: no ε covers them, and no statement goes along. No statistics: those that are served
+    by default. Raises InputError when `target` exists and is no earlier export.
     """
     if target.exists() and not (target / MANIFEST).is_file():
         raise InputError(f"{target} exists and is no earlier export. Give a new folder, or remove it.")
@@ -65,9 +66,11 @@ def export_folder(
         return exported
     manifest = check_student(student)
     own = read_reference(reference, manifest)
+    if own is not None:
+        told = {"reference": OWN_STATISTICS}
     exported = []
     with atomic_folder(target) as folder:
-        _copy_student(student, folder)
+        _copy_student(student, folder, with_statement=own is None)
         for wanted in dict.fromkeys(statistics) or (None,):
             model = StudentModel.load(student, wanted, reference=own)
             kind = model.statistics
@@ -85,7 +88,7 @@ def export_folder(
         shape = ["batch", *model.shape]
         description = {
             "input": {"name": "images", "dtype": "uint8", "shape": shape},
-            "reference": "the user's own images" if own is not None else "synthetic images",
+            "reference": "synthetic images" if own is None else OWN_STATISTICS,
             **_description(manifest, exported),
         }
         write_json(folder / MANIFEST, seal(folder, description))
@@ -102,9 +105,11 @@ def _description(manifest: dict[str, Any], exported: list[Exported]) -> dict[str
     }
 
 
-def _copy_student(student: Path, folder: Path) -> None:
+def _copy_student(student: Path, folder: Path, *, with_statement: bool = True) -> None:
     # Copies, not links: what leaves the project must not share its bytes with DVC's cache.
     shutil.copytree(student, folder / "student", copy_function=shutil.copyfile)
+    if not with_statement:
+        return
     for name in (FIGURES, SIGNATURE, *pages_in(student.parent)):
         if (student.parent / name).is_file():
             shutil.copyfile(student.parent / name, folder / name)

@@ -10,6 +10,11 @@ from terrine.deployment.manifest import check_seal
 from terrine.errors import ArtefactError
 from terrine.files import file_digest
 
+OWN_STATISTICS = (
+    "NOT COVERED BY ANY ε: images of one's own were given as a reference. Their means and variances, without noise, "
+    "are in exported files and behind every answer. Keep both where those images may be."
+)
+"""Said in the place of a statement, where a student normalises with images that were given."""
 _TOLD = ("run", "epsilon", "delta", "unit", "noise", "private", "summary")
 
 

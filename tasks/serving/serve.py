@@ -15,7 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tasks.runtime.store import read_json
 from tasks.serving.door import Door
-from tasks.serving.guarantee import guarantee
+from tasks.serving.guarantee import OWN_STATISTICS, guarantee
 from tasks.serving.mlflow_model import quiet, save_student_model
 from tasks.serving.rows import refuse_image_options
 from tasks.serving.scoring import scoring_app
@@ -65,12 +65,15 @@ def build_app(
         with quiet():
             loaded = mlflow.pyfunc.load_model(str(folder / "model"), model_config=settings)
         model: StudentModel | TableStudent = loaded.unwrap_python_model().student
-        app = scoring_app(loaded, model, most_bytes=most_bytes, about=about(student, model), key=key)
+        app = scoring_app(loaded, model, most_bytes=most_bytes, about=about(student, model, own is not None), key=key)
     return app, model
 
 
-def about(student: Path, model: StudentModel | TableStudent) -> dict[str, Any]:
-    """Return what the service tells about itself: the student, and the guarantee where its statement is at hand."""
+def about(student: Path, model: StudentModel | TableStudent, reference: bool = False) -> dict[str, Any]:
+    """Return what the service tells about itself: the student, and the guarantee where its statement is at hand.
+
+    reference: whether it normalises with images that were given, of which no statement speaks.
+    """
     table = isinstance(model, TableStudent)
     takes = {"columns": model.about()} if table else {"shape": list(model.shape), "statistics": model.statistics}
     scale = model.student.scale if isinstance(model, TableStudent) else model.scale
@@ -79,7 +82,8 @@ def about(student: Path, model: StudentModel | TableStudent) -> dict[str, Any]:
         **({} if scale is None else {"scale": scale.described()}),
         **takes,
         "digests": read_json(student / MANIFEST)["digests"],
-        "privacy": guarantee(student),
+        "privacy": None if reference else guarantee(student),
+        **({"reference": OWN_STATISTICS} if reference else {}),
     }
 
 

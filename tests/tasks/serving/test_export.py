@@ -5,8 +5,10 @@ import json
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from tasks.serving.export import export_folder
+from tasks.serving.verification import verify_statement
 from terrine.deployment.manifest import check_seal
 from terrine.deployment.model import StudentModel
 from terrine.errors import ArtefactError, InputError
@@ -44,6 +46,21 @@ def test_an_export_holds_files_that_answer_like_the_student_digests_and_statemen
     path.write_text(path.read_text().replace("3.0", "0.5"))
     with pytest.raises(ArtefactError, match=r"privacy\.json was changed"):
         check_seal(tmp_path / "out")
+
+
+def test_what_holds_statistics_of_own_images_goes_without_a_statement_and_says_why(student, tmp_path):
+    (tmp_path / "own").mkdir()
+    for number, (image,) in enumerate(images(4)):
+        Image.fromarray(image).save(tmp_path / "own" / f"{number}.png")
+    (exported,) = export_folder(student, tmp_path / "out", [], ["onnx"], reference=tmp_path / "own")
+    assert exported.statistics == "frozen"
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"manifest.json", exported.file, "student"}
+    told = onnxruntime.InferenceSession(str(tmp_path / "out" / exported.file)).get_modelmeta().custom_metadata_map
+    assert not {"epsilon", "delta", "private", "summary", "statement_sha256"} & set(told)
+    assert told["reference"].startswith("NOT COVERED BY ANY ε")
+    assert check_seal(tmp_path / "out")["reference"] == told["reference"]
+    with pytest.raises(InputError, match="There is no statement"):
+        verify_statement(tmp_path / "out")
 
 
 def test_an_onnx_file_says_what_it_is_and_refuses_what_it_cannot_answer(student, tmp_path):
