@@ -21,6 +21,8 @@ from terrine.files import atomic_file, clear_after_the_dead
 _ABOUT = "about"
 OUTCOME = "outcome.json"
 """What came out of a session, in the party's state folder."""
+CLOSED = "closed.json"
+"""Of a teacher party, the last round that was closed with its shares, there as well."""
 STANDING = "session.json"
 """Where the session stands, there as well."""
 AT_WORK = "session.lock"

@@ -18,11 +18,12 @@ import numpy as np
 from tasks.parties.agreement.accuracy import AccuracyTerms
 from tasks.parties.config import PartyConfig
 from tasks.parties.host import CollaborationError, Host, log
-from tasks.parties.state import OUTCOME, PartyState, keep_values
+from tasks.parties.state import CLOSED, OUTCOME, PartyState, keep_values
 from tasks.parties.votes import Given, given_by
 from terrine.collaboration.protocol.party import Agreement, ProtocolError, Send
 from terrine.collaboration.protocol.teacher import Teacher
 from terrine.errors import TerrineError
+from terrine.files import json_object
 
 _SHARES = "shares-{}"
 """What is written down of a round, by its number."""
@@ -92,12 +93,25 @@ class TeacherHost(Host):
     def _take_part(self, session: str, number: int) -> None:
         """Share this round's sums, or wait for the head that they are asked at; what was shared before is there."""
         if number > self._number:
+            self._refuse_again(number)
             if self._account is not None:
                 self._account.charge()
             self._number = number
             asked = partial(self._given, number) if number else self._first
             self.party = Teacher(self._agreement(session, number), self.name, asked)
             self.deliver(self.party.start())
+
+    def _refuse_again(self, number: int) -> None:
+        """Refuse a round that was closed with this party's shares: asked for once more, they would get other noise."""
+        closed = json_object(self.config.state / CLOSED)
+        if closed is not None and closed["agreed"] == self._terms and number <= closed["round"]:
+            raise CollaborationError(
+                f"{self.name} has shared for {'this vote' if not self.config.terms.last else f'round {number}'}, and "
+                "the guardian had counted it. Whoever asks anew has lost what it had written down, or is another one: "
+                "with other noise the same votes would be a second release at the same price. Nothing was shared. "
+                "Restore the folders of guardian and student party, or agree on another edition (`terrine party "
+                "again`), which is charged by itself."
+            )
 
     def deliver(self, sends: Iterable[Send]) -> bool:
         """Write down shares before the first of them leaves."""
@@ -153,6 +167,8 @@ class TeacherHost(Host):
                 keep_values(self.config.state / OUTCOME, about)
                 raise CollaborationError(late)
             log.warning("%s: %s", self.name, late)
+        else:
+            keep_values(self.config.state / CLOSED, {"agreed": self._terms, "round": said.get("round")})
         if last:
             self.outcome = {"party": self.name, "counted": present, "session": self.wire.session}
         return last

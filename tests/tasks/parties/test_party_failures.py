@@ -1,6 +1,7 @@
 """Parties that are killed, missing or misled: real processes on loopback with mutual TLS."""
 
 import json
+import shutil
 import signal
 import time
 
@@ -269,6 +270,20 @@ def test_a_party_that_goes_away_between_rounds_is_left_out_of_the_others_and_wai
     np.testing.assert_array_equal(answers_of(tmp_path)[1], plain)
     assert len(rows_of(tmp_path, "commit")) == 1
     assert words(tmp_path, "guardian").count("the deadline is past, without party-2") == 1
+
+
+def test_a_teacher_party_whose_votes_were_counted_does_not_share_them_once_more(tmp_path):
+    """Its account is charged once, and guardian and student party that both begin anew would draw other noise."""
+    terms, votes = trial(tmp_path, deadline=4.0, patience=4.0)
+    names = names_of(terms)
+    assert set(run(tmp_path, names).values()) == {0}
+    check_answered_once(tmp_path, terms, votes)
+    for lost in ("guardian/state", "guardian/ledger", "student/state", "student/answers"):
+        shutil.rmtree(tmp_path / lost)
+    assert set(run(tmp_path, names).values()) == {1}
+    for name in terms.teachers:
+        assert f"{name} has shared for this vote, and the guardian had counted it" in words(tmp_path, name)
+    assert rows_of(tmp_path, "commit") == []
 
 
 def test_a_student_party_that_comes_back_with_other_sums_is_told_nothing(tmp_path):
