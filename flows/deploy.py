@@ -31,7 +31,10 @@ OVERRIDABLE = (
 )
 """What a deployment's overrides may set, where prefect.yaml does not say (`definitions: overridable`): sections, or
 settings in them."""
-NEVER = ("ledger", "data.public_benchmark", "aggregation.noise", "privacy", "tracking.private_metrics")
+NEVER = (
+    "ledger", "data.public_benchmark", "aggregation.noise", "aggregation.delta", "transcription.delta", "privacy",
+    "tracking.private_metrics",
+)  # fmt: skip
 """What they may not, whatever prefect.yaml says: whose budget is drawn on, how large it is, what is protected, and
 with which noise. Nor may they set what names files and machines of the site (`terrine.settings.AtHome`)."""
 

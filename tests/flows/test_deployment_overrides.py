@@ -26,6 +26,8 @@ from terrine.errors import SettingError
         "data.path=/srv/others",
         "aggregation.noise=replay",
         "aggregation={epsilon: 1, noise: replay}",
+        "aggregation.delta=0.5",
+        "transcription={delta: 0.5}",
         "privacy.unit=record",
         "tracking.private_metrics=true",
         "tracking.uri=http://elsewhere",
