@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 def averaged(maps: Tensor, parts: int) -> Tensor:
-    """Return the means [B, K, parts, parts] over parts of maps [B, K, h, w], in float32 or better, under autocast too."""
+    """Return the means [B, K, parts, parts] over parts of maps [B, K, h, w], never in half precision."""
     with torch.autocast(maps.device.type, enabled=False):
         maps = maps.to(torch.promote_types(maps.dtype, torch.float32))
         impulses = (torch.eye(side, dtype=maps.dtype, device=maps.device) for side in maps.shape[-2:])

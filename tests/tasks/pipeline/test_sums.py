@@ -120,6 +120,14 @@ def test_a_crash_between_rounds_leaves_the_reservation_and_repeats_no_release(tm
     assert ledger.events(account) == reserved == [from_json(read_json(run.folders.statement)["event"])]
 
 
+def test_whoever_sees_progress_does_not_see_how_many_records_there_are(tmp_path, monkeypatch):
+    said = []
+    monkeypatch.setattr(features, "_ROWS", 512)
+    monkeypatch.setattr(sums, "progress_reporter", lambda key: lambda share, text: said.append((share, text)))
+    run_through(run_of(tmp_path), "dataset", "aggregate")
+    assert said == [(0.3, "features"), (0.7, "features"), (1.0, "features")]
+
+
 def test_sums_that_their_noise_drowns_are_refused_before_anything_is_charged(tmp_path):
     few = {
         "data": {"public_benchmark": False},
