@@ -17,6 +17,7 @@ from tasks.runtime.store import Folders
 from terrine import npy
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
+from terrine.privacy.ledger.account import check_together
 from terrine.privacy.ledger.identity import account_of, canonical_json, keyed_digest, load_or_create_key
 from terrine.privacy.ledger.ledger import Ledger
 
@@ -40,9 +41,7 @@ class OwnAccount:
         assert settings is not None
         self._ledger.register(self._name, settings.epsilon, terms.delta, "release", unit=terms.unit)
         if not self._ledger.reserved([self._release]):
-            account = self._ledger.account(self._name)
-            assert account is not None
-            account.check(event_of(self._config, None), "secure")
+            check_together(self._ledger.together(self._name), [event_of(self._config, None)], "secure")
 
     def charge(self) -> None:
         """Charge the worst case, once. Raises BudgetError, and LedgerError for records of another account."""

@@ -42,6 +42,7 @@ from terrine.files import json_object
 from terrine.privacy.accounting.events import Event, to_json
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
+from terrine.privacy.ledger.account import check_together
 from terrine.privacy.ledger.identity import account_of, canonical_json, keyed_digest, load_or_create_key
 from terrine.privacy.ledger.ledger import Ledger, StoredRelease
 from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise, check_slack
@@ -111,9 +112,7 @@ class GuardianHost(Host):
         mode: Literal["release", "replay"] = "replay" if public or self._noise.kind == "replay" else "release"
         ledger.register(self._account, own.epsilon, terms.delta, mode, unit=terms.unit)
         if not ledger.reserved([self._release]):
-            account = ledger.account(self._account)
-            assert account is not None
-            account.check(worst, self._noise.kind)
+            check_together(ledger.together(self._account), [worst], self._noise.kind)
 
     def begin(self) -> None:
         ledger = self._ledger()

@@ -20,7 +20,6 @@ from terrine.errors import BudgetError, SettingError, TerrineError, typed
 from terrine.privacy.accounting.calibrate import calibrate
 from terrine.privacy.accounting.events import Event
 from terrine.privacy.accounting.gaussian import round_up
-from terrine.privacy.ledger.account import Account
 from terrine.privacy.ledger.identity import account_of, keyed_digest
 from terrine.privacy.ledger.ledger import Ledger, StoredRelease
 from terrine.privacy.ledger.site import SiteMemory
@@ -154,13 +153,6 @@ def open_account(run: Run) -> tuple[Ledger, str]:
         run, account, delta=params.aggregation.delta, unit=params.privacy.unit, public=params.data.public_benchmark
     )
     return ledger, account
-
-
-def registered_account(ledger: Ledger, name: str) -> Account:
-    """Return what a registered account may spend and has spent."""
-    account = ledger.account(name)
-    assert account is not None
-    return account
 
 
 def ledger_before(run: Run) -> Ledger | None:

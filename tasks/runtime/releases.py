@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from tasks.config.params import Params
-from tasks.runtime.accounts import budget_explained, ledger_account, noise_source, open_account, registered_account
+from tasks.runtime.accounts import budget_explained, ledger_account, noise_source, open_account
 from tasks.runtime.identity import Kind, identity_of
 from tasks.runtime.run import Run
 from terrine.planning import noise_of_count
 from terrine.privacy.accounting.events import Event, NonPrivateEvent, compose, count_of_units
 from terrine.privacy.clipped_mean import ClippedMean
-from terrine.privacy.ledger.account import Account
+from terrine.privacy.ledger.account import Account, check_together
 from terrine.privacy.ledger.ledger import Ledger
 from terrine.privacy.noise import NoiseSource
 from terrine.privacy.noised_accuracy import NoisedAccuracy
@@ -107,11 +107,15 @@ def said_of(releases: Sequence[Release]) -> str:
     return f"The release{'s' * (len(releases) > 1)} of {', '.join(others)}{' and ' * bool(others)}{last}"
 
 
-def check_fit(run: Run, account: Account, releases: Sequence[Release]) -> None:
-    """Refuse releases that an account cannot pay for one after the other. Raises BudgetError, which names them."""
+def check_fit(run: Run, accounts: Sequence[Account], releases: Sequence[Release]) -> None:
+    """Refuse releases that an account, or one that is linked with it, cannot pay for one after the other.
+
+    Raises BudgetError, which names the releases.
+    """
     if releases:
+        costs = [release.worst_case for release in releases]
         with budget_explained(run):
-            account.check_all([release.worst_case for release in releases], noise_source(run).kind, said_of(releases))
+            check_together(accounts, costs, noise_source(run).kind, said_of(releases))
 
 
 def check_releases(run: Run, queries: int | None = None) -> None:
@@ -122,8 +126,7 @@ def check_releases(run: Run, queries: int | None = None) -> None:
     releases = releases_of(run, queries)
     if len(releases) > 1:  # a single one is held against the account as the ledger reserves it
         ledger, name = open_account(run)
-        account = registered_account(ledger, name)
-        check_fit(run, account, unpaid(ledger, releases))
+        check_fit(run, ledger.together(name), unpaid(ledger, releases))
 
 
 def noise_on_count(params: Params) -> float:

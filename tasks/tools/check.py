@@ -250,18 +250,18 @@ def _look_at_account(found: Finding, automatic: list[tuple[str, str]]) -> None:
         found.refusals.append(str(error))
         return
     params, ledger = run.params, ledger_before(run)
-    account = None if ledger is None else ledger.account(ledger_account(run))
-    if ledger is None or account is None:
+    accounts = [] if ledger is None else ledger.together(ledger_account(run))
+    if ledger is None or not accounts:
         mode = "replay" if params.data.public_benchmark else "release"
-        account = Account(Budget("", params.ledger.epsilon, params.aggregation.delta, mode), {}, {})
+        accounts = [Account(Budget("", params.ledger.epsilon, params.aggregation.delta, mode), {}, {})]
         ahead = [Release(kind, "", cost) for kind, cost in worst_cases(params).items()]
     else:
         ahead = unpaid(ledger, releases_of(run))
     costs = [release.worst_case for release in ahead]
-    found.spent, found.total = account.total(), account.total(*costs)
+    found.spent, found.total = accounts[0].total(), accounts[0].total(*costs)
     found.cost = price(compose(*costs), params.aggregation.delta) if costs else 0.0
     try:
         check_data(run, found.survey.sketch)
-        check_fit(run, account, ahead)
+        check_fit(run, accounts, ahead)
     except TerrineError as error:
         found.refusals.append(str(error))

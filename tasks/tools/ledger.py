@@ -91,7 +91,9 @@ def overview(ledger: Ledger, names: dict[str, str]) -> list[dict[str, Any]]:
     commits = {row.release_id: row for row in rows if row.kind == "commit"}
     adopted = {(row.dataset, row.content["of"]) for row in rows if row.kind == "adopt"}
     datasets = []
-    for dataset, account in Standing.of(rows).accounts.items():
+    standing = Standing.of(rows)
+    for dataset in standing.accounts:
+        account, *linked = standing.together(dataset)
         budget = account.budget
         releases = []
         for row in rows:
@@ -118,23 +120,24 @@ def overview(ledger: Ledger, names: dict[str, str]) -> list[dict[str, Any]]:
                 "epsilon_budget": budget.epsilon,
                 "delta": budget.delta,
                 "epsilon_spent": round_up(price(account.used(), budget.delta)),
-                "epsilon_left": account.left(),
-                "another_like_the_last": _another(account, releases, rows),
+                "epsilon_left": account.left(*linked),
+                "another_like_the_last": _another([account, *linked], releases, rows),
                 "releases": releases,
             }
         )
     return datasets
 
 
-def _another(account: Account, releases: list[dict[str, Any]], rows: Sequence[Row]) -> dict[str, Any] | None:
-    """Return whether the account pays for a run like the last one once more, at its worst."""
-    if not releases or account.budget.epsilon is None:
+def _another(accounts: list[Account], releases: list[dict[str, Any]], rows: Sequence[Row]) -> dict[str, Any] | None:
+    """Return whether an account, and those linked with it, pay for a run like the last one once more, at its worst."""
+    if not releases or accounts[0].budget.epsilon is None:
         return None
     run = releases[-1]["run"]
     names = {release["release_id"] for release in releases if release["run"] == run}
     worst = [from_json(row.content["event"]) for row in rows if row.kind == "reserve" and row.release_id in names]
     events = [event for event in worst if counts(event)]
-    return {"run": run, "fits": account.total(*events) <= account.budget.epsilon}
+    limits = ((account, account.budget.epsilon) for account in accounts)
+    return {"run": run, "fits": all(limit is None or account.total(*events) <= limit for account, limit in limits)}
 
 
 def change_budget(

@@ -27,7 +27,7 @@ from terrine.privacy.accounting.events import (
     to_json,
 )
 from terrine.privacy.accounting.filters import Filter, RenyiSum, filter_for
-from terrine.privacy.accounting.gaussian import epsilon_of, mu_squared, round_up
+from terrine.privacy.accounting.gaussian import epsilon_of, mu_of, mu_squared, round_up
 from terrine.privacy.accounting.pricing import price
 
 
@@ -234,14 +234,21 @@ class Account:
         if not self.total(*worst_cases) <= budget.epsilon:
             raise self.refusal(subject or ("This release" if len(worst_cases) == 1 else "These releases"), worst_cases)
 
-    def left(self) -> float | None:
-        """The ε by itself, at the budget's δ, of the largest Gaussian release that is still allowed; None without a
-        budget."""
-        epsilon, delta = self.budget.epsilon, self.budget.delta
+    def left(self, *linked: "Account") -> float | None:
+        """The ε by itself, at the budget's δ, of the largest Gaussian release that is still allowed, here and by
+        accounts that are linked with this one; None without a budget."""
+        rooms = [(mu, each) for each in (self, *linked) if (mu := each._mu_left()) is not None]
+        if not rooms:
+            return None
+        mu, least = min(rooms, key=lambda room: room[0])
+        return self.budget.epsilon if least is self and self._paid() is None else epsilon_of(mu, self.budget.delta)
+
+    def _mu_left(self) -> float | None:
+        """What a single further release may cost as a Gaussian one, in μ; None without a budget."""
+        epsilon, delta, paid = self.budget.epsilon, self.budget.delta, self._paid()
         if epsilon is None:
             return None
-        paid = self._paid()
-        return epsilon if paid is None else epsilon_of(paid[0].mu_left(paid[1], epsilon, delta), delta)
+        return mu_of(epsilon, delta) if paid is None else paid[0].mu_left(paid[1], epsilon, delta)
 
     def refusal(self, subject: str, worst_cases: Sequence[Event]) -> BudgetError:
         """Return the error for releases, called `subject`, that pass the budget: what they cost, and what is left."""
@@ -320,3 +327,22 @@ class Account:
         if paid is None:
             return f"left is room for one more release of ε={epsilon:.4f} by itself, the whole budget"
         return paid[0].room(paid[1], epsilon, self.budget.delta)
+
+
+def check_together(
+    accounts: Sequence[Account], worst_cases: Sequence[Event], noise_kind: str, subject: str | None = None
+) -> None:
+    """Refuse releases that the first of these accounts, or one that is linked with it, does not allow.
+
+    Raises what `Account.check_all` does; of a linked account it says that it is one.
+    """
+    own, *linked = accounts
+    own.check_all(worst_cases, noise_kind, subject)
+    for other in linked:
+        try:
+            other.check_all(worst_cases, noise_kind, subject)
+        except BudgetError as error:
+            raise BudgetError(
+                "An account that is linked with this one, since both are about the same people, does not allow it "
+                f"(`terrine ledger show`). {error}"
+            ) from error

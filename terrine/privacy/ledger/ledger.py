@@ -34,7 +34,7 @@ from terrine.files import private_folder
 from terrine.privacy.accounting.events import Event, compose, from_json, to_json
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import covers, price
-from terrine.privacy.ledger.account import Account, Budget
+from terrine.privacy.ledger.account import Account, Budget, check_together
 from terrine.privacy.ledger.chain import Row, Tip
 from terrine.privacy.ledger.data import Fingerprint
 from terrine.privacy.ledger.database import Database
@@ -327,6 +327,15 @@ class Ledger:
         """What a dataset may spend and has spent; None where it is not registered."""
         return self._transactions.transact(lambda transaction: transaction.account(dataset))
 
+    def together(self, dataset: str) -> list[Account]:
+        """That account, and those that are linked with it; nothing where it is not registered."""
+
+        def work(transaction: LedgerTransaction) -> list[Account]:
+            known = transaction.account(dataset) is not None
+            return transaction.standing.together(dataset) if known else []
+
+        return self._transactions.transact(work)
+
     def reserved(self, release_ids: Iterable[str]) -> set[str]:
         """Those of these releases that are reserved, committed or not."""
         wanted = list(release_ids)
@@ -398,8 +407,7 @@ class Ledger:
                 )
             if known is None:
                 refuse_older(transaction, self._releases, there)
-                for each in standing.together(dataset):
-                    each.check(worst_case, noise_kind)
+                check_together(standing.together(dataset), [worst_case], noise_kind)
                 if data is not None:
                     transaction.claim(dataset, data)
                 transaction.append("reserve", dataset, release_id, body)

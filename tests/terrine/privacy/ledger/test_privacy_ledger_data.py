@@ -97,9 +97,15 @@ def test_linked_accounts_add_up_and_each_budget_holds_for_both(ledger: Ledger) -
     last = ask(ledger, "c", Draw(), dataset="second", data=PEOPLE)
     assert last.epsilon_total == ledger.spent(DATASET, 1e-5) == pytest.approx(price(RepeatedEvent(ANSWER, 3), 1e-5))
     ledger.set_budget(DATASET, last.epsilon_total * 1.001)
-    for name in ("second", DATASET):
-        with pytest.raises(BudgetError):
+    for name, words in (("second", "linked with this one"), (DATASET, "would bring the account")):
+        with pytest.raises(BudgetError, match=words):
             ask(ledger, "d", Draw(), dataset=name, data=PEOPLE)
+    tight, wide = ledger.account(DATASET), ledger.account("second")
+    assert tight is not None
+    assert wide is not None
+    assert [len(ledger.together(name)) for name in (DATASET, "second", "nobody")] == [2, 2, 0]
+    assert wide.left(tight) == tight.left(wide) == tight.left()
+    assert wide.left() > 10 * tight.left()
     ledger.verify()
     with pytest.raises(LedgerError, match="one account already, or linked"):
         ledger.link(DATASET, "second")
