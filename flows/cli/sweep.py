@@ -39,14 +39,13 @@ def sweep(
     mean stays the one that it was.
     """
     from tasks.config.presets import project_root, selected_run
-    from tasks.tools.sweep import candidates_of, check_budget, check_selection, outcome
+    from tasks.tools.sweep import candidates_of, check_budget, outcome
     from tasks.tools.sweep_tracking import cells_of, log_sweep, summary
 
     root = project_root()
     console = printer(soft_wrap=True)
     start = preset or selected_run(root)
-    candidates = candidates_of(root, start, list(set_ or []), vary)
-    check_selection(candidates, select)
+    candidates = candidates_of(root, start, list(set_ or []), vary, select)
     prepare(root, candidates[0].run)
     new = check_budget(root, candidates)
     console.print(f"{len(candidates)} candidates, at most {new} new releases: the budget covers them.")

@@ -104,13 +104,32 @@ def _with(values: dict[str, Any], chosen: dict[str, dict[str, Any]]) -> Params:
     return validate(values | {section: {**values.get(section, {}), **given} for section, given in chosen.items()})
 
 
-def _choose(run: Run, automatic: list[tuple[str, str]]) -> dict[str, dict[str, Any]]:
+def foreseen(root: Path, name: str) -> Params:
+    """Return what `settled` is going to, as far as that can be known while nothing is drawn and nothing is charged.
+
+    For the operator's eyes alone (`as_planned`). Raises SettingError where no choice would be of use.
+    """
+    known = settled_before(root, name)
+    if known is not None:
+        return known
+    taken, automatic = take_out(values_of(root, name))
+    run = Run(root, name, validate(taken))
+    return as_planned(run, automatic, _useful_plan(run, automatic)[0]).params
+
+
+def _useful_plan(run: Run, automatic: list[tuple[str, str]]) -> tuple[Survey, Plan]:
+    """Return what the data are, and a plan that is of use for them. Raises SettingError where none is."""
     survey = run.params.data.survey(run.root, seed=SPLIT_SEED)
-    foreseen = planned(run, automatic, survey)
-    if not foreseen.useful and not run.params.privacy.anyway:
-        raise SettingError(hopeless(run, foreseen, survey))
+    plan = planned(run, automatic, survey)
+    if not plan.useful and not run.params.privacy.anyway:
+        raise SettingError(hopeless(run, plan, survey))
+    return survey, plan
+
+
+def _choose(run: Run, automatic: list[tuple[str, str]]) -> dict[str, dict[str, Any]]:
+    survey, plan = _useful_plan(run, automatic)
     if not counts_units(run):
-        return _chosen(automatic, foreseen)
+        return _chosen(automatic, plan)
     if counted_before(run) is None:
         check_releases(as_planned(run, automatic, survey))
     units, sigma = _count(run, survey.units(run.params.privacy.unit)), noise_on_count(run.params)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,9 +18,9 @@ import yaml
 from tasks.config.params import Params
 from tasks.config.presets import derive
 from tasks.reports.accuracy import released_accuracy
-from tasks.runtime.accounts import noise_source, open_account, registered_account
+from tasks.runtime.accounts import noise_source, open_account
 from tasks.runtime.identity import release_digest
-from tasks.runtime.parameters import settled
+from tasks.runtime.parameters import foreseen, settled, settled_before
 from tasks.runtime.releases import Release, releases_of, said_of, unpaid, worst_cases
 from tasks.runtime.run import Run, open_run, refuse_transcription
 from tasks.runtime.store import Folders, read_json
@@ -28,6 +28,7 @@ from terrine.errors import BudgetError, SettingError
 from terrine.privacy.accounting.events import Event, compose
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.tuning import GEOMETRIC, composed_epsilon, repeat_and_select_epsilon
+from terrine.privacy.ledger.account import check_together
 
 Selection = Literal["none", "evaluation", "released"]
 
@@ -83,10 +84,14 @@ def _as_text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def candidates_of(root: Path, preset: str, assignments: list[str], varied: list[str]) -> list[Candidate]:
+def candidates_of(
+    root: Path, preset: str, assignments: list[str], varied: list[str], selection: Selection = "none"
+) -> list[Candidate]:
     """Return a candidate for every combination of the varied values, each a derived run; equal ones once.
 
-    Raises SettingError for a key that cannot be varied, is given twice, or a combination that is impossible.
+    Where units have to be counted for what is `auto`, that is charged; but first it is known that all candidates are
+    possible, that they may be chosen among so, and that the account pays for all of them. Raises SettingError for a key
+    that cannot be varied, is given twice, or a combination that is impossible, and BudgetError.
     """
     axes = [parse_vary(text) for text in varied]
     if not axes:
@@ -100,10 +105,14 @@ def candidates_of(root: Path, preset: str, assignments: list[str], varied: list[
             run = derive(root, preset, [*assignments, *chosen])
         except SettingError as error:
             raise SettingError(f"The candidate {', '.join(chosen)} is impossible:\n{error}") from error
-        params = settled(root, run)
+        params = foreseen(root, run)
         refuse_transcription(run, params)
         candidates.setdefault(run, Candidate(run, settings, params))
-    return list(candidates.values())
+    ahead = list(candidates.values())
+    check_selection(ahead, selection)
+    if any(settled_before(root, each.run) is None for each in ahead):
+        check_budget(root, ahead)
+    return [replace(each, params=settled(root, each.run)) for each in ahead]
 
 
 def _check_keys(keys: list[str], assignments: list[str]) -> None:
@@ -150,16 +159,15 @@ def check_budget(root: Path, candidates: list[Candidate]) -> int:
     """Check that the account covers the worst cases of all candidates; return how many new releases there will be at
     most.
 
-    The first candidate's dataset must be prepared. Nothing is reserved: each run does that for itself. Raises
-    BudgetError, which says what is left, and LedgerError.
+    Nothing is reserved: each run does that for itself. Raises BudgetError, which says what is left, and LedgerError.
     """
-    run = open_run(root, candidates[0].run)
+    run = Run(root, candidates[0].run, candidates[0].params)
     ledger, dataset = open_account(run)
-    account = registered_account(ledger, dataset)
     new = unpaid(ledger, _releases(root, candidates))
     if new:
         try:
-            account.check_all([release.worst_case for release in new], noise_source(run).kind, said_of(new))
+            costs = [release.worst_case for release in new]
+            check_together(ledger.together(dataset), costs, noise_source(run).kind, said_of(new))
         except BudgetError as error:
             raise BudgetError(
                 f"The sweep has {len(candidates)} candidates and needs {len(new)} new releases. {error} Vary fewer "

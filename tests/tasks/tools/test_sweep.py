@@ -27,6 +27,7 @@ from terrine.aggregation.votes import histograms_of
 from terrine.errors import BudgetError, InputError, LedgerError, SettingError
 from terrine.privacy.accounting.events import to_json
 from terrine.privacy.accounting.gaussian import epsilon_of, round_up
+from terrine.privacy.ledger.ledger import Ledger, load_or_create_key
 
 QUERIES, TEACHERS, CLASSES, DELTA = 10, 20, 3, 1e-5
 PRESET = {
@@ -269,6 +270,18 @@ def test_a_sweep_that_its_budget_does_not_cover_is_refused_before_anything_is_ma
     ledger, dataset = account_of(project, candidates_run(project, budget))
     assert ledger.events(dataset) == []
     assert selected_run(project) == "terrine-digits"
+
+
+@pytest.mark.parametrize("select", ["none", "evaluation"])
+def test_units_are_not_counted_for_a_sweep_that_is_refused(project, select):
+    """Where a number of teachers is `auto`, units are counted with noise, which is charged."""
+    automatic = ["partition.teachers=auto", "aggregation.sigma=auto", "queries.count=auto", "queries.batch=100"]
+    settings = [*PRIVATE, *automatic, f"ledger.epsilon={9 if select == 'none' else 40}"]
+    with pytest.raises((BudgetError, SettingError), match="Nothing was drawn" if select == "none" else "no. covered"):
+        candidates_of(project, "trial", settings, ["aggregation.epsilon=6,7"], select)
+    place = project / "data" / "private" / "ledger"
+    ledger = Ledger(f"sqlite:///{place}/ledger.db", place / "releases", load_or_create_key(place / "key"))
+    assert "reserve" not in {row.kind for row in ledger.rows()}
 
 
 def candidates_run(root, budget):
