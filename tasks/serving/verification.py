@@ -147,7 +147,11 @@ def _expected(statement: Mapping[str, Any]) -> Event | None:
     more are charged than a unit can move, and how many it has depends on tests.
     """
     described, asked, answered = statement["mechanism"], statement["asked"], statement["answered"]
-    name = described.get("mechanism")
+    name, averaging, overlap = described.get("mechanism"), described.get("averaging"), described.get("overlap", 1)
+    if described.get("discriminator") == "teacher" or (averaging is not None and "noise_multiplier" not in averaging):
+        raise ValueError("what teachers tell without noise guarantees nothing")
+    if type(overlap) is not int or overlap < 1:
+        raise ValueError(f"overlap={overlap} is no number of institutions")
     match name:
         case "annotation":
             return RepeatedEvent(GaussianEvent(2.0, described["sigma"]), answered)
@@ -166,7 +170,7 @@ def _expected(statement: Mapping[str, Any]) -> Event | None:
         raise ValueError("answers about findings are yes or no")
     if mechanism.moved < mechanism.findings and answered < asked:
         return None
-    return of_several(compose(*_besides(described), mechanism.cost(asked, answered)), int(described.get("overlap", 1)))
+    return of_several(compose(*_besides(described), mechanism.cost(asked, answered)), overlap)
 
 
 def _exchange_is_two_moves(statement: Mapping[str, Any], event: Event) -> bool:
