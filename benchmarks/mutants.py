@@ -19,6 +19,7 @@ so an interrupted run goes on, and a mutant that changes is tried again. `--jobs
 """
 
 import argparse
+import gc
 import hashlib
 import importlib
 import json
@@ -292,6 +293,7 @@ class Copy:
 
     def _in_child(self, work: Callable[[], object], variables: Mapping[str, str]) -> int:
         signal.alarm(_LIMIT)
+        gc.freeze()  # what was there before is no business of pytest's, which collects five times at its end
         sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
         os.chdir(self.root)
         os.environ.update(PYTHONPATH=str(self.root), **variables)
