@@ -212,10 +212,6 @@ class Account:
             total = max(total, kept.epsilon(kept.cost(first), delta))
         return total
 
-    def check(self, worst_case: Event, noise_kind: str) -> None:
-        """Refuse a release that the budget does not allow, see `check_all`."""
-        self.check_all([worst_case], noise_kind)
-
     def check_all(self, worst_cases: Sequence[Event], noise_kind: str, subject: str | None = None) -> None:
         """Refuse releases, called `subject` if it is refused, that the budget does not allow one after the other.
 

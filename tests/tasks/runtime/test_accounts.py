@@ -69,7 +69,7 @@ def test_an_account_that_does_not_pay_says_its_name_and_commands_that_work_as_pr
         worst = settings.worst_case(run.params.queries.count, settings.epsilon, settings.delta)
         with budget_explained(run):
             ledger, account = open_account(run)
-            ledger.account(account).check(worst, "secure")
+            ledger.account(account).check_all([worst], "secure")
         return ledger, account, worst
 
     (tmp_path / "experiments").mkdir()

@@ -51,7 +51,7 @@ def test_what_an_account_lets_through_adds_up_to_its_limit_in_one_measure(
     made: list[Event] = []
     for event in wanted:
         try:
-            account(epsilon, *made, delta=delta).check(event, "secure")
+            account(epsilon, *made, delta=delta).check_all([event], "secure")
         except BudgetError:
             continue
         made.append(event)
@@ -92,21 +92,21 @@ def test_a_first_release_alone_may_use_its_own_price_and_then_nothing_follows() 
     orders = default_orders()
     epsilon = price(LNMAX, 1e-5) * (1 + 1e-9)
     assert epsilon < min(rdp_of_event(LNMAX, orders) + conversion_cost(orders, 1e-5))
-    account(epsilon).check(LNMAX, "secure")
+    account(epsilon).check_all([LNMAX], "secure")
     cheap = LaplaceEvent(1e-6, 1.0)
     # Whatever it turned out to cost: whether more may follow was decided by what it might have cost.
     for committed in ({}, {"0": RepeatedEvent(LaplaceEvent(2.0, 20.0), 1)}):
         with pytest.raises(BudgetError, match="past its budget"):
-            account(epsilon, LNMAX, committed=committed).check(cheap, "secure")
-    account(2 * epsilon, LNMAX).check(cheap, "secure")
+            account(epsilon, LNMAX, committed=committed).check_all([cheap], "secure")
+    account(2 * epsilon, LNMAX).check_all([cheap], "secure")
 
 
 def test_what_a_covered_first_release_did_not_use_is_given_back() -> None:
     small = RepeatedEvent(LaplaceEvent(2.0, 20.0), 10)
     epsilon = account(None).total(LNMAX, LaplaceEvent(1.0, 100.0)) * 1.02
     with pytest.raises(BudgetError):
-        account(epsilon, LNMAX).check(LNMAX, "secure")
-    account(epsilon, LNMAX, committed={"0": small}).check(small, "secure")
+        account(epsilon, LNMAX).check_all([LNMAX], "secure")
+    account(epsilon, LNMAX, committed={"0": small}).check_all([small], "secure")
 
 
 def test_a_budget_that_changes_leaves_the_order(place: Place) -> None:
@@ -139,13 +139,13 @@ def test_a_release_that_costs_nothing_decides_nothing(place: Place) -> None:
 
 def test_over_budget_the_message_fits_the_filter() -> None:
     with pytest.raises(BudgetError, match=r"so far: ε=0; left is room for one more release of ε=2\.0000"):
-        account(2.0).check(LNMAX, "secure")
+        account(2.0).check_all([LNMAX], "secure")
     with pytest.raises(BudgetError, match=r"Rényi divergence of .* at order \S+, the measure .* of ε=\S+ without δ"):
-        account(5.0, LaplaceEvent(2.0, 20.0)).check(RepeatedEvent(LNMAX, 3), "secure")
+        account(5.0, LaplaceEvent(2.0, 20.0)).check_all([RepeatedEvent(LNMAX, 3)], "secure")
     with pytest.raises(BudgetError, match=r"left is room for one more release of ε=1\.\d+ by itself"):
-        account(2.0, GAUSSIAN).check(LNMAX, "secure")
+        account(2.0, GAUSSIAN).check_all([LNMAX], "secure")
     with pytest.raises(BudgetError, match="past its budget"):
-        account(2.0, GAUSSIAN).check(NonPrivateEvent(), "secure")
+        account(2.0, GAUSSIAN).check_all([NonPrivateEvent()], "secure")
 
 
 def test_a_reservation_covers_what_costs_no_more_in_every_measure() -> None:
@@ -164,10 +164,10 @@ def test_a_reservation_covers_what_costs_no_more_in_every_measure() -> None:
 def test_several_releases_are_checked_one_after_the_other() -> None:
     """Together they are one planned composition, and cost less than a filter charges for them."""
     epsilon = price(compose(LNMAX, LNMAX), 1e-5) * (1 + 1e-9)
-    account(epsilon).check(compose(LNMAX, LNMAX), "secure")
+    account(epsilon).check_all([compose(LNMAX, LNMAX)], "secure")
     with pytest.raises(BudgetError, match=r"These releases may cost up to ε=\S+ by themselves"):
         account(epsilon).check_all([LNMAX, LNMAX], "secure")
 
 
 def test_without_a_budget_nothing_is_refused() -> None:
-    account(None, LNMAX, NonPrivateEvent()).check(NonPrivateEvent(), "secure")
+    account(None, LNMAX, NonPrivateEvent()).check_all([NonPrivateEvent()], "secure")
