@@ -59,6 +59,11 @@ def offered(words: Sequence[str]) -> str:
     return f" Did you mean {' or '.join(filter(None, [', '.join(words[:-1]), words[-1]]))}?" if words else ""
 
 
+def some(names: Sequence[str], most: int = 5) -> str:
+    """Return the first names of a list, and how many more there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
 def typed(words: Iterable[str]) -> str:
     """Return a command to be typed, in indented lines of at most 78 characters: what is copied from them works."""
     lines = ["  "]

@@ -30,7 +30,7 @@ from terrine.collaboration.transport.link import (
     SessionOffered,
 )
 from terrine.collaboration.transport.wire import Wire
-from terrine.errors import TerrineError
+from terrine.errors import TerrineError, some
 from terrine.locks import shared
 from terrine.spans import span
 
@@ -248,5 +248,4 @@ class Host(ABC):
 
 
 def _listed(word: str, names: list[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"{word}: {', '.join(names[:_NAMED]) or 'nobody'}{more}."
+    return f"{word}: {some(names, _NAMED) or 'nobody'}."

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from tasks.config.params import Params
 from terrine.data.survey import Survey
+from terrine.errors import some
 from terrine.geometry import in_json, sides
 
 RARE = 1 / 5
@@ -125,4 +126,4 @@ def _on_files(remarks: Remarks, survey: Survey, params: Params) -> None:
 
 def listed(names: list[str]) -> str:
     """Return the first names, and how many more there are."""
-    return ", ".join(f"'{name}'" for name in names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    return some([f"'{name}'" for name in names])

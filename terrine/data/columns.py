@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from terrine.data.encoding import Encoding, numbers_in
+from terrine.errors import some
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,7 +20,6 @@ _WITH_A_UNIT = re.compile(r"[<>≤≥~]?\s*[+-]?\d+(?:[.,]\d+)?\s*\D*")  # 45 kg
 _CODE = re.compile(r"-1|-9|-?99+")
 _STEPS = 5
 """A value that often stands for a missing one is far outside when it is so many times as far as others lie apart."""
-_SHOWN = 5
 
 
 def kinds_of_columns(encoding: Encoding, public: pd.DataFrame) -> dict[str, tuple[str, ...]]:
@@ -48,13 +48,13 @@ def on_values(encoding: Encoding, public: pd.DataFrame, categorical: tuple[str, 
     said = []
     if units:
         said.append(
-            f"Taken as words, though they begin with numbers: {_listed(units)}. Each value stands for itself, and "
+            f"Taken as words, though they begin with numbers: {some(units)}. Each value stands for itself, and "
             "neither order nor distance is seen. If they are numbers, write these alone, with points, and units into "
             "the header."
         )
     if outside:
         said.append(
-            f"Values far outside of the rest occur again and again in the public rows: {_listed(outside)}. If they "
+            f"Values far outside of the rest occur again and again in the public rows: {some(outside)}. If they "
             "stand for missing ones, leave these cells empty: as numbers they take part in the column's mean and "
             "deviation."
         )
@@ -80,7 +80,3 @@ def far_outside(numbers: np.ndarray) -> list[tuple[float, int]]:
         found.append((float(values[place]), int(times[place])))
         values, times = rest, np.delete(times, place)
     return found
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")

@@ -19,15 +19,13 @@ import torch
 from terrine.data.encoding import Encoding
 from terrine.deployment.manifest import check_seal
 from terrine.deployment.model import StudentModel
-from terrine.errors import ArtefactError, InputError, first_line
+from terrine.errors import ArtefactError, InputError, first_line, some
 
 if TYPE_CHECKING:
     import pandas as pd
 
 ENCODING = "encoding.json"
 """Of a table's student alone: how its columns become features, and which columns become none."""
-
-_SHOWN = 5
 
 
 class TableStudent:
@@ -104,12 +102,12 @@ class TableStudent:
         """Return what an answer leaves out of account, one sentence each."""
         known = {column.name for column in self.encoding.columns}
         extra = [str(name) or "(no name)" for name in rows if name not in known and name not in self._no_features]
-        notes = [f"ignored, for the student knows no such columns: {_some(extra)}"] if extra else []
+        notes = [f"ignored, for the student knows no such columns: {some(extra)}"] if extra else []
         for column, values in self.encoding.unknown(rows).items():
             count = int(rows[column].astype(str).str.strip().isin(values).sum())
             notes.append(
                 f"{count} of {len(rows)} rows have a '{column}' that public rows did not hold, which counts as none: "
-                f"{_some(values)}"
+                f"{some(values)}"
             )
         return notes
 
@@ -126,7 +124,3 @@ class TableStudent:
 def takes_table(folder: Path) -> bool:
     """Return whether the student in `folder` takes rows of a table."""
     return ENCODING in cast(dict[str, Any], check_seal(folder)["digests"])
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
