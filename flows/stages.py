@@ -13,7 +13,7 @@ from flows.execution import Executor, InProcess, executor
 from tasks.config.presets import resolve
 from tasks.pipeline.graph import MAIN
 from tasks.runtime import timing
-from tasks.runtime.accounts import budget_explained
+from tasks.runtime.accounts import budget_explained, check_records
 from tasks.runtime.code import write_code
 from tasks.runtime.graph import PARAMETERS, Pipeline, Stage, load
 from tasks.runtime.locks import making
@@ -124,7 +124,9 @@ SPREAD: Mapping[Stage, Callable[[Run, Executor], None]] = {
 
 
 def carry_out(stage: Stage, run: Run, execute: Executor) -> None:
-    """Do what a stage does, by an executor."""
+    """Do what a stage does, by an executor; what hangs on private records, once these are known to be the run's."""
+    if "private/" in stage.needs:
+        check_records(run)
     with budget_explained(run):
         if stage in SPREAD:
             SPREAD[stage](run, execute)

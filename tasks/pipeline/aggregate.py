@@ -27,7 +27,7 @@ from tasks.pipeline.teach import made_from as teachers_made_from
 from tasks.pipeline.vote import made_from as votes_made_from
 from tasks.pipeline.vote import read_votes
 from tasks.reports.statement_page import write_statement
-from tasks.runtime.accounts import data_of, ledger_account, noise_source, open_account
+from tasks.runtime.accounts import data_of, ledger_account, made_otherwise, noise_source, open_account
 from tasks.runtime.assurance import assurance
 from tasks.runtime.identity import Inputs, about_release, check_queries, made_by, remembered, tell_change
 from tasks.runtime.keys import site_key
@@ -46,7 +46,6 @@ from terrine.aggregation.release import about_answers, asked, release_histograms
 from terrine.aggregation.rounds import LaterVotes
 from terrine.aggregation.votes import histograms_of
 from terrine.data.digest import digest_of_arrays
-from terrine.errors import ArtefactError
 from terrine.files import file_digest
 from terrine.privacy.accounting.events import Event, compose
 from terrine.privacy.ledger.ledger import StoredRelease
@@ -120,10 +119,7 @@ def _check_origin(run: Run, votes: dict[str, Any]) -> None:
         ("votes", votes.get("made_from") == votes_made_from(run)),
     ):
         if not same:
-            raise ArtefactError(
-                f"The {what} of {run.name} were made under other settings than it has now, or by another version. Make "
-                f"its stages in their order: terrine run --preset {run.name}. Nothing was released."
-            )
+            raise made_otherwise(run, what)
 
 
 def release_once(run: Run, histograms: np.ndarray, inputs: Inputs) -> StoredRelease:

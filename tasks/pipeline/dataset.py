@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.runtime.accounts import SKETCH, check_data, data_of
+from tasks.runtime.accounts import SKETCH, check_data, data_of, laid_down_by
 from tasks.runtime.keys import site_key
 from tasks.runtime.run import SPLIT_SEED, Run
 from tasks.runtime.step import step
@@ -43,6 +43,7 @@ def write_prepared(run: Run, dataset: Dataset) -> None:
         **dataset.describe(),
         "class_names": list(dataset.class_names),
         "fingerprint": fingerprint(dataset, site_key(run)),
+        "laid_down_by": laid_down_by(run.params),
         **({"party_names": list(dataset.party_names)} if dataset.train_parties is not None else {}),
         **({"parts": check_disjoint(dataset)} if dataset.pool_images is not None else {}),
     }
