@@ -51,6 +51,7 @@ from tasks.transcription.release import (
     stored_labels,
 )
 from tasks.transcription.start import read_start, section, write_generator
+from tasks.transcription.teach import check_origin
 from terrine.deployment.manifest import MANIFEST, seal
 from terrine.deployment.model import BACKBONE, HEAD, REFERENCE
 from terrine.deployment.reference import affordable, choose_reference
@@ -85,6 +86,7 @@ class Session:
         self.device = resolve_device(run.params.device)
         self.fans_out = self.settings.per_task is not None
         check_run(run, self.classes)
+        check_origin(run)
         self.terms = release_terms(run, self.classes)
         self.folder = run.folders.work / f"transcription-{self.terms['release_id'][:16]}"
         self.release: StoredRelease | None = None

@@ -13,7 +13,8 @@ import torch
 
 from tasks.config.values import digest
 from tasks.pipeline.dataset import read_dataset
-from tasks.pipeline.partition import deal_records, read_assignment
+from tasks.pipeline.partition import deal_records, dealt_by, read_assignment
+from tasks.runtime.accounts import made_otherwise
 from tasks.runtime.identity import remembered, tell_change
 from tasks.runtime.keys import site_key
 from tasks.runtime.run import Run
@@ -28,8 +29,17 @@ from tasks.runtime.store import (
     write_json,
     write_tensors,
 )
-from tasks.transcription.clients import HEADS, MODEL, groups, network_kind, number_of_clients, read_clients, read_model
-from tasks.transcription.release import check_run, open_account, release_terms, responses_of
+from tasks.transcription.clients import (
+    HEADS,
+    MODEL,
+    groups,
+    network_kind,
+    number_of_clients,
+    read_clients,
+    read_manifest,
+    read_model,
+)
+from tasks.transcription.release import check_run, open_account, release_terms, responses_of, stored_labels
 from tasks.transcription.start import STUDENT, read_student_start, section
 from terrine.aggregation.votes import histograms_of
 from terrine.data import partition as partitions
@@ -51,6 +61,8 @@ from terrine.teachers.scratch import ScratchKind
 TEST_IMAGES = 2_000
 """Most test images on which teachers are judged, in batches of `TEST_BATCH`."""
 TEST_BATCH = 500
+ONE_TEACHER = "one teacher"
+"""The kind of a partition that gives all records to the one teacher there is."""
 NOTICE = "PRIVATE: models of private records, and how well they do. Do not publish."
 
 
@@ -79,7 +91,7 @@ def deal_clients(run: Run) -> None:
         write_array(folder / "assignment.npy", assignment)
         write_json(
             folder / "manifest.json",
-            {**proof, "hash": partitions.partition_hash(assignment, site_key(run)), "kind": "one teacher"},
+            {**proof, "hash": partitions.partition_hash(assignment, site_key(run)), "kind": ONE_TEACHER},
         )
 
 
@@ -157,6 +169,7 @@ def collect_clients(run: Run) -> None:
     settings, dataset = section(run.params).teacher, read_dataset(run.folders)
     manifest: dict[str, Any] = {
         "notice": NOTICE,
+        "made_from": made_from(run),
         "source": "file" if settings.file is not None else "trained",
         "architecture": settings.architecture,
         "clients": number_of_clients(run),
@@ -212,16 +225,41 @@ def _group_name(group: range) -> str:
     return f"clients-{group.start:06d}-{group.stop - 1:06d}.safetensors"
 
 
+def made_from(run: Run) -> str:
+    """Return the digest of what these very clients follow from."""
+    return digest(
+        {
+            "dataset": run.folders.dataset_manifest()["fingerprint"],
+            "partition": read_json(run.folders.partition / "manifest.json")["hash"],
+            "labels": file_digest(run.folders.labels / "labels.npy"),
+            "student": file_digest(run.folders.start / STUDENT),
+            "teacher": section(run.params).teacher.model_dump(mode="json"),
+            "clients": number_of_clients(run),
+            "seed": run.params.seed,
+        },
+        64,
+    )
+
+
+def check_origin(run: Run) -> None:
+    """Refuse a partition, labels or clients that were made under other settings than a statement would name.
+
+    Where labels are what is protected, clients answer without noise: they must have learnt from the randomised ones.
+    """
+    folders, released = run.folders, stored_labels(run)
+    dealt, learnt = (read_json(folder / "manifest.json") for folder in (folders.partition, folders.labels))
+    expected = dealt_by(run) if section(run.params).federated else {"kind": ONE_TEACHER}
+    for what, same in (
+        ("partition", all(dealt.get(name) == value for name, value in expected.items())),
+        ("labels", learnt["release_id"] == (None if released is None else released.release_id)),
+        ("teachers", read_manifest(run).get("made_from") == made_from(run)),
+    ):
+        if not same:
+            raise made_otherwise(run, what)
+
+
 def _work(run: Run) -> Path:
-    identity = {
-        "dataset": run.folders.dataset_manifest()["fingerprint"],
-        "partition": read_json(run.folders.partition / "manifest.json")["hash"],
-        "labels": file_digest(run.folders.labels / "labels.npy"),
-        "student": file_digest(run.folders.start / STUDENT),
-        "teacher": section(run.params).teacher.model_dump(mode="json"),
-        "seed": run.params.seed,
-    }
-    return run.folders.work / f"clients-{digest(identity)}"
+    return run.folders.work / f"clients-{made_from(run)[:12]}"
 
 
 def _linear_heads(

@@ -20,7 +20,7 @@ from tasks.transcription import session as transcribe
 from tasks.transcription.clients import groups, read_clients, read_manifest
 from tasks.transcription.report import result
 from terrine.deployment.model import StudentModel
-from terrine.errors import BudgetError, InputError, LedgerError, SettingError, TerrineError
+from terrine.errors import ArtefactError, BudgetError, InputError, LedgerError, SettingError, TerrineError
 from terrine.privacy.accounting.events import RandomisedResponseEvent, RepeatedEvent
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.ledger.ledger import Ledger, load_or_create_key
@@ -82,9 +82,8 @@ def prepared(made, tmp_path):
     def prepare(*changes, name="project"):
         run = new_run(tmp_path / name, *changes)
         transcription = run.params.transcription
-        key = json.dumps(
-            [transcription.federated, transcription.protect, transcription.noise, transcription.annotation.epsilon]
-        )
+        told = [transcription.federated, transcription.protect, transcription.noise, transcription.annotation.epsilon]
+        key = json.dumps([*told, run.params.data.public_benchmark])
         if key not in known:
             known[key] = folder / str(len(known))
             run_through(new_run(known[key], *changes), "dataset", "teach")
@@ -400,6 +399,34 @@ def test_replayed_noise_is_refused_for_data_that_are_not_public(prepared):
     }
     with pytest.raises(LedgerError, match="Replayed noise"):
         run_through(prepared(private), "transcribe", "transcribe")
+
+
+@pytest.mark.parametrize(
+    ("before", "changes", "what"),
+    [
+        ((), ({"seed": 7},), "partition"),
+        ((), ONE, "partition"),
+        (ONE, ({"transcription": {"teacher": {"epochs": 2}}},), "teachers"),
+        # Clients that learnt from the true labels would answer about them without any noise.
+        (ONE, LABELS, "teachers"),
+        (LABELS, {"transcription": {"annotation": {"epsilon": 0.5}}}, "labels"),
+    ],
+    ids=["seed", "one", "epochs", "labels", "other labels"],
+)
+def test_clients_of_other_settings_answer_in_no_stage_that_is_run_alone(prepared, before, changes, what):
+    before, changes = (given if isinstance(given, tuple) else (given,) for given in (before, changes))
+    made = prepared(*before)
+    run = new_run(made.root, *before, *changes)
+    if run.params.transcription.protect == "labels":
+        learnt = made.root / "learnt"
+        shutil.copytree(run.folders.labels, learnt)
+        run_through(run, "labels", "labels")
+        if what == "labels":
+            shutil.rmtree(run.folders.labels)
+            learnt.rename(run.folders.labels)
+    with pytest.raises(ArtefactError, match=rf"The {what} of trial were made under other settings.*was released"):
+        run_through(run, "transcribe", "transcribe")
+    assert not run.folders.annotations.exists()
 
 
 def test_errors_come_before_any_work(tmp_path):
