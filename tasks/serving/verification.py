@@ -152,6 +152,10 @@ def _expected(statement: Mapping[str, Any]) -> Event | None:
         raise ValueError("what teachers tell without noise guarantees nothing")
     if type(overlap) is not int or overlap < 1:
         raise ValueError(f"overlap={overlap} is no number of institutions")
+    if name == "labels" and statement["unit"] != "label":
+        raise ValueError("randomised labels protect labels alone")
+    if described.get("samples", answered) != answered:
+        raise ValueError(f"{described['samples']} samples are not {answered} answers")
     match name:
         case "annotation":
             return RepeatedEvent(GaussianEvent(2.0, described["sigma"]), answered)
@@ -198,8 +202,12 @@ def _besides(described: Mapping[str, Any]) -> Iterator[Event]:
     if (moments := described.get("moments")) is not None:
         yield ClippedMean(moments["noise_multiplier"]).event
     if (noise := (averaging := described.get("averaging", {})).get("noise_multiplier")) is not None:
-        centres = int(averaging["centred"])
-        yield RepeatedEvent(ClippedSum(averaging["clip"], noise).event, averaging["vectors"] - centres)
+        centres, rounds = int(averaging["centred"]), averaging["averages"]
+        vectors = averaging["vectors"] - centres
+        # Control variates follow from updates, or are released beside them where there are any.
+        if vectors not in (rounds, rounds * (1 + (averaging["control"] == "released"))):
+            raise ValueError(f"{rounds} averages are not {vectors} vectors")
+        yield RepeatedEvent(ClippedSum(averaging["clip"], noise).event, vectors)
         yield RepeatedEvent(ClippedSum(CENTRE_CLIP, noise).event, centres)
 
 

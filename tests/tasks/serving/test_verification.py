@@ -213,6 +213,12 @@ def test_a_foreign_key_and_a_missing_signature_are_refused_where_a_key_is_given(
     assert "are wrong. Do not rely on it" in done.output
 
 
+def averages_of(**changes):
+    """A statement about averages, of which other numbers are said."""
+    mechanism = KINDS["averages"]["mechanism"]
+    return KINDS["averages"] | {"mechanism": mechanism | {"averaging": mechanism["averaging"] | changes}}
+
+
 @pytest.mark.parametrize(
     "forged",
     [
@@ -223,6 +229,10 @@ def test_a_foreign_key_and_a_missing_signature_are_refused_where_a_key_is_given(
         {"mechanism": VOTES | {"averaging": {"mode": "paper", "averages": 9, "vectors": 0}}},
         KINDS["annotation"] | {"mechanism": KINDS["annotation"]["mechanism"] | {"discriminator": "teacher"}},
         {"mechanism": VOTES | {"overlap": 1.9}},
+        averages_of(averages=9),
+        averages_of(averages=9, vectors=0, centred=False) | {"event": KINDS["histogram"]["event"]},
+        KINDS["annotation"] | {"mechanism": KINDS["annotation"]["mechanism"] | {"samples": 51_200}},
+        KINDS["labels"] | {"unit": "record"},
         KINDS["sums"] | {"event_added": GaussianEvent(0.9, 3.0)},
         KINDS["sums"] | {"event_added": GaussianEvent(1.0, 4.0)},
     ],
@@ -234,6 +244,10 @@ def test_a_foreign_key_and_a_missing_signature_are_refused_where_a_key_is_given(
         "averages without noise",
         "a teacher as discriminator",
         "part of an institution",
+        "nine averages at the price of three",
+        "nine averages at the price of none",
+        "fewer samples paid for than there are",
+        "randomised labels of protected records",
         "a unit that is added for less than half",
         "a unit that is added, with other noise",
     ],
