@@ -103,8 +103,7 @@ class TeacherHost(Host):
 
     def _refuse_again(self, number: int) -> None:
         """Refuse a round that was closed with this party's shares: asked for once more, they would get other noise."""
-        closed = json_object(self.config.state / CLOSED)
-        if closed is not None and closed["agreed"] == self._terms and number <= closed["round"]:
+        if number <= self._closed().get(self._terms, -1):
             raise CollaborationError(
                 f"{self.name} has shared for {'this vote' if not self.config.terms.last else f'round {number}'}, and "
                 "the guardian had counted it. Whoever asks anew has lost what it had written down, or is another one: "
@@ -112,6 +111,10 @@ class TeacherHost(Host):
                 "Restore the folders of guardian and student party, or agree on another edition (`terrine party "
                 "again`), which is charged by itself."
             )
+
+    def _closed(self) -> dict[str, Any]:
+        """The last round that was closed with this party's shares, by the terms of the vote: of all that it had."""
+        return json_object(self.config.state / CLOSED) or {}
 
     def deliver(self, sends: Iterable[Send]) -> bool:
         """Write down shares before the first of them leaves."""
@@ -168,7 +171,7 @@ class TeacherHost(Host):
                 raise CollaborationError(late)
             log.warning("%s: %s", self.name, late)
         else:
-            keep_values(self.config.state / CLOSED, {"agreed": self._terms, "round": said.get("round")})
+            keep_values(self.config.state / CLOSED, self._closed() | {self._terms: said.get("round")})
         if last:
             self.outcome = {"party": self.name, "counted": present, "session": self.wire.session}
         return last

@@ -18,6 +18,7 @@ from terrine.privacy.accounting.events import from_json
 from terrine.privacy.accounting.gaussian import mu_squared
 from terrine.privacy.ledger.ledger import Ledger, load_or_create_key
 from tests.party_processes import (
+    change,
     plain_answers,
     run,
     start,
@@ -272,15 +273,19 @@ def test_a_party_that_goes_away_between_rounds_is_left_out_of_the_others_and_wai
     assert words(tmp_path, "guardian").count("the deadline is past, without party-2") == 1
 
 
-def test_a_teacher_party_whose_votes_were_counted_does_not_share_them_once_more(tmp_path):
+@pytest.mark.parametrize("between", [(), ("2",)], ids=["at once", "after another edition"])
+def test_a_teacher_party_whose_votes_were_counted_does_not_share_them_once_more(between, tmp_path):
     """Its account is charged once, and guardian and student party that both begin anew would draw other noise."""
     terms, votes = trial(tmp_path, deadline=4.0, patience=4.0)
     names = names_of(terms)
     assert set(run(tmp_path, names).values()) == {0}
     check_answered_once(tmp_path, terms, votes)
-    for lost in ("guardian/state", "guardian/ledger", "student/state", "student/answers"):
-        shutil.rmtree(tmp_path / lost)
-    assert set(run(tmp_path, names).values()) == {1}
+    for edition in (*between, terms.edition):
+        for lost in ("guardian/state", "guardian/ledger", "student/state", "student/answers"):
+            shutil.rmtree(tmp_path / lost)
+        for name in names:
+            change(tmp_path / name / "terms.yaml", edition=edition)
+        assert set(run(tmp_path, names).values()) == {int(edition == terms.edition)}
     for name in terms.teachers:
         assert f"{name} has shared for this vote, and the guardian had counted it" in words(tmp_path, name)
     assert rows_of(tmp_path, "commit") == []
