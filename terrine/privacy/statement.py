@@ -182,7 +182,10 @@ class PrivacyStatement:
         _require(
             (self.audit_epsilon is None) == (self.audit_confidence is None), "an audit has a bound and a confidence"
         )
-        _require(self.epsilon_account is None or self.epsilon_account > 0, "an account's budget is above 0")
+        _require(
+            self.epsilon_account is None or self.epsilon_account >= self.epsilon_dataset * (1 - _ROUNDING),
+            f"an account's budget of ε={self.epsilon_account} is no limit where ε={self.epsilon_dataset} was used",
+        )
         _require(
             self.epsilon_added is None or (self.unit != "label" and self.epsilon_added <= self.epsilon),
             "what adding or removing a unit costs is part of what exchanging it does, and no label is added alone",

@@ -29,7 +29,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from terrine.errors import LedgerError, SettingError
+from terrine.errors import BudgetError, LedgerError, SettingError
 from terrine.files import private_folder
 from terrine.privacy.accounting.events import Event, compose, from_json, to_json
 from terrine.privacy.accounting.gaussian import round_up
@@ -178,6 +178,7 @@ class Ledger:
             delta: The new δ; as before where None.
 
         Raises:
+            BudgetError: more than the new budget was spent: statements would promise a limit that was passed.
             LedgerError: the dataset is not registered.
             SettingError: an impossible budget.
         """
@@ -185,9 +186,15 @@ class Ledger:
         new_delta = None if delta is None else _checked_delta(delta)
 
         def work(transaction: LedgerTransaction) -> None:
-            old = transaction.require(dataset).budget
-            body = {"epsilon": new_epsilon, "delta": old.delta if new_delta is None else new_delta}
-            transaction.append("budget", dataset, None, body)
+            account = transaction.require(dataset)
+            at = account.budget.delta if new_delta is None else new_delta
+            used = price(account.used(), at)
+            if new_epsilon is not None and used > new_epsilon:
+                raise BudgetError(
+                    f"ε={round_up(used):g} at δ={at:g} is spent or reserved, and no smaller budget can be promised any "
+                    f"more. With ε={round_up(used):g} nothing more is released. Nothing was changed."
+                )
+            transaction.append("budget", dataset, None, {"epsilon": new_epsilon, "delta": at})
 
         self._transactions.transact(work)
 

@@ -35,7 +35,7 @@ ANSWERS = RepeatedEvent(vote_answer(40.0), 286)
 YES_OR_NO = (200, 86)
 KINDS = {
     "histogram": {"mechanism": VOTES, "event": ANSWERS, **ALL},
-    "gnmax": {"mechanism": VOTES | {"mechanism": "gnmax"}, "event": ANSWERS, "unit": "group", "epsilon_account": 6.0}
+    "gnmax": {"mechanism": VOTES | {"mechanism": "gnmax"}, "event": ANSWERS, "unit": "group", "epsilon_account": 9.5}
     | ALL,
     "confident": {},
     "interactive": {"mechanism": {"mechanism": "interactive", "surprise": 50.0, "rounds": 2}},
@@ -240,7 +240,7 @@ def test_what_holds_only_sometimes_is_said_only_then():
     assert "chosen by looking" not in text("all figures")
     assert "0.7123, with 95 % confidence" in text("all figures")
     assert "at most 2.5 × 10⁻⁹, that is 1 in 400,000,000" in text("all figures")
-    assert "the limit is ε = 6.0000" in text("gnmax")
+    assert "the limit is ε = 9.5000" in text("gnmax")
     assert "somebody's own" in text("a plugin's")
 
 

@@ -265,8 +265,9 @@ def test_what_is_not_private_guarantees_no_figure() -> None:
 def test_over_all_runs_what_was_used_is_told_from_what_the_account_allows() -> None:
     text = summary_sentence(statement(epsilon_account=6.0))
     assert "ε=3.5 was used so far of its account's budget, ε=6" in text
-    with pytest.raises(SettingError, match="account's budget is above 0"):
-        statement(epsilon_account=0.0)
+    for passed in (0.0, 3.4):
+        with pytest.raises(SettingError, match=rf"budget of ε={passed} is no limit where ε=3.5 was used"):
+            statement(epsilon_account=passed)
 
 
 def test_the_relation_is_that_of_names_and_nothing_more() -> None:

@@ -1,5 +1,6 @@
 """The ledger in one process: what it charges, refuses, returns and remembers."""
 
+import math
 import os
 from pathlib import Path
 
@@ -185,9 +186,9 @@ def test_an_account_with_a_budget_keeps_to_one_unit(place: Place) -> None:
 
 
 def test_a_budget_is_changed_by_a_row_of_its_own(ledger: Ledger) -> None:
-    ask(ledger, "a", Draw())
-    ledger.set_budget(DATASET, 0.1)
-    assert ledger.budget(DATASET) == Budget(DATASET, 0.1, 1e-5, "release")
+    used = math.ceil(1e4 * ask(ledger, "a", Draw()).epsilon_total) / 1e4
+    ledger.set_budget(DATASET, used)
+    assert ledger.budget(DATASET) == Budget(DATASET, used, 1e-5, "release")
     with pytest.raises(BudgetError):
         ask(ledger, "b", Draw())
     ledger.set_budget(DATASET, None, 1e-6)
@@ -202,6 +203,15 @@ def test_a_budget_is_changed_by_a_row_of_its_own(ledger: Ledger) -> None:
         "reserve",
         "commit",
     ]
+
+
+def test_no_budget_is_promised_that_was_passed(ledger: Ledger) -> None:
+    """A statement about an earlier release, made anew, would say that all releases together keep to it."""
+    used = ask(ledger, "a", Draw()).epsilon_total
+    for delta, budget in ((None, 0.99 * used), (1e-6, used)):
+        with pytest.raises(BudgetError, match=r"no smaller budget can be promised any more.*Nothing was changed"):
+            ledger.set_budget(DATASET, budget, delta)
+    assert [row.kind for row in ledger.rows()] == ["register", "reserve", "commit"]
 
 
 @pytest.mark.parametrize(
