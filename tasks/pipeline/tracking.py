@@ -22,6 +22,7 @@ from tasks.pipeline.synthesize import drawing_cost
 from tasks.reports.accuracy import known_accuracy, released_accuracy, released_error
 from tasks.reports.comparison import Compared, along_the_front, comparison_page, own_settings, series
 from tasks.reports.statement_page import read_statement
+from tasks.runtime.accounts import check_records
 from tasks.runtime.databases import lay_out
 from tasks.runtime.graph import Pipeline
 from tasks.runtime.locks import locked, of_project
@@ -67,10 +68,12 @@ def log_finished(
     """Log what every finished run has, and what one kind of run has of its own; return the MLflow run's id.
 
     MLflow that fails is warned of, and None returned: the run is complete all the same, and may be logged later.
+    Raises ArtefactError for a run whose settings are no longer those of its records.
 
     metrics: those that are None are left out, as an ε that nothing guarantees. released: folders of the release beside
     the student. unused: sections of the parameters that say nothing to this pipeline.
     """
+    check_records(run)
     record = run.folders.private / "tracking.json"
     log = partial(_log, run, pipeline, metrics, tags or {}, released, unused)
     logged = attempt(run, log, f"The run is complete without it; log it later: terrine track {run.name}")

@@ -18,6 +18,7 @@ from tasks.reports.accuracy import released_accuracy, shown_accuracy
 from tasks.reports.charts import ScatterPoint, scatter
 from tasks.reports.pages import render
 from tasks.reports.statement_page import read_statement
+from tasks.runtime.accounts import check_records
 from tasks.runtime.run import open_run
 from tasks.runtime.store import Folders, read_json
 from tasks.runtime.timing import timings
@@ -109,6 +110,7 @@ def readable(root: Path) -> list[Compared]:
 
 def _read(root: Path, name: str) -> Compared:
     run = open_run(root, name)
+    check_records(run)  # by whose settings it is decided what may be told
     statement = read_statement(run.folders.statement)
     released = released_accuracy(run.folders)
     accuracy, plus_minus = None, 0.0

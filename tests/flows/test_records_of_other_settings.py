@@ -7,7 +7,11 @@ import pytest
 
 from flows.stages import run_through
 from tasks.config.params import validate
+from tasks.config.values import as_yaml
+from tasks.pipeline.tracking import log_run
+from tasks.reports.comparison import compared
 from tasks.runtime.run import Run
+from tasks.runtime.store import write_text
 from terrine.errors import ArtefactError
 
 CLINIC = {
@@ -51,6 +55,17 @@ def test_private_records_are_not_released_under_the_settings_of_others(voted, tm
             run_through(run, stage, stage)
     assert not run.folders.release.exists()
     assert not (tmp_path / "data" / "private" / "ledger" / "ledger.db").exists()
+
+
+def test_exact_accuracies_of_private_records_are_neither_logged_nor_compared_as_a_benchmarks(voted, tmp_path):
+    shutil.copytree(voted, tmp_path, dirs_exist_ok=True)
+    run_through(run_with(tmp_path), "aggregate", "evaluate")
+    run = run_with(tmp_path, BENCHMARK)
+    write_text(run.folders.parameters, as_yaml(run.params.model_dump(mode="json")))
+    for tell in (lambda: log_run.fn(run), lambda: compared(tmp_path, ["clinic"])):
+        with pytest.raises(ArtefactError, match=r"The records of clinic were made under other settings"):
+            tell()
+    assert not (tmp_path / "mlflow.db").exists()
 
 
 def test_records_that_lie_elsewhere_now_or_have_another_edition_are_the_runs(voted, tmp_path):

@@ -11,6 +11,7 @@ from tasks.config.params import validate
 from tasks.pipeline import tracking
 from tasks.pipeline.graph import MAIN
 from tasks.reports.accuracy import known_accuracy
+from tasks.runtime.accounts import laid_down_by
 from tasks.runtime.parameters import write_parameters
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_json, write_text
@@ -30,6 +31,7 @@ def fill_the_disk(database):
 def test_a_disk_that_is_full_while_the_first_database_is_laid_out_is_a_warning(run, monkeypatch, caplog):
     record = run.folders.private / "tracking.json"
     write_json(record, {"run_id": "of an earlier time"})
+    write_json(run.folders.dataset / "manifest.json", {"laid_down_by": laid_down_by(run.params)})
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
         patch.setattr(tracking, "_migrate", fill_the_disk)
         assert tracking.log_finished(run, MAIN, {}) is None

@@ -15,7 +15,7 @@ import tasks.runtime.versioning
 import tasks.tools.sweep
 from tasks.config.presets import selected_run
 from tasks.pipeline.aggregate import release_once
-from tasks.runtime.accounts import open_account
+from tasks.runtime.accounts import laid_down_by, open_account
 from tasks.runtime.assurance import assurance
 from tasks.runtime.parameters import write_parameters
 from tasks.runtime.releases import accuracy_of, identity_in_ledger, releases_of
@@ -79,6 +79,7 @@ class Pipeline:
         votes = rng.integers(0, CLASSES, (QUERIES, TEACHERS)).astype(np.uint8)
         write_array(folders.votes / "votes.npy", votes)
         write_json(folders.images / "manifest.json", {"seed": opened.params.seed})
+        write_json(folders.dataset / "manifest.json", {"laid_down_by": laid_down_by(opened.params)})
         ledger, dataset = open_account(opened)
         for before in releases_of(opened):
             if before.kind == "units":
