@@ -9,6 +9,8 @@ import yaml
 
 from tasks.parties.agreement.terms import Terms
 from tasks.parties.config import read_party
+from tasks.parties.host import CollaborationError
+from tasks.parties.teacher import TeacherHost
 from tasks.parties.trial import free_endpoints, lay_out, teachers_of_parties
 from terrine.collaboration.transport.credentials import CredentialError
 from terrine.errors import SettingError
@@ -287,3 +289,19 @@ def test_terms_of_sums_hold_what_cannot_wrap_around():
             terms_of_gradients(**changes)
     with pytest.raises(ValueError, match="length is not a part of confident"):
         terms_of(length=3)
+
+
+def test_a_teacher_party_remembers_each_vote_that_it_was_counted_in(folder):
+    """Another edition, or another meeting for an accuracy, does not make it share the one before once more."""
+
+    def party(edition):
+        change(folder / "party-1" / "terms.yaml", edition=edition)
+        return TeacherHost(read_party(folder / "party-1" / "party.yaml"), lambda number, head: None)
+
+    for edition in ("first", "second"):
+        party(edition)._refuse_again(0)
+        assert party(edition)._is_over({"present": ["party-1", "party-2"], "round": 0})
+    for edition in ("first", "second"):
+        with pytest.raises(CollaborationError, match="party-1 has shared for this vote, and the guardian had counted"):
+            party(edition)._refuse_again(0)
+    party("third")._refuse_again(0)
