@@ -114,7 +114,14 @@ class TeacherHost(Host):
 
     def _closed(self) -> dict[str, Any]:
         """The last round that was closed with this party's shares, by the terms of the vote: of all that it had."""
-        return json_object(self.config.state / CLOSED) or {}
+        path = self.config.state / CLOSED
+        found = json_object(path)
+        if found is None and path.exists():
+            raise CollaborationError(
+                f"{path} says what {self.name} has shared, and cannot be read. Restore it from a backup: without it "
+                "the same votes could be shared again, for other noise at no charge. Nothing was shared."
+            )
+        return found or {}
 
     def deliver(self, sends: Iterable[Send]) -> bool:
         """Write down shares before the first of them leaves."""

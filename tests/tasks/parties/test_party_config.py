@@ -10,6 +10,7 @@ import yaml
 from tasks.parties.agreement.terms import Terms
 from tasks.parties.config import read_party
 from tasks.parties.host import CollaborationError
+from tasks.parties.state import CLOSED
 from tasks.parties.teacher import TeacherHost
 from tasks.parties.trial import free_endpoints, lay_out, teachers_of_parties
 from terrine.collaboration.transport.credentials import CredentialError
@@ -305,3 +306,7 @@ def test_a_teacher_party_remembers_each_vote_that_it_was_counted_in(folder):
         with pytest.raises(CollaborationError, match="party-1 has shared for this vote, and the guardian had counted"):
             party(edition)._refuse_again(0)
     party("third")._refuse_again(0)
+    for damaged in ("", "[]"):
+        (folder / "party-1" / "state" / CLOSED).write_text(damaged)
+        with pytest.raises(CollaborationError, match=r"closed.json says what party-1 has shared, and cannot be read"):
+            party("third")._refuse_again(0)
