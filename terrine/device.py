@@ -53,6 +53,17 @@ def fixed_kernels(device: torch.device | str) -> Iterator[None]:
         yield
 
 
+def mixed_precision(device: torch.device | str) -> torch.autocast:
+    """Run the block in bfloat16 where that is as good, on CUDA; on other devices as it is.
+
+    Weights are cast anew in each pass: a pass that is captured as a CUDA graph could not take along casts of another.
+    """
+    import torch
+
+    kind = torch.device(device).type
+    return torch.autocast(kind, torch.bfloat16, enabled=kind == "cuda", cache_enabled=False)
+
+
 @contextmanager
 def reproducible(device: torch.device) -> Iterator[None]:
     """Give the block its own global generators, and what `fixed_kernels` does; both are as before afterwards."""

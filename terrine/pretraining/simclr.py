@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from terrine.determinism.randomness import derive_seed, numpy_generator
-from terrine.device import reproducible
+from terrine.device import mixed_precision, reproducible
 from terrine.errors import InputError, SettingError
 from terrine.geometry import size_of
 from terrine.mapped import Rows
@@ -142,7 +142,7 @@ def _take_step(
     torch.manual_seed(derive_seed(seed, "simclr step", run.step, rank))  # for networks with dropout
     for group in run.optimizer.param_groups:
         group["lr"] = settings.learning_rate * 0.5 * (1 + math.cos(math.pi * run.step / steps))
-    with _mixed_precision(device), GlobalBatchNorm() if processes > 1 else nullcontext():
+    with mixed_precision(device), GlobalBatchNorm() if processes > 1 else nullcontext():
         first, second = learner(batch).float().split(count)
     loss = nt_xent(gather_rows(first), gather_rows(second), settings.temperature)
     run.optimizer.zero_grad(set_to_none=True)
@@ -151,11 +151,6 @@ def _take_step(
     run.step += 1
     run.loss_sum += loss.detach()
     return loss.detach()
-
-
-def _mixed_precision(device: torch.device) -> torch.autocast:
-    # Without its cache, whose casts of one pass over the weights a captured pass could not take along.
-    return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda", cache_enabled=False)
 
 
 def _captured(learner: _Learner, batch: int, backbone: Backbone) -> nn.Module:
@@ -170,7 +165,7 @@ def _captured(learner: _Learner, batch: int, backbone: Backbone) -> nn.Module:
     views = torch.zeros((2 * batch, *backbone.shape), device=device).contiguous(memory_format=torch.channels_last)
     before = {name: value.clone() for name, value in learner.state_dict().items()}
     try:
-        with _mixed_precision(device):
+        with mixed_precision(device):
             torch.cuda.make_graphed_callables(learner, (views,))
     except RuntimeError as error:
         _logger.info("The network runs kernel by kernel, since it cannot be captured as a CUDA graph: %s", error)

@@ -5,7 +5,6 @@ matrix products alone. Where the backbone is trained, views are drawn anew in ev
 """
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Protocol
 
 import numpy as np
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from terrine.determinism.randomness import numpy_generator, torch_generator
+from terrine.device import mixed_precision
 from terrine.models.backbone import Backbone, as_float
 from terrine.models.statistics import Statistics, batch_statistics
 from terrine.students.material import Material
@@ -137,11 +137,7 @@ class ImageInputs:
         return augment(self.plain(rows), self._strong, torch_generator(seed, "strong view"))
 
     def scores(self, inputs: Tensor) -> Tensor:
-        mixed = self.device.type == "cuda"
-        with (
-            batch_statistics(self.backbone, self.statistics),
-            torch.autocast("cuda", dtype=torch.bfloat16) if mixed else nullcontext(),
-        ):
+        with batch_statistics(self.backbone, self.statistics), mixed_precision(self.device):
             features = self.backbone.network(inputs)
         return self.head(features.float())
 

@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -26,7 +25,7 @@ from torch import Tensor, nn
 from terrine.classifiers import initial_head
 from terrine.determinism.parallel import side_by_side
 from terrine.determinism.randomness import torch_generator
-from terrine.device import fixed_kernels
+from terrine.device import fixed_kernels, mixed_precision
 from terrine.errors import ArtefactError, InputError
 from terrine.models.backbone import as_float
 from terrine.models.statistics import Statistics, batch_statistics, has_batch_norm
@@ -146,10 +145,6 @@ def parts(records: int, batch: int | None) -> int:
     return max(1, min(-(-records // (batch or records)), records // 2))
 
 
-def _precision(device: torch.device) -> AbstractContextManager[Any]:
-    return torch.autocast("cuda", dtype=torch.bfloat16) if device.type == "cuda" else nullcontext()
-
-
 def _train_one(
     classifier: Classifier,
     images: Tensor,
@@ -172,7 +167,7 @@ def _train_one(
         for _ in range(settings.epochs):
             for index in epoch_batches(len(images), settings.batch, generator, images.device):
                 _forget(classifier)
-                with _precision(images.device):
+                with mixed_precision(images.device):
                     loss = F.cross_entropy(classifier(images[index]), labels[index])
                 adam.zero_grad(set_to_none=True)
                 loss.backward()

@@ -70,10 +70,10 @@ def _precision_by_neighbours(monkeypatch: Any) -> None:
         for _, same in itertools.groupby(teachers, key=lambda teacher: counts[teacher]):
             part = list(same)
             context = torch.autocast("cpu", dtype=torch.bfloat16) if len(part) == 1 else nullcontext()
-            networks._precision = lambda device, context=context: context
+            networks.mixed_precision = lambda device, context=context: context
             yield from plain(self, records, part, seed=seed, device=device)
 
-    monkeypatch.setattr(networks, "_precision", networks._precision)  # to be put back when the test ends
+    monkeypatch.setattr(networks, "mixed_precision", networks.mixed_precision)  # to be put back when the test ends
     monkeypatch.setattr(ScratchKind, "train", train)
 
 

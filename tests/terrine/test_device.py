@@ -3,8 +3,9 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from terrine.device import fixed_kernels, reproducible, resolve_device
+from terrine.device import fixed_kernels, mixed_precision, reproducible, resolve_device
 from terrine.errors import SettingError
+from tests.devices import DEVICES
 
 
 @pytest.fixture
@@ -59,3 +60,10 @@ def test_cudnn_is_used_and_chooses_by_shapes_alone(monkeypatch, block):
             assert torch.backends.cudnn.deterministic
             assert not torch.backends.cudnn.benchmark
         assert torch.backends.cudnn.benchmark
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_products_are_in_half_precision_on_cuda_alone(device: str) -> None:
+    matrix = torch.ones(2, 2, device=device)
+    with mixed_precision(device):
+        assert (matrix @ matrix).dtype == (torch.bfloat16 if device == "cuda" else torch.float32)
