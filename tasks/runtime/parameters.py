@@ -65,11 +65,11 @@ def write_parameters(root: Path, name: str) -> Run:
     return run
 
 
-def settled(root: Path, name: str) -> Params:
+def settled(root: Path, name: str, survey: Survey | None = None) -> Params:
     """Return a run's parameters with a number in the place of every `auto`.
 
-    Raises SettingError where no choice would be of use, unless `privacy.anyway` is set, and BudgetError where the
-    account does not cover the run: then nothing was charged.
+    survey: of its data, where that was made before. Raises SettingError where no choice would be of use, unless
+    `privacy.anyway` is set, and BudgetError where the account does not cover the run: then nothing was charged.
     """
     known = settled_before(root, name)
     if known is not None:
@@ -77,7 +77,7 @@ def settled(root: Path, name: str) -> Params:
     values = values_of(root, name)
     taken, automatic = take_out(values)
     run = Run(root, name, validate(taken))
-    chosen = _choose(run, automatic)
+    chosen = _choose(run, automatic, survey or surveyed(run))
     write_json(run.folders.private / FILE, {"made_of": _made_of(values), "chosen": chosen})
     return _with(taken, chosen)
 
@@ -104,30 +104,32 @@ def _with(values: dict[str, Any], chosen: dict[str, dict[str, Any]]) -> Params:
     return validate(values | {section: {**values.get(section, {}), **given} for section, given in chosen.items()})
 
 
-def foreseen(root: Path, name: str) -> Params:
+def surveyed(run: Run) -> Survey:
+    """Return what a run's data are."""
+    return run.params.data.survey(run.root, seed=SPLIT_SEED)
+
+
+def foreseen(root: Path, name: str, survey: Survey) -> Params:
     """Return what `settled` is going to, as far as that can be known while nothing is drawn and nothing is charged.
 
     For the operator's eyes alone (`as_planned`). Raises SettingError where no choice would be of use.
     """
-    known = settled_before(root, name)
-    if known is not None:
-        return known
     taken, automatic = take_out(values_of(root, name))
     run = Run(root, name, validate(taken))
-    return as_planned(run, automatic, _useful_plan(run, automatic)[0]).params
+    _useful_plan(run, automatic, survey)
+    return as_planned(run, automatic, survey).params
 
 
-def _useful_plan(run: Run, automatic: list[tuple[str, str]]) -> tuple[Survey, Plan]:
-    """Return what the data are, and a plan that is of use for them. Raises SettingError where none is."""
-    survey = run.params.data.survey(run.root, seed=SPLIT_SEED)
+def _useful_plan(run: Run, automatic: list[tuple[str, str]], survey: Survey) -> Plan:
+    """Return a plan that is of use for the data. Raises SettingError where none is."""
     plan = planned(run, automatic, survey)
     if not plan.useful and not run.params.privacy.anyway:
         raise SettingError(hopeless(run, plan, survey))
-    return survey, plan
+    return plan
 
 
-def _choose(run: Run, automatic: list[tuple[str, str]]) -> dict[str, dict[str, Any]]:
-    survey, plan = _useful_plan(run, automatic)
+def _choose(run: Run, automatic: list[tuple[str, str]], survey: Survey) -> dict[str, dict[str, Any]]:
+    plan = _useful_plan(run, automatic, survey)
     if not counts_units(run):
         return _chosen(automatic, plan)
     if counted_before(run) is None:

@@ -16,14 +16,15 @@ from typing import Any, Literal
 import yaml
 
 from tasks.config.params import Params
-from tasks.config.presets import derive
+from tasks.config.presets import derive, resolve
 from tasks.reports.accuracy import released_accuracy
 from tasks.runtime.accounts import noise_source, open_account
 from tasks.runtime.identity import release_digest
-from tasks.runtime.parameters import foreseen, settled, settled_before
+from tasks.runtime.parameters import foreseen, settled, settled_before, surveyed
 from tasks.runtime.releases import Release, releases_of, said_of, unpaid, worst_cases
 from tasks.runtime.run import Run, open_run, refuse_transcription
 from tasks.runtime.store import Folders, read_json
+from terrine.data.survey import Survey
 from terrine.errors import BudgetError, SettingError
 from terrine.privacy.accounting.events import Event, compose
 from terrine.privacy.accounting.gaussian import round_up
@@ -98,6 +99,7 @@ def candidates_of(
         raise SettingError("A sweep varies at least one parameter: give --vary section.key=value,value.")
     _check_keys([key for key, _ in axes], assignments)
     candidates: dict[str, Candidate] = {}
+    survey: Survey | None = None  # of the one dataset that all candidates have, where it decides something
     for values in itertools.product(*(values for _, values in axes)):
         settings = dict(zip((key for key, _ in axes), values, strict=True))
         chosen = [f"{key}={value}" for key, value in settings.items()]
@@ -105,14 +107,17 @@ def candidates_of(
             run = derive(root, preset, [*assignments, *chosen])
         except SettingError as error:
             raise SettingError(f"The candidate {', '.join(chosen)} is impossible:\n{error}") from error
-        params = foreseen(root, run)
+        params = settled_before(root, run)
+        if params is None:
+            survey = survey or surveyed(Run(root, run, resolve(root, run)))
+            params = foreseen(root, run, survey)
         refuse_transcription(run, params)
         candidates.setdefault(run, Candidate(run, settings, params))
     ahead = list(candidates.values())
     check_selection(ahead, selection)
-    if any(settled_before(root, each.run) is None for each in ahead):
+    if survey is not None:
         check_budget(root, ahead)
-    return [replace(each, params=settled(root, each.run)) for each in ahead]
+    return [replace(each, params=settled(root, each.run, survey)) for each in ahead]
 
 
 def _check_keys(keys: list[str], assignments: list[str]) -> None:

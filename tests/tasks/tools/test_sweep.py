@@ -24,6 +24,7 @@ from tasks.runtime.store import Folders, read_json, write_array, write_json
 from tasks.tools.sweep import candidates_of, outcome, parse_vary
 from tasks.tools.sweep_tracking import log_sweep, markdown_table, summary
 from terrine.aggregation.votes import histograms_of
+from terrine.data.source import Source
 from terrine.errors import BudgetError, InputError, LedgerError, SettingError
 from terrine.privacy.accounting.events import to_json
 from terrine.privacy.accounting.gaussian import epsilon_of, round_up
@@ -283,6 +284,15 @@ def test_units_are_not_counted_for_a_sweep_that_is_refused(project, select):
     place = project / "data" / "private" / "ledger"
     ledger = Ledger(f"sqlite:///{place}/ledger.db", place / "releases", load_or_create_key(place / "key"))
     assert "reserve" not in {row.kind for row in ledger.rows()}
+
+
+def test_the_data_are_looked_at_once_for_all_candidates(project, monkeypatch):
+    plain, surveys = Source.survey, []
+    monkeypatch.setattr(Source, "survey", lambda *given, **named: surveys.append(given) or plain(*given, **named))
+    automatic = ["partition.teachers=auto", "aggregation.sigma=auto", "privacy.units=1400", "ledger.epsilon=99"]
+    candidates = candidates_of(project, "trial", [*PRIVATE, *automatic], ["aggregation.epsilon=6,7,8"])
+    assert len({candidate.params.aggregation.sigma for candidate in candidates}) == 3
+    assert len(surveys) == 1
 
 
 def candidates_run(root, budget):
