@@ -24,8 +24,9 @@ from cells import common_options
 from terrine.privacy.accounting.events import Event, GaussianEvent, LaplaceEvent, to_json
 from terrine.privacy.ledger.chain import Head, Row, Tip, row_after
 from terrine.privacy.ledger.database import _ROWS, Database
-from terrine.privacy.ledger.ledger import IDENTITY, Ledger
+from terrine.privacy.ledger.ledger import Ledger
 from terrine.privacy.ledger.standing import Standing
+from terrine.privacy.ledger.steps import IDENTITY
 
 KEY = bytes(range(32))
 DATASET = "people"

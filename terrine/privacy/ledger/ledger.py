@@ -31,25 +31,22 @@ from numpy.typing import NDArray
 
 from terrine.errors import BudgetError, LedgerError, SettingError
 from terrine.files import private_folder
-from terrine.privacy.accounting.events import Event, compose, from_json, to_json
-from terrine.privacy.accounting.gaussian import round_up
-from terrine.privacy.accounting.pricing import covers, price
-from terrine.privacy.ledger.account import Account, Budget, check_together
+from terrine.privacy.accounting.events import Event
+from terrine.privacy.accounting.pricing import price
+from terrine.privacy.ledger.account import Account, Budget
 from terrine.privacy.ledger.chain import Row, Tip
 from terrine.privacy.ledger.data import Fingerprint
 from terrine.privacy.ledger.database import Database
-from terrine.privacy.ledger.earlier_versions import is_adopted, known_as
+from terrine.privacy.ledger.earlier_versions import known_as
 from terrine.privacy.ledger.identity import account_of, load_or_create_key, release_identity
 from terrine.privacy.ledger.locks import locked
-from terrine.privacy.ledger.release_store import ReleaseStore, StoredArrays
+from terrine.privacy.ledger.release_store import ReleaseStore
 from terrine.privacy.ledger.site import SiteMemory
+from terrine.privacy.ledger.steps import Asked, Steps, costs_of
 from terrine.privacy.ledger.transaction import LedgerTransaction, Transactions
-from terrine.privacy.ledger.verification import refuse_older, verify, witness
+from terrine.privacy.ledger.verification import verify, witness
 
 __all__ = ["Budget", "Ledger", "StoredRelease", "load_or_create_key", "release_identity"]
-
-IDENTITY = 2
-"""How identities are made: of public things alone. Rows without this mark hold identities that were made of votes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,6 +118,8 @@ class Ledger:
             raise LedgerError(f"The folder of releases {self._store} cannot be made: {error.strerror}.") from error
         self._database = Database(url, patience=patience, create=create)
         self._transactions = Transactions(self._database, Tip(self._store / "head.json", key), key)
+        address = f"{self._database.name} with {self._store}"
+        self._steps = Steps(self._transactions, self._releases, self._memory, address, key)
 
     def register(
         self,
@@ -303,9 +302,10 @@ class Ledger:
             raise SettingError(f"Noise is 'secure' or 'replay', got {noise_kind!r}.")
         if made_by is not None:
             release_id = known_as(self._transactions, dataset, release_id, worst_case, noise_kind, made_by)
+        asked = Asked(dataset, release_id, run, worst_case, delta, noise_kind)
         path = self._releases.path(release_id)
         with self._exclusive(path, release_id):
-            is_new, recorded = self._reserve(dataset, release_id, run, worst_case, noise_kind, data)
+            is_new, recorded = self._steps.reserve(asked, data)
             stored = self._releases.read(release_id, noise_kind)
             if recorded is not None and (stored is None or stored.digest != recorded):
                 raise LedgerError(
@@ -316,8 +316,8 @@ class Ledger:
             if not is_new:
                 self._releases.clear(release_id)
             if stored is None:
-                stored = self._draw(release_id, noise_kind, worst_case, delta, draw, inputs or {})
-            epsilon_total = self._commit(dataset, release_id, noise_kind, stored, delta)
+                stored = self._steps.draw(asked, draw, inputs or {})
+            epsilon_total = self._steps.commit(asked, stored)
         return StoredRelease(
             release_id, stored.arrays, stored.event, stored.digest, reused, epsilon_total, stored.inputs
         )
@@ -382,124 +382,6 @@ class Ledger:
     def _required(self, dataset: str) -> Account:
         return self._transactions.transact(lambda transaction: transaction.require(dataset))
 
-    def _reserve(
-        self,
-        dataset: str,
-        release_id: str,
-        run: str,
-        worst_case: Event,
-        noise_kind: str,
-        sketch: NDArray[np.uint64] | None,
-    ) -> tuple[bool, str | None]:
-        """Charge the worst case unless the release is reserved.
-
-        Returns whether it was charged now, and the digest of its arrays if it is committed.
-        """
-        body = {"event": to_json(worst_case), "noise": noise_kind, "run": run, "identity": IDENTITY}
-        # An empty sketch says nothing.
-        data = None if sketch is None or not len(sketch) else Fingerprint.of(sketch, self._key)
-        if data is not None:
-            body["data"] = data.name
-        there = self._releases.files()  # before the transaction: each of them was reserved by then
-
-        def work(transaction: LedgerTransaction) -> tuple[bool, str | None]:
-            account = transaction.require(dataset)
-            known, commit = transaction.find("reserve", release_id), transaction.find("commit", release_id)
-            standing = transaction.standing
-            open_ = any(release_id in other.reserved for other in standing.accounts.values())
-            if open_ != (known is not None and commit is None) or (commit is not None and known is None):
-                raise LedgerError(
-                    f"Rows about the release {release_id} are missing: they were changed by hand. Nothing was "
-                    "released; restore the ledger from a backup."
-                )
-            if known is None:
-                refuse_older(transaction, self._releases, there)
-                check_together(standing.together(dataset), [worst_case], noise_kind)
-                if data is not None:
-                    transaction.claim(dataset, data)
-                transaction.append("reserve", dataset, release_id, body)
-                return True, None
-            if (
-                (known.dataset != dataset and not is_adopted(release_id, transaction.of_kind("adopt")))
-                or known.content["noise"] != noise_kind
-                or (commit is None and not covers(from_json(known.content["event"]), worst_case, account.budget.delta))
-            ):
-                raise LedgerError(
-                    f"The release {release_id} was reserved for another dataset, noise or worst case (row "
-                    f"{known.position}): an identity must cover everything that decides what is released. Nothing was "
-                    "released."
-                )
-            return False, None if commit is None else str(commit.content["digest"])
-
-        def watched(transaction: LedgerTransaction) -> tuple[tuple[bool, str | None], str, tuple[int, str]]:
-            outcome = work(transaction)
-            first = transaction.row(1)  # by which a ledger is known, wherever it is moved to
-            assert first is not None
-            if outcome[0] and sketch is not None and self._memory is not None:
-                # The last that can refuse, so that nothing is claimed for a release that is not made.
-                address = f"{self._database.name} with {self._store}"
-                seen = self._memory.claim(first.mac, address, sketch)
-                row = None if seen is None else transaction.row(seen[0])
-                if seen is not None and (row is None or row.mac != seen[1]):
-                    raise LedgerError(
-                        f"This site saw the ledger go on to a row {seen[0]} that it does not have: it is a copy of "
-                        "another time, which does not know what was spent since. Nothing was released; restore the "
-                        "latest copy."
-                    )
-            return outcome, first.mac, transaction.end()
-
-        if data is None or self._memory is None:
-            return self._transactions.transact(work)
-        outcome, identity, end = self._transactions.transact(watched)
-        if outcome[0]:
-            self._memory.saw(identity, *end)
-        return outcome
-
-    def _draw(
-        self,
-        release_id: str,
-        noise_kind: str,
-        worst_case: Event,
-        delta: float,
-        draw: Callable[[], tuple[dict[str, NDArray[Any]], Event]],
-        inputs: Mapping[str, str],
-    ) -> StoredArrays:
-        arrays, event = draw()
-        if not covers(worst_case, event, delta):
-            raise LedgerError(
-                f"The release {release_id} would cost ε={round_up(price(event, delta)):g}, more than the "
-                f"ε={round_up(price(worst_case, delta)):g} reserved for it: its mechanism's worst case is wrong. "
-                "Nothing was released."
-            )
-        released = {name: np.asarray(array) for name, array in arrays.items()}
-        return self._releases.write(release_id, noise_kind, released, event, inputs)
-
-    def _commit(self, dataset: str, release_id: str, noise_kind: str, stored: StoredArrays, delta: float) -> float:
-        """Record the realised cost unless it is recorded; ε of the dataset up to and including this release."""
-        body = {"digest": stored.digest, "event": to_json(stored.event), "noise": noise_kind}
-
-        def work(transaction: LedgerTransaction) -> float:
-            row = transaction.find("commit", release_id)
-            if row is None:
-                # As it will be: the total is part of the row, so that the same is said whenever it is asked for.
-                account = transaction.require(dataset)
-                account = Account.from_json(account.to_json())
-                account.finish(release_id, stored.event)
-                total = price(account.used(), delta)
-                said = {"delta": delta, "epsilon": None if math.isinf(total) else total}
-                transaction.append("commit", dataset, release_id, body | {"total": said})
-                return total
-            said = row.content.get("total", {})
-            if row.dataset == dataset and said.get("delta") == delta:
-                return math.inf if said["epsilon"] is None else float(said["epsilon"])
-            # Of an earlier version, adopted by this account since, or asked for at another δ: from all rows.
-            rows = transaction.rows()
-            if row.dataset != dataset:
-                row = next(row for row in rows if row.kind == "adopt" and row.content["of"] == release_id)
-            return price(compose(*costs_of(dataset, rows[: row.position]).values()), delta)
-
-        return self._transactions.transact(work)
-
     @contextlib.contextmanager
     def _exclusive(self, path: Path, release_id: str) -> Iterator[None]:
         with (
@@ -507,19 +389,6 @@ class Ledger:
             self._database.exclusive(release_id, self._draw_patience),
         ):
             yield
-
-
-def costs_of(dataset: str, rows: Iterable[Row]) -> dict[str, Event]:
-    """What each release about a dataset cost, in their order: unfinished ones at their worst."""
-    spent: dict[str, Event] = {}
-    for row in rows:
-        if row.dataset != dataset:
-            continue
-        if row.kind in ("reserve", "commit") and row.release_id is not None:
-            spent[row.release_id] = from_json(row.content["event"])
-        elif row.kind == "adopt" and row.content["from"] != dataset:
-            spent[row.content["of"]] = from_json(row.content["event"])
-    return spent
 
 
 def _checked_epsilon(epsilon: float | None) -> float | None:

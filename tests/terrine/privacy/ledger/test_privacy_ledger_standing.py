@@ -29,8 +29,9 @@ from terrine.privacy.ledger import standing
 from terrine.privacy.ledger.account import Account, ExactSum
 from terrine.privacy.ledger.chain import Row
 from terrine.privacy.ledger.database import Transaction
-from terrine.privacy.ledger.ledger import Ledger, costs_of
+from terrine.privacy.ledger.ledger import Ledger
 from terrine.privacy.ledger.standing import Standing
+from terrine.privacy.ledger.steps import Steps, costs_of
 
 EVENTS: list[Event] = [
     compose(),
@@ -269,7 +270,7 @@ def test_a_release_that_was_stored_before_its_commitment_is_no_sign_of_an_old_le
 ) -> None:
     ledger = filled(place)
     with monkeypatch.context() as patch:
-        patch.setattr(Ledger, "_commit", lambda *_: fail())
+        patch.setattr(Steps, "commit", lambda *_: fail())
         with pytest.raises(ZeroDivisionError):
             ask(ledger, "c", Draw())
     assert not ask(place.open(), "d", Draw()).reused
