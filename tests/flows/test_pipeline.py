@@ -92,7 +92,7 @@ def test_a_forced_release_returns_the_stored_answers_and_costs_nothing(finished,
     statement = read_json(folders.statement)
     rows = ledger_rows()
     assert statement["noise"] == "secure"
-    command(finished, "dvc", "repro", "--force", "--single-item", "aggregate@small")
+    dvc(finished, "repro", "--force", "--single-item", "aggregate@small")
     assert read_table(folders.answers / "answers.parquet").equals(answers)
     assert read_json(folders.statement) == statement
     shutil.rmtree(folders.release)
