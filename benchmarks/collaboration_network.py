@@ -29,8 +29,8 @@ import numpy as np
 from cells import common_options
 
 from tasks.parties.agreement.terms import Terms
+from tasks.parties.answers import read_arrays
 from tasks.parties.config import read_party
-from tasks.parties.student import read_arrays
 from tasks.parties.trial import CONFIG, Endpoints, lay_out
 from terrine.aggregation.votes import histograms_of
 from terrine.privacy.noise import ReplayNoise

@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 
 from tasks.parties.agreement.terms import Terms
+from tasks.parties.answers import read_arrays
 from tasks.parties.config import read_party
 from tasks.parties.process import run_party
-from tasks.parties.student import read_arrays
 from tasks.parties.trial import (
     LOG,
     PartyProcess,

@@ -13,8 +13,8 @@ from prefect import flow, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 from prefect.task_runners import ThreadPoolTaskRunner
 
+from tasks.parties.answers import stored_answers
 from tasks.parties.config import read_party
-from tasks.parties.student import stored_answers
 from tasks.parties.trial import TrialError, configs_in, end_all, start_party, wait_for
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Any
 
 from tasks.parties.config import PartyConfig
-from tasks.parties.guardian import event_of
 from tasks.runtime.accounts import SKETCH
 from tasks.runtime.store import Folders
 from terrine import npy
@@ -41,12 +40,12 @@ class OwnAccount:
         assert settings is not None
         self._ledger.register(self._name, settings.epsilon, terms.delta, "release", unit=terms.unit)
         if not self._ledger.reserved([self._release]):
-            check_together(self._ledger.together(self._name), [event_of(self._config, None)], "secure")
+            check_together(self._ledger.together(self._name), [terms.event()], "secure")
 
     def charge(self) -> None:
         """Charge the worst case, once. Raises BudgetError, and LedgerError for records of another account."""
         assert self._config.ledger is not None
-        event = event_of(self._config, None)
+        event = self._config.terms.event()
         sketch = self._config.ledger.sketch
         if sketch is None and self._config.own is not None:
             sketch = Folders(self._config.own.work, "own").dataset / SKETCH
@@ -81,7 +80,7 @@ def standing_of(ledger: Ledger | None, name: str, release: str, config: PartyCon
         "budget": budget if account is None else account.budget.epsilon,
         "spent": 0.0 if account is None else round_up(price(account.used(), terms.delta)),
         "left": budget if account is None else account.left(),
-        "price": round_up(price(event_of(config, None), terms.delta)),
+        "price": round_up(price(terms.event(), terms.delta)),
         "delta": terms.delta,
         "unit": terms.unit,
         "state": state,

@@ -16,12 +16,12 @@ from typing import Any
 
 from tasks.parties.agreement.accuracy import AccuracyTerms
 from tasks.parties.agreement.terms import Terms
+from tasks.parties.answers import read_arrays
 from tasks.parties.config import PartyConfig
 from tasks.parties.host import CollaborationError
 from tasks.parties.learning import learn, params_of
 from tasks.parties.measuring import measure, meeting
 from tasks.parties.release import stored_release
-from tasks.parties.student import read_arrays
 from tasks.parties.training import run_of
 from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.evaluate import evaluate_student

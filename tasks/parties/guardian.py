@@ -39,7 +39,7 @@ from terrine.collaboration.protocol.party import Agreement, ProtocolError
 from terrine.collaboration.transport.link import Arrived, Asked, Connected
 from terrine.errors import LedgerError, SettingError, TerrineError
 from terrine.files import json_object
-from terrine.privacy.accounting.events import Event, to_json
+from terrine.privacy.accounting.events import to_json
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.ledger.account import check_together
@@ -69,7 +69,7 @@ class GuardianHost(Host):
             dataset=self._account,
             release_id=self._release,
             run=config.ledger.run,
-            worst_case=event_of(config, None),
+            worst_case=config.terms.event(),
             delta=config.terms.delta,
             noise_kind=self._noise.kind,
             data=None if config.ledger.sketch is None else npy.load(config.ledger.sketch),
@@ -99,7 +99,7 @@ class GuardianHost(Host):
         """Refuse what could not be paid for, before anybody computes anything."""
         assert self.config.ledger is not None
         terms = self.config.terms
-        worst = event_of(self.config, None)
+        worst = terms.event()
         if not price(worst, terms.delta) <= terms.epsilon * (1 + 1e-9):  # rounding aside
             raise SettingError(
                 f"The terms ask {terms.asked} queries, which may cost ε={round_up(price(worst, terms.delta)):g} at "
@@ -356,7 +356,7 @@ class GuardianHost(Host):
             self._next_round(party.present)
         elif party.finished:
             passed = np.ones(self.config.terms.asked, bool) if party.result is None else party.result
-            release = self._reservation.settle({"passed": passed}, event_of(self.config, passed))
+            release = self._reservation.settle({"passed": passed}, self.config.terms.event(int(passed.sum())))
             self._counted = party.present
             self.outcome = self._record(release, reused=False)
 
@@ -457,8 +457,3 @@ def release_of(key: bytes, config: PartyConfig, account: str, noise: NoiseSource
     """The identity of the release: what the parties agreed to release, whose data it is, and where noise comes from."""
     content = {"terms": config.terms.identity(), "account": account, "noise": noise.describe()}
     return keyed_digest(key, "terrine collaboration release", canonical_json(content))
-
-
-def event_of(config: PartyConfig, passed: np.ndarray | None) -> Event:
-    """What the release costs (`Terms.event`); at most, where it is not known which queries passed."""
-    return config.terms.event(None if passed is None else int(passed.sum()))

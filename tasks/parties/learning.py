@@ -12,9 +12,9 @@ from typing import Any
 from tasks.config.params import Params, validate
 from tasks.config.values import merge
 from tasks.parties.agreement.terms import Terms
+from tasks.parties.answers import read_arrays, stored_answers
 from tasks.parties.config import PartyConfig
 from tasks.parties.release import stored_release
-from tasks.parties.student import read_arrays, stored_answers
 from tasks.parties.training import backbone_at_hand, check_public
 from tasks.pipeline.aggregate import write_answers
 from tasks.pipeline.features import query_features

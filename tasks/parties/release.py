@@ -20,8 +20,8 @@ import numpy as np
 from tasks.config.values import digest
 from tasks.parties.agreement.agreed import agreed
 from tasks.parties.agreement.terms import Terms
+from tasks.parties.answers import read_arrays, stored_answers
 from tasks.parties.config import read_party
-from tasks.parties.student import read_arrays, stored_answers
 from tasks.parties.trial import CONFIG, Endpoints, free_endpoints, lay_out, run_trial, teachers_of_parties
 from tasks.runtime.accounts import SKETCH, data_of
 from tasks.runtime.identity import Inputs

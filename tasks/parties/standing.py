@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from tasks.parties.agreement.acceptance import ACCEPTANCE
+from tasks.parties.answers import ABOUT
 from tasks.parties.config import PartyConfig, read_party
 from tasks.parties.measuring import PLACE
 from tasks.parties.state import AT_WORK, OUTCOME, STANDING
-from tasks.parties.student import ABOUT
 from tasks.parties.teaching import kept
 from tasks.runtime.store import Folders
 from terrine.errors import TerrineError

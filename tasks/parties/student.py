@@ -8,7 +8,6 @@ follows from all of them, at which the next is asked.
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Collection, Iterable
@@ -17,18 +16,17 @@ from typing import Any
 
 import numpy as np
 
+from tasks.parties.answers import ABOUT, read_arrays, stored_answers, write_arrays
 from tasks.parties.config import PartyConfig
 from tasks.parties.host import CollaborationError, Host, log
 from tasks.parties.state import PartyState, keep_values
 from terrine.collaboration.protocol.party import Send
 from terrine.collaboration.protocol.student import StudentParty
-from terrine.errors import ArtefactError, TerrineError
-from terrine.files import atomic_file, json_object
+from terrine.errors import TerrineError
+from terrine.files import json_object
 
 _SUMS, _OPENED = "sums-{}", "opened-{}"
 """What is written down of a round, by its number: the sums of its shares, and what it opened."""
-ANSWERS, ABOUT = "answers.npz", "answers.json"
-"""The files of the answers, and what they are: the terms, the release, and what the guardian says it cost."""
 _DRAWN = "drawn-{}.json"
 """Written down when the guardian has drawn a round's noise: it is not drawn again, whatever the guardian remembers."""
 _SETTLED = 5.0  # seconds after which a party that is in another session is so for good
@@ -349,40 +347,9 @@ class StudentHost(Host):
                     f"The answers in {self._answers} are not those that the sums give: one of them was changed."
                 )
             return
-        self._answers.mkdir(parents=True, exist_ok=True)
-        with atomic_file(self._answers / ANSWERS, owner_only=True) as file:
-            np.savez(file, allow_pickle=False, **arrays)
+        write_arrays(self._answers, arrays)
         self._write_about(about)
         self._about = about
 
     def _write_about(self, about: dict[str, Any]) -> None:
         keep_values(self._answers / ABOUT, about)
-
-
-def stored_answers(config: PartyConfig) -> dict[str, Any] | None:
-    """What is known about the answers that are there, or None. Raises ArtefactError for those to other terms."""
-    assert config.answers is not None
-    path = config.answers / ABOUT
-    try:
-        about = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise ArtefactError(f"{path} cannot be read: {error}. Restore it from a backup.") from error
-    if not isinstance(about, dict) or about.get("terms") != config.terms.public():
-        raise ArtefactError(f"{config.answers} holds answers to other terms. Give `answers` another folder.")
-    return about
-
-
-def read_arrays(config: PartyConfig) -> dict[str, np.ndarray]:
-    """The answers: `passed`, bool [asked], and `result`, as the student party has them (`StudentParty.result`).
-
-    Raises ArtefactError where they are missing or damaged.
-    """
-    assert config.answers is not None
-    path = config.answers / ANSWERS
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in ("passed", "result")}
-    except Exception as error:  # zipfile and numpy raise errors of many kinds on damaged files
-        raise ArtefactError(f"{path} is missing or damaged: {error}. Restore it from a backup.") from error

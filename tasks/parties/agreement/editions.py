@@ -16,11 +16,11 @@ from typing import Any
 from tasks.config.values import as_document, read_yaml
 from tasks.parties.agreement.acceptance import ACCEPTANCE, accept_terms, read_acceptance
 from tasks.parties.agreement.terms import Terms, certain
+from tasks.parties.answers import ABOUT
 from tasks.parties.config import TERMS, PartyConfig, read_party
 from tasks.parties.measuring import PLACE
 from tasks.parties.standing import account_standing, answers_of, was_finished
 from tasks.parties.state import OUTCOME, STANDING
-from tasks.parties.student import ABOUT
 from tasks.runtime.store import read_json, write_text
 from terrine.errors import BudgetError, InputError, SettingError
 from terrine.files import file_digest, json_object

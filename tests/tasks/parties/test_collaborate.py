@@ -15,11 +15,11 @@ from tasks.config.params import lay_over, validate
 from tasks.parties import finishing
 from tasks.parties.agreement.accuracy import AccuracyTerms
 from tasks.parties.agreement.agreed import agreed
+from tasks.parties.answers import stored_answers
 from tasks.parties.config import OwnTeachers, PartyConfig, read_party
 from tasks.parties.finishing import PUBLIC, finish_student, finish_teacher
 from tasks.parties.learning import learn
 from tasks.parties.release import released_arrays, trial_folder, trial_terms
-from tasks.parties.student import stored_answers
 from tasks.parties.training import cast_votes, own_records
 from tasks.pipeline import aggregate, student
 from tasks.pipeline.dataset import read_dataset

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from tasks.parties.agreement.accuracy import AccuracyTerms
+from tasks.parties.answers import read_arrays
 from tasks.parties.config import read_party
 from tasks.parties.measuring import PLACE, meeting
 from tasks.parties.standing import standing
-from tasks.parties.student import read_arrays
 from terrine.collaboration.protocol.messages import Kind
 from terrine.collaboration.transport.link import difference
 from terrine.errors import SettingError

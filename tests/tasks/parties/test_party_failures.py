@@ -8,9 +8,9 @@ import time
 import numpy as np
 import pytest
 
+from tasks.parties.answers import read_arrays
 from tasks.parties.config import read_party
 from tasks.parties.state import PartyState
-from tasks.parties.student import read_arrays
 from tasks.parties.votes import given_by
 from terrine.aggregation.votes import histograms_of
 from terrine.errors import InputError, LedgerError

@@ -7,9 +7,9 @@ import yaml
 from tasks.config.params import lay_over, validate
 from tasks.parties.agreement.accept import accept, candidate
 from tasks.parties.agreement.terms import checked
+from tasks.parties.answers import read_arrays, stored_answers
 from tasks.parties.config import read_party
 from tasks.parties.learning import learn
-from tasks.parties.student import read_arrays, stored_answers
 from tasks.parties.teaching import taught, teach_before
 from tasks.parties.training import own_params, prepared, run_of
 from tasks.parties.trial import free_endpoints

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tasks.parties.answers import read_arrays
 from tasks.parties.config import read_party
-from tasks.parties.student import read_arrays
 from tasks.parties.trial import end_all, run_trial, start_party
 from tests.party_processes import plain_answers, terms_of_sums, trial, until, words
 
