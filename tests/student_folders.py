@@ -24,7 +24,7 @@ SIZE, CLASSES = 12, 4
 KINDS = {
     "scattering": {"orientations": 4, "projection": 24},
     "resnet10": {},
-    "timm": {"architecture": "mobilenetv2_035", "enlarge": 32, "levels": True, "mirrored": True},
+    "timm": {"architecture": "test_efficientnet", "enlarge": 32, "levels": True, "mirrored": True},
 }
 
 
