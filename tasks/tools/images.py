@@ -20,15 +20,13 @@ from terrine.synthetic.registry import draw
 from terrine.synthetic.shards import Recipe, Written, finish, write_shard
 
 
-def write_sheet(
-    path: Path, kind: str, *, count: int, seed: int, size: int, channels: int, device: str, scale: int | None = None
-) -> np.ndarray:
+def write_sheet(path: Path, kind: str, *, count: int, seed: int, size: int, channels: int, device: str) -> np.ndarray:
     """Draw `count` images of a program and write them to a PNG as a contact sheet, which is returned.
 
-    Small images are enlarged to about 84 pixels unless `scale` says otherwise.
+    Small images are enlarged to about 84 pixels.
     """
     images = draw(kind, seed=seed, first=0, count=count, size=size, channels=channels, device=resolve_device(device))
-    sheet = contact_sheet(images.cpu().numpy(), scale=scale or max(1, 84 // size))
+    sheet = contact_sheet(images.cpu().numpy(), scale=max(1, 84 // size))
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(path) as stream:
         Image.fromarray(sheet).save(stream, format="png")

@@ -114,15 +114,13 @@ def in_units_of(reference: np.ndarray, features: np.ndarray) -> np.ndarray:
     return (features - mean) / (scale if scale > 0 else 1.0)
 
 
-def image_distance(
-    extractor: Extractor, synthetic: Rows, real: Rows, *, seed: int, sample: int = SAMPLE, block: int = BLOCK
-) -> Distance:
+def image_distance(extractor: Extractor, synthetic: Rows, real: Rows, *, seed: int, sample: int = SAMPLE) -> Distance:
     """Return the kernel distance between synthetic and real images, both uint8 [N, C, H, W] of one shape.
 
     Of either, at most `sample` images are drawn by `seed` and read. Features are taken in units of the real ones.
     Raises what `kernel_distance` raises, and InputError for images of different shapes.
     """
-    return image_distances(extractor, {"": synthetic}, real, seed=seed, sample=sample, block=block)[""]
+    return image_distances(extractor, {"": synthetic}, real, seed=seed, sample=sample)[""]
 
 
 def image_distances(
@@ -132,7 +130,6 @@ def image_distances(
     *,
     seed: int,
     sample: int = SAMPLE,
-    block: int = BLOCK,
 ) -> dict[str, Distance]:
     """Return `image_distance` of several sets of synthetic images by name; the real ones pass the extractor once."""
     for images in synthetic.values():
@@ -147,7 +144,7 @@ def image_distances(
     raw = features(real, "real")
     reference = in_units_of(raw, raw)
     return {
-        name: kernel_distance(in_units_of(raw, features(images, "synthetic")), reference, seed=seed, block=block)
+        name: kernel_distance(in_units_of(raw, features(images, "synthetic")), reference, seed=seed)
         for name, images in synthetic.items()
     }
 

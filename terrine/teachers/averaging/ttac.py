@@ -163,19 +163,15 @@ def average_teachers(
     rounds: int,
     seed: int,
     combine: Combine = exact_means,
-    device: torch.device | str = "cpu",
-    watch: Callable[[int, Average], None] | None = None,
 ) -> tuple[Average, np.ndarray]:
     """Return θ and c after `rounds` rounds of all `teachers`, and their c_i [teachers, P], in one process.
 
-    combine: how the means are made; exact ones are not private. watch: called with (round, average) after each.
+    combine: how the means are made; exact ones are not private.
     """
     average = Average.start(learner)
     own = np.zeros((len(teachers), learner.length), learner.initial().numpy().dtype)
     for number in range(rounds):
-        local = local_round(learner, average, own, records, teachers, settings, number, seed=seed, device=device)
+        local = local_round(learner, average, own, records, teachers, settings, number, seed=seed)
         update, control_update = combine(average, [local], own, number)
         average, own = server_step(average, update, control_update, settings), local.own
-        if watch is not None:
-            watch(number, average)
     return average, own
