@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from flows.stages import run_through
 from tasks.config.params import validate
 from tasks.config.values import merge
 from tasks.pipeline import dataset, distance, synthesize, tracking
@@ -24,12 +25,8 @@ VALUES = {
 @pytest.fixture(scope="module", name="run")
 def make_run(tmp_path_factory):
     run = Run(tmp_path_factory.mktemp("distance"), "small", validate(VALUES))
-    dataset.prepare_dataset.fn(run)
-    draws = synthesize.plan(run)
-    for part in draws:
-        synthesize.draw_shard.fn(run, part)
-    synthesize.assemble_images.fn(run, draws)
-    distance.measure_distance.fn(run)
+    run_through(run, "dataset", "synthesize")
+    run_through(run, "distance", "distance")
     return run
 
 
@@ -78,12 +75,8 @@ def test_only_a_run_that_may_log_private_figures_logs_distances(run, allowed):
 def test_a_source_with_too_few_queries_has_no_figure_and_the_report_skips_it(tmp_path):
     values = merge(VALUES, {"queries": {"count": 22, "batch": 20, "sources": {"gaussian": 19, "dead_leaves": 3}}})
     run = Run(tmp_path, "small", validate(values))
-    dataset.prepare_dataset.fn(run)
-    draws = synthesize.plan(run)
-    for part in draws:
-        synthesize.draw_shard.fn(run, part)
-    synthesize.assemble_images.fn(run, draws)
-    distance.measure_distance.fn(run)
+    run_through(run, "dataset", "synthesize")
+    run_through(run, "distance", "distance")
     assert distance.read_distance(run.folders)["sources"]["dead_leaves"] is None
     rows = distance.distance_rows(run.folders)["rows"]
     assert [row["name"] for row in rows] == ["gaussian"]

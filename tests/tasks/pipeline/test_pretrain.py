@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from flows.stages import run_through
 from tasks.config.params import validate
 from tasks.config.values import merge
 from tasks.pipeline import pretrain, synthesize
@@ -31,10 +32,7 @@ CONCATENATED = {"kind": "concatenated", "parts": ["scattering", "resnet10"], "pr
 
 def make(root, **overrides):
     run = Run(root, "small", validate(merge(VALUES, overrides)))
-    draws = synthesize.plan(run)
-    for part in draws:
-        synthesize.draw_shard.fn(run, part)
-    synthesize.assemble_images.fn(run, draws)
+    run_through(run, "synthesize", "synthesize")
     return run
 
 

@@ -7,9 +7,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from flows.stages import run_through
 from tasks.config.params import lay_over, validate
 from tasks.config.values import merge
-from tasks.pipeline import dataset, evaluate, pretrain, student, synthesize
+from tasks.pipeline import dataset, evaluate, student, synthesize
 from tasks.pipeline.figures.released_accuracy import right_answers
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, read_table, write_json, write_table
@@ -89,11 +90,7 @@ def prepared(tmp_path_factory):
             root = tmp_path_factory.mktemp(f"{backbone}-{mechanism}")
             plain = {key: value for key, value in values.items() if key != "student"}
             run = Run(root, "small", validate(plain))
-            draws = synthesize.plan(run)
-            for draw in draws:
-                synthesize.draw_shard.fn(run, draw)
-            synthesize.assemble_images.fn(run, draws)
-            pretrain.pretrain_backbone.fn(run)
+            run_through(run, "synthesize", "pretrain")
             write_answers(run, mechanism)
             made[backbone, mechanism] = root
         shutil.copytree(made[backbone, mechanism], tmp_path / "project")

@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from flows.stages import run_through
 from tasks.config.params import validate
 from tasks.config.queries import Images
 from tasks.pipeline import synthesize
@@ -33,10 +34,7 @@ def make(root, **overrides):
 
 
 def draw_all(run):
-    draws = synthesize.plan(run)
-    for part in draws:
-        synthesize.draw_shard.fn(run, part)
-    synthesize.assemble_images.fn(run, draws)
+    run_through(run, "synthesize", "synthesize")
     return synthesize.read_queries(run.folders)
 
 
