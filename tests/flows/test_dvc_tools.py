@@ -6,7 +6,6 @@ import shutil
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 from flows.cli import app
 from tasks.config.presets import derive
@@ -14,6 +13,7 @@ from tasks.pipeline.graph import MAIN
 from tasks.runtime.graph import VAULT
 from tasks.runtime.store import Folders, read_json
 from terrine.errors import SettingError
+from tests.command_line import terrine
 from tests.conftest import REPOSITORY
 from tests.flows.conftest import command, dvc, make_project, set_small
 
@@ -69,11 +69,11 @@ def test_what_is_plotted_ends_where_the_statement_is(finished):
 def test_an_experiment_is_charged_once_shown_beside_the_run_and_commits_nothing_private(in_git):
     other = derive(in_git, "small", ["student.l2=0.7"])
     for more in (["--set", "student.l2=0.7"], []):
-        assert CliRunner().invoke(app, ["run", "--preset", "small", "--no-server", *more]).exit_code == 0
+        terrine("run", "--preset", "small", "--no-server", *more)
     kept = sorted(path for path in in_git.glob(f"data/*/{other}/**/*"))
     words = ("exp", "run", "--name", "half", "-S", "experiments/small.yaml:aggregation.epsilon=4")
     dvc(in_git, *words, "evaluate@small")
-    (account,) = json.loads(CliRunner().invoke(app, ["ledger", "show", "--json"]).stdout)
+    (account,) = json.loads(terrine("ledger", "show", "--json"))
     assert len(account["releases"]) == 2
     shown = json.loads(dvc(in_git, "exp", "show", "--json"))
     (run,) = [each for each in shown if each["rev"] != "workspace"]

@@ -2,15 +2,15 @@
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 from benchmarks.crash.project import TRANSCRIBED
-from flows.cli import app, run
+from flows.cli import run
 from tasks.pipeline.graph import MAIN
 from tasks.runtime.store import Folders, read_json
 from tasks.runtime.versioning import changed_stages
 from tasks.transcription.graph import TRANSCRIPTION
 from terrine.errors import BudgetError, SettingError, TerrineError
+from tests.command_line import terrine
 from tests.flows.conftest import dvc
 
 TINY = TRANSCRIBED | {"runner": {"kind": "threads"}}
@@ -33,7 +33,7 @@ def test_two_doors_lead_to_one_result_and_the_run_of_params_yaml_is_left_alone(t
     assert statement["teachers"] == 4
     assert changed_stages(tiny, "tiny", TRANSCRIPTION) == []
     assert "up to date" in dvc(tiny, "repro", "selected/dvc.yaml")
-    assert "nothing to do" in CliRunner().invoke(app, ["run"]).stdout
+    assert "nothing to do" in terrine("run")
     dvc(tiny, "repro", "--force", "--single-item", "selected/dvc.yaml:transcribe@tiny")
     assert read_json(Folders(tiny, "tiny").statement) == statement
     # The run of the main pipeline was never begun, and is what `dvc repro` alone would make.

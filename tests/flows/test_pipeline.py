@@ -5,13 +5,12 @@ import shutil
 import sys
 
 import pytest
-from typer.testing import CliRunner
 
-from flows.cli import app
 from tasks.pipeline.graph import MAIN
 from tasks.runtime.code import Sources
 from tasks.runtime.store import Folders, read_json, read_table
 from tasks.runtime.versioning import changed_stages
+from tests.command_line import terrine
 from tests.flows.conftest import command, dvc, make_project, set_small, take_over_tracking
 from tests.folder_digest import folder_digest
 
@@ -27,12 +26,6 @@ def run_flow(**arguments):
     from flows.pipeline import pipeline
 
     return pipeline(**arguments)
-
-
-def terrine(*arguments):
-    done = CliRunner().invoke(app, arguments)
-    assert done.exit_code == 0, done.output
-    return done.output
 
 
 def ledger_rows():

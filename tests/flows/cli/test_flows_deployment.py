@@ -14,13 +14,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
 
 from flows.cli import app
 from tasks.runtime.store import Folders
 from terrine.deployment.model import StudentModel
 from terrine.errors import ArtefactError
 from terrine.ports import free_ports
+from tests.command_line import terrine
 from tests.flows.conftest import forked, set_small
 from tests.student_folders import images, make_student
 
@@ -35,12 +35,6 @@ def pictures(tmp_path):
     for number, pixels in enumerate(images(3)):
         Image.fromarray(pixels[0]).save(tmp_path / f"{number}.png")
     return tmp_path
-
-
-def terrine(*arguments):
-    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert done.exit_code == 0, done.output
-    return done.stdout
 
 
 def test_predict_prints_the_same_answers_as_a_table_as_json_and_as_csv(student, pictures):

@@ -3,15 +3,14 @@
 import shutil
 
 import pytest
-from typer.testing import CliRunner
 
-from flows.cli import app
 from tasks.runtime.store import read_json, write_json
 from tasks.serving.mlflow_model import CANDIDATE, log_student_models
 from tasks.tools.promotion import CHAMPION, promote
 from terrine.deployment.manifest import MANIFEST, seal
 from terrine.deployment.signature import read_signature
 from terrine.errors import ArtefactError
+from tests.command_line import terrine
 from tests.tasks.tools.test_promotion import released, sign
 
 
@@ -35,8 +34,7 @@ def test_a_candidate_becomes_the_champion_and_only_the_very_student_does(tmp_pat
 
     monkeypatch.setattr("tasks.runtime.run.chosen_run", lambda name: run)
     monkeypatch.setattr("tasks.serving.mlflow_model._log_torch", lambda student: None)  # it has no alias
-    done = CliRunner().invoke(app, ["promote", "clinic"])
-    assert done.stdout == "Version 1 of clinic is the champion: models:/clinic@champion\n"
+    assert terrine("promote", "clinic") == "Version 1 of clinic is the champion: models:/clinic@champion\n"
     client = mlflow.MlflowClient()
     assert aliases(client, run.name) == {CANDIDATE: "1", CHAMPION: "1"}
     version = client.get_model_version(run.name, "1")
@@ -52,9 +50,7 @@ def test_a_candidate_becomes_the_champion_and_only_the_very_student_does(tmp_pat
     with mlflow.start_run(run_id=identity):
         log_student_models(run)
     assert aliases(client, run.name) == {CANDIDATE: "2", CHAMPION: "1"}
-    assert (
-        CliRunner().invoke(app, ["promote", "clinic"]).stdout.startswith("Version 2 of clinic is the champion (before")
-    )
+    assert terrine("promote", "clinic").startswith("Version 2 of clinic is the champion (before")
     assert promote(run).version == "2"
 
     for weights in (run.root / "mlartifacts").rglob("head.safetensors"):

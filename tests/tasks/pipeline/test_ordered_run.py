@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from starlette.testclient import TestClient
-from typer.testing import CliRunner
 
-from flows.cli import app
 from flows.stages import run_through
 from tasks.config.params import lay_over, validate
 from tasks.pipeline.evaluate import evaluate_student, figures_of_order
@@ -27,6 +25,7 @@ from terrine.data.ordered import Scale
 from terrine.deployment.model import scale_of
 from terrine.errors import ArtefactError, SettingError
 from terrine.privacy.accounting.events import counts, from_json, vote_answer
+from tests.command_line import terrine
 
 EDGES = [0.0, 20.0, 40.0, 60.0, 80.0]
 SIDE = 8
@@ -107,17 +106,17 @@ def test_predict_serve_mlflow_and_export_say_the_number(made: Run, tmp_path: Pat
     for number, image in enumerate(images):
         Image.fromarray(image).save(tmp_path / "photos" / f"{number:02d}.png")
     command = ["predict", str(tmp_path / "photos"), "--folder", str(made.folders.student)]
-    told = json.loads(CliRunner().invoke(app, [*command, "--json"]).output)
+    told = json.loads(terrine(*command, "--json"))
     said = np.array([entry["number"] for entry in told])
     assert np.abs(said - ages).mean() < 12
     for entry in told:
         low, high = map(float, entry["class"].split(" to "))
         assert low <= entry["number"] <= high
         assert entry["probability"] == entry["probabilities"][entry["class"]]
-    header, first = CliRunner().invoke(app, [*command, "--csv"]).output.splitlines()[:2]
+    header, first = terrine(*command, "--csv").splitlines()[:2]
     assert header.startswith("image,number,class,probability,probability of 0 to 20")
     assert float(first.split(",")[1]) == pytest.approx(said[0], rel=1e-4)
-    assert f"{said[0]:.4g}" in CliRunner().invoke(app, command).output
+    assert f"{said[0]:.4g}" in terrine(*command)
     service, model = build_app(made.folders.student)
     client, photo = TestClient(service), (tmp_path / "photos" / "00.png").read_bytes()
     answer = client.post("/images", content=photo, headers={"content-type": "image/png"}).json()
@@ -156,12 +155,12 @@ def test_numbers_of_a_table_are_learned_evaluated_released_and_told_of_new_rows(
     text, ages = rows(60, 5)
     (tmp_path / "new.csv").write_text(text)
     command = ["predict", str(tmp_path / "new.csv"), "--folder", str(run.folders.student)]
-    told = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)
+    told = json.loads(terrine(*command, "--json"))
     assert np.abs(np.array([entry["number"] for entry in told]) - ages).mean() < 14
     for entry in told:
         low, high = map(float, entry["class"].split(" to "))
         assert low <= entry["number"] <= high
-    assert f"{told[0]['number']:.4g}" in CliRunner().invoke(app, command).stdout
+    assert f"{told[0]['number']:.4g}" in terrine(*command)
 
 
 def test_the_report_and_the_summary_show_the_error(made: Run) -> None:

@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
 
-from flows.cli import app
 from flows.stages import run_through
 from tasks.config.params import lay_over, validate
 from tasks.pipeline.dataset import read_dataset
@@ -31,6 +29,7 @@ from terrine.deployment.model import StudentModel
 from terrine.errors import SettingError
 from terrine.privacy.accounting.events import counts, from_json, threshold_test, vote_answer
 from terrine.privacy.noise import ReplayNoise
+from tests.command_line import terrine
 from tests.drawn_findings import FINDINGS, VALUES, draw, write
 
 
@@ -93,13 +92,13 @@ def test_predict_serve_and_export_give_a_score_for_every_finding(made: Run, tmp_
     for number, image in enumerate(images):
         Image.fromarray(image).save(folder / f"{number:02d}.png")
     command = ["predict", str(folder), "--folder", str(made.folders.student)]
-    told = json.loads(CliRunner().invoke(app, [*command, "--json"]).output)
+    told = json.loads(terrine(*command, "--json"))
     scores = np.array([[entry["findings"][name] for name in FINDINGS] for entry in told])
     assert figures_of_findings(labels, scores, list(FINDINGS))["auc"] > 0.7
     assert (scores.sum(axis=1) > 1.1).any()
-    plain = CliRunner().invoke(app, command).output
+    plain = terrine(*command)
     assert all(plain.count(name) == 40 for name in FINDINGS)
-    header, first = CliRunner().invoke(app, [*command, "--csv"]).output.splitlines()[:2]
+    header, first = terrine(*command, "--csv").splitlines()[:2]
     assert header == "image," + ",".join(f"probability of {name}" for name in FINDINGS)
     assert first.split(",")[1:] == [f"{score:.6f}" for score in scores[0]]
     model = StudentModel.load(made.folders.student)
