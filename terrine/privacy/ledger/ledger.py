@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from terrine.errors import BudgetError, LedgerError, SettingError
 from terrine.files import private_folder
 from terrine.privacy.accounting.events import Event
+from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.ledger.account import Account, Budget
 from terrine.privacy.ledger.chain import Row, Tip
