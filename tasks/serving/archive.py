@@ -13,7 +13,8 @@ from tasks.serving.pages import FIGURES, SIGNATURE, pages_in
 from terrine.errors import ArtefactError, named
 
 ARCHIVE, ACCURACY, STUDENT = "student.zip", "accuracy.json", "student"
-_LARGEST = 2**35
+LARGEST = 2**35
+"""Bytes that an archive may hold which somebody sent: a small file can unpack to any size."""
 
 
 def pack(release: Path, archive: Path) -> None:
@@ -40,10 +41,15 @@ def unpacked(path: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="terrine-student-") as temporary:
         try:
             with zipfile.ZipFile(path) as packed:
-                if sum(part.file_size for part in packed.infolist()) > _LARGEST:
-                    raise ArtefactError(f"{path} would take more than {_LARGEST >> 30} GiB. It is no student's.")
+                if unpacked_size(packed) > LARGEST:
+                    raise ArtefactError(f"{path} would take more than {LARGEST >> 30} GiB. It is no student's.")
                 packed.extractall(temporary)  # which keeps to the folder, whatever names it holds
         except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError) as error:
             raise ArtefactError(f"{path} is damaged ({error}). Get it again from who handed it on.") from error
         with named(temporary, path):
             yield Path(temporary)
+
+
+def unpacked_size(packed: zipfile.ZipFile) -> int:
+    """Return how many bytes all that an archive holds takes, by its own directory, past which nothing is unpacked."""
+    return sum(part.file_size for part in packed.infolist())

@@ -26,6 +26,7 @@ from tasks.config.values import as_document, read_yaml
 from tasks.parties.agreement.terms import Terms, checked
 from tasks.parties.config import TERMS
 from tasks.runtime.store import link, read_json, write_json, write_text
+from tasks.serving.archive import LARGEST, unpacked_size
 from terrine.errors import InputError, named
 from terrine.files import file_digest
 
@@ -113,6 +114,10 @@ def opened(path: Path, expected: str | None = None) -> Iterator[Proposal]:
     with tempfile.TemporaryDirectory(prefix="terrine-proposal-") as temporary:
         try:
             with zipfile.ZipFile(path) as packed:
+                if unpacked_size(packed) > LARGEST:
+                    raise InputError(
+                        f"{path} would take more than {LARGEST >> 30} GiB. Whoever sent it, do not unpack it."
+                    )
                 # Nothing is unpacked but what the manifest names, and there only plain files within the folder.
                 packed.extract(MANIFEST, temporary)
                 for name in _manifest(Path(temporary))["files"]:

@@ -6,6 +6,7 @@ import zipfile
 
 import pytest
 
+from tasks.parties.agreement import proposal as proposals
 from tasks.parties.agreement.proposal import archive, opened, read_proposal
 from tasks.parties.config import read_party
 from terrine.errors import InputError, SettingError
@@ -125,6 +126,13 @@ def test_an_archive_is_read_as_its_folder_and_nothing_else_in_it_is(proposal, ma
         assert not (read.folder / "evil.sh").exists()
     packed.write_bytes(packed.read_bytes()[:500])
     with pytest.raises(InputError, match="is no proposal, neither a folder nor an archive of one"), opened(packed):
+        pass
+
+
+def test_an_archive_that_would_fill_the_disk_is_not_unpacked(mailed, monkeypatch):
+    packed = archive(mailed)
+    monkeypatch.setattr(proposals, "LARGEST", sum(path.stat().st_size for path in mailed.rglob("*.*")) - 1)
+    with pytest.raises(InputError, match=r"\.zip would take more than .* GiB"), opened(packed):
         pass
 
 
