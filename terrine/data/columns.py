@@ -6,14 +6,14 @@ Values are of the public rows alone, which also decide how a column is encoded (
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from terrine.data.encoding import Encoding, numbers_in
 from terrine.errors import some
+from terrine.extras import from_extra
 
-if TYPE_CHECKING:
+with from_extra("pipeline", "Tables"):
     import pandas as pd
 
 _WITH_A_UNIT = re.compile(r"[<>≤≥~]?\s*[+-]?\d+(?:[.,]\d+)?\s*\D*")  # 45 kg, 12%, <5, 3,5
@@ -31,6 +31,17 @@ def kinds_of_columns(encoding: Encoding, public: pd.DataFrame) -> dict[str, tupl
         kind = "numbers" if column.values is None else "words"
         found["empty" if missing.all() else "constant" if len(held) == 1 else kind].append(column.name)
     return {kind: tuple(names) for kind, names in found.items() if names}
+
+
+def named_by_a_record(encoding: Encoding) -> bool:
+    """Return whether most columns are called by what they could hold, a number or one of their words, as in a file
+    without a header, whose first line is a record. Numbers that count (0, 1, 2, ..., or years) are names."""
+    numbers, known, missing = numbers_in(pd.Series([column.name for column in encoding.columns], dtype=object))
+    of_numbers = np.array([column.values is None for column in encoding.columns])
+    of_words = sum(column.name in (column.values or ()) for column in encoding.columns)
+    count = known[of_numbers].sum() > 1 and (np.diff(numbers[of_numbers]) == 1).all()
+    called = 0 if count else ((known | missing) & of_numbers).sum()
+    return bool(2 * (of_words + called) > len(encoding.columns))
 
 
 def on_values(encoding: Encoding, public: pd.DataFrame, categorical: tuple[str, ...] = ()) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from terrine.extras import from_extra
 if TYPE_CHECKING:
     import pandas as pd
 
+NO_HEADER = "If the first line is a record, write a line with the columns' names above it."
 _ZIP = b"PK\x03\x04"
 
 
@@ -90,5 +91,5 @@ def _header(names: list[str], path: str) -> list[str]:
             raise InputError(f"{path} is separated by {what}. Save it as CSV, UTF-8, separated by commas.")
     twice = sorted({name for name in names if name and names.count(name) > 1})
     if twice:
-        raise InputError(f"{path} has two columns '{twice[0]}'. Give each column a name of its own.")
+        raise InputError(f"{path} has two columns '{twice[0]}'. Give each column a name of its own. {NO_HEADER}")
     return names

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from terrine.data.columns import kinds_of_columns, on_values
-from terrine.data.csv_file import read_csv_file
+from terrine.data.columns import kinds_of_columns, named_by_a_record, on_values
+from terrine.data.csv_file import NO_HEADER, read_csv_file
 from terrine.data.dataset import Dataset
 from terrine.data.encoding import Encoding, identifying, learn
 from terrine.data.labels import MISSING, encode_groups, encode_labels, encode_names, on_alike_groups, plain
@@ -34,7 +34,7 @@ from terrine.data.sketch import digests_of, sketch
 from terrine.data.sources.table import Table as Source
 from terrine.data.survey import Survey, survey_of
 from terrine.data.units import place_codes, shares
-from terrine.errors import InputError
+from terrine.errors import InputError, some
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -109,6 +109,12 @@ def survey(source: Source, at: Path = Path(), *, seed: int = 0) -> Survey:
         "are not read; or write numbers with points. To go on all the same: --anyway."
         for column in identifying(encoding, len(public))
     )
+    if named_by_a_record(encoding):
+        named = some([f"'{column.name}'" for column in encoding.columns])
+        doubts += (
+            f"Most columns are called by a value that they could hold: {named}. Names of columns are published with "
+            f"the student. {NO_HEADER} To go on all the same: --anyway.",
+        )
     return replace(
         survey_of(dataset),
         public=len(public),
@@ -173,7 +179,7 @@ def _check_columns(frame: pd.DataFrame, source: Source, path: Path) -> None:
     """Refuse a table that lacks a column that is spoken of, and empty cells where a row says what it is."""
     for column in (*source.roles, *source.categorical):
         if column not in frame:
-            raise InputError(f"{path} has no column '{column}'; its columns are {', '.join(frame)}.")
+            raise InputError(f"{path} has no column '{column}'; its columns are {', '.join(frame)}. {NO_HEADER}")
     if "" in frame:
         place = list(frame.columns).index("") + 1
         raise InputError(

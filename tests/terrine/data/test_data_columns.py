@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from terrine.data.columns import far_outside, kinds_of_columns, on_values
+from terrine.data.columns import far_outside, kinds_of_columns, named_by_a_record, on_values
 from terrine.data.encoding import learn
 
 AGES = [20 + number % 50 for number in range(200)]
@@ -72,3 +72,20 @@ def test_words_that_begin_with_numbers_are_told_with_a_public_one(values):
     (said,) = on_values(encoding, frame)
     assert f"Taken as words, though they begin with numbers: 'dose' (such as '{min(values)}')." in said
     assert on_values(encoding, frame, ("dose",)) == ()
+
+
+@pytest.mark.parametrize(
+    ("names", "record"),
+    [
+        (("39", "13", "yes"), True),
+        (("0.0", "-.5", "answer"), True),
+        (("year", "13", "yes"), True),
+        (("year", "13", "answer"), False),  # one of three
+        (("1", "2", "answer"), False),  # numbered
+        (("2019", "2020", "2021"), False),  # the last holds words
+        (("39", "age", "yes and no"), False),
+    ],
+)
+def test_columns_that_are_called_by_values_are_told_from_named_ones(names, record):
+    frame = pd.DataFrame({names[0]: ["7", "8.5"], names[1]: ["1", "2"], names[2]: ["yes", "no"]})
+    assert named_by_a_record(learn(frame, "table")) is record

@@ -341,7 +341,7 @@ def test_a_constant_column_is_zero(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("header", "rows", "message"),
     [
-        ("x,z", [["1", "a"]] * 20, "has no column 'y'; its columns are x, z"),
+        ("x,z", [["1", "a"]] * 20, "has no column 'y'; its columns are x, z. If the first line is a record"),
         ("x,y", [], "has no rows below its header"),
         ("x,y", [["1", "a"]] * 20, "every row has 'y' a. At least two classes"),
         ("x,y", [["1", "a"], ["2", ""], *([["1", "b"]] * 18)], "line 3: 'y' is missing"),
@@ -349,7 +349,7 @@ def test_a_constant_column_is_zero(tmp_path: Path) -> None:
         ("x,y", [["1", "a"], ["1", "a", "extra"]] * 20, "line 3 has 3 values, and the header names 2 columns"),
         ("x,y", [["1"]] * 20, "line 2 has 1 values, and the header names 2 columns"),
         ("x;y", [["1;a"]] * 20, "is separated by semicolons"),
-        ("x,x,y", [["1", "2", "a"]] * 20, "has two columns 'x'"),
+        ("x,x,y", [["1", "2", "a"]] * 20, "has two columns 'x'.*If the first line is a record"),
         (",x,y", [["1", "2", "a"]] * 20, "column 1 has no name in the header"),
         ("x,y", [['"1', "a"]], "line 2 is no CSV"),
     ],
@@ -408,3 +408,10 @@ def test_persons_whose_numbers_lost_their_zeros_are_told_of(tmp_path: Path) -> N
         rows[index][3] = f"{index // 4:04}" if index % 2 else str(index // 4)
     data = load(write(tmp_path / "zeros.csv", rows), target="income", group="person")
     assert any("100 of 200 names of groups look like another" in said for said in data.dataset.remarks)
+
+
+def test_a_first_line_that_is_a_record_is_doubted_before_it_is_published(tmp_path: Path, adult: Path) -> None:
+    bare = write(tmp_path / "bare.csv", [row(index) for index in range(1, 400)], ", ".join(row(0)))
+    (doubt,) = Table(path=bare, target=">50K", id="0", group="p0").survey().doubts
+    assert "Most columns are called by a value that they could hold: '?', 'red'." in doubt
+    assert Table(path=adult, target="income", id="number", group="person").survey().doubts == ()
