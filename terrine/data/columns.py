@@ -75,8 +75,8 @@ def on_values(encoding: Encoding, public: pd.DataFrame, categorical: tuple[str, 
 def far_outside(numbers: np.ndarray) -> list[tuple[float, int]]:
     """Return values at either end that occur more than once, far from all others, and how often, the farthest first.
 
-    Far is farther than others lie apart in all; or, for -1, -9, 99, -999 and the like, five times as far as one
-    commonly lies from the next. The others are more than half.
+    Far is farther than others lie apart in all; or, for 99, 999 and the like, and for -1, -9, -99 among others that are
+    not negative, five times as far as one commonly lies from the next. The others are more than half.
     """
     values, times = np.unique(numbers, return_counts=True)
     found = []
@@ -84,7 +84,7 @@ def far_outside(numbers: np.ndarray) -> list[tuple[float, int]]:
         gaps = np.diff(values)
         place = 0 if gaps[0] >= gaps[-1] else -1
         rest = values[1:] if place == 0 else values[:-1]
-        code = _CODE.fullmatch(f"{values[place]:.15g}")
+        code = _CODE.fullmatch(f"{values[place]:.15g}") and (values[place] > 0 or rest[0] >= 0)
         far = _STEPS * np.median(np.diff(rest)) if code else rest[-1] - rest[0]
         if gaps[place] <= far or times[place] < 2 or times[place] >= len(numbers) / 2:
             break

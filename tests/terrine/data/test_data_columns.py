@@ -37,6 +37,7 @@ def test_values_that_are_repeated_far_outside_of_the_rest_are_found(numbers, fou
         [0, 1] * 50,
         [],
         [5.0] * 9,
+        [-1, -1, *np.arange(-0.8, 1, 0.01).round(2)],  # a bound of numbers of either sign
         np.random.default_rng(0).lognormal(0, 2, 500).round(1),
         np.random.default_rng(0).normal(0, 1, 500).round(2),
     ],
