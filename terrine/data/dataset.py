@@ -249,8 +249,9 @@ class Dataset:
         if empty:
             shown = ", ".join(f"'{name}'" for name in empty[:5]) + (", ..." if len(empty) > 5 else "")
             raise InputError(
-                f"{self.name}: {len(empty)} of {self.classes} classes have no record in train_labels: {shown}. "
-                "No teacher can learn such a class: add records, or remove the class and number the rest 0..K-1."
+                f"{self.name}: {len(empty)} of {self.classes} classes have no record to learn from: {shown}. "
+                "No teacher can learn such a class: add records, merge it with another, or remove it. Grades, or bins "
+                "of numbers, may be without records: data.grades, data.bins."
             )
 
     def _check_vector(self, name: str, values: np.ndarray, images_name: str, images: np.ndarray) -> None:

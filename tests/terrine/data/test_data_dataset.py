@@ -59,7 +59,7 @@ def test_a_sound_dataset_passes() -> None:
         ({"train_groups": np.zeros((12, 1), np.int64)}, r"train_groups is int64 \[12, 1\], while train_images"),
         ({"test_labels": np.array([0, 1, 7, 3, 2])}, r"test_labels\[2\] is 7, outside 0\.\.2 \(2 such labels\)"),
         ({"train_labels": np.array([0, 1, 2, -1] * 3)}, r"train_labels\[3\] is -1, outside 0\.\.2"),
-        ({"train_labels": np.arange(12) % 2}, r"1 of 3 classes have no record in train_labels: 'c'\. No teacher"),
+        ({"train_labels": np.arange(12) % 2}, r"1 of 3 classes have no record to learn from: 'c'\. No teacher"),
     ],
 )
 def test_an_unsound_dataset_is_refused_with_the_array_and_its_shape(change: dict, message: str) -> None:

@@ -59,7 +59,7 @@ def test_a_column_for_each_finding_and_one_cell_with_all_of_them_are_the_same_da
     [
         ("path,split,edema,effusion,mass", columns([("-1.0", 0, 0), *ROWS[1:]]), "line 2: edema is '-1.0'.*uncertain"),
         ("path,split,edema,effusion", columns([row[:2] for row in ROWS]), "must name path and edema, effusion, mass"),
-        ("path,split,label", ["edema;effusion"] * 8, "have no record in train_labels: 'mass'"),
+        ("path,split,label", ["edema;effusion"] * 8, "have no record to learn from: 'mass'"),
     ],
 )
 def test_what_is_no_table_of_findings_is_refused_in_a_sentence(

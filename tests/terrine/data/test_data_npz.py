@@ -214,7 +214,7 @@ def test_arrays_that_do_not_fit_are_named(tmp_path: Path, arrays: dict[str, np.n
 def test_a_class_that_is_empty_in_train_is_refused(tmp_path: Path) -> None:
     labels = np.where(LABELS[:40] == 2, 0, LABELS[:40])[:, None]
     dataset = load(saved(tmp_path, **{**SPLIT, "train_labels": labels[:30], "val_labels": labels[30:]}))
-    with pytest.raises(InputError, match="1 of 3 classes have no record in train_labels: '2'"):
+    with pytest.raises(InputError, match="1 of 3 classes have no record to learn from: '2'"):
         dataset.validate()
 
 
