@@ -29,7 +29,7 @@ from terrine.data.images import SUFFIXES
 from terrine.data.pictures.listed import Found, Listed, Record
 from terrine.data.pictures.table import inside, on_columns, read_image_table
 from terrine.data.source import Window
-from terrine.errors import InputError
+from terrine.errors import InputError, some
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -77,7 +77,8 @@ class Folder(Listed):
             return Found(records, Counter(), remarks=on_columns(path, self.findings))
         if self.findings:
             raise InputError(f"{path} is no table: an image in a class folder has one class. List findings in a CSV.")
-        return Found(*_walk(path))
+        records, skipped = _walk(path)
+        return Found(records, skipped, remarks=_on_folders_below(records))
 
     def picture(self, record: Record) -> tuple[Image.Image, bytes]:
         from terrine.data.pictures.files import open_picture
@@ -91,7 +92,7 @@ def _walk(folder: Path) -> tuple[list[Record], Counter[str]]:
     if folder.suffix == ".npz" and folder.is_file():
         raise InputError(f"{folder} is an .npz file. Set data.name=npz.")
     if not folder.is_dir():
-        what = f"{folder} is a file of another kind" if folder.is_file() else f"There is no folder {folder}"
+        what = f"{folder} is no folder: unpack an archive" if folder.is_file() else f"There is no folder {folder}"
         raise InputError(
             f"{what}. Point data.path at a folder with one subfolder per class, or at a CSV file "
             "with columns path and label."
@@ -133,6 +134,23 @@ def _walk(folder: Path) -> tuple[list[Record], Counter[str]]:
                 f"({', '.join(SUFFIXES)}) or remove the folder."
             )
     return listing, skipped
+
+
+def _on_folders_below(records: list[Record]) -> tuple[str, ...]:
+    """Say of which class all images lie in several folders below its own, whose names are not read."""
+    below: dict[str, set[str]] = {}
+    for record in records:
+        below.setdefault(record.label, set()).add(record.name.rpartition("/")[0].partition("/")[0])
+    deeper = {label: sorted(folders) for label, folders in below.items() if len(folders) > 1 and "" not in folders}
+    if not deeper:
+        return ()
+    label, folders = next(iter(deeper.items()))
+    more = f", and so it is with {len(deeper) - 1} other classes" if len(deeper) > 1 else ""
+    return (
+        f"All images of the class '{label}' lie in folders below it, {some(folders, 3)}, whose names are not "
+        f"read{more}. If these are the classes, point data.path at the folder that holds them; if they say whose the "
+        "images are, list the images in a CSV file with groups.",
+    )
 
 
 def _class_folders(folder: Path) -> list[tuple[Path, str]]:
