@@ -207,8 +207,8 @@ def _check_columns(frame: pd.DataFrame, source: Source, path: Path) -> None:
 def _refuse_missing(column: pd.Series, path: Path) -> None:
     missing = np.flatnonzero(column.isin(MISSING))
     if len(missing):
-        line = column.index[missing[0]]
-        raise InputError(f"{path}, line {line}: '{column.name}' is missing. Fill it in, or remove the row.")
+        line, more = column.index[missing[0]], f" ({len(missing):,} such rows)" if len(missing) > 1 else ""
+        raise InputError(f"{path}, line {line}: '{column.name}' is missing{more}. Fill it in, or remove the row.")
 
 
 def _labels(column: pd.Series, source: Source, path: Path) -> tuple[np.ndarray, tuple[str, ...]]:
