@@ -59,7 +59,7 @@ def with_mechanism(values: dict[str, Any]) -> dict[str, Any]:
         return values
     if said.get("mechanism") == AUTO:
         chosen: dict[str, Any] = {"aggregation": {"mechanism": "histogram"}}
-        if _may_be_summed(values):
+        if may_be_summed(values):
             chosen = {"aggregation": {"mechanism": "gradients"}, "student": {"kind": "sums"}}
         values = lay_over(values, {**chosen, "privacy": values.get("privacy") or {}})
     kind = values["aggregation"].get("mechanism", MECHANISMS.default)
@@ -71,7 +71,8 @@ def with_mechanism(values: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _may_be_summed(values: dict[str, Any]) -> bool:
+def may_be_summed(values: dict[str, Any]) -> bool:
+    """Tell whether `auto` lets records add up gradients."""
     if values.get("transcription") or (values.get("data") or {}).get("name") == "table":
         return False
     return all(

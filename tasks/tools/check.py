@@ -9,7 +9,8 @@ import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tasks.config.automatic import take_out
+from tasks.config.automatic import AUTO, may_be_summed, take_out
+from tasks.config.params import lay_over
 from tasks.config.presets import resolve, values_of
 from tasks.pipeline.data_remarks import Remarks, listed, remarks_on
 from tasks.runtime.accounts import check_data, ledger_account, ledger_before
@@ -49,6 +50,8 @@ START = 60.0
 STATISTICS, PROJECTION, REFERENCE = 4_000, 8_000, 2_000
 """Queries at most whose features are the backbone's statistics; whose deformed pairs are its projection, where that is
 learnt; and that reference images are chosen from."""
+FEW = 2
+"""Records of a class for a teacher below which sums over small groups do better (docs/choosing-settings.md)."""
 MOST_CLASSES = 8
 """Of which it is said one by one that they vanish."""
 DENSE, LARGEST_DENSE = 1e-6, 32
@@ -126,7 +129,8 @@ def look_at(root: Path, name: str) -> Finding:
     Raises InputError for data that cannot be used, SettingError for impossible settings, LedgerError for a ledger that
     cannot be read.
     """
-    _, automatic = take_out(values_of(root, name))
+    values = values_of(root, name)
+    _, automatic = take_out(values)
     run = Run(root, name, settled_before(root, name) or resolve(root, name))
     survey = run.params.data.survey(root, seed=SPLIT_SEED)
     found = Finding(run=run, survey=survey, automatic=[".".join(key) for key in automatic])
@@ -136,6 +140,8 @@ def look_at(root: Path, name: str) -> Finding:
             _look_at_sums(found)
         elif not run.params.teachers.averages:
             _look_at_votes(found, unknown)
+            if values.get("aggregation", {}).get("mechanism") == AUTO:
+                _compare_with_sums(found, may_be_summed(lay_over(values, {"privacy": {"unit": "record"}})))
         if not run.params.teachers.unprotected:
             _look_at_account(found, unknown)
     vanishing = vanishing_classes(found)
@@ -186,18 +192,39 @@ def _look_at_votes(found: Finding, automatic: list[tuple[str, str]]) -> None:
         )
 
 
+def _compare_with_sums(found: Finding, possible: bool) -> None:
+    """Say where `auto` took votes since groups are protected, and sums, which are possible, are likely to do better."""
+    params, survey, sums = found.run.params, found.survey, _signal_of_sums(found)
+    if not possible or found.plan is None or survey.several or sums is None or sums < ENOUGH_OF_SUMS:
+        return
+    records, units, classes = survey.records[0], survey.units(params.privacy.unit), len(survey.class_names)
+    if records < RICH * units and records < FEW * classes * found.plan.teachers:
+        found.notes.append(
+            f"Each of your groups has {records / units:.0f} records or so, and a teacher learns {classes} classes from "
+            f"{records / found.plan.teachers:.0f}. Sums over so small groups are likely to be more accurate than votes "
+            f"at the same ε, by a signal of {shown(sums)} (from {ENOUGH_OF_SUMS:g} on a student learns): "
+            "aggregation.mechanism=gradients and student.kind=sums. Decide before a run: each release is paid for."
+        )
+
+
+def _signal_of_sums(found: Finding) -> float | None:
+    """Return the signal of sums over units; None where the number of features is no setting."""
+    params, projection = found.run.params, getattr(found.run.params.backbone, "projection", None)
+    if projection is None:
+        return None
+    mu = mu_of(params.aggregation.epsilon, params.aggregation.delta)
+    units, classes = found.survey.units(params.privacy.unit), len(found.survey.class_names)
+    return signal_of_sums(units, mu, classes=classes, features=projection + 1)
+
+
 def _look_at_sums(found: Finding) -> None:
     """Compare the sums over records with their noise, where the number of features is a setting."""
     run, params = found.run, found.run.params
-    projection = getattr(params.backbone, "projection", None)
-    if projection is None:
+    found.strength = _signal_of_sums(found)
+    if found.strength is None:
         return
     units, about = found.survey.units(params.privacy.unit), {"classes": len(found.survey.class_names)}
-    features = projection + 1
-    found.strength = signal_of_sums(
-        units, mu_of(params.aggregation.epsilon, params.aggregation.delta), features=features, **about
-    )
-    if sentence := hopeless_sums(run, units, features=features, **about):
+    if sentence := hopeless_sums(run, units, features=params.backbone.projection + 1, **about):
         found.doubts.append(sentence)
     if params.privacy.unit == "group" and found.survey.records[0] >= RICH * units:
         found.notes.append(

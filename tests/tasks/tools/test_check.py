@@ -212,6 +212,20 @@ def test_sums_are_held_against_their_noise_and_large_groups_are_told_of_votes(pr
     assert any("teachers that vote learn from all" in note for note in look_at(project, grouped).notes)
 
 
+def test_small_groups_whose_teachers_vote_are_told_of_sums(project):
+    small = ["data.path=images/table.csv", "privacy.unit=group", "backbone.projection=50"]
+
+    def told(groups, *settings):
+        _table_of_groups(project, groups)
+        notes = look_at(project, derive(project, "own", [*small, *settings])).notes
+        return any("aggregation.mechanism=gradients and student.kind=sums" in note for note in notes)
+
+    assert told(150, "aggregation.mechanism=auto")  # two or three images each
+    assert not told(70, "aggregation.mechanism=auto")  # five
+    assert not told(150)  # votes are what was asked for
+    assert not told(150, "aggregation.mechanism=auto", "student.statistics=current")  # which sums do not have
+
+
 def test_the_time_that_is_told_hangs_on_the_images_that_a_run_computes_features_of(project):
     """As many as stages were seen to compute: queries for statistics, features and reference images, records once."""
     settings = [*SUMMED, "queries.count=1000", "privacy.moments=0", "backbone.invariance=false"]
