@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from tasks.config.params import Params
 from terrine.data.survey import Survey
 from terrine.errors import some
-from terrine.geometry import in_json, sides
+from terrine.geometry import Size, in_json, pixels, sides
 
 RARE = 1 / 5
 """A class is named that has less than this share of an average class's records."""
+ALIKE = 0.05
+"""Shapes are one where the ratios of their sides differ by less."""
 
 
 @dataclass
@@ -120,8 +123,27 @@ def _on_files(remarks: Remarks, survey: Survey, params: Params) -> None:
             f"No image is larger than {largest} pixels: data.size={largest} would say as much as {in_json(size)}, "
             "in less time."
         )
+    shape = _their_shape(survey, size) if size and getattr(params.data, "fit", None) == "stretch" else None
+    if shape is not None:
+        remarks.notes.append(
+            f"Most images have another shape than {in_json(size)}, and are stretched: --set "
+            f"'data.size={in_json(shape)}' keeps theirs, with as many pixels (docs/your-own-images.md)."
+        )
     if modes == {"L"} and params.data.channels == 3:
         remarks.notes.append("All images are grey: data.channels=1 would say as much as 3, in less time.")
+
+
+def _their_shape(survey: Survey, size: Size) -> Size | None:
+    """Return the shape of most images, with as many pixels as `size` has; None where it is about that of `size`, or
+    where no shape is that of most."""
+    ratios = sorted(height / width for (width, height, _), count in survey.geometry.items() for _ in range(count))
+    if not ratios:
+        return None
+    common, (height, width) = ratios[len(ratios) // 2], sides(size)
+    alike = sum(abs(math.log(ratio / common)) < ALIKE for ratio in ratios)
+    if 2 * alike <= len(ratios) or abs(math.log(common * width / height)) < 2 * ALIKE:
+        return None
+    return round(math.sqrt(pixels(size) * common)), round(math.sqrt(pixels(size) / common))
 
 
 def listed(names: list[str]) -> str:

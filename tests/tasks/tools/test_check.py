@@ -357,6 +357,21 @@ def test_images_of_other_modes_are_named(project, mode, said):
     assert any(said in sentence for sentence in (*found.notes, *found.stops))
 
 
+def test_the_shape_of_most_images_is_told_where_they_would_be_stretched(project):
+    def told(*settings):
+        notes = look_at(project, derive(project, "own", list(settings))).notes
+        return [re.search(r"data\.size=\[\d+, \d+\]", note)[0] for note in notes if "are stretched" in note]
+
+    assert told("data.size=60") == ["data.size=[55, 66]"]  # they are 12 wide and 10 high
+    assert told("data.size=[50, 60]") == told("data.size=60", "data.fit=pad") == []
+    for number in range(400):  # and as many are upright
+        Image.new("L", (10, 12)).save(project / "images" / "boot" / f"upright{number:03}.png")
+    assert told("data.size=60") == ["data.size=[66, 55]"]
+    for number in range(400):
+        Image.new("L", (12, 12)).save(project / "images" / "shirt" / f"square{number:03}.png")
+    assert told("data.size=60") == []  # no shape is that of most
+
+
 def test_a_folder_that_is_not_there_is_one_sentence(project):
     with pytest.raises(InputError, match="There is no folder"):
         look_at(project, derive(project, "own", ["data.path=nowhere"]))
