@@ -6,8 +6,8 @@ Features are the first 100 of those of benchmarks/sums.py, under moments release
 linear, as many as are planned for so many units, and vote on 6,000 synthetic images. Noise is replayed, drawn
 `--repeats` times.
 
-`mechanisms`: accuracy of votes and of both kinds of sums (without moments, all 200 features) on digits, where a record
-    or a group of records is protected; records are dealt to groups at random.
+`mechanisms`: accuracy of votes and of both kinds of sums (all features, and moments of blood cells alone), where a
+    record or a group of records is protected; records are dealt to groups at random.
 `rounds`: gradients by how many rounds and features, judged by a sixth of PneumoniaMNIST's records that was held out.
 `whitening`: gradients by how much of the mean variance is added to the queries' covariance, with all features under the
     queries' statistics, of all records and of few, judged by a sixth that was held out.
@@ -24,7 +24,7 @@ import numpy as np
 from cells import KEPT, common_options, datasets, heading, row, spread
 from scipy.optimize import minimize_scalar
 from scipy.special import softmax
-from sums import DELTA, features
+from sums import CELLS, DELTA, features
 
 import terrine as tr
 from tasks.tools.board import counted_votes, student_of_votes
@@ -45,7 +45,21 @@ from terrine.students.linear import fit
 FEATURES = 100
 EPSILONS = (1, 3, 8)
 SUMS: dict[str, Sums] = {"moments": tr.Moments(), "gradients": tr.Gradients()}
-MECHANISMS = [(None, (1, 2, 6)), (60, (8, 16)), (120, (4, 8)), (300, (4, 8))]
+MECHANISMS = [
+    # records (all of them, or so many), in so many groups, and budgets
+    ("digits", None, None, (1, 2, 6)),
+    ("digits", None, 60, (8, 16)),
+    ("digits", None, 120, (4, 8)),
+    ("digits", None, 300, (4, 8)),
+    ("MNIST", 900, 300, (4,)),
+    ("MNIST", 3_000, 1_000, (4,)),
+    ("MNIST", 12_000, 300, (4,)),
+    ("blood cells", 900, 300, (4,)),
+    ("blood cells", 3_000, 1_000, (4,)),
+    ("blood cells", 6_000, 300, (4,)),
+    ("PneumoniaMNIST", 900, 300, (4,)),
+    ("PneumoniaMNIST", 3_000, 300, (4,)),
+]
 REGULAR = (0.01, 0.1, 0.3, 1, 3)
 FEW_AND_ALL = [
     ("digits", None),
@@ -98,19 +112,28 @@ def right(kept: Kept, scores: np.ndarray) -> float:
 
 def mechanisms(options: argparse.Namespace) -> None:
     heading("data", "units", "ε", "votes", *SUMS)
-    summed, draws = features("digits", options.root, options.work), range(options.repeats)
-    records = len(summed["labels"])
-    for groups, epsilons in MECHANISMS:
-        unit = iid(records, groups, seed=2) if groups else np.arange(records)
+    draws = range(options.repeats)
+    for name, most, groups, epsilons in MECHANISMS:
         for epsilon in epsilons:
-            kept = kept_of("digits", options, epsilon)
-            planned, mu = planned_for(kept, epsilon, groups), mu_left(epsilon, DELTA)
+            own = moments_at(epsilon) if CELLS[name][3] else None
+            kept = first(kept_of(name, options, epsilon), most)
+            summed = first(features(name, options.root, options.work, own), most)
+            mu = left_at(epsilon) if own else mu_left(epsilon, DELTA)
+            records = len(kept["labels"])
+            unit = iid(records, groups, seed=2) if groups else np.arange(records)
+            planned = planned_for(kept, epsilon, groups)
             dealt = iid(groups or records, planned.teachers, seed=1)[unit]
             student = student_of_votes(kept, dealt, classes_of(kept))
             votes = [right(kept, predict(student(planned, seed), kept["test"])) for seed in draws]
             sums = [[right(kept, by_sums(summed, kind, mu, seed, unit)) for seed in draws] for kind in SUMS.values()]
-            units = f"{groups} groups" if groups else f"{records:,} records"
-            row("digits", units, epsilon, *map(spread, (votes, *sums)))
+            units = f"{groups:,} groups of {records / groups:.0f}" if groups else f"{records:,} records"
+            row(name, units, epsilon, *map(spread, (votes, *sums)))
+
+
+def first(kept: Kept, most: int | None) -> Kept:
+    """So many of the records, at random; None: all of them."""
+    some = np.random.default_rng(1).permutation(len(kept["labels"]))[:most]
+    return kept if most is None else {**kept, "train": kept["train"][some], "labels": kept["labels"][some]}
 
 
 def held_out(kept: Kept, most: int | None = None) -> Kept:
