@@ -46,7 +46,9 @@ def data_of(run: Run) -> NDArray[np.uint64] | None:
 
 def laid_down_by(params: Params) -> str:
     """Return a digest of the settings that decide what a run's records are, and whether anybody may read them."""
-    return digest(params.data.model_dump(mode="json", exclude=PLACES | {"edition"}), 64)
+    # Without what is as it always is: a setting that a later version adds makes no records others.
+    said = params.data.model_dump(mode="json", exclude=PLACES | {"edition"}, exclude_defaults=True)
+    return digest(said | {"name": params.data.name}, 64)
 
 
 def check_records(run: Run) -> None:

@@ -24,6 +24,7 @@ CLINIC = {
 }
 BENCHMARK = {"data": {"name": "digits", "size": 8}, "ledger": {}}
 REHEARSAL = {"data": {**CLINIC["data"], "test_fraction": 0.5}}
+FILES = {"data": {**CLINIC["data"], "name": "folder"}}
 SUMS = {"aggregation": {"mechanism": "gradients", "epsilon": 20}, "student": {"kind": "sums", "statistics": "original"}}
 
 
@@ -45,7 +46,9 @@ def voted(tmp_path_factory):
     return root
 
 
-@pytest.mark.parametrize("changes", [(BENCHMARK,), (BENCHMARK, SUMS), (REHEARSAL,)], ids=["votes", "sums", "split"])
+@pytest.mark.parametrize(
+    "changes", [(BENCHMARK,), (BENCHMARK, SUMS), (REHEARSAL,), (FILES,)], ids=["votes", "sums", "split", "kind"]
+)
 def test_private_records_are_not_released_under_the_settings_of_others(voted, tmp_path, changes):
     """As a benchmark's they would be charged to an account without a budget, and their exact accuracy published."""
     shutil.copytree(voted, tmp_path, dirs_exist_ok=True)
