@@ -181,7 +181,10 @@ def _about(finding: Any) -> str:
             return f"{key} is missing{needed}. Set {key}."
         case "value_error":
             return f"{key}.{message}." if key else f"{message}."
-    return f"{key}={finding['input']!r}: {message[0].lower()}{message[1:]}."
+    quotes = ""
+    if finding["type"] == "string_type" and isinstance(finding["input"], int | float):
+        quotes = f" Put a name that looks like a number, or like yes or no, into quotes: --set '{key}=\"...\"'."
+    return f"{key}={finding['input']!r}: {message[0].lower()}{message[1:]}.{quotes}"
 
 
 def _meant(key: str, value: Any) -> str:

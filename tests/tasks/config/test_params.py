@@ -47,7 +47,7 @@ def test_the_projects_own_parameters_are_valid(pytestconfig):
         ({"data": {"name": "mnist", "path": "x"}}, "data.path", "name=mnist", "Remove it"),
         ({"data": {"name": "npz", "path": "x", "public_benchmark": True}}, "data.public_benchmark", "true", "npz"),
         ({"data": {"edition": ""}}, "data.edition", "", "at least 1 character"),
-        ({"data": {"edition": 2026.1}}, "data.edition", "2026.1", "valid string"),
+        ({"data": {"edition": 2026.1}}, "data.edition", "2026.1", "into quotes: --set 'data.edition=\"...\"'"),
         ({"data": {"name": "npz"}}, "data.path", "", "Set data.path"),
         (
             {
