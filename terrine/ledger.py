@@ -170,7 +170,7 @@ class Ledger:
             unit=votes.unit,
             trust_model="central",
             epsilon_dataset=stored.epsilon_total,
-            epsilon_account=self.budget,
+            epsilon_account=stored.guarantee,
             noise=noise.kind,
             mechanism=mechanism.describe(),
             partition_digest=partition_commitment(stored, self._key),

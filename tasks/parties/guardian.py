@@ -429,7 +429,7 @@ class GuardianHost(Host):
             "event": to_json(release.event),
             "digest": release.digest,
             "account": self._account,
-            "epsilon_account": self.config.ledger.epsilon,
+            "epsilon_account": release.guarantee,
             "epsilon": round_up(price(release.event, terms.delta)),
             "delta": terms.delta,
             "epsilon_total": release.epsilon_total,

@@ -94,6 +94,7 @@ def stored_release(about: dict[str, Any], terms: Terms, arrays: Mapping[str, np.
         digest=record["digest"],
         reused=record["reused"],
         epsilon_total=record["epsilon_total"],
+        guarantee=record["epsilon_account"],
     )
 
 

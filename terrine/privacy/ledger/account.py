@@ -154,6 +154,8 @@ class Account:
         past: Finished releases, added up.
         data: Fingerprints of the data that it released about (`terrine.privacy.ledger.data`).
         linked: Accounts about the same people: what one releases counts in all.
+        promised: The largest ε, by δ, of the budgets that were in force when anything was reserved; None where there
+            was no limit.
     """
 
     budget: Budget
@@ -165,10 +167,12 @@ class Account:
     past: Past = Past()
     data: list[str] = field(default_factory=list)
     linked: list[str] = field(default_factory=list)
+    promised: dict[float, float | None] = field(default_factory=dict)
 
     def reserve(self, release_id: str, worst_case: Event) -> None:
         """Take up a release at its worst case."""
         self.reserved[release_id] = worst_case
+        self.promised[self.budget.delta] = _larger(self.budget.epsilon, self.promised.get(self.budget.delta, 0.0))
         if self.first is None and counts(worst_case):
             self.first, self.opened = worst_case, self.budget
 
@@ -188,6 +192,18 @@ class Account:
         if self.first is not None:
             self.past = self.past.and_those(other.past, self._filter(self.first))
         self.reserved |= other.reserved
+
+    def guarantee(self) -> float | None:
+        """The ε, at the budget's δ, of all releases, past and to come, however they are chosen; None: none is promised.
+
+        A budget that is lowered after looking at what was released lets less through, and promises no less than before.
+        What was promised at a larger δ says nothing at a smaller one, and accounts that were linked after they had
+        released may together have passed what each had promised.
+        """
+        largest = self.budget.epsilon
+        for delta, epsilon in self.promised.items():
+            largest = _larger(largest, epsilon if delta <= self.budget.delta else None)
+        return None if largest is None or self.total() > largest else largest
 
     def used(self) -> Event:
         """Everything that was spent, as one composition: what is open at its worst case."""
@@ -276,6 +292,7 @@ class Account:
             "past": self.past.to_json(),
             "data": self.data,
             "linked": self.linked,
+            "promised": list(self.promised.items()),
         }
 
     @classmethod
@@ -291,6 +308,7 @@ class Account:
             Past.from_json(tree["past"]),
             list(tree["data"]),
             list(tree["linked"]),
+            dict(tree["promised"]),
         )
 
     def _open(self) -> list[Event]:
@@ -323,6 +341,11 @@ class Account:
         if paid is None:
             return f"left is room for one more release of ε={epsilon:.4f} by itself, the whole budget"
         return paid[0].room(paid[1], epsilon, self.budget.delta)
+
+
+def _larger(one: float | None, other: float | None) -> float | None:
+    """The larger of two limits, None where one is none."""
+    return None if one is None or other is None else max(one, other)
 
 
 def check_together(

@@ -29,10 +29,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from terrine.errors import BudgetError, LedgerError, SettingError
+from terrine.errors import LedgerError, SettingError
 from terrine.files import private_folder
 from terrine.privacy.accounting.events import Event
-from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.ledger.account import Account, Budget
 from terrine.privacy.ledger.chain import Row, Tip
@@ -62,6 +61,7 @@ class StoredRelease:
             for releases of earlier versions.
         epsilon_total: Exact ε of the dataset over all runs up to and including this release, reservations of others
             that were open then at their worst case. The same figure whenever the release is asked for again.
+        guarantee: The ε that its account holds to over all runs, past and to come (`Account.guarantee`).
     """
 
     release_id: str
@@ -70,6 +70,7 @@ class StoredRelease:
     digest: str
     reused: bool
     epsilon_total: float
+    guarantee: float | None
     inputs: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -178,7 +179,6 @@ class Ledger:
             delta: The new δ; as before where None.
 
         Raises:
-            BudgetError: more than the new budget was spent: statements would promise a limit that was passed.
             LedgerError: the dataset is not registered.
             SettingError: an impossible budget.
         """
@@ -186,15 +186,9 @@ class Ledger:
         new_delta = None if delta is None else _checked_delta(delta)
 
         def work(transaction: LedgerTransaction) -> None:
-            account = transaction.require(dataset)
-            at = account.budget.delta if new_delta is None else new_delta
-            used = price(account.used(), at)
-            if new_epsilon is not None and used > new_epsilon:
-                raise BudgetError(
-                    f"ε={round_up(used):g} at δ={at:g} is spent or reserved, and no smaller budget can be promised any "
-                    f"more. With ε={round_up(used):g} nothing more is released. Nothing was changed."
-                )
-            transaction.append("budget", dataset, None, {"epsilon": new_epsilon, "delta": at})
+            old = transaction.require(dataset).budget
+            body = {"epsilon": new_epsilon, "delta": old.delta if new_delta is None else new_delta}
+            transaction.append("budget", dataset, None, body)
 
         self._transactions.transact(work)
 
@@ -319,8 +313,9 @@ class Ledger:
             if stored is None:
                 stored = self._steps.draw(asked, draw, inputs or {})
             epsilon_total = self._steps.commit(asked, stored)
+        guarantee = self._required(dataset).guarantee()
         return StoredRelease(
-            release_id, stored.arrays, stored.event, stored.digest, reused, epsilon_total, stored.inputs
+            release_id, stored.arrays, stored.event, stored.digest, reused, epsilon_total, guarantee, stored.inputs
         )
 
     def witness(self) -> str:
