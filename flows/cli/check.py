@@ -151,8 +151,10 @@ def _sums(found: Finding) -> str:
 def _signal(signal: float, enough: float, ample: float) -> str:
     from terrine.planning import shown
 
-    word = "ample" if signal >= 0.9 * ample else "enough" if signal >= enough else "too weak"
-    return f"the signal is {shown(signal)}, {word} (from {enough:g} on a student learns; {ample:.3g} is ample)"
+    ample *= 0.9  # of what a plan aims at
+    word = "ample" if signal >= ample else "enough" if signal >= enough else "too weak"
+    levels = f"from {enough:g} on a student learns; from {shown(ample)} on it is ample"
+    return f"the signal is {shown(signal)}, {word} ({levels})"
 
 
 def _price(found: Finding) -> str:
