@@ -155,9 +155,14 @@ def set_budget(
         limit = None if epsilon == "none" else float(epsilon)
     except ValueError as error:
         raise SettingError(f"A budget is a number or 'none', got {epsilon!r}.") from error
-    name = change_budget(*open_existing(url, store, key), account, limit, delta)
+    name, promised = change_budget(*open_existing(url, store, key), account, limit, delta)
     shown, setting = ("no limit", "null") if limit is None else (f"ε {limit:g}", f"{limit:g}")
     printer().print(
         f"The budget of {name} over all runs is now {shown}. Runs say so, too: --set ledger.epsilon={setting}; or, at "
         f"a guardian, ledger.epsilon: {setting} in its party.yaml"
     )
+    if promised != limit:
+        named = "no limit" if promised is None else f"ε {promised:g}"
+        printer().print(
+            f"Statements name {named}: what was released was promised that, and no less can be promised now"
+        )

@@ -142,14 +142,16 @@ def _another(accounts: list[Account], releases: list[dict[str, Any]], rows: Sequ
 
 def change_budget(
     ledger: Ledger, names: dict[str, str], name: str | None, epsilon: float | None, delta: float | None
-) -> str:
-    """Set the budget of an account, named as runs name it or by the start of its digest; return what to call it.
+) -> tuple[str, float | None]:
+    """Set the budget of an account, named as runs name it or by the start of its digest.
 
-    Raises SettingError when the name fits none or several; without a name there must be one account only.
+    Returns what to call it, and what statements name as its limit (`Account.guarantee`). Raises SettingError when the
+    name fits none or several; without a name there must be one account only.
     """
     account, called = _one(ledger, names, name)
     ledger.set_budget(account, epsilon, delta)
-    return called
+    now = ledger.account(account)
+    return called, None if now is None else now.guarantee()
 
 
 def link_accounts(ledger: Ledger, names: dict[str, str], one: str, other: str) -> list[str]:

@@ -125,7 +125,8 @@ class PrivacyStatement:
         epsilon_tuning: ε including the search that chose the settings, when one looked at private outcomes.
         audit_epsilon: Lower bound on ε that an audit found, when one ran.
         epsilon_claimed: What the method's own paper claims, when that differs from what holds.
-        epsilon_account: Budget of the dataset's account over all runs, past and to come; None where it has none.
+        epsilon_account: What the dataset's account holds to over all runs, past and to come: the largest budget under
+            which anything was released; None where it holds to none.
         event_added: The same as `event`, as it is among data of which one has a unit more than the other, and none is
             exchanged: other papers' relation, beside whose figures `epsilon_added` is to be read. None where nothing
             less than `event` is known of it.

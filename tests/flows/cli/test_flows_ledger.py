@@ -131,7 +131,11 @@ def test_linked_accounts_say_so_and_add_up(options: list[str]) -> None:
 
 
 def test_set_budget_changes_the_budget_over_all_runs(options: list[str]) -> None:
-    assert "now ε 8.5" in terrine("set-budget", "8.5", *options)
+    raised, lowered = (" ".join(terrine("set-budget", budget, *options).split()) for budget in ("8.5", "2"))
+    assert "now ε 8.5" in raised
+    assert "Statements name" not in raised
+    assert "now ε 2" in lowered
+    assert re.search(r"Statements name ε \d+: what was released was promised that", lowered)
     assert "now no limit" in terrine("set-budget", "none", "--account", "abc", "--delta", "1e-6", *options)
     (dataset,) = json.loads(terrine("show", "--json", *options))
     assert (dataset["epsilon_budget"], dataset["delta"]) == (None, 1e-6)
