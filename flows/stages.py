@@ -13,10 +13,11 @@ from flows.execution import Executor, InProcess, executor
 from tasks.config.presets import resolve
 from tasks.pipeline.graph import MAIN
 from tasks.runtime import timing
-from tasks.runtime.accounts import budget_explained, check_records
+from tasks.runtime.accounts import budget_explained
 from tasks.runtime.code import write_code
 from tasks.runtime.graph import PARAMETERS, Pipeline, Stage, load
 from tasks.runtime.locks import making
+from tasks.runtime.origin import check_records
 from tasks.runtime.parameters import write_parameters
 from tasks.runtime.progress import CURRENT, progress_reporter
 from tasks.runtime.run import Run, open_run

@@ -181,10 +181,9 @@ def _about(finding: Any) -> str:
             return f"{key} is missing{needed}. Set {key}."
         case "value_error":
             return f"{key}.{message}." if key else f"{message}."
-    quotes = ""
-    if finding["type"] == "string_type" and isinstance(finding["input"], int | float):
-        quotes = f" Put a name that looks like a number, or like yes or no, into quotes: --set '{key}=\"...\"'."
-    return f"{key}={finding['input']!r}: {message[0].lower()}{message[1:]}.{quotes}"
+        case "string_type" if isinstance(finding["input"], int | float):
+            message += f". Put a name that looks like a number, or like yes or no, into quotes: --set '{key}=\"...\"'"
+    return f"{key}={finding['input']!r}: {message[0].lower()}{message[1:]}."
 
 
 def _meant(key: str, value: Any) -> str:

@@ -27,10 +27,11 @@ from tasks.pipeline.teach import made_from as teachers_made_from
 from tasks.pipeline.vote import made_from as votes_made_from
 from tasks.pipeline.vote import read_votes
 from tasks.reports.statement_page import write_statement
-from tasks.runtime.accounts import data_of, ledger_account, made_otherwise, noise_source, open_account
+from tasks.runtime.accounts import data_of, ledger_account, noise_source, open_account
 from tasks.runtime.assurance import assurance
 from tasks.runtime.identity import Inputs, about_release, check_queries, made_by, remembered, tell_change
 from tasks.runtime.keys import site_key
+from tasks.runtime.origin import check_made
 from tasks.runtime.releases import (
     about_counting,
     about_order,
@@ -108,18 +109,14 @@ def release_answers(run: Run) -> None:
 
 
 def _check_origin(run: Run, votes: dict[str, Any]) -> None:
-    """Refuse votes, teachers or a partition that were made under other settings than a statement would name.
-
-    A stage that is run by itself finds what earlier ones left, whatever was changed since.
-    """
+    """Refuse votes, teachers or a partition that were made under other settings than a statement would name."""
     dealt, expected = read_json(run.folders.partition / "manifest.json"), dealt_by(run)
-    for what, same in (
-        ("partition", all(dealt.get(name) == value for name, value in expected.items())),
-        ("teachers", read_teachers_manifest(run.folders).get("made_from") == teachers_made_from(run)),
-        ("votes", votes.get("made_from") == votes_made_from(run)),
-    ):
-        if not same:
-            raise made_otherwise(run, what)
+    check_made(
+        run,
+        partition=all(dealt.get(name) == value for name, value in expected.items()),
+        teachers=read_teachers_manifest(run.folders).get("made_from") == teachers_made_from(run),
+        votes=votes.get("made_from") == votes_made_from(run),
+    )
 
 
 def release_once(run: Run, histograms: np.ndarray, inputs: Inputs) -> StoredRelease:

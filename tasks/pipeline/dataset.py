@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from tasks.runtime.accounts import SKETCH, check_data, data_of, laid_down_by
+from tasks.runtime.accounts import SKETCH, check_data, data_of
 from tasks.runtime.keys import site_key
+from tasks.runtime.origin import laid_down_by
 from tasks.runtime.run import SPLIT_SEED, Run
 from tasks.runtime.step import step
 from tasks.runtime.store import Folders, atomic_folder, read_array, write_array, write_json

@@ -22,10 +22,10 @@ from tasks.pipeline.synthesize import drawing_cost
 from tasks.reports.accuracy import known_accuracy, released_accuracy, released_error
 from tasks.reports.comparison import Compared, along_the_front, comparison_page, own_settings, series
 from tasks.reports.statement_page import read_statement
-from tasks.runtime.accounts import check_records
 from tasks.runtime.databases import lay_out
 from tasks.runtime.graph import Pipeline
 from tasks.runtime.locks import locked, of_project
+from tasks.runtime.origin import check_records
 from tasks.runtime.provenance import code_version
 from tasks.runtime.run import Run
 from tasks.runtime.step import step

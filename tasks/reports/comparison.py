@@ -18,7 +18,7 @@ from tasks.reports.accuracy import released_accuracy, shown_accuracy
 from tasks.reports.charts import ScatterPoint, scatter
 from tasks.reports.pages import render
 from tasks.reports.statement_page import read_statement
-from tasks.runtime.accounts import check_records
+from tasks.runtime.origin import check_records
 from tasks.runtime.run import open_run
 from tasks.runtime.store import Folders, read_json
 from tasks.runtime.timing import timings

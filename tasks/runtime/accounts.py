@@ -11,15 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.config.automatic import take_out
-from tasks.config.params import Params
 from tasks.config.presets import values_of
-from tasks.config.values import digest
-from tasks.runtime.identity import PLACES
 from tasks.runtime.keys import site_key
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_array
 from terrine.determinism.randomness import derive_seed
-from terrine.errors import ArtefactError, BudgetError, SettingError, TerrineError, typed
+from terrine.errors import BudgetError, SettingError, TerrineError, typed
 from terrine.privacy.accounting.calibrate import calibrate
 from terrine.privacy.accounting.events import Event
 from terrine.privacy.accounting.gaussian import round_up
@@ -42,31 +39,6 @@ def data_of(run: Run) -> NDArray[np.uint64] | None:
     """Return the sketch of the run's records, by which a ledger knows them again; None of public ones."""
     path = run.folders.dataset / SKETCH
     return read_array(path) if path.is_file() and not run.params.data.public_benchmark else None
-
-
-def laid_down_by(params: Params) -> str:
-    """Return a digest of the settings that decide what a run's records are, and whether anybody may read them."""
-    # Without what is as it always is: a setting that a later version adds makes no records others.
-    said = params.data.model_dump(mode="json", exclude=PLACES | {"edition"}, exclude_defaults=True)
-    return digest(said | {"name": params.data.name}, 64)
-
-
-def check_records(run: Run) -> None:
-    """Refuse records that were laid down under other settings than the run has now.
-
-    A stage that is run by itself finds what earlier ones left, whatever was changed since: private records under the
-    settings of a public benchmark would be charged to nobody. Raises ArtefactError.
-    """
-    if run.folders.dataset_manifest().get("laid_down_by") != laid_down_by(run.params):
-        raise made_otherwise(run, "records")
-
-
-def made_otherwise(run: Run, what: str) -> ArtefactError:
-    """Return the error for what lies there of a run, and was made under other settings than a statement would name."""
-    return ArtefactError(
-        f"The {what} of {run.name} were made under other settings than it has now, or by another version. Make its "
-        f"stages in their order: terrine run --preset {run.name}. Nothing was released."
-    )
 
 
 def check_data(run: Run, sketch: NDArray[np.uint64] | None) -> None:

@@ -14,7 +14,7 @@ from tasks.config.params import lay_over
 from tasks.config.presets import resolve, values_of
 from tasks.pipeline.data_remarks import Remarks, listed, remarks_on
 from tasks.runtime.accounts import check_data, ledger_account, ledger_before
-from tasks.runtime.parameters import as_planned, hopeless, hopeless_sums, planned, settled_before
+from tasks.runtime.parameters import as_planned, hopeless, hopeless_sums, planned, settled_before, surveyed
 from tasks.runtime.releases import (
     Release,
     check_fit,
@@ -23,7 +23,7 @@ from tasks.runtime.releases import (
     unpaid,
     worst_cases,
 )
-from tasks.runtime.run import SPLIT_SEED, Run
+from tasks.runtime.run import Run
 from terrine.advice import RICH
 from terrine.aggregation.histogram import GaussianHistogram
 from terrine.data.survey import Survey
@@ -132,7 +132,7 @@ def look_at(root: Path, name: str) -> Finding:
     values = values_of(root, name)
     _, automatic = take_out(values)
     run = Run(root, name, settled_before(root, name) or resolve(root, name))
-    survey = run.params.data.survey(root, seed=SPLIT_SEED)
+    survey = surveyed(run)
     found = Finding(run=run, survey=survey, automatic=[".".join(key) for key in automatic])
     unknown = automatic if settled_before(root, name) is None else []
     if run.params.transcription is None:

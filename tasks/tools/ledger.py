@@ -145,13 +145,12 @@ def change_budget(
 ) -> tuple[str, float | None]:
     """Set the budget of an account, named as runs name it or by the start of its digest.
 
-    Returns what to call it, and what statements name as its limit (`Account.guarantee`). Raises SettingError when the
+    Returns what to call it, and what statements name as its limit (`Ledger.guarantee`). Raises SettingError when the
     name fits none or several; without a name there must be one account only.
     """
     account, called = _one(ledger, names, name)
     ledger.set_budget(account, epsilon, delta)
-    now = ledger.account(account)
-    return called, None if now is None else now.guarantee()
+    return called, ledger.guarantee(account)
 
 
 def link_accounts(ledger: Ledger, names: dict[str, str], one: str, other: str) -> list[str]:

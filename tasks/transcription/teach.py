@@ -14,9 +14,9 @@ import torch
 from tasks.config.values import digest
 from tasks.pipeline.dataset import read_dataset
 from tasks.pipeline.partition import deal_records, dealt_by, read_assignment
-from tasks.runtime.accounts import made_otherwise
 from tasks.runtime.identity import remembered, tell_change
 from tasks.runtime.keys import site_key
+from tasks.runtime.origin import check_made
 from tasks.runtime.run import Run
 from tasks.runtime.step import step
 from tasks.runtime.store import (
@@ -249,13 +249,12 @@ def check_origin(run: Run) -> None:
     folders, released = run.folders, stored_labels(run)
     dealt, learnt = (read_json(folder / "manifest.json") for folder in (folders.partition, folders.labels))
     expected = dealt_by(run) if section(run.params).federated else {"kind": ONE_TEACHER}
-    for what, same in (
-        ("partition", all(dealt.get(name) == value for name, value in expected.items())),
-        ("labels", learnt["release_id"] == (None if released is None else released.release_id)),
-        ("teachers", read_manifest(run).get("made_from") == made_from(run)),
-    ):
-        if not same:
-            raise made_otherwise(run, what)
+    check_made(
+        run,
+        partition=all(dealt.get(name) == value for name, value in expected.items()),
+        labels=learnt["release_id"] == (None if released is None else released.release_id),
+        teachers=read_manifest(run).get("made_from") == made_from(run),
+    )
 
 
 def _work(run: Run) -> Path:

@@ -238,6 +238,10 @@ class Ledger:
         """The dataset's budget over all runs."""
         return self._required(dataset).budget
 
+    def guarantee(self, dataset: str) -> float | None:
+        """The ε that the dataset's account holds to over all runs, see `Account.guarantee`."""
+        return self._required(dataset).guarantee()
+
     def costs(self, dataset: str) -> dict[str, Event]:
         """What was spent on the dataset by each release, in the order of reservation, from all rows.
 
@@ -313,7 +317,7 @@ class Ledger:
             if stored is None:
                 stored = self._steps.draw(asked, draw, inputs or {})
             epsilon_total = self._steps.commit(asked, stored)
-        guarantee = self._required(dataset).guarantee()
+        guarantee = self.guarantee(dataset)
         return StoredRelease(
             release_id, stored.arrays, stored.event, stored.digest, reused, epsilon_total, guarantee, stored.inputs
         )

@@ -11,7 +11,7 @@ from tasks.config.params import validate
 from tasks.pipeline import tracking
 from tasks.pipeline.graph import MAIN
 from tasks.reports.accuracy import known_accuracy
-from tasks.runtime.accounts import laid_down_by
+from tasks.runtime.origin import laid_down_by
 from tasks.runtime.parameters import write_parameters
 from tasks.runtime.run import Run
 from tasks.runtime.store import read_json, write_json, write_text
