@@ -5,11 +5,11 @@ port. Who a peer is, is said by its certificate and by nothing else. Between two
 (`terrine.collaboration.transport.link`): frames arrive once and in order, also when the connection breaks and is made
 again. What ends a link for good is a new session: then both sides begin anew.
 
-    wire = Wire(credentials, terms, patience=60)
-    wire.listen("0.0.0.0:7801", {"hospital-1": "teacher", "student": "student"})
-    wire.begin(session)
-    event = wire.next(timeout=1.0)          # Connected, Arrived, Disconnected, Malformed, ... or None
-    wire.send("student", frame)
+    with Wire(credentials, terms, patience=60) as wire:
+        wire.listen("0.0.0.0:7801", {"hospital-1": "teacher", "student": "student"})
+        wire.begin(session)
+        event = wire.next(timeout=1.0)      # Connected, Arrived, Disconnected, Malformed, ... or None
+        wire.send("student", frame)
 
 `Wire` is what the host's thread holds. The network's thread (`network`) has a `Node` (what all connections
 share), a `Server` and `Client`s, and pumps each `Link` over the stream of the moment.
@@ -45,7 +45,8 @@ Result = TypeVar("Result")
 
 
 class Wire:
-    """All links of one party. Its methods are for one thread, the host's; the network has a thread of its own.
+    """All links of one party, for as long as it is entered. Its methods are for one thread, the host's; the network has
+    a thread of its own.
 
     Args:
         credentials: Whom this party shows itself as, and whom it trusts.
@@ -58,8 +59,7 @@ class Wire:
         self._node = Node(credentials, terms, self._inbox.put)
         self._patience = patience
         self._server: Server | None = None
-        self._closed = False
-        self._network = Network.enter()
+        self._network: Network
 
     @property
     def session(self) -> str | None:
@@ -147,11 +147,12 @@ class Wire:
         """Wait until a peer has acknowledged everything; say whether it did."""
         return self._call(self._node.acknowledged(peer, timeout), timeout + 5.0)
 
-    def close(self) -> None:
+    def __enter__(self) -> Wire:
+        self._network = Network.enter()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
         """End all connections. What a peer has not acknowledged is lost to it."""
-        if self._closed:
-            return
-        self._closed = True
 
         async def end() -> None:
             await self._node.end()
@@ -161,12 +162,6 @@ class Wire:
         with contextlib.suppress(TimeoutError, TransportError):
             self._call(end(), 10.0)
         self._network.leave()
-
-    def __enter__(self) -> Wire:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def _call(self, work: Coroutine[Any, Any, Result], timeout: float) -> Result:
         return self._network.call(work, timeout)

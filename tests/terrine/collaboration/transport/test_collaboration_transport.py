@@ -217,12 +217,16 @@ def test_a_session_that_begins_while_greetings_cross_is_met_on_the_next_stream(w
 
 
 def test_parties_of_one_process_share_a_thread_which_ends_with_the_last(people):
-    before = [thread for thread in threading.enumerate() if thread.name == "wire"]
+    def threads():
+        return [thread.name for thread in threading.enumerate() if thread.name == "wire"]
+
+    wires = [Wire(people[name], TERMS) for name in ("guardian", "one", "two")]
+    assert not threads()  # a party that never gets as far as to connect leaves none
     with contextlib.ExitStack() as stack:
-        for name in ("guardian", "one", "two"):
-            stack.enter_context(Wire(people[name], TERMS))
-        assert len([thread for thread in threading.enumerate() if thread.name == "wire"]) == 1
-    assert [thread for thread in threading.enumerate() if thread.name == "wire"] == before == []
+        for wire in wires:
+            stack.enter_context(wire)
+        assert threads() == ["wire"]
+    assert not threads()
 
 
 def test_nothing_is_lost_or_doubled_when_the_network_is_cut_again_and_again(guardian, wires):
