@@ -36,9 +36,9 @@ Inputs = dict[str, str]
 FORM = 1
 """Raised when the same settings would release something else, or when a default upstream of a release changes."""
 
-_LATER_FORMS = {"gradients": 2, "copies": 2}
-"""The same of one mechanism, whose releases alone become other ones, or of teachers with deformed copies: those of the
-first form had another penalty and other deformations."""
+_LATER_FORMS = {"gradients": 3, "copies": 2}
+"""The same of one mechanism, whose releases alone become other ones, or of teachers with deformed copies. Gradients
+were asked at another head in the first form, through another lens in the second; copies had other deformations."""
 
 _CHANGED = "data_changed_"
 

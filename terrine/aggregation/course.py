@@ -221,13 +221,28 @@ def ridge(second: Floats, labels: Floats, sigma: float, *, findings: bool = Fals
 
 
 def _spectrum(second: Floats, sigma: float) -> tuple[Floats, Floats, float]:
-    """Return eigenvalues and eigenvectors of second moments with noise, and the penalty λ.
-
-    λ comes from the noise alone, whose own largest eigenvalue is about √2 σ √d; eigenvalues that it drove below zero
-    are taken for zero.
-    """
+    """Return eigenvalues, those of S without noise as far as can be known, and eigenvectors of second moments with
+    noise, and the penalty λ, which comes from the noise alone: its own largest eigenvalue is about √2 σ √d."""
     values, vectors = np.linalg.eigh(second)
-    return np.maximum(values, 0), vectors, _PENALTY * sigma * math.sqrt(len(second))
+    return without_noise(values, sigma), vectors, _PENALTY * sigma * math.sqrt(len(second))
+
+
+def without_noise(values: Floats, sigma: float) -> Floats:
+    """Return vᵀ S v for each eigenvector v of S + noise, in expectation; values: its eigenvalues, ascending [d].
+
+    Noise spreads eigenvalues, and lifts large ones: v leans towards where the noise points upwards. Of a symmetric
+    matrix with independent noise of variance σ² on the diagonal and σ²/2 beside it, as moments are released, what is
+    left of an eigenvalue w is, for large d,
+
+        w − d σ² Re g(w),    g(z) = 1/d Σ 1 / (z − w_j),
+
+    whatever S is (Bun et al. 2016, for Gaussian noise; where noise is small, it is what perturbation theory says for
+    any d). g is taken at a distance of σ from the real line, about √d/3 times that of the noise's own eigenvalues from
+    one another: nearer, it says where each of them fell by chance. What falls below zero is taken for zero.
+    """
+    apart = values[:, None] - values
+    pull = (apart / (apart**2 + sigma**2)).sum(axis=1)
+    return np.asarray(np.maximum(values - sigma**2 * pull, 0))
 
 
 def _triangle(matrix: NDArray[Any]) -> NDArray[Any]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from terrine.aggregation.budget import Budget
-from terrine.aggregation.course import ALONE, JOINT, Course
+from terrine.aggregation.course import ALONE, JOINT, Course, without_noise
 from terrine.aggregation.gradients import Gradients
 from terrine.aggregation.mechanism import Mechanism
 from terrine.aggregation.moments import Moments
@@ -65,6 +65,32 @@ def test_no_unit_moves_the_moments_by_more_than_is_charged_and_one_moves_them_by
     alone, joint = distances(units)
     assert 0.999 * ALONE < alone <= ALONE
     assert 0.999 * JOINT < joint <= JOINT
+
+
+@pytest.mark.parametrize("shape", ["a few large", "falling slowly", "all alike", "nothing"])
+def test_eigenvalues_are_freed_of_what_noise_adds_to_them(shape: str) -> None:
+    """Beside what a simulation, which knows the matrix without noise, finds along the eigenvectors with noise."""
+    length, sigma = 80, 1.0
+    values = {
+        "a few large": np.r_[400.0, 90.0, 40.0, 20.0, np.zeros(length - 4)],
+        "falling slowly": 100 / np.arange(1.0, length + 1),
+        "all alike": np.full(length, 30.0),
+        "nothing": np.zeros(length),
+    }[shape]
+    generator = np.random.default_rng(0)
+    axes = np.linalg.qr(generator.normal(size=(length, length)))[0]
+    second, width = (axes * values) @ axes.T, math.sqrt(2 * length) * sigma
+    off: dict[str, list[np.ndarray]] = {"freed": [], "clipped": []}
+    for _ in range(40):
+        noise = generator.normal(size=(length, length)) * sigma
+        with_noise, vectors = np.linalg.eigh(second + (noise + noise.T) / 2)
+        true = np.diagonal(vectors.T @ second @ vectors)
+        off["freed"].append(without_noise(with_noise, sigma) - true)
+        off["clipped"].append(np.maximum(with_noise, 0) - true)
+    far = {name: math.sqrt(np.mean(np.square(each))) for name, each in off.items()}
+    assert far["freed"] < 0.1 * width < 0.3 * width < far["clipped"]
+    bias = {name: np.abs(np.mean(each, axis=0)).max() for name, each in off.items()}
+    assert bias["freed"] < 0.25 * width < 0.6 * width < bias["clipped"]
 
 
 def units_with_findings(count: int) -> list[Records]:
