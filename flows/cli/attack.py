@@ -12,12 +12,17 @@ Found = dict[str, Any]
 
 
 def with_bar(what: str, attack: Callable[[Callable[[float, str], None]], Found]) -> Found:
-    """Return what an attack finds; it is handed a function that shows (share done, what is next) in a bar."""
+    """Return what an attack finds; it is handed a function that shows (share done, what is next): in a bar, or, where
+    nobody sits before it, in a line now and then."""
     from rich.progress import Progress
 
     from flows.printing import printer
+    from tasks.runtime.progress import lines
 
-    with Progress(console=printer(stderr=True), transient=True) as bar:
+    console = printer(stderr=True)
+    if not console.is_terminal:
+        return attack(lines(what, console.print))
+    with Progress(console=console, transient=True) as bar:
         task = bar.add_task(what, total=1.0)
         return attack(lambda share, text: bar.update(task, completed=share, description=text))
 

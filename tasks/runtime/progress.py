@@ -69,18 +69,25 @@ CURRENT = StageProgress()
 
 
 def progress_reporter(key: str) -> Callable[[float, str], None]:
-    """Return a function (fraction done, text) that shows progress: on the terminal's bar, Prefect's page, in the log.
-
-    The log has a line at the beginning, at the end, and now and then between.
-    """
+    """Return a function (fraction done, text) that shows progress: on a terminal's bar, Prefect's page, in the log."""
     show, say = _page_and_log(key) if _in_a_task() else (None, partial(print, flush=True))
+    line = lines(key, say)
+
+    def report(fraction: float, text: str) -> None:
+        CURRENT.report(key, fraction)
+        if show is not None:
+            show(100 * fraction, text)
+        line(fraction, text)
+
+    return report
+
+
+def lines(key: str, say: Callable[[str], object]) -> Callable[[float, str], None]:
+    """Return a function (fraction done, text) that says a line at the beginning, at the end, and now and then."""
     said = -math.inf
 
     def report(fraction: float, text: str) -> None:
         nonlocal said
-        CURRENT.report(key, fraction)
-        if show is not None:
-            show(100 * fraction, text)
         if fraction >= 1 or time.monotonic() - said >= SECONDS_BETWEEN_LINES:
             said = time.monotonic()
             say(f"{key}: {100 * fraction:5.1f} %  {text}")

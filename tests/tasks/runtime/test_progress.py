@@ -1,5 +1,6 @@
 """How far a stage is: what it says itself counts, else the parts of its fan-out."""
 
+from flows.cli.attack import with_bar
 from tasks.runtime.progress import CURRENT, StageProgress, progress_reporter
 from tasks.runtime.store import Folders
 
@@ -34,3 +35,18 @@ def test_a_reporter_outside_a_flow_moves_the_bar_and_writes_a_line(tmp_path, cap
     progress_reporter("pretraining")(0.5, "epoch 1 of 2")
     assert CURRENT.fraction == 0.5
     assert capsys.readouterr().out == "pretraining:  50.0 %  epoch 1 of 2\n"
+
+
+def test_an_attack_that_nobody_sits_before_says_now_and_then_how_far_it_is(capsys):
+    def attack(tell):
+        for number in range(1, 5):
+            tell(number / 4, f"shadow run {number} of 4")
+        return {"caught": False}
+
+    assert with_bar("shadow runs", attack) == {"caught": False}
+    out, err = capsys.readouterr()
+    assert not out
+    assert err.splitlines() == [
+        "shadow runs:  25.0 %  shadow run 1 of 4",
+        "shadow runs: 100.0 %  shadow run 4 of 4",
+    ]
