@@ -100,7 +100,10 @@ def respond(run: Run) -> None:
     """Write the labels that teachers learn from: the records' own, or, once and for all, what is told instead."""
     settings, dataset = section(run.params), read_dataset(run.folders)
     check_run(run, dataset.classes)
-    if settings.protect == "labels":
+    one_of_each = None
+    if settings.protect == "labels" and run.params.data.one_label_a_name:
+        one_of_each = np.unique(dataset.record_names, return_index=True, return_inverse=True)[1:]
+    elif settings.protect == "labels":
         _check_told_apart(dataset)
     labels = dataset.train_labels
     manifest: dict[str, Any] = {"notice": NOTICE, "protect": settings.protect, "release_id": None}
@@ -110,7 +113,11 @@ def respond(run: Run) -> None:
         assert epsilon is not None
 
         def draw() -> tuple[dict[str, np.ndarray], Event]:
-            return {"labels": source.respond(dataset.train_labels, epsilon, dataset.classes)}, event
+            if one_of_each is None:
+                return {"labels": source.respond(dataset.train_labels, epsilon, dataset.classes)}, event
+            # What was said once is told once: of thirty frames, a majority would say the label.
+            first, name = one_of_each
+            return {"labels": source.respond(dataset.train_labels[first], epsilon, dataset.classes)[name]}, event
 
         own = digest_of_arrays("terrine labels 1", {"labels": (dataset.train_labels, "<i8")}, site_key(run))
         inputs = remembered(run, labels=own)

@@ -2,8 +2,9 @@
 
 Each record has a digest of its contents as their source has them, and one as they were brought to the run's geometry;
 labels, groups, names, order and paths have no part in either. A sketch is the `SIZE` smallest distinct digests of each
-kind (a bottom-k sketch, Cohen and Kaplan 2007): two sets of records that share a share of the smaller have about that
-share of their sketches in common, however large they are.
+kind (a bottom-k sketch, Cohen and Kaplan 2007): of up to so many records all are there. Of N more, a record is there
+with probability SIZE / N, and of n other ones that they have among them about min(n, SIZE) · SIZE / N are found: in an
+archive of 400,000 a cohort of 100 with a probability of 98 %, in one of a million a cohort of 300 with 99 %.
 
 It is private, like the records: whoever can guess a record can look it up. It lies beside them, and what leaves that
 place is keyed (`terrine.privacy.ledger.data`).
@@ -14,7 +15,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-SIZE = 1024
+SIZE = 2**14
 _CHUNK = 4096
 
 

@@ -62,6 +62,9 @@ class Source(Settings):
     """Whose records a run is about."""
 
     of_images: ClassVar[bool] = True
+    one_label_a_name: ClassVar[bool] = False
+    """Whether records of one name have the one label that was said of them all, as frames of a file; others each have
+    their own, whatever they are called."""
 
     name: str
     public_benchmark: bool = Field(None, validate_default=True)  # type: ignore[assignment]

@@ -4,9 +4,10 @@ The CSV names images by `sop`, `series` or `study`: SOP instance UIDs, or those 
 images then have the label. Optional columns are split and party. Files without a label are passed over.
 
 The group of an image is its PatientID, so all images of a patient are one unit under `privacy.unit: group`. Two
-patients whose IDs are alike, from different issuers, are one unit, too, which is safe. The name of an image is its SOP
-instance UID: neither path nor label has a part in it, and all frames of a file share it. Of the header nothing is kept
-but codes of these two (`terrine.data.units`).
+patients whose IDs are alike, from different issuers, are one unit, too, which is safe. The name of an image is the UID
+that the CSV has its label by: neither path nor label has a part in it, and all that one row speaks of share it, frames
+of a file, images of a series or study. So a record is what a row speaks of. Of the header nothing is kept but codes of
+these two (`terrine.data.units`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator
 
@@ -67,6 +68,8 @@ def _window(window: str | tuple[float, float] | None) -> str | tuple[float, floa
 class Dicom(Listed):
     """DICOM images, labelled by a CSV; patients are the groups."""
 
+    one_label_a_name: ClassVar[bool] = True
+
     name: Literal["dicom"] = "dicom"
     labels: Annotated[Path, AtHome()]
     """A CSV file with the columns `sop`, `series` or `study` (UIDs) and `label`, and optionally split and party."""
@@ -113,8 +116,9 @@ class Dicom(Listed):
             raise InputError(f"{unused[0]}: no image in {root} has this {key} UID, nor have {len(unused) - 1} others.")
         return Found(
             [
-                Record(header.path, header.sop, group=header.patient, frame=frame, **rows[getattr(header, key)][1])
+                Record(header.path, uid, group=header.patient, frame=frame, **rows[uid][1])
                 for header in labelled
+                for uid in (getattr(header, key),)
                 for frame in _frames(header, self.frames)
             ],
             skipped,

@@ -7,7 +7,7 @@ account are refused there. `terrine.data.sketch` says which records of a dataset
 
 import hashlib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Self
 
@@ -18,6 +18,7 @@ from terrine.privacy.ledger.identity import keyed_digest
 
 SHARED = 1 / 200
 """Data are the same people's where more than this share of the smaller sketch is in both."""
+_NAMED = 2_000
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,10 @@ class Fingerprint:
         records = sorted(_keyed(contents[place : place + 8], key) for place in range(0, len(contents), 8))
         return cls(name_of(records, key), tuple(records))
 
+    def in_parts(self) -> Iterator[tuple[str, ...]]:
+        """Its records, as many at a time as a database lets a question name."""
+        return (self.records[start : start + _NAMED] for start in range(0, len(self.records), _NAMED))
+
 
 def name_of(records: Iterable[str], key: bytes) -> str:
     """The name of a fingerprint of these records, in order."""
@@ -46,7 +51,7 @@ def name_of(records: Iterable[str], key: bytes) -> str:
 
 
 def _keyed(digest: bytes, key: bytes) -> str:
-    # BLAKE2b's own key: a fifth of the time of an HMAC, and there are two thousand of them.
+    # BLAKE2b's own key: a fifth of the time of an HMAC, and there may be 30,000 of them.
     return hashlib.blake2b(digest, digest_size=8, key=key, person=b"terrine record").hexdigest()
 
 

@@ -10,6 +10,7 @@ import hashlib
 import os
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -91,12 +92,15 @@ class Transaction:
 
     def shared(self, data: Fingerprint) -> dict[str, int]:
         """How many records other fingerprints share with this one, by their names; those that share none left out."""
-        wanted = (
-            sql.select(_RECORDS.c.data, sql.func.count())
-            .where(_RECORDS.c.record.in_(data.records))
-            .group_by(_RECORDS.c.data)
-        )
-        return {str(name): int(count) for name, count in self._connection.execute(wanted)}
+        found = Counter[str]()
+        for records in data.in_parts():
+            wanted = (
+                sql.select(_RECORDS.c.data, sql.func.count())
+                .where(_RECORDS.c.record.in_(records))
+                .group_by(_RECORDS.c.data)
+            )
+            found.update({str(name): int(count) for name, count in self._connection.execute(wanted)})
+        return found
 
 
 class Database:

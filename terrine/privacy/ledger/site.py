@@ -9,6 +9,7 @@ settings, not against the site itself.
 
 import contextlib
 import sqlite3
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,13 +87,15 @@ class SiteMemory:
         return claims.execute(known, (ledger, data.name)).fetchone() is not None
 
     def _refuse_others(self, claims: sqlite3.Connection, ledger: str, data: Fingerprint) -> None:
-        marks = ",".join("?" * len(data.records))
-        shared = claims.execute(
-            f"SELECT ledger, address, data, count(*) FROM claims WHERE record IN ({marks}) AND ledger != ? "
-            "GROUP BY ledger, data",
-            (*data.records, ledger),
-        ).fetchall()
-        for other, address, name, common in shared:
+        shared = Counter[tuple[str, str, str]]()
+        for records in data.in_parts():
+            found = claims.execute(
+                f"SELECT ledger, address, data, count(*) FROM claims WHERE record IN ({','.join('?' * len(records))}) "
+                "AND ledger != ? GROUP BY ledger, data",
+                (*records, ledger),
+            )
+            shared.update({(other, address, name): common for other, address, name, common in found})
+        for (other, address, name), common in shared.items():
             (size,) = claims.execute(
                 "SELECT count(*) FROM claims WHERE ledger = ? AND data = ?", (other, name)
             ).fetchone()

@@ -350,6 +350,24 @@ def test_two_records_that_nothing_but_their_labels_tells_apart_are_refused_and_n
     assert not run.path(run.params.ledger.store).exists()
 
 
+def test_a_label_that_was_said_of_many_records_at_once_is_told_once(tmp_path, monkeypatch):
+    """Of thirty frames of a file, each with an answer of its own, a majority would say the label."""
+    run = new_run(tmp_path, LABELS)
+    run_through(run, "dataset", "partition")
+    found = dataset.read_dataset(run.folders)
+    name = np.arange(found.records) // 30
+    labels = found.train_labels[name * 30]
+    monkeypatch.setattr(
+        teach, "read_dataset", lambda folders: replace(found, train_names=name[::-1], train_labels=labels[::-1])
+    )
+    monkeypatch.setattr(type(run.params.data), "one_label_a_name", True)
+    run_through(run, "labels", "labels")
+    told = read_array(run.folders.labels / "labels.npy")[::-1]
+    assert all(len(np.unique(told[name == number])) == 1 for number in np.unique(name))
+    kept = (told == labels)[::30]
+    assert 0.1 < 1 - kept.mean() < 0.9
+
+
 def statement_summary(run, *, private):
     from dataclasses import replace
 

@@ -176,7 +176,7 @@ def test_a_folder_of_any_names_is_labelled_by_study_and_grouped_by_patient(hospi
     assert np.array_equal(labels, 1 - numbers // 2 % 2)
     train = dataset.train_images[:, 0, 0, 0]
     assert np.array_equal(dataset.train_groups, name_codes(f"P{number // 2:02d}" for number in train))
-    assert np.array_equal(dataset.train_names, name_codes(f"1.2.1.{number}" for number in train))
+    assert np.array_equal(dataset.train_names, name_codes(f"1.2.3.{number // 2}" for number in train))
     assert not set(train // 2) & set(dataset.test_images[:, 0, 0, 0] // 2)
 
 
@@ -214,6 +214,8 @@ def test_images_are_labelled_by_their_own_uid_or_their_series(hospital: Path, tm
     else:
         dataset = given.read()
         assert (len(dataset.test_images), dataset.party_names) == (16, ("here",))
+        # What one row speaks of is one record, by whatever is charged or held out for a record.
+        assert sorted(dataset.train_names) == sorted(np.repeat(name_codes(uids[n] for n in range(30) if n % 4), 2))
 
 
 def test_frames_are_one_or_all_of_one_name_and_patient(tmp_path: Path) -> None:
