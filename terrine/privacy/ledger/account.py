@@ -185,10 +185,16 @@ class Account:
 
     def link(self, names: Sequence[str], other: "Account") -> None:
         """Add up with these accounts, which have the same sums as `other`: what they released, or have reserved, counts
-        here."""
+        here, and what they promised is promised of all. Where sums are kept by other rules nothing is: of two one could
+        be chosen by what came out under the other."""
         self.linked += names
+        for delta, epsilon in other.promised.items():
+            self.promised[delta] = _larger(epsilon, self.promised.get(delta, 0.0))
         if self.first is None and other.first is not None:
-            self.first, self.opened = other.first, self.budget
+            self.first, self.opened = other.first, other.opened or other.budget
+        elif self.first is not None and other.first is not None:
+            if self._filter(self.first) != other._filter(other.first):
+                self.promised[self.budget.delta] = None
         if self.first is not None:
             self.past = self.past.and_those(other.past, self._filter(self.first))
         self.reserved |= other.reserved

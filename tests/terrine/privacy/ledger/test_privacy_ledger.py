@@ -231,6 +231,28 @@ def test_nothing_is_promised_that_linked_accounts_have_passed_together(place: Pl
     assert ask(ledger, DATASET, Draw()).guarantee is None
 
 
+def test_what_an_account_promised_is_promised_of_all_that_are_linked_with_it(place: Place) -> None:
+    """Another account with a small budget, linked afterwards, would make one of a promise that was larger."""
+    ledger = place.open()
+    ledger.register("large", 8.0, 1e-5, "release")
+    ask(ledger, "a", Draw(), dataset="large")
+    ledger.set_budget("large", 5.0)
+    ledger.register(DATASET, 5.0, 1e-5, "release")
+    assert ledger.guarantee(DATASET) == 5.0
+    ledger.link(DATASET, "large")
+    assert ask(ledger, "b", Draw()).guarantee == ledger.guarantee("large") == 8.0
+
+
+def test_nothing_is_promised_of_linked_accounts_whose_sums_are_kept_by_other_rules(place: Place) -> None:
+    ledger = place.open()
+    for name, event in ((DATASET, ANSWER), ("other", LaplaceEvent(1.0, 20.0))):
+        ledger.register(name, 8.0, 1e-5, "release")
+        ask(ledger, name, Draw(event), dataset=name, worst_case=event)
+        assert ledger.guarantee(name) == 8.0
+    ledger.link(DATASET, "other")
+    assert ledger.guarantee(DATASET) is ledger.guarantee("other") is None
+
+
 @pytest.mark.parametrize(
     ("epsilon", "delta"), [(0.0, 1e-5), (-1.0, 1e-5), (float("inf"), 1e-5), (1.0, 0.0), (1.0, 1.0)]
 )
