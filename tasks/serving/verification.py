@@ -7,6 +7,7 @@ key that came on another way tells from whom it is.
 
 from __future__ import annotations
 
+import math
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from tasks.serving.archive import unpacked
 from tasks.serving.pages import FIGURES, SIGNATURE, class_names, drawn, pages_in
 from terrine.aggregation.mechanism import Mechanism
 from terrine.aggregation.registry import MECHANISMS, mechanism_of
+from terrine.aggregation.sums import Sums, mu_left
 from terrine.deployment.manifest import MANIFEST
 from terrine.deployment.signature import Signature, fingerprint, read_signature
 from terrine.errors import ArtefactError, InputError, TerrineError
@@ -121,10 +123,23 @@ def _mechanism(statement: Mapping[str, Any], event: Event) -> Check:
         return Check("mechanism", None, "Its events were not compared with its parameters.")
     found = counts(event)
     agree = any(
-        all(found.get(part) == count for part, count in counts(one).items()) for one in (expected, _as_before(expected))
+        all(
+            any(_alike(part, other) and count == times for other, times in found.items())
+            for part, count in counts(one).items()
+        )
+        for one in (expected, _as_before(expected))
     )
     told = f"Its parameters are those of {_said(expected)}" + ("." if agree else f", and it lists {_said(event)}.")
     return Check("mechanism", agree, told)
+
+
+def _alike(one: Event, other: Event) -> bool:
+    """Whether two mechanisms are one, but for how numbers that follow from a budget are rounded."""
+    ours, theirs = vars(one), vars(other)
+    return type(one) is type(other) and all(
+        math.isclose(value, theirs[name], rel_tol=1e-9) if isinstance(value, float) else value == theirs[name]
+        for name, value in ours.items()
+    )
 
 
 def _as_before(event: Event) -> Event:
@@ -143,8 +158,9 @@ def _as_before(event: Event) -> Event:
 def _expected(statement: Mapping[str, Any]) -> Event | None:
     """Return the event that a mechanism's parameters and the number of answers make; None where they do not tell it.
 
-    Where a student's own label may be an answer, or records were summed, they do not; nor where of a query's answers no
-    more are charged than a unit can move, and how many it has depends on tests.
+    Where a student's own label may be an answer they do not; nor where of a query's answers no more are charged than a
+    unit can move, and how many it has depends on tests; nor do they say of gradients that parties agreed on what share
+    of the budget went to moments.
     """
     described, asked, answered = statement["mechanism"], statement["asked"], statement["answered"]
     name, averaging, overlap = described.get("mechanism"), described.get("averaging"), described.get("overlap", 1)
@@ -166,15 +182,20 @@ def _expected(statement: Mapping[str, Any]) -> Event | None:
     if name not in MECHANISMS.names():
         return None
     kind = MECHANISMS.of(name)
-    if not issubclass(kind, Mechanism) or kind.informed:
+    if issubclass(kind, Mechanism) and kind.informed:
         return None
-    mechanism = mechanism_of(described)
+    mechanism, besides = mechanism_of(described), compose(*_besides(described))
+    if isinstance(mechanism, Sums):
+        if not all(key in described for key in mechanism.parameters()):
+            return None
+        mu = mu_left(statement["epsilon_budget"], statement["delta"], besides)
+        return compose(besides, of_several(mechanism.event(mu / overlap), overlap))
     assert isinstance(mechanism, Mechanism)
     if mechanism.findings > 1 and (len(statement["answered_per_class"]) != 2 or asked > statement["queries"]):
         raise ValueError("answers about findings are yes or no")
     if mechanism.moved < mechanism.findings and answered < asked:
         return None
-    return of_several(compose(*_besides(described), mechanism.cost(asked, answered)), overlap)
+    return of_several(compose(besides, mechanism.cost(asked, answered)), overlap)
 
 
 def _exchange_is_two_moves(statement: Mapping[str, Any], event: Event) -> bool:

@@ -12,6 +12,9 @@ from tasks.reports.board_page import Mark, board_page, done, pdf_of, shown
 from tasks.reports.language import Language, languages
 from tasks.reports.pages import TEMPLATES
 from tasks.reports.statement_page import guesses_in_a_hundred
+from terrine.aggregation.gradients import Gradients
+from terrine.aggregation.moments import Moments
+from terrine.aggregation.sums import mu_left
 from terrine.errors import SettingError
 from terrine.privacy.accounting.events import (
     GaussianEvent,
@@ -33,6 +36,7 @@ VOTES = {"mechanism": "histogram", "sigma": 40.0}
 ALL = {"asked": 286}  # and answered
 ANSWERS = RepeatedEvent(vote_answer(40.0), 286)
 YES_OR_NO = (200, 86)
+SUMS, GRADIENTS = Moments().course(mu_left(9.5, 1e-5)), Gradients(rounds=4)
 KINDS = {
     "histogram": {"mechanism": VOTES, "event": ANSWERS, **ALL},
     "gnmax": {"mechanism": VOTES | {"mechanism": "gnmax"}, "event": ANSWERS, "unit": "group", "epsilon_account": 9.5}
@@ -75,11 +79,15 @@ KINDS = {
     }
     | ALL,
     "sums": {
-        "mechanism": {"mechanism": "moments", "numbers": 12345, "sigma": 3.0},
-        "event": GaussianEvent(2.0, 3.0),
-        "event_added": GaussianEvent(1.0, 3.0),
+        "mechanism": {"mechanism": "moments", "numbers": 12345},
+        "event": SUMS.event,
+        "event_added": SUMS.event_added,
     },
     "gradients": {
+        "mechanism": GRADIENTS.describe() | {"numbers": 12345},
+        "event": GRADIENTS.event(mu_left(9.5, 1e-5)),
+    },
+    "gradients of parties": {
         "mechanism": {"mechanism": "gradients", "numbers": 12345, "rounds": 4},
         "event": GaussianEvent(2.0, 3.0),
     },

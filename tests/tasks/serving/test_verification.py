@@ -1,6 +1,7 @@
 """Whoever receives a release finds out whether anything in it was changed, and by whom it was signed."""
 
 import json
+import math
 import random
 import re
 import shutil
@@ -17,12 +18,13 @@ from tasks.runtime.store import write_json
 from tasks.serving import pages
 from tasks.serving.archive import pack
 from tasks.serving.verification import refuse_wrong, verify_statement
+from terrine.aggregation.gradients import Gradients
 from terrine.deployment.manifest import check_seal, seal
 from terrine.deployment.signature import public_key, public_pem, read_signature, sign, write_signature
 from terrine.errors import ArtefactError, InputError, TerrineError
 from terrine.privacy.accounting.events import GaussianEvent, RepeatedEvent, vote_answer
 from tests.student_folders import make_statement, make_student
-from tests.tasks.reports.test_board_page import CONTENTS, KINDS, VOTES
+from tests.tasks.reports.test_board_page import CONTENTS, KINDS, SUMS, VOTES
 from tests.tasks.reports.test_board_page import made as made_statement
 
 KEY = Ed25519PrivateKey.generate()
@@ -233,8 +235,10 @@ def averages_of(**changes):
         averages_of(averages=9, vectors=0, centred=False) | {"event": KINDS["histogram"]["event"]},
         KINDS["annotation"] | {"mechanism": KINDS["annotation"]["mechanism"] | {"samples": 51_200}},
         KINDS["labels"] | {"unit": "record"},
-        KINDS["sums"] | {"event_added": GaussianEvent(0.9, 3.0)},
-        KINDS["sums"] | {"event_added": GaussianEvent(1.0, 4.0)},
+        KINDS["sums"] | {"event": GaussianEvent(math.sqrt(4.5), 20 * SUMS.sigma), "event_added": None},
+        KINDS["gradients"] | {"mechanism": Gradients(rounds=400).describe()},
+        KINDS["sums"] | {"event_added": GaussianEvent(0.9, SUMS.sigma)},
+        KINDS["sums"] | {"event_added": GaussianEvent(2.0, 2 * SUMS.sigma)},
     ],
     ids=[
         "moments and a count for nothing",
@@ -248,6 +252,8 @@ def averages_of(**changes):
         "nine averages at the price of none",
         "fewer samples paid for than there are",
         "randomised labels of protected records",
+        "sums with twenty times the noise",
+        "four hundred rounds at the price of four",
         "a unit that is added for less than half",
         "a unit that is added, with other noise",
     ],
@@ -261,7 +267,7 @@ def test_what_was_released_besides_is_in_the_price_and_classes_are_no_findings(f
 def test_every_kind_of_statement_verifies_by_itself(name, tmp_path):
     write_json(tmp_path / "privacy.json", CONTENTS[name])
     found = {check.what: check.holds for check in verify_statement(tmp_path)}
-    untold = name in ("interactive", "findings, tested", "sums", "gradients", "a plugin's", "no guarantee")
+    untold = name in ("interactive", "findings, tested", "gradients of parties", "a plugin's", "no guarantee")
     consistent = name not in ("a wide limit",)  # of which the parameters were made up
     assert found == {"ε": True, "mechanism": None if untold else consistent, "signature": None, "student": None}
 
