@@ -75,6 +75,13 @@ def load_dataset(run: Run) -> Dataset:
             f"data.public_benchmark is true, but the source of data.name={settings.name} does not say that anyone may "
             "read it. Set data.public_benchmark=false, ledger.account and ledger.epsilon; nothing was written."
         )
+    drawn_by_group = dataset.test_groups is not None and getattr(settings, "pool", None) == "test"
+    if drawn_by_group and run.params.privacy.unit == "record" and not settings.public_benchmark:
+        raise SettingError(
+            "privacy.unit=record protects an image with all that is known of it, also whose it is, and groups decide "
+            "which images data.pool=test makes public: one that is exchanged for another person's could be published. "
+            "Set privacy.unit=group; nothing was written."
+        )
     return dataset
 
 

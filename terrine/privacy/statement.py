@@ -29,13 +29,15 @@ SCHEMA_VERSION = 2
 Unit = Literal["record", "group", "label"]
 TrustModel = Literal["central", "parties"]
 
+AT_ITS_PARTY = "; so does one that another party holds, where each party is a teacher or has its own"
+"""Statements of version 2 that were written without this are still read."""
 NEIGHBOURS = {
     "record": "one record replaced, added or removed: what lies under one name (the path of its file without the class "
     "folder, its path in the CSV, its id or else its place), every other record keeping its name and therefore its "
-    "teacher; a record given another name counts as two such steps, one removed and one added",
+    "teacher; a record given another name counts as two such steps, one removed and one added" + AT_ITS_PARTY,
     "group": "the records of one group replaced, added or removed: what lies under one group's name, however many "
     "records that is, every other group keeping its name and therefore its teacher; a group given another name, or "
-    "split in two, counts as two such steps",
+    "split in two, counts as two such steps" + AT_ITS_PARTY,
     "label": "the label of one record exchanged, its image and all other records staying as they are",
 }
 PROTECTED = {
@@ -280,6 +282,8 @@ def statement_from(content: Mapping[str, Any]) -> PrivacyStatement:
     values["public_inputs"] = tuple(PublicInput(**item) for item in content["public_inputs"])
     statement = PrivacyStatement(**values)
     written = statement.to_dict() if version == SCHEMA_VERSION else as_version_1(statement.to_dict(), content)
+    if content.get("neighbouring") == str(written["neighbouring"]).replace(AT_ITS_PARTY, ""):
+        written["neighbouring"] = content["neighbouring"]
     unknown = set(content) - set(written)
     _require(not unknown, f"these fields have no place in it: {', '.join(sorted(unknown))}")
     wrong = [name for name, value in written.items() if name not in content or content[name] != value]

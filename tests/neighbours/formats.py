@@ -38,6 +38,12 @@ class Format:
     records: int = 83
     overrides: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def units(self) -> tuple[str, ...]:
+        """What may be protected: of a table that knows people, people, since whose a row is decides whether it is
+        public."""
+        return ("record",) if not self.people else ("group",) if self.data["name"] == "table" else ("record", "group")
+
 
 def _save(path: Path, record: Record) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,7 @@ SLOW = ("dicom", "nifti")
 
 def _cases():
     for name, form in FORMATS.items():
-        for unit in ("record", "group") if form.people else ("record",):
+        for unit in form.units:
             for step in worlds.STEPS[unit]:
                 by_name = step in ("renamed", "in another order") and unit == "record"
                 told = {"image": name in ALONE, "label": name not in SLOW, "smaller": name not in SLOW}
@@ -50,7 +50,7 @@ def base(tmp_path_factory):
 
 def neighbour(run: Run, form, world: worlds.World, root) -> Outcome:
     """Make the same run on another world."""
-    other = settle(root, form, world)
+    other = settle(root, form, world, privacy={"unit": run.params.privacy.unit})
     return made(Run(other.root, other.name, run.params))
 
 

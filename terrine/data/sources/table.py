@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -60,6 +60,15 @@ class Table(InOrder, Own, Source):
     def roles(self) -> tuple[str, ...]:
         """The columns that are no features."""
         return tuple(column for column in (self.target, self.id, self.group, self.party) if column is not None)
+
+    def check(self, run: Any) -> None:
+        super().check(run)
+        if self.group is not None and run.privacy.unit == "record" and not self.public_benchmark:
+            raise ValueError(
+                "privacy.unit=record protects a row with all that it says, also whose it is, and data.group decides by "
+                "that which rows are public: a row that is exchanged for another person's could be published. Set "
+                "privacy.unit=group, which protects all rows of a person, or leave data.group out"
+            )
 
     def load(self, at: Path = Path(), *, seed: int = 0, progress: Progress | None = None) -> Dataset:
         from terrine.data import table  # and with it pandas, which images do without

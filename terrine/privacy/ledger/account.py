@@ -192,9 +192,12 @@ class Account:
             self.promised[delta] = _larger(epsilon, self.promised.get(delta, 0.0))
         if self.first is None and other.first is not None:
             self.first, self.opened = other.first, other.opened or other.budget
-        elif self.first is not None and other.first is not None:
-            if self._filter(self.first) != other._filter(other.first):
-                self.promised[self.budget.delta] = None
+        elif (
+            self.first is not None
+            and other.first is not None
+            and other._filter(other.first) != self._filter(self.first)
+        ):
+            self.promised[self.budget.delta] = None
         if self.first is not None:
             self.past = self.past.and_those(other.past, self._filter(self.first))
         self.reserved |= other.reserved
