@@ -269,7 +269,9 @@ def _sanitised(votes: _Votes, orders: NDArray[np.float64], curve: NDArray[np.flo
         "one_draw_may_be_published": sound,
         "note": _PRIVATE
         + (
-            " One draw with this mean and deviation, from a secure source, may be published; a second costs again."
+            " One draw with this mean and deviation, from a secure source, may be published: it says what answers and "
+            "draw cost together. No account counts it, so what an account promises holds for the answers without it; a "
+            "second draw costs again."
             if sound
             else " A draw may only be published when order, beta and sigma_ss were fixed without looking at the votes "
             "and the answers counted are those given, not those expected."

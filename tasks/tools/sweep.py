@@ -21,7 +21,7 @@ from tasks.reports.accuracy import released_accuracy
 from tasks.runtime.accounts import noise_source, open_account
 from tasks.runtime.identity import release_digest
 from tasks.runtime.parameters import foreseen, settled, settled_before, surveyed
-from tasks.runtime.releases import Release, releases_of, said_of, unpaid, worst_cases
+from tasks.runtime.releases import Release, releases_of, said_of, unpaid
 from tasks.runtime.run import Run, open_run, refuse_transcription
 from tasks.runtime.store import Folders, read_json
 from terrine.data.survey import Survey
@@ -195,7 +195,11 @@ def outcome(
     answers = {row["release_id"] for row in rows} - {None}
     if not answers:
         raise SettingError(f"No candidate came to its release: {next(iter(failures.values()), 'nothing was run')}")
-    searched = {candidate.release: compose(*worst_cases(candidate.params).values()) for candidate in candidates}
+    made = {each.run: releases_of(Run(root, each.run, each.params)) for each in candidates}
+    # Students of one answer are one candidate, unless each has an accuracy of its own released.
+    searched = {
+        tuple(one.identity for one in own): compose(*(one.worst_case for one in own)) for own in made.values()
+    }
     finished = [row for row in rows if row["failed"] is None]
     score = {"evaluation": lambda row: row["accuracy"], "released": lambda row: row["released"]["accuracy"]}
     best = max(finished, key=score[selection]) if selection in score and finished else None

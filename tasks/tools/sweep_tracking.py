@@ -45,12 +45,12 @@ def _log(first: Run, finished: list[Run], identities: list[str], preset: str, re
             client.log_metric(run_id, name, value)
         client.set_tag(run_id, "mlflow.parentRunId", parent)
     figures = prices | {name: result[name] for name in ("epsilon_tuning_composed_worst_case", "delta", "releases")}
-    for name, value in (figures | {"candidates": len(result["candidates"])}).items():
+    logged = _for_the_log(result, private_figures=bool(settings.private_metrics))
+    for name, value in (figures | {"candidates": len(logged["candidates"])}).items():
         client.log_metric(parent, name, value)
     client.set_tag(parent, "private", "yes" if result["noise"] == "secure" else "NOT PRIVATE")
     if result["selected"] is not None:
         client.set_tag(parent, f"selected_by_{result['select']}", result["selected"])
-    logged = _for_the_log(result, private_figures=bool(settings.private_metrics))
     client.log_dict(parent, logged, "sweep.json")
     client.log_text(parent, markdown_table(logged), "sweep.md")
     rows = compared(first.root, [run.name for run in finished])
@@ -60,15 +60,16 @@ def _log(first: Run, finished: list[Run], identities: list[str], preset: str, re
 
 
 def _for_the_log(result: dict[str, Any], *, private_figures: bool) -> dict[str, Any]:
-    """Return a sweep's outcome without paths; where private figures stay at home, without what errors say of data."""
+    """Return a sweep's outcome without paths; where private figures stay at home, without candidates that failed: what
+    refused them may be a count of private records."""
     rows = []
     for row in result["candidates"]:
         settings = {
             key: value if "=" in shown_assignment(f"{key}={value}") else "not logged"
             for key, value in row["settings"].items()
         }
-        failed = row["failed"] if private_figures or row["failed"] is None else "why is not logged"
-        rows.append(row | {"settings": settings, "failed": failed})
+        if private_figures or row["failed"] is None:
+            rows.append(row | {"settings": settings})
     return result | {"candidates": rows}
 
 

@@ -9,7 +9,7 @@ from pydantic import Field
 from terrine.data import partition as arithmetic
 from terrine.data.dataset import Dataset
 from terrine.data.parties import check_whole
-from terrine.errors import SettingError
+from terrine.errors import InputError, SettingError
 from terrine.settings import Automatic, Kinds, Settings, Unit
 
 
@@ -155,6 +155,16 @@ def partition(
     groups = protected_groups(data, unit)
     assignment = dealt.deal(data, groups, seed)
     return Parts(assignment, dealt, unit, seed, arithmetic.check(assignment, dealt.teachers, groups))
+
+
+def check_parts(parts: Parts, data: Dataset) -> None:
+    """Raise InputError unless parts are what dealing these very data gives: theirs, by their names and groups."""
+    groups = protected_groups(data, parts.unit)
+    if not np.array_equal(parts.settings.deal(data, groups, parts.seed), parts.assignment):
+        raise InputError(
+            f"The parts are not those of {data.name}: dealt by its own names and groups, records fall to other "
+            "teachers, and one unit could move several votes. Deal these data: partition(data, ...)."
+        )
 
 
 def protected_groups(dataset: Dataset, unit: str) -> np.ndarray | None:

@@ -17,7 +17,7 @@ import torch
 from terrine.aggregation.findings import Findings
 from terrine.aggregation.release import Votes
 from terrine.data.dataset import Dataset
-from terrine.data.partitions import Parts
+from terrine.data.partitions import Parts, check_parts
 from terrine.errors import SettingError
 from terrine.geometry import size_of
 from terrine.models.backbone import Backbone, features_in_batches
@@ -144,6 +144,7 @@ def fit(
     if data.several:
         raise SettingError(f"{data.name} has several findings: run it in the pipeline (docs/several-findings.md).")
     settings.refuse_shared_passes(device, public=data.public)
+    check_parts(parts, data)
 
     def given() -> Backbone:
         if backbone is None:
