@@ -60,6 +60,13 @@ def write_parameters(root: Path, name: str) -> Run:
     What anybody may read of them is written beside what else is public. Raises as `settled` does.
     """
     run = Run(root, name, settled(root, name))
+    said = run.params.privacy
+    if said.counted and counted_before(run) != said.units:
+        raise SettingError(
+            "privacy.counted says that the run counted its units with noise, and the account has no such count. It is "
+            "not for you to set: leave it out, and privacy.units, too, or declare privacy.units alone. Nothing was "
+            "charged."
+        )
     write_text(run.folders.parameters, as_yaml(run.params.model_dump(mode="json")))
     write_text(run.folders.public_parameters, as_yaml(public_parameters(run.params)))
     return run

@@ -343,7 +343,7 @@ def _who(statement: PrivacyStatement) -> dict[str, str]:
     """Say what neighbours are and who is trusted; where records were summed, nobody taught and nobody voted."""
     neighbouring, trusted = NEIGHBOURS[statement.unit], TRUST_MODELS[statement.trust_model]
     if "numbers" in statement.mechanism:
-        neighbouring = neighbouring.replace(" and therefore its teacher", "")
+        neighbouring = neighbouring.replace(" and therefore its teacher", "").replace(AT_ITS_PARTY, "")
         trusted = trusted.replace("data, the votes and", "data and")
     if overlap := statement.mechanism.get("overlap"):
         neighbouring = f"at up to {overlap} of the institutions at once, {neighbouring}"

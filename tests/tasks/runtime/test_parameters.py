@@ -61,6 +61,15 @@ def test_numbers_take_the_place_of_auto_and_what_counting_cost_is_charged_once(p
     assert _spent(project, params) == [spent_on_counting(params)]
 
 
+def test_a_count_with_noise_that_was_not_made_is_refused(project):
+    """A statement would publish the exact number of people as a noisy one."""
+    params = write_parameters(project, "own").params
+    for counted in (params.privacy.counted, 50.0):
+        own = [f"privacy.units={params.privacy.units + 1}", f"privacy.counted={counted}"]
+        with pytest.raises(SettingError, match="the account has no such count"):
+            write_parameters(project, derive(project, "own", own))
+
+
 def test_units_are_counted_with_noise_of_each_accounts_own(project):
     counts = [settled(project, derive(project, "own", [f"ledger.account=a{n}"])).privacy.units for n in range(5)]
     assert len(set(counts)) > 1  # of noise with a deviation of 8.6, all alike one time in 200,000

@@ -337,8 +337,8 @@ def test_accuracies_with_noise_are_chosen_by_on_private_data_and_each_is_in_the_
 
 
 def test_a_count_of_units_that_candidates_share_is_in_the_price_once(project, stages):
-    shared = ["privacy.units=1400", "privacy.counted=9", "aggregation.epsilon=6"]
-    run_sweep("aggregation.sigma=30,40", settings=shared)
+    counted = [*PRIVATE, "partition.teachers=auto", "aggregation.epsilon=6", "ledger.epsilon=40"]
+    run_sweep("aggregation.sigma=30,40", settings=counted)
     ledger, dataset = account_of(project, stages.result["candidates"][0]["run"])
     assert len(ledger.events(dataset)) == 3
     price = round_up(ledger.spent(dataset, DELTA))
