@@ -12,7 +12,7 @@ from pathlib import Path
 from tasks.config.automatic import AUTO, may_be_summed, take_out
 from tasks.config.params import lay_over
 from tasks.config.presets import resolve, values_of
-from tasks.pipeline.data_remarks import Remarks, listed, remarks_on
+from tasks.pipeline.data_remarks import RARE, Remarks, listed, remarks_on
 from tasks.runtime.accounts import check_data, ledger_account, ledger_before
 from tasks.runtime.parameters import as_planned, hopeless, hopeless_sums, planned, settled_before, surveyed
 from tasks.runtime.releases import (
@@ -242,7 +242,8 @@ def vanishing_classes(found: Finding) -> dict[str, str]:
     all. For the operator alone: it hangs on counts.
     """
     params, survey, said = found.run.params, found.survey, {}
-    mu = mu_of(params.aggregation.epsilon, params.aggregation.delta)
+    delta = params.aggregation.delta
+    mu = mu_of(params.aggregation.epsilon, delta)
     for name, count in zip(survey.class_names, survey.train.tolist(), strict=True):
         if found.plan is not None and found.plan.useful:
             enough, knowing_it = ENOUGH, knowing(found.plan.teachers, count)
@@ -259,12 +260,14 @@ def vanishing_classes(found: Finding) -> dict[str, str]:
             continue
         if not 0 < strength < enough:
             continue
-        larger = epsilon_for_signal(enough, strength, mu, params.aggregation.delta)
+        # What is rare beside the others is rarely answered without any noise, too.
+        fair = RARE * float(survey.train.mean())
+        records, larger = max(count * enough / strength, fair), epsilon_for_signal(enough, strength, mu, delta)
         said[name] = (
             f"Class '{name}' ({count:,} records): at ε = {params.aggregation.epsilon:g} {why}, a signal of "
             f"{shown(strength)} where {enough:g} is needed, and the student will hardly ever answer so. What would do: "
-            f"ε = {larger:g}; or about {math.ceil(count * enough / strength):,} records of it; or to merge it with "
-            f"{'the one beside it' if params.data.scale is not None else 'another class'}."
+            f"{f'ε = {larger:g}; or ' if count >= fair else ''}about {math.ceil(records):,} records of it; or to merge "
+            f"it with {'the one beside it' if params.data.scale is not None else 'another class'}."
         )
     return said
 
