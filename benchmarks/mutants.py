@@ -75,6 +75,7 @@ PRIVACY_TESTS = (
     ),
     "tests/tasks/parties/test_party_config.py",
     "tests/tasks/serving/test_verification.py",
+    "tests/tasks/tools/test_sweep.py",
     "tests/tasks/transcription/test_transcribe.py",
     "tests/flows/test_records_of_other_settings.py",
     "tests/flows/test_zones.py",

@@ -3,11 +3,13 @@
 from dataclasses import replace
 from typing import Literal
 
+import numpy as np
 import pytest
 
 import tasks.config.params
 from tasks.config.params import Params, validate
 from tasks.config.values import merge
+from tasks.pipeline import dataset
 from tasks.pipeline.dataset import prepare_dataset
 from tasks.runtime.run import Run
 from terrine.data import public
@@ -89,3 +91,20 @@ def test_an_unknown_name_is_refused_with_the_known_ones():
         validate({"data": {"name": "imagenet"}})
     with pytest.raises(SettingError, match=rf"data\.name: there is no 'imagenet'\. Known: {known}"):
         load_dataset("imagenet")
+
+
+def test_images_alone_are_not_protected_where_whose_they_are_decides_what_the_pool_is(tmp_path):
+    number = np.arange(90)
+    images = np.random.default_rng(0).integers(0, 256, (90, 8, 8), dtype=np.uint8)
+    np.savez(tmp_path / "own.npz", images=images, labels=number % 2, groups=number // 3)
+    values = {
+        "data": {"name": "npz", "path": "own.npz", "size": 8, "channels": 1, "pool": "test", "test_fraction": 0.5},
+        "queries": {"sources": {"pool": 1}},
+        "aggregation": VALUES["aggregation"],
+        "ledger": BUDGET["ledger"],
+    }
+    with pytest.raises(SettingError, match=r"could be published. Set privacy\.unit=group"):
+        dataset.load_dataset(Run(tmp_path, "pool", validate(values)))
+    assert len(
+        dataset.load_dataset(Run(tmp_path, "pool", validate(values | {"privacy": {"unit": "group"}}))).pool_images
+    )

@@ -88,31 +88,6 @@ def taught(run):
     run_through(run, "teach", "vote")
 
 
-def test_rows_alone_are_not_protected_where_whose_they_are_decides_what_is_public():
-    """A row that is exchanged for another person's would be among the queries, in the clear."""
-    of_people = lay_over(VALUES, {"data": {"group": "workclass"}})
-    with pytest.raises(SettingError, match=r"could be published. Set privacy\.unit=group"):
-        validate(of_people)
-    validate(lay_over(of_people, {"privacy": {"unit": "group"}}))
-
-
-def test_images_alone_are_not_protected_where_whose_they_are_decides_what_the_pool_is(tmp_path):
-    number = np.arange(90)
-    images = np.random.default_rng(0).integers(0, 256, (90, 8, 8), dtype=np.uint8)
-    np.savez(tmp_path / "own.npz", images=images, labels=number % 2, groups=number // 3)
-    values = {
-        "data": {"name": "npz", "path": "own.npz", "size": 8, "channels": 1, "pool": "test", "test_fraction": 0.5},
-        "queries": {"sources": {"pool": 1}},
-        "aggregation": VALUES["aggregation"],
-        "ledger": VALUES["ledger"],
-    }
-    with pytest.raises(SettingError, match=r"could be published. Set privacy\.unit=group"):
-        dataset.load_dataset(Run(tmp_path, "pool", validate(values)))
-    assert len(
-        dataset.load_dataset(Run(tmp_path, "pool", validate(values | {"privacy": {"unit": "group"}}))).pool_images
-    )
-
-
 def test_a_table_goes_through_every_stage_and_its_student_predicts(tmp_path):
     write(tmp_path, adult(2000))
     # So many votes that no draw of the secure noise decides whether the test passes: in ten runs 23 to 26 points ahead.

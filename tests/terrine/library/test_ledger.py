@@ -146,20 +146,6 @@ def test_records_that_teachers_learned_from_have_one_account_and_on_a_site_one_f
         tr.Ledger.open(tmp_path / "elsewhere", budget=3.0).release(MECHANISM, known, epsilon=2)
 
 
-def test_teachers_refuse_parts_of_other_groups(tmp_path):
-    """Records of one person would lie in several parts, of which the statement says that none do."""
-    groups = np.arange(60) // 3
-    images = np.random.default_rng(0).integers(0, 256, (60, 8, 8), dtype=np.uint8)
-    np.savez(tmp_path / "own.npz", images=images, labels=groups % 2, groups=groups)
-    data = tr.load_dataset("npz", path=tmp_path / "own.npz", size=8)
-    assert data.train_groups is not None
-    parts = tr.partition(data, teachers=4, unit="group")
-    backbone = tr.Scattering(projection=10).fit(tr.draw("gaussian", count=20, like=data))
-    tr.LinearTeachers().fit(data, parts, backbone)
-    with pytest.raises(tr.InputError, match="not those of own"):
-        tr.LinearTeachers().fit(replace(data, train_groups=np.roll(data.train_groups, 1)), parts, backbone)
-
-
 def test_teachers_that_share_a_part_have_no_guarantee_and_the_statement_says_so(tmp_path):
     said = str(_open(tmp_path).release(MECHANISM, replace(VOTES, disjoint=False), epsilon=2).statement())
     assert said.startswith("NOT PRIVATE")

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -6,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from sklearn.linear_model import Ridge
 
+import terrine as tr
 from terrine.classifiers import initial_head
 from terrine.determinism.randomness import torch_generator
 from terrine.errors import InputError
@@ -250,3 +252,17 @@ def test_arrays_that_do_not_fit_are_refused_before_any_work(data):
         vote(heads, broken)
     with pytest.raises(InputError, match=r"\(2, 3\)"):
         LinearHeads(np.zeros((2, 3)), np.zeros(2))
+
+
+def test_teachers_refuse_parts_of_other_groups(tmp_path):
+    """Records of one person would lie in several parts, of which the statement says that none do."""
+    groups = np.arange(60) // 3
+    images = np.random.default_rng(0).integers(0, 256, (60, 8, 8), dtype=np.uint8)
+    np.savez(tmp_path / "own.npz", images=images, labels=groups % 2, groups=groups)
+    data = tr.load_dataset("npz", path=tmp_path / "own.npz", size=8)
+    assert data.train_groups is not None
+    parts = tr.partition(data, teachers=4, unit="group")
+    backbone = tr.Scattering(projection=10).fit(tr.draw("gaussian", count=20, like=data))
+    tr.LinearTeachers().fit(data, parts, backbone)
+    with pytest.raises(tr.InputError, match="not those of own"):
+        tr.LinearTeachers().fit(replace(data, train_groups=np.roll(data.train_groups, 1)), parts, backbone)
