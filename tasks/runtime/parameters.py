@@ -24,6 +24,7 @@ from tasks.runtime.identity import PLACES
 from tasks.runtime.releases import check_releases, identity_in_ledger, noise_of, noise_on_count
 from tasks.runtime.run import SPLIT_SEED, Run
 from tasks.runtime.store import Folders, read_json, write_json, write_text
+from terrine.data.partitions import refuse_no_groups
 from terrine.data.survey import Survey
 from terrine.errors import SettingError
 from terrine.planning import (
@@ -112,8 +113,10 @@ def _with(values: dict[str, Any], chosen: dict[str, dict[str, Any]]) -> Params:
 
 
 def surveyed(run: Run) -> Survey:
-    """Return what a run's data are."""
-    return run.params.data.survey(run.root, seed=SPLIT_SEED)
+    """Return what a run's data are. Raises SettingError where groups are to be protected and the data have none."""
+    survey = run.params.data.survey(run.root, seed=SPLIT_SEED)
+    refuse_no_groups(run.params.privacy.unit, survey.groups)
+    return survey
 
 
 def foreseen(root: Path, name: str, survey: Survey) -> Params:

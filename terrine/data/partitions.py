@@ -176,11 +176,14 @@ def protected_groups(dataset: Dataset, unit: str) -> np.ndarray | None:
 
     Raises SettingError when groups are to be protected and the data has none.
     """
-    if unit == "record":
-        return None
-    if dataset.train_groups is None:
+    refuse_no_groups(unit, dataset.train_groups)
+    return None if unit == "record" else dataset.train_groups
+
+
+def refuse_no_groups(unit: str, groups: object | None) -> None:
+    """Raise SettingError where groups are to be protected and records have none."""
+    if unit == "group" and groups is None:
         raise SettingError(
-            f"privacy.unit=group, but {dataset.name} has no groups. Give every record a group "
-            "(docs/your-own-images.md), or set privacy.unit=record."
+            "privacy.unit=group, but the data have no groups. Give every record a group (docs/your-own-images.md; of a "
+            "table, name the column: data.group), or set privacy.unit=record."
         )
-    return dataset.train_groups

@@ -43,7 +43,7 @@ def test_labels_and_images_have_no_say_in_the_deal(tmp_path):
 
 
 def test_groups_are_asked_for_where_groups_are_protected(tmp_path):
-    with pytest.raises(SettingError, match=r"privacy\.unit=group, but digits has no groups"):
+    with pytest.raises(SettingError, match=r"privacy\.unit=group, but the data have no groups"):
         partition.deal_records.fn(make(tmp_path, privacy={"unit": "group"}))
 
 

@@ -124,6 +124,12 @@ def test_too_few_groups_are_refused_before_anything_is_charged_and_the_advice_wo
     assert anyway.partition.teachers >= 2
 
 
+def test_groups_that_the_data_do_not_have_are_refused_before_they_are_counted(project):
+    with pytest.raises(SettingError, match=r"privacy\.unit=group, but the data have no groups"):
+        write_parameters(project, derive(project, "own", ["privacy.unit=group"]))
+    assert not list(project.rglob("ledger.db"))
+
+
 def test_too_few_teachers_for_enough_records_are_refused_with_how_many_would_do(project):
     few = ["partition.teachers=5"]
     with pytest.raises(SettingError, match=r"5 teachers are too few for 4 classes at ε = 4: they would vote") as said:

@@ -19,7 +19,7 @@ from tasks.tools.check import BORDER, LARGEST_DENSE, PROJECTION, image_seconds, 
 from terrine.data import table
 from terrine.data.encoding import learn
 from terrine.data.sources.table import Table
-from terrine.errors import InputError
+from terrine.errors import InputError, SettingError
 from terrine.models import scattering, spectra
 from terrine.models.kinds.scattering import PROJECTION_BATCHES
 from terrine.planning import knowing
@@ -275,6 +275,12 @@ def test_what_cannot_work_is_refused(project, settings, message):
     assert any(message in sentence for sentence in found.stops), found.stops
     options = [option for setting in settings for option in ("--set", setting)]
     assert _check(*options).exit_code == 1
+
+
+def test_groups_that_the_data_do_not_have_are_refused(project):
+    for settings in ([], ["partition.teachers=100", "queries.count=100", "aggregation.sigma=9"]):
+        with pytest.raises(SettingError, match=r"privacy\.unit=group, but the data have no groups"):
+            look_at(project, derive(project, "own", [*settings, "privacy.unit=group"]))
 
 
 def test_doubts_stop_no_run_that_goes_on_anyway(project):
