@@ -22,7 +22,9 @@ def check(
     preset: Annotated[
         str | None, typer.Option("--preset", help="A preset, or a run; default: the run that was selected last.")
     ] = None,
-    name: Annotated[str | None, typer.Option("--name", help="A run that was named.")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="A run that was named; with --preset, one that would be.")
+    ] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Override a parameter: section.key=value. May be repeated.")
     ] = None,
@@ -32,7 +34,7 @@ def check(
     from tasks.tools.check import look_at
 
     root = project_root()
-    found = look_at(root, derive(root, name or preset or selected_run(root), list(set_ or []), keeps=False))
+    found = look_at(root, derive(root, preset or name or selected_run(root), list(set_ or []), keeps=False))
     show(found, printer())
     if found.stops:
         raise typer.Exit(1)

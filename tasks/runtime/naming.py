@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from tasks.config.params import Params
 from tasks.config.presets import (
@@ -25,6 +26,7 @@ from tasks.config.presets import (
     runs,
     with_assignments,
 )
+from tasks.config.values import flat
 from tasks.runtime.identity import release_digest
 from tasks.runtime.locks import locked, of_project
 from tasks.runtime.store import Folders, write_text
@@ -38,7 +40,7 @@ IGNORED = """\
 
 def name_run(root: Path, name: str, preset: str | None, assignments: list[str]) -> str:
     """Begin a run of this name from a preset or another run, or go on with it, with `--set` assignments laid over what
-    it has; return the name.
+    it has; return the name. Where a preset is named, the run is what preset and assignments say by now, and no more.
 
     Raises SettingError for a name that no run can have, and for settings that its release was not made with.
     """
@@ -48,14 +50,15 @@ def name_run(root: Path, name: str, preset: str | None, assignments: list[str]) 
     run = read_preset(root, name)
     if run.made_from is None:
         raise SettingError(f"{name} is a preset. Choose another --name for a run of your own.")
-    if preset not in (None, name) and (origin := _origin(read_preset(root, str(preset)))) != run.made_from:
+    start = read_preset(root, preset or name)
+    if (origin := _origin(start)) != run.made_from:
         raise SettingError(
             f"There is a run {name} already, made from {run.made_from} and not from {origin}. Choose another --name, "
             f"or go on with that one: terrine run --name {name}."
         )
-    overrides, params = with_assignments(root, run, assignments)
+    overrides, params = with_assignments(root, start, assignments)
     if overrides != run.overrides:
-        _check_release(root, run, params, changes(root, name, overrides))
+        _check_release(root, run, start, overrides, params)
         keep(root, name, run.made_from, overrides)
     return name
 
@@ -102,18 +105,23 @@ def _origin(preset: Preset) -> str:
     return preset.made_from or preset.name
 
 
-def _check_release(root: Path, run: Preset, params: Params, changed: list[str]) -> None:
-    """Refuse settings that would make another release, where the run has released."""
+def _check_release(root: Path, run: Preset, start: Preset, overrides: dict[str, Any], params: Params) -> None:
+    """Refuse settings, those of `start` with assignments, that would make another release, where the run has
+    released."""
     if not Folders(root, run.name).release.is_dir():
         return
     if _decides(resolve(root, run.name)) == _decides(params):
         return
+    left_out = flat(run.overrides, whole="sources").keys() - flat(overrides, whole="sources").keys()
+    changed = changes(root, run.name, overrides) + [f"no {key}" for key in sorted(left_out)]
     other = next(name for number in count(2) if not parameter_file(root, name := f"{run.name}-{number}").is_file())
-    words = ["terrine", "run", "--preset", run.name, "--name", other]
-    command = typed([*words, *(word for change in changed for word in ("--set", change))])
+    words = ["terrine", "run", "--preset", start.name, "--name", other]
+    settings = changes(root, start.name, overrides)
+    command = typed([*words, *(word for change in settings for word in ("--set", change))])
     raise SettingError(
         f"Run {run.name} has released, and its name stands for that release. With {', '.join(changed)} it would be "
-        f"another one, with a price of its own. Give that a name of its own:\n{command}"
+        f"another one, with a price of its own. To go on with what it has: terrine run --name {run.name}. Or give the "
+        f"other a name of its own:\n{command}"
     )
 
 

@@ -44,7 +44,7 @@ def release(project, name):
 def test_a_named_run_goes_on_by_its_name_alone_and_by_the_whole_command(project):
     assert name_run(project, "clinic-a", "own", OWN) == "clinic-a"
     text = (project / "experiments" / "clinic-a.yaml").read_text()
-    for preset, assignments in ((None, []), ("own", OWN), ("own", []), ("clinic-a", OWN[:1])):
+    for preset, assignments in ((None, []), ("own", OWN), ("clinic-a", []), ("clinic-a", OWN[:1])):
         assert name_run(project, "clinic-a", preset, assignments) == "clinic-a"
     assert (project / "experiments" / "clinic-a.yaml").read_text() == text
     assert str(resolve(project, "clinic-a").data.path) == "/secure/scans"
@@ -87,6 +87,27 @@ def test_settings_may_change_until_the_release_and_then_only_those_that_it_does_
         with pytest.raises(SettingError, match="has released"):
             name_run(project, "clinic-a", None, [change])
     assert resolve(project, "clinic-a") == params
+
+
+def test_a_preset_that_is_named_again_says_what_the_run_is_by_now(project):
+    def corrected(**sections):
+        path = project / "experiments" / "own.yaml"
+        path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | sections))
+
+    name_run(project, "clinic-a", "own", [*OWN, "student.l2=0.5", "privacy.unit=group"])
+    corrected(aggregation={"mechanism": "histogram", "sigma": 30, "epsilon": 2})
+    assert resolve(project, name_run(project, "clinic-a", None, [])).aggregation.epsilon == 4
+    params = resolve(project, name_run(project, "clinic-a", "own", [*OWN, "student.l2=0.4"]))
+    assert (params.aggregation.epsilon, params.student.l2, params.privacy.unit) == (2, 0.4, "record")
+    release(project, "clinic-a")
+    assert resolve(project, name_run(project, "clinic-a", "own", OWN)).student.l2 != 0.4
+    name_run(project, "clinic-a", None, ["student.l2=0.4"])
+    corrected(seed=7)
+    with pytest.raises(SettingError, match=r"With seed=7, no student\.l2 it would be .* --name clinic-a\. Or"):
+        name_run(project, "clinic-a", "own", OWN)
+    with pytest.raises(SettingError, match=r"With data\.path=images, ledger\.account=own, "):
+        name_run(project, "clinic-a", "own", [])
+    assert resolve(project, "clinic-a").seed != 7
 
 
 def test_the_command_for_settings_that_are_refused_begins_another_run_with_them(project):
