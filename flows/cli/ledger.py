@@ -46,8 +46,9 @@ def show(
         return
     console = printer()
     for account in accounts:
-        nameless = f"account {account['dataset'][:16]} (no run or preset here has its name)"
-        console.print(account["account"] or nameless, style="bold")
+        name, digest = account["account"], f"account {account['dataset'][:16]}"
+        called = f"{name} ({digest})" if name else f"{digest} (no run or preset here has its name)"
+        console.print(called, style="bold")
         console.print(Padding(_balance(account), (0, 0, 0, 2)))
         table = Table("run", "ε by itself", "when", "", box=None, padding=(0, 1), pad_edge=False)
         table.columns[0].overflow = "fold"

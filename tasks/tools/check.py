@@ -280,17 +280,25 @@ def _look_at_account(found: Finding, automatic: list[tuple[str, str]]) -> None:
         found.refusals.append(str(error))
         return
     params, ledger = run.params, ledger_before(run)
-    accounts = [] if ledger is None else ledger.together(ledger_account(run))
+    mode = "replay" if params.data.public_benchmark else "release"
+    name = "" if ledger is None else ledger_account(run)
+    budget = Budget(name, params.ledger.epsilon, params.aggregation.delta, mode)
+    accounts = [] if ledger is None else ledger.together(name)
     if ledger is None or not accounts:
-        mode = "replay" if params.data.public_benchmark else "release"
-        accounts = [Account(Budget("", params.ledger.epsilon, params.aggregation.delta, mode), {}, {})]
+        accounts = [Account(budget, {}, {})]
         ahead = [Release(kind, "", cost) for kind, cost in worst_cases(params).items()]
     else:
         ahead = unpaid(ledger, releases_of(run))
     costs = [release.worst_case for release in ahead]
     found.spent, found.total = accounts[0].total(), accounts[0].total(*costs)
     found.cost = price(compose(*costs), params.aggregation.delta) if costs else 0.0
+    if found.survey.sketch is None and not found.spent and run.site.is_dir() and not params.data.public_benchmark:
+        found.notes.append(
+            f"Account {params.ledger.account} has released nothing, and another here has: whether these images are its "
+            "own is known as soon as `terrine run` has read them, before anything is charged."
+        )
     try:
+        accounts[0].check_same(budget, params.privacy.unit)
         check_data(run, found.survey.sketch)
         check_fit(run, accounts, ahead)
     except TerrineError as error:

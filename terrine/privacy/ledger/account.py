@@ -237,6 +237,25 @@ class Account:
             total = max(total, kept.epsilon(kept.cost(first), delta))
         return total
 
+    def check_same(self, budget: Budget, unit: str | None) -> None:
+        """Refuse releases that name another budget or mode than the account's, or protect another unit.
+
+        Raises:
+            LedgerError: see above; without a budget, δ and unit may differ.
+        """
+        known = self.budget
+        if known != budget and not (known.mode == budget.mode and known.epsilon is budget.epsilon is None):
+            raise LedgerError(
+                f"The dataset is registered with {known}, not with {budget}. Set ledger.epsilon and δ to what is "
+                "registered, or change that by `terrine ledger set-budget`; its mode stays what it was."
+            )
+        if budget.epsilon is not None and unit is not None and self.unit not in (None, unit):
+            raise LedgerError(
+                f"The account is for releases that protect a {self.unit}, and this one protects a {unit}: their ε do "
+                "not add up, and records that were released about in one unit are not protected in another. Protect a "
+                f"{self.unit}, or use an account of other people's data. Nothing was released."
+            )
+
     def check_all(self, worst_cases: Sequence[Event], noise_kind: str, subject: str | None = None) -> None:
         """Refuse releases, called `subject` if it is refused, that the budget does not allow one after the other.
 

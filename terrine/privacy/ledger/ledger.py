@@ -157,17 +157,8 @@ class Ledger:
                 if transaction.end()[0] == 0:
                     body["ledger"] = secrets.token_hex(16)  # no two ledgers begin alike
                 transaction.append("register", dataset, None, body)
-            elif known.budget != wanted and not (known.budget.mode == mode and known.budget.epsilon is epsilon is None):
-                raise LedgerError(
-                    f"The dataset is registered with {known.budget}, not with {wanted}. Set ledger.epsilon and δ to "
-                    "what is registered, or change that by `terrine ledger set-budget`; its mode stays what it was."
-                )
-            elif epsilon is not None and unit is not None and known.unit not in (None, unit):
-                raise LedgerError(
-                    f"The account is for releases that protect a {known.unit}, and this one protects a {unit}: their ε "
-                    f"do not add up, and records that were released about in one unit are not protected in another. "
-                    f"Protect a {known.unit}, or use an account of other people's data. Nothing was released."
-                )
+            else:
+                known.check_same(wanted, unit)
 
         self._transactions.transact(work)
 

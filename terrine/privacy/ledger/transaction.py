@@ -128,9 +128,9 @@ class LedgerTransaction:
                 if known == data.name or (size and same_people(shared[known], size, len(data.records))):
                     raise LedgerError(
                         f"Some of these records were released about under another account, {name[:16]} (`terrine "
-                        "ledger show --json` has its name): a second account would be a second budget for the same "
-                        "people. Use that account (ledger.account), or add the two up: `terrine ledger link`. Nothing "
-                        "was released."
+                        "ledger show` has its name): a second account would be a second budget for the same people. "
+                        "Use that account (ledger.account), or add the two up: `terrine ledger link`. Nothing was "
+                        "released."
                     )
 
     def check_records(self) -> None:

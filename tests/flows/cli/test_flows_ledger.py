@@ -85,7 +85,7 @@ def test_show_calls_accounts_by_the_names_that_the_project_has_and_folds_long_ru
     monkeypatch.setenv("COLUMNS", "80")
     output = terrine("show", *options)
     assert max(map(len, output.splitlines())) <= 80
-    assert "\nxrays-2026\n" in output
+    assert re.search(r"^xrays-2026 \(account [0-9a-f]{16}\)$", output, re.MULTILINE)
     assert "on each group" in output
     assert "does not fit." in output
     # Its column goes on below where it ends, and nothing of it is cut off.

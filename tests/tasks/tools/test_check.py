@@ -182,6 +182,27 @@ def test_a_table_that_was_released_about_under_another_account_is_refused_at_fir
     assert not any("another account" in said for said in look_at(project, "rows").stops)
 
 
+def test_an_account_of_another_unit_or_budget_is_refused_in_the_words_of_the_ledger(project):
+    _table_of_groups(project, groups=60)
+    settings = ["data.path=images/table.csv", "aggregation.epsilon=6"]
+    settled(project, derive(project, "own", settings))
+    for change, said in (
+        (["privacy.unit=group", "aggregation.epsilon=8"], "The account is for releases that protect a record"),
+        (["ledger.epsilon=9"], "The dataset is registered with ε=8"),
+    ):
+        stops = look_at(project, derive(project, "own", [*settings, "privacy.anyway=true", *change])).stops
+        assert [sentence for sentence in stops if sentence.startswith(said)], stops
+    assert not look_at(project, derive(project, "own", settings)).stops
+
+
+def test_of_images_under_a_new_account_it_is_said_that_only_reading_them_tells_whose_they_are(project):
+    settled(project, "own")
+    second = derive(project, "own", ["ledger.account=second"])
+    for name, count in ((second, 1), ("own", 0)):
+        said = [note for note in look_at(project, name).notes if " has released nothing, and another here has" in note]
+        assert len(said) == count, said
+
+
 def test_what_another_run_of_the_account_released_is_not_priced_again(project):
     """Though nothing was chosen for this run yet: the count of units is known, and so are the numbers that follow."""
     settings = ["privacy.moments=0.05"]
