@@ -18,6 +18,11 @@ with from_extra("pipeline", "Tables"):
 
 _WITH_A_UNIT = re.compile(r"[<>≤≥~]?\s*[+-]?\d+(?:[.,]\d+)?\s*\D*")  # 45 kg, 12%, <5, 3,5
 _CODE = re.compile(r"-1|-9|-?99+")
+_LED_BY_ZERO = re.compile(r"0\d+")
+_DISTINCT = 20
+"""As many different whole numbers a column may hold, however few its rows, and measure something."""
+_EVEN = 0.1
+"""How far, in shares of rows, numbers that only name somebody lie from being spread evenly over their range."""
 _STEPS = 5
 """A value that often stands for a missing one is far outside when it is so many times as far as others lie apart."""
 
@@ -46,11 +51,13 @@ def named_by_a_record(encoding: Encoding) -> bool:
 
 def on_values(encoding: Encoding, public: pd.DataFrame, categorical: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Return what there is to say of columns that are hardly meant as they are taken."""
-    outside, units = [], []
+    outside, units, names = [], [], []
     for column in encoding.columns:
         cells = public[column.name]
         if column.values is None:
             numbers, known, _ = numbers_in(cells)
+            if why := why_a_name(cells, numbers[known]):
+                names.append(f"'{column.name}' ({why})")
             outside += [f"'{column.name}' {value:g} ({times} times)" for value, times in far_outside(numbers[known])]
         elif column.name not in categorical:
             alike = [value for value in column.values if _WITH_A_UNIT.fullmatch(value)]
@@ -63,6 +70,13 @@ def on_values(encoding: Encoding, public: pd.DataFrame, categorical: tuple[str, 
             "neither order nor distance is seen. If they are numbers, write these alone, with points, and units into "
             "the header."
         )
+    if names:
+        said.append(
+            f"Taken as numbers, though they may only name somebody or something: {some(names)}. A name has no size to "
+            "learn from. Of a record it goes into data.id, of a person into data.group, which are not read; of one of "
+            "few things, such as a ward, into data.categorical; a postal code is best removed. If they measure "
+            "something, leave them."
+        )
     if outside:
         said.append(
             f"Values far outside of the rest occur again and again in the public rows: {some(outside)}. If they "
@@ -70,6 +84,24 @@ def on_values(encoding: Encoding, public: pd.DataFrame, categorical: tuple[str, 
             "deviation."
         )
     return tuple(said)
+
+
+def why_a_name(cells: pd.Series, numbers: np.ndarray) -> str | None:
+    """Return what speaks for cells that name something by numbers; None where they look measured.
+
+    Numbers with leading zeros do, and whole ones of which hardly any two are alike, or few are and all of their range
+    are as frequent as each other: what is measured has a middle.
+    """
+    led = next((cell for cell in cells if _LED_BY_ZERO.fullmatch(str(cell))), None)
+    if led is not None:
+        return f"leading zeros, such as '{led}'"
+    values, rows = np.unique(numbers), len(numbers)
+    if (values % 1).any() or len(values) <= max(_DISTINCT, rows / 10):
+        return None
+    if len(values) > 0.9 * rows:
+        return "whole numbers, hardly any of them twice"
+    ranks, spread = np.arange(1, rows + 1) / rows, (np.sort(numbers) - values[0]) / (values[-1] - values[0])
+    return "whole numbers, each in a few rows" if np.abs(ranks - spread).max() < _EVEN else None
 
 
 def far_outside(numbers: np.ndarray) -> list[tuple[float, int]]:

@@ -162,6 +162,31 @@ def _public_rows(source, project):
     return {line - 2 for line in kept[0].index}
 
 
+def test_numbers_that_name_records_people_or_places_are_told_and_measured_ones_are_not(project):
+    draw = np.random.default_rng(1)
+    columns = {
+        "mrn": draw.permutation(90_000)[:2000] + 10_000,
+        "person": draw.integers(0, 400, 2000),
+        "postal": [f"{number:05}" for number in draw.integers(1000, 99_999, 2000)],
+        "age": draw.normal(60, 15, 2000).astype(int),
+        "platelets": draw.normal(250, 60, 2000).round(1),
+        "pressure": draw.normal(120, 20, 2000).astype(int),
+        "died": draw.choice(["yes", "no"], 2000),
+    }
+    rows = [",".join(map(str, row)) for row in zip(*columns.values(), strict=True)]
+    (project / "rows.csv").write_text("\n".join([",".join(columns), *rows]))
+    source = Table(path="rows.csv", target="died", public_fraction=0.2)
+    (said,) = [remark for remark in source.survey(project).remarks if remark.startswith("Taken as numbers, though")]
+    assert re.search(
+        r": 'mrn' \(whole numbers, hardly any of them twice\), 'person' \(whole numbers, each in a few rows\), "
+        r"'postal' \(leading zeros, such as '0\d{4}'\)\. A name",
+        said,
+    ), said
+    settings = {"id": "mrn", "group": "person", "categorical": ("postal",)}
+    others = Table(path="rows.csv", target="died", **settings).survey(project).remarks
+    assert not any(remark.startswith("Taken as numbers, though") for remark in others)
+
+
 def test_a_table_that_was_released_about_under_another_account_is_refused_at_first_look(project):
     lines = [f"{n % 50},w{n % 7},{'yes' if n % 2 else 'no'}" for n in range(2000)]
     (project / "rows.csv").write_text("\n".join(["age,ward,died", *lines]))
