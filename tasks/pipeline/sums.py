@@ -82,9 +82,8 @@ def release_sums(run: Run, release_id: str) -> None:
     numbers = settings.numbers(whitening.length, len(names))
     drawn = numbers + numbers_of_moments(run) + (run.params.privacy.counted > 0)
     slack = check_slack(drawn, settings.epsilon, settings.delta, "aggregation.epsilon")
-    refuse_hopeless_sums(
-        run, len(np.unique(protected_units(run, read_dataset(run.folders)))), len(names), whitening.length
-    )
+    units = protected_units(run, read_dataset(run.folders))
+    refuse_hopeless_sums(run, len(np.unique(units)), len(names), whitening.length, len(units))
     check_use_of_accuracy(run)
     check_releases(run)
     moments = release_moments(run)

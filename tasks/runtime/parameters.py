@@ -223,32 +223,34 @@ def hopeless(run: Run, chosen: Plan, survey: Survey) -> str:
     units = params.privacy.units or survey.units(unit)
     about: dict[str, Any] = {"classes": sharing, "delta": delta, "unit": unit}
     noise = f"under noise of {chosen.sigma:.0f} votes on every count"
+    shared = survey.records[0] - survey.names
     free = planned(run, [("partition", "teachers")], survey)
     if free.useful and free.teachers > chosen.teachers:  # somebody said how many
         larger = epsilon_for_signal(ENOUGH, chosen.signal, mu_of(epsilon, delta), delta)
         other = f"partition.teachers=auto, which takes {free.teachers:,}"
-        return _hopeless(run, f"{chosen.teachers:,} teachers", classes, f"they would vote {noise}", larger, other)
+        few = f"{chosen.teachers:,} teachers"
+        return _hopeless(run, few, classes, f"they would vote {noise}", larger, other, shared)
     larger = advised_epsilon(units, counts=counts_units(run), moments=params.privacy.moments, **about)
     why, more = f"{chosen.teachers:,} teachers would vote {noise}", advised_units(epsilon, **about)
-    return _hopeless(run, f"{units:,} {unit}s", classes, why, larger, f"about {more:,} {unit}s to learn from")
+    return _hopeless(run, f"{units:,} {unit}s", classes, why, larger, f"about {more:,} {unit}s to learn from", shared)
 
 
-def refuse_hopeless_sums(run: Run, units: int, classes: int, features: int) -> None:
+def refuse_hopeless_sums(run: Run, units: int, classes: int, features: int, records: int) -> None:
     """Refuse sums over so few private units that their noise drowns them, unless `privacy.anyway` is set.
 
     units: as they are; those that were declared decide, where somebody did. features: the length of a record's vector.
-    Raises SettingError, for the operator alone.
+    records: how many there are, in units. Raises SettingError, for the operator alone.
     """
-    sentence = hopeless_sums(run, units, classes, features)
+    sentence = hopeless_sums(run, units, classes, features, records)
     if sentence and not run.params.privacy.anyway:
         raise SettingError(sentence)
 
 
-def hopeless_sums(run: Run, units: int, classes: int, features: int) -> str | None:
+def hopeless_sums(run: Run, units: int, classes: int, features: int, records: int) -> str | None:
     """Say why no head would come of a run's sums, and what would help; None where one will, or data are public."""
     # Of K findings each is one of K coordinates of a label of length 1, of all records (`terrine.aggregation.course`).
     sharing = math.sqrt(classes) if run.params.data.several else classes
-    units = run.params.privacy.units or units
+    shared, units = records - units, run.params.privacy.units or units
     params, about = run.params, {"classes": sharing, "features": features}
     epsilon, delta = params.aggregation.epsilon, params.aggregation.delta
     strength = signal_of_sums(units, mu_of(epsilon, delta), **about)
@@ -257,16 +259,22 @@ def hopeless_sums(run: Run, units: int, classes: int, features: int) -> str | No
     unit, larger = params.privacy.unit, advised_epsilon_of_sums(units, delta=delta, **about)
     why = f"the sums over them would have a signal of {strength:.2f}, where {ENOUGH_OF_SUMS:g} is needed"
     more = advised_units_of_sums(epsilon, delta=delta, **about)
-    return _hopeless(run, f"{units:,} {unit}s", classes, why, larger, f"about {more:,} {unit}s to learn from")
+    return _hopeless(run, f"{units:,} {unit}s", classes, why, larger, f"about {more:,} {unit}s to learn from", shared)
 
 
-def _hopeless(run: Run, few: str, classes: int, why: str, larger: float, other: str) -> str:
+def _hopeless(run: Run, few: str, classes: int, why: str, larger: float, other: str, shared: int) -> str:
     unit, epsilon = run.params.privacy.unit, run.params.aggregation.epsilon
     wide = f", though one of {WIDE} and more promises a single {unit} little" if larger >= WIDE else ""
     remedies = [
         f"a budget of ε = {larger:g} (aggregation.epsilon, and at least as much in ledger.epsilon){wide}",
         other,
     ]
+    if unit == "record" and run.params.data.name == "folder" and shared > 0:
+        remedies.insert(
+            0,
+            f"to give each file a name of its own, if all are different images: {shared:,} are called like one in "
+            "another class folder, and count as one with it",
+        )
     if unit == "group":
         remedies.append("privacy.unit=record, if what is to be protected is one image, not a person with all of hers")
     what = "findings" if run.params.data.several else "classes"

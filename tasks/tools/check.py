@@ -223,12 +223,13 @@ def _look_at_sums(found: Finding) -> None:
     found.strength = _signal_of_sums(found)
     if found.strength is None:
         return
-    units, about = found.survey.units(params.privacy.unit), {"classes": len(found.survey.class_names)}
+    units, records = found.survey.units(params.privacy.unit), found.survey.records[0]
+    about = {"classes": len(found.survey.class_names), "records": records}
     if sentence := hopeless_sums(run, units, features=params.backbone.projection + 1, **about):
         found.doubts.append(sentence)
-    if params.privacy.unit == "group" and found.survey.records[0] >= RICH * units:
+    if params.privacy.unit == "group" and records >= RICH * units:
         found.notes.append(
-            f"Each of your groups has {found.survey.records[0] / units:.0f} records or so. Sums hear a group once; "
+            f"Each of your groups has {records / units:.0f} records or so. Sums hear a group once; "
             "teachers that vote learn from all of its records, and are more accurate where groups are large: "
             "aggregation.mechanism=auto takes them."
         )

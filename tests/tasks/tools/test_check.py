@@ -331,6 +331,17 @@ def test_groups_that_the_data_do_not_have_are_refused(project):
             look_at(project, derive(project, "own", [*settings, "privacy.unit=group"]))
 
 
+@pytest.mark.parametrize("settings", [["aggregation.epsilon=1"], [*SUMMED, "aggregation.epsilon=0.1"]])
+def test_names_of_their_own_are_a_remedy_where_files_of_several_classes_share_them(project, settings):
+    name, remedy = derive(project, "own", settings), "What would do: to give each file a name of its own"
+    assert not any(remedy in sentence for sentence in look_at(project, name).stops)
+    for folder in ("boot", "shirt"):
+        for number, path in enumerate(sorted((project / "images" / folder).iterdir())):
+            path.rename(path.with_name(f"{number:04}.png"))
+    (said,) = [sentence for sentence in look_at(project, name).stops if "too few" in sentence]
+    assert re.search(rf"{remedy}, if all are different images: 1\d\d are called like one in another class folder", said)
+
+
 def test_doubts_stop_no_run_that_goes_on_anyway(project):
     found = look_at(project, derive(project, "own", ["partition.teachers=10", "privacy.anyway=true"]))
     assert found.doubts
