@@ -13,16 +13,17 @@ Found = dict[str, Any]
 
 def with_bar(what: str, attack: Callable[[Callable[[float, str], None]], Found]) -> Found:
     """Return what an attack finds; it is handed a function that shows (share done, what is next): in a bar, or, where
-    nobody sits before it, in a line now and then."""
+    nobody sits before it, in a line now and then. Stages of shadow runs print none of their own."""
     from rich.progress import Progress
 
     from flows.printing import printer
-    from tasks.runtime.progress import lines
+    from tasks.runtime.progress import CURRENT, lines
 
     console = printer(stderr=True)
     if not console.is_terminal:
-        return attack(lines(what, console.print))
-    with Progress(console=console, transient=True) as bar:
+        with CURRENT.within_more():
+            return attack(lines(what, console.print))
+    with CURRENT.within_more(), Progress(console=console, transient=True) as bar:
         task = bar.add_task(what, total=1.0)
         return attack(lambda share, text: bar.update(task, completed=share, description=text))
 

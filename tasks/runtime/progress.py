@@ -25,6 +25,7 @@ class StageProgress:
     def __init__(self) -> None:
         self.folders: Folders | None = None
         self.stage = ""
+        self.has_lines = True
         self._clear()
 
     def begin(self, folders: Folders, stage: str) -> None:
@@ -52,6 +53,15 @@ class StageProgress:
             self._own = fraction
 
     @contextmanager
+    def within_more(self) -> Iterator[None]:
+        """Have stages print no lines until the block ends: they are parts of a work that says how far it is."""
+        self.has_lines = False
+        try:
+            yield
+        finally:
+            self.has_lines = True
+
+    @contextmanager
     def fan_out(self, parts: int) -> Iterator[Callable[[], None]]:
         """Spread the stage over `parts` until the block ends; what is yielded is called whenever one is finished."""
         self._parts, self._finished, self._told = parts, 0, {}
@@ -71,13 +81,14 @@ CURRENT = StageProgress()
 def progress_reporter(key: str) -> Callable[[float, str], None]:
     """Return a function (fraction done, text) that shows progress: on a terminal's bar, Prefect's page, in the log."""
     show, say = _page_and_log(key) if _in_a_task() else (None, partial(print, flush=True))
-    line = lines(key, say)
+    line = lines(key, say) if CURRENT.has_lines else None
 
     def report(fraction: float, text: str) -> None:
         CURRENT.report(key, fraction)
         if show is not None:
             show(100 * fraction, text)
-        line(fraction, text)
+        if line is not None:
+            line(fraction, text)
 
     return report
 

@@ -52,11 +52,11 @@ def audit_student(
     units = units_of(dataset, run.params)
     rows, coins = [], []
     for number in range(shadows):
+        if progress is not None:
+            progress(number / shadows, f"shadow run {number + 1} of {shadows}")
         inside = coins_of(run, number, int(units.max()) + 1)
         rows.append(_shadow_scores(run, make, dataset, units, number, inside))
         coins.append(inside)
-        if progress is not None:
-            progress((number + 1) / shadows, f"shadow run {number + 1} of {shadows}")
     statement = read_json(run.folders.statement)
     charged = statement["epsilon_guaranteed"] or statement["epsilon"]
     found = attack(np.stack(rows), np.stack(coins), delta=statement["delta"], confidence=confidence)

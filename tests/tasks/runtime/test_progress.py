@@ -41,6 +41,7 @@ def test_an_attack_that_nobody_sits_before_says_now_and_then_how_far_it_is(capsy
     def attack(tell):
         for number in range(1, 5):
             tell(number / 4, f"shadow run {number} of 4")
+            progress_reporter("private-features")(1, "features")
         return {"caught": False}
 
     assert with_bar("shadow runs", attack) == {"caught": False}
