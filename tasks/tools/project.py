@@ -33,6 +33,9 @@ A project of Terrine: private images in, a student and its privacy statement out
     terrine run                 # the run of params.yaml: handwritten digits that come with a package
     terrine presets             # what else can be run; `your-own-images` is for a folder of your own
 
+Before the first commit, name your run in params.yaml (`run: NAME`) and type `terrine run` once more: `selected/`,
+which leads to another run's files on this machine, is not for git, and DVC reads no commit that has it.
+
 `data/private` never leaves this machine; `data/release` is what may be published. `terrine params` lists every setting.
 """
 
