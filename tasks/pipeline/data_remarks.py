@@ -100,7 +100,7 @@ def _on_files(remarks: Remarks, survey: Survey, params: Params) -> None:
     deep = sorted(mode for mode in modes if mode.startswith(("I", "F")))
     if deep and getattr(params.data, "window", None) is None:
         remarks.refusals.append(
-            f"There are images of more than 8 bits per pixel (mode {', '.join(deep)}): choose the range of values to "
+            f"There are images of more than 8 bits per pixel ({_called(deep, survey)}): choose the range of values to "
             "show, data.window=[low, high], or save them as 8 bits."
         )
     if len(modes) > 1:
@@ -131,6 +131,11 @@ def _on_files(remarks: Remarks, survey: Survey, params: Params) -> None:
         )
     if modes == {"L"} and params.data.channels == 3:
         remarks.notes.append("All images are grey: data.channels=1 would say as much as 3, in less time.")
+
+
+def _called(modes: list[str], survey: Survey) -> str:
+    """Return modes, each with the first file of it, where that is known."""
+    return ", ".join(f"mode {mode}" + (f", {survey.firsts[mode]}" if mode in survey.firsts else "") for mode in modes)
 
 
 def _their_shape(survey: Survey, size: Size) -> Size | None:

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from tasks.config.presets import project_root, runs
 from tasks.runtime.run import chosen_run
+from tasks.runtime.store import Folders
 from terrine.data.images import SUFFIXES, Files
 from terrine.data.pictures.files import read_images
 from terrine.deployment.model import reading
@@ -27,10 +29,23 @@ def student_folder(run: str | None = None, folder: Path | None = None, model: st
         return _from_mlflow(model)
     if folder is not None:
         return folder / "student" if (folder / "student").is_dir() else folder
-    found = chosen_run(run).folders.student
+    try:
+        found = chosen_run(run).folders.student
+    except ArtefactError as error:
+        raise ArtefactError(f"{error}{_last_made()}") from error
     if not found.is_dir():
-        raise ArtefactError(f"There is no student in {found}. Make the run first: terrine run.")
+        raise ArtefactError(f"There is no student in {found}. Make the run first: terrine run.{_last_made()}")
     return found
+
+
+def _last_made() -> str:
+    """Return which run made a student last, and how to ask that one; nothing where none did."""
+    root = project_root()
+    students = {name: student for name in runs(root) if (student := Folders(root, name).student).is_dir()}
+    if not students:
+        return ""
+    last = max(students, key=lambda name: students[name].stat().st_mtime)
+    return f" The last run that made a student is {last}: to take that one, --run {last}."
 
 
 def use_project_tracking() -> None:

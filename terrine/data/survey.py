@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
@@ -25,6 +26,7 @@ class Survey:
     sketch       digests of some records, where they were read (`terrine.data.sketch`)
     several      training and test records, where one may have several findings, or none; None where each has a class
     geometry     images by width, height and mode, of `looked_at` files whose headers were read
+    firsts       the first of these files of each mode
     columns      names of a table's columns, by what they are taken for
     remarks      what their source has to say about the files, in sentences
     declared     whether classes were named beforehand, so that of some there may be no record
@@ -40,6 +42,7 @@ class Survey:
     skipped: Counter[str] = field(default_factory=Counter)
     geometry: Counter[tuple[int, int, str]] = field(default_factory=Counter)
     looked_at: int = 0
+    firsts: Mapping[str, Path] = field(default_factory=dict)
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
     declared: bool = False

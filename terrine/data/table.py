@@ -16,6 +16,7 @@ How columns become numbers is learned from the public rows alone (`terrine.data.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +27,7 @@ import numpy as np
 from terrine.data.columns import kinds_of_columns, named_by_a_record, on_values
 from terrine.data.csv_file import NO_HEADER, read_csv_file
 from terrine.data.dataset import Dataset
-from terrine.data.encoding import Encoding, identifying, learn
+from terrine.data.encoding import Column, Encoding, identifying, learn
 from terrine.data.labels import MISSING, encode_groups, encode_labels, encode_names, on_alike_groups, plain
 from terrine.data.ordered import numbers_of, on_clipped
 from terrine.data.parties import encode_parties
@@ -39,6 +40,7 @@ from terrine.errors import InputError, some
 if TYPE_CHECKING:
     import pandas as pd
 
+_DATE = re.compile(r"\d{1,4}([-./])\d{1,2}\1\d{1,4}")  # 2026-03-01, 1.3.2026, 03/01/26
 _CLASSES = 50
 """As many classes may be called by numbers, however few rows there are."""
 
@@ -102,13 +104,7 @@ def load(source: Source, at: Path = Path(), *, seed: int = 0) -> tuple[Dataset, 
 def survey(source: Source, at: Path = Path(), *, seed: int = 0) -> Survey:
     """Return the counts of the table, and what speaks against its columns."""
     dataset, encoding, public = load(source, at, seed=seed)
-    doubts = tuple(
-        f"Column '{column.name}' holds words, {len(column.values or ()):,} different ones in {len(public):,} public "
-        "rows: an identifier, dates, free text, or numbers with decimal commas? Hardly anything can be learnt from "
-        "them, and they are published with the student. Remove the column; or name it in data.id or data.group, which "
-        "are not read; or write numbers with points. To go on all the same: --anyway."
-        for column in identifying(encoding, len(public))
-    )
+    doubts = tuple(_on_words(column, len(public)) for column in identifying(encoding, len(public)))
     if named_by_a_record(encoding):
         named = some([f"'{column.name}'" for column in encoding.columns])
         doubts += (
@@ -121,6 +117,20 @@ def survey(source: Source, at: Path = Path(), *, seed: int = 0) -> Survey:
         columns=kinds_of_columns(encoding, public) | {"no features": tuple(dict.fromkeys(source.roles))},
         remarks=(*dataset.remarks, *on_values(encoding, public, source.categorical)),
         doubts=doubts,
+    )
+
+
+def _on_words(column: Column, rows: int) -> str:
+    """Say of a column of words that tell public rows apart what to do about it."""
+    words = column.values or ()
+    what = "an identifier, free text, or numbers with decimal commas?"
+    remedy = "Remove the column; or name it in data.id or data.group, which are not read; or write numbers with points."
+    if sum(_DATE.match(word) is not None for word in words) > len(words) / 2:
+        what, remedy = "dates.", "Remove the column from the file, or write it as a number, such as an age or days."
+    return (
+        f"Column '{column.name}' holds words, {len(words):,} different ones in {rows:,} public rows: {what} Hardly "
+        f"anything can be learnt from them, and they are published with the student. {remedy} To go on all the same: "
+        "--anyway."
     )
 
 

@@ -106,9 +106,9 @@ def read_pictures(
     return images[: len(kept)], np.array(kept, dtype=np.int64)
 
 
-def headers(paths: Sequence[Path]) -> tuple[Counter[tuple[int, int, str]], list[Path]]:
-    """Return how many images there are of each width, height and mode (as Pillow names modes), from headers alone, and
-    the files that cannot be opened."""
+def headers(paths: Sequence[Path]) -> tuple[Counter[tuple[int, int, str]], dict[str, Path], list[Path]]:
+    """Return how many images there are of each width, height and mode (as Pillow names modes), from headers alone, the
+    first file of each mode, and the files that cannot be opened."""
 
     def geometry(path: Path) -> tuple[int, int, str]:
         with Image.open(path) as image:
@@ -118,7 +118,9 @@ def headers(paths: Sequence[Path]) -> tuple[Counter[tuple[int, int, str]], list[
     with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
         found = list(pool.map(partial(_attempt, geometry), paths))
     failed = [path for path, (_, failure) in zip(paths, found, strict=True) if failure is not None]
-    return Counter(known for known, failure in found if failure is None), failed
+    opened = [(known, path) for path, (known, failure) in zip(paths, found, strict=True) if failure is None]
+    firsts = {mode: path for (_, _, mode), path in reversed(opened)}
+    return Counter(known for known, _ in opened), firsts, failed
 
 
 def decode_image(

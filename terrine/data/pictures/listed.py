@@ -149,12 +149,12 @@ class Listed(OrderedLabels, Own, ImageSource):
     def survey(self, at: Path = Path(), *, seed: int = 0) -> Survey:
         there = self._listed(at, seed)
         train, test, classes = there.train, there.test, len(there.class_names)
-        geometry, broken = there.found.geometry, list[Path]()
+        geometry, firsts, broken = there.found.geometry, dict[str, Path](), list[Path]()
         if geometry is None:
             from terrine.data.pictures.files import headers
 
             every = max(1, len(there.labels) // _HEADERS)
-            geometry, broken = headers([record.path for record in there.found.records[::every]])
+            geometry, firsts, broken = headers([record.path for record in there.found.records[::every]])
         looked_at = geometry.total() + len(broken)
         return Survey(
             there.class_names,
@@ -166,6 +166,7 @@ class Listed(OrderedLabels, Own, ImageSource):
             else (count_units(there.groups[train]), count_units(there.groups[test])),
             skipped=there.found.skipped,
             geometry=geometry,
+            firsts=firsts,
             looked_at=looked_at,
             remarks=(*there.found.remarks, *there.remarks, *_on_broken(broken, looked_at)),
             doubts=on_combinations(there.class_names),

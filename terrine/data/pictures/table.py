@@ -12,7 +12,7 @@ from terrine.data.csv_file import open_csv
 from terrine.data.findings import findings_in_cell, findings_in_columns
 from terrine.data.labels import on_unread
 from terrine.data.pictures.listed import AND, Record
-from terrine.errors import InputError
+from terrine.errors import InputError, some
 
 OPTIONAL = ("group", "party", "split")
 
@@ -64,7 +64,7 @@ def rows_of(
                 raise InputError(
                     f"{table} has the columns {', '.join(header) or '(none)'}. Its first line must name "
                     f"{' or '.join(keys)} and {wanted}, and optionally {', '.join(optional[:-1])} and {optional[-1]}, "
-                    "separated by commas."
+                    f"separated by commas.{_on_header(header, keys, optional, findings)}"
                 )
             columns = {*key, *(name for name in optional if name in header)} | (set() if findings else {"label"})
             for row in reader:
@@ -78,6 +78,21 @@ def rows_of(
         raise InputError(f"{table} is no CSV file in UTF-8 ({error}). Save it as CSV, UTF-8, commas.") from error
     if not line:
         raise InputError(f"{table} lists no images. Give one line per image below the line with the column names.")
+
+
+def _on_header(header: Sequence[str], keys: Sequence[str], optional: Sequence[str], findings: Sequence[str]) -> str:
+    """Return what may be the matter with a header: capital letters, or findings that were not declared."""
+    known = (*keys, *optional, "label")
+    capitals = [name for name in header if name not in known and name.lower() in known]
+    if capitals:
+        return f" Small letters count: write {some([f'{name.lower()} for {name}' for name in capitals])}."
+    other = [name for name in header if name and name not in known]
+    if not findings and len(other) > 1 and any(name in header for name in keys):
+        return (
+            f" If the others are findings of which an image may have several: data.findings=[{', '.join(other)}] "
+            "(docs/several-findings.md)."
+        )
+    return ""
 
 
 def _findings_of(row: Mapping[str | None, str | None], findings: Sequence[str], place: str) -> list[str]:

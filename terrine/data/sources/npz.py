@@ -52,13 +52,18 @@ class Npz(OrderedLabels, Own, ThreeSplits):
             seed=seed,
             validation=self.validation_split,
             kind=self,
+            held=_names_in(path),
         )
         return replace(dataset, remarks=(*dataset.remarks, *_on_arrays(path)), declared="class_names" in arrays)
 
 
-def _on_arrays(path: Path) -> tuple[str, ...]:
+def _names_in(path: Path) -> list[str]:
     with np.load(path, allow_pickle=False) as archive:
-        names = archive.files
+        return list(archive.files)
+
+
+def _on_arrays(path: Path) -> tuple[str, ...]:
+    names = _names_in(path)
     other = [name for name in names if name not in {*_KEYS, "class_names"}]
     return () if any(name.endswith("groups") for name in names) else on_unread(str(path), "arrays", other, "groups")
 
@@ -97,17 +102,19 @@ def from_arrays(
     public_benchmark: bool = False,
     validation: Literal["keep", "pool", "drop"] = "keep",
     kind: OrderedLabels | None = None,
+    held: Collection[str] = (),
 ) -> Dataset:
     """Return the dataset in `arrays`, named as in the module docstring; `where` says in errors where they come from.
 
     test_fraction: of one set, which is to be split. validation: whether the validation split joins train, becomes the
-    dataset's public pool, or is left out. kind: what labels are, where not classes without order.
+    dataset's public pool, or is left out. kind: what labels are, where not classes without order. held: the names of
+    all arrays there, where `arrays` are only those that are known.
     """
     kind = OrderedLabels() if kind is None else kind
     if class_names is None and "class_names" in arrays:
         class_names = [str(text) for text in arrays["class_names"].ravel()]
     prefixes = [""] if "images" in arrays else [prefix for prefix in _PREFIXES if f"{prefix}images" in arrays]
-    _require_arrays(arrays, prefixes, where)
+    _require_arrays(arrays, prefixes, where, held)
     images = {prefix: to_uint8_nchw(arrays[f"{prefix}images"], f"{where}: {prefix}images") for prefix in prefixes}
     given_labels = {f"{prefix}labels": arrays[f"{prefix}labels"] for prefix in prefixes}
     numbers: dict[str, np.ndarray] = {}
@@ -213,7 +220,7 @@ def _places(prefixes: list[str], images: Mapping[str, np.ndarray]) -> np.ndarray
     return np.concatenate([place_codes(len(images[prefix]), "val_" if prefix == "val_" else "") for prefix in prefixes])
 
 
-def _require_arrays(arrays: Mapping[str, np.ndarray], prefixes: list[str], where: str) -> None:
+def _require_arrays(arrays: Mapping[str, np.ndarray], prefixes: list[str], where: str, held: Collection[str]) -> None:
     """Refuse a file without the arrays of the module docstring, or with images whose sizes differ between splits."""
     needed = set() if prefixes == [""] else {"train_images", "train_labels", "test_images", "test_labels"}
     needed |= {f"{prefix}labels" for prefix in prefixes}
@@ -223,8 +230,8 @@ def _require_arrays(arrays: Mapping[str, np.ndarray], prefixes: list[str], where
     missing = sorted(needed - set(arrays))
     if missing:
         raise InputError(
-            f"{where} has no array {', '.join(missing)}; it holds {', '.join(sorted(arrays)) or 'none that is known'}. "
-            "Give images and labels, or train_images, train_labels, test_images and test_labels."
+            f"{where} has no array {', '.join(missing)}; it holds {', '.join(sorted(held or arrays)) or 'none'}. Give "
+            "images and labels, or train_images, train_labels, test_images and test_labels."
         )
     shapes = {prefix: arrays[f"{prefix}images"].shape for prefix in prefixes}
     if empty := [f"{prefix}images" for prefix, shape in shapes.items() if shape[:1] == (0,)]:

@@ -1,9 +1,12 @@
 """Predictions for image files."""
 
+import os
+
 import numpy as np
 import pytest
 from PIL import Image
 
+from tasks.runtime.store import Folders
 from tasks.serving.predict import open_student, predict_files
 from tasks.serving.student_source import image_files, student_folder
 from terrine.data.images import windowed
@@ -63,6 +66,24 @@ def test_a_student_is_found_in_an_export_and_only_one_source_is_taken(student):
     assert student_folder(folder=student) == student
     with pytest.raises(SettingError, match="Give one of"):
         student_folder(run="a", folder=student)
+
+
+def test_where_a_run_has_no_student_the_last_that_has_one_is_named(tmp_path, monkeypatch):
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "params.yaml").write_text("run: refused\n")
+    monkeypatch.setenv("TERRINE_ROOT", str(tmp_path))
+    with pytest.raises(ArtefactError) as told:
+        student_folder()
+    assert "--run" not in str(told.value)
+    for number, name in enumerate(("second", "first", "refused")):
+        folders = Folders(tmp_path, name)
+        folders.parameters.parent.mkdir(parents=True)
+        folders.parameters.write_text("data: {name: digits}\n")
+        if name != "refused":
+            folders.student.mkdir(parents=True)
+            os.utime(folders.student, (0, -number))
+    with pytest.raises(ArtefactError, match=r"no student in .*refused.* is second: to take that one, --run second\."):
+        student_folder()
 
 
 def test_files_are_read_as_the_students_records_were(tmp_path):

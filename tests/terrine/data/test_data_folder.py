@@ -319,6 +319,8 @@ def test_a_loop_of_links_is_named(class_folders: Path) -> None:
     [
         (["path;label", "a.png;b"], r"has the columns path;label\. Its first line must name path and label"),
         ([], r"has the columns \(none\)\. Its first line"),
+        (["Path,Label,Group", "a.png,b,p1"], r"write path for Path, label for Label, group for Group\."),
+        (["path,edema,mass", "a.png,0,1"], r"If the others are findings .*: data\.findings=\[edema, mass\]"),
         (["path,label"], "lists no images"),
         (["path,label", "benign/11.png,b"], r"line 2: there is no file benign/11\.png in"),
         (["path,label", "benign,b"], "line 2: there is no file benign in"),

@@ -149,7 +149,7 @@ def test_a_file_of_several_pictures_is_refused_and_not_read_by_half(tmp_path: Pa
     single = saved(tmp_path / f"b.{form}", np.asarray(pages[0]))
     with pytest.raises(InputError, match=rf"1 of 2 image files cannot be used: .*a\.{form} \(has 5 pages or frames"):
         read_images([tmp_path / f"a.{form}", single], size=8, channels=1)
-    assert len(headers([tmp_path / f"a.{form}", single])[1]) == 1
+    assert len(headers([tmp_path / f"a.{form}", single])[2]) == 1
     assert np.array_equal(read_images([single], size=8, channels=1)[0, 0], np.asarray(pages[0])) or form == "gif"
 
 

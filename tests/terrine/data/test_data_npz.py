@@ -177,7 +177,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"pictures": IMAGES}, "has no array test_images, .*; it holds none that is known. Give images and labels"),
+        ({"pictures": IMAGES}, "has no array test_images, .*; it holds pictures. Give images and labels"),
         ({"images": IMAGES}, "has no array labels; it holds images"),
         ({"train_images": IMAGES, "train_labels": LABELS}, "has no array test_images, test_labels; it holds"),
         ({**SPLIT, "train_groups": LABELS[:30]}, "has no array val_groups"),
