@@ -21,6 +21,7 @@ from terrine.settings import Settings
 from terrine.spans import Seconds
 
 TERMS = "terms.yaml"
+SQLITE = "sqlite:///"
 
 Address = str
 
@@ -215,9 +216,8 @@ def _placed(config: PartyConfig, folder: Path) -> PartyConfig:
             places = {place: folder / getattr(own, place) for place in ("images", "backbone", "work")}
             changes[key] = own.model_copy(update=places)
     if config.ledger is not None:
-        ledger: dict[str, Any] = {key: folder / getattr(config.ledger, key) for key in ("key", "store")}
-        prefix = "sqlite:///"
-        if config.ledger.url.startswith(prefix) and not config.ledger.url.startswith(prefix + "/"):
-            ledger["url"] = f"{prefix}{folder / config.ledger.url.removeprefix(prefix)}"
+        ledger: dict[str, Any] = {key: (folder / getattr(config.ledger, key)).resolve() for key in ("key", "store")}
+        if config.ledger.url.startswith(SQLITE):
+            ledger["url"] = f"{SQLITE}{(folder / config.ledger.url.removeprefix(SQLITE)).resolve()}"
         changes["ledger"] = config.ledger.model_copy(update=ledger)
     return config.model_copy(update=changes)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from flows.printing import printer
 
 if TYPE_CHECKING:
+    from tasks.parties.config import GuardianLedger
     from tasks.pipeline.data_remarks import Remarks
     from terrine.data.survey import Survey
 
@@ -32,16 +33,29 @@ def accept(
         str | None, typer.Option(help="guardian, student: host:port to listen at, where it is not the proposal's.")
     ] = None,
     account: Annotated[
-        str | None, typer.Option(help="guardian: the name of the parties' data in its ledger; default: collaboration.")
+        str | None,
+        typer.Option(
+            help="guardian: the name of the parties' data in its ledger; default: the one there, or collaboration. A "
+            "teacher party that names one keeps account of its own people."
+        ),
     ] = None,
     budget: Annotated[
-        float | None, typer.Option(help="guardian: the account's ε over all releases; default: this one's.")
+        float | None,
+        typer.Option(help="The account's ε over all releases; default: what the ledger has, or that of this release."),
+    ] = None,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(help="Another folder of this party, whose ledger goes on; default: one beside the new folder."),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Sign without asking.")] = False,
 ) -> None:
     """Accept a proposal: read it as a page, have the own data checked, and sign it. Nothing is trained or charged."""
     from tasks.parties.agreement.accept import accept, candidate
+    from tasks.parties.agreement.ledgers import Charged
     from tasks.parties.agreement.proposal import opened
+    from tasks.parties.config import read_party
+    from tasks.parties.standing import account_standing
+    from tasks.parties.trial import CONFIG
     from terrine.errors import SettingError
 
     with opened(proposal, expect) as read:
@@ -52,8 +66,7 @@ def accept(
             data=data,
             assignments=list(set_ or []),
             listen=listen,
-            account=account,
-            budget=budget,
+            charged=Charged(account, budget, ledger),
         )
         console.print(party.page)
         survey, remarks = party.look()
@@ -64,7 +77,16 @@ def accept(
             console.print("Nothing was signed.")
             raise typer.Exit(1)
         accepted = accept(party)
+        config = read_party(party.folder / CONFIG)
+        if config.ledger is not None:
+            console.print(f"\n{_charged(config.ledger, account_standing(config))}")
         console.print(f"\nMail {accepted} back to whoever proposed. {_next(party.role, party.folder)}")
+
+
+def _charged(ledger: GuardianLedger, standing: dict[str, Any] | None) -> str:
+    spent = 0.0 if standing is None else standing["spent"]
+    limit = "no budget" if ledger.epsilon is None else f"ε = {ledger.epsilon:g} over all releases"
+    return f"Charged to account {ledger.account!r} in {ledger.url}: {limit}, of which {spent:.4g} is spent."
 
 
 def _next(role: str, folder: Path) -> str:

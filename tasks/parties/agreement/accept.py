@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from tasks.config.values import as_document, flat, merge, parse_assignments, read_yaml
 from tasks.parties.agreement.acceptance import ACCEPTANCE, accept_terms, read_acceptance
+from tasks.parties.agreement.ledgers import Charged
 from tasks.parties.agreement.proposal import Proposal
 from tasks.parties.agreement.terms_page import page
 from tasks.parties.config import TERMS, OwnTeachers, read_party
@@ -32,7 +33,6 @@ from terrine.errors import InputError, SettingError
 from terrine.files import atomic_file, private_folder
 from terrine.planning import UNITS_EACH
 
-_ACCOUNT = "collaboration"
 PAGE, PROPOSAL, CREDENTIALS = "terms.txt", "proposal", "credentials"
 
 
@@ -41,8 +41,7 @@ class Candidate:
     """A party that has read a proposal, and has signed nothing yet.
 
     params: of a teacher party, its own parameters, as they will stand in party.yaml. listen: where it listens; None for
-    the address in the proposal. account, budget: of a guardian, the name of the parties' data in its ledger (None:
-    `collaboration`), and its ε over all releases; None for that of this one.
+    the address in the proposal. charged: to which account, of a guardian, or a teacher party that keeps one.
     """
 
     proposal: Proposal
@@ -51,8 +50,7 @@ class Candidate:
     folder: Path
     params: dict[str, Any]
     listen: str | None = None
-    account: str | None = None
-    budget: float | None = None
+    charged: Charged = field(default_factory=Charged)
 
     @property
     def page(self) -> str:
@@ -130,7 +128,10 @@ def accept(party: Candidate) -> Path:
     folder, terms = party.folder, party.proposal.terms
     credentials = _credentials(party)
     if (folder / CONFIG).exists() and read_party(folder / CONFIG).terms.digest != terms.digest:
-        raise SettingError(f"{folder} holds a party of other terms. Choose another --folder for these.")
+        raise SettingError(
+            f"{folder} holds a party of other terms. Choose another --folder for these, beside it: "
+            "an account that it keeps goes on there."
+        )
     if (folder / ACCEPTANCE).exists():  # the last to be written: without it, nothing was accepted yet
         accepted = read_acceptance(folder / ACCEPTANCE, credentials.authority)
         if accepted.proposal != party.proposal.digest:
@@ -158,7 +159,8 @@ def _refuse_other_settings(party: Candidate) -> None:
     """Raise SettingError where a party that accepted before says something else now than its party.yaml."""
     path = party.folder / CONFIG
     known, said = flat(read_yaml(path)), flat(_config(party))
-    optional = {"listen": party.listen, "ledger.account": party.account, "ledger.epsilon": party.budget}
+    optional = {"listen": party.listen, "ledger.account": party.charged.account}
+    optional["ledger.epsilon"] = party.charged.budget
     other = [
         key
         for key, value in said.items()
@@ -194,11 +196,13 @@ def _config(party: Candidate) -> dict[str, Any]:
     if terms.deadline is not None:
         # Nobody gives up before the guardian would.
         config |= {"deadline": terms.deadline, "patience": terms.deadline}
+    ledger = party.charged.ledger(party.folder, party.name, party.role, terms)
+    kept = {} if ledger is None else {"ledger": ledger}
     if party.role == "teacher":
-        return config | addresses | {"own": {"params": party.params, **public}}
+        return config | addresses | {"own": {"params": party.params, **public}} | kept
     config["listen"] = party.listen or addresses[party.role]
     if party.role == "guardian":
-        return config | {"ledger": {"account": party.account or _ACCOUNT, "epsilon": party.budget or terms.epsilon}}
+        return config | kept
     learn = {"params": party.proposal.params.get("student", {}), **public}
     return config | {"guardian": addresses["guardian"], "answers": "answers", "learn": learn}
 

@@ -10,17 +10,20 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from tasks.config.params import validate
+from tasks.parties.account import OwnAccount
 from tasks.parties.agreement import editions
 from tasks.parties.agreement.accept import accept, candidate
 from tasks.parties.agreement.acceptance import accepted_by
 from tasks.parties.agreement.editions import begin, look_ahead
+from tasks.parties.agreement.ledgers import Charged
 from tasks.parties.agreement.proposal import read_proposal, write_proposal
 from tasks.parties.agreement.terms_page import page
 from tasks.parties.config import read_party
+from tasks.parties.standing import account_standing
 from tasks.parties.training import own_params
 from terrine.collaboration.transport.credentials import CredentialError, create_authority, issue
 from terrine.collaboration.transport.link import difference
-from terrine.errors import InputError, SettingError
+from terrine.errors import BudgetError, InputError, LedgerError, SettingError
 
 
 @pytest.fixture(scope="module")
@@ -302,12 +305,68 @@ def test_who_accepts_again_with_other_settings_is_told_what_stays_and_who_was_ki
     with pytest.raises(SettingError, match=r"own\.params\.data\.path is \S+own\.npz there, and \S+other\.npz here"):
         accept(other)
     with pytest.raises(SettingError, match=r"ledger\.epsilon is \S+ there, and 99\.0 here"):
-        accept(candidate(proposal, "trust", folder=guardian, budget=99.0))
+        accept(candidate(proposal, "trust", folder=guardian, charged=Charged(budget=99.0)))
     accept(candidate(proposal, "trust", folder=guardian))
     assert (folder / "party.yaml").read_bytes() == kept
     path.unlink()
     accept(other)
     assert read_party(folder / "party.yaml").own.params["data"]["path"] == str(tmp_path / "other.npz")
+
+
+@pytest.mark.parametrize(("name", "role"), [("trust", "guardian"), ("north", "teacher")])
+def test_the_account_of_a_party_goes_on_in_the_folder_of_another_proposal(
+    name, role, proposal, other, enrolled, tmp_path
+):
+    """Two releases of ε = 6 of the same people are not two accounts of 8."""
+    data = records(tmp_path / "own.npz") if role == "teacher" else None
+    folder, read, charged = enrolled(name, role), other(minimum=3), Charged("h-2026", 8.0)
+
+    def next_one(folder, **said):
+        shutil.copytree(tmp_path / name / "credentials", folder / "credentials", dirs_exist_ok=True)
+        accept(candidate(read, name, folder=folder, data=data, charged=Charged(**said)))
+        return read_party(folder / "party.yaml")
+
+    accept(candidate(proposal, name, folder=folder, data=data, charged=charged))
+    config = read_party(folder / "party.yaml")
+    own = OwnAccount(config)
+    own.check()
+    own.charge()
+    spent = account_standing(config)["spent"]
+    assert spent == pytest.approx(6)
+    second = next_one(tmp_path / "second")
+    assert second.ledger == config.ledger
+    assert not (tmp_path / "second" / "ledger").exists()
+    assert (account_standing(second)["spent"], account_standing(second)["budget"]) == (spent, 8.0)
+    with pytest.raises(BudgetError, match="past its budget"):
+        OwnAccount(second).check()
+    with pytest.raises(LedgerError, match=r"is registered with ε=8 at .*, not with ε=20 at"):
+        next_one(tmp_path / "third", account="h-2026", budget=20.0)
+    assert not (tmp_path / "third" / "party.yaml").exists()
+    assert next_one(tmp_path / "far" / "away", beside=folder).ledger == config.ledger
+    for place in (name, "second"):
+        shutil.copytree(tmp_path / place, tmp_path / "moved" / place)
+    moved = read_party(tmp_path / "moved" / "second" / "party.yaml")
+    assert moved.ledger.key == tmp_path / "moved" / name / "ledger" / "key"
+
+
+def test_a_party_with_two_ledgers_or_two_accounts_says_which_goes_on(guardian, other, enrolled, tmp_path):
+    read, places = other(minimum=3), {place: tmp_path / place for place in ("second", "third", "fourth")}
+    for place in places.values():
+        shutil.copytree(guardian / "credentials", place / "credentials")
+
+    def accepted(place, **said):
+        accept(candidate(read, "trust", folder=places[place], charged=Charged(**said)))
+        return read_party(places[place] / "party.yaml").ledger
+
+    assert accepted("second", account="others").account == "others"
+    with pytest.raises(SettingError, match=r"has the accounts others, collaboration\. Say whose data these are"):
+        accepted("third")
+    assert accepted("third", account="collaboration").epsilon == read.terms.epsilon
+    path = places["second"] / "party.yaml"
+    path.write_text(path.read_text().replace("../trust/", ""))
+    with pytest.raises(SettingError, match=r"ledger in each of \S+second, \S+, and none .* --ledger FOLDER"):
+        accepted("fourth", account="collaboration")
+    assert accepted("fourth", beside=guardian).key == guardian / "ledger" / "key"
 
 
 def test_a_party_may_have_no_record_of_a_class(proposal, tmp_path):
@@ -339,6 +398,12 @@ def test_the_command_prints_the_page_and_signs_only_what_somebody_said_yes_to(pr
     assert done.exit_code == 0, done.output
     assert "Mail" in done.output
     assert (folder / "acceptance.json").is_file()
+
+
+def test_a_guardian_is_told_which_account_it_charges(proposal, enrolled):
+    told = ["party", "accept", proposal.folder, "--as", "trust", "--folder", enrolled("trust", "guardian"), "--yes"]
+    done = CliRunner().invoke(app, list(map(str, [*told, "--account", "h-2026", "--budget", 8])))
+    assert re.search(r"Charged to account 'h-2026' in \S+: ε = 8 over all releases, of which 0 is spent\.", done.output)
 
 
 def test_sums_allow_a_party_no_more_records_than_the_public_bound(proposed, tmp_path):
