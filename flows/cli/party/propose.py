@@ -27,7 +27,11 @@ def propose(
     minimum: Annotated[int | None, typer.Option(help="Fewest teachers that must be there; default: all.")] = None,
     overlap: Annotated[int, typer.Option(help="At how many parties the data of one person may be.")] = 1,
     records: Annotated[
-        int | None, typer.Option(help="Of sums: the most records of a party for each of its TEACHERS, a public bound.")
+        int | None,
+        typer.Option(
+            help="The most records of a party for each of its TEACHERS, a public bound: with it, a mechanism that is "
+            "auto sums records, where it may."
+        ),
     ] = None,
     deadline: Annotated[
         str, typer.Option(help="How long the guardian waits for teacher parties: 90s, 15min, 6h, 14d.")
@@ -57,10 +61,13 @@ def propose(
         overlap=overlap,
         records=records,
     )
-    proposal, doubt = propose(folder, preset, list(set_ or []), wish)
+    proposal, outlook = propose(folder, preset, list(set_ or []), wish)
     console.print(page(proposal.terms, proposal.addresses, proposal.shown))
-    if doubt:
-        console.print(f"\nDoubtful: {doubt}")
+    console.print("\nWhat a student may hope for")
+    for sentence in outlook.notes:
+        console.print(f"  {sentence}")
+    if outlook.doubt:
+        console.print(f"  Doubtful: {outlook.doubt}")
     mailed = pack(folder) if archive else folder
     console.print(
         f"\nMail {mailed} to every party, and tell each its digest by another way: {proposal.shown}.\n"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.config.automatic import AUTO, take_out
+from tasks.config.automatic import AUTO, may_be_summed, take_out, with_mechanism
 from tasks.config.params import Params, lay_over, published, validate
 from tasks.config.presets import of_the_project, project_root, read_preset
 from tasks.config.values import digest, parse_assignments
@@ -29,7 +29,7 @@ from terrine.aggregation.histogram import GaussianHistogram
 from terrine.data.partitions import IIDPartition
 from terrine.data.source import SOURCES
 from terrine.errors import SettingError
-from terrine.planning import ENOUGH, plan, signal
+from terrine.planning import AMPLE_OF_SUMS, ENOUGH, ENOUGH_OF_SUMS, ample, plan, shown, signal, signal_of_sums
 from terrine.privacy.accounting.gaussian import mu_of, mu_squared
 
 _TRAINED_WITH = ("backbone", "teachers")
@@ -55,8 +55,16 @@ class Wish:
     records: int | None = None
 
 
-def propose(folder: Path, preset: str, assignments: Sequence[str], wish: Wish) -> tuple[Proposal, str | None]:
-    """Write a proposal into `folder`, which must not exist; return it, and what speaks against it.
+@dataclass(frozen=True)
+class Outlook:
+    """What a student may hope for by terms: sentences, and one that speaks against them where something does."""
+
+    notes: list[str]
+    doubt: str | None = None
+
+
+def propose(folder: Path, preset: str, assignments: Sequence[str], wish: Wish) -> tuple[Proposal, Outlook]:
+    """Write a proposal into `folder`, which must not exist; return it, and what a student may hope for.
 
     Raises SettingError for settings that parties cannot have, and BudgetError for a budget that pays for no answer.
     """
@@ -65,7 +73,8 @@ def propose(folder: Path, preset: str, assignments: Sequence[str], wish: Wish) -
     for _, address in (wish.guardian, wish.student):
         check_address(address)
     root = project_root()
-    params, names = _settled(root, preset, assignments, wish)
+    values = preset_values(root, preset, assignments)
+    params, names = _settled(root, preset, values, wish)
     made_of = {"params": published(params.model_dump(mode="json")), "classes": names}
     run = Run(root, f"proposal-{digest(made_of)}", params)
     try:
@@ -96,7 +105,7 @@ def propose(folder: Path, preset: str, assignments: Sequence[str], wish: Wish) -
             write_proposal(temporary, terms, trained, addresses, run.folders.images, run.folders.backbone)
     finally:
         shutil.rmtree(run.folders.public, ignore_errors=True)  # what it links to stays, for other runs
-    return read_proposal(folder), _weakness(params, terms)
+    return read_proposal(folder), _outlook(values, params, terms)
 
 
 def trained_with(params: Params) -> dict[str, dict[str, Any]]:
@@ -109,19 +118,48 @@ def trained_with(params: Params) -> dict[str, dict[str, Any]]:
     }
 
 
-def _weakness(params: Params, terms: Terms) -> str | None:
-    """Return a sentence about votes that would drown in their noise; None where they do not, or that is not known."""
+def _outlook(values: Mapping[str, Any], params: Params, terms: Terms) -> Outlook:
+    """Return what a student may hope for. values: of the preset, before `auto` was chosen."""
+    mu = mu_of(terms.epsilon, terms.delta) / terms.overlap
+    if terms.records is not None:
+        one = signal_of_sums(1, mu, classes=terms.classes, features=terms.length)
+        enough, plenty = math.ceil(ENOUGH_OF_SUMS / one), math.ceil(AMPLE_OF_SUMS / one)
+        hope = (
+            f"Nobody votes: {terms.unit}s are summed. From about {enough:,} of them at all parties together on a "
+            f"student learns, and {plenty:,} are ample."
+        )
+        most = terms.records * terms.total
+        doubt = f"The terms allow {most:,} {terms.unit}s in all. A student would learn little but noise."
+        return Outlook([hope], doubt if most < enough else None)
+    notes = []
+    if (values.get("aggregation") or {}).get("mechanism") == AUTO and may_be_summed(_by_itself(values)):
+        notes.append(
+            "Teachers vote, since nobody said how many records there are. Records that are summed make a far better "
+            "student at the same ε: --records N, the most of a party for each of its TEACHERS (--teacher NAME=1)."
+        )
+    if (values.get("privacy") or {}).get("moments"):
+        notes.append(
+            "privacy.moments falls away, as nobody adds up what the images of several parties have in common: queries "
+            "are asked about as they were drawn."
+        )
     if not isinstance(params.aggregation, GaussianHistogram):
-        return None
+        return Outlook(notes)
     spent = 0.0 if terms.averages is None else mu_squared(terms.averages.event)
-    mu = math.sqrt((mu_of(terms.epsilon, terms.delta) / terms.overlap) ** 2 - spent)
-    found = signal(terms.total, mu, terms.classes)
-    if found >= ENOUGH:
-        return None
-    return (
-        f"{terms.total} teachers are few for ε = {terms.epsilon:g}: a signal of {found:.0f}, where {ENOUGH:.0f} are "
-        "needed. A student would learn little but noise. Have parties hold more teachers, or raise aggregation.epsilon."
+    found = signal(terms.total, math.sqrt(mu**2 - spent), terms.classes)
+    notes.insert(
+        0,
+        f"{terms.total:,} teachers have a signal of {shown(found)}: from {ENOUGH:g} on a student learns, and "
+        f"{shown(ample(terms.classes))} is ample.",
     )
+    if found >= ENOUGH:
+        return Outlook(notes)
+    doubt = f"{terms.total} teachers are few for ε = {terms.epsilon:g}. A student would learn little but noise. "
+    return Outlook(notes, doubt + "Have parties hold more teachers, or raise aggregation.epsilon.")
+
+
+def _by_itself(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a run by itself, of which nobody says how many teachers there are."""
+    return lay_over(dict(values), {"partition": {"teachers": AUTO}, "aggregation": {"where": "local"}})
 
 
 def preset_values(root: Path, preset: str, assignments: Sequence[str]) -> dict[str, Any]:
@@ -137,9 +175,12 @@ def check_address(address: str) -> None:
         raise SettingError(f"An address is host:port, not {address!r}.")
 
 
-def _settled(root: Path, preset: str, assignments: Sequence[str], wish: Wish) -> tuple[Params, list[str]]:
-    """Return the parameters of the proposal, every `auto` a number, and the names of the classes."""
-    values = preset_values(root, preset, assignments)
+def _settled(root: Path, preset: str, values: dict[str, Any], wish: Wish) -> tuple[Params, list[str]]:
+    """Return the parameters of the proposal, every `auto` a number, and the names of the classes.
+
+    A mechanism that is `auto` is that of a run by itself where somebody says how many records there are, and nobody
+    how many teachers share them.
+    """
     data = values.get("data") or {}
     kind = SOURCES.of(data.get("name", SOURCES.default))
     if not kind.of_images:
@@ -161,9 +202,16 @@ def _settled(root: Path, preset: str, assignments: Sequence[str], wish: Wish) ->
         "aggregation": {"where": "parties"},
         "ledger": {"account": "kept by the guardian", "epsilon": 1.0},
     }
+    if wish.records is not None:
+        values = with_mechanism(_by_itself(values))
     values = lay_over(values, fixed) | {"partition": {"teachers": max(total, 2)}, "collaboration": {"parties": 1}}
     taken, automatic = take_out(values)
     params = _validated(taken)
+    if wish.records is not None and params.aggregation.reveals != "sums":
+        raise SettingError(
+            f"--records bounds sums, and with aggregation.mechanism={params.aggregation.mechanism} teachers vote. "
+            "Leave it out, or propose sums: --set aggregation.mechanism=gradients --set student.kind=sums."
+        )
     refuse_transcription(preset, params)
     names = list(wish.class_names or _public_classes(root, params))
     if chosen := {key for key in automatic if key != ("partition", "teachers")}:

@@ -1,16 +1,20 @@
 """A proposal from public inputs alone, and what becomes of one that was changed on its way."""
 
 import json
+import re
 import shutil
 import zipfile
+from dataclasses import replace
 
 import pytest
 
 from tasks.parties.agreement import proposal as proposals
 from tasks.parties.agreement.proposal import archive, opened, read_proposal
+from tasks.parties.agreement.propose import Wish, propose
 from tasks.parties.config import read_party
 from terrine.errors import InputError, SettingError
 from terrine.privacy.accounting.pricing import price
+from tests.tasks.parties.conftest import WISH
 
 
 def test_terms_follow_from_a_preset_and_public_inputs_and_no_record_is_there_to_be_read(proposal, project):
@@ -72,6 +76,32 @@ def test_of_sums_the_most_records_of_a_party_are_a_public_bound(proposed, tmp_pa
     assert (terms.records, terms.length, terms.queries) == (500, 31, 1)
     with pytest.raises(SettingError, match="could wrap sums around"):
         proposed(tmp_path / "more", *sums, records=10**9)
+
+
+AUTO = ["aggregation.mechanism=auto", "student.l2=0.5"]
+
+
+def test_a_mechanism_that_is_chosen_sums_records_where_somebody_says_how_many_there_are(project, tmp_path):
+    wish = Wish(**(WISH | {"teachers": {"north": 1, "south": 2}}))
+    summed, outlook = propose(tmp_path / "sums", "own", AUTO, replace(wish, records=500))
+    assert (summed.terms.mechanism, summed.terms.records) == ("gradients", 500)
+    assert summed.params["student"]["student"]["kind"] == "sums"
+    assert outlook.doubt is None
+    assert re.search(r"records are summed\. From about \d+ of them at all parties together", outlook.notes[0])
+    few = propose(tmp_path / "few", "own", AUTO, replace(wish, records=2))[1]
+    assert "The terms allow 6 records in all" in few.doubt
+    voted, outlook = propose(tmp_path / "votes", "own", AUTO, replace(wish, teachers={"north": 12, "south": 9}))
+    assert voted.terms.mechanism == "histogram"
+    assert outlook.notes[0].startswith("21 teachers have a signal of ")
+    assert "better student at the same ε: --records N" in outlook.notes[1]
+    assert "privacy.moments falls away" in outlook.notes[2]
+    assert outlook.doubt.startswith("21 teachers are few for ε = 6.")
+
+
+@pytest.mark.parametrize("assignments", [[], [*AUTO, "privacy.unit=group"]])
+def test_a_bound_on_records_that_nobody_sums_is_refused(assignments, proposed, tmp_path):
+    with pytest.raises(SettingError, match=r"--records bounds sums, and with .*=histogram teachers vote"):
+        proposed(tmp_path / "votes", *assignments, records=500)
 
 
 @pytest.fixture
