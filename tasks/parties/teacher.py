@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,8 @@ from terrine.files import json_object
 
 _SHARES = "shares-{}"
 """What is written down of a round, by its number."""
+_ONCE_MORE = 10.0
+"""Seconds in which a party that was counted looks for the others, who may have lost what they had written down."""
 
 
 class TeacherHost(Host):
@@ -43,6 +46,9 @@ class TeacherHost(Host):
         # Before anybody is connected to: training takes as long as it takes, and bad votes are found here.
         self._given = given or given_by(config, credentials.name)
         self._first = self._given(0, None)
+        self._counted = _closed(config.state, credentials.name).get(config.terms.digest) == config.terms.last
+        if self._counted:
+            config = config.model_copy(update={"patience": min(config.patience, _ONCE_MORE)})
         super().__init__(config)
         self._sends: list[Send] = []
         """All shares of the session, round by round."""
@@ -54,6 +60,8 @@ class TeacherHost(Host):
         terms = self.config.terms
         assert self.config.guardian is not None
         assert self.config.student is not None
+        if self._counted:
+            log.info("%s: counted in an earlier session. Whether the others ask anew is looked at once more", self.name)
         self.wire.connect(terms.guardian, "guardian", self.config.guardian, convenes=True)
         self.wire.connect(terms.student, "student", self.config.student)
 
@@ -69,10 +77,22 @@ class TeacherHost(Host):
     def on_failed(self, peer: str, error: TerrineError) -> None:
         if "could not be reached" not in str(error):
             raise error
-        raise CollaborationError(
-            f"{error} If the round was closed meanwhile, this party was late for it: its votes are not counted, noise "
-            "and accounting are as agreed, and nothing is to be done here."
-        ) from error
+        known = json_object(self.config.state / OUTCOME) or {}
+        about = known if known.get("agreed") == self._terms else {}
+        if self._counted:
+            log.info("%s: nobody asks anew. It was counted, and nothing is left to be done in this session", self.name)
+            self.outcome = about or {"party": self.name}
+            return
+        if about:
+            raise CollaborationError(f"{error} {self._late()}") from error
+        may_be = (
+            "Its shares had left, and whether they came in time is not known here: guardian and student party can say "
+            "who was counted (terrine party status)."
+            if self._has_shared()
+            else "If the round was closed meanwhile, this party was late for it: its votes are not counted, noise and "
+            "accounting are as agreed, and nothing is to be done here."
+        )
+        raise CollaborationError(f"{error} {may_be}") from error
 
     def on_session(self, session: str, greeting: dict[str, Any]) -> None:
         if self._is_over(greeting):
@@ -113,15 +133,14 @@ class TeacherHost(Host):
             )
 
     def _closed(self) -> dict[str, Any]:
-        """The last round that was closed with this party's shares, by the terms of the vote: of all that it had."""
-        path = self.config.state / CLOSED
-        found = json_object(path)
-        if found is None and path.exists():
-            raise CollaborationError(
-                f"{path} says what {self.name} has shared, and cannot be read. Restore it from a backup: without it "
-                "the same votes could be shared again, for other noise at no charge. Nothing was shared."
-            )
-        return found or {}
+        return _closed(self.config.state, self.name)
+
+    def _has_shared(self) -> bool:
+        """Whether shares of the last round left in a session of which this party does not know the end."""
+        name = _SHARES.format(self.config.terms.last)
+        folders = [path.parent for path in self.config.state.glob(f"*/{name}.npz")]
+        kept = [PartyState(folder.parent, folder.name).load(name) for folder in folders]
+        return any(found is not None and found[1].get("terms") == self._terms for found in kept)
 
     def deliver(self, sends: Iterable[Send]) -> bool:
         """Write down shares before the first of them leaves."""
@@ -165,23 +184,26 @@ class TeacherHost(Host):
             return False
         last = said.get("round") == self.config.terms.last
         if self.name not in present:
-            late = (
-                f"The round was closed without {self.name}, which was late: its shares were not complete at the "
-                "deadline, or are not of votes. The answers are those of the others; noise and accounting are as "
-                "agreed, and nothing is to be done here."
-            )
-            if not isinstance(self.config.terms, AccuracyTerms):
-                late += " To be counted, take part in another edition (`terrine party again`)."
             if last:
                 about = {"party": self.name, "counted": present, "agreed": self._terms}
                 keep_values(self.config.state / OUTCOME, about)
-                raise CollaborationError(late)
-            log.warning("%s: %s", self.name, late)
+                raise CollaborationError(self._late())
+            log.warning("%s: %s", self.name, self._late())
         else:
             keep_values(self.config.state / CLOSED, self._closed() | {self._terms: said.get("round")})
         if last:
             self.outcome = {"party": self.name, "counted": present, "session": self.wire.session}
         return last
+
+    def _late(self) -> str:
+        late = (
+            f"The round was closed without {self.name}, which was late: its shares were not complete at the deadline, "
+            "or are not of votes. The answers are those of the others; noise and accounting are as agreed, and nothing "
+            "is to be done here."
+        )
+        if not isinstance(self.config.terms, AccuracyTerms):
+            late += " To be counted, take part in another edition (`terrine party again`)."
+        return late
 
     def end(self) -> None:
         """The shares were for this session alone."""
@@ -192,8 +214,8 @@ class TeacherHost(Host):
         assert self._state is not None
         frames = {f"frame-{place:06d}": np.frombuffer(send.frame, np.uint8) for place, send in enumerate(sends)}
         agreed = self._agreement(session, self._number).digest.hex()
-        name = _SHARES.format(self._number)
-        self._state.save(name, frames, session=session, agreement=agreed, to=[send.to for send in sends])
+        name, to = _SHARES.format(self._number), [send.to for send in sends]
+        self._state.save(name, frames, session=session, agreement=agreed, to=to, terms=self._terms)
 
     def _kept(self, session: str, number: int) -> list[Send] | None:
         """The frames of a round that were written down in this very session, if it was begun before."""
@@ -203,6 +225,18 @@ class TeacherHost(Host):
             return None
         frames, about = kept
         return [Send(to, frames[f"frame-{place:06d}"].tobytes()) for place, to in enumerate(about["to"])]
+
+
+def _closed(state: Path, name: str) -> dict[str, Any]:
+    """The last round that was closed with a party's shares, by the terms of the vote: of all that it had."""
+    path = state / CLOSED
+    found = json_object(path)
+    if found is None and path.exists():
+        raise CollaborationError(
+            f"{path} says what {name} has shared, and cannot be read. Restore it from a backup: without it the same "
+            "votes could be shared again, for other noise at no charge. Nothing was shared."
+        )
+    return found or {}
 
 
 def _own_account(config: PartyConfig) -> Any:

@@ -49,10 +49,27 @@ def test_a_party_that_comes_when_all_is_over_is_told_that_it_was_late(tmp_path, 
     assert guardian.exitcode == 0
     assert "party-2 was late, and was told so" in words(tmp_path, "guardian")
     check_answered_once(tmp_path, terms, votes, absent=["party-2"])
-    # Nobody is there any more: what that may mean is said as well.
-    change(tmp_path / "party-2" / CONFIG, patience=0.5)
-    assert run(tmp_path, ["party-2"]) == {"party-2": 1}
-    assert "If the round was closed meanwhile, this party was late" in words(tmp_path, "party-2")
+    # Nobody is there any more: each says what it knows, and no more.
+    for name, code in (("party-2", 1), ("party-3", 0)):
+        change(tmp_path / name / CONFIG, patience=0.5)
+        assert run(tmp_path, [name]) == {name: code}
+    assert words(tmp_path, "party-2").count("The round was closed without party-2, which was late") == 2
+    assert "It was counted, and nothing is left to be done" in words(tmp_path, "party-3")
+    assert json_object(tmp_path / "party-3" / "state" / "outcome.json")["counted"] == ["party-1", "party-3"]
+
+
+def test_a_party_that_was_killed_is_told_what_its_own_memory_can_say(tmp_path, started):
+    trial(tmp_path, terms_of_sums(), patience=3.0)
+    sent = ("tasks.parties.teacher", "TeacherHost.deliver", "after", 1)
+    names = ["guardian", "student", "party-1", "party-2"]
+    assert run(tmp_path, names, victim="party-2", kill=sent, again="nobody")["party-2"] < 0
+    for name, sentence in (
+        ("party-2", "Its shares had left, and whether they came in time is not known here"),
+        ("party-3", "If the round was closed meanwhile, this party was late for it"),
+    ):
+        change(tmp_path / name / CONFIG, patience=0.5)
+        assert run(tmp_path, [name]) == {name: 1}
+        assert sentence in words(tmp_path, name)
 
 
 def test_everybody_says_who_is_there_and_who_is_missing(tmp_path, started):
