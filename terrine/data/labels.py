@@ -187,16 +187,20 @@ def _refuse_outside(name: str, values: np.ndarray, names: tuple[str, ...], where
 def class_places(names: Sequence[str], agreed: Sequence[str]) -> np.ndarray:
     """Return where each class stands in the list that was agreed on, int64 [K]; of some there may be none here.
 
-    Raises InputError, with both lists, for a name that is not among those agreed on.
+    Raises InputError for a name that is not among those agreed on, with these.
     """
-    strange = [name for name in names if name not in agreed]
-    if strange:
-        missing = [name for name in agreed if name not in names]
+    alike = {name.casefold(): name for name in agreed}
+    faults = [
+        f"'{name}' differs from '{alike[name.casefold()]}' only in capitals"
+        if name.casefold() in alike
+        else f"'{name}' is none of them"
+        for name in names
+        if name not in agreed
+    ]
+    if faults:
         raise InputError(
-            f"The classes here are {_quoted(names)}, and {_quoted(agreed)} were agreed on. "
-            f"Unknown there: {_quoted(strange)}. "
-            + (f"Missing here: {_quoted(missing)}. " if missing else "")
-            + "Name the classes (the folders, or class_names) as agreed on."
+            f"The classes that were agreed on are {_quoted(agreed)}. {'; '.join(faults)}. Name what is here (the "
+            "folders, or class_names) as agreed on."
         )
     return np.array([list(agreed).index(name) for name in names], dtype=np.int64)
 

@@ -20,11 +20,12 @@ from tasks.config.values import as_document, flat, merge, parse_assignments, rea
 from tasks.parties.agreement.acceptance import ACCEPTANCE, accept_terms, read_acceptance
 from tasks.parties.agreement.ledgers import Charged
 from tasks.parties.agreement.proposal import Proposal
+from tasks.parties.agreement.terms import Terms
 from tasks.parties.agreement.terms_page import page
 from tasks.parties.config import TERMS, OwnTeachers, read_party
 from tasks.parties.training import check_public, own_params
 from tasks.parties.trial import CONFIG
-from tasks.pipeline.data_remarks import Remarks, remarks_on
+from tasks.pipeline.data_remarks import Remarks, listed, remarks_on
 from tasks.runtime.run import SPLIT_SEED
 from terrine.collaboration.transport.credentials import Credentials, Role, load_credentials
 from terrine.data.labels import class_places
@@ -73,6 +74,7 @@ class Candidate:
         survey = params.data.survey(Path(), seed=SPLIT_SEED)
         class_places(survey.class_names, terms.class_names)
         remarks = remarks_on(survey, params)
+        _look_at_classes(remarks, survey, terms)
         _look_at_units(remarks, survey, self)
         return survey, remarks
 
@@ -205,6 +207,13 @@ def _config(party: Candidate) -> dict[str, Any]:
         return config | kept
     learn = {"params": party.proposal.params.get("student", {}), **public}
     return config | {"guardian": addresses["guardian"], "answers": "answers", "learn": learn}
+
+
+def _look_at_classes(remarks: Remarks, survey: Survey, terms: Terms) -> None:
+    """Name the classes that were agreed on and have no name in the data; of others `remarks_on` knows."""
+    if absent := [name for name in terms.class_names if name not in survey.class_names]:
+        then = "no teacher here will ever answer so" if terms.votes else "nothing is added to its sums here"
+        remarks.notes.append(f"No record here is of {listed(absent)}: {then}. Other parties may have it.")
 
 
 def _look_at_units(remarks: Remarks, survey: Survey, party: Candidate) -> None:

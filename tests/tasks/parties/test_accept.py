@@ -86,7 +86,8 @@ def test_each_role_has_a_folder_with_all_that_it_needs_and_one_signature(proposa
 @pytest.mark.parametrize(
     ("changes", "given", "sentence"),
     [
-        ({}, {"names": ["healthy", "ill"]}, r"classes here are 'healthy', 'ill', and 'ill', 'well' were agreed on\."),
+        ({}, {"names": ["fit", "ill"]}, r"^The classes .* are 'ill', 'well'\. 'fit' is none of them\. Name what is"),
+        ({}, {"names": ["ill", "Well"]}, r"'ill', 'well'\. 'Well' differs from 'well' only in capitals\. Name"),
         ({"unit": "group"}, {}, "own.params.privacy.unit|do not say whose records are whose"),
         ({"version": "9.9"}, {}, "agreed on Terrine 9.9, and this is"),
         ({"query_shards": ["0" * 64] * 2}, {}, "is not the file that was agreed on"),
@@ -369,7 +370,7 @@ def test_a_party_with_two_ledgers_or_two_accounts_says_which_goes_on(guardian, o
     assert accepted("fourth", beside=guardian).key == guardian / "ledger" / "key"
 
 
-def test_a_party_may_have_no_record_of_a_class(proposal, tmp_path):
+def test_a_party_may_have_no_record_of_a_class_and_is_told(proposal, other, tmp_path):
     path = records(tmp_path / "own.npz")
     with np.load(path) as held:
         arrays = dict(held)
@@ -378,6 +379,10 @@ def test_a_party_may_have_no_record_of_a_class(proposal, tmp_path):
     _, remarks = party.look()
     assert not remarks.refusals
     assert any("No training record is of 'well'" in note for note in remarks.notes)
+    more = other(class_names=["ill", "rare", "well"])  # a class that has no name at this party
+    _, remarks = candidate(more, "north", folder=tmp_path, data=records(path)).look()
+    assert not remarks.refusals
+    assert [note for note in remarks.notes if note.startswith("No record here is of 'rare': no teacher here will")]
 
 
 def test_the_command_prints_the_page_and_signs_only_what_somebody_said_yes_to(proposal, enrolled, tmp_path):

@@ -397,11 +397,9 @@ def test_a_party_whose_classes_sort_differently_votes_for_them_by_name(voted, tm
     np.testing.assert_array_equal(found, expected)
 
 
-def test_a_party_whose_classes_have_other_names_is_told_both_lists(voted, tmp_path):
+def test_a_party_whose_classes_have_other_names_is_told_which(voted, tmp_path):
     own = own_digits(voted, tmp_path, [*DIGITS[:9], "nine"])
-    sentence = (
-        r"The classes here are '0', .*'8', 'nine', and '0', .*'9' were agreed on\. Unknown there: 'nine'\. Missing"
-    )
+    sentence = r"The classes that were agreed on are '0', .*'9'\. 'nine' is none of them\. Name what is here"
     with pytest.raises(InputError, match=sentence):
         cast_votes(own, terms_on(voted, 2), 2)
 
