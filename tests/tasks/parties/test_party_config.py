@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -13,6 +14,7 @@ from tasks.parties.host import CollaborationError
 from tasks.parties.state import CLOSED
 from tasks.parties.teacher import TeacherHost
 from tasks.parties.trial import free_endpoints, lay_out, teachers_of_parties
+from terrine.collaboration.protocol.party import ProtocolError
 from terrine.collaboration.transport.credentials import CredentialError
 from terrine.errors import SettingError
 from terrine.privacy.accounting.gaussian import mu_squared
@@ -310,3 +312,26 @@ def test_a_teacher_party_remembers_each_vote_that_it_was_counted_in(folder):
         (folder / "party-1" / "state" / CLOSED).write_text(damaged)
         with pytest.raises(CollaborationError, match=r"closed.json says what party-1 has shared, and cannot be read"):
             party("third")._refuse_again(0)
+
+
+@pytest.mark.parametrize(
+    ("sender", "finished", "said"),
+    [
+        ("student", True, "student told a head again that was shared at already, and all is well"),
+        ("student", False, "A message from 'student' was refused: no"),
+        ("guardian", True, "A message from 'guardian' was refused: no"),
+    ],
+)
+def test_a_head_that_is_told_again_to_a_party_that_was_started_again_alarms_nobody(
+    sender, finished, said, folder, caplog
+):
+    host = TeacherHost(read_party(folder / "party-1" / "party.yaml"), lambda number, head: None)
+
+    def refuse(sender, frame):
+        raise ProtocolError(sender, "no")
+
+    host.party = SimpleNamespace(receive=refuse, finished=finished)
+    with caplog.at_level("INFO", "terrine.party"):
+        host._take(sender, b"")
+    assert said in caplog.text
+    assert ("refused" in caplog.text) == ("refused" in said)
