@@ -78,6 +78,9 @@ def test_parties_with_votes_and_one_with_its_own_data_vote_together(voted, prefe
     for role in ("student", "guardian"):
         done = terrine("vote", "--config", trial / role / "party.yaml")
         assert done.exit_code == 0
+        assert f"{terms.asked} of {terms.asked} queries are answered for ε = " in done.stdout
+        assert "They were before, and nothing is charged now." in done.stdout
+        done = terrine("vote", "--config", trial / role / "party.yaml", "--json")
         assert json.loads(done.stdout[done.stdout.index("{") :])["asked"] == terms.asked
     with pytest.raises(SettingError, match="exists already"):
         raise terrine("init", trial).exception
@@ -115,6 +118,22 @@ def test_status_and_the_next_edition_on_the_command_line(tmp_path):
     ):
         with pytest.raises(SettingError, match=sentence):
             raise terrine(command, "--config", tmp_path / who / "party.yaml").exception
+
+
+def test_the_end_of_a_session_is_told_in_sentences_with_what_follows(tmp_path, monkeypatch):
+    lay_out_trial(tmp_path)
+    record = {"counted": ["party-1"], "asked": 20, "answered": 18, "epsilon": 6.0, "delta": 1e-5, "reused": False}
+    record |= {"epsilon_total": 5.999999992906993, "epsilon_account": 8.0}
+    monkeypatch.setattr("tasks.parties.process.run_party", lambda config, stay: {"guardian": record})
+    done = terrine("vote", "--config", tmp_path / "guardian" / "party.yaml")
+    assert done.stdout.splitlines()[:3] == [
+        "The session is over.",
+        "Counted: party-1. Late, or left out: party-2, party-3.",
+        "18 of 20 queries are answered for ε = 6 at δ = 1e-05; all releases of the account came to ε = 6 of 8.",
+    ]
+    assert done.stdout.splitlines()[3].startswith("Next: terrine party vote --config ")
+    monkeypatch.setattr("tasks.parties.process.run_party", lambda config, stay: {"party": "party-1"})
+    assert terrine("vote", "--config", tmp_path / "party-1" / "party.yaml").stdout.startswith("The session is over.\nN")
 
 
 def test_a_folder_without_parties_is_named(tmp_path):
