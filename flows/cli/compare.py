@@ -66,8 +66,8 @@ def compare(
             f"{row.delta:g}",
             row.shown_accuracy,
             "*" if row.run in best else "",
-            f"{row.teachers:,}",
-            f"{row.answered:,}/{row.queries:,}",
+            row.shown_teachers,
+            row.shown_answered,
             "" if row.seconds is None else f"{row.seconds:,.0f}",
         )
     console.print(table)

@@ -35,8 +35,9 @@ class Compared:
 
     data: whose runs it can be compared with: those about the same data, in the same unit. epsilon: the guarantee at
     `delta`; None where there is none. accuracy: in [0, 1]; None where it is private. plus_minus: how far noise may have
-    moved it. answered: so many of `queries`. seconds: what all stages took; None where that is private or unknown.
-    settings: what differs from the defaults, by section.key.
+    moved it. answered: so many of `queries`, by `teachers`; None where records are summed and nobody votes. seconds:
+    what all stages took; None where that is private or unknown. settings: what differs from the defaults, by
+    section.key.
     """
 
     run: str
@@ -45,9 +46,9 @@ class Compared:
     delta: float
     accuracy: float | None
     plus_minus: float
-    teachers: int
-    answered: int
-    queries: int
+    teachers: int | None
+    answered: int | None
+    queries: int | None
     seconds: float | None
     settings: Mapping[str, Any]
 
@@ -57,6 +58,16 @@ class Compared:
         if self.accuracy is None:
             return "private"
         return shown_accuracy(self.accuracy, self.plus_minus) if self.plus_minus else f"{100 * self.accuracy:.2f} %"
+
+    @property
+    def shown_teachers(self) -> str:
+        """How many teachers voted, as text."""
+        return "–" if self.teachers is None else f"{self.teachers:,}"
+
+    @property
+    def shown_answered(self) -> str:
+        """How many queries they answered, as text."""
+        return "–" if self.answered is None else f"{self.answered:,}/{self.queries:,}"
 
     @property
     def shown_epsilon(self) -> str:
@@ -118,6 +129,7 @@ def _read(root: Path, name: str) -> Compared:
         accuracy = read_json(run.folders.evaluation)["accuracy"]
     elif released is not None:
         accuracy, plus_minus = released["accuracy"], released["plus_minus"]
+    votes = "numbers" not in statement["mechanism"]
     return Compared(
         run=name,
         data=series(run.params, statement["dataset"]),
@@ -125,9 +137,9 @@ def _read(root: Path, name: str) -> Compared:
         delta=statement["delta"],
         accuracy=accuracy,
         plus_minus=plus_minus,
-        teachers=statement["teachers"],
-        answered=statement["answered"],
-        queries=statement["queries"],
+        teachers=statement["teachers"] if votes else None,
+        answered=statement["answered"] if votes else None,
+        queries=statement["queries"] if votes else None,
         # How long stages take hangs on the records that they read.
         seconds=sum(record["seconds"] for record in timings(run).values())
         if run.params.tracking.private_metrics

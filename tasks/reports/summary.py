@@ -15,6 +15,8 @@ from tasks.runtime.store import read_json
 from tasks.runtime.timing import timings
 from terrine.privacy.statement import OUTCOME_DEPENDENT
 
+_SUMS = "sums over records, with noise"
+
 
 def figures(run: Run) -> dict[str, float]:
     """Return the figures of a finished run that tables compare; accuracy is evaluation, the rest is public."""
@@ -101,8 +103,11 @@ def for_anybody(run: Run) -> str:
     if "error_released" in accuracy:
         shown = f"{accuracy['error_released']:.4g} ± {accuracy['error_released_plus_minus']:.2g}"
         rows["mean absolute error released"] = shown
-    rows |= {"answered / asked": f"{statement['answered']:,} / {statement['asked']:,}"}
-    rows |= {"teachers": f"{statement['teachers']:,}"}
+    if numbers := statement["mechanism"].get("numbers"):
+        rows[_SUMS] = f"{numbers:,}"
+    else:
+        rows |= {"answered / asked": f"{statement['answered']:,} / {statement['asked']:,}"}
+        rows |= {"teachers": f"{statement['teachers']:,}"}
     for name, path in (
         ("privacy statement", run.folders.release / "statement.html"),
         ("report (private)", run.folders.report),
@@ -119,7 +124,7 @@ def result(run: Run) -> Text:
     """Return the result of a run of the main pipeline as lines for the terminal."""
     statement = read_statement(run.folders.statement)
     if numbers := statement["mechanism"].get("numbers"):
-        return result_lines(run, ("sums over records, with noise", f"{numbers:,}"))
+        return result_lines(run, (_SUMS, f"{numbers:,}"))
     answered = ("answered / asked", f"{statement['answered']} / {statement['asked']}")
     return result_lines(run, answered, ("teachers", str(statement["teachers"])))
 

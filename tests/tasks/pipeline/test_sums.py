@@ -9,7 +9,9 @@ from flows.stages import run_through
 from tasks.config.params import lay_over, validate
 from tasks.pipeline import features, sums
 from tasks.pipeline.report import write_report
-from tasks.reports.summary import result
+from tasks.reports import comparison
+from tasks.reports.comparison import compared
+from tasks.reports.summary import for_anybody, result
 from tasks.runtime.accounts import open_account
 from tasks.runtime.identity import release_digest
 from tasks.runtime.run import Run
@@ -40,7 +42,7 @@ def run_of(root, changes=None):
 @pytest.mark.parametrize(
     "changes", [{"aggregation": {"mechanism": "gradients", "rounds": 8}}, {"privacy": {"moments": 0.1}}]
 )
-def test_a_run_says_what_it_released_and_its_student_answers_each_image_by_itself(tmp_path, changes):
+def test_a_run_says_what_it_released_and_its_student_answers_each_image_by_itself(tmp_path, changes, monkeypatch):
     run = run_of(tmp_path, changes)
     run_through(run, "dataset", "distance")
     said = read_json(run.folders.statement)
@@ -64,7 +66,14 @@ def test_a_run_says_what_it_released_and_its_student_answers_each_image_by_itsel
     write_report.fn(run)
     page = run.folders.report.read_text()
     assert "nobody voted" in page
-    assert "How the teachers voted" not in page
+    for strange in ("How the teachers voted", "Records per teacher", "never saw some class", "Labels of the teachers"):
+        assert strange not in page
+    monkeypatch.setattr(comparison, "open_run", lambda root, name: run)
+    (row,) = compared(tmp_path, [run.name])
+    assert (row.teachers, row.answered, row.queries) == (None, None, None)
+    assert (row.shown_teachers, row.shown_answered) == ("–", "–")
+    assert f"| sums over records, with noise | {numbers:,} |" in for_anybody(run)
+    assert "teachers" not in for_anybody(run)
     assert "added up over all records" in run.folders.statement.with_name("statement.html").read_text()
     assert "record is added or removed" in run.folders.statement.with_name("statement.html").read_text()
     assert {"sums over records, with noise", "ε where a record is added or removed"} <= {

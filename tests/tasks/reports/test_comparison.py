@@ -75,6 +75,12 @@ def test_a_page_shows_a_point_for_every_run_with_both_figures_and_escapes_their_
     assert "There is no run with both" in comparison_page([rows[2]], "Title")
 
 
+def test_where_nobody_votes_a_page_counts_neither_teachers_nor_answers():
+    page = comparison_page([ROW, replace(ROW, run="sums", teachers=None, answered=None, queries=None)], "Title")
+    assert page.count('<td class="number">50</td><td class="number">90/100</td>') == 1
+    assert page.count('<td class="number">–</td><td class="number">–</td>') == 1
+
+
 def test_what_differs_is_what_most_others_do_not_have():
     rows = [replace(ROW, run=str(seed), settings={"seed": seed, "device": "cpu"}) for seed in (1, 1, 2)]
     rows += [replace(ROW, run="other", data="another", settings={})]
