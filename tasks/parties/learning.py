@@ -74,7 +74,7 @@ def learn(config: PartyConfig) -> Path:
             )
         write_sums(run, release, sums.course, whitening, voted, None)
     train_student.fn(run)
-    write_statement(run, _statement(run, terms, about["guardian"], release), names)
+    write_statement(run, _statement(run, terms, about, release), names)
     return run.folders.student
 
 
@@ -125,8 +125,9 @@ def _averaging(terms: Terms) -> dict[str, Any]:
     return {"averaging": about | averages.averaging.describe()}
 
 
-def _statement(run: Run, terms: Terms, guardian: dict[str, Any], release: StoredRelease) -> PrivacyStatement:
-    """Say what the release guarantees: from the terms, and what the guardian charged."""
+def _statement(run: Run, terms: Terms, about: dict[str, Any], release: StoredRelease) -> PrivacyStatement:
+    """Say what the release guarantees: from the terms, and what is known about the answers, with what was charged."""
+    guardian = about["guardian"]
     if terms.fixed_point is None:
         mechanism: Any = run.params.aggregation
         assert isinstance(mechanism, Mechanism)
@@ -154,8 +155,11 @@ def _statement(run: Run, terms: Terms, guardian: dict[str, Any], release: Stored
         described = _mechanism(terms) | {"numbers": terms.numbers}
     if terms.overlap > 1:
         described["overlap"] = terms.overlap
+    described["parties"] = [*terms.teachers, terms.guardian, terms.student]
+    if "opened" in about:
+        described["opened"] = about["opened"][:10]
     return PrivacyStatement(
-        run=terms.edition or "collaboration",
+        run=", edition ".join(filter(None, (terms.name, terms.edition))) or "collaboration",
         release_id=release.release_id,
         dataset=guardian["account"],
         epsilon_dataset=release.epsilon_total,

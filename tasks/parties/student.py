@@ -340,6 +340,7 @@ class StudentHost(Host):
         passed = np.concatenate([*(np.ones(len(total), bool) for total in earlier), party.passed])
         arrays = {"passed": passed, "result": result}
         about = {"terms": terms.public(), "unit": terms.unit, "release_id": party.agreement.release, "guardian": None}
+        about["opened"] = datetime.now(UTC).isoformat(timespec="seconds")
         if self._about is not None:
             kept = read_arrays(self.config)
             if any(not np.array_equal(kept[name], array) for name, array in arrays.items()):

@@ -109,6 +109,8 @@ def shown(statement: Mapping[str, Any], language: Language, mark: Mark | None, g
         "bins": "; ".join(language.exact(edge) for edge in mechanism.get("bins", ())),
         "grades": language.number(mechanism.get("grades", 0)),
         "overlap": language.number(mechanism.get("overlap", 1)),
+        "parties": ", ".join(mechanism.get("parties", ())),
+        "opened": language.date(datetime.fromisoformat(opened)) if (opened := mechanism.get("opened")) else "",
         "date": "" if mark is None else language.date(mark.when),
         "key": "" if mark is None else mark.key,
     }

@@ -48,6 +48,8 @@ PARAMETER_TEXTS = {
     "discriminator": "Whom the generator learned from instead of the student: it has seen the teacher itself",
     "block": "Parties whose models were averaged to vote as one",
     "overlap": "At how many institutions the data of one person may be; ε protects who is at so many",
+    "parties": "Who took part: who holds records, then the guardian and the student party",
+    "opened": "The day on which the student party opened what was released, UTC",
     "findings": "How many findings each image was asked about: each a question with the answers no and yes",
     "findings_bound": "The most findings that a teacher may say an image has; one unit moves twice as many answers",
     "bins": "Edges of the bins that numbers were asked about in, stated beforehand: a bin is a class",

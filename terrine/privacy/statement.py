@@ -57,12 +57,13 @@ OUTCOME_DEPENDENT = {"confident", "interactive"}
 """Mechanisms whose number of answers depends on what they release: their guarantee is the budget that was fixed before,
 and the ε of what they turned out to release is what they used of it."""
 
-# What may describe a mechanism: parameters chosen before any vote was seen. A new one is added here deliberately.
+# What may describe a mechanism: parameters chosen before any vote was seen, which institutions took part, and the day.
+# A new one is added here deliberately.
 MECHANISM_FIELDS = (
     {"mechanism", "sigma", "scale", "threshold", "sigma1", "sigma2", "surprise", "confidence", "select"}
     | {"epsilon", "delta", "rounds", "clip", "noise_multiplier", "samples", "top_k", "beta", "block", "averaging"}
     | {"discriminator", "counted", "moments", "numbers", "learning_rate", "share", "overlap"}
-    | {"findings", "findings_bound", "bins", "grades"}
+    | {"findings", "findings_bound", "bins", "grades", "parties", "opened"}
 )
 BESIDES = {"counted": "the noisy number of {unit}s", "moments": "the noisy moments of private images"}
 """What the event of a release covers besides its answers, by the field of the mechanism that says so."""

@@ -15,7 +15,9 @@ console = printer(soft_wrap=True)
 
 
 def propose(
-    folder: Annotated[Path, typer.Argument(help="Where the proposal is written; it must not exist.")],
+    folder: Annotated[
+        Path, typer.Argument(help="Where the proposal is written; it must not exist. Its name is the collaboration's.")
+    ],
     preset: Annotated[str, typer.Option(help="A preset: its queries, backbone, teachers, mechanism and budget.")],
     teacher: Annotated[list[str], typer.Option(help="NAME=TEACHERS of a teacher party. Once for each.")],
     guardian: Annotated[str, typer.Option(help="NAME@host:port of the guardian.")],
@@ -60,6 +62,7 @@ def propose(
         deadline=waits,
         overlap=overlap,
         records=records,
+        name=folder.resolve().name[:100],
     )
     proposal, outlook = propose(folder, preset, list(set_ or []), wish)
     console.print(page(proposal.terms, proposal.addresses, proposal.shown))

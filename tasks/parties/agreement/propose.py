@@ -40,8 +40,9 @@ _TRAINED_WITH = ("backbone", "teachers")
 class Wish:
     """What is proposed, beside a preset's settings: how many teachers each party holds, who convenes and who learns.
 
-    guardian, student: the name, and where it will listen, host:port. class_names: by label; None for those of a
-    preset's public benchmark. edition: None for a digest of all that it is made of. The others: see `Terms`.
+    name: what people call it. guardian, student: the name, and where it will listen, host:port. class_names: by label;
+    None for those of a preset's public benchmark. edition: None for a digest of all that it is made of. The others: see
+    `Terms`.
     """
 
     teachers: Mapping[str, int]
@@ -53,6 +54,7 @@ class Wish:
     deadline: float | None = None
     overlap: int = 1
     records: int | None = None
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,7 @@ def propose(folder: Path, preset: str, assignments: Sequence[str], wish: Wish) -
             guardian=wish.guardian[0],
             student=wish.student[0],
             deadline=wish.deadline,
+            name=wish.name,
             edition=wish.edition or "",
         )
         if wish.edition is None:

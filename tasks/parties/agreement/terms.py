@@ -77,6 +77,8 @@ class Teaching(Settings):
 class Terms(Settings):
     """What all parties agree on."""
 
+    name: str = Field("", max_length=100)
+    """What people call this collaboration, on pages about it."""
     guardian: str = "guardian"
     student: str = "student"
     teachers: dict[str, int] = Field(min_length=1)
@@ -305,18 +307,20 @@ class Terms(Settings):
         """The terms as JSON values, as parties compare them; those of votes say nothing of sums, and so on."""
         strange = [*(_OF_SUMS if self.length is None else ()), *(_OF_GRADIENTS if self.rounds is None else ())]
         strange += [key for key in ("teaching", *_OF_AVERAGES) if getattr(self, key) is None]
+        strange += ["name"] * (not self.name)
         return self.model_dump(mode="json", exclude=set(strange))
 
     def identity(self) -> dict[str, Any]:
         """What the release is known by, as JSON values. Not what only says how it is come by: by when, with which
         version, by which teachers, unless they release averages; nor what follows from the queries and the edition:
-        which bytes, which names of classes."""
+        which bytes, which names of classes; nor what people call it."""
         about = self.public() | {"classes": self.classes}
         for key in ("class_names", "query_shards", "size", "channels", "backbone", "deadline", "version"):
             del about[key]
         for key, usual in (("overlap", 1), ("fit", "stretch"), ("window", None)):
             if about[key] == usual:
                 del about[key]
+        about.pop("name", None)
         if self.averages is None:
             about.pop("teaching", None)
         return about

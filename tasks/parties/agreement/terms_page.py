@@ -35,7 +35,7 @@ def page(terms: Terms, addresses: Mapping[str, str], digest: str) -> str:
     it.
     """
     sections = {
-        "Proposal": [f"Digest {digest}. Compare it by telephone with whoever sent this."],
+        f"Proposal {terms.name}".strip(): [f"Digest {digest}. Compare it by telephone with whoever sent this."],
         "Who takes part": _parties(terms, addresses),
         "What is asked": _asked(terms),
         "Whom ε protects": [_first_upper(protected(terms.unit, terms.overlap)) + "."],

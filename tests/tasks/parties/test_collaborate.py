@@ -3,6 +3,7 @@
 import json
 import shutil
 import zipfile
+from datetime import UTC, date, datetime, timedelta
 from types import SimpleNamespace
 
 import mlflow
@@ -212,6 +213,12 @@ def test_a_student_party_makes_the_student_that_a_run_makes_with_its_public_stat
     statement_from(own)
     for key in ("epsilon", "event", "unit", "trust_model", "noise", "release_id", "dataset", "answered_per_class"):
         assert own[key] == statement[key]
+    assert own["mechanism"]["parties"] == [*terms.teachers, terms.guardian, terms.student]
+    today = datetime.now(UTC).date()
+    assert today - timedelta(1) <= date.fromisoformat(own["mechanism"]["opened"]) <= today
+    page = (tmp_path / "data/release/student/statement.html").read_text()
+    assert all(told in page for told in (*terms.roles(), own["mechanism"]["opened"]))
+    assert (", ".join(DIGITS) in page) == (name == "dealt")
     assert not list((tmp_path / "data").glob("private/*/*/*"))
     if name == "voted":
         check_handed_on(read_party(path), terms, run, tmp_path, monkeypatch)

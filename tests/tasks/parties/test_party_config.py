@@ -149,13 +149,14 @@ def test_only_a_teacher_party_says_by_what_its_votes_were_dealt(folder):
 
 
 def test_parties_compare_all_that_they_agreed_on_also_whom_the_budget_protects():
-    terms = terms_of()
+    terms, unnamed = terms_of(), set(Terms.model_fields) - {"name"}
     rounds, sums = {"rounds", "clip", "learning_rate", "sigma_gradients"}, {"length", "records"}
     averages = {"teaching", "noise_multiplier", "weights", "features"}
-    assert set(terms.public()) == set(Terms.model_fields) - sums - rounds - averages
-    assert set(terms_of_sums().public()) == set(Terms.model_fields) - rounds - averages
-    assert set(terms_of_gradients().public()) == set(Terms.model_fields) - averages
-    assert set(terms_of_averages().public()) == set(Terms.model_fields) - rounds - sums
+    assert set(terms.public()) == unnamed - sums - rounds - averages
+    assert set(terms_of(name="lungs").public()) == {"name", *terms.public()}
+    assert set(terms_of_sums().public()) == unnamed - rounds - averages
+    assert set(terms_of_gradients().public()) == unnamed - averages
+    assert set(terms_of_averages().public()) == unnamed - rounds - sums
     other = "group" if terms.unit == "record" else "record"
     assert terms.model_copy(update={"unit": other}).public() != terms.public()
 

@@ -11,6 +11,7 @@ import pytest
 from tasks.parties.agreement import proposal as proposals
 from tasks.parties.agreement.proposal import archive, opened, read_proposal
 from tasks.parties.agreement.propose import Wish, propose
+from tasks.parties.agreement.terms_page import page
 from tasks.parties.config import read_party
 from terrine.errors import InputError, SettingError
 from terrine.privacy.accounting.pricing import price
@@ -40,8 +41,11 @@ def test_the_same_wish_is_the_same_proposal_and_another_vote_has_another_edition
         )
     }
     assert len(editions) == 4
-    later = proposed(tmp_path / "later", deadline=60.0)
+    later = proposed(tmp_path / "later", deadline=60.0, name="lungs")
     assert later.terms.identity() == proposal.terms.identity()
+    assert later.terms.edition == proposal.terms.edition
+    assert page(later.terms, later.addresses, later.shown).startswith("Proposal lungs\n")
+    assert "name" not in proposal.terms.public()
 
 
 def test_noise_that_is_chosen_hides_somebody_who_is_at_several_parties(proposal, proposed, tmp_path):

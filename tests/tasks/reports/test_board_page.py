@@ -107,7 +107,7 @@ KINDS = {
         "unit": "label",
     },
     "overlap": {
-        "mechanism": VOTES | {"overlap": 2},
+        "mechanism": VOTES | {"overlap": 2, "parties": ["north", "trust", "uni"], "opened": "2026-11-26"},
         "event": of_several(ANSWERS, 2),
         **ALL,
         "trust_model": "parties",
@@ -236,7 +236,9 @@ def test_what_holds_only_sometimes_is_said_only_then():
     assert "the budget that was fixed" not in text("histogram")
     assert "must not collude" in text("overlap")
     assert "up to 2 of the institutions" in text("overlap")
+    assert "Partiesnorth, trust, uniOpened on26 November 2026" in text("overlap").replace("\u00a0", " ")
     assert "institutions" not in text("histogram")
+    assert "Parties" not in text("histogram")
     assert "this limit is wide" in text("a wide limit").lower()
     assert "this limit is wide" not in text("histogram").lower()
     assert "The images themselves are not protected." in text("labels")
