@@ -84,9 +84,12 @@ def accept(
 
 
 def _charged(ledger: GuardianLedger, standing: dict[str, Any] | None) -> str:
-    spent = 0.0 if standing is None else standing["spent"]
+    assert standing is not None
     limit = "no budget" if ledger.epsilon is None else f"ε = {ledger.epsilon:g} over all releases"
-    return f"Charged to account {ledger.account!r} in {ledger.url}: {limit}, of which {spent:.4g} is spent."
+    said = f"Charged to account {ledger.account!r} in {ledger.url}: {limit}, of which {standing['spent']:g} is spent."
+    if standing["left"] is None or standing["price"] <= standing["left"] * (1 + 1e-9):
+        return said
+    return f"{said} These terms may cost ε = {standing['price']:g}, for which there is no room: the vote is refused."
 
 
 def _next(role: str, folder: Path) -> str:

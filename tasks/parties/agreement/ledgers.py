@@ -77,7 +77,8 @@ class Charged:
         places = {folder.resolve()}
         if not (folder / CONFIG).exists():
             beside = (folder.resolve().parent, Path.cwd())
-            places = {path.parent for here in beside for path in here.glob(f"*/{CONFIG}")}
+            found = [path for here in beside for path in here.glob(f"*/{CONFIG}")]
+            places = {path.parent for path in found if os.access(path, os.R_OK)}  # not other users'
         kept = {}
         for place in sorted(places):
             values = read_yaml(place / CONFIG)

@@ -405,10 +405,19 @@ def test_the_command_prints_the_page_and_signs_only_what_somebody_said_yes_to(pr
     assert (folder / "acceptance.json").is_file()
 
 
-def test_a_guardian_is_told_which_account_it_charges(proposal, enrolled):
-    told = ["party", "accept", proposal.folder, "--as", "trust", "--folder", enrolled("trust", "guardian"), "--yes"]
+def test_a_guardian_is_told_which_account_it_charges_and_where_there_is_no_room(proposal, other, enrolled):
+    folder = enrolled("trust", "guardian")
+    told = ["party", "accept", proposal.folder, "--as", "trust", "--folder", folder, "--yes"]
     done = CliRunner().invoke(app, list(map(str, [*told, "--account", "h-2026", "--budget", 8])))
-    assert re.search(r"Charged to account 'h-2026' in \S+: ε = 8 over all releases, of which 0 is spent\.", done.output)
+    assert re.search(r"account 'h-2026' in \S+: ε = 8 over all releases, of which 0 is spent\.\n", done.output)
+    own = OwnAccount(read_party(folder / "party.yaml"))
+    own.check()
+    own.charge()
+    second = folder.parent / "second"
+    shutil.copytree(folder / "credentials", second / "credentials")
+    told = ["party", "accept", other(minimum=3).folder, "--as", "trust", "--folder", second, "--yes"]
+    done = CliRunner().invoke(app, list(map(str, told)))
+    assert re.search(r"is spent\. These terms may cost ε = \S+, for which there is no room", done.output)
 
 
 def test_sums_allow_a_party_no_more_records_than_the_public_bound(proposed, tmp_path):
