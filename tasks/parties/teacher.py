@@ -79,7 +79,7 @@ class TeacherHost(Host):
             raise error
         known = json_object(self.config.state / OUTCOME) or {}
         about = known if known.get("agreed") == self._terms else {}
-        if self._counted:
+        if self._counted or self.name in about.get("counted", []):
             log.info("%s: nobody asks anew. It was counted, and nothing is left to be done in this session", self.name)
             self.outcome = about or {"party": self.name}
             return
