@@ -73,6 +73,7 @@ PRIVACY_TESTS = (
             "sums",
         )
     ),
+    "tests/tasks/parties/test_accept.py",
     "tests/tasks/parties/test_party_config.py",
     "tests/tasks/serving/test_verification.py",
     "tests/tasks/tools/test_sweep.py",
