@@ -99,6 +99,7 @@ class Pipeline:
                 "epsilon_guaranteed": round_up(epsilon_of_releases(settings.sigma)),
                 "delta": DELTA,
                 "dataset": "trial",
+                "mechanism": {"mechanism": "histogram"},
                 "teachers": TEACHERS,
             },
         )
