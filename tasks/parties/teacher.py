@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from tasks.config.values import digest
 from tasks.parties.agreement.accuracy import AccuracyTerms
 from tasks.parties.config import PartyConfig
 from tasks.parties.host import CollaborationError, Host, log
@@ -46,7 +47,9 @@ class TeacherHost(Host):
         # Before anybody is connected to: training takes as long as it takes, and bad votes are found here.
         self._given = given or given_by(config, credentials.name)
         self._first = self._given(0, None)
-        self._counted = _closed(config.state, credentials.name).get(config.terms.digest) == config.terms.last
+        self._release = digest([config.terms.identity(), credentials.name], 64)
+        """Its part of a release: terms that differ in their deadline or their name are of one."""
+        self._counted = _closed(config, credentials.name).get(self._release) == config.terms.last
         if self._counted:
             config = config.model_copy(update={"patience": min(config.patience, _ONCE_MORE)})
         super().__init__(config)
@@ -123,7 +126,7 @@ class TeacherHost(Host):
 
     def _refuse_again(self, number: int) -> None:
         """Refuse a round that was closed with this party's shares: asked for once more, they would get other noise."""
-        if number <= self._closed().get(self._terms, -1):
+        if number <= self._closed().get(self._release, -1):
             raise CollaborationError(
                 f"{self.name} has shared for {'this vote' if not self.config.terms.last else f'round {number}'}, and "
                 "the guardian had counted it. Whoever asks anew has lost what it had written down, or is another one: "
@@ -133,7 +136,7 @@ class TeacherHost(Host):
             )
 
     def _closed(self) -> dict[str, Any]:
-        return _closed(self.config.state, self.name)
+        return _closed(self.config, self.name)
 
     def _has_shared(self) -> bool:
         """Whether shares of the last round left in a session of which this party does not know the end."""
@@ -193,7 +196,9 @@ class TeacherHost(Host):
                 raise CollaborationError(self._late())
             log.warning("%s: %s", self.name, self._late())
         else:
-            keep_values(self.config.state / CLOSED, self._closed() | {self._terms: said.get("round")})
+            closed = self._closed() | {self._release: said.get("round")}
+            for path in _memories(self.config):
+                keep_values(path, closed)
         if last:
             self.outcome = {"party": self.name, "counted": present, "session": self.wire.session}
         return last
@@ -230,16 +235,25 @@ class TeacherHost(Host):
         return [Send(to, frames[f"frame-{place:06d}"].tobytes()) for place, to in enumerate(about["to"])]
 
 
-def _closed(state: Path, name: str) -> dict[str, Any]:
-    """The last round that was closed with a party's shares, by the terms of the vote: of all that it had."""
-    path = state / CLOSED
-    found = json_object(path)
-    if found is None and path.exists():
-        raise CollaborationError(
-            f"{path} says what {name} has shared, and cannot be read. Restore it from a backup: without it the same "
-            "votes could be shared again, for other noise at no charge. Nothing was shared."
-        )
-    return found or {}
+def _memories(config: PartyConfig) -> list[Path]:
+    """Where a party remembers what it was counted in: in its folder, and beside the account that it keeps, which goes
+    on in other folders of the party and charges a release once."""
+    beside = [] if config.ledger is None else [config.ledger.store.parent / CLOSED]
+    return [config.state / CLOSED, *beside]
+
+
+def _closed(config: PartyConfig, name: str) -> dict[str, Any]:
+    """The last round that was closed with a party's shares, by what the release is known by: of all that it had."""
+    closed: dict[str, Any] = {}
+    for path in _memories(config):
+        found = json_object(path)
+        if found is None and path.exists():
+            raise CollaborationError(
+                f"{path} says what {name} has shared, and cannot be read. Restore it from a backup: without it the "
+                "same votes could be shared again, for other noise at no charge. Nothing was shared."
+            )
+        closed |= found or {}
+    return closed
 
 
 def _own_account(config: PartyConfig) -> Any:

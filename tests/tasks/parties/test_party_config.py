@@ -309,6 +309,18 @@ def test_a_teacher_party_remembers_each_vote_that_it_was_counted_in(folder):
         with pytest.raises(CollaborationError, match="party-1 has shared for this vote, and the guardian had counted"):
             party(edition)._refuse_again(0)
     party("third")._refuse_again(0)
+    # What says only how the same release is come by makes no second one of it.
+    for key, other in (("deadline", 77.0), ("name", "another folder")):
+        change(folder / "party-1" / "terms.yaml", **{key: other})
+        with pytest.raises(CollaborationError, match="party-1 has shared for this vote, and the guardian had counted"):
+            party("second")._refuse_again(0)
+    # Nor does another folder of the party, in which the account that it keeps goes on.
+    change(folder / "party-1" / "party.yaml", ledger={"account": "people", "epsilon": 100.0})
+    assert party("fourth")._is_over({"present": ["party-1", "party-2"], "round": 0})
+    (folder / "party-1" / "state").rename(folder / "party-1" / "another state")
+    with pytest.raises(CollaborationError, match="party-1 has shared for this vote, and the guardian had counted"):
+        party("fourth")._refuse_again(0)
+    (folder / "party-1" / "another state").rename(folder / "party-1" / "state")
     for damaged in ("", "[]"):
         (folder / "party-1" / "state" / CLOSED).write_text(damaged)
         with pytest.raises(CollaborationError, match=r"closed.json says what party-1 has shared, and cannot be read"):
