@@ -47,9 +47,9 @@ class TeacherHost(Host):
         # Before anybody is connected to: training takes as long as it takes, and bad votes are found here.
         self._given = given or given_by(config, credentials.name)
         self._first = self._given(0, None)
-        self._release = digest([config.terms.identity(), credentials.name], 64)
+        self._part = digest([config.terms.identity(), credentials.name], 64)
         """Its part of a release: terms that differ in their deadline or their name are of one."""
-        self._counted = _closed(config, credentials.name).get(self._release) == config.terms.last
+        self._counted = _closed(config, credentials.name).get(self._part) == config.terms.last
         if self._counted:
             config = config.model_copy(update={"patience": min(config.patience, _ONCE_MORE)})
         super().__init__(config)
@@ -126,7 +126,7 @@ class TeacherHost(Host):
 
     def _refuse_again(self, number: int) -> None:
         """Refuse a round that was closed with this party's shares: asked for once more, they would get other noise."""
-        if number <= self._closed().get(self._release, -1):
+        if number <= self._closed().get(self._part, -1):
             raise CollaborationError(
                 f"{self.name} has shared for {'this vote' if not self.config.terms.last else f'round {number}'}, and "
                 "the guardian had counted it. Whoever asks anew has lost what it had written down, or is another one: "
@@ -196,7 +196,7 @@ class TeacherHost(Host):
                 raise CollaborationError(self._late())
             log.warning("%s: %s", self.name, self._late())
         else:
-            closed = self._closed() | {self._release: said.get("round")}
+            closed = self._closed() | {self._part: said.get("round")}
             for path in _memories(self.config):
                 keep_values(path, closed)
         if last:
