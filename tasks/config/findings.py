@@ -25,7 +25,13 @@ MEANT_FOR_CLASSES: dict[str, tuple[Any, ...]] = {
 def check_findings(run: Any) -> None:
     """Raise ValueError where several findings do not go with other settings of the run, or their bound with none."""
     bound = run.aggregation.findings_bound
-    if bound is not None and not (run.data.several and run.aggregation.reveals != "sums"):
+    if bound is not None and run.aggregation.reveals == "sums":
+        raise ValueError(
+            f"aggregation.findings_bound={bound} is for teachers that vote, and aggregation.mechanism="
+            f"{run.aggregation.mechanism} adds up records (auto takes it where one record is protected). Leave it out, "
+            "or have teachers vote: aggregation.mechanism=histogram"
+        )
+    if bound is not None and not run.data.several:
         raise ValueError(
             f"aggregation.findings_bound={bound} is for teachers that vote on several findings (data.findings). Leave "
             "it out"

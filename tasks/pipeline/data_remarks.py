@@ -46,9 +46,14 @@ def _on_units(remarks: Remarks, survey: Survey, params: Params) -> None:
     if survey.groups is not None and survey.groups[0] < records:
         remarks.notes.append(
             f"The data say whose the {records:,} records are: {survey.groups[0]:,} groups. With privacy.unit=record ε "
-            "protects one of them, and says little of who has several. To protect people: privacy.unit=group."
+            "protects one record, and says little of who has several. To protect people: privacy.unit=group."
         )
-    if survey.names < records:
+    if survey.names < records and params.data.one_label_a_name:
+        remarks.notes.append(
+            f"The {records:,} training images have {survey.names:,} rows of labels: with privacy.unit=record a record "
+            "is what one row speaks of, an image with all its frames, a series or a study."
+        )
+    elif survey.names < records:
         remarks.notes.append(
             f"The {records:,} training records have {survey.names:,} names: files of one name in several class "
             "folders count as one unit, and stay together. Give each its own name if they are different images."

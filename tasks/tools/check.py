@@ -13,10 +13,12 @@ from tasks.config.automatic import AUTO, may_be_summed, take_out
 from tasks.config.params import lay_over
 from tasks.config.presets import resolve, values_of
 from tasks.pipeline.data_remarks import RARE, Remarks, listed, remarks_on
+from tasks.pipeline.figures.released_accuracy import check_use
 from tasks.runtime.accounts import check_data, ledger_account, ledger_before
 from tasks.runtime.parameters import as_planned, hopeless, hopeless_sums, planned, settled_before, surveyed
 from tasks.runtime.releases import (
     Release,
+    accuracy_of,
     check_fit,
     releases_of,
     spent_on_inputs,
@@ -27,7 +29,7 @@ from tasks.runtime.run import Run
 from terrine.advice import RICH
 from terrine.aggregation.histogram import GaussianHistogram
 from terrine.data.survey import Survey
-from terrine.errors import LedgerError, TerrineError
+from terrine.errors import LedgerError, SettingError, TerrineError
 from terrine.geometry import Size, largest, pixels, sides
 from terrine.planning import (
     ENOUGH,
@@ -144,6 +146,7 @@ def look_at(root: Path, name: str) -> Finding:
                 _compare_with_sums(found, may_be_summed(lay_over(values, {"privacy": {"unit": "record"}})))
         if not run.params.teachers.unprotected:
             _look_at_account(found, unknown)
+        _look_at_accuracy(found)
     vanishing = vanishing_classes(found)
     found.notes += list(vanishing.values())[:MOST_CLASSES]
     if more := list(vanishing)[MOST_CLASSES:]:
@@ -153,6 +156,18 @@ def look_at(root: Path, name: str) -> Finding:
     found.doubts += remarks.doubts
     found.notes += remarks.notes
     return found
+
+
+def _look_at_accuracy(found: Finding) -> None:
+    """Refuse an accuracy that is to be released and would be useless."""
+    params, survey = found.run.params, found.survey
+    if (mechanism := accuracy_of(params)) is None:
+        return
+    held_out = survey.groups[1] if params.privacy.unit == "group" and survey.groups else survey.records[1]
+    try:
+        check_use(found.run, mechanism, held_out)
+    except SettingError as error:
+        found.refusals.append(str(error))
 
 
 def _look_at_votes(found: Finding, automatic: list[tuple[str, str]]) -> None:

@@ -21,7 +21,7 @@ from tasks.parties.config import TERMS, PartyConfig, read_party
 from tasks.parties.measuring import PLACE
 from tasks.parties.standing import account_standing, answers_of, was_finished
 from tasks.parties.state import OUTCOME, STANDING
-from tasks.runtime.store import read_json, write_text
+from tasks.runtime.store import Folders, read_json, write_text
 from terrine.errors import BudgetError, InputError, SettingError
 from terrine.files import file_digest, json_object
 
@@ -84,6 +84,8 @@ def begin(path: Path, found: Next, queries: Path | None = None) -> Path:
         leaving.append(config.answers)
     if config.learn is not None:
         leaving.append(config.learn.work)
+    if config.own is not None:
+        leaving.append(Folders(config.own.work, "own").evaluation)  # of the student of the edition before
     for one in leaving:
         if one.exists():
             os.replace(one, place / one.name)

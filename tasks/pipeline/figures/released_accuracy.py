@@ -89,11 +89,11 @@ def check_use_of_accuracy(run: Run) -> None:
     if mechanism is not None:
         dataset = read_dataset(run.folders)
         units = held_out_units(run, dataset)
-        _check_use(run, mechanism, count_units(units))
+        check_use(run, mechanism, count_units(units))
         _places(run, dataset, units)
 
 
-def _check_use(run: Run, mechanism: NoisedAccuracy, units: int) -> None:
+def check_use(run: Run, mechanism: NoisedAccuracy, units: int) -> None:
     """Refuse an accuracy that is known to no better than `WORST`. How many units there are is told at home alone."""
     plus_minus = mechanism.plus_minus(units)
     if plus_minus > WORST:
@@ -116,7 +116,7 @@ def release_accuracy(run: Run, dataset: Dataset) -> None:
         write_json(run.folders.accuracy, {"accuracy": None, "summary": NONE})
         return
     units = held_out_units(run, dataset)
-    _check_use(run, mechanism, count_units(units))
+    check_use(run, mechanism, count_units(units))
     shares = shares_of_units(right_answers(run, dataset), units)
     places = _places(run, dataset, units)
     looked_at = {"shares": (shares, "<f8"), **{f"column {number}": (one, "<i8") for number, one in enumerate(places)}}

@@ -113,7 +113,8 @@ class Dicom(Listed):
         used = {getattr(header, key) for header in labelled}
         unused = [place for uid, (place, _) in rows.items() if uid not in used]
         if unused and (not self.passes_over or not used):
-            raise InputError(f"{unused[0]}: no image in {root} has this {key} UID, nor have {len(unused) - 1} others.")
+            others = f", nor have {len(unused) - 1} others" if len(unused) > 1 else ""
+            raise InputError(f"{unused[0]}: no image in {root} has this {key} UID{others}.")
         return Found(
             [
                 Record(header.path, uid, group=header.patient, frame=frame, **rows[uid][1])

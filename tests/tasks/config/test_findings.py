@@ -63,8 +63,11 @@ def test_mechanisms_know_how_many_findings_there_are_and_a_bound_without_them_is
     assert validate(defaults).aggregation.findings == 3
     assert validate({"aggregation": {"sigma": 27, "findings": 5}}).aggregation.findings == 1
     sums = {"aggregation": {"mechanism": "moments", "findings_bound": 1}, "student": {"kind": "sums"}}
-    for values in ({"aggregation": {"findings_bound": 1, "sigma": 27}}, VALUES | sums):
-        with pytest.raises(SettingError, match="is for teachers that vote on several findings"):
+    for values, why in (
+        ({"aggregation": {"findings_bound": 1, "sigma": 27}}, "is for teachers that vote on several findings"),
+        (VALUES | sums, r"aggregation\.mechanism=moments adds up records .*have teachers vote"),
+    ):
+        with pytest.raises(SettingError, match=why):
             validate(values)
 
 

@@ -160,6 +160,17 @@ def test_the_next_edition_shows_what_remains_and_keeps_what_was(tmp_path):
     assert len(rows_of(tmp_path, "commit")) == 2
 
 
+def test_a_student_that_a_party_tested_is_none_of_the_next_edition(tmp_path):
+    trial(tmp_path, terms_of_sums(), deadline=3.0)
+    path = with_own_data(tmp_path, "party-2")
+    evaluation = finishing.Folders(read_party(path).own.work, "own").evaluation
+    evaluation.parent.mkdir(parents=True)
+    evaluation.write_text("{}")
+    place = begin(path, look_ahead(path, "second"))
+    assert (place / evaluation.name).is_file()
+    assert not evaluation.exists()
+
+
 def test_status_says_where_a_collaboration_stands_and_what_comes_next(tmp_path):
     trial(tmp_path, terms_of_sums(), deadline=3.0)
     path = tmp_path / "guardian" / "party.yaml"

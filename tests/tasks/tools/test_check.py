@@ -353,6 +353,12 @@ def test_doubts_stop_no_run_that_goes_on_anyway(project):
     assert not found.stops
 
 
+def test_an_accuracy_that_would_be_useless_is_refused_before_anything_is_done(project):
+    found = look_at(project, derive(project, "own", ["evaluation.epsilon=0.01"]))
+    assert any("would release an accuracy that is known to" in sentence for sentence in found.refusals)
+    assert not look_at(project, derive(project, "own", ["evaluation.epsilon=3", "ledger.epsilon=99"])).refusals
+
+
 def test_a_class_of_one_image_is_refused_and_a_rare_one_named(project):
     _images(project / "images" / "sandal", 8)
     assert any("'sandal'" in note for note in look_at(project, "own").notes)
