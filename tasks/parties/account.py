@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tasks.parties.config import PartyConfig
+from tasks.parties.config import GuardianLedger, PartyConfig
 from tasks.runtime.accounts import SKETCH
 from tasks.runtime.store import Folders
 from terrine import npy
@@ -63,6 +63,19 @@ class OwnAccount:
     def standing(self) -> dict[str, Any]:
         """What was spent, and what is left, as `tasks.parties.standing` shows it."""
         return standing_of(self._ledger, self._name, self._release, self._config)
+
+
+def begun(settings: GuardianLedger) -> tuple[bytes, Ledger] | None:
+    """Return the key and the ledger that a party names, where it was begun; None where it was not."""
+    if not settings.key.is_file() or not settings.store.is_dir():
+        return None
+    key = load_or_create_key(settings.key)
+    return key, Ledger(settings.url, settings.store, key, create=False, site=settings.site)
+
+
+def account_in_ledger(key: bytes, settings: GuardianLedger) -> str:
+    """Return what a party's ledger knows its account as."""
+    return account_of(key, settings.account) if settings.named else settings.account
 
 
 def standing_of(ledger: Ledger | None, name: str, release: str, config: PartyConfig) -> dict[str, Any]:

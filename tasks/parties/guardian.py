@@ -29,6 +29,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from tasks.parties.account import account_in_ledger
 from tasks.parties.config import PartyConfig
 from tasks.parties.host import CollaborationError, Host, log
 from tasks.parties.state import OUTCOME, PartyState, keep_values
@@ -43,7 +44,7 @@ from terrine.privacy.accounting.events import to_json
 from terrine.privacy.accounting.gaussian import round_up
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.ledger.account import check_together
-from terrine.privacy.ledger.identity import account_of, canonical_json, keyed_digest, load_or_create_key
+from terrine.privacy.ledger.identity import canonical_json, keyed_digest, load_or_create_key
 from terrine.privacy.ledger.ledger import Ledger, StoredRelease
 from terrine.privacy.noise import NoiseSource, ReplayNoise, SecureNoise, check_slack
 from terrine.spans import span
@@ -61,7 +62,7 @@ class GuardianHost(Host):
         assert config.ledger is not None
         self._key = load_or_create_key(config.ledger.key)
         self._noise = noise_of(config)
-        self._account = account_in_ledger(self._key, config)
+        self._account = account_in_ledger(self._key, config.ledger)
         self._release = release_of(self._key, config, self._account, self._noise)
         self._state = PartyState(config.state, self._release)
         self._reservation = Reservation(
@@ -444,13 +445,6 @@ class GuardianHost(Host):
 def noise_of(config: PartyConfig) -> NoiseSource:
     """Where the guardian's noise comes from."""
     return SecureNoise() if config.replay_seed is None else ReplayNoise(config.replay_seed)
-
-
-def account_in_ledger(key: bytes, config: PartyConfig) -> str:
-    """What the guardian's ledger knows the collaboration's account as."""
-    assert config.ledger is not None
-    account = config.ledger.account
-    return account_of(key, account) if config.ledger.named else account
 
 
 def release_of(key: bytes, config: PartyConfig, account: str, noise: NoiseSource) -> str:

@@ -13,13 +13,12 @@ from tasks.parties.agreement.acceptance import ACCEPTANCE
 from tasks.parties.answers import ABOUT
 from tasks.parties.config import PartyConfig, read_party
 from tasks.parties.measuring import PLACE
-from tasks.parties.state import AT_WORK, OUTCOME, STANDING
+from tasks.parties.state import AT_WORK, OUTCOME, STANDING, kept_values
 from tasks.parties.teaching import kept
 from tasks.runtime.store import Folders
 from terrine.errors import TerrineError
 from terrine.files import json_object
 from terrine.locks import is_held
-from terrine.privacy.ledger.identity import load_or_create_key
 from terrine.spans import span
 
 
@@ -57,18 +56,16 @@ def account_standing(config: PartyConfig) -> dict[str, Any] | None:
     known.
     """
     if config.ledger is not None:
-        from tasks.parties.account import OwnAccount, standing_of
-        from terrine.privacy.ledger.ledger import Ledger
+        from tasks.parties.account import OwnAccount, account_in_ledger, begun, standing_of
 
-        if not config.ledger.key.is_file() or not config.ledger.store.is_dir():
+        if (found := begun(config.ledger)) is None:
             return standing_of(None, "", "", config)
         if config.role == "teacher":
             return OwnAccount(config, create=False).standing()
-        from tasks.parties.guardian import account_in_ledger, noise_of, release_of
+        from tasks.parties.guardian import noise_of, release_of
 
-        key = load_or_create_key(config.ledger.key)
-        ledger = Ledger(config.ledger.url, config.ledger.store, key, create=False, site=config.ledger.site)
-        account = account_in_ledger(key, config)
+        key, ledger = found
+        account = account_in_ledger(key, config.ledger)
         return standing_of(ledger, account, release_of(key, config, account, noise_of(config)), config)
     about = None if config.role != "student" else json_object(_answers(config))
     record = None if about is None else about.get("guardian")
@@ -93,17 +90,12 @@ def answers_of(config: PartyConfig) -> dict[str, Any] | None:
 
 def was_finished(config: PartyConfig) -> bool:
     """Whether the session about these very terms came to its end here."""
-    return _of_these_terms(config, OUTCOME) is not None
+    return kept_values(config.state / OUTCOME, config.terms.digest) is not None
 
 
 def _answers(config: PartyConfig) -> Path:
     assert config.answers is not None
     return config.answers / ABOUT
-
-
-def _of_these_terms(config: PartyConfig, name: str) -> dict[str, Any] | None:
-    found = json_object(config.state / name)
-    return found if found is not None and found.get("agreed") == config.terms.digest else None
 
 
 def _terms(config: PartyConfig) -> list[list[str]]:
@@ -142,7 +134,7 @@ def _parties(config: PartyConfig, path: Path, session: dict[str, Any]) -> list[d
 
 def _session(config: PartyConfig) -> dict[str, Any]:
     """Return rows about the session, and what is known of each party in it."""
-    now, outcome = _of_these_terms(config, STANDING), _of_these_terms(config, OUTCOME)
+    now, outcome = (kept_values(config.state / name, config.terms.digest) for name in (STANDING, OUTCOME))
     who: dict[str, str] = {}
     if now is None:
         return {"rows": [["session", "not begun here"]], "who": who, "running": False}

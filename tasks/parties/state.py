@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from terrine.errors import ArtefactError
-from terrine.files import atomic_file, clear_after_the_dead
+from terrine.files import atomic_file, clear_after_the_dead, json_object
 
 _ABOUT = "about"
 OUTCOME = "outcome.json"
@@ -34,6 +34,12 @@ def keep_values(path: Path, values: Mapping[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(path, owner_only=True) as file:
         file.write((json.dumps(values, indent=2, sort_keys=True) + "\n").encode())
+
+
+def kept_values(path: Path, agreed: str) -> dict[str, Any] | None:
+    """Return the JSON values in a file that are about the terms of this digest; None where there are none."""
+    found = json_object(path)
+    return found if found is not None and found.get("agreed") == agreed else None
 
 
 class PartyState:

@@ -20,7 +20,7 @@ from tasks.config.values import digest
 from tasks.parties.agreement.accuracy import AccuracyTerms
 from tasks.parties.config import PartyConfig
 from tasks.parties.host import CollaborationError, Host, log
-from tasks.parties.state import CLOSED, OUTCOME, PartyState, keep_values
+from tasks.parties.state import CLOSED, OUTCOME, PartyState, keep_values, kept_values
 from tasks.parties.votes import Given, given_by
 from terrine.collaboration.protocol.party import Agreement, ProtocolError, Send
 from terrine.collaboration.protocol.teacher import Teacher
@@ -80,8 +80,7 @@ class TeacherHost(Host):
     def on_failed(self, peer: str, error: TerrineError) -> None:
         if "could not be reached" not in str(error):
             raise error
-        known = json_object(self.config.state / OUTCOME) or {}
-        about = known if known.get("agreed") == self._terms else {}
+        about = kept_values(self.config.state / OUTCOME, self._terms) or {}
         if self._counted or self.name in about.get("counted", []):
             log.info("%s: nobody asks anew. It was counted, and nothing is left to be done in this session", self.name)
             self.outcome = about or {"party": self.name}
@@ -126,7 +125,7 @@ class TeacherHost(Host):
 
     def _refuse_again(self, number: int) -> None:
         """Refuse a round that was closed with this party's shares: asked for once more, they would get other noise."""
-        if number <= self._closed().get(self._part, -1):
+        if number <= _closed(self.config, self.name).get(self._part, -1):
             raise CollaborationError(
                 f"{self.name} has shared for {'this vote' if not self.config.terms.last else f'round {number}'}, and "
                 "the guardian had counted it. Whoever asks anew has lost what it had written down, or is another one: "
@@ -134,9 +133,6 @@ class TeacherHost(Host):
                 "Restore the folders of guardian and student party, or agree on another edition (`terrine party "
                 "again`), which is charged by itself."
             )
-
-    def _closed(self) -> dict[str, Any]:
-        return _closed(self.config, self.name)
 
     def _has_shared(self) -> bool:
         """Whether shares of the last round left in a session of which this party does not know the end."""
@@ -196,7 +192,7 @@ class TeacherHost(Host):
                 raise CollaborationError(self._late())
             log.warning("%s: %s", self.name, self._late())
         else:
-            closed = self._closed() | {self._part: said.get("round")}
+            closed = _closed(self.config, self.name) | {self._part: said.get("round")}
             for path in _memories(self.config):
                 keep_values(path, closed)
         if last:

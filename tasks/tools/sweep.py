@@ -195,9 +195,9 @@ def outcome(
     answers = {row["release_id"] for row in rows} - {None}
     if not answers:
         raise SettingError(f"No candidate came to its release: {next(iter(failures.values()), 'nothing was run')}")
-    made = {each.run: releases_of(Run(root, each.run, each.params)) for each in candidates}
+    made = [releases_of(Run(root, each.run, each.params)) for each in candidates]
     # Students of one answer are one candidate, unless each has an accuracy of its own released.
-    searched = {tuple(one.identity for one in own): compose(*(one.worst_case for one in own)) for own in made.values()}
+    searched = {tuple(one.identity for one in own): compose(*(one.worst_case for one in own)) for own in made}
     finished = [row for row in rows if row["failed"] is None]
     score = {"evaluation": lambda row: row["accuracy"], "released": lambda row: row["released"]["accuracy"]}
     best = max(finished, key=score[selection]) if selection in score and finished else None

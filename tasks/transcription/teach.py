@@ -100,23 +100,20 @@ def respond(run: Run) -> None:
     """Write the labels that teachers learn from: the records' own, or, once and for all, what is told instead."""
     settings, dataset = section(run.params), read_dataset(run.folders)
     check_run(run, dataset.classes)
-    one_of_each = None
-    if settings.protect == "labels" and run.params.data.one_label_a_name:
-        one_of_each = np.unique(dataset.record_names, return_index=True, return_inverse=True)[1:]
-    elif settings.protect == "labels":
-        _check_told_apart(dataset)
     labels = dataset.train_labels
     manifest: dict[str, Any] = {"notice": NOTICE, "protect": settings.protect, "release_id": None}
     if settings.protect == "labels":
+        first = name = slice(None)
+        if run.params.data.one_label_a_name:
+            # What was said once is told once: of thirty frames, a majority would say the label.
+            first, name = np.unique(dataset.record_names, return_index=True, return_inverse=True)[1:]
+        else:
+            _check_told_apart(dataset)
         terms, source = release_terms(run, dataset.classes), responses_of(run, 0, 0)
         epsilon, event = settings.annotation.epsilon, terms["worst_case"]
         assert epsilon is not None
 
         def draw() -> tuple[dict[str, np.ndarray], Event]:
-            if one_of_each is None:
-                return {"labels": source.respond(dataset.train_labels, epsilon, dataset.classes)}, event
-            # What was said once is told once: of thirty frames, a majority would say the label.
-            first, name = one_of_each
             return {"labels": source.respond(dataset.train_labels[first], epsilon, dataset.classes)[name]}, event
 
         own = digest_of_arrays("terrine labels 1", {"labels": (dataset.train_labels, "<i8")}, site_key(run))

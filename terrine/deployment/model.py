@@ -36,9 +36,8 @@ MOMENTS = "moments.safetensors"
 """Statistics of the private images, released with noise (`terrine.models.moments`), where the run released any."""
 NO_MOMENTS = (
     "this student was made without released moments, so that images are normalised with the statistics of public ones. "
-    "Better: release moments when a student is made (privacy.moments=0.05; parties and "
-    "transcriptions have none), give 64 images of your own (--reference), or let answers depend on their company, "
-    "knowingly (--statistics current)."
+    "Better: release moments when a student is made (privacy.moments=0.05; parties and transcriptions have none), give "
+    "64 images of your own (--reference), or let answers depend on their company, knowingly (--statistics current)."
 )
 
 SMALL = 64

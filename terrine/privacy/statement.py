@@ -29,17 +29,17 @@ SCHEMA_VERSION = 2
 Unit = Literal["record", "group", "label"]
 TrustModel = Literal["central", "parties"]
 
-AT_ITS_PARTY = "; so does one that another party holds, where each party is a teacher or has its own"
-"""Statements of version 2 that were written without this are still read."""
 NEIGHBOURS = {
     "record": "one record replaced, added or removed: what lies under one name (the path of its file without the class "
     "folder, its path in the CSV, its id or else its place), every other record keeping its name and therefore its "
-    "teacher; a record given another name counts as two such steps, one removed and one added" + AT_ITS_PARTY,
+    "teacher; a record given another name counts as two such steps, one removed and one added",
     "group": "the records of one group replaced, added or removed: what lies under one group's name, however many "
     "records that is, every other group keeping its name and therefore its teacher; a group given another name, or "
-    "split in two, counts as two such steps" + AT_ITS_PARTY,
+    "split in two, counts as two such steps",
     "label": "the label of one record exchanged, its image and all other records staying as they are",
 }
+_AT_ITS_PARTY = "; so does one that another party holds, where each party is a teacher or has its own"
+"""What `NEIGHBOURS` are besides, where teachers vote. Statements that were written without it are still read."""
 PROTECTED = {
     "record": "any one record exchanged, added or removed, all others keeping their names",
     "group": "all records of any one group exchanged, added or removed, all other groups keeping their names",
@@ -283,7 +283,7 @@ def statement_from(content: Mapping[str, Any]) -> PrivacyStatement:
     values["public_inputs"] = tuple(PublicInput(**item) for item in content["public_inputs"])
     statement = PrivacyStatement(**values)
     written = statement.to_dict() if version == SCHEMA_VERSION else as_version_1(statement.to_dict(), content)
-    if content.get("neighbouring") == str(written["neighbouring"]).replace(AT_ITS_PARTY, ""):
+    if f"{content.get('neighbouring')}{_AT_ITS_PARTY}" == written["neighbouring"]:
         written["neighbouring"] = content["neighbouring"]
     unknown = set(content) - set(written)
     _require(not unknown, f"these fields have no place in it: {', '.join(sorted(unknown))}")
@@ -344,8 +344,10 @@ def _who(statement: PrivacyStatement) -> dict[str, str]:
     """Say what neighbours are and who is trusted; where records were summed, nobody taught and nobody voted."""
     neighbouring, trusted = NEIGHBOURS[statement.unit], TRUST_MODELS[statement.trust_model]
     if "numbers" in statement.mechanism:
-        neighbouring = neighbouring.replace(" and therefore its teacher", "").replace(AT_ITS_PARTY, "")
+        neighbouring = neighbouring.replace(" and therefore its teacher", "")
         trusted = trusted.replace("data, the votes and", "data and")
+    elif statement.unit != "label":
+        neighbouring += _AT_ITS_PARTY
     if overlap := statement.mechanism.get("overlap"):
         neighbouring = f"at up to {overlap} of the institutions at once, {neighbouring}"
     return {"neighbouring": neighbouring, "trust_model_text": trusted}

@@ -161,8 +161,8 @@ def _refuse_other_settings(party: Candidate) -> None:
     """Raise SettingError where a party that accepted before says something else now than its party.yaml."""
     path = party.folder / CONFIG
     known, said = flat(read_yaml(path)), flat(_config(party))
-    optional = {"listen": party.listen, "ledger.account": party.charged.account}
-    optional["ledger.epsilon"] = party.charged.budget
+    charged = party.charged
+    optional = {"listen": party.listen, "ledger.account": charged.account, "ledger.epsilon": charged.budget}
     other = [
         key
         for key, value in said.items()

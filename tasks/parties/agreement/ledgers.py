@@ -17,7 +17,6 @@ from tasks.parties.config import SQLITE, GuardianLedger, read_party
 from tasks.parties.trial import CONFIG
 from terrine.collaboration.transport.credentials import Role
 from terrine.errors import SettingError
-from terrine.privacy.ledger.identity import account_of, load_or_create_key
 
 _ACCOUNT = "collaboration"
 
@@ -91,16 +90,14 @@ class Charged:
 
     def _as_registered(self, ledger: GuardianLedger, terms: Terms) -> GuardianLedger:
         """Return a ledger with the budget that it has registered for its account, where it was begun."""
-        from terrine.privacy.ledger.ledger import Ledger
+        from tasks.parties.account import account_in_ledger, begun
 
-        if not ledger.key.is_file() or not ledger.store.is_dir():
+        if (found := begun(ledger)) is None:
             return ledger
-        key = load_or_create_key(ledger.key)
-        begun = Ledger(ledger.url, ledger.store, key, create=False, site=ledger.site)
-        name = account_of(key, ledger.account) if ledger.named else ledger.account
-        known = begun.account(name)
-        if known is None:
+        key, there = found
+        name = account_in_ledger(key, ledger)
+        if (known := there.account(name)) is None:
             return ledger
         epsilon = self.budget or known.budget.epsilon
-        begun.register(name, epsilon, terms.delta, known.budget.mode, unit=terms.unit)  # which refuses any other
+        there.register(name, epsilon, terms.delta, known.budget.mode, unit=terms.unit)  # which refuses any other
         return ledger.model_copy(update={"epsilon": epsilon})

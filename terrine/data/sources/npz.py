@@ -44,6 +44,8 @@ class Npz(OrderedLabels, Own, ThreeSplits):
     def read(self, at: Path = Path(), seed: int = 0, progress: Progress | None = None) -> Dataset:
         path = at / self.path
         arrays = read_arrays(path, {*_KEYS, "class_names"})
+        with np.load(path, allow_pickle=False) as archive:
+            held = list(archive.files)
         dataset = from_arrays(
             arrays,
             path.stem,
@@ -52,20 +54,16 @@ class Npz(OrderedLabels, Own, ThreeSplits):
             seed=seed,
             validation=self.validation_split,
             kind=self,
-            held=_names_in(path),
+            held=held,
         )
-        return replace(dataset, remarks=(*dataset.remarks, *_on_arrays(path)), declared="class_names" in arrays)
+        return replace(
+            dataset, remarks=(*dataset.remarks, *_on_arrays(str(path), held)), declared="class_names" in arrays
+        )
 
 
-def _names_in(path: Path) -> list[str]:
-    with np.load(path, allow_pickle=False) as archive:
-        return list(archive.files)
-
-
-def _on_arrays(path: Path) -> tuple[str, ...]:
-    names = _names_in(path)
+def _on_arrays(where: str, names: Collection[str]) -> tuple[str, ...]:
     other = [name for name in names if name not in {*_KEYS, "class_names"}]
-    return () if any(name.endswith("groups") for name in names) else on_unread(str(path), "arrays", other, "groups")
+    return () if any(name.endswith("groups") for name in names) else on_unread(where, "arrays", other, "groups")
 
 
 def read_arrays(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
