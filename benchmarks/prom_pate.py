@@ -136,7 +136,7 @@ def shuffled(count: int) -> np.ndarray:
 
 
 def votes_of(
-    case: Case, name: str, data: Dataset, backbone: Backbone, teachers: int, seed: int, work: Path
+    case: Case, name: str, data: Dataset, backbone: Backbone, teachers: int, seed: int, work: Path, device: str
 ) -> np.ndarray:
     """Return votes [pool, teachers], from the work folder or from teachers trained now."""
     settings = case.settings
@@ -160,9 +160,9 @@ def votes_of(
         queries = features_in_batches(backbone, pool, batches, settings.statistics)
     records = Records(inputs, data.train_labels, assignment, data.classes)
     votes = votes_without_records(range(teachers), np.arange(len(pool)), data.classes, seed=seed)
-    trained = kind.train(records, range(teachers), seed=seed, device="cpu")
+    trained = kind.train(records, range(teachers), seed=seed, device=device)
     while part := dict(itertools.islice(trained, kind.block)):
-        votes[:, list(part)] = kind.vote(part.values(), Queries(queries, batches), device="cpu")
+        votes[:, list(part)] = kind.vote(part.values(), Queries(queries, batches), device=device)
         print(f"  {name}: {max(part) + 1} of {teachers} teachers, {time.monotonic() - start:.0f} s", flush=True)
     np.save(path, votes)
     return votes
@@ -214,7 +214,7 @@ def figures(
 
 
 def matched(
-    votes: np.ndarray, data: Dataset, start: Backbone, epsilon: float, seed: int, mechanism: str
+    votes: np.ndarray, data: Dataset, start: Backbone, epsilon: float, seed: int, mechanism: str, device: str
 ) -> dict[str, float]:
     """Release the votes at an exact ε, train a FixMatch student from `start`, and return what came of it."""
     assert data.pool_images is not None
@@ -222,9 +222,9 @@ def matched(
     batches = near_equal(shuffled(len(data.pool_images)))
     pool = Queries(data.pool_images, batches, ["pool"] * len(batches))
     material = Material(pool, released.rows, released.answers, start, "current")
-    trained = FIXMATCH.train(material, seed=seed)
+    trained = FIXMATCH.train(material, seed=seed, device=device)
     own = trained.backbone or start
-    test = features_in_batches(own, data.test_images, near_equal(shuffled(len(data.test_images))), "current")
+    test = features_in_batches(own, data.test_images, near_equal(shuffled(len(data.test_images))), "current", device)
     return {**released.told, "accuracy": float((predict(trained.head, test).argmax(1) == data.test_labels).mean())}
 
 
@@ -275,9 +275,12 @@ def rows_of(
                         name: str = name, case: Case = case, epsilon: float = epsilon, seed: int = seed,
                         mechanism: str = mechanism, teachers: int = teachers, backbone: Backbone = backbone,
                     ) -> dict[str, float]:  # fmt: skip
-                        votes = votes_of(case, case.votes or name, data, backbone, teachers, seed, arguments.work)
+                        device = arguments.device
+                        votes = votes_of(
+                            case, case.votes or name, data, backbone, teachers, seed, arguments.work, device
+                        )
                         if case.start is not None:
-                            return matched(votes, data, backbones[case.start], epsilon, seed, mechanism)
+                            return matched(votes, data, backbones[case.start], epsilon, seed, mechanism, device)
                         return figures(votes, data, features[case.student or case.backbone], epsilon, seed, mechanism)
 
                     key = f"{name}, {mechanism}, eps {epsilon:g}, {where}"
@@ -299,6 +302,7 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", help="of the table, by the first words of their names; default: all")
     parser.add_argument("--images", type=int, default=16_384)
     parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--device", default="cpu", help="where teachers and FixMatch students learn")
     parser.add_argument("--mechanisms", nargs="+", default=["histogram", "confident"])
     arguments = parser.parse_args()
     path = arguments.root / "pbc-blood" / "blood_28.npz"

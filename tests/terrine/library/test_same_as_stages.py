@@ -22,6 +22,7 @@ def run(tmp_path_factory):
         validate(
             {
                 "seed": SEED,
+                "device": "cpu",
                 "data": {"name": "digits", "size": SIZE},
                 "partition": {"teachers": TEACHERS},
                 "queries": {"count": 90, "batch": 40, "sources": {"gaussian": 1, "dead_leaves": 2}},
