@@ -1,6 +1,7 @@
 """What defaults, notes and advice are explained by: sums or votes, rounds and features, temperatures, small classes.
 
-    python benchmarks/choices.py mechanisms|rounds|whitening|calibration|small [--root …] [--work …] [--repeats 3]
+    python benchmarks/choices.py mechanisms|rounds|whitening|unequal|calibration|small
+        [--root FOLDER] [--work FOLDER] [--repeats 3]
 
 Features are the first 100 of those of benchmarks/sums.py, under moments released for 5 % of the budget. Teachers are
 linear, as many as are planned for so many units, and vote on 6,000 synthetic images. Noise is replayed, drawn
@@ -11,6 +12,9 @@ linear, as many as are planned for so many units, and vote on 6,000 synthetic im
 `rounds`: gradients by how many rounds and features, judged by a sixth of PneumoniaMNIST's records that was held out.
 `whitening`: gradients by how much of the mean variance is added to the queries' covariance, with all features under the
     queries' statistics, of all records and of few, judged by a sixth that was held out.
+`unequal`: moments by which power of a class's share its targets are divided by, with all features under the queries'
+    statistics, of classes as they are and of classes cut so that the largest has 20 times the records of the smallest;
+    judged by a sixth that was held out: accuracy, and the mean over classes of what is found of each.
 `calibration`: how far probabilities are from what comes true, as they are; under a temperature that was fitted to a
     fifth of the released answers, held out from the student, by least squares; and under the best one for test records.
 `small`: one class cut to so many records, all others as they are: how many of its test images a student finds.
@@ -19,6 +23,7 @@ linear, as many as are planned for so many units, and vote on 6,000 synthetic im
 import argparse
 from collections.abc import Callable
 from functools import partial
+from unittest.mock import patch
 
 import numpy as np
 from cells import KEPT, common_options, datasets, heading, row, spread
@@ -29,6 +34,7 @@ from sums import CELLS, DELTA, features
 import terrine as tr
 from tasks.tools.board import counted_votes, student_of_votes
 from tasks.tools.features import Kept, vectors_of
+from terrine.aggregation import course
 from terrine.aggregation.records import Records, Whitening
 from terrine.aggregation.sums import Sums, mu_left
 from terrine.classifiers import predict
@@ -73,6 +79,8 @@ FEW_AND_ALL = [
     ("blood cells, ImageNet weights, all levels", 2_000),
     ("blood cells, ImageNet weights, all levels", None),
 ]
+POWERS = {"0": 0.0, "1/4": 0.25, "1/2": 0.5}
+UNEQUAL = (1, 20)
 TEMPERATURES = np.exp(np.linspace(np.log(0.2), np.log(8.0), 75))
 
 
@@ -174,6 +182,45 @@ def whitening(options: argparse.Namespace) -> None:
             row(name.removesuffix(", 500 features"), f"{records:,}", epsilon, *shown)
 
 
+def unequal(options: argparse.Namespace) -> None:
+    heading("data", "largest class : smallest", "records", "ε", *(f"power {power}" for power in POWERS))
+    for name in ("digits", "blood cells", "MNIST", "Fashion-MNIST", "CIFAR-10 (JPEG copy), 500 features"):
+        whole = features(name, options.root, options.work)
+        for ratio in UNEQUAL:
+            kept = held_out(cut(whole, ratio))
+            for epsilon in (1, 6):
+                mu, shown = mu_left(epsilon, DELTA), []
+                for power in POWERS.values():
+                    with patch.object(course, "LEVELLED", power):
+                        scores = [by_sums(kept, SUMS["moments"], mu, seed) for seed in range(options.repeats)]
+                    balanced = spread(np.mean(found_of_each(kept, each)) for each in scores)
+                    shown.append(f"{spread(right(kept, each) for each in scores)} / {balanced}")
+                unlike = "as they are" if ratio == 1 else f"{ratio} : 1"
+                row(name.removesuffix(", 500 features"), unlike, f"{len(kept['labels']):,}", epsilon, *shown)
+
+
+def cut(kept: Kept, ratio: float) -> Kept:
+    """Cut classes to sizes that fall evenly, as logarithms, from the first of a random order to the last."""
+    generator, labels = np.random.default_rng(0), kept["labels"]
+    if ratio == 1:
+        return kept
+    classes = generator.permutation(classes_of(kept))
+    shares = ratio ** -np.linspace(0, 1, len(classes))
+    largest = (np.bincount(labels)[classes] / shares).min()
+    parts = [
+        generator.permutation(np.flatnonzero(labels == label))[: int(largest * share)]
+        for label, share in zip(classes, shares, strict=True)
+    ]
+    own = np.concatenate(parts)
+    return {**kept, "train": kept["train"][own], "labels": labels[own]}
+
+
+def found_of_each(kept: Kept, scores: np.ndarray) -> list[float]:
+    """Of each class that there is, the share that is found."""
+    found, labels = scores.argmax(axis=1), kept["test_labels"]
+    return [float((found[labels == label] == label).mean()) for label in np.unique(labels)]
+
+
 def calibration(options: argparse.Namespace) -> None:
     heading("data", "student", "ε", "as it is", "with the fitted temperature", "fitted", "with the best", "best")
     for name in ("PneumoniaMNIST", "digits"):
@@ -246,6 +293,7 @@ TABLES: dict[str, Callable[[argparse.Namespace], None]] = {
     "mechanisms": mechanisms,
     "rounds": rounds,
     "whitening": whitening,
+    "unequal": unequal,
     "calibration": calibration,
     "small": small,
 }

@@ -21,6 +21,8 @@ JOINT = 4.5
 """The largest squared distance of (S, M) where a unit is exchanged: `Course`."""
 ALONE = 2.0
 """The same where one is added or removed."""
+LEVELLED = 0.25
+"""Which power of a class's share its targets are divided by (`levelled`)."""
 _PENALTY = 0.5
 _SHARP = 5.0
 """From scores near 0 and 1, which least squares gives, to those of a softmax."""
@@ -140,6 +142,8 @@ class Course:
 class Descent:
     """The heads that follow from what was released, one after the other: ridge, then momentum steps.
 
+    Where no gradients follow, ridge of three classes or more is on targets that level them (`levelled`).
+
     The noise of a gradient is the same in all directions, and what records say is not: most of the length of their
     vectors may lie in a few that tell nothing. So for gradients vectors are seen through A = (S + λI)^(-1/2) / s, from
     the released S, and brought back to length 1: there all directions that stand out of the noise say as much, curve
@@ -174,15 +178,18 @@ class Descent:
         """Go on with what the next round released, in the order of `Course.noise`."""
         if not self._heads:
             second, labels = moments_from(numbers, self._length)
-            self._ridge = ridge(second, labels, self._sigma, findings=self._findings)
+            values, vectors, penalty = _spectrum(second, self._sigma)
+            inverse = (vectors / (values + penalty)) @ vectors.T
+            start = ridge(inverse, labels, findings=self._findings)
             if self._findings:
                 self._rate *= math.sqrt(labels.shape[1])  # the gradient is that of a loss 1/√K as large
-            values, vectors, penalty = _spectrum(second, self._sigma)
+            several = labels.shape[1] > 2 and not self._findings
+            self._ridge = ridge(inverse, levelled(labels, shares(second, labels, self._sigma))) if several else start
             # Where noise left no eigenvalue above 0, λ is all there is.
             square = float(np.average(1 / (values + penalty), weights=values + 1e-9 * penalty))
             root = np.sqrt((values + penalty) * square)
             self._lens, self._step = np.asarray((vectors / root) @ vectors.T), self._rate * square
-            self._heads, self._velocity = [(vectors * root) @ (vectors.T @ self._ridge)], np.zeros_like(labels)
+            self._heads, self._velocity = [(vectors * root) @ (vectors.T @ start)], np.zeros_like(labels)
             return
         self._velocity = _MOMENTUM * self._velocity + numbers.reshape(self._velocity.shape)
         self._heads.append(self._heads[-1] - self._step * self._velocity)
@@ -209,15 +216,43 @@ def moments_from(numbers: Floats, length: int) -> tuple[Floats, Floats]:
     return _symmetric(upper, length), labels.reshape(length, -1)
 
 
-def ridge(second: Floats, labels: Floats, sigma: float, *, findings: bool = False) -> Floats:
-    """Return the head [length, classes] of released moments by ridge regression.
+def ridge(inverse: Floats, labels: Floats, *, findings: bool = False) -> Floats:
+    """Return the head [length, classes] of released moments by ridge regression, (S + λI)^(-1) given.
 
     Of K findings each is regressed by itself on 1 and −1, the released coordinates times √K.
     """
-    values, vectors, penalty = _spectrum(second, sigma)
-    inverse = (vectors / (values + penalty)) @ vectors.T
     centred = labels * math.sqrt(labels.shape[1]) if findings else labels - labels.mean(axis=1, keepdims=True)
     return np.asarray(_SHARP * (inverse @ centred))
+
+
+def levelled(labels: Floats, share: Floats) -> Floats:
+    """Return label moments of targets (K π_c)^(-1/4) in the place of 1 for a record of class c.
+
+    The scores of a regression on 0 and 1 are large where a class is frequent, and a rare one's are hardly ever the
+    largest. Targets of one variance, π_c^(-1/2) (optimal scoring: Hastie, Tibshirani & Buja 1994), find rare classes at
+    the cost of frequent ones. This is between the two, and is right more often, of all records and of those of rare
+    classes (docs/moments-and-gradients.md). Not so of two classes: there one score is what the other leaves, and none
+    hides the other. Nor do gradients need it: scores of a softmax are logarithms of shares as they are.
+    """
+    return labels / (len(share) * share) ** LEVELLED
+
+
+def shares(second: Floats, labels: Floats, sigma: float) -> Floats:
+    """Return the classes' shares [classes], all above 0, as far as released moments tell: uniform ones where they do
+    not.
+
+    The last coordinate of vectors is nearly constant (`Whitening`), so its label moments count records. Their noise
+    spreads counts of equal classes, too: they are moved to their mean by as much (James and Stein's estimate).
+    """
+    classes, total = labels.shape[1], float(labels[-1].sum())
+    if not min(total, second[-1, -1]) > 0:
+        return np.full(classes, 1 / classes)
+    constant = float(second[-1, -1]) / total
+    counts, noise = labels[-1] / constant, sigma / constant
+    apart = counts - counts.mean()
+    told = max(0.0, 1 - (classes - 1) * noise**2 / max(float(apart @ apart), 1e-12))
+    counts = np.maximum(counts.mean() + told * apart, max(noise, 1.0))
+    return np.asarray(counts / counts.sum())
 
 
 def _spectrum(second: Floats, sigma: float) -> tuple[Floats, Floats, float]:

@@ -3,6 +3,7 @@
 import itertools
 import math
 import pickle
+from collections.abc import Sequence
 from typing import Any
 
 import dp_accounting
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from terrine.aggregation.budget import Budget
-from terrine.aggregation.course import ALONE, JOINT, Course, without_noise
+from terrine.aggregation.course import ALONE, JOINT, Course, shares, without_noise
 from terrine.aggregation.gradients import Gradients
 from terrine.aggregation.mechanism import Mechanism
 from terrine.aggregation.moments import Moments
@@ -251,6 +252,69 @@ def test_a_head_is_learnt_and_as_many_numbers_are_drawn_as_are_said(name: str, m
     assert right > best - 0.02
     again = kind.release(given, mu, ReplayNoise(0))
     assert all((again[key] == released[key]).all() for key in released)
+
+
+def unequal(sizes: Sequence[int], apart: float = 1.2) -> tuple[np.ndarray, np.ndarray]:
+    """Vectors whose last coordinate is nearly constant, and labels, of classes that lie near one another."""
+    generator = np.random.default_rng(5)
+    labels = np.repeat(np.arange(CLASSES), sizes)
+    near = generator.normal(size=(len(labels), 6)) + apart * np.eye(6)[labels]
+    vectors = np.concatenate([near, np.full((len(labels), 1), 2.0)], axis=1)
+    return vectors * (1 - 1e-9) / np.linalg.norm(vectors, axis=1, keepdims=True), labels
+
+
+def test_without_noise_moments_end_at_least_squares_on_levelled_targets() -> None:
+    sizes = np.array([9000, 900, 100])
+    vectors, labels = unequal(sizes)
+    given = of(vectors, labels)
+    released = {"second": given.second_moments() * STEP, "labels": given.label_moments() * STEP}
+    targets = np.eye(CLASSES)[labels] / (CLASSES * sizes / sizes.sum()) ** 0.25
+    best, *_ = np.linalg.lstsq(vectors, targets - targets.mean(axis=1, keepdims=True), rcond=None)
+    assert np.allclose(Course(1e-6).ends(released) / 5, best, atol=2e-2)
+
+
+def test_of_two_classes_moments_end_at_plain_ridge() -> None:
+    vectors, labels = unequal([9000, 900, 100])
+    given = Records.of(on_grid(vectors), np.minimum(labels, 1), np.arange(len(labels)), 2)
+    second, moments = given.second_moments() * STEP, given.label_moments() * STEP
+    targets = np.eye(2)[np.minimum(labels, 1)] - 0.5
+    best, *_ = np.linalg.lstsq(vectors, targets, rcond=None)
+    assert np.allclose(Course(1e-6).ends({"second": second, "labels": moments}) / 5, best, atol=2e-2)
+
+
+def test_levelled_targets_find_rare_classes_and_are_right_more_often() -> None:
+    (vectors, labels), kind = unequal([18_000, 1800, 450], 3.0), KINDS["moments"]
+    released = kind.release(of(vectors, labels), mu := mu_left(6.0, 1e-5), ReplayNoise(0))
+    plain = np.linalg.solve(released["second"] + np.eye(7), released["labels"])
+
+    def right(head: np.ndarray) -> tuple[float, list[float]]:
+        found = (vectors @ head).argmax(axis=1)
+        return (found == labels).mean(), [(found[labels == label] == label).mean() for label in range(CLASSES)]
+
+    (all_plain, each_plain), (all_levelled, each_levelled) = right(plain), right(kind.head(released, mu))
+    assert all_levelled > all_plain
+    assert each_levelled[2] > each_plain[2] + 0.1
+
+
+def test_shares_of_classes_are_told_as_far_as_noise_lets_and_are_never_zero() -> None:
+    vectors, labels = unequal([6000, 3000, 1000])
+    given = of(vectors, labels)
+    second, moments = given.second_moments() * STEP, given.label_moments() * STEP
+    assert np.allclose(shares(second, moments, 0.0), [0.6, 0.3, 0.1], atol=0.01)
+    generator = np.random.default_rng(2)
+
+    def drawn(sums: np.ndarray, sigma: float) -> np.ndarray:
+        return np.array([shares(second, sums + generator.normal(0, sigma, sums.shape), sigma) for _ in range(200)])
+
+    assert np.abs(drawn(moments, 100.0).mean(axis=0) - [0.6, 0.3, 0.1]).max() < 0.02
+    # Of equal classes the noise alone tells shares apart: what is left of that is less than the noise.
+    equal = np.repeat(moments.mean(axis=1, keepdims=True), CLASSES, axis=1)
+    assert drawn(equal, 300.0).std() < 0.6 * 300 / equal[-1].sum()
+    assert (drawn(moments, 1e5) > 0).all()
+    absent = moments.copy()
+    absent[:, 2] = 0
+    assert 0 < shares(second, absent, 0.0)[2] < 2e-4
+    assert (shares(second, -moments, 1.0) == 1 / CLASSES).all()
 
 
 def test_noise_has_the_deviation_that_is_charged() -> None:
