@@ -9,8 +9,8 @@ DEFAULTS = {
     # At exit an ephemeral server logs a traceback about its own shutdown that means nothing.
     "PREFECT_LOGGING_SERVER_LEVEL": "CRITICAL",
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
-    # A server on SQLite answers 503 where two writes overlap: to a third of requests of eight clients at a time. Prefect
-    # asks again five times in one minute; this is eight times in eight.
+    # A server on SQLite answers 503 where two writes overlap: to a third of the requests of eight clients. Prefect asks
+    # again five times in one minute; this is eight times in eight.
     "PREFECT_CLIENT_MAX_RETRIES": "8",
     "DVC_NO_ANALYTICS": "1",
     "MLFLOW_DISABLE_TELEMETRY": "true",
