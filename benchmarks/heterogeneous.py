@@ -1,12 +1,13 @@
 """Parties whose data differ, on MNIST: the paper's table, and what averaging costs when it is really private.
 
-    python benchmarks/heterogeneous.py table1  [--seeds 0 ... 9] [--similarities 0 1 10 100]
+    python benchmarks/heterogeneous.py table1  [--seeds 0 ... 9] [--similarities 0 1 10 100] [--figure FILE]
     python benchmarks/heterogeneous.py private [--seeds 0 ... 4] [--queries public|synthetic]
 
 `table1` is Table 1 and Figure 2 of Dodwadmath and Stich (2022): ten parties, LNMax, 100 and 1,000 queries from the
 first 9,000 test images, the student judged by the last 1,000. Heads on frozen features learn in the place of the
 paper's network (`--learner pate_cnn` takes the network itself, slow on a CPU). Its ε is printed as it is claimed, and
-beside it the ε that holds when one record may move every vote, as it may after averages without noise.
+beside it the ε that holds when one record may move every vote, as it may after averages without noise. `--figure`
+draws Figure 2, the right ones among 1,000 noisy labels, as an SVG.
 
 `private` compares, at one exact ε: conventional teachers, groups of parties that vote as one, teachers with private
 averages, and DP-FedAvg, which releases the averaged model itself. Labels are sorted (s = 0) or dealt by Dirichlet(0.1).
@@ -33,6 +34,7 @@ from accuracy import Study, log_coefficients
 from cells import KEPT, Cells, common_options, datasets, heading, row, spread
 from dp_fedavg import FedAvgSettings
 from dp_fedavg import train as dp_fedavg
+from pate_figures import canvas, save
 
 from terrine.aggregation.gnmax import GNMax
 from terrine.aggregation.histogram import GaussianHistogram
@@ -234,10 +236,14 @@ def _paper_votes(images: Images, method: str, similarity: float, seed: int, lear
     return histograms_of(kind.vote(states, Queries(asked, [np.arange(len(asked))])), CLASSES)
 
 
-def table1(images: Images, cells: Cells, seeds: list[int], similarities: list[float], learner: str) -> None:
+Found = dict[tuple[float, str], dict[tuple[int, float], list[dict[str, float]]]]
+"""Figures of each seed, by similarity and method, and by queries and γ."""
+
+
+def table1(images: Images, cells: Cells, seeds: list[int], similarities: list[float], learner: str) -> Found:
     """Student accuracy by method, similarity, noise and number of queries."""
     material = images.public()
-    rows: dict[tuple[float, str], dict[tuple[int, float], list[dict[str, float]]]] = {}
+    rows: Found = {}
     for similarity in similarities:
         # With the steps that TTAC takes, and until they change no more, which heads can afford.
         for method in ("conventional", *(["converged"] if learner == "linear" else []), "TTAC"):
@@ -285,6 +291,26 @@ def table1(images: Images, cells: Cells, seeds: list[int], similarities: list[fl
             one, every = (price(laplace_answers(1 / gamma, queries, moved), DELTA) for moved in (1, 10))
             claimed = by_moments(gamma, queries, DELTA)
             row(queries, f"{gamma:g}", *(f"{epsilon:.2f}" for epsilon in (claimed, one, every)))
+    return rows
+
+
+def draw_labels(rows: Found, path: Path) -> None:
+    """Figure 2: the right ones among 1,000 noisy labels, by γ: lines of TTAC, dashes of conventional teachers."""
+    figure, ax = canvas(1)
+    colours = {similarity: f"C{number}" for number, similarity in enumerate(sorted({key[0] for key in rows}))}
+    for (similarity, method), found in rows.items():
+        right = np.array([[100 * one["labels"] for one in found[1000, gamma]] for gamma in GAMMAS])
+        style = "-o" if method == "TTAC" else "--s"
+        named = f"s = {similarity:g} %, {'TTAC' if method == 'TTAC' else 'conventional'}"
+        middle, spread_ = right.mean(axis=1), right.std(axis=1, ddof=1)
+        ax.errorbar(GAMMAS, middle, spread_, fmt=style, color=colours[similarity], label=named, capsize=3, markersize=5)
+    ax.set(
+        xscale="log", ylim=(0, 100), xlabel="γ of LNMax: its noise has scale 1/γ", ylabel="right among 1,000 labels, %"
+    )
+    ax.set_xticks(GAMMAS, [f"{gamma:g}" for gamma in GAMMAS], minor=False)
+    ax.set_xticks([], minor=True)
+    ax.legend(loc="upper left")
+    save(figure, path)
 
 
 def private(images: Images, cells: Cells, seeds: list[int], queries: str, parties: list[int]) -> None:
@@ -425,13 +451,17 @@ def main() -> None:
     parser.add_argument("table", choices=["table1", "private"])
     parser.add_argument("--similarities", type=float, nargs="+", default=[0.0, 1.0, 10.0, 100.0])
     parser.add_argument("--learner", choices=["linear", "pate_cnn", "small_cnn"], default="linear")
+    parser.add_argument("--figure", type=Path, help="where Figure 2 is drawn")
     parser.add_argument("--queries", choices=["public", "synthetic"], default="public")
     parser.add_argument("--parties", type=int, nargs="+", default=[200, 1000])
     arguments = parser.parse_args()
     images = Images(arguments.root, arguments.work)
     cells = Cells(arguments.work / "heterogeneous.jsonl")
     if arguments.table == "table1":
-        table1(images, cells, arguments.seeds or list(range(10)), arguments.similarities, arguments.learner)
+        seeds = arguments.seeds or list(range(10))
+        rows = table1(images, cells, seeds, arguments.similarities, arguments.learner)
+        if arguments.figure:
+            draw_labels(rows, arguments.figure)
     else:
         private(images, cells, arguments.seeds or list(range(5)), arguments.queries, arguments.parties)
 
