@@ -10,8 +10,8 @@ DEFAULTS = {
     "PREFECT_LOGGING_SERVER_LEVEL": "CRITICAL",
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
     # A server on SQLite answers 503 where two writes overlap: to a third of the requests of eight clients. Prefect asks
-    # again five times in one minute; this is eight times in eight.
-    "PREFECT_CLIENT_MAX_RETRIES": "8",
+    # again five times in one minute; this is seven times in four.
+    "PREFECT_CLIENT_MAX_RETRIES": "7",
     "DVC_NO_ANALYTICS": "1",
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
