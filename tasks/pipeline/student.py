@@ -35,7 +35,7 @@ from terrine.aggregation.mechanism import Mechanism
 from terrine.aggregation.registry import mechanism_of
 from terrine.classifiers import Head, head_from_arrays
 from terrine.deployment.manifest import MANIFEST, check_seal, seal
-from terrine.deployment.model import MOMENTS
+from terrine.deployment.model import MOMENTS, OF_VOLUMES
 from terrine.deployment.rows import ENCODING
 from terrine.device import resolve_device
 from terrine.files import file_digest
@@ -106,8 +106,10 @@ def told_of_reading(data: Any) -> dict[str, Any]:
     told: dict[str, Any] = {"fit": data.fit} if getattr(data, "fit", "stretch") != "stretch" else {}
     if (limits := getattr(data, "limits", None)) is not None:
         told["window"] = list(limits)
-    if data.name == "dicom":
-        told["files"] = "dicom"
+    if data.name in ("dicom", "nifti"):
+        told["files"] = data.name
+    if data.name == "nifti":
+        told["volumes"] = data.model_dump(mode="json", include=set(OF_VOLUMES))
     return {"reading": told} if told else {}
 
 

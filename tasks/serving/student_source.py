@@ -11,7 +11,7 @@ import numpy as np
 from tasks.config.presets import project_root, runs
 from tasks.runtime.run import chosen_run
 from tasks.runtime.store import Folders
-from terrine.data.images import SUFFIXES, Files
+from terrine.data.images import MEDICAL, SUFFIXES, Files
 from terrine.data.pictures.files import read_images
 from terrine.deployment.model import reading
 from terrine.errors import ArtefactError, InputError, SettingError
@@ -80,20 +80,21 @@ def image_files(paths: Sequence[Path], kind: Files = "images") -> list[Path]:
     Raises InputError when a path does not exist or when there is no image.
     """
     files: list[Path] = []
+    ends = SUFFIXES if kind == "images" else tuple(end for end, source in MEDICAL.items() if source == kind)
     for path in paths:
         if path.is_dir() and kind == "dicom":
             from terrine.data.sources.dicom import files_in
 
             files += sorted(files_in(path)[0])
         elif path.is_dir():
-            inside = (file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
+            inside = (file for file in path.rglob("*") if file.name.lower().endswith(ends) and file.is_file())
             files += sorted(file for file in inside if not file.name.startswith("."))  # as training passes over them
         elif path.is_file():
             files.append(path)
         else:
             raise InputError(f"There is no file or folder {path}.")
     if not files:
-        raise InputError(f"No image was found ({', '.join(SUFFIXES)}). Give image files, or folders that hold some.")
+        raise InputError(f"No image was found ({', '.join(ends)}). Give image files, or folders that hold some.")
     return files
 
 

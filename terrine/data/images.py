@@ -14,8 +14,11 @@ from terrine.geometry import Size, sides
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 """Of files that are taken for images."""
 
-Files = Literal["images", "dicom"]
-"""What files of records are: PNG, JPEG and the like, or DICOM."""
+MEDICAL = {".nii": "nifti", ".nii.gz": "nifti", ".dcm": "dicom"}
+"""Sources of what scanners write, by the end of a file's name."""
+
+Files = Literal["images", "dicom", "nifti"]
+"""What files of records are: PNG, JPEG and the like, or what scanners write."""
 
 Fit = Literal["stretch", "pad", "crop"]
 """How an image of another shape gets the run's: all of it stretched, or with black edges, or its middle alone."""

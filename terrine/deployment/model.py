@@ -21,6 +21,7 @@ from torch import Tensor
 from terrine.classifiers import Head, head_from_arrays
 from terrine.data.images import Files, Fit
 from terrine.data.ordered import Scale
+from terrine.data.sources.nifti import Nifti
 from terrine.deployment.images import check_images, check_rows
 from terrine.deployment.manifest import check_seal
 from terrine.deployment.network import REFERENCE_WEIGHT, ServingStatistics, StudentNetwork
@@ -39,6 +40,9 @@ NO_MOMENTS = (
     "Better: release moments when a student is made (privacy.moments=0.05; parties and transcriptions have none), give "
     "64 images of your own (--reference), or let answers depend on their company, knowingly (--statistics current)."
 )
+
+OF_VOLUMES = ("plane", "view", "percentiles")
+"""Settings of `Nifti` that a manifest tells of a run that learnt from volumes."""
 
 SMALL = 64
 """Under `current` statistics a request of fewer images is filled up with reference images."""
@@ -267,10 +271,17 @@ def reading(manifest: dict[str, Any]) -> dict[str, Any]:
         isinstance(window, list) and len(window) == 2 and all(type(end) in (int, float) for end in window)
     )
     known = fit in get_args(Fit) and files in get_args(Files)
-    if not known or not numbers or (window is not None and not window[0] < window[1]):
-        raise ArtefactError("The student's manifest does not say how images are read. Get its folder again.")
+    volumes: Nifti | None = None
+    try:
+        if not known or not numbers or (window is not None and not window[0] < window[1]):
+            raise ValueError
+        if files == "nifti":
+            volumes = Nifti(path=Path(), window=window, **{key: given["volumes"][key] for key in OF_VOLUMES})
+    except (KeyError, TypeError, ValueError) as error:
+        raise ArtefactError("The student's manifest does not say how images are read. Get its folder again.") from error
     sides = {"size": as_size(manifest["size"]), "channels": manifest["channels"]}
-    return {**sides, "fit": fit, "window": None if window is None else tuple(window), "files": files}
+    how = {"fit": fit, "window": None if window is None else tuple(window), "files": files}
+    return {**sides, **how, "volumes": volumes}
 
 
 def _refuse_not_finite(folder: Path, weights: dict[str, Tensor]) -> None:

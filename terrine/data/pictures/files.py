@@ -4,6 +4,8 @@ Only the result grows with the number of files, [N, C, *size] bytes, and a large
 (`terrine.data.large`). Full-size pictures exist for a moment, one per decoding thread.
 """
 
+from __future__ import annotations
+
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -11,11 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from terrine.data.images import Files, Fit, middle, windowed
+from terrine.data.images import MEDICAL, Files, Fit, middle, windowed
 from terrine.data.large import empty
 from terrine.data.pictures.listed import Record
 from terrine.data.sketch import digest_of
@@ -26,6 +28,9 @@ from terrine.geometry import Size, sides
 
 with from_extra("pipeline", "Image files"):
     from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
+
+if TYPE_CHECKING:
+    from terrine.data.sources.nifti import Nifti
 
 # Files handed to the threads at a time, between two reports of progress.
 _CHUNK = 512
@@ -40,7 +45,13 @@ _OF_STUDENT = (
     "the student was made without data.window=[low, high], the range of values to show: save as 8 bits, as its records "
     "were, or make it with that"
 )
+_OF_PICTURES = (
+    "the student learnt from pictures, or is older than what it must say of scanners' files; then run the stage "
+    "'student' again"
+)
 
+_VOLUMES = tuple(size.to_bytes(4, order) for size in (348, 540) for order in ("little", "big"))
+"""How NIfTI files begin: with the size of their header."""
 
 _OF_PAGES = ("TIFF", "GIF", "PNG", "WEBP")
 _SUBFILE = 254  # TIFF's tag NewSubfileType; bit 0: a copy of another page in lower resolution
@@ -54,13 +65,15 @@ def read_images(
     fit: Fit = "stretch",
     window: tuple[float, float] | None = None,
     files: Files = "images",
+    volumes: Nifti | None = None,
     progress: Progress | None = None,
 ) -> np.ndarray:
     """Return the image files that a student is asked about as uint8 [N, C, *size], in the order of `paths`.
 
     Each is turned as its EXIF orientation says, and resized as `fit` says. `window`: see `open_picture`. Of DICOM files
-    with several frames the middle one is taken. `progress` is called with (files done, files in all). Raises
-    InputError that names the files that cannot be decoded.
+    with several frames the middle one is taken; of a NIfTI volume what `volumes`, which files="nifti" needs, takes of
+    its records. `progress` is called with (files done, files in all). Raises InputError that names the files that
+    cannot be decoded.
     """
 
     def picture(record: Record) -> tuple[Image.Image, bytes]:
@@ -68,6 +81,10 @@ def read_images(
             from terrine.data.pictures.dicom_pixels import picture_at
 
             return picture_at(record.path, None, window)
+        if volumes is not None:
+            return volumes.picture(record)
+        if (end := next((end for end in MEDICAL if record.path.name.lower().endswith(end)), None)) is not None:
+            raise InputError(f"is no picture, but {end} of a scanner: {_OF_PICTURES}")
         return open_picture(record.path.read_bytes(), size, channels, window, _OF_STUDENT), b""
 
     records = [Record(path, "", "") for path in paths]
@@ -132,17 +149,20 @@ def decode_image(
     fit: Fit = "stretch",
     window: tuple[float, float] | None = None,
     files: Files = "images",
+    volumes: Nifti | None = None,
 ) -> np.ndarray:
     """Return one encoded image, read like a file of `read_images`, as uint8 [channels, *size].
 
-    DICOM files are not read: what comes over a network is not given to their codecs. Raises InputError when the bytes
-    are no image, a damaged one, or one of more than `most_pixels`, which is then not decoded.
+    DICOM and NIfTI files are not read: what comes over a network is not given to their codecs. Raises InputError when
+    the bytes are no image, a damaged one, or one of more than `most_pixels`, which is then not decoded.
     """
 
     def decode(encoded: bytes) -> np.ndarray:
-        if encoded[128:132] == b"DICM":
-            how = " (terrine predict)" if files == "dicom" else ""
-            raise InputError(f"is a DICOM file, which is read from a folder{how} and not sent")
+        packed = volumes is not None and encoded[:2] == b"\x1f\x8b"
+        kind = "DICOM" if encoded[128:132] == b"DICM" else "NIfTI" if packed or encoded.startswith(_VOLUMES) else None
+        if kind is not None:
+            how = " (terrine predict)" if files == kind.lower() else ""
+            raise InputError(f"is a {kind} file, which is read from a folder{how} and not sent")
         with Image.open(BytesIO(encoded)) as image:  # reads the header only
             width, height = image.size
         if width * height > most_pixels:

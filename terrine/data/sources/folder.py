@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from terrine.data.images import SUFFIXES
+from terrine.data.images import MEDICAL, SUFFIXES
 from terrine.data.pictures.listed import Found, Listed, Record
 from terrine.data.pictures.table import inside, on_columns, read_image_table
 from terrine.data.source import Window
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from PIL import Image
 
 
-MEDICAL = {".nii": "nifti", ".nii.gz": "nifti", ".dcm": "dicom"}
-"""What other sources read, by the end of a file's name."""
 _SPLITS = {
     "train": "train",
     "training": "train",

@@ -35,6 +35,11 @@ class Nifti(Listed):
     percentiles: Window = (1.0, 99.0)
     """Of the values in a picture, which become black and white where `window` is null."""
 
+    @property
+    def limits(self) -> tuple[float, float] | None:
+        """The values that become black and white."""
+        return self.window
+
     def found(self, at: Path) -> Found:
         from terrine.data.pictures.files import each_file
         from terrine.data.pictures.nifti_pixels import PLANES, shape_of

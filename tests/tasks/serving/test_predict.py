@@ -1,11 +1,13 @@
 """Predictions for image files."""
 
+import json
 import os
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from tasks.pipeline.student import told_of_reading
 from tasks.runtime.store import Folders
 from tasks.serving.predict import open_student, predict_files
 from tasks.serving.student_source import image_files, student_folder
@@ -121,3 +123,44 @@ def test_a_student_of_dicom_files_is_asked_about_dicom_files(tmp_path):
         predict_files(model, [tmp_path / "exported.png"])
     with pytest.raises(InputError, match=r"which is read from a folder \(terrine predict\) and not sent"):
         decode_image(path.read_bytes(), most_pixels=10**6, **model.reading)
+
+
+def test_a_student_of_volumes_is_asked_about_volumes_as_its_records_were_shown(tmp_path):
+    nibabel = pytest.importorskip("nibabel")
+    from terrine.data.sources.nifti import Nifti
+
+    def saved(path, seed):
+        path.parent.mkdir(exist_ok=True)
+        voxels = np.random.default_rng(seed).integers(0, 500, (12, 14, 16)).astype(np.int16)
+        nibabel.save(nibabel.Nifti1Image(voxels, np.diag([-2, 2, 2, 1])), path)
+        return path
+
+    data = {"path": tmp_path / "scans" / "list.csv", "size": 12, "test_fraction": 0.5}
+    source = Nifti(**data, plane="coronal", view="max", percentiles=(5, 90))
+    make_student(tmp_path / "student", **json.loads(json.dumps(told_of_reading(source))))
+    scans = [saved(tmp_path / "scans" / name, seed) for seed, name in enumerate(("a.nii", "b.nii.gz"))]
+    (tmp_path / "scans" / "list.csv").write_text("path,label,split\na.nii,x,train\nb.nii.gz,y,test\n")
+    dataset, model = source.read(), open_student(tmp_path / "student")
+    expected = model.predict(np.concatenate([dataset.train_images, dataset.test_images]))
+    found = predict_files(model, [tmp_path / "scans"])
+    assert [(one.file, list(one.probabilities.values())) for one in found] == [
+        (path, row.tolist()) for path, row in zip(scans, expected, strict=True)
+    ]
+    for path in scans:
+        with pytest.raises(InputError, match=r"is a NIfTI file, which is read from a folder \(terrine predict\)"):
+            decode_image(path.read_bytes(), most_pixels=10**6, **model.reading)
+    (tmp_path / "none").mkdir()
+    with pytest.raises(InputError, match=r"No image was found \(\.nii, \.nii\.gz\)"):
+        predict_files(model, [tmp_path / "none"])
+    plain = open_student(make_student(tmp_path / "plain"))
+    with pytest.raises(
+        InputError, match=r"a\.nii \(is no picture, but \.nii of a scanner: the student learnt from pict"
+    ):
+        predict_files(plain, [scans[0]])
+    windowed_too = told_of_reading(Nifti(**data, window=(0, 9)))["reading"]
+    assert windowed_too["window"] == [0, 9]
+    for strange in ({"view": "up"}, {"percentiles": [9, 1]}, {"plane": None}, None):
+        volumes = None if strange is None else windowed_too["volumes"] | strange
+        folder = make_student(tmp_path / str(strange), reading=windowed_too | {"volumes": volumes})
+        with pytest.raises(ArtefactError, match="does not say how images are read"):
+            open_student(folder)
