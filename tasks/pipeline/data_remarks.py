@@ -7,12 +7,15 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from tasks.config.params import Params
+from terrine.data.labels import OF_A_QUANTITY, is_number
 from terrine.data.survey import Survey
 from terrine.errors import some
 from terrine.geometry import Size, in_json, pixels, sides
 
 RARE = 1 / 5
 """A class is named that has less than this share of an average class's records."""
+MANY_NUMBERS = 20
+"""Classes that are called by numbers from which on these may be a quantity."""
 ALIKE = 0.05
 """Shapes are one where the ratios of their sides differ by less."""
 
@@ -69,6 +72,9 @@ def _on_classes(remarks: Remarks, survey: Survey, params: Params, said: Collecti
         )
     missing = [name for name, count in counts.items() if count == 0]
     single = [name for name, count in counts.items() if count == 1]
+    numbers = ""
+    if params.data.scale is None and not survey.declared and len(counts) > MANY_NUMBERS and all(map(is_number, counts)):
+        numbers = f" The label has {len(counts)} different numbers, each a class of its own. {OF_A_QUANTITY}"
     if params.data.scale is not None:  # all of its classes were named beforehand
         if missing or single:
             few = listed(missing + single)
@@ -80,13 +86,15 @@ def _on_classes(remarks: Remarks, survey: Survey, params: Params, said: Collecti
     elif missing:
         remarks.refusals.append(
             f"No training record is of {listed(missing)}, and no teacher can learn it: add records, give the split "
-            "yourself, or remove the class."
+            f"yourself, or remove the class.{numbers}"
         )
     if single and params.data.scale is None:
         remarks.doubts.append(
             f"{listed(single)}: one training record each, too little to be learnt by anybody. Add records, or remove "
-            "the class. To go on all the same: --anyway."
+            f"the class.{'' if missing else numbers} To go on all the same: --anyway."
         )
+    if numbers and not missing and not single:
+        remarks.notes.append(numbers.strip())
     rare = [name for name, count in counts.items() if 1 < count < RARE * survey.train.mean() and name not in said]
     if rare:
         remarks.notes.append(

@@ -11,6 +11,9 @@ from terrine.errors import InputError
 MISSING = ("", "?", "NA", "NaN", "nan")
 """Texts that stand for no value."""
 
+OF_A_QUANTITY = "If it is a quantity, say where its bins end: data.bins=[0, 10, 20, 40]."
+"""What is said where numbers were taken for classes."""
+
 _EXAMPLES = {"a group": "a patient id", "a party": "the name of a hospital", "an id": "the number of an image"}
 
 
@@ -37,7 +40,9 @@ def encode_labels(
             return integers, names
         return integers, _names_of_integers(integers, where)
     types = ", ".join(f"{name} {values.dtype}" for name, values in columns.items())
-    raise InputError(f"{where}: labels must be integers 0..K-1 or text, the same in every split, but are {types}.")
+    raise InputError(
+        f"{where}: labels must be integers 0..K-1 or text, the same in every split, but are {types}. {OF_A_QUANTITY}"
+    )
 
 
 def encode_groups(groups: Mapping[str, np.ndarray], where: str) -> dict[str, np.ndarray]:
@@ -60,6 +65,15 @@ def plain(label: str) -> str:
         return repr(float(core))
     except ValueError:
         return core or label
+
+
+def is_number(text: str) -> bool:
+    """Return whether a text is a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def on_alike(class_names: Sequence[str]) -> tuple[str, ...]:
@@ -170,7 +184,7 @@ def _names_of_integers(labels: Mapping[str, np.ndarray], where: str) -> tuple[st
         missing = "" if stray < 0 else f" while no record has class {astray[0]}"
         raise InputError(
             f"{where}: {name}[{index}] is {stray}{missing}. Labels must be 0..K-1 with records in every class: correct "
-            "a label outside the range, or number the classes without gaps."
+            f"a label outside the range, or number the classes without gaps. {OF_A_QUANTITY}"
         )
     return tuple(str(value) for value in present)
 

@@ -28,7 +28,16 @@ from terrine.data.columns import kinds_of_columns, named_by_a_record, on_values
 from terrine.data.csv_file import NO_HEADER, read_csv_file
 from terrine.data.dataset import Dataset
 from terrine.data.encoding import Column, Encoding, identifying, learn
-from terrine.data.labels import MISSING, encode_groups, encode_labels, encode_names, on_alike_groups, plain
+from terrine.data.labels import (
+    MISSING,
+    OF_A_QUANTITY,
+    encode_groups,
+    encode_labels,
+    encode_names,
+    is_number,
+    on_alike_groups,
+    plain,
+)
 from terrine.data.ordered import numbers_of, on_clipped
 from terrine.data.parties import encode_parties
 from terrine.data.sketch import digests_of, sketch
@@ -237,11 +246,11 @@ def _class_names(column: pd.Series, source: Source, path: Path) -> dict[str, str
     """
     firsts = column.drop_duplicates()
     numbers = not source.classes and not source.grades and len(firsts) > max(_CLASSES, len(column) / 10)
-    if numbers and all(map(_is_number, firsts)):
+    if numbers and all(map(is_number, firsts)):
         raise InputError(
             f"{path}: '{column.name}' holds {len(firsts):,} different numbers in {len(column):,} rows, too many to be "
-            "classes. If it is a quantity, say where its bins end: data.bins=[0, 10, 20, 40]. If they are codes, list "
-            "them in data.classes; a number that only names a row is no target."
+            f"classes. {OF_A_QUANTITY} If they are codes, list them in data.classes; a number that only names a row is "
+            "no target."
         )
     lines = {str(label): line for line, label in firsts.items()}
     if declared := source.grades or source.classes:
@@ -266,14 +275,6 @@ def _class_names(column: pd.Series, source: Source, path: Path) -> dict[str, str
                 f"data.classes={_listed(sorted(lines))} all stay apart."
             )
     return {label: label for label in lines}
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -367,6 +367,20 @@ def test_a_class_of_one_image_is_refused_and_a_rare_one_named(project):
     assert any("'single': one training record" in sentence for sentence in found.stops)
 
 
+@pytest.mark.parametrize("records", [1, 12])
+def test_of_many_numbers_that_are_classes_it_is_said_how_they_are_a_quantity(project, records):
+    paths = sorted((project / "images").glob("*/*.png"))
+    rows = (f"{path.relative_to(project / 'images')},{30 + number // records}" for number, path in enumerate(paths))
+    (project / "images" / "table.csv").write_text("\n".join(["path,label", *rows]))
+    said = ["data.path=images/table.csv", "data.test_fraction=0.05", "ledger.epsilon=99", "aggregation.epsilon=40"]
+    found = look_at(project, derive(project, "own", said))
+    hint = r"The label has \d+ different numbers, each a class of its own\. If it is a quantity, .* data\.bins=\["
+    sentences = found.notes if records > 1 else found.stops
+    assert any(re.search(hint, sentence) for sentence in sentences), sentences
+    binned = look_at(project, derive(project, "own", [*said, "data.bins=[0, 200, 500]"]))
+    assert not any("If it is a quantity" in sentence for sentence in (*binned.notes, *binned.stops))
+
+
 def _looked_at(project, *settings):
     return look_at(project, derive(project, "own", [*settings, "data.test_fraction=0.05", "ledger.epsilon=99"]))
 
