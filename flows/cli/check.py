@@ -43,11 +43,15 @@ def check(
 def refuse(root: Path, name: str, console: Console) -> None:
     """Print what is known of a run of private data before it is made; raise SettingError where it must not be."""
     from tasks.config.presets import resolve
+    from tasks.runtime.run import Run
     from tasks.runtime.store import Folders
     from tasks.tools.check import look_at
+    from tasks.transcription.release import is_of_public
     from terrine.errors import SettingError
 
-    if resolve(root, name).data.public_benchmark or Folders(root, name).report.is_file():
+    params = resolve(root, name)
+    public = is_of_public(Run(root, name, params)) if params.transcription else params.data.public_benchmark
+    if public or Folders(root, name).report.is_file():
         return
     found = look_at(root, name)
     show(found, console, findings=not found.stops)
@@ -84,6 +88,8 @@ def show(found: Finding, console: Console, *, findings: bool = True) -> None:
     if found.strength is not None:
         table.add_row("sums", _sums(found))
     table.add_row("price", _price(found))
+    if found.claimed is not None:
+        table.add_row("the paper claims", _claimed(found))
     if found.minutes is not None:
         table.add_row("time", f"{max(1.0, found.minutes):.0f} min or so on two cores")
     console.print(table)
@@ -163,6 +169,9 @@ def _price(found: Finding) -> str:
     from terrine.privacy.accounting.gaussian import round_up
 
     params = found.run.params
+    parts = params.transcription or params.teachers
+    if parts.unprotected:
+        return "nothing is guaranteed: NOT PRIVATE"
     if found.cost is None or found.total is None:
         return "not known before the run"
     account = "" if params.ledger.account is None else f"account {params.ledger.account}: "
@@ -172,5 +181,12 @@ def _price(found: Finding) -> str:
         return f"{account}{budget}, {spent}; all that this run releases was released before and costs nothing"
     return (
         f"{account}{budget}, {spent}; this run costs up to ε = {round_up(found.cost):.4g} and brings that to "
-        f"ε = {round_up(found.total):.4g} at δ = {params.aggregation.delta:g}"
+        f"ε = {round_up(found.total):.4g} at δ = {(params.transcription or params.aggregation).delta:g}"
     )
+
+
+def _claimed(found: Finding) -> str:
+    assert found.claimed is not None
+    holds = found.exact is not None and found.claimed >= found.exact
+    exact = "no ε" if found.exact is None else f"ε = {found.exact:.4f}"
+    return f"ε = {found.claimed:.4f}{'' if holds else ', which does not hold'}; {exact} is exact"

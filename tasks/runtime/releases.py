@@ -20,7 +20,7 @@ from terrine.privacy.accounting.events import Event, NonPrivateEvent, compose, c
 from terrine.privacy.clipped_mean import ClippedMean
 from terrine.privacy.ledger.account import Account, check_together
 from terrine.privacy.ledger.ledger import Ledger
-from terrine.privacy.noise import NoiseSource
+from terrine.privacy.noise import NoiseKind, NoiseSource
 from terrine.privacy.noised_accuracy import NoisedAccuracy
 from terrine.teachers.averaging.private import PrivateAveraging, calibrated
 
@@ -33,6 +33,8 @@ _NAMES: dict[Kind, str] = {
     "moments": "moments",
     "answers": "answers",
     "accuracy": "an accuracy",
+    "annotations": "annotations",
+    "labels": "labels",
 }
 _PURPOSES: dict[Kind, str] = {"averages": " of averages", "moments": " of moments", "accuracy": " of an accuracy"}
 
@@ -107,15 +109,17 @@ def said_of(releases: Sequence[Release]) -> str:
     return f"The release{'s' * (len(releases) > 1)} of {', '.join(others)}{' and ' * bool(others)}{last}"
 
 
-def check_fit(run: Run, accounts: Sequence[Account], releases: Sequence[Release]) -> None:
+def check_fit(
+    run: Run, accounts: Sequence[Account], releases: Sequence[Release], noise: NoiseKind | None = None
+) -> None:
     """Refuse releases that an account, or one that is linked with it, cannot pay for one after the other.
 
-    Raises BudgetError, which names the releases.
+    noise: their kind, where it is not that of votes. Raises BudgetError, which names the releases.
     """
     if releases:
         costs = [release.worst_case for release in releases]
         with budget_explained(run):
-            check_together(accounts, costs, noise_source(run).kind, said_of(releases))
+            check_together(accounts, costs, noise or noise_source(run).kind, said_of(releases))
 
 
 def check_releases(run: Run, queries: int | None = None) -> None:

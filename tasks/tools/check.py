@@ -6,6 +6,7 @@ Counts of private records are for the operator's terminal. Nothing is decoded, d
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from tasks.config.presets import resolve, values_of
 from tasks.pipeline.data_remarks import RARE, Remarks, listed, remarks_on
 from tasks.pipeline.figures.released_accuracy import check_use
 from tasks.runtime.accounts import check_data, ledger_account, ledger_before
+from tasks.runtime.identity import Kind
 from tasks.runtime.parameters import as_planned, hopeless, hopeless_sums, planned, settled_before, surveyed
 from tasks.runtime.releases import (
     Release,
@@ -26,6 +28,8 @@ from tasks.runtime.releases import (
     worst_cases,
 )
 from tasks.runtime.run import Run
+from tasks.transcription.release import account_of_run, check_run, is_of_public, noise_kind, release_terms, unit_of
+from tasks.transcription.start import section
 from terrine.advice import RICH
 from terrine.aggregation.histogram import GaussianHistogram
 from terrine.data.survey import Survey
@@ -42,10 +46,13 @@ from terrine.planning import (
     signal,
     signal_of_sums,
 )
-from terrine.privacy.accounting.events import compose
+from terrine.privacy.accounting.events import Event, compose
 from terrine.privacy.accounting.gaussian import mu_of, mu_squared
 from terrine.privacy.accounting.pricing import price
 from terrine.privacy.ledger.account import Account, Budget
+from terrine.privacy.noise import NoiseKind
+from terrine.privacy.statement import Unit
+from terrine.transcription.accounting import claimed, event_of
 
 START = 60.0
 """Seconds of a run that hang on no image."""
@@ -76,6 +83,8 @@ class Finding(Remarks):
         cost: ε that may be charged for the run, by itself: 0 where all was released before; None where it is unknown.
         total: ε of the account with this run.
         spent: ε of the account without it.
+        exact: ε of a transcription by itself, whatever was released before; None where nothing is guaranteed.
+        claimed: ε as the paper of a transcription claims it.
     """
 
     run: Run
@@ -86,6 +95,8 @@ class Finding(Remarks):
     cost: float | None = None
     total: float | None = None
     spent: float = 0.0
+    exact: float | None = None
+    claimed: float | None = None
 
     @property
     def minutes(self) -> float | None:
@@ -147,6 +158,8 @@ def look_at(root: Path, name: str) -> Finding:
         if not run.params.teachers.unprotected:
             _look_at_account(found, unknown)
         _look_at_accuracy(found)
+    else:
+        _look_at_transcription(found)
     vanishing = vanishing_classes(found)
     found.notes += list(vanishing.values())[:MOST_CLASSES]
     if more := list(vanishing)[MOST_CLASSES:]:
@@ -289,33 +302,94 @@ def vanishing_classes(found: Finding) -> dict[str, str]:
 
 
 def _look_at_account(found: Finding, automatic: list[tuple[str, str]]) -> None:
-    """Price what the run has yet to release, and compare it with what its account has left: no ledger is begun."""
+    """Price what a run of votes or sums has yet to release, and compare it with its account."""
     try:
         run = as_planned(found.run, automatic, found.survey) if automatic else found.run
     except LedgerError as error:
         found.refusals.append(str(error))
         return
+    params = run.params
+    _hold_against_account(
+        found,
+        run,
+        Charge(
+            lambda: ledger_account(run),
+            params.aggregation.delta,
+            params.privacy.unit,
+            params.data.public_benchmark,
+            worst_cases(params),
+            lambda: releases_of(run),
+        ),
+    )
+
+
+def _look_at_transcription(found: Finding) -> None:
+    """Price a transcription, and compare it with its own budget and its account."""
+    run, settings, classes = found.run, section(found.run.params), max(2, len(found.survey.class_names))
+    try:
+        check_run(run, classes)
+    except TerrineError as error:
+        found.refusals.append(str(error))
+    found.claimed = claimed(settings, classes)
+    if settings.unprotected:
+        return
+    kind: Kind = "labels" if settings.protect == "labels" else "annotations"
+    cost = event_of(settings, classes)
+    found.exact = price(cost, settings.delta)
+    _hold_against_account(
+        found,
+        run,
+        Charge(
+            lambda: account_of_run(run),
+            settings.delta,
+            unit_of(run),
+            is_of_public(run),
+            {kind: cost},
+            lambda: [Release(kind, release_terms(run, classes)["release_id"], cost)],
+            noise_kind(settings),
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class Charge:
+    """What a run draws on its account, as its stages say.
+
+    account: what the ledger calls it, asked only where there is a ledger; so are `releases`, by which what was paid for
+    before is known. costs: the most that each release may cost. noise: their kind, where it is not that of votes.
+    """
+
+    account: Callable[[], str]
+    delta: float
+    unit: Unit
+    public: bool
+    costs: dict[Kind, Event]
+    releases: Callable[[], list[Release]]
+    noise: NoiseKind | None = None
+
+
+def _hold_against_account(found: Finding, run: Run, charge: Charge) -> None:
+    """Price what the run has yet to release, and compare it with what its account has left: no ledger is begun."""
     params, ledger = run.params, ledger_before(run)
-    mode = "replay" if params.data.public_benchmark else "release"
-    name = "" if ledger is None else ledger_account(run)
-    budget = Budget(name, params.ledger.epsilon, params.aggregation.delta, mode)
+    name = "" if ledger is None else charge.account()
+    budget = Budget(name, params.ledger.epsilon, charge.delta, "replay" if charge.public else "release")
     accounts = [] if ledger is None else ledger.together(name)
     if ledger is None or not accounts:
         accounts = [Account(budget, {}, {})]
-        ahead = [Release(kind, "", cost) for kind, cost in worst_cases(params).items()]
+        ahead = [Release(kind, "", cost) for kind, cost in charge.costs.items()]
     else:
-        ahead = unpaid(ledger, releases_of(run))
+        ahead = unpaid(ledger, charge.releases())
     costs = [release.worst_case for release in ahead]
     found.spent, found.total = accounts[0].total(), accounts[0].total(*costs)
-    found.cost = price(compose(*costs), params.aggregation.delta) if costs else 0.0
+    found.cost = price(compose(*costs), charge.delta) if costs else 0.0
     if found.survey.sketch is None and not found.spent and run.site.is_dir() and not params.data.public_benchmark:
         found.notes.append(
             f"Account {params.ledger.account} has released nothing, and another here has: whether these images are its "
             "own is known as soon as `terrine run` has read them, before anything is charged."
         )
     try:
-        accounts[0].check_same(budget, params.privacy.unit)
+        accounts[0].check_same(budget, charge.unit)
         check_data(run, found.survey.sketch)
-        check_fit(run, accounts, ahead)
+        check_fit(run, accounts, ahead, charge.noise)
     except TerrineError as error:
         found.refusals.append(str(error))

@@ -65,11 +65,15 @@ def unit_of(run: Run) -> Unit:
     return "label" if section(run.params).protect == "labels" else run.params.privacy.unit
 
 
+def is_of_public(run: Run) -> bool:
+    """Return whether anyone may know all that the run is about: its records, and what its teacher learnt from."""
+    return run.params.data.public_benchmark and section(run.params).teacher.anyone_may_know
+
+
 def open_account(run: Run) -> Ledger:
     """Return the ledger, with the account that the run draws on registered in it, as `open_registered` does."""
-    settings = section(run.params)
-    public = run.params.data.public_benchmark and settings.teacher.anyone_may_know
-    return open_registered(run, account_of_run(run), delta=settings.delta, unit=unit_of(run), public=public)
+    delta, public = section(run.params).delta, is_of_public(run)
+    return open_registered(run, account_of_run(run), delta=delta, unit=unit_of(run), public=public)
 
 
 def release_terms(run: Run, classes: int) -> dict[str, Any]:

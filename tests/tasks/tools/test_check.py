@@ -10,12 +10,15 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from flows.cli import app
-from tasks.config.presets import derive
+from tasks.config.presets import derive, resolve
 from tasks.runtime.accounts import release_at_price
 from tasks.runtime.parameters import settled
 from tasks.runtime.releases import noise_of, releases_of
 from tasks.runtime.run import Run
 from tasks.tools.check import BORDER, LARGEST_DENSE, PROJECTION, image_seconds, look_at, vanishing_classes
+from tasks.transcription.release import open_account as open_transcribed
+from tasks.transcription.release import release_terms
+from tasks.transcription.start import section
 from terrine.data import table
 from terrine.data.encoding import learn
 from terrine.data.sources.table import Table
@@ -24,6 +27,7 @@ from terrine.models import scattering, spectra
 from terrine.models.kinds.scattering import PROJECTION_BATCHES
 from terrine.planning import knowing
 from terrine.privacy.accounting.pricing import price
+from terrine.transcription.accounting import claimed, event_of
 
 
 @pytest.fixture
@@ -471,3 +475,36 @@ def test_the_shape_of_most_images_is_told_where_they_would_be_stretched(project)
 def test_a_folder_that_is_not_there_is_one_sentence(project):
     with pytest.raises(InputError, match="There is no folder"):
         look_at(project, derive(project, "own", ["data.path=nowhere"]))
+
+
+TRANSCRIBED = [
+    "privacy.unit=record",
+    "data.channels=1",
+    "transcription.iterations=200",
+    "transcription.batch=256",
+    "transcription.epsilon=30",
+    "transcription.annotation.sigma=100",
+    "transcription.annotation.top_k=2",
+]
+
+
+def test_a_transcription_is_priced_exactly_and_held_against_its_account_and_the_papers_claim(project):
+    def looked_at(*more):
+        name = derive(project, "own", [*TRANSCRIBED, *more])
+        return Run(project, name, resolve(project, name)), look_at(project, name)
+
+    run, found = looked_at("ledger.epsilon=30")
+    exact, paper = price(event_of(section(run.params), 2), 1e-5), claimed(section(run.params), 2)
+    assert (found.cost, found.exact, found.claimed, found.stops) == (exact, exact, paper, [])
+    said = " ".join(
+        _check(*(word for one in [*TRANSCRIBED, "ledger.epsilon=30"] for word in ("--set", one))).stdout.split()
+    )
+    assert "budget ε = 30, nothing spent so far; this run costs up to ε = 28.84 and brings that to ε = 28.84" in said
+    assert f"ε = {paper:.4f}, which does not hold; ε = 28.8" in said
+    assert any("past its budget of ε=8" in sentence for sentence in looked_at()[1].refusals)
+    (own,) = looked_at("transcription.epsilon=10", "ledger.epsilon=30")[1].refusals
+    assert "annotation.sigma to 226.23 or more" in own
+    ledger = open_transcribed(run)
+    ledger.release(**release_terms(run, 2), draw=lambda: ({"x": np.zeros(1)}, event_of(section(run.params), 2)))
+    _, again = looked_at("ledger.epsilon=30")
+    assert (again.cost, again.spent, again.exact, again.stops) == (0, found.total, exact, [])
