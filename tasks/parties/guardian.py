@@ -82,6 +82,7 @@ class GuardianHost(Host):
         self._number = 0  # of the round
         self._drawn_of: int | None = None  # the round that noise was drawn for last
         self._awaited = set(config.terms.teachers)
+        self._absent: list[str] | None = None  # in the last round that was closed
         self._since = datetime.now(UTC).isoformat(timespec="seconds")
         self._opened = config.state / f"opened-{self._release[:16]}.json"
         self._counted: list[str] | None = None
@@ -237,7 +238,7 @@ class GuardianHost(Host):
         self._number, self._awaited = self._number + 1, set(present)
         self._gather(self.wire.session)
         self.tell(self.config.terms.student, round=self._number)
-        log.info("%s: round %d of %d", self.name, self._number, self.config.terms.last)
+        self.at_round(self._number)
 
     def _asked_before(self, origin: str) -> dict[str, np.ndarray]:
         """The questions of this round that were answered, where there were any."""
@@ -325,12 +326,10 @@ class GuardianHost(Host):
             self._told = True
             self._greet(resumed=party.origin, present=party.present)
             absent = sorted(set(self.config.terms.teachers) - set(party.present))
-            log.info(
-                "%s: the votes of %d parties are counted%s",
-                self.name,
-                len(party.present),
-                f", without {', '.join(absent)}" if absent else "",
-            )
+            if absent != self._absent:
+                without = f", without {', '.join(absent)}" if absent else ""
+                log.info("%s: the shares of %d parties are counted%s", self.name, len(party.present), without)
+            self._absent = absent
             for teacher in party.refused:
                 log.warning("%s: what %s shared are no votes of its teachers: it is left out", self.name, teacher)
             for teacher in self.config.terms.teachers:

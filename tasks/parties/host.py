@@ -2,7 +2,8 @@
 
 A host passes frames to its party in the order they arrive, writes what the party must remember before the answers
 leave, and never waits for ever: whoever hears nothing for `deadline + patience` seconds ends with a sentence. While it
-waits, which may be for days, it says who is there and who is missing.
+waits, which may be for days, it says who is there and who is missing; of many rounds it says now and then how far they
+are, as other long works do.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 from tasks.parties.config import PartyConfig
 from tasks.parties.state import AT_WORK, OUTCOME, STANDING, keep_values
+from tasks.runtime.progress import lines
 from terrine.collaboration.protocol.party import Party, ProtocolError, Send
 from terrine.collaboration.transport.link import (
     Arrived,
@@ -64,7 +66,9 @@ class Host(ABC):
         self._heard = time.monotonic()
         self._terms = config.terms.digest
         self._here: set[str] = set()
-        self._said_at, self._said_of = -_MINUTE, ""
+        self._said_at, self._said_of = -_MINUTE, ("", "")
+        self._rounds: Callable[[float, str], None] | None = None
+        """What says how far the rounds after the first are, once there are any."""
         self.stays = False
 
     def run(self, *, stay: bool = False) -> dict[str, Any]:
@@ -154,12 +158,19 @@ class Host(ABC):
             return
         here = [peer for peer in self.peers() if peer in self._here]
         missing = [peer for peer in self.peers() if peer not in self._here]
-        standing = f"{self.doing()}. {_listed('Here', here)} {_listed('Missing', missing)}"
+        standing = self.doing(), f"{_listed('Here', here)} {_listed('Missing', missing)}"
         if standing == self._said_of and silent < _MINUTE:
             return
-        log.info("%s: %s", self.name, standing)
+        if self._rounds is None or silent >= _MINUTE or standing[1] != self._said_of[1]:
+            log.info("%s: %s. %s", self.name, *standing)
         self._said_at, self._said_of = time.monotonic(), standing
         self._remember(self.doing(), here=here, missing=missing)
+
+    def at_round(self, number: int) -> None:
+        """Say now and then, of rounds after the first, which one is at hand."""
+        if number:
+            self._rounds = self._rounds or lines(self.name, log.info)
+            self._rounds(number / self.config.terms.last, f"round {number} of {self.config.terms.last}")
 
     def _remember(self, doing: str, **about: Any) -> None:
         """Write down where the session stands, for `terrine party status`."""

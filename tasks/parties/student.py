@@ -182,6 +182,7 @@ class StudentHost(Host):
     def _enter(self, number: int, party: StudentParty, *, saved: bool) -> None:
         self._number, self.party, self._saved, self._drawn = number, party, saved, False
         self._held, self._closing, self._close_at = [], None, math.inf
+        self.at_round(number)
 
     def _head(self, number: int) -> np.ndarray | None:
         """The head at which a round is asked, with all that belongs to it: a function of what the rounds before it

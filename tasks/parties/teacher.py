@@ -148,7 +148,9 @@ class TeacherHost(Host):
             assert self.wire.session is not None
             self._keep(self.wire.session, shares)
             self._sends += shares
-            log.info("%s: %d frames of shares are on their way", self.name, len(shares))
+            if not self._number:
+                log.info("%s: %d frames of shares are on their way", self.name, len(shares))
+            self.at_round(self._number)
         return super().deliver(shares)
 
     def _agreement(self, session: str, number: int) -> Agreement:

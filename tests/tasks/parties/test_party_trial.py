@@ -12,7 +12,7 @@ import pytest
 from tasks.parties.answers import read_arrays
 from tasks.parties.config import read_party
 from tasks.parties.trial import end_all, run_trial, start_party
-from tests.party_processes import plain_answers, terms_of_sums, trial, until, words
+from tests.party_processes import plain_answers, run, terms_of_gradients, terms_of_sums, trial, until, words
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks at processes as Linux shows them")
 
@@ -98,3 +98,15 @@ def test_one_that_is_asked_to_end_while_it_forks_leaves_none_behind(tmp_path):
     assert len(forked) == 2
     for child in forked:
         until(lambda child=child: not alive(child))
+
+
+def test_of_many_rounds_a_few_lines_are_said(tmp_path):
+    trial(tmp_path, terms_of_gradients(rounds=15))
+    names = ["guardian", "student", "party-1", "party-2", "party-3"]
+    assert set(run(tmp_path, names).values()) == {0}
+    for name in names:
+        said = [line.partition(" ")[2] for line in words(tmp_path, name).splitlines()]
+        assert f"{name}: 100.0 %  round 15 of 15" in said
+        assert 2 <= sum(" of 15" in line for line in said) < 6, said
+        assert len({*said}) == len(said), said
+    assert "guardian: the shares of 3 parties are counted" in words(tmp_path, "guardian")
