@@ -148,8 +148,8 @@ class GuardianHost(Host):
         there = sum(terms.teachers[name] for name in party.complete)
         closing = datetime.now(UTC) + timedelta(seconds=max(0.0, self._closing_at - time.monotonic()))
         return (
-            f"{number}the shares of {there} of {terms.total} teachers are here, {terms.minimum} are needed; the round "
-            f"is closed when all are, or at {closing:%Y-%m-%d %H:%M} UTC"
+            f"{number}the shares of {there} of {terms.held(terms.total)} are here, {terms.minimum} are needed; the "
+            f"round is closed when all are, or at {closing:%Y-%m-%d %H:%M} UTC"
         )
 
     def peers(self) -> list[str]:

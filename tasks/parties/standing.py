@@ -109,7 +109,7 @@ def _terms(config: PartyConfig) -> list[list[str]]:
         ["mechanism", terms.mechanism],
         ["asked", asked],
         ["guarantee", f"ε ≤ {terms.epsilon:g} at δ = {terms.delta:g} for a {terms.unit}"],
-        ["teachers", f"{terms.total} at {len(terms.teachers)} parties, {terms.minimum} must be there"],
+        ["shared by", f"{terms.held(terms.total)} at {len(terms.teachers)} parties, {terms.minimum} must be there"],
         ["waits", f"{span(config.deadline)} for teacher parties, {span(config.patience)} for others"],
         ["digest of the terms", terms.digest[:16]],
     ]
@@ -124,7 +124,7 @@ def _parties(config: PartyConfig, path: Path, session: dict[str, Any]) -> list[d
         rows.append(
             {
                 "name": name,
-                "role": role if held is None else f"{role}, {held}",
+                "role": role if held is None else f"{role}, {config.terms.held(held)}",
                 "accepted": "yes" if name in accepted else "–",
                 "state": session["who"].get(name, "–"),
             }
@@ -195,8 +195,9 @@ def _steps(config: PartyConfig, name: str, path: Path, meeting: dict[str, Any] |
         found = kept(config, config.terms.teachers[name])
         state = "not yet" if found is None else found.get("since") or f"on {found['at'][:10]}"
         done = found is not None and "arrays" in found
-        steps.append((f"taught ({state})", done or was_finished(config), f"terrine party teach {said}"))
-    steps.append(("voted", was_finished(config), f"terrine party vote {said}"))
+        what = "taught" if config.terms.votes else "records read"
+        steps.append((f"{what} ({state})", done or was_finished(config), f"terrine party teach {said}"))
+    steps.append(("voted" if config.terms.votes else "sums shared", was_finished(config), f"terrine party vote {said}"))
     if config.role == "student" and config.learn is not None:
         made = (config.learn.work / "student.zip").is_file()
         steps.append(("student made and handed on", made, f"terrine party finish {said}"))

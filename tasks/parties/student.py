@@ -73,7 +73,7 @@ class StudentHost(Host):
         if party.closed:
             return f"{number}learning the answers"
         there = sum(terms.teachers[name] for name in party.complete)
-        return f"{number}the shares of {there} of {terms.total} teachers are here, {terms.minimum} are needed"
+        return f"{number}the shares of {there} of {terms.held(terms.total)} are here, {terms.minimum} are needed"
 
     def peers(self) -> list[str]:
         return [self.config.terms.guardian, *self.config.terms.teachers]

@@ -91,7 +91,7 @@ class TeacherHost(Host):
             "Its shares had left, and whether they came in time is not known here: guardian and student party can say "
             "who was counted (terrine party status)."
             if self._has_shared()
-            else "If the round was closed meanwhile, this party was late for it: its votes are not counted, noise and "
+            else "If the round was closed meanwhile, this party was late for it: its shares are not counted, noise and "
             "accounting are as agreed, and nothing is to be done here."
         )
         raise CollaborationError(f"{error} {may_be}") from error
@@ -204,8 +204,8 @@ class TeacherHost(Host):
     def _late(self) -> str:
         late = (
             f"The round was closed without {self.name}, which was late: its shares were not complete at the deadline, "
-            "or are not of votes. The answers are those of the others; noise and accounting are as agreed, and nothing "
-            "is to be done here."
+            "or are not what was agreed on. The answers are those of the others; noise and accounting are as agreed, "
+            "and nothing is to be done here."
         )
         if not isinstance(self.config.terms, AccuracyTerms):
             late += " To be counted, take part in another edition (`terrine party again`)."

@@ -89,7 +89,7 @@ def _charged(ledger: GuardianLedger, standing: dict[str, Any] | None) -> str:
     said = f"Charged to account {ledger.account!r} in {ledger.url}: {limit}, of which {standing['spent']:g} is spent."
     if standing["left"] is None or standing["price"] <= standing["left"] * (1 + 1e-9):
         return said
-    return f"{said} These terms may cost ε = {standing['price']:g}, for which there is no room: the vote is refused."
+    return f"{said} These terms may cost ε = {standing['price']:g}, for which there is no room: the release is refused."
 
 
 def _next(role: str, folder: Path) -> str:

@@ -34,7 +34,7 @@ def status(
     for title in ("terms", "session", "account"):
         console.print(_table(title, [], found[title]))
     rows = [[party["name"], party["role"], party["accepted"], party["state"]] for party in found["parties"]]
-    console.print(_table("parties", ["party", "role, teachers", "accepted", "in the session"], rows))
+    console.print(_table("parties", ["party", "role", "accepted", "in the session"], rows))
     rows = [[step["what"], "done" if step["done"] else "to do"] for step in found["steps"]]
     console.print(_table("this party", [], rows))
     console.print(f"\nnext: {found['next']}", soft_wrap=True)

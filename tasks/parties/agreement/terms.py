@@ -177,7 +177,7 @@ class Terms(Settings):
                 "see what only one may see"
             )
         if self.minimum > self.total:
-            raise ValueError(f"minimum={self.minimum} is above the {self.total} teachers there are")
+            raise ValueError(f"minimum={self.minimum} is above the {self.held(self.total)} there are")
         if len(set(self.class_names)) < len(self.class_names):
             raise ValueError(f"class_names={', '.join(self.class_names)} names a class twice")
         if self.overlap > len(self.teachers):
@@ -206,8 +206,8 @@ class Terms(Settings):
                 raise ValueError(str(error).rstrip(".")) from error
             if self.records is not None and self.records > most:
                 raise ValueError(
-                    f"records={self.records} of {self.total} teachers in all could wrap sums around: with this noise "
-                    f"they hold {most:,} at most"
+                    f"records={self.records} of each of {self.held(self.total)} could wrap sums around: with this "
+                    f"noise they hold {most:,} at most"
                 )
 
     def _check_averages(self) -> None:
@@ -296,8 +296,13 @@ class Terms(Settings):
 
     @property
     def total(self) -> int:
-        """N, the teachers of all parties."""
+        """N, the teachers of all parties; of sums the parts."""
         return sum(self.teachers.values())
+
+    def held(self, count: int) -> str:
+        """Return so many of what `teachers` counts, in words: teachers; of sums, where nobody trains any, parts of
+        `records` each."""
+        return f"{count:,} {'teacher' if self.votes else 'part'}{'s' * (count != 1)}"
 
     def roles(self) -> dict[str, Role]:
         """The role of every party."""

@@ -19,14 +19,6 @@ from terrine.privacy.noise import delta_slack
 from terrine.privacy.statement import TRUST_MODELS, protected
 from terrine.spans import span
 
-LEARNS: dict[Role, str] = {
-    "teacher": "keeps its records and teachers, and shares its votes (or sums, or updates of its teachers) as two "
-    "halves that each look like noise; it learns who was counted, and of gradients the head of each round, of averages "
-    "the average",
-    "guardian": "adds the noise and keeps the ledger; of votes it holds one half, and learns which queries passed a "
-    "threshold test, where there is one",
-    "student": "holds the other half; it alone learns the answers, which have noise in them",
-}
 _WIDTH = 100
 
 
@@ -40,7 +32,7 @@ def page(terms: Terms, addresses: Mapping[str, str], digest: str) -> str:
         "What is asked": _asked(terms),
         "Whom ε protects": [_first_upper(protected(terms.unit, terms.overlap)) + "."],
         "What is guaranteed": _guaranteed(terms),
-        "Who learns what": [f"{role}: {text}." for role, text in LEARNS.items()],
+        "Who learns what": [f"{role}: {text}." for role, text in _learns(terms).items()],
         "Who is trusted": [_first_upper(TRUST_MODELS["parties"]) + "."],
         "When": _when(terms),
     }
@@ -53,12 +45,31 @@ def page(terms: Terms, addresses: Mapping[str, str], digest: str) -> str:
 
 
 def _parties(terms: Terms, addresses: Mapping[str, str]) -> list[str]:
-    holds = "teachers" if terms.fixed_point is None else f"times {terms.records:,} {terms.unit}s at most"
+    each = "" if terms.votes else f" of {terms.records:,} {terms.unit}s at most each"
     return [
-        *(f"{name}: a teacher party with {count:,} {holds}" for name, count in terms.teachers.items()),
+        *(f"{name}: a teacher party with {terms.held(count)}{each}" for name, count in terms.teachers.items()),
         f"{terms.guardian}: the guardian, at {addresses['guardian']}",
         f"{terms.student}: the student party, at {addresses['student']}",
     ]
+
+
+def _learns(terms: Terms) -> dict[Role, str]:
+    """Say what each role does, and comes to know."""
+    halves = "as two halves that each look like noise; it learns who was counted"
+    if not terms.votes:
+        heads = ", and the head of each round" if terms.last else ""
+        return {
+            "teacher": f"keeps its records, and shares sums over them {halves}{heads}",
+            "guardian": "adds the noise and keeps the ledger; of the sums it holds one half",
+            "student": "holds the other half; it alone learns the sums, which have noise in them",
+        }
+    updates, average = ("updates of its teachers, and then ", ", and the averages") if terms.averages else ("", "")
+    return {
+        "teacher": f"keeps its records and teachers, and shares {updates}its votes {halves}{average}",
+        "guardian": "adds the noise and keeps the ledger; of votes it holds one half, and learns which queries passed "
+        "a threshold test, where there is one",
+        "student": "holds the other half; it alone learns the answers, which have noise in them",
+    }
 
 
 def _asked(terms: Terms) -> list[str]:
@@ -130,8 +141,8 @@ def _guaranteed(terms: Terms) -> list[str]:
 def _when(terms: Terms) -> list[str]:
     waits = "as long as its party.yaml says" if terms.deadline is None else span(terms.deadline)
     return [
-        f"The guardian waits {waits} for teacher parties. With fewer than {terms.minimum:,} of {terms.total:,} "
-        "teachers the round ends, and costs nothing.",
+        f"The guardian waits {waits} for teacher parties. With fewer than {terms.minimum:,} of "
+        f"{terms.held(terms.total)} the round ends, and costs nothing.",
         f"Edition {terms.edition or '(none)'}, with Terrine {terms.version}.",
     ]
 

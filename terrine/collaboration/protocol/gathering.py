@@ -311,7 +311,8 @@ class Gatherer(ABC):
         there = sum(held for (_, held), flag in zip(self.agreement.teachers, present.tolist(), strict=True) if flag)
         if there < self.agreement.minimum:
             needed = self.agreement.minimum
-            why = f"the votes of {there} teachers are there, and {needed} are needed. Nothing was drawn."
+            counted = f"votes of {there} teachers" if self.agreement.reveal != "sums" else f"sums of {there} parts"
+            why = f"the {counted} are there, and {needed} are needed. Nothing was drawn."
             strange = ", ".join(self.refused)
             return self._abort(why + (f" What {strange} shared are no votes of its teachers." if strange else ""))
         kind = self.sharing.kind_of_sums

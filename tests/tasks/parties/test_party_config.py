@@ -9,8 +9,10 @@ import pytest
 import yaml
 
 from tasks.parties.agreement.terms import Terms
+from tasks.parties.agreement.terms_page import page
 from tasks.parties.config import read_party
 from tasks.parties.host import CollaborationError
+from tasks.parties.standing import standing
 from tasks.parties.state import CLOSED
 from tasks.parties.teacher import TeacherHost
 from tasks.parties.trial import free_endpoints, lay_out, teachers_of_parties
@@ -18,7 +20,15 @@ from terrine.collaboration.protocol.party import ProtocolError
 from terrine.collaboration.transport.credentials import CredentialError
 from terrine.errors import SettingError
 from terrine.privacy.accounting.gaussian import mu_squared
-from tests.party_processes import AVERAGED, change, terms_of, terms_of_averages, terms_of_gradients, terms_of_sums
+from tests.party_processes import (
+    AVERAGED,
+    change,
+    terms_of,
+    terms_of_averages,
+    terms_of_gradients,
+    terms_of_sums,
+    trial,
+)
 
 
 @pytest.fixture
@@ -269,7 +279,7 @@ def test_terms_of_sums_hold_what_cannot_wrap_around():
     most = terms_of_sums().fixed_point.most_units // 6
     assert Terms(**terms_of_sums(records=most).public()).records == most
     for changes, sentence in (
-        ({"records": most + 1}, f"records={most + 1} of 6 teachers in all could wrap sums around"),
+        ({"records": most + 1}, f"records={most + 1} of each of 6 parts could wrap sums around"),
         ({"records": None}, "records is missing"),
         ({"length": None}, "length is missing"),
         ({"sigma": None}, "sigma is missing"),
@@ -348,3 +358,23 @@ def test_a_head_that_is_told_again_to_a_party_that_was_started_again_alarms_nobo
         host._take(sender, b"")
     assert said in caplog.text
     assert ("refused" in caplog.text) == ("refused" in said)
+
+
+@pytest.mark.parametrize("make", [terms_of_sums, terms_of_gradients, terms_of_averages, terms_of])
+def test_no_teachers_are_spoken_of_where_records_are_summed(make, tmp_path):
+    terms, _ = trial(tmp_path, make())
+    names = ("guardian", "student", "party-1")
+    found = [standing(tmp_path / name / "party.yaml") for name in names]
+    said = " ".join(
+        [
+            page(terms, {"guardian": "a", "student": "b"}, "00").replace("\n    ", " "),
+            *(str([one["terms"], one["parties"], [step["what"] for step in one["steps"]]]) for one in found),
+        ]
+    )
+    sums = make in (terms_of_sums, terms_of_gradients)
+    assert ("teachers" in said, "votes" in said) == (not sums, not sums)
+    assert ("6 parts" in said, "party-1: a teacher party with 2 parts of 1,000 records at most each" in said) == (
+        sums,
+        sums,
+    )
+    assert ("6 teachers" in said, "'teacher, 2 teachers'" in said) == (not sums, not sums)

@@ -76,7 +76,7 @@ def test_everybody_says_who_is_there_and_who_is_missing(tmp_path, started):
     trial(tmp_path, terms_of_sums())
     running = {name: started(tmp_path, name) for name in ("guardian", "student", "party-1")}
     until(lambda: "Here: student, party-1. Missing: party-2, party-3." in words(tmp_path, "guardian"))
-    assert "the shares of 2 of 6 teachers are here, 4 are needed" in words(tmp_path, "guardian")
+    assert "the shares of 2 of 6 parts are here, 4 are needed" in words(tmp_path, "guardian")
     until(lambda: "Here: guardian, student. Missing: nobody." in words(tmp_path, "party-1"))
     until(lambda: "Here: guardian, party-1. Missing: party-2, party-3." in words(tmp_path, "student"))
     # The words come before the file.
