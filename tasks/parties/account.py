@@ -52,7 +52,7 @@ class OwnAccount:
         self._ledger.release(
             dataset=self._name,
             release_id=self._release,
-            run=self._config.ledger.run,
+            run=self._config.ledger.run or self._config.terms.called,
             worst_case=event,
             delta=self._config.terms.delta,
             noise_kind="secure",

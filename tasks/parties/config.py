@@ -78,8 +78,8 @@ class GuardianLedger(Settings):
     named: bool = True
     epsilon: float | None = Field(None, gt=0)
     """Budget of the account over all releases; null records and never refuses (public benchmark data only)."""
-    run: str = "collaboration"
-    """What the ledger says the release was for."""
+    run: str | None = None
+    """What the ledger says a release was for; null: what its terms are called. No release is known by it."""
     site: Path | None = None
     """Folder in which the site remembers which ledger data were released through."""
     sketch: Path | None = None

@@ -69,7 +69,7 @@ class GuardianHost(Host):
             self._ledger,
             dataset=self._account,
             release_id=self._release,
-            run=config.ledger.run,
+            run=config.ledger.run or config.terms.called,
             worst_case=config.terms.event(),
             delta=config.terms.delta,
             noise_kind=self._noise.kind,

@@ -159,7 +159,7 @@ def _statement(run: Run, terms: Terms, about: dict[str, Any], release: StoredRel
     if "opened" in about:
         described["opened"] = about["opened"][:10]
     return PrivacyStatement(
-        run=", edition ".join(filter(None, (terms.name, terms.edition))) or "collaboration",
+        run=terms.called,
         release_id=release.release_id,
         dataset=guardian["account"],
         epsilon_dataset=release.epsilon_total,

@@ -20,9 +20,12 @@ PLACE = "accuracy"
 
 
 def meeting(config: PartyConfig, terms: AccuracyTerms) -> PartyConfig:
-    """Return the party's configuration in this meeting."""
-    answers = None if config.answers is None else config.answers / PLACE
-    return config.model_copy(update={"terms": terms, "state": config.state / PLACE, "answers": answers})
+    """Return the party's configuration in this meeting, which its ledger calls as the collaboration."""
+    answers, ledger = None if config.answers is None else config.answers / PLACE, config.ledger
+    if ledger is not None:
+        ledger = ledger.model_copy(update={"run": ledger.run or config.terms.called})
+    changed = {"terms": terms, "state": config.state / PLACE, "answers": answers, "ledger": ledger}
+    return config.model_copy(update=changed)
 
 
 def measure(config: PartyConfig, terms: AccuracyTerms, shares: np.ndarray | None = None) -> dict[str, Any]:

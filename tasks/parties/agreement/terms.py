@@ -299,6 +299,11 @@ class Terms(Settings):
         """N, the teachers of all parties; of sums the parts."""
         return sum(self.teachers.values())
 
+    @property
+    def called(self) -> str:
+        """The collaboration's name, and the edition."""
+        return ", edition ".join(filter(None, (self.name or "collaboration", self.edition)))
+
     def held(self, count: int) -> str:
         """Return so many of what `teachers` counts, in words: teachers; of sums, where nobody trains any, parts of
         `records` each."""

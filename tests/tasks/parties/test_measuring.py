@@ -19,7 +19,7 @@ from terrine.privacy.ledger.ledger import Ledger, load_or_create_key
 from terrine.privacy.noise import ReplayNoise
 from terrine.privacy.noised_accuracy import NoisedAccuracy
 from tests.collaboration_sessions import answered
-from tests.party_processes import SEED, run, terms_of, terms_of_gradients, trial, words
+from tests.party_processes import SEED, change, run, terms_of, terms_of_gradients, trial, words
 from tests.tasks.parties.test_party_failures import SAVE, SETTLE, names_of, rows_of
 
 EPSILON, STUDENT = 1.0, "d" * 64
@@ -79,13 +79,15 @@ def test_one_accuracy_is_opened_with_the_noise_of_one_and_charged_once_whoever_i
 
 
 def test_it_is_charged_on_top_of_the_vote_once_and_to_a_partys_own_account(tmp_path):
-    terms, _ = lay_out(tmp_path)
+    terms, _ = lay_out(tmp_path, terms_of(name="Lungs", edition="2"))
     path = tmp_path / "party-1" / "party.yaml"
     path.write_text(path.read_text() + "ledger: {account: patients, epsilon: null}\n")
     names = names_of(terms)
     assert set(run(tmp_path, names).values()) == {0}
     vote = (tmp_path / "student" / "answers" / "answers.npz").read_bytes()
     assert set(run(tmp_path, names, epsilon=EPSILON).values()) == {0}
+    ledger = {"account": "trial", "epsilon": None, "run": "another name"}
+    change(tmp_path / "guardian" / "party.yaml", ledger=ledger)
     assert set(run(tmp_path, names[:2], epsilon=EPSILON).values()) == {0}  # again, and nothing is drawn
     assert len(rows_of(tmp_path, "commit")) == 2
     _, _, record = opened(tmp_path)
@@ -94,6 +96,8 @@ def test_it_is_charged_on_top_of_the_vote_once_and_to_a_partys_own_account(tmp_p
     place = tmp_path / "party-1" / "ledger"
     own = Ledger(f"sqlite:///{place / 'ledger.db'}", place / "releases", load_or_create_key(place / "key"))
     assert [row.kind for row in own.rows()].count("commit") == 2
+    reserved = [*rows_of(tmp_path, "reserve"), *(row for row in own.rows() if row.kind == "reserve")]
+    assert [row.content["run"] for row in reserved] == ["Lungs, edition 2"] * 4
 
 
 @pytest.mark.parametrize("overlap", [1, 2, 3])
