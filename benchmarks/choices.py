@@ -39,7 +39,7 @@ from terrine.aggregation.records import Records, Whitening
 from terrine.aggregation.sums import Sums, mu_left
 from terrine.classifiers import predict
 from terrine.data.partition import iid
-from terrine.measures import macro_auc
+from terrine.measures import balanced_accuracy, macro_auc
 from terrine.measures.classes import calibration_error
 from terrine.planning import Plan, knowing, plan, signal_of_sums
 from terrine.privacy.accounting.gaussian import mu_of, mu_squared
@@ -193,7 +193,8 @@ def unequal(options: argparse.Namespace) -> None:
                 for power in POWERS.values():
                     with patch.object(course, "LEVELLED", power):
                         scores = [by_sums(kept, SUMS["moments"], mu, seed) for seed in range(options.repeats)]
-                    balanced = spread(np.mean(found_of_each(kept, each)) for each in scores)
+                    labels = kept["test_labels"]
+                    balanced = spread(balanced_accuracy(labels, each.argmax(axis=1)).value for each in scores)
                     shown.append(f"{spread(right(kept, each) for each in scores)} / {balanced}")
                 unlike = "as they are" if ratio == 1 else f"{ratio} : 1"
                 row(name.removesuffix(", 500 features"), unlike, f"{len(kept['labels']):,}", epsilon, *shown)
@@ -213,12 +214,6 @@ def cut(kept: Kept, ratio: float) -> Kept:
     ]
     own = np.concatenate(parts)
     return {**kept, "train": kept["train"][own], "labels": labels[own]}
-
-
-def found_of_each(kept: Kept, scores: np.ndarray) -> list[float]:
-    """Of each class that there is, the share that is found."""
-    found, labels = scores.argmax(axis=1), kept["test_labels"]
-    return [float((found[labels == label] == label).mean()) for label in np.unique(labels)]
 
 
 def calibration(options: argparse.Namespace) -> None:

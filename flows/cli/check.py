@@ -49,9 +49,7 @@ def refuse(root: Path, name: str, console: Console) -> None:
     from tasks.transcription.release import is_of_public
     from terrine.errors import SettingError
 
-    params = resolve(root, name)
-    public = is_of_public(Run(root, name, params)) if params.transcription else params.data.public_benchmark
-    if public or Folders(root, name).report.is_file():
+    if is_of_public(Run(root, name, resolve(root, name))) or Folders(root, name).report.is_file():
         return
     found = look_at(root, name)
     show(found, console, findings=not found.stops)

@@ -314,9 +314,7 @@ def _look_at_account(found: Finding, automatic: list[tuple[str, str]]) -> None:
         run,
         Charge(
             lambda: ledger_account(run),
-            params.aggregation.delta,
             params.privacy.unit,
-            params.data.public_benchmark,
             worst_cases(params),
             lambda: releases_of(run),
         ),
@@ -341,9 +339,7 @@ def _look_at_transcription(found: Finding) -> None:
         run,
         Charge(
             lambda: account_of_run(run),
-            settings.delta,
             unit_of(run),
-            is_of_public(run),
             {kind: cost},
             lambda: [Release(kind, release_terms(run, classes)["release_id"], cost)],
             noise_kind(settings),
@@ -360,9 +356,7 @@ class Charge:
     """
 
     account: Callable[[], str]
-    delta: float
     unit: Unit
-    public: bool
     costs: dict[Kind, Event]
     releases: Callable[[], list[Release]]
     noise: NoiseKind | None = None
@@ -371,8 +365,8 @@ class Charge:
 def _hold_against_account(found: Finding, run: Run, charge: Charge) -> None:
     """Price what the run has yet to release, and compare it with what its account has left: no ledger is begun."""
     params, ledger = run.params, ledger_before(run)
-    name = "" if ledger is None else charge.account()
-    budget = Budget(name, params.ledger.epsilon, charge.delta, "replay" if charge.public else "release")
+    name, delta = "" if ledger is None else charge.account(), (params.transcription or params.aggregation).delta
+    budget = Budget(name, params.ledger.epsilon, delta, "replay" if is_of_public(run) else "release")
     accounts = [] if ledger is None else ledger.together(name)
     if ledger is None or not accounts:
         accounts = [Account(budget, {}, {})]
@@ -381,7 +375,7 @@ def _hold_against_account(found: Finding, run: Run, charge: Charge) -> None:
         ahead = unpaid(ledger, charge.releases())
     costs = [release.worst_case for release in ahead]
     found.spent, found.total = accounts[0].total(), accounts[0].total(*costs)
-    found.cost = price(compose(*costs), charge.delta) if costs else 0.0
+    found.cost = price(compose(*costs), delta) if costs else 0.0
     if found.survey.sketch is None and not found.spent and run.site.is_dir() and not params.data.public_benchmark:
         found.notes.append(
             f"Account {params.ledger.account} has released nothing, and another here has: whether these images are its "

@@ -66,8 +66,10 @@ def unit_of(run: Run) -> Unit:
 
 
 def is_of_public(run: Run) -> bool:
-    """Return whether anyone may know all that the run is about: its records, and what its teacher learnt from."""
-    return run.params.data.public_benchmark and section(run.params).teacher.anyone_may_know
+    """Return whether anyone may know all that a run is about: its records, and what a transcription's teacher learnt
+    from."""
+    settings = run.params.transcription
+    return run.params.data.public_benchmark and (settings is None or settings.teacher.anyone_may_know)
 
 
 def open_account(run: Run) -> Ledger:

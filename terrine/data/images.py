@@ -31,6 +31,11 @@ _STRIP = 2**20  # values windowed at a time
 _LUMA = (0.299, 0.587, 0.114)
 
 
+def scanners_end(name: str) -> str | None:
+    """Return the end of a file's name by which it is a scanner's (a key of `MEDICAL`); None for any other file."""
+    return next((end for end in MEDICAL if name.lower().endswith(end)), None)
+
+
 def to_uint8_nchw(images: np.ndarray, name: str) -> np.ndarray:
     """Return `images` as uint8 [N, C, H, W].
 

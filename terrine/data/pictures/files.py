@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from terrine.data.images import MEDICAL, Files, Fit, middle, windowed
+from terrine.data.images import Files, Fit, middle, scanners_end, windowed
 from terrine.data.large import empty
 from terrine.data.pictures.listed import Record
 from terrine.data.sketch import digest_of
@@ -83,7 +83,7 @@ def read_images(
             return picture_at(record.path, None, window)
         if volumes is not None:
             return volumes.picture(record)
-        if (end := next((end for end in MEDICAL if record.path.name.lower().endswith(end)), None)) is not None:
+        if (end := scanners_end(record.path.name)) is not None:
             raise InputError(f"is no picture, but {end} of a scanner: {_OF_PICTURES}")
         return open_picture(record.path.read_bytes(), size, channels, window, _OF_STUDENT), b""
 

@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from terrine.data.images import MEDICAL, SUFFIXES
+from terrine.data.images import MEDICAL, SUFFIXES, scanners_end
 from terrine.data.pictures.listed import Found, Listed, Record
 from terrine.data.pictures.table import inside, on_columns, read_image_table
 from terrine.data.source import Window
@@ -66,12 +66,11 @@ class Folder(Listed):
         if path.suffix.lower() == ".csv":
             records = read_image_table(path, self.findings)
             for record in records:
-                for suffix, name in MEDICAL.items():
-                    if record.path.name.lower().endswith(suffix):
-                        raise InputError(
-                            f"{record.path} is no picture, but {suffix} of a scanner: set data.name={name} "
-                            "(docs/your-own-images.md says what its table looks like)."
-                        )
+                if (end := scanners_end(record.path.name)) is not None:
+                    raise InputError(
+                        f"{record.path} is no picture, but {end} of a scanner: set data.name={MEDICAL[end]} "
+                        "(docs/your-own-images.md says what its table looks like)."
+                    )
             return Found(records, Counter(), remarks=on_columns(path, self.findings))
         if self.findings:
             raise InputError(f"{path} is no table: an image in a class folder has one class. List findings in a CSV.")
