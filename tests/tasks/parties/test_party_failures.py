@@ -244,7 +244,7 @@ def test_what_a_round_released_is_released_again_whoever_was_killed(victim, kill
 
 
 def test_a_guardian_with_an_older_state_draws_no_round_a_second_time(tmp_path):
-    terms, votes = trial(tmp_path, terms_of_gradients(), deadline=4.0, patience=4.0)
+    terms, votes = trial(tmp_path, terms_of_gradients())
     names = names_of(terms)
     run(tmp_path, names, victim="guardian", kill=(*SAVE, "after", 2), again="nobody")
     (path,) = (tmp_path / "guardian" / "state").glob("*/sums.npz")
@@ -263,7 +263,7 @@ def test_a_guardian_with_an_older_state_draws_no_round_a_second_time(tmp_path):
 
 @pytest.mark.parametrize("terms", [terms_of_gradients(rounds=4), terms_of_averages()], ids=["gradients", "averages"])
 def test_a_party_that_goes_away_between_rounds_is_left_out_of_the_others_and_waited_for_once(terms, tmp_path):
-    terms, votes = trial(tmp_path, terms, deadline=12.0)
+    terms, votes = trial(tmp_path, terms)
     gone = ("terrine.collaboration.protocol.teacher", "Teacher.receive", "before", 2)
     codes = run(tmp_path, names_of(terms), victim="party-2", kill=gone, again=False)
     assert codes == {name: -signal.SIGKILL if name == "party-2" else 0 for name in names_of(terms)}
@@ -276,7 +276,7 @@ def test_a_party_that_goes_away_between_rounds_is_left_out_of_the_others_and_wai
 @pytest.mark.parametrize("between", [(), ("2",)], ids=["at once", "after another edition"])
 def test_a_teacher_party_whose_votes_were_counted_does_not_share_them_once_more(between, tmp_path):
     """Its account is charged once, and guardian and student party that both begin anew would draw other noise."""
-    terms, votes = trial(tmp_path, deadline=4.0, patience=4.0)
+    terms, votes = trial(tmp_path)
     names = names_of(terms)
     assert set(run(tmp_path, names).values()) == {0}
     check_answered_once(tmp_path, terms, votes)
@@ -292,11 +292,10 @@ def test_a_teacher_party_whose_votes_were_counted_does_not_share_them_once_more(
 
 
 def test_a_student_party_that_comes_back_with_other_sums_is_told_nothing(tmp_path):
-    terms, votes = trial(tmp_path, deadline=4.0, patience=4.0)
+    terms, votes = trial(tmp_path)
     names = names_of(terms)
     # It has evaluated the whole test, and has not said what it opened.
-    codes = run(tmp_path, names, victim="student", kill=(*SEND, "before", 4), again=False)
-    assert (codes["guardian"], codes["student"]) == (1, -signal.SIGKILL)
+    run(tmp_path, names, victim="student", kill=(*SEND, "before", 4), again="nobody")
     (path,) = (tmp_path / "student" / "state").glob("*/sums-0.npz")
     kept = path.read_bytes()
     with np.load(path, allow_pickle=False) as file:
@@ -315,7 +314,7 @@ def test_a_student_party_that_comes_back_with_other_sums_is_told_nothing(tmp_pat
 
 
 def test_a_guardian_whose_questions_are_those_of_another_round_answers_nothing(tmp_path):
-    trial(tmp_path, deadline=4.0, patience=4.0)
+    trial(tmp_path)
     names = ["guardian", "student", "party-1", "party-2", "party-3"]
     run(tmp_path, names, victim="student", kill=(*SEND, "before", 4), again="nobody")
     (path,) = (tmp_path / "guardian" / "state").glob("*/questions.npz")
@@ -336,7 +335,7 @@ def test_a_guardian_whose_questions_are_those_of_another_round_answers_nothing(t
     ],
 )
 def test_a_guardian_that_does_not_come_back_has_charged_the_worst_case_if_it_drew_noise(kill, charged, tmp_path):
-    terms, votes = trial(tmp_path, patience=6.0)
+    terms, votes = trial(tmp_path, patience=10.0)
     codes = run(tmp_path, names_of(terms), victim="guardian", kill=kill, again=False)
     assert codes["guardian"] == -signal.SIGKILL
     assert codes["student"] == 0 if kill[0] == SETTLE[0] else codes["student"] == 1
@@ -354,7 +353,7 @@ def test_a_guardian_that_does_not_come_back_has_charged_the_worst_case_if_it_dre
 
 
 def test_a_teacher_party_that_stays_away_is_left_out_and_the_accounting_stays_as_agreed(tmp_path):
-    terms, votes = trial(tmp_path, deadline=5.0)
+    terms, votes = trial(tmp_path)
     codes = run(tmp_path, ["guardian", "student", "party-1", "party-3"])
     assert set(codes.values()) == {0}
     check_answered_once(tmp_path, terms, votes, absent=["party-2"])
@@ -362,7 +361,7 @@ def test_a_teacher_party_that_stays_away_is_left_out_and_the_accounting_stays_as
 
 
 def test_a_teacher_party_that_sends_damaged_frames_is_named_and_left_out(tmp_path):
-    terms, votes = trial(tmp_path, deadline=5.0)
+    terms, votes = trial(tmp_path)
     codes = run(tmp_path, names_of(terms), victim="party-2", kill="spoil")
     assert codes == {name: int(name == "party-2") for name in names_of(terms)}
     check_answered_once(tmp_path, terms, votes, absent=["party-2"])
@@ -372,7 +371,7 @@ def test_a_teacher_party_that_sends_damaged_frames_is_named_and_left_out(tmp_pat
 
 
 def test_with_too_few_teachers_the_round_ends_at_no_cost_and_can_be_run_again(tmp_path):
-    terms, votes = trial(tmp_path, deadline=5.0)
+    terms, votes = trial(tmp_path)
     codes = run(tmp_path, ["guardian", "student", "party-1"])
     assert set(codes.values()) == {1}
     for name in ("guardian", "student", "party-1"):
@@ -413,7 +412,7 @@ def test_secure_noise_is_drawn_once_and_the_ledger_says_so(tmp_path):
 
 
 def test_a_party_that_votes_by_record_takes_no_part_where_groups_are_accounted_for(tmp_path):
-    terms, votes = trial(tmp_path, terms_of(unit="group"), deadline=5.0)
+    terms, votes = trial(tmp_path, terms_of(unit="group"))
     path = tmp_path / "party-2" / "party.yaml"
     path.write_text(path.read_text().replace("unit: group", "unit: record"))
     assert run(tmp_path, ["party-2"]) == {"party-2": 1}
@@ -444,7 +443,7 @@ def test_an_account_of_records_is_not_charged_for_groups(tmp_path):
 
 
 def test_a_party_with_other_terms_is_turned_away_in_a_sentence(tmp_path):
-    terms, _ = trial(tmp_path, deadline=5.0)
+    terms, _ = trial(tmp_path)
     path = tmp_path / "party-2" / "terms.yaml"
     path.write_text(path.read_text().replace("sigma2: 3.0", "sigma2: 2.5"))
     codes = run(tmp_path, names_of(terms))

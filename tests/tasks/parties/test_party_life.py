@@ -161,7 +161,7 @@ def test_the_next_edition_shows_what_remains_and_keeps_what_was(tmp_path):
 
 
 def test_a_student_that_a_party_tested_is_none_of_the_next_edition(tmp_path):
-    trial(tmp_path, terms_of_sums(), deadline=3.0)
+    trial(tmp_path, terms_of_sums())
     path = with_own_data(tmp_path, "party-2")
     evaluation = finishing.Folders(read_party(path).own.work, "own").evaluation
     evaluation.parent.mkdir(parents=True)
@@ -172,7 +172,7 @@ def test_a_student_that_a_party_tested_is_none_of_the_next_edition(tmp_path):
 
 
 def test_status_says_where_a_collaboration_stands_and_what_comes_next(tmp_path):
-    trial(tmp_path, terms_of_sums(), deadline=3.0)
+    trial(tmp_path, terms_of_sums())
     path = tmp_path / "guardian" / "party.yaml"
     found = standing(path)
     assert found["next"].startswith("terrine party vote --config")
