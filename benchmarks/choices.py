@@ -1,6 +1,6 @@
 """What defaults, notes and advice are explained by: sums or votes, rounds and features, temperatures, small classes.
 
-    python benchmarks/choices.py mechanisms|rounds|whitening|unequal|calibration|small
+    python benchmarks/choices.py mechanisms|rounds|whitening|unequal|sharpness|calibration|small
         [--root FOLDER] [--work FOLDER] [--repeats 3]
 
 Features are the first 100 of those of benchmarks/sums.py, under moments released for 5 % of the budget. Teachers are
@@ -15,6 +15,9 @@ linear, as many as are planned for so many units, and vote on 6,000 synthetic im
 `unequal`: moments by which power of a class's share its targets are divided by, with all features under the queries'
     statistics, of classes as they are and of classes cut so that the largest has 20 times the records of the smallest;
     judged by a sixth that was held out: accuracy, and the mean over classes of what is found of each.
+`sharpness`: what scores of moments are best taken times, by the likelihood of a sixth that was held out, of so many
+    classes (drawn `--repeats` times), with all features under the queries' statistics; and how far probabilities are
+    from what comes true by a factor of 5 and by √(10 K).
 `calibration`: how far probabilities are from what comes true, as they are; under a temperature that was fitted to a
     fifth of the released answers, held out from the student, by least squares; and under the best one for test records.
 `small`: one class cut to so many records, all others as they are: how many of its test images a student finds.
@@ -28,7 +31,7 @@ from unittest.mock import patch
 import numpy as np
 from cells import KEPT, common_options, datasets, heading, row, spread
 from scipy.optimize import minimize_scalar
-from scipy.special import softmax
+from scipy.special import log_softmax, softmax
 from sums import CELLS, DELTA, features
 
 import terrine as tr
@@ -81,6 +84,7 @@ FEW_AND_ALL = [
 ]
 POWERS = {"0": 0.0, "1/4": 0.25, "1/2": 0.5}
 UNEQUAL = (1, 20)
+SETS = ("digits", "blood cells", "MNIST", "Fashion-MNIST", "CIFAR-10 (JPEG copy), 500 features")
 TEMPERATURES = np.exp(np.linspace(np.log(0.2), np.log(8.0), 75))
 
 
@@ -184,7 +188,7 @@ def whitening(options: argparse.Namespace) -> None:
 
 def unequal(options: argparse.Namespace) -> None:
     heading("data", "largest class : smallest", "records", "ε", *(f"power {power}" for power in POWERS))
-    for name in ("digits", "blood cells", "MNIST", "Fashion-MNIST", "CIFAR-10 (JPEG copy), 500 features"):
+    for name in SETS:
         whole = features(name, options.root, options.work)
         for ratio in UNEQUAL:
             kept = held_out(cut(whole, ratio))
@@ -198,6 +202,40 @@ def unequal(options: argparse.Namespace) -> None:
                     shown.append(f"{spread(right(kept, each) for each in scores)} / {balanced}")
                 unlike = "as they are" if ratio == 1 else f"{ratio} : 1"
                 row(name.removesuffix(", 500 features"), unlike, f"{len(kept['labels']):,}", epsilon, *shown)
+
+
+def sharpness(options: argparse.Namespace) -> None:
+    heading("data", "classes", "√(10 K)", *(f"ε = {epsilon}: best / by 5 / by √(10 K)" for epsilon in (1, 6)))
+    for name in SETS:
+        whole = held_out(features(name, options.root, options.work))
+        for classes in (number for number in (2, 3, 4, 6, 10) if number <= classes_of(whole)):
+            sharp, shown = course.sharpness(classes), []
+            for epsilon in (1, 6):
+                mu, figures = mu_left(epsilon, DELTA), []
+                for seed in range(options.repeats):
+                    kept = of_classes(whole, np.random.default_rng(seed).permutation(classes_of(whole))[:classes])
+                    scores = by_sums(kept, SUMS["moments"], mu, seed) / sharp
+                    figures.append([_likeliest(kept, scores), *(_error(kept, scores, 1 / of) for of in (5, sharp))])
+                best, *errors = np.array(figures).T
+                shown.append(" / ".join((spread(best, 1, 1.0), *(spread(each, 3, 1.0) for each in errors))))
+            row(name.removesuffix(", 500 features"), classes, f"{sharp:.1f}", *shown)
+
+
+def of_classes(kept: Kept, classes: np.ndarray) -> Kept:
+    """The records and test images of these classes, numbered anew."""
+    own = {part: np.isin(kept[part], classes) for part in ("labels", "test_labels")}
+    labels = {part: np.searchsorted(np.sort(classes), kept[part][of]) for part, of in own.items()}
+    return kept | labels | {"train": kept["train"][own["labels"]], "test": kept["test"][own["test_labels"]]}
+
+
+def _likeliest(kept: Kept, scores: np.ndarray) -> float:
+    """What scores are to be taken times for the test labels to be likeliest."""
+    labels = kept["test_labels"]
+
+    def unlikely(logarithm: float) -> float:
+        return -float(log_softmax(scores * np.exp(logarithm), axis=1)[np.arange(len(labels)), labels].mean())
+
+    return float(np.exp(minimize_scalar(unlikely, bounds=(np.log(0.5), np.log(100)), method="bounded").x))
 
 
 def cut(kept: Kept, ratio: float) -> Kept:
@@ -289,6 +327,7 @@ TABLES: dict[str, Callable[[argparse.Namespace], None]] = {
     "rounds": rounds,
     "whitening": whitening,
     "unequal": unequal,
+    "sharpness": sharpness,
     "calibration": calibration,
     "small": small,
 }

@@ -24,8 +24,8 @@ ALONE = 2.0
 LEVELLED = 0.25
 """Which power of a class's share its targets are divided by (`levelled`)."""
 _PENALTY = 0.5
-_SHARP = 5.0
-"""From scores near 0 and 1, which least squares gives, to those of a softmax."""
+_START = 5.0
+"""From scores near 0 and 1, which least squares gives, to those of a softmax that gradients start at."""
 _MOMENTUM = 0.8
 _AVERAGED = 0.25  # of the iterates, the last ones
 
@@ -180,16 +180,17 @@ class Descent:
             second, labels = moments_from(numbers, self._length)
             values, vectors, penalty = _spectrum(second, self._sigma)
             inverse = (vectors / (values + penalty)) @ vectors.T
-            start = ridge(inverse, labels, findings=self._findings)
+            plain = ridge(inverse, labels, findings=self._findings)
             if self._findings:
                 self._rate *= math.sqrt(labels.shape[1])  # the gradient is that of a loss 1/√K as large
-            several = labels.shape[1] > 2 and not self._findings
-            self._ridge = ridge(inverse, levelled(labels, shares(second, labels, self._sigma))) if several else start
+            classes = 2 if self._findings else labels.shape[1]
+            several = ridge(inverse, levelled(labels, shares(second, labels, self._sigma))) if classes > 2 else plain
+            self._ridge = sharpness(classes) * several
             # Where noise left no eigenvalue above 0, λ is all there is.
             square = float(np.average(1 / (values + penalty), weights=values + 1e-9 * penalty))
             root = np.sqrt((values + penalty) * square)
             self._lens, self._step = np.asarray((vectors / root) @ vectors.T), self._rate * square
-            self._heads, self._velocity = [(vectors * root) @ (vectors.T @ start)], np.zeros_like(labels)
+            self._heads, self._velocity = [(vectors * root) @ (vectors.T @ (_START * plain))], np.zeros_like(labels)
             return
         self._velocity = _MOMENTUM * self._velocity + numbers.reshape(self._velocity.shape)
         self._heads.append(self._heads[-1] - self._step * self._velocity)
@@ -222,7 +223,17 @@ def ridge(inverse: Floats, labels: Floats, *, findings: bool = False) -> Floats:
     Of K findings each is regressed by itself on 1 and −1, the released coordinates times √K.
     """
     centred = labels * math.sqrt(labels.shape[1]) if findings else labels - labels.mean(axis=1, keepdims=True)
-    return np.asarray(_SHARP * (inverse @ centred))
+    return np.asarray(inverse @ centred)
+
+
+def sharpness(classes: int) -> float:
+    """Return what the scores of a regression on 0 and 1 are taken times, √(10 K), to be those of a softmax.
+
+    Of more classes each is rarer, and its scores closer to one another. The best factor by what held-out records come
+    out as grows as √K from data to data, for two classes and for ten (docs/moments-and-gradients.md). Of several
+    findings each is there or not: two classes.
+    """
+    return math.sqrt(10 * classes)
 
 
 def levelled(labels: Floats, share: Floats) -> Floats:

@@ -270,7 +270,7 @@ def test_without_noise_moments_end_at_least_squares_on_levelled_targets() -> Non
     released = {"second": given.second_moments() * STEP, "labels": given.label_moments() * STEP}
     targets = np.eye(CLASSES)[labels] / (CLASSES * sizes / sizes.sum()) ** 0.25
     best, *_ = np.linalg.lstsq(vectors, targets - targets.mean(axis=1, keepdims=True), rcond=None)
-    assert np.allclose(Course(1e-6).ends(released) / 5, best, atol=2e-2)
+    assert np.allclose(Course(1e-6).ends(released) / np.sqrt(10 * CLASSES), best, atol=2e-2)
 
 
 def test_of_two_classes_moments_end_at_plain_ridge() -> None:
@@ -279,7 +279,7 @@ def test_of_two_classes_moments_end_at_plain_ridge() -> None:
     second, moments = given.second_moments() * STEP, given.label_moments() * STEP
     targets = np.eye(2)[np.minimum(labels, 1)] - 0.5
     best, *_ = np.linalg.lstsq(vectors, targets, rcond=None)
-    assert np.allclose(Course(1e-6).ends({"second": second, "labels": moments}) / 5, best, atol=2e-2)
+    assert np.allclose(Course(1e-6).ends({"second": second, "labels": moments}) / np.sqrt(20), best, atol=2e-2)
 
 
 def test_levelled_targets_find_rare_classes_and_are_right_more_often() -> None:
